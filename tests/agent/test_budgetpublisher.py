@@ -152,7 +152,7 @@ async def test_who_publishes_beside_the_agent_again_and_again_is_not_outrun() ->
     (outlet,) = world.main.publisher.outlets
     assert 3 <= outlet.put_back_total <= 6, "at once, then after 2, 4, 8 … s"
     assert [log["event"] for log in logs].count("policy.put_back") == 1
-    assert "somebody else's lay there, version" in outlet.put_back
+    assert "another program's lay there, version" in outlet.put_back
 
 
 async def test_what_the_server_itself_goes_by_counts_whatever_lies_there() -> None:
@@ -192,7 +192,7 @@ async def test_an_agent_without_a_policy_leaves_alone_what_is_in_force() -> None
     await world.start()
     assert [world.server.tries, world.main.has_policy] == [0, False]
     (told,) = told_of(world.main, world.clock.now().wall_s)
-    assert "version 23 is in force, published by somebody else" in told
+    assert "version 23 is in force, published by another program" in told
     await world.main.book.set_budget("web", WEB, who="ann")
     assert world.main.has_policy and list(world.server.modes) == ["web"]
     again = await world.restart()

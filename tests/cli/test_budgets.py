@@ -74,7 +74,7 @@ def budget(name: str = "etl", **given: Any) -> dict[str, Any]:
         "name": name,
         "mode": "enforce",
         "state": "enforcing",
-        "says": "20% of the server, up to 200%·s owed; for username=etl",
+        "says": "20% of the server, up to 200%·s of debt; for username=etl",
         "origin": "file",
         "settings": {**ETL, "name": name, "mode": "enforce"},
         "expires_at": None,
@@ -205,7 +205,7 @@ def test_what_is_wrong_stands_above_the_table(agent: ScriptedAgent, run: Run) ->
         "headgate budget mode main --all enforce",
         "NOT PUBLISHED  The newest policy is not at server a for 90.0 s",
         "disk full",
-        "REFUSED BY THE SERVER",
+        "REJECTED BY THE SERVER",
         "COUNTERS UNREADABLE",
         "and 4 more pieces of advice",
     ):
@@ -450,7 +450,7 @@ def test_what_is_not_as_it_seems_stands_above_the_table(agent: ScriptedAgent, ru
     out = run("budget", "list", "main").out
     assert "exempt: monitor, headgate (the agent's own)" in out
     assert "SWITCHED OFF AT THE SERVER" in out
-    assert "Version 23 at server a was published by somebody else; it is left alone" in out
+    assert "Version 23 at server a was published by another program; it is left alone" in out
     agent.says(f"{MAIN}/etl", budget(own_role="headgate"))
     assert "exempt: headgate (the agent's own)" in run("budget", "show", "main", "etl").out
 

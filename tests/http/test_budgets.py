@@ -116,7 +116,7 @@ def test_the_policy_is_shown_with_what_became_of_it(served: Served, traffic: Tra
     (budget,) = doc["budgets"]
     assert (budget["state"], budget["fill"], budget["running"]) == ("enforcing", 0.5, 3)
     assert budget["counts"]["blocked"] == {"capacity": 4}
-    assert budget["says"] == "20% of the server, up to 200%·s owed; for username=etl"
+    assert budget["says"] == "20% of the server, up to 200%·s of debt; for username=etl"
     every = served.ask("GET", BUDGETS)
     assert described(every, BUDGETS, "get") and len(every.json["databases"]) == 1
 
@@ -358,7 +358,7 @@ def test_whom_no_rule_concerns_runs_and_is_told_why(served: Served) -> None:
     (rule,) = told["rules"]
     assert rule["outcome"] == "differs" and "username is web, not etl" in rule["why"]
     (note,) = told["notes"]
-    assert "only rules can be told: not running" in note
+    assert "only rules can be explained: not running" in note
 
 
 def test_without_the_server_nobody_can_tell(served: Served, traffic: Traffic) -> None:

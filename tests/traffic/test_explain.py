@@ -61,7 +61,7 @@ def test_every_rule_of_every_budget_is_accounted_for() -> None:
 def test_an_exempt_user_is_told_so() -> None:
     rules = rule_set(budget(), exempt_usernames=["app"])
     (only,) = findings(rules, WHO, TEXT, Now())
-    assert (only.outcome, only.why) == (Outcome.EXEMPT, "no rule concerns the user app")
+    assert (only.outcome, only.why) == (Outcome.EXEMPT, "no rule applies to the user app")
 
 
 def test_what_would_have_to_change() -> None:
@@ -103,11 +103,11 @@ def test_it_reads_as_text() -> None:
     lines = explained(w, 2 * S).lines()
     assert lines == [
         "block: estimated 2.000 s of CPU, by budget etl [tenant=acme]: "
-        "0.000 s owed of 1.000 s, never fits",
+        "debt 0.000 s of 1.000 s, never fits",
         "to change that:",
         "  etl: it is larger than the whole capacity: make it cheaper, or raise that to 200",
         "budgets that apply:",
-        "  etl [tenant=acme]: enforce, 0 of 4 workers running, 0.000 s of 1.000 s owed, 0 % full",
+        "  etl [tenant=acme]: enforce, 0 of 4 workers running, debt 0.000 s of 1.000 s, 0 % full",
         "rules:",
         "  etl: everything, for each tag.tenant: applies: bucket tenant=acme",
     ]

@@ -1,7 +1,7 @@
-"""Budgets of a fleet, as drafts of changes.   what is asked + LogState ──► Draft
+"""Budgets of a fleet, as drafts of changes.   what is requested + LogState ──► Draft
 
-Each is judged alone, as a policy of one: with what it will stand together is for the agents
-that it reaches to judge, by their own policies.
+Each is validated alone, as a policy of one: the agents that it reaches validate it together with
+their own policies.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def set_budget(
     expect: int | None = None,
     new: bool = False,
 ) -> Draft:
-    """Add or replace one; `new`: only where there is none yet. Starts in `warn` (R122)."""
+    """Add or replace one; `new`: only where there is none yet. Starts in `warn`."""
     before = held.budget(name, reach)
     if before is not None and stands(before, asked.wall_s) and new:
         raise Conflict(f"budget {before.id} is there already; change that one")
@@ -177,7 +177,7 @@ def _narrower(held: LogState, item: Item | None, wall_s: float) -> Iterator[Advi
 
 
 def _may_meet(wide: Reach, narrow: Reach) -> bool:
-    """Whether both can meet one place; which regions a shard is in, nobody says here."""
+    """Whether both can apply at one place; the regions of a shard are not known here."""
     if wide.level is not narrow.level or not narrow.is_exact:
         return True
     return wide.meets(Place(**{narrow.level.value: narrow.pattern}))
@@ -201,7 +201,7 @@ def _placed(faults: Sequence[Fault]) -> list[Fault]:
 
 
 def _as_advice(one: Advice, shown: str) -> Advice:
-    """What an agent would refuse depends on whom its own policy exempts."""
+    """What an agent would reject depends on the users that its own policy exempts."""
     place = one.place.replace("budgets[0]", f"budget {shown}")
     if one.severity is not Severity.ERROR:
         return replace(one, place=place)

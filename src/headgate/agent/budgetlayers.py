@@ -41,7 +41,7 @@ EMPTY: Document = MappingProxyType({"budgets": []})
 
 @dataclass(frozen=True, slots=True)
 class FleetBudget:
-    """One that is set for the fleet, and meets a database."""
+    """One that is set for the fleet, and applies to a database."""
 
     name: str
     raw: Raw
@@ -237,7 +237,7 @@ def changed_budgets(before: Document, after: Document) -> tuple[dict[str, Raw], 
 # --- editions: a policy as it is, and what a change makes of it -----------------------------------
 
 MAX_AUDIT_BUDGETS = 50
-"""Told in full in one audit entry; of more, the names."""
+"""Shown in full in one audit entry; of more, the names."""
 MAX_TOLD = 5
 """Differences in the line that sums a revision up."""
 MODES = (Mode.OFF, Mode.WARN, Mode.ENFORCE)
@@ -262,12 +262,12 @@ class Edition:
     """What was changed here, on top of the file and the fleet."""
     advice: tuple[Advice, ...] = ()
     by_health: bool = False
-    """Some budget that takes part bites under pressure alone (R147)."""
+    """Some budget applies only while the database is unhealthy."""
     ending: tuple[Budget, ...] = ()
-    """Those that end by themselves: looked at each second, where there may be thousands."""
+    """Those that end automatically: looked at each second, where there may be thousands."""
     own_role: str = ""
-    """Whom the agent measures as: always exempt. A budget that refused the probes would make the
-    database unhealthy, and one that bites when it is would never let go."""
+    """Database user of the agent: always exempt. A budget that blocked the probes would make the
+    database unhealthy, and one that applies while it is would never end."""
     fleet: Mapping[str, FleetBudget] = field(default_factory=lambda: NONE_OF_FLEET)
     """Those that the fleet has set, by name: they lie between the file and the changes."""
     left_out: Mapping[str, str] = field(default_factory=lambda: NOTHING)
@@ -320,7 +320,7 @@ class Edition:
         return {budget.name for budget in self.ending if self.has_ended(budget, wall_ms)}
 
     def in_force(self, wall_ms: int) -> Policy:
-        """As servers are told: no budget beyond the cap, none that has expired."""
+        """As servers get it: no budget beyond the cap, none that has expired."""
         return self.as_published(self.policy, wall_ms)
 
     def as_published(self, policy: Policy, wall_ms: int) -> Policy:
@@ -345,8 +345,8 @@ class Fit(NamedTuple):
 
 
 def fitting(layers: Layers, judge: Callable[[Layers], Edition]) -> Fit:
-    """The file stands in any case; what was changed on top, if it can; of the fleet's each that
-    can with the rest. `judge` raises InvalidSettings for what cannot."""
+    """The file counts in any case; what was changed on top, if it is valid; of the fleet's each
+    that is valid with the rest. `judge` raises InvalidSettings for what cannot."""
     try:
         return Fit(judge(layers), layers)
     except InvalidSettings:

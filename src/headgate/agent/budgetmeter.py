@@ -1,6 +1,6 @@
 """What servers count of their budgets.   BudgetMeter ──each second──► BudgetWatch ──► Store
 
-Two readings one after the other make what happened in between; it is kept by the minute (R137).
+Two readings one after the other make what happened in between; it is kept by the minute.
 A server that crashed counts from 0 again: what it counts then is new, and nothing is negative.
 Labels are bounded: a budget has a place of its own here, or it is counted under `other`.
 """
@@ -164,7 +164,7 @@ async def _compared(
 def _violations(
     before: Mapping[str, BudgetCounts], readings: BudgetReadings
 ) -> Iterator[tuple[Alike, int]]:
-    """What came since. A counter that fell began anew, whatever else is said."""
+    """What came since. A counter that fell started again, whatever else is said."""
     for name, counts in readings.budgets.items():
         was = before.get(name, NOTHING_COUNTED)
         for what, old, new in (
@@ -225,7 +225,7 @@ class ViolationMinutes:
 
 
 class Rates:
-    """How much CPU budgets and statements of one server take of late; each newer second weighs
+    """How much CPU budgets and statements of one server take now; each newer second weighs
     more. Servers count since they started; what counts at 3 a.m. is the last half minute."""
 
     def __init__(self) -> None:

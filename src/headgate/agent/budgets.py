@@ -58,7 +58,7 @@ log = structlog.get_logger()
 
 TICK_S = 1.0
 TOLD_FOR_MS = 10_000
-"""How long a server believes what it was told of its health."""
+"""How long a server uses a report of its health."""
 AWAKE = "budgets"
 _TOO_EARLY = frozenset({Cause.NEVER_READ, Cause.HIBERNATING, Cause.WARMING_UP})
 
@@ -88,7 +88,7 @@ class TrafficPlan:
     cpus_milli: int = 1000
     """Of this host, in thousandths: for a ledger of our own, where the server's is out of reach."""
     own_role: str = ""
-    """Whom the agent measures as: no budget may ever refuse its probes. Empty: not known."""
+    """Database user of the agent: no budget may ever block its probes. Empty: not known."""
 
 
 class Controlled:
@@ -151,7 +151,7 @@ class Controlled:
 
     @property
     def is_off(self) -> bool:
-        """Switched off at the server itself: whatever is published, no statement is judged."""
+        """Switched off at the server itself: whatever is published, no budget applies."""
         readings = self.watch.readings if self.watch is not None else None
         seen = readings is not None and (readings.off or not readings.enabled)
         return seen or any(outlet.off for outlet in self.publisher.outlets)
@@ -191,7 +191,7 @@ class Controlled:
             outlets[0].compare(readings)
 
     def _leave_out_expired(self) -> None:
-        """The file's: they stay in the document, and go from what servers are told."""
+        """The file's: they stay in the document, and leave what servers get."""
         wanted, wall_ms = self.publisher.wanted, self.wall_ms
         over = self.book.edition.ended(wall_ms)
         if over and wanted is not None and any(b.name in over for b in wanted.policy.budgets):
@@ -223,7 +223,7 @@ class Budgets:
         self._followed = FollowedBudgets(time or ChangeTime(clock))
         self._following = asyncio.Lock()
         self.own: OwnBook
-        """The agent's own log: set by whoever puts the parts together, before `adopt`."""
+        """The agent's own log: set by the composition root, before `adopt`."""
         self.by_database: dict[str, Controlled] = {}
         self.debits = Debits(self.by_database, self.health_of)
 
@@ -351,7 +351,7 @@ class Budgets:
             await controlled.publisher.tell_health(healthy=healthy, until_ms=until_ms)
 
     def health_of(self, database: str) -> bool | None:
-        """As a check of the default metrics is judged; None while nothing was measured yet."""
+        """As a check of the default metrics is decided; None while nothing was measured yet."""
         health = self._board.healths.get(database)
         if health is None or not health.own.standings:
             return None

@@ -110,7 +110,7 @@ class NoSuchBudget(HeadgateError, LookupError):
 
 
 Wanted = Callable[[Document], object]
-"""The document as it stands in, as it is wanted out; whether it is one, parsing tells."""
+"""Takes the document, returns the one that is wanted; parsing validates it."""
 Propose = Callable[[Edition], Edition]
 """What is in force in, what shall be out; raises what is wrong with it."""
 
@@ -132,9 +132,9 @@ class PolicyKeeper:
         self._publish = publish
         self._file: Document = EMPTY
         self._fleet: tuple[FleetBudget, ...] = ()
-        """Those of the fleet's that meet this database; which of them stand, the edition says."""
+        """Those of the fleet's for this database; the edition has those that are valid."""
         self._here = ChangesHere()
-        """As the own log has it; what of it stands, the edition says."""
+        """As the own log has it; the edition has what of it is valid."""
         self._lock = asyncio.Lock()
         self._stood: tuple[Layers, str] | None = None
         """The layers, and our role, that the edition was worked out from."""
@@ -168,7 +168,7 @@ class PolicyKeeper:
             await self._stand(READ)
 
     async def follow(self, fleet: Sequence[FleetBudget]) -> bool:
-        """What is set for the fleet, as far as it meets this database, by name. Whether it is
+        """What is set for the fleet, as far as it applies to this database, by name. Whether it is
         another edition now."""
         if tuple(fleet) == self._fleet:
             return False
@@ -178,7 +178,7 @@ class PolicyKeeper:
             return self.edition.document != before.document
 
     async def follow_own(self, here: ChangesHere, *, publish: bool) -> bool:
-        """What the agent's own log has. `publish`: servers hear of it at once. Whether it is
+        """What the agent's own log has. `publish`: servers get it at once. Whether it is
         another edition now."""
         if here == self._here:
             return False
@@ -262,7 +262,7 @@ class PolicyKeeper:
         new: bool = False,
         **by: Unpack[Expecting],
     ) -> Change:
-        """Add or replace one; `new`: only where there is none yet. Starts in `warn` (R122)."""
+        """Add or replace one; `new`: only where there is none yet. Starts in `warn`."""
         whole = with_end({**raw, "name": raw.get("name", name)}, self._clock.now().wall_s)
         if whole["name"] != name:
             raise InvalidSettings([Fault("name", f"is {whole['name']!r}, not {name!r}")])
@@ -289,7 +289,7 @@ class PolicyKeeper:
         return await self._change(self._written_as(wanted, name), "budget.changed", name=name, **by)
 
     async def forgive(self, name: str, **by: Unpack[Expecting]) -> Change:
-        """What its buckets owe is forgotten: its epoch rises."""
+        """Clear the debt of its buckets: its epoch rises."""
 
         def wanted(document: Document) -> Document:
             raw = self._of(document, name)
@@ -394,7 +394,7 @@ class PolicyKeeper:
         return self._made(tried[0], done)
 
     def _at(self, held: LogState) -> Edition:
-        """As the log stands, which may be ahead of what is in force."""
+        """As the log has it, which may be ahead of what is in force."""
         here = changes_here(held.items.values(), self.database)
         if here == self._here:
             return self.edition
@@ -405,7 +405,7 @@ class PolicyKeeper:
         if expect is not None and expect != before.revision:
             message = (
                 f"the policy of {self.database} is at revision {before.revision}, not "
-                f"{expect}: somebody changed it in between; look again and repeat"
+                f"{expect}: another operator changed it in between; look again and repeat"
             )
             raise Conflict(message)
         after = replace(propose(before), left_out=before.left_out, revision=before.revision)
@@ -429,7 +429,7 @@ class PolicyKeeper:
         )
 
     def _made(self, tried: Change, done: ChangeMade) -> Change:
-        """In force by now, and perhaps somebody else's after it."""
+        """In force by now, and perhaps another change after it."""
         if done.dry_run or not done.changes:
             return replace(tried, dry_run=done.dry_run)
         now, n = self.edition, done.after_n
@@ -544,14 +544,14 @@ class PolicyNotes:
         self._clock = clock
         self._key = f"{NOTES}policy/{quoted(database)}"
         self._noted: str | None = None
-        """The digest that the store has; empty: it has none; None: it was not asked yet."""
+        """The digest that the store has; empty: it has none; None: not read yet."""
         self._before: Edition | None = None
         """As it was before the first that is not audited yet."""
         self._brought: tuple[Edition, str] | None = None
 
     @property
     def is_noted(self) -> bool:
-        """There has been one, as far as the store was asked."""
+        """There has been one, as far as the store was read."""
         return bool(self._noted)
 
     @property
@@ -678,7 +678,7 @@ class BudgetRoom:
 
 
 def _policy(held: LogState, entry: FileEntry, book: PolicyKeeper) -> dict[str, Any] | None:
-    """`held` has the budgets of the file, too. None: it says no more than what lies beneath."""
+    """`held` has the budgets of the file, too. None: it adds nothing to what lies beneath."""
     changes = changes_here(held.items.values(), book.database).changes
     # Who does not say leaves the switch as it is.
     cap, order = entry.raw.get("mode_cap", changes.mode_cap.value), entry.raw.get("order", [])
@@ -732,7 +732,7 @@ def _removal(entry: FileEntry, base: Mapping[str, Any] | None) -> dict[str, Any]
 def _change(
     held: LogState, entry: FileEntry, base: Mapping[str, Any] | None, asked: Asked
 ) -> dict[str, Any] | None:
-    """None: it says no more than what lies beneath."""
+    """None: it adds nothing to what lies beneath."""
     name, place = entry.raw["name"], entry.place
     whole, at, unset = _besides(entry, base)
     given = {key: one for key, one in entry.raw.items() if key not in _BESIDES}

@@ -189,18 +189,23 @@ def top(
 def explain(
     database: DatabaseArgument,
     sql: Annotated[str, typer.Argument(metavar="SQL", help="The statement, or - for stdin.")],
-    username: Annotated[str | None, _option("--user", metavar="NAME", about="Whose.")] = None,
+    username: Annotated[
+        str | None,
+        _option("--user", metavar="NAME", about="Database user that runs the statement."),
+    ] = None,
     dbname: Annotated[
-        str | None, _option("--dbname", metavar="NAME", about="In which database of the server.")
+        str | None, _option("--dbname", metavar="NAME", about="Database of the server.")
     ] = None,
     application_name: Annotated[
-        str | None, _option("--application-name", metavar="NAME", about="Of the session.")
+        str | None,
+        _option("--application-name", metavar="NAME", about="Application name of the session."),
     ] = None,
     address: Annotated[
-        str | None, _option("--address", metavar="IP", about="Where from; none: a Unix socket.")
+        str | None, _option("--address", metavar="IP", about="Client IP (omit for Unix sockets).")
     ] = None,
     query_id: Annotated[
-        str | None, _option("--query-id", metavar="N", about="As the server numbers it.")
+        str | None,
+        _option("--query-id", metavar="N", about="Query id of the statement in the server."),
     ] = None,
     cost_ms: Annotated[
         float | None, _option("--cost-ms", metavar="MS", about="CPU it takes, if you know.")
@@ -209,7 +214,7 @@ def explain(
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell what would become of a statement now, by which rule and budget, and what would help."""
+    """Explain whether a statement would run now, by which rule and budget, and what would help."""
     from headgate.cli.api import connect
     from headgate.cli.output import show_view
     from headgate.present.budgets import explained_view
@@ -382,7 +387,7 @@ def forgive(
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Forget what a budget's buckets owe: it begins anew, empty."""
+    """Clear the debt of a budget's buckets."""
 
     def raise_epoch(api: Api) -> Answered:
         path = budget_path(database, name)
@@ -395,7 +400,7 @@ def forgive(
 
 
 def lint(path: PolicyFile, strict: Strict = False, as_json: AsJson = False) -> None:
-    """Judge a policy file, without an agent: faults with their lines, and advice.
+    """Validate a policy file without an agent: faults with their lines, and advice.
 
     Exit code 1 for faults; with --strict for advice, too.
     """
@@ -430,7 +435,7 @@ class OneBudget(NamedTuple):
 
     def maker(self, method: str, given: Mapping[str, Any] | None) -> Callable[[Api], Answered]:
         """Built on what was seen, a new one on there being none. With a reach, the command shows
-        whom the change reaches, and asks."""
+        what the change reaches, and prompts."""
         _check_meant(self.database, self.reach)
         path = budget_path(self.database, self.name)
         query = {} if self.reach is None else {"reach": self.reach}
@@ -451,13 +456,13 @@ EVERY = "all"
 
 
 def _check_meant(database: str, reach: str | None) -> None:
-    """A budget is for every database that its reach meets: who names one means less, unless the
-    reach is one shard or one agent."""
+    """A budget is for every database in its reach. One database is less than that, unless the reach
+    is one shard or one agent."""
     level, _, pattern = (reach or "").partition(":")
     is_one = level in ("shard", "host") and "*" not in pattern
     if reach is not None and database != EVERY and not is_one:
         raise typer.BadParameter(
-            f"with a reach a budget is for every database that it meets: write `{EVERY}` instead "
+            f"with a reach a budget is for every database in it: write `{EVERY}` instead "
             f"of {database!r}; or leave the reach out, for {database} at this agent"
         )
 

@@ -157,9 +157,10 @@ _BUDGET: Mapping[str, Row] = {
     ),
     "mode": Row("budget:mode", "Switch a budget, or all of them: off, warn, enforce."),
     "delete": Row("budget:delete", "Remove a budget; what ran under it runs without it."),
-    "forgive": Row("budget:forgive", "Forget what a budget's buckets owe: it begins anew, empty."),
+    "forgive": Row("budget:forgive", "Clear the debt of a budget's buckets."),
     "lint": Row(
-        "budget:lint", "Judge a policy file, without an agent: faults with their lines, and advice."
+        "budget:lint",
+        "Validate a policy file without an agent: faults with their lines, and advice.",
     ),
     "compile": Row(
         "budget:compile_file",
@@ -175,7 +176,7 @@ _BUDGET: Mapping[str, Row] = {
     ),
     "explain": Row(
         "budget:explain",
-        "Tell what would become of a statement now, by which rule and budget, and what would help.",
+        "Explain whether a statement would run now, by which rule and budget, and what would help.",
     ),
     "replay": Row(
         "budget_replay:replay",

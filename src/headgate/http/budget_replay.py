@@ -47,7 +47,7 @@ MAX_PLAYED = 8000
 MAX_LOOKS = 3_000_000
 """At rules, about a microsecond each."""
 MAX_S = 50.0
-"""A little less than the command line waits, so that it is told why."""
+"""A little less than the command line waits, so that it can show the cause."""
 NO_TRACES = "nothing is traced: [databases.{}.traffic] has no directory of a server to read"
 
 

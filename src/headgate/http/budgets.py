@@ -79,7 +79,7 @@ from headgate.wire.questions import Span, about
 MAX_MINUTES_READ = 50_000
 MAX_FIND_CHARS = 200
 EVERY = "all"
-"""In place of a database: each that the budget's reach meets."""
+"""In place of a database: each in the budget's reach."""
 
 
 class PickQuery(msgspec.Struct, frozen=True):
@@ -406,7 +406,7 @@ class Budgeting:
         return self._clock.now().wall_s
 
 
-NO_DIRECTORY = "no server is told: [databases.NAME.traffic] has no directory"
+NO_DIRECTORY = "no server gets the policy: [databases.NAME.traffic] has no directory"
 _POLICIES = "/v1/budgets"
 _POLICY = f"{_POLICIES}/{{database}}"
 _BUDGET = f"{_POLICY}/{{name}}"
@@ -415,7 +415,7 @@ _ONE = {
     "rules": [{"match": {"username": "exports"}}],
 }  # fmt: skip
 _WHOLE = Settings(policy_schema)
-_BUILT_ON = "`If-Match` with the `ETag` refuses (412) what was built on an older one."
+_BUILT_ON = "`If-Match` with the `ETag` rejects (412) what was built on an older one."
 
 
 def _budget_schema() -> dict[str, Any]:

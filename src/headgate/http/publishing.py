@@ -1,7 +1,7 @@
-"""A policy as servers are told it, for proxies that have no folder here.   GET /v1/policies/D
+"""A policy as servers get it, for proxies that have no folder here.   GET /v1/policies/D
 
-Proxies ask every second: a policy that has not changed is answered without its body, and its body
-is made once, however many ask. Who may look may read it, as in /v1/budgets/D.
+Proxies poll every second: a policy that has not changed is answered without its body, and its body
+is made once, however many poll. Who may look may read it, as in /v1/budgets/D.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Publishing:
             raise StoreUnavailable("what operators have changed is not known yet")
         if not controlled.has_policy:
             message = (
-                f"{database} has no policy: neither a file nor a change, so whoever enforces one "
-                f"keeps it; `headgate budget create {database}` gives it one"
+                f"{database} has no policy: neither a file nor a change, so a server or proxy "
+                f"keeps the one it has; `headgate budget create {database}` gives it one"
             )
             raise NoSuchBudget(message)
         over = frozenset(edition.ended(controlled.wall_ms))

@@ -103,7 +103,7 @@ def standing_of(policy: PolicyDoc, state: StateDoc | None) -> Note:
 def troubles(policy: PolicyDoc, state: StateDoc | None = None) -> Iterator[Note]:
     """What keeps budgets from biting, or counts from being known; the most telling first."""
     if not policy.published:
-        says = "No server is told: budgets are kept here, and nothing is judged by them."
+        says = "No server gets the policy: budgets are kept here, and none applies."
         yield Note("not configured", "bad", says, (_configuring(policy.database),))
     if policy.is_off:
         yield _switched_off(policy, state)
@@ -112,7 +112,7 @@ def troubles(policy: PolicyDoc, state: StateDoc | None = None) -> Iterator[Note]
     yield from filter(None, map(unpublished, policy.published))
     if policy.refusal:
         says = f"The server did not take the last policy: {policy.refusal}. Its last good one stays"
-        yield Note("refused by the server", "bad", f"{says} in force.")
+        yield Note("rejected by the server", "bad", f"{says} in force.")
     if policy.mode_cap != "enforce":
         what = "no budget is looked at" if policy.mode_cap == "off" else "budgets only warn"
         lift = Step("to lift that", f"headgate budget mode {policy.database} --all enforce")
@@ -126,7 +126,7 @@ def _switched_off(policy: PolicyDoc, state: StateDoc | None) -> Note:
         why = "pg_headgate.enabled is off in the server's settings."
     else:
         command = f"headgate pg enable --directory {policy.directory or 'PGDATA/pg_headgate'}"
-        why = "somebody ran `headgate pg disable` on the server's host."
+        why = "an operator ran `headgate pg disable` on the server's host."
     return Note(OFF_AT_SERVER, "bad", f"{NOT_JUDGED}: {why}", (Step("to switch on", command),))
 
 
@@ -137,7 +137,7 @@ def thrown(policy: PolicyDoc) -> Note | None:
     return next((n for n in troubles(policy) if n.word in words), None) if is_thrown else None
 
 
-OFF_AT_SERVER, NOT_JUDGED = "switched off at the server", "No statement is judged"
+OFF_AT_SERVER, NOT_JUDGED = "switched off at the server", "No budget applies"
 
 
 def _unread(fault: str, directory: str) -> Note:
@@ -170,8 +170,8 @@ def remarks(policy: PolicyDoc) -> Iterator[Note]:
     """What lies at a server, and is not what was published."""
     for outlet in policy.published:
         if outlet.others_version is not None and not policy.has_policy:
-            says = f"Version {outlet.others_version} at {outlet.where} was published by somebody"
-            says += " else; it is left alone, and the first change here replaces all of it."
+            says = f"Version {outlet.others_version} at {outlet.where} was published by another"
+            says += " program; it is left alone, and the first change here replaces all of it."
             yield Note("not ours", "warned", says)
         elif outlet.put_back:
             says = f"The policy at {outlet.where} was not as it had been published"

@@ -1,6 +1,6 @@
-"""Why a statement runs or does not, and what would have to change (R144).
+"""Why a statement runs or does not, and what would have to change.
 
-    Who, Statement, Ask ──explain──► Explanation ──lines──► a terminal, an HTTP answer
+    Who, Statement, `Ask` ──explain──► Explanation ──lines──► a terminal, an HTTP answer
 
 Reads what the decision reads, and changes nothing.
 """
@@ -47,7 +47,7 @@ class Books(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BudgetState:
-    """A budget that applies, as it stands."""
+    """A budget that applies, as it is."""
 
     budget: Budget
     label: str
@@ -60,7 +60,7 @@ class BudgetState:
     """Of CPU."""
     capacity_ns: int | None
     fill: float | None
-    """owed / capacity; None without a capacity, or with one of 0."""
+    """debt / capacity; None without a capacity, or with one of 0."""
 
     @property
     def name(self) -> str:
@@ -71,7 +71,7 @@ class BudgetState:
         if self.max_workers is not None:
             parts[-1] = f"{self.running} of {self.max_workers} workers running"
         if self.capacity_ns is not None:
-            parts.append(f"{_seconds(self.owed_ns)} of {_seconds(self.capacity_ns)} owed")
+            parts.append(f"debt {_seconds(self.owed_ns)} of {_seconds(self.capacity_ns)}")
         if self.fill is not None:
             parts.append(f"{100 * self.fill:.0f} % full")
         return f"{self.name}: {', '.join(parts)}"
@@ -198,7 +198,7 @@ def _what(answer: Answer) -> str:
     if answer.decided_by is Limit.QUERY:
         return f"{_seconds(answer.bound)} allowed for a statement"
     wait = "never fits" if answer.retry_ns == NEVER else f"fits in {_seconds(answer.retry_ns)}"
-    return f"{_seconds(answer.used)} owed of {_seconds(answer.bound)}, {wait}"
+    return f"debt {_seconds(answer.used)} of {_seconds(answer.bound)}, {wait}"
 
 
 def _percent_seconds(cost_ns: int, cpus_milli: int) -> str:
@@ -277,7 +277,7 @@ class _Judge:
         if ruled is None:
             return Outcome.OFF, "its budget is off"
         if self._facts.exempt:
-            return Outcome.EXEMPT, f"no rule concerns the user {self._who.username}"
+            return Outcome.EXEMPT, f"no rule applies to the user {self._who.username}"
         if budget.expired(self._now.wall_ms):
             return Outcome.EXPIRED, "its budget has expired"
         if rests(budget, self._rules.policy, self._now.healthy):

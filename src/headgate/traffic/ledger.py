@@ -1,4 +1,4 @@
-"""What is owed, who is running, and what is known of costs: all that budgets remember.
+"""The debt, who is running, and what is known of costs: all that budgets remember.
 
     check ──► Answer          take ──► Answer, Holding ──► (pause, resume) ──► settle
     charge: work that is done already
@@ -113,7 +113,7 @@ class BucketTable:
 
 
 class Room(IntEnum):
-    """What has to give way, the cheapest first (R112)."""
+    """What has to give way, the cheapest first."""
 
     RESERVED = 0
     """Nothing: a free way that only a budget's own bucket may have."""
@@ -123,7 +123,7 @@ class Room(IntEnum):
     OWING = 4
     """Forgiven."""
     OWING_OWN = 5
-    """Forgiven, but never for the sake of a value that somebody may have made up."""
+    """Forgiven, but never for the sake of a value that a client may have made up."""
     NONE = 6
 
 
@@ -192,7 +192,7 @@ class Counts:
     passed: int = 0
     forgiven_ns: int = 0
     evicted: int = 0
-    """Buckets that still owed."""
+    """Buckets that still have debt."""
     unpinned: int = 0
     """Ran uncounted: every bucket of the set was in use."""
     warned: list[int] = field(default_factory=lambda: [0] * len(Limit))
@@ -247,7 +247,7 @@ class Ledger:
 
     def check(self, budgets: Sequence[Budget], matches: Sequence[Match], ask: Ask) -> Answer:
         """Looks, and takes nothing. A rate or an epoch that has changed takes effect with the
-        first look: what is owed drains by the new rate from then on, whoever is refused."""
+        first look: the debt drains by the new rate from then on."""
         for match in matches:
             self._take_over(budgets[match.budget], match.bucket, ask.now_ns)
         standings = [self.standing(budgets[m.budget], m.bucket, ask.now_ns) for m in matches]
@@ -300,7 +300,7 @@ class Ledger:
     def take(
         self, budgets: Sequence[Budget], matches: Sequence[Match], ask: Ask
     ) -> tuple[Answer, Holding | None]:
-        """A place and the estimate's charge in every budget, or no change in any (R104)."""
+        """A place and the estimate's charge in every budget, or no change in any."""
         answer = self.check(budgets, matches, ask)
         if not answer.admitted:
             return answer, None
@@ -387,13 +387,13 @@ class Ledger:
         return replace(holding, held=tuple(self._left(h, holding.ask) for h in holding.held))
 
     def resume(self, holding: Holding) -> Holding:
-        """Takes the places again, without asking."""
+        """Takes the places again, and checks no limit."""
         return replace(holding, held=tuple(self._entered(h, holding.ask) for h in holding.held))
 
     def settle(
         self, holding: Holding, actual_ns: int, now_ns: int, *, aborted: bool = False
     ) -> None:
-        """Gives back, charges the difference between estimate and actual (R114), and learns."""
+        """Gives back, charges the difference between estimate and actual, and learns."""
         actual_ns = min(actual_ns, MAX_COST_NS)
         for held in self.pause(holding).held:
             self._counts_by_key(held.budget_key).charged_ns += actual_ns

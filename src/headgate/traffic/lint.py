@@ -1,7 +1,7 @@
 """Advice on a policy that is valid but probably not what was meant.
 
 As everywhere (core/lint.py): what, why, and what to do instead; it changes nothing. An ERROR is
-what a publisher refuses unless it is told to go on: somebody would be locked out who is needed
+what a publisher rejects unless forced: it would lock out a user who is needed
 to put it right.
 """
 
@@ -145,7 +145,7 @@ def _kill_switch(place: str, budget: Budget) -> Iterator[Advice]:
     zero = next((name for name, field in _ZEROES.items() if getattr(budget, field) == 0), None)
     if zero is None:
         return
-    does = "refuses" if budget.mode is Mode.ENFORCE else "would refuse, once enforced,"
+    does = "blocks" if budget.mode is Mode.ENFORCE else "would block, once enforced,"
     message = (
         f"is 0: budget {budget.name} {does} every statement that it matches. If no limit is meant, "
         "leave it out"
@@ -153,7 +153,7 @@ def _kill_switch(place: str, budget: Budget) -> Iterator[Advice]:
     yield _warning("kill-switch", f"{place}.{zero}", message)
     if budget.mode is Mode.ENFORCE and budget.expires_at_ms is None:
         message = (
-            f"is not set, and budget {budget.name} refuses everything that it matches: give it an "
+            f"is not set, and budget {budget.name} blocks everything that it matches: give it an "
             "end, so that nobody has to remember it"
         )
         yield _warning("kill-switch-without-end", f"{place}.expires_at", message)
@@ -175,7 +175,7 @@ def _bucket(place: str, budget: Budget) -> Iterator[Advice]:
         )
         yield _warning("capacity-without-rate", f"{place}.capacity", message)
     elif not budget.has_limit:
-        message = f"{budget.name} has no limit: it counts what it matches, and refuses nothing"
+        message = f"{budget.name} has no limit: it counts what it matches, and blocks nothing"
         yield _warning("no-limit", place, message)
 
 
@@ -185,8 +185,8 @@ def _never_fits(place: str, budget: Budget) -> Iterator[Advice]:
         return
     message = (
         f"is {in_thousands(burst)}, above capacity = {in_thousands(capacity)}: a statement that "
-        "costs more than the bucket holds never fits, and is told to come back in vain. Lower "
-        "burst to capacity, so that it is told the truth"
+        "costs more than the bucket holds never fits, and retries in vain. Lower burst to "
+        "capacity, so that its error says so"
     )
     yield _warning("burst-above-capacity", f"{place}.burst", message)
 
@@ -243,7 +243,7 @@ def _overcommitted(policy: Policy, server: Server) -> Iterator[Advice]:
     of = "" if cpus is None else f" ({total / 100_000 * cpus:.3g} of {cpus:g} CPUs)"
     message = (
         f"{len(shares)} enforced budgets have rates of {in_thousands(total)} % in all{of}: if all "
-        "use theirs, the server is full before any of them refuses. They are limits and reserve "
+        "use theirs, the server is full before any of them blocks. They are limits and reserve "
         "nothing; lower them, unless they are never busy at once"
     )
     yield _warning("rates-above-100", "budgets", message)
@@ -309,7 +309,7 @@ def _lock_out(placed: Placed, who: str, code: str, username: str) -> Advice:
     if budget.admits_nothing:
         message = f"budget {budget.name} locks out {who}: {advised}"
         return Advice(Severity.ERROR, f"locks-out-{code}", placed.place, message)
-    message = f"budget {budget.name} may refuse {who} when it is needed most: {advised}"
+    message = f"budget {budget.name} may block {who} when it is needed most: {advised}"
     return _warning(f"may-refuse-{code}", placed.place, message)
 
 
@@ -332,7 +332,7 @@ def _query_id(placed: Placed) -> Iterator[Advice]:
         return
     message = (
         "a query id is another one on another major version, and after a table was created "
-        "anew: match by fingerprint, which is the same everywhere"
+        "again: match by fingerprint, which is the same everywhere"
     )
     yield _warning("query-id", f"{placed.place}.match.query", message)
 
@@ -399,7 +399,7 @@ MAX_COMPARED = 200
 
 
 class Placed(NamedTuple):
-    """A rule of a budget that takes part, and where it stands."""
+    """A rule of a budget that takes part, and its place."""
 
     number: int
     at: int
@@ -436,7 +436,7 @@ def within(narrow: bytes, wide: bytes) -> bool:
 
 
 def covers(broad: BudgetRule, narrow: BudgetRule) -> bool:
-    """Whether `broad` has its conditions met wherever `narrow` has."""
+    """Whether `broad` matches wherever `narrow` has."""
     mine = dict(narrow.conditions)
     return all(_met(condition, mine.get(condition.key)) for condition in broad.conditions)
 
@@ -530,7 +530,7 @@ def _comes_first(longer: BudgetRule, wide: BudgetRule) -> bool:
 
 
 def _outlasts(longer: Budget, wide: Budget) -> bool:
-    """Whether it takes part whenever the other does: what rests or is over hides nothing."""
+    """Whether it takes part whenever the other does: one that is over hides nothing."""
     awake = longer.when is When.ALWAYS or wide.when is When.UNHEALTHY
     ends, other_ends = longer.expires_at_ms, wide.expires_at_ms
     return awake and (ends is None or (other_ends is not None and ends >= other_ends))

@@ -1,6 +1,6 @@
 """A policy as it is written down, and back.   TOML or JSON ──parse_policy──► Policy ──written──►
 
-Every fault is told with its place (`budgets[2].rate: 120 is more than 100`), not only the first.
+Every fault comes with its place (`budgets[2].rate: 120 is more than 100`), not only the first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a policy would have changed, as documents (R145)."""
+"""What a policy would have changed, as documents."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class BudgetTallyDoc(msgspec.Struct, frozen=True):
     newly_refused: float
     newly_admitted: float
     error: float
-    """Standard deviation of what is newly refused and admitted, by the luck of the draw; 0 where
+    """Standard deviation of what is newly blocked and admitted, by the luck of the draw; 0 where
     every statement was traced."""
 
 
@@ -84,7 +84,7 @@ class BudgetReplayDoc(msgspec.Struct, frozen=True):
     total: BudgetTallyDoc
     """Each statement once."""
     in_force: BudgetTallyDoc
-    """The same for the policy in force: how well a replay meets what happened."""
+    """The same for the policy in force: how close a replay is to what happened."""
     clients: Sequence[BudgetReplayRowDoc]
     """By budget and client, what changes most first."""
     more_clients: int
@@ -148,7 +148,7 @@ def _by(rows: Iterable[Row], key: Callable[[Row], tuple[Any, Any]]) -> Mapping[A
 
 
 def _weighty(tally: Tally) -> float:
-    """What changes, by the very budget first; else what would be warned of or held back."""
+    """What changes, by the very budget first; else what would be warned of or delayed."""
     noticed = tally.after[Fate.WARNED] + tally.after[Fate.DELAYED]
     refused = tally.after[Fate.REFUSED] if tally.changed else 0.0
     return 1e9 * tally.changed + 1e6 * refused + noticed

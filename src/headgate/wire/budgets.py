@@ -43,7 +43,7 @@ class BucketDoc(msgspec.Struct, frozen=True):
     """Of CPU."""
     capacity_ms: float | None
     fill: float | None
-    """owed / capacity; null without a capacity."""
+    """debt / capacity; null without a capacity."""
     running: int
     """Workers at work under it now."""
     max_workers: int | None
@@ -119,7 +119,7 @@ class BudgetDoc(msgspec.Struct, frozen=True):
 
 
 class OutletDoc(msgspec.Struct, frozen=True):
-    """A server that is told the policy."""
+    """A server that gets the policy."""
 
     where: str
     version: int | None
@@ -133,7 +133,7 @@ class OutletDoc(msgspec.Struct, frozen=True):
     failures_total: int
     health_fault: str | None
     off: bool = False
-    """Switched off at the server (`headgate pg disable`): no statement is judged."""
+    """Switched off at the server (`headgate pg disable`): no budget applies."""
     others_version: int | None = None
     """Of a policy that lies there, and is not ours."""
     look_fault: str | None = None
@@ -145,7 +145,7 @@ class OutletDoc(msgspec.Struct, frozen=True):
 
 
 class PublishedPolicyDoc(msgspec.Struct, frozen=True):
-    """A policy as servers are told it: no budget beyond the cap, none that has expired, and the
+    """A policy as servers get it: no budget beyond the cap, none that has expired, and the
     agent's own role exempt."""
 
     database: str
@@ -175,7 +175,7 @@ class PolicyDoc(msgspec.Struct, frozen=True):
     """Why the server did not take the last policy, where it did not."""
     ledger: str
     """What checks that name a budget debit: the server's own, with its statements; or the
-    agent's own, and why (R146)."""
+    agent's own, and why."""
     advice: Sequence[str]
     own_role: str | None = None
     """Database user of the agent: exempt from every budget, besides `exempt_usernames`."""
@@ -216,14 +216,14 @@ class PolicyChangeDoc(msgspec.Struct, frozen=True):
     """At most 1,000."""
     difference_total: int
     budget: BudgetDoc | None
-    """The one that was asked about; null for the whole policy, or if it is gone."""
+    """The budget of the request; null for the whole policy, or if it is gone."""
     advice: Sequence[str]
     published: Sequence[OutletDoc]
     reach: str | None = None
     """Of a change that reaches beyond this agent. For a fleet, `revision` is the fleet's, and
     nothing is published here until the agent has followed it."""
     reached: ReachedDoc | None = None
-    """With a change for the fleet: whom it concerns."""
+    """With a change for the fleet: what it reaches."""
     copies: CopiesDoc | None = None
     """With a change for a shard without etcd: which of its agents have it."""
 
@@ -255,7 +255,7 @@ class PatternDoc(msgspec.Struct, frozen=True):
     text_cause: str | None = None
     """Why there is none."""
     cpu_share: float | None = None
-    """Of late, about half a minute, of the server's CPU; null: not known."""
+    """Share of the server's CPU in the last half minute; null: not known."""
     running: float | None = None
     """Workers at work for it at once, on average while it was traced, an hour at most; null: not
     traced."""
@@ -265,7 +265,7 @@ class PatternDoc(msgspec.Struct, frozen=True):
     """Who ran it last, as traced."""
     application_name: str | None = None
     budgets: Sequence[str] | None = None
-    """Whose rules meet it as it was run last; null: not known."""
+    """Whose rules apply to it as it was run last; null: not known."""
 
 
 class StatementKnown(NamedTuple):
@@ -393,7 +393,7 @@ class StatementExplainDoc(msgspec.Struct, frozen=True):
     verdict: str
     """`run`, `warn`, `delay` or `block`; `depends` where what it costs decides, and is not known;
     `unknown` where budgets apply, and the server, without
-    which neither its CPUs nor what is owed are known, cannot be read."""
+    which neither its CPUs nor the debt are known, cannot be read."""
     decided_by: str | None
     """The budget."""
     limit: str | None
@@ -426,7 +426,7 @@ def state_of(budget: Budget, cap: Mode, healthy: bool | None, *, ended: bool) ->
 
 
 def says(budget: Budget) -> str:
-    """`20% of the server, up to 200%·s owed, 2 workers; for username=etl`."""
+    """`20% of the server, up to 200%·s of debt, 2 workers; for username=etl`."""
     parts = [*_limits_told(budget)] or ["no limit"]
     rules = [str(rule) for rule in budget.rules[:2]]
     if len(budget.rules) > len(rules):
@@ -440,7 +440,7 @@ def _limits_told(budget: Budget) -> Iterable[str]:
     if budget.rate_mpct is not None:
         yield f"{budget.rate_mpct / 1000:g}% of the server"
     if budget.capacity_mpcts is not None:
-        yield f"up to {budget.capacity_mpcts / 1000:g}%·s owed"
+        yield f"up to {budget.capacity_mpcts / 1000:g}%·s of debt"
     if budget.burst_mpcts is not None:
         yield f"{budget.burst_mpcts / 1000:g}%·s a statement"
     if budget.concurrency_mpct is not None:
@@ -725,7 +725,7 @@ def statement_doc(
     fingerprint: str,
     notes: Sequence[str],
 ) -> StatementExplainDoc:
-    """`readable`: what the server counts is known; else only rules can be told."""
+    """`readable`: what the server counts is known; else only rules can be explained."""
     answer, known = found.answer, readable or not found.budgets
     decided = found.budgets[answer.match] if answer.decided_by and known else None
     retry_ms = answer.retry_ns / NS_PER_MS if 0 < answer.retry_ns < 2**63 else None

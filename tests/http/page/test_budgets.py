@@ -113,7 +113,7 @@ def fields(reply: Reply) -> dict[str, str]:
 def test_the_list_says_of_each_database_how_it_stands(world: World, ann: Visitor) -> None:
     told = text_of(ann.get("/budgets"))
     assert (
-        "main refused by the server" in told and "did not take the last policy: not sound" in told
+        "main rejected by the server" in told and "did not take the last policy: not sound" in told
     )
     assert "replica not in this server" in told and "headgate proxy status" not in told
 
@@ -351,14 +351,14 @@ def test_one_can_go_back_forgive_and_remove(world: World, ann: Visitor) -> None:
     assert "budget main/etl" in text_of(shown) and f"Roll back to {before}" in text_of(shown)
     sent = {name: field_of(shown, name) for name in ("n", "only", "revision")}
     world.api("PATCH", "/v1/budgets/main", {"mode_cap": "warn"})
-    assert ann.post("/changes/rollback", sent).status == 412, "somebody changed it meanwhile"
+    assert ann.post("/changes/rollback", sent).status == 412, "it was changed meanwhile"
     sent["revision"] = field_of(ann.get(back), "revision")
     made = ann.post("/changes/rollback", sent)
     assert made.headers["location"].startswith("/changes?done=")
     assert "budget main/etl" in text_of(ann.get(made.headers["location"]))
     assert "Nothing would change" in text_of(ann.get(back))
     epoch = world.settings["etl"].get("epoch", 0)
-    assert "4.00 s of CPU are owed" in text_of(ann.post(f"{MAIN}/etl/forgive"))
+    assert "their debt is 4.00 s of CPU" in text_of(ann.post(f"{MAIN}/etl/forgive"))
     ann.post(f"{MAIN}/etl/forgive", {"step": "make"})
     assert world.settings["etl"]["epoch"] == epoch + 1
     assert ann.post("/changes/rollback", {"n": "x"}).status == 400

@@ -48,7 +48,7 @@ SLOW_POLL_S = 10
 MAX_STATEMENTS = 30
 SPANS = ("1h", "24h")
 _ORDER = ("bad", "warned", "good", "")
-"""What needs somebody comes first."""
+"""What needs an operator comes first."""
 
 
 class BudgetsPage(BudgetDrafts, BudgetChanges):
@@ -180,7 +180,7 @@ class BudgetsPage(BudgetDrafts, BudgetChanges):
 
 
 def _answered(visit: Visit, whole: str, live: str, **context: Any) -> Response:
-    """To a script that asks again, only what changes; `whole` includes it."""
+    """To a script that polls, only what changes; `whole` includes it."""
     if visit.by_script:
         return part(visit, live, **context)
     return page(visit, whole, **context)

@@ -127,7 +127,7 @@ def _span_s(doc: BudgetReplayDoc) -> float:
 
 
 def done_path(database: str, name: str, change: PolicyChangeDoc) -> str:
-    """Where to go after a change: what became of it is told there."""
+    """Where to go after a change: its result is shown there."""
     where = f"/budgets/{in_path(database)}"
     where += f"/{in_path(name)}" if name and change.budget is not None else ""
     return f"{where}?done={change.revision}"
@@ -236,9 +236,9 @@ class BudgetChanges:
         before = await visit.api.get(budget_path(database, name), BudgetDoc)
         owed = sum(bucket.owed_ms for bucket in before.buckets)
         words = [
-            f"{before.buckets_total} buckets begin anew; {seconds(owed)} of CPU are owed now."
+            f"{before.buckets_total} buckets begin empty; their debt is {seconds(owed)} of CPU now."
             if before.counts is not None
-            else "What is owed now is not known."
+            else "The debt is not known now."
         ]
         return asked(
             visit,
@@ -266,7 +266,7 @@ class BudgetChanges:
                 f"/budgets/{in_path(database)}/{in_path(name)}/remove",
                 "Remove",
                 [
-                    "What it holds back runs free at once. The history keeps it: one can go back.",
+                    "What it limits runs without it at once. You can roll back.",
                     *of_fleet(before),
                 ],
                 await tried(visit, "DELETE", path),
@@ -315,7 +315,7 @@ _CAP_TITLES = {
     "enforce": "Lift the switch for all of {}?",
 }
 _CAP_WORDS = {
-    "off": "No statement is judged any more, whatever each budget's mode is. It stays so when the "
+    "off": "No budget applies any more, whatever each budget's mode is. It stays so when the "
     "policy changes and when the agent restarts, until it is lifted here.",
     "warn": "No statement is blocked any more; what would have been is counted. It stays so until "
     "it is lifted here.",
@@ -326,7 +326,7 @@ _CAP_WORDS = {
 # --- the form of a budget ------------------------------------------------------------------------
 
 GENEROUS = {"mode": "warn", "rate": 100, "capacity": 6000}
-"""Limits that nobody meets: to see what somebody takes."""
+"""Limits that nobody reaches: to see what a client takes."""
 FIRST_SEEN_S = 60.0
 MEASURING = "all-statements"
 MAX_ALIKE = 1000
@@ -478,7 +478,7 @@ async def _own_faults(
     if not draft.name:
         return Faults({"name": "give it a name, such as nightly-export"})
     if is_new and draft.name in await _names(visit, policy, draft.name):
-        return Faults({"name": f"{draft.name} is there already: change that one, or name it anew"})
+        return Faults({"name": f"{draft.name} is there already: change it, or use another name"})
     return None
 
 
