@@ -365,6 +365,24 @@ def test_a_budget_of_a_shard_is_in_force_at_all_of_its_agents_when_it_is_acknowl
     assert budgets_at(a) == budgets_at(b) == budgets_at(c) == {"web": here}
 
 
+def test_the_page_says_how_many_have_a_copy_of_a_budget(start: Start) -> None:
+    a, b = start("a", **WITH_TRAFFIC), start("b", **WITH_TRAFFIC)
+    follow(b)
+    lead(a, b)
+    ann = signed_in(a, OPERATOR)
+    shown = ann.post("/budgets/main/new", {"name": "etl", "s.rate": "20", "s.capacity": "200"})
+    sent = {name: field_of(shown, name) for name in ("document", "step")}
+    made = ann.post("/budgets/main/new", sent)
+    assert made.status == 303, made.body
+    assert "1 of 1 replicas have a copy." in text_of(ann.get(made.headers["location"]))
+    assert set(budgets_at(b)) == {"web", "etl"}
+    asked = ann.post("/budgets/main/etl/mode", {"mode": "enforce"})
+    assert "at every agent of the shard" in text_of(asked)
+    sent = {name: field_of(asked, name) for name in ("mode", "revision", "step")}
+    assert ann.post("/budgets/main/etl/mode", sent).status == 303
+    assert b.ask("GET", f"{BUDGETS}/etl").json["mode"] == "enforce"
+
+
 def test_a_promoted_agent_goes_on_with_the_budgets_of_its_shard(start: Start) -> None:
     a, b = start("a", **WITH_TRAFFIC), start("b", **WITH_TRAFFIC)
     lead(a, b)

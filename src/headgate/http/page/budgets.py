@@ -107,6 +107,7 @@ class BudgetsPage(BudgetDrafts, BudgetChanges):
             every_s=MANY_POLL_S if policy.budgets_total > MANY else POLL_S,
             slow_s=SLOW_POLL_S,
             done=await revision_made(visit, visit.query.get("done", "")),
+            copies=_copies(visit),
             seconds=seconds,
         )
 
@@ -137,6 +138,7 @@ class BudgetsPage(BudgetDrafts, BudgetChanges):
             row=row_of(budget),
             slow_s=SLOW_POLL_S,
             done=await revision_made(visit, visit.query.get("done", "")),
+            copies=_copies(visit),
             seconds=seconds,
             advised=advice_told,
         )
@@ -177,6 +179,13 @@ class BudgetsPage(BudgetDrafts, BudgetChanges):
             budget=budget,
             slow_s=SLOW_POLL_S,
         )
+
+
+def _copies(visit: Visit) -> str:
+    """Of a change for a shard: how many of its agents have it."""
+    have, of = visit.query.get("have", ""), visit.query.get("of", "")
+    is_told = all(one.isdecimal() and len(one) < 5 for one in (have, of)) and of != "0"
+    return f"{have} of {of} replicas have a copy." if is_told else ""
 
 
 def _answered(visit: Visit, whole: str, live: str, **context: Any) -> Response:

@@ -130,7 +130,9 @@ def done_path(database: str, name: str, change: PolicyChangeDoc) -> str:
     """Where to go after a change: its result is shown there."""
     where = f"/budgets/{in_path(database)}"
     where += f"/{in_path(name)}" if name and change.budget is not None else ""
-    return f"{where}?done={change.revision}"
+    copies = change.copies
+    told = "" if copies is None else f"&have={copies.have}&of={copies.of}"
+    return f"{where}?done={change.revision}{told}"
 
 
 # --- steps --------------------------------------------------------------------------------------
