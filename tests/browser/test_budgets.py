@@ -65,7 +65,8 @@ class Traffic(Site):
 
     def reset(self) -> None:
         self.api("PATCH", "/v1/budgets/main", {"mode_cap": "enforce"})
-        self.api("PUT", "/v1/budgets/main", {"budgets": []})
+        for name in self.budgets:
+            self.api("DELETE", f"/v1/budgets/main/{name}")
 
     @property
     def budgets(self) -> dict[str, Any]:
