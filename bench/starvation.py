@@ -146,11 +146,11 @@ def play(situation: Situation, policy: Policy, seed: int = 4) -> Outcome:
     for second in range(situation.tick_s, int(situation.hours * HOUR), situation.tick_s):
         scene = advance(scene, world.tick(second), policy)
         if second % JUDGE_EVERY_S == 0:
-            last = judge(scene, policy)
+            last = tuple(one.starved for one in judge(scene, policy))
             for finding in last:
                 if finding.alarming:
                     alarms.add(finding.client)
-                    culprits.add(finding.culprit)
+                    culprits.add(finding.cause)
                     first_s = second if first_s is None else first_s
     return Outcome(situation, frozenset(alarms), frozenset(culprits), first_s, last)
 

@@ -107,7 +107,7 @@ def _run() -> None:
         app(prog_name="headgate", obj=ThisHost())
     except HeadgateError as error:
         from headgate.cli.exits import exit_code_of_error
-        from headgate.cli.words import plain
+        from headgate.cli.render import plain
 
         lines = (plain(line) for line in str(error).splitlines())
         print("headgate: " + "\n".join(lines), file=sys.stderr)

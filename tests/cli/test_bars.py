@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.cli.bars import ASCII, UNICODE, Marks, bar, marks_for, share_text, sparkline
+from headgate.cli.render import ASCII, UNICODE, Marks, bar, marks_for, share_text, sparkline
 
 MARKS = st.sampled_from([UNICODE, ASCII])
 

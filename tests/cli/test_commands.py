@@ -134,9 +134,9 @@ def test_explain_says_what_is_released_and_who_waits(scripted: ScriptedAgent, ru
     refused = builders.refusal("PACED", reason=reason, metrics=[builders.metric()])
     scripted.says("/v1/explain", builders.explained(refused, pace=builders.pace()))
     ran = run(*EXPLAIN)
-    assert "would be REFUSED  PACED" in ran.out
+    assert "would be REJECTED  PACED" in ran.out
     assert (
-        "paced  12.3/s of cost released, to keep lag near 2.5 s (50% of its threshold)" in ran.out
+        "12.3/s of cost are admitted" in ran.out
     )
 
 

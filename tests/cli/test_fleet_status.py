@@ -15,7 +15,7 @@ from headgate.cli.api import connect
 from headgate.cli.documents import read
 from headgate.cli.fleet_pages import PATH
 from headgate.cli.render import Canvas
-from headgate.cli.views import drawn as drawn_view
+from headgate.cli.render import drawn as drawn_view
 from headgate.core.fleet_holders import Holders
 from headgate.core.fleet_view import Link
 from headgate.core.keyvalue import Entry

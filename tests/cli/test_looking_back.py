@@ -14,18 +14,19 @@ from rich.console import Console, RenderableType
 
 from headgate.cli.api import connect
 from headgate.cli.ask import explain
-from headgate.cli.bars import ASCII
 from headgate.cli.documents import read
 from headgate.cli.history import history, minutes_ago, moment, step_of
-from headgate.cli.render import Canvas, advice_line
+from headgate.cli.pages import advice_line
+from headgate.cli.render import ASCII, Canvas, drawn
 from headgate.cli.replay import last_hour, read_rule, replay
-from headgate.cli.views import drawn
-from headgate.cli.watch import clients, rogue_page, starvation, starvation_page
+from headgate.cli.watch import clients, starvation
+from headgate.core.starvation import Starved
 from headgate.errors import InvalidSettings
 from headgate.present.history import past_view, replay_view, timeline_view
+from headgate.present.starvation import rogues_view, starvation_view
 from headgate.wire.history import ReplayDoc, TimelineDoc
 from headgate.wire.past import PastDoc
-from headgate.wire.starvation import RogueFaultDoc, RoguesDoc, StarvedDoc, SuspectDoc
+from headgate.wire.starvation import RogueFaultDoc, RoguesDoc, SuspectDoc
 from tests.cli.documents import STARVATION, STARVED, SUSPECT, TIMELINE, sums
 from tests.cli.scripted import ScriptedAgent
 
@@ -369,12 +370,14 @@ def test_a_file_that_is_no_rule_is_named(tmp_path: Path, text: str, told: str) -
 
 
 def test_who_is_starved_with_cause_and_remedy() -> None:
-    page = shown(starvation_page([read(StarvedDoc, STARVED)], CANVAS))
-    assert "STARVED  etl (2 clients) on main: refused by lag for 15 min, 25%" in page
-    assert "an exempt client works on (fix:x)" in page and "headgate rule lift r7" in page
-    quiet = [read(StarvedDoc, STARVED | {"alarming": False})]
-    assert shown(starvation_page(quiet, CANVAS)).startswith("waits")
-    assert "nobody is starved" in shown(starvation_page((), CANVAS))
+    page = shown(drawn(starvation_view([read(Starved, STARVED)]), CANVAS))
+    assert "STARVED  etl (2 clients) on main is rejected by lag for 15 min, 25%" in page
+    assert "an exempt client works on (fix:x)" in page
+    assert "Lift rule r7: headgate rule lift r7" in page
+    assert "Prioritize etl: headgate favor etl --for 30m" in page
+    quiet = [read(Starved, STARVED | {"alarming": False})]
+    assert shown(drawn(starvation_view(quiet), CANVAS)).startswith("WAITS")
+    assert "no client is starved" in shown(drawn(starvation_view(()), CANVAS))
 
 
 def test_starvation_is_loud_in_status_and_top() -> None:
@@ -389,13 +392,13 @@ def test_rogues_are_listed_and_what_hides_them_is_said() -> None:
     """R138"""
     suspects = [read(SuspectDoc, SUSPECT)]
     faults = [RogueFaultDoc("b", "denied")]
-    page = shown(rogue_page(RoguesDoc(suspects, faults), CANVAS))
+    page = shown(drawn(rogues_view(RoguesDoc(suspects, faults)), CANVAS))
     assert "alice" in page and "psql" in page and "60%" in page
-    assert "b: sessions cannot be listed: denied" in page
-    assert "everybody at work there has asked" in shown(rogue_page(RoguesDoc((), ()), CANVAS))
-    assert "everybody" not in shown(rogue_page(RoguesDoc((), faults), CANVAS)), (
-        "not listed is not cleared"
-    )
+    assert "NOT LISTED  the sessions of b: denied" in page
+    cleared = "every client at work in the databases checks"
+    assert cleared in shown(drawn(rogues_view(RoguesDoc((), ())), CANVAS))
+    hidden = shown(drawn(rogues_view(RoguesDoc((), faults)), CANVAS))
+    assert cleared not in hidden, "not listed is not cleared"
 
 
 @pytest.mark.parametrize(

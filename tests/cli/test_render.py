@@ -11,18 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
-from headgate.cli.bars import ASCII
 from headgate.cli.documents import read
 from headgate.cli.pages import (
     answer_page,
     change_page,
     clients_page,
+    columns_for,
     explain_page,
     metric_page,
+    metric_table,
     metrics_page,
+    status_page,
 )
-from headgate.cli.render import Canvas, columns_for, metric_table, status_page
-from headgate.cli.views import drawn
+from headgate.cli.render import ASCII, Canvas, drawn
 from headgate.present.changes import audit_view
 from headgate.present.history import unthrottled_view
 from headgate.tui.overview import fitted
@@ -58,9 +59,9 @@ def test_status_and_top_say_what_is_released_and_who_waits() -> None:
     top = overview_of(Picture("http://agent", status, 0.0), 120, 30, 0.0)
     for page in (status_page(status, Canvas(120)), top):
         text = shown(page, 120)
-        assert "paced  12.3/s of cost released, to keep lag near 2.5 s (50% of its thres" in text
-        assert "last sent away to come back later: etl:nightly, purge and 7 more" in text
-        assert "waits 800 ms by pacing" in text
+        assert "paced  12.3/s of cost are admitted, limited by lag, to keep lag near 2.5 s" in text
+        assert "last paced: etl:nightly, purge and 7 more" in text
+        assert "200ms  paced" in text
         assert "REFUSED" not in text
 
 
@@ -70,7 +71,7 @@ def test_status_and_top_say_what_is_released_and_who_waits() -> None:
 def test_a_rate_is_short_at_any_size(rate: float, text: str) -> None:
     database = builders.database(pace=builders.pace(rate=rate, starting=True))
     status = read(StatusDoc, builders.status(databases=[database]))
-    assert f"paced  slow start, {text} of cost" in shown(status_page(status, Canvas(120)), 120)
+    assert f"paced  slow start: {text} of cost" in shown(status_page(status, Canvas(120)), 120)
 
 
 def test_status_tells_the_whole_story() -> None:
@@ -84,7 +85,7 @@ def test_status_tells_the_whole_story() -> None:
         "shard/queue_depth",
         "last value; failed for 4.0 s:",
         "orders  mysql  ADMITS  nearest to its threshold",
-        "HELD 13 min by lag",
+        "THROTTLED 13 min by lag",
         "store sqlite  writable",
         "advice  databases.main.metrics.lag.threshold",
     ):
@@ -174,7 +175,7 @@ def explained(answer: dict[str, Any], **given: Any) -> ExplainDoc:
 def test_explain_says_what_would_have_to_change() -> None:
     """R144."""
     text = shown(explain_page(explained(builders.refusal(), needed=[MUST_FALL]), Canvas()))
-    assert "would be REFUSED  THRESHOLD_EXCEEDED" in text
+    assert "would be REJECTED  THRESHOLD_EXCEEDED" in text
     assert f"To be admitted:\n  · {MUST_FALL}" in text
 
 
@@ -182,15 +183,14 @@ def test_explain_of_an_exempt_client_says_that_it_is() -> None:
     """R78: nothing stands in its way, but much would in anybody else's."""
     answer = builders.answer(metrics=[{**builders.metric(value=9.0), "state": "waived"}])
     text = squeezed(shown(explain_page(explained(answer), Canvas())))
-    assert "EXEMPT: lag would refuse anybody else." in text
-    assert "Nothing stands in the way" not in text
+    assert "EXEMPT: lag would reject every other client." in text
 
 
 def test_explain_of_an_admission_names_the_nearest_metric() -> None:
     answer = builders.answer(metrics=[builders.metric(value=4.0)])
     text = squeezed(shown(explain_page(explained(answer), Canvas())))
     assert "would be ADMITTED" in text
-    assert "Nearest to refusing: lag, at 80% of its threshold (4 s; refused > 5 s)" in text
+    assert "Nearest to its threshold: lag, at 80% of it (4 s; rejected > 5 s)" in text
 
 
 def test_a_change_shows_what_differs() -> None:
@@ -266,7 +266,7 @@ def test_clients_who_are_refused_longest_stand_on_top() -> None:
     clients = [read(ClientDoc, document) for document in builders.busy_status()["clients"]]
     text = shown(clients_page(clients[::-1], Canvas()))
     assert text.splitlines()[1].startswith("etl:nightly")
-    assert "no client has asked yet" in shown(clients_page([], Canvas()))
+    assert "no client has checked yet" in shown(clients_page([], Canvas()))
 
 
 def test_periods_without_a_throttler_stand_below_the_history() -> None:

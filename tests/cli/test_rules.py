@@ -10,8 +10,7 @@ import pytest
 from rich.console import Console
 
 from headgate.cli.documents import read
-from headgate.cli.render import Canvas
-from headgate.cli.views import drawn
+from headgate.cli.render import Canvas, drawn
 from headgate.core.rule_settings import RULE_SETTINGS
 from headgate.present.rules import applied_view, chance_text
 from headgate.wire.rules import ExplainDoc, RuleDoc

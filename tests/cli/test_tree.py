@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.cli.bars import ASCII, UNICODE
 from headgate.cli.documents import read
-from headgate.cli.pages import shard_page
-from headgate.cli.render import Canvas, status_page
+from headgate.cli.pages import shard_page, status_page
+from headgate.cli.render import ASCII, UNICODE, Canvas
 from headgate.cli.tree import shard_line, shard_tree
 from headgate.present.shard import facts as member_facts
 from headgate.tui.trend import Picture

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
-from headgate.cli.bars import UNICODE
+from headgate.cli.render import UNICODE
 from headgate.demo.live import views_of
 from headgate.demo.scenes import SCENES
 from headgate.demo.screen import HINTS, Event, Playing, Shown, strip

@@ -32,6 +32,7 @@ from headgate.core.names import Scope
 from headgate.core.rules import Justification, Kind, Rule
 from headgate.core.samples import Absent, Cause, Sample
 from headgate.core.shard import ShardView
+from headgate.core.starvation import Finding
 from headgate.http.exposition import Works, render_metrics
 from headgate.proxy.metrics import render_metrics as render_proxy
 from headgate.proxy.ports import Cause as Refusal
@@ -227,7 +228,7 @@ class Everything:
             rules=lambda: served.checker.rules,
             minutes=MetricMinutes(),
         )
-        watch._findings["main"] = (STARVED,)
+        watch._findings["main"] = (Finding(STARVED, 10.0),)
         watch.alerts.put("starvation.begins", {"client": "etl"})
         rogues = Rogues(
             served.recorder,

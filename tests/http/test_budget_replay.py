@@ -12,8 +12,7 @@ from headgate.agent.budgets import Gear, TrafficPlan
 from headgate.cli.api import Answered
 from headgate.cli.budget_replay import last_hour
 from headgate.cli.documents import read
-from headgate.cli.render import Canvas
-from headgate.cli.views import drawn
+from headgate.cli.render import Canvas, drawn
 from headgate.present.budget_replay import replay_view
 from headgate.traffic.ask import Who
 from headgate.traffic.traces import Trace, TraceBatch

@@ -18,7 +18,7 @@ from headgate.agent.rogues import Rogues
 from headgate.agent.watch import KINDS, Watch
 from headgate.core.records import MetricMinute, Tally
 from headgate.core.sessions import SessionGroup
-from headgate.core.starvation import Culprit, Starved
+from headgate.core.starvation import Culprit, Finding, Starved
 from tests.http.serving import LOOPS, Served, serving
 from tests.http.talk import Reply
 
@@ -28,9 +28,9 @@ STARVED = Starved(
     is_level=True,
     members=("a:etl", "b:etl"),
     metric="lag",
-    culprit=Culprit.EXEMPT_CLIENT,
-    since_s=10.0,
-    for_s=900.0,
+    cause=Culprit.EXEMPT_CLIENT,
+    why="an exempt client goes on while this metric rejects the others",
+    starved_s=900.0,
     runtime_s=3600.0,
     share=0.25,
     alarming=True,
@@ -261,7 +261,7 @@ def watching(watched: Served) -> Iterator[Served]:
             rules=lambda: watched.checker.rules,
             minutes=MetricMinutes(),
         )
-        watch._findings["main"] = (STARVED,)
+        watch._findings["main"] = (Finding(STARVED, 10.0),)
         alerts.put("starvation.begins", {"client": "etl"})
         rogues = Rogues(
             watched.recorder,
@@ -288,7 +288,7 @@ def test_who_is_starved_and_why(watching: Served) -> None:
 def test_status_says_it_first(watching: Served) -> None:
     advice = ok(watching.ask("GET", "/v1/status"))["advice"]
     assert advice[0].startswith(
-        "starved: etl (2 clients) on main has been refused by lag for 15 min, 25% of its runtime"
+        "starved: etl (2 clients) on main is rejected by lag for 15 min, 25% of its runtime"
     )
     watching.measure(lag=9.0)
     advice = ok(watching.ask("GET", "/v1/status"))["advice"]

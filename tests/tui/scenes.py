@@ -7,9 +7,8 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from headgate.cli.bars import UNICODE
 from headgate.cli.documents import read
-from headgate.cli.render import Canvas
+from headgate.cli.render import UNICODE, Canvas
 from headgate.tui.page import Moment, Surroundings, still
 from headgate.tui.sources import Scene, Strip, Told
 from headgate.tui.trend import Picture, Trend

@@ -65,7 +65,7 @@ def test_top_draws_follows_a_resize_and_leaves_on_q(busy: ScriptedAgent) -> None
     with terminal("top", "--interval", "0.1", HEADGATE_URL=busy.url) as shown:
         modes = shown.modes()
         eventually(lambda: "BREACHED" in shown.text and "threshold" in shown.text)
-        eventually(lambda: "HELD 13 min by lag" in shown.text)
+        eventually(lambda: "THROTTLED 13 min by lag" in shown.text)
         assert shown.modes() != modes, "keys come one by one"
         for columns, lines in ((60, 20), (40, 12), (300, 100)):
             shown.forget()
@@ -74,7 +74,7 @@ def test_top_draws_follows_a_resize_and_leaves_on_q(busy: ScriptedAgent) -> None
             text = screen_of(shown, columns, lines)
             assert len(text.splitlines()) == lines and "q quit" in text.splitlines()[-1]
             assert ("postgres" in text) == (columns >= 72), "no room for that below"
-        for key, told in ((b"3", "3 clients, 1 held"), (b"?", "hold the picture still")):
+        for key, told in ((b"3", "3 clients, 1 throttled"), (b"?", "hold the picture still")):
             shown.press(key)
             eventually(partial(lambda told: told in screen_of(shown, 300, 100), told))
         shown.press(b"\x1b[B")
@@ -97,7 +97,7 @@ def test_the_mouse_chooses_rows_and_views_on_a_small_terminal(busy: ScriptedAgen
         eventually(lambda: any(line.startswith("> r8") for line in screen()))
         at = screen()[-1].index("3") + 1
         shown.press(b"\x1b[<0;%d;15M" % at)
-        eventually(lambda: "3 clients, 1 held" in screen_of(shown, 60, 15))
+        eventually(lambda: "3 clients, 1 throttled" in screen_of(shown, 60, 15))
         shown.press(b"m")
         eventually(lambda: shown.raw.endswith(MOUSE_OFF) or "selects text" in shown.text)
         assert MOUSE_OFF in shown.raw, "the terminal selects text itself"
@@ -315,7 +315,7 @@ def test_once_prints_one_frame_with_rates(scripted: ScriptedAgent, run: Run) -> 
 def test_each_view_can_be_printed(busy: ScriptedAgent, run: Run) -> None:
     busy.says("/v1/history/timeline", documents.TIMELINE)
     ran = run("top", "--once", "--view", "clients", "--interval", "0.1")
-    assert "3 clients, 1 held" in ran.out and "HELD 13 min by lag" in ran.out
+    assert "3 clients, 1 throttled" in ran.out and "THROTTLED 13 min by lag" in ran.out
     assert "last hour" in ran.out and "q quit" not in ran.out
     assert "rules cannot be shown: the agent answers 404" in run("top", "--once", "--view", "4").out
     ran = run("top", "--once", "--view", "clint")

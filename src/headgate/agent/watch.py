@@ -26,7 +26,7 @@ from headgate.core.health import Health
 from headgate.core.names import MetricRef, Scope
 from headgate.core.rules import Order, RuleBook
 from headgate.core.samples import Instant
-from headgate.core.starvation import Culprit, Starved, judge, lasts
+from headgate.core.starvation import Culprit, Finding, Starved, judge, lasts
 from headgate.errors import HeadgateError
 
 log = structlog.get_logger()
@@ -71,20 +71,22 @@ class Charges:
         """Rule → `database client` → when the stretch began → how long it is."""
         self._kept_at: dict[str, float] = {}
 
-    def add(self, finding: Starved, book: RuleBook) -> float:
+    def add(self, finding: Finding, book: RuleBook) -> float:
         """What the one who is worst off has been charged for by now, in seconds."""
+        starved, since_s = finding
         for gone in [rule_id for rule_id in self._stretches if rule_id not in book]:
             del self._stretches[gone]
             self._kept_at.pop(gone, None)
-        by_client = self._of(finding.rule)
-        who = f"{finding.database} {finding.client}"
+        by_client = self._of(starved.rule)
+        who = f"{starved.database} {starved.client}"
         if who not in by_client and len(by_client) >= MAX_CHARGED:
-            return finding.for_s
+            return starved.starved_s
         mine = by_client.setdefault(who, {})
-        mine[finding.since_s] = finding.for_s
+        mine[since_s] = starved.starved_s
         spent_s = sum(mine.values())
         if len(mine) > MAX_STRETCHES:  # Their sum is all that matters of the old ones.
-            by_client[who] = {EARLIER: spent_s - finding.for_s, finding.since_s: finding.for_s}
+            earlier_s = spent_s - starved.starved_s
+            by_client[who] = {EARLIER: earlier_s, since_s: starved.starved_s}
         return spent_s
 
     async def keep(self, rule_id: str, now_s: float, *, at_once: bool = False) -> None:
@@ -133,14 +135,14 @@ class Watch:
         self._suspend = suspend
         self._counted: dict[Key, int] = {}
         self._scenes: dict[str, Scene] = {}
-        self._findings: dict[str, tuple[Starved, ...]] = {}
+        self._findings: dict[str, tuple[Finding, ...]] = {}
         self._charges = Charges(accounts)
         recorder.watch(self._note)
 
     @property
     def findings(self) -> tuple[Starved, ...]:
         """Who is starved now; those below the waterline too."""
-        return tuple(f for found in self._findings.values() for f in found)
+        return tuple(f.starved for found in self._findings.values() for f in found)
 
     def scene(self, database: str) -> Scene | None:
         return self._scenes.get(database)
@@ -213,12 +215,12 @@ class Watch:
     async def _tell(self, database: str) -> None:
         scene, before = self._scenes[database], self._findings.get(database, ())
         found = judge(scene, self.policy)
-        told = {member for f in found for member in f.members}
+        told = {member for f in found for member in f.starved.members}
         # Less evident for a moment, but not over: it stays, and is not told anew.
         kept = [
-            replace(f, for_s=scene.now_s - f.since_s)
+            f._replace(starved=replace(f.starved, starved_s=scene.now_s - f.since_s))
             for f in before
-            if not told & set(f.members) and lasts(f, scene, self.policy)
+            if not told & set(f.starved.members) and lasts(f, scene, self.policy)
         ]
         self._findings[database] = now = (*found, *kept)
         alarmed, alarming = _alarming(before), _alarming(now)
@@ -229,36 +231,38 @@ class Watch:
         for finding in now:
             await self._guard(finding)
 
-    async def _guard(self, finding: Starved) -> None:
+    async def _guard(self, finding: Finding) -> None:
         """An exemption that starves others beyond its budget is suspended (R79)."""
-        if self._suspend is None or finding.culprit is not Culprit.EXEMPT_CLIENT:
+        starved = finding.starved
+        if self._suspend is None or starved.cause is not Culprit.EXEMPT_CLIENT:
             return
         book = self._rules()
         spent_s = self._charges.add(finding, book)
-        within = finding.rule in book.suspended or spent_s < self.policy.exemption_budget_s
-        await self._charges.keep(finding.rule, self._clock.now().mono_s, at_once=not within)
+        within = starved.rule in book.suspended or spent_s < self.policy.exemption_budget_s
+        await self._charges.keep(starved.rule, self._clock.now().mono_s, at_once=not within)
         if within:
             return
         why = (
-            f"it starves {finding.client} on {finding.database}: refused by {finding.metric} for "
-            f"{finding.for_s / 60:.0f} min now, {spent_s / 60:.0f} min in all on its account, and "
-            f"{self.policy.exemption_budget_s / 60:g} min are allowed; set it anew if it must go on"
+            f"it starves {starved.client} on {starved.database}: refused by {starved.metric} for "
+            f"{starved.starved_s / 60:.0f} min now, {spent_s / 60:.0f} min in all on its account, "
+            f"and {self.policy.exemption_budget_s / 60:g} min are allowed; set it anew if it must "
+            "go on"
         )
         try:
-            if await self._suspend(finding.rule, why):
-                self.alerts.put(SUSPENDED, {**document(finding), "why": why})
+            if await self._suspend(starved.rule, why):
+                self.alerts.put(SUSPENDED, {**document(starved), "why": why})
         except HeadgateError as error:
-            log.error("exemption.not_suspended", rule=finding.rule, detail=str(error))
+            log.error("exemption.not_suspended", rule=starved.rule, detail=str(error))
 
 
-def document(finding: Starved) -> dict[str, Any]:
+def document(starved: Starved) -> dict[str, Any]:
     """As alerts carry it: plain values."""
-    plain = {key: value for key, value in asdict(finding).items() if key != "since_s"}
-    return {**plain, "culprit": finding.culprit.value}
+    return {**asdict(starved), "cause": starved.cause.value}
 
 
-def _alarming(findings: tuple[Starved, ...]) -> dict[tuple[str, bool], Starved]:
-    return {(f.client, f.is_level): f for f in findings if f.alarming}
+def _alarming(findings: tuple[Finding, ...]) -> dict[tuple[str, bool], Starved]:
+    found = [one.starved for one in findings]
+    return {(one.client, one.is_level): one for one in found if one.alarming}
 
 
 # --- counts as the detector wants them -----------------------------------------------------

@@ -189,7 +189,7 @@ def _explain_at(
 
 def ask_following(api: Api, path: str, question: Mapping[str, str | None]) -> Answered:
     """Asked where the agent sends us, as the SDK does: seldom more than once."""
-    from headgate.cli.words import plain
+    from headgate.cli.render import plain
     from headgate.client.routes import MAX_HOPS
 
     asked = api.ask(path, **question)

@@ -137,7 +137,7 @@ class Asker:
 
 def say(asking: Asker, line: str) -> None:
     """On standard error: standard output is the job's. A job goes on when nobody reads there."""
-    from headgate.cli.words import plain
+    from headgate.cli.render import plain
 
     if not asking.quiet:
         with suppress(OSError):

@@ -110,7 +110,7 @@ def export(
 
     from headgate.cli.documents import read
     from headgate.cli.output import show_json, show_toml
-    from headgate.cli.words import plain
+    from headgate.cli.render import plain
     from headgate.core.change_files import to_toml
     from headgate.present.changes import export_head
 
@@ -299,7 +299,7 @@ def _show_and_ask(tried: Answered, done: str, fleet: bool) -> None:
 
     from headgate.cli.confirm import confirm
     from headgate.cli.output import canvas_of
-    from headgate.cli.views import drawn
+    from headgate.cli.render import drawn
     from headgate.present.changes import made_view
 
     target = Console(stderr=True, highlight=False, markup=False, emoji=False)

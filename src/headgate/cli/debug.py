@@ -302,7 +302,7 @@ def _told(made: Bundle, where: str, *, as_json: bool, to_stdout: bool) -> None:
 def _table(made: Bundle) -> RenderableType:
     from rich.table import Table
 
-    from headgate.cli.words import plain
+    from headgate.cli.render import plain
 
     table = Table(box=None, pad_edge=False)
     for column in ("file", "bytes", "state", "what"):

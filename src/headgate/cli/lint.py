@@ -206,7 +206,7 @@ def _told(one: Reading) -> Mapping[str, Any]:
 def _line(path: Path, note: Note) -> Text:
     from rich.text import Text
 
-    from headgate.cli.words import plain
+    from headgate.cli.render import plain
 
     where = f"{path}:{note.line}" if note.line else str(path)
     text = Text().append(f"{where}: ", style="bold")

@@ -30,7 +30,7 @@ def status(url: Url = None, token: Token = None, as_json: AsJson = False) -> Non
     from headgate.cli.api import connect
     from headgate.cli.documents import read
     from headgate.cli.output import show
-    from headgate.cli.render import status_page
+    from headgate.cli.pages import status_page
     from headgate.wire.status import StatusDoc
 
     answered = connect(url, token).get("/v1/status")

@@ -8,8 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from headgate.cli.render import plain_table
-from headgate.cli.words import age_text, plain
+from headgate.cli.render import age_text, plain, plain_table
 from headgate.wire.reasons import duration
 
 Document = Mapping[str, Any]

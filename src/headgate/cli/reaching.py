@@ -64,7 +64,7 @@ def checked(reach: str) -> str:
 
 def preview_line(document: Mapping[str, Any]) -> str:
     """Of a dry run's answer: `reaches 37 shards, 111 hosts; commerce/-80, …`."""
-    from headgate.cli.words import plain
+    from headgate.cli.render import plain
 
     reached = document.get("reached")
     told = reached.get("says") if isinstance(reached, Mapping) else None
@@ -74,7 +74,7 @@ def preview_line(document: Mapping[str, Any]) -> str:
 def reached_line(document: Mapping[str, Any]) -> str:
     """Of the answer to a change of something of the fleet's; empty of the agent's own. Told after
     every such change: a script has seen no preview, and a name that was mistyped reaches nobody."""
-    from headgate.cli.words import plain
+    from headgate.cli.render import plain
 
     reached = document.get("reached")
     if not isinstance(reached, Mapping):
@@ -86,7 +86,7 @@ def reached_line(document: Mapping[str, Any]) -> str:
 
 def copies_line(document: Mapping[str, Any]) -> str:
     """Of the answer to a change for a shard: which of its agents have it; else empty."""
-    from headgate.cli.words import plain
+    from headgate.cli.render import plain
 
     copies = document.get("copies")
     told = copies.get("says") if isinstance(copies, Mapping) else None

@@ -47,7 +47,9 @@ COMMANDS: Mapping[str, Row] = {
         "top:top", "Watch what is unhealthy, who is throttled, by what, and what to do; q quits."
     ),
     "status": Row("look:status", "Show databases, metrics, clients, the store, and advice."),
-    "clients": Row("watch:clients", "List who asked lately, and who is refused by what."),
+    "clients": Row(
+        "watch:clients", "List clients that checked lately: which are throttled, and by what."
+    ),
     "history": Row(
         "history:history",
         "Show when a client or a level was refused, by what, and which of its clients most.",
@@ -58,7 +60,7 @@ COMMANDS: Mapping[str, Row] = {
     ),
     "starvation": Row(
         "watch:starvation",
-        "Show who is starved: refused by metrics for long while others work, and why.",
+        "Show starved clients: rejected by metrics for long while others progress, and why.",
     ),
     "refusals": Row("look:refusals", "Show recent refusals in full, newest first."),
     "audit": Row("look:audit", "Show who changed what, newest first."),

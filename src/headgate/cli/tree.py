@@ -12,8 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from headgate.cli.bars import Marks, sparkline
-from headgate.cli.words import STYLES, plain
+from headgate.cli.render import STYLES, Marks, plain, sparkline
 from headgate.present.shard import MemberRow, standing_of, telling, tree, unwatched
 from headgate.present.view import Said
 from headgate.wire.shard import MemberDoc, ShardDoc

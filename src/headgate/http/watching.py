@@ -43,13 +43,7 @@ from headgate.wire.history import (
 )
 from headgate.wire.past import past_doc
 from headgate.wire.questions import App, ExplainQuery, Span, about
-from headgate.wire.starvation import (
-    RogueFaultDoc,
-    RoguesDoc,
-    StarvationDoc,
-    starved_doc,
-    suspect_doc,
-)
+from headgate.wire.starvation import RogueFaultDoc, RoguesDoc, StarvationDoc, suspect_doc
 
 MAX_SINCE_S = 366 * 86_400.0
 MAX_CLIENT_ROWS = 20_000
@@ -178,8 +172,7 @@ class Watching:
         if watch is None:
             raise InvalidRequest("this agent does not watch for starvation", status=404)
         policy = watch.policy
-        starved = [starved_doc(finding) for finding in watch.findings]
-        return json_response(StarvationDoc(policy.window_s, policy.waterline, starved))
+        return json_response(StarvationDoc(policy.window_s, policy.waterline, watch.findings))
 
     async def rogues(self, call: Plain) -> Response:
         rogues = self._views.parts.rogues

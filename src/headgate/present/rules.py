@@ -263,12 +263,12 @@ def matched_view(matched: Sequence[MatchDoc]) -> list[Block]:
     rows: list[list[Cell]] = []
     for match in matched:
         tone: Tone = "" if match.state == "applies" else "quiet"
-        cells = (match.rule, match.target, _match_state(match), match.says)
+        cells = (match.rule, match.target, match_state(match), match.says)
         rows.append([Said(cell, tone) for cell in cells])
     return [Table(columns("rule", "on", "state", "what"), rows)]
 
 
-def _match_state(match: MatchDoc) -> str:
+def match_state(match: MatchDoc) -> str:
     if match.ended_s_ago is not None:
         return f"ended {ago(match.ended_s_ago)}"
     if match.by is not None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headgate.core.samples import Cause
+from headgate.present.clients import throttled_for
 from headgate.present.metrics import (
     CURRENT,
     FAILING,
@@ -28,10 +29,8 @@ from headgate.wire.reasons import duration, quantity
 if TYPE_CHECKING:
     from headgate.wire.answers import MetricDoc
     from headgate.wire.fleet import FleetFollowingDoc
-    from headgate.wire.status import ClientDoc, DatabaseDoc, MetricView, StatusDoc, StoreDoc
-
-HELD_WITHIN_S = 60.0
-"""A client that was refused and has not asked since then is not waiting any more."""
+    from headgate.wire.pacing import PaceDoc, SetPointDoc
+    from headgate.wire.status import DatabaseDoc, MetricView, StatusDoc, StoreDoc
 
 
 # --- a database ---------------------------------------------------------------------------------
@@ -138,6 +137,34 @@ def _about(doc: MetricDoc, database: str) -> Iterable[Step]:
         yield Step("Its settings", f"headgate metrics show {database} {doc.metric}")
 
 
+# --- its pacing ---------------------------------------------------------------------------------
+
+MAX_NAMED = 3
+
+
+def pace_words(pace: PaceDoc) -> list[str]:
+    """What the current allowance is, what it keeps where, and which clients wait for it."""
+    by = f", limited by {pace.metric}" if pace.metric else ""
+    begun = "slow start: " if pace.starting else ""
+    rate = f"{pace.rate:,.0f}" if pace.rate >= 100 else f"{pace.rate:.3g}"
+    kept = ", ".join(_kept(point) for point in pace.set_points)
+    words = [f"{begun}{rate}/s of cost are admitted{by}, to keep {kept}"]
+    if pace.clients_total:
+        named = ", ".join(pace.clients[:MAX_NAMED])
+        more = pace.clients_total - min(MAX_NAMED, len(pace.clients))
+        words.append(f"last paced: {named}{f' and {more:,} more' if more > 0 else ''}")
+    return words
+
+
+def _kept(point: SetPointDoc) -> str:
+    name = point.metric if point.scope == "host" else f"{point.scope}/{point.metric}"
+    share = point.set_point / point.threshold if point.threshold else 0.0
+    now = "" if point.value is None else f", now {quantity(point.value, point.unit)}"
+    return (
+        f"{name} near {quantity(point.set_point, point.unit)} ({share:.0%} of its threshold{now})"
+    )
+
+
 # --- its metrics --------------------------------------------------------------------------------
 
 
@@ -234,12 +261,8 @@ class Tile:
 def tiles_now(status: StatusDoc) -> list[Tile]:
     awake = (d for d in status.databases if d.activity != "hibernating")
     bad = sum(m.state in FAILING for d in awake for m in d.metrics)
-    waiting = sum(map(is_held, status.clients))
+    throttled = sum(throttled_for(client) is not None for client in status.clients)
     return [
         Tile(bad, "metrics unhealthy", "bad" if bad else "", "/#metrics"),
-        Tile(waiting, "clients held", "warned" if waiting else "", "/clients"),
+        Tile(throttled, "clients throttled", "warned" if throttled else "", "/clients"),
     ]
-
-
-def is_held(client: ClientDoc) -> bool:
-    return client.refused_for_s is not None and client.last_seen_s_ago < HELD_WITHIN_S

@@ -17,10 +17,9 @@ from headgate.cli.documents import read, read_list
 from headgate.cli.history import unthrottled
 from headgate.cli.pages import explain_page
 from headgate.cli.reaching import preview_line, reached_line
+from headgate.cli.render import drawn, plain
 from headgate.cli.replay import last_hour
 from headgate.cli.rules import RULES, rule_path
-from headgate.cli.views import drawn
-from headgate.cli.words import plain
 from headgate.client.routes import MAX_HOPS
 from headgate.errors import HeadgateError, InvalidRequest
 from headgate.present.budgets import explained_view

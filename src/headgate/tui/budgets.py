@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from headgate.cli.render import Canvas
-from headgate.cli.views import drawn
-from headgate.cli.words import plain
+from headgate.cli.render import Canvas, drawn, plain
 from headgate.present.budgets import policy_view, violations_view
 from headgate.tui.layout import Ask, Column, Fitted, Page, dated, fit, header, missing, row
 from headgate.tui.paint import Ruler

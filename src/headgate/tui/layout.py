@@ -16,8 +16,7 @@ from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.text import Text
 
-from headgate.cli.render import Canvas
-from headgate.cli.words import plain
+from headgate.cli.render import Canvas, plain
 from headgate.tui.paint import Line, Ruler
 from headgate.tui.sources import Scene, Told
 from headgate.wire.reasons import duration

@@ -12,9 +12,7 @@ from msgspec.structs import replace
 from rich.console import RenderableType
 from rich.text import Text
 
-from headgate.cli.render import note_text
-from headgate.cli.views import drawn, text_of
-from headgate.cli.words import local_time, plain
+from headgate.cli.render import drawn, local_time, note_text, plain, text_of
 from headgate.present.changes import audit_change
 from headgate.present.fleet import fleet_view
 from headgate.present.rules import NO_RULE, RuleRow, not_here, rows_of, rule_view

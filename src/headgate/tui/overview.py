@@ -9,21 +9,18 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from headgate.cli.render import (
+from headgate.cli.pages import (
     INDENT,
-    Canvas,
-    advice_line,
     agent_line,
     client_table,
     database_blocks,
-    is_loud,
-    note_text,
 )
+from headgate.cli.render import Canvas, note_text, plain
 from headgate.cli.tree import curves, shard_tree
-from headgate.cli.words import plain
 from headgate.present.metrics import UNSPOKEN
 from headgate.present.rules import not_here
 from headgate.present.status import agent_notes
+from headgate.present.words import advice_of, is_loud
 from headgate.tui.layout import Ask, Page
 from headgate.tui.paint import Ruler
 from headgate.tui.sources import Scene, Told
@@ -175,10 +172,11 @@ def lost_line(picture: Picture, now_s: float) -> Text:
 
 def _notes(status: StatusDoc) -> list[RenderableType]:
     notes: list[RenderableType] = [note_text(note) for note in agent_notes(status)]
-    loud = [advice for advice in status.advice if is_loud(advice)]
-    quiet = [advice for advice in status.advice if not is_loud(advice)]
+    found = advice_of(status.advice)
+    loud = [note for note in found if is_loud(note)]
+    quiet = [note for note in found if not is_loud(note)]
     shown = (*loud[:MAX_LOUD], *quiet[:MAX_ADVICE])
-    notes += [advice_line(advice) for advice in shown]
+    notes += [note_text(note) for note in shown]
     if len(shown) < len(status.advice):
         left = len(status.advice) - len(shown)
         notes.append(Text(f"and {left} more pieces of advice: headgate status", style="dim"))

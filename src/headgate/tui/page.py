@@ -14,9 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headgate.cli.bars import Marks
-from headgate.cli.render import Canvas
-from headgate.cli.words import plain
+from headgate.cli.render import Canvas, Marks, plain
 from headgate.tui.layout import Ask, Button, Cursor, Drawn, Extent, Page, View, laid_out
 from headgate.tui.overview import head, lost_line
 from headgate.tui.paint import Line, Lines, Ruler, dimmed

@@ -19,8 +19,7 @@ from msgspec.structs import replace
 from rich.console import Console, RenderableType
 
 from headgate.cli.api import Api
-from headgate.cli.bars import marks_for
-from headgate.cli.render import Canvas
+from headgate.cli.render import Canvas, marks_for
 from headgate.errors import HeadgateError
 from headgate.paths import expanded
 from headgate.tui.layout import Extent, View

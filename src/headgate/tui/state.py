@@ -22,7 +22,7 @@ MOTIONS = frozenset(
 )
 WHEEL_LINES = 3
 DEFAULT_FOR = "1h"
-FIRST_ORDER = "held longest"
+FIRST_ORDER = "throttled"
 
 
 class Action(Struct, frozen=True):
@@ -252,7 +252,7 @@ def _entered(state: State, prompt: Prompt, seen: Seen) -> Next:
     if prompt.kind == "for":
         action = replace(action, for_text=text)
         if action.kind == "hold":
-            label = f"why is {action.target} held? "
+            label = f"why is {action.target} on hold? "
             return replace(state, prompt=Prompt("reason", label, "", action)), None
     else:
         action = replace(action, reason=text)

@@ -49,6 +49,10 @@ class Picture(Struct, frozen=True):
     restarted_at_s: float | None = None
     """When the agent was seen to have restarted; None: not since this one watches."""
 
+    @property
+    def databases(self) -> Sequence[DatabaseDoc]:
+        return self.status.databases if self.status is not None else ()
+
 
 class Trend:
     def __init__(self, url: str) -> None:

@@ -68,9 +68,9 @@ def _hold(state: State, seen: Seen) -> Next:
 
 
 def _order(state: State, _: Seen) -> Next:
-    from headgate.tui.clients import ORDERS
+    from headgate.present.clients import SORTS
 
-    names = list(ORDERS)
+    names = list(SORTS)
     return replace(state, order=names[(names.index(state.order) + 1) % len(names)]), None
 
 

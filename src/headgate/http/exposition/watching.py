@@ -30,7 +30,7 @@ def _starved_clients(look: Look) -> Iterator[Row]:
 def _starved(look: Look) -> Iterator[Row]:
     watch = look.parts.watch
     for f in watch.findings[:MAX_FINDINGS] if watch is not None else ():
-        yield (f.database, f.client, f.metric, f.culprit.value), f.for_s
+        yield (f.database, f.client, f.metric, f.cause.value), f.starved_s
 
 
 def _starvation_share(look: Look) -> Iterator[Row]:
