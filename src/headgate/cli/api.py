@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
+from headgate.cli.documents import read
 from headgate.cli.exits import AgentSilent, AgentUnreachable
 from headgate.client.drivers.pool import no_answer
 from headgate.client.drivers.sync import Deadline, converse
@@ -25,6 +26,7 @@ from headgate.client.routes import same_place
 from headgate.client.target import DEFAULT_URL, Target, parse_target, sent_on
 from headgate.errors import Fault, HeadgateError, InvalidRequest, InvalidSettings
 
+T = TypeVar("T")
 DEFAULT_TIMEOUT_S = 5.0
 # A day of history of many clients is larger than any answer to a check.
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -77,6 +79,16 @@ class Api:
 
     def get(self, path: str, **query: str | None) -> Answered:
         return self._answered(self._transport.request("GET", with_query(path, query)))
+
+    def read(self, kind: type[T], path: str, **query: str | None) -> T:
+        """As its struct, without dicts in between: for what is looked at every second."""
+        from msgspec import DecodeError, json
+
+        response = self._transport.request("GET", with_query(path, query))
+        if response.status < 300:
+            with suppress(DecodeError, UnicodeDecodeError):  # Which field is wrong, `read` says.
+                return json.decode(response.body, type=kind)
+        return read(kind, self._answered(response).document)
 
     def ask(self, path: str, **query: str | None) -> Answered:
         """A check: every answer with a verdict is one, whatever its status."""

@@ -9,7 +9,7 @@ is further up. `a1:etl:nightly`, `b2:etl:nightly` and `etl:hourly` are below `et
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -49,9 +49,14 @@ class Counts(NamedTuple):
         return (self.rejected + self.paced) / self.checks if self.checks else None
 
     def per_s(self, seconds: float) -> Counts:
+        if seconds == 1.0:
+            return self
         return Counts(
             self.admitted / seconds, self.rejected / seconds, self.paced / seconds, self.by
         )
+
+
+NO_CHECKS = Counts()
 
 
 class Recent(NamedTuple):
@@ -62,13 +67,14 @@ class Recent(NamedTuple):
     is_whole: bool = True
     """A client that is not in it made no check; else nothing is known of it."""
 
-    def of(self, places: Iterable[Place]) -> Counts | None:
-        found = [self.counts.get(place) for place in places]
-        return added(one or Counts() for one in found) if self.is_whole else added(found)
+    def of(self, docs: Sequence[ClientDoc]) -> Counts | None:
+        missing = NO_CHECKS if self.is_whole else None
+        if len(docs) == 1:
+            return self.counts.get((docs[0].client, docs[0].database), missing)
+        return added(self.counts.get((one.client, one.database), missing) for one in docs)
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(NamedTuple):
     """One client, on all of its databases or on one of them."""
 
     name: str
@@ -117,18 +123,17 @@ def _seen(
     hour: Recent | None,
     places: tuple[Seen, ...] = (),
 ) -> Seen:
-    keys = [(doc.client, doc.database) for doc in docs]
-    counts = recent.of(keys) if recent is not None else None
-    is_rejected = longest.refused_for_s is not None
+    counts = recent.of(docs) if recent is not None else None
+    is_alone, is_rejected = len(docs) == 1, longest.refused_for_s is not None
     return Seen(
         name=longest.client,
-        databases=tuple(sorted(doc.database for doc in docs)),
+        databases=(longest.database,) if is_alone else tuple(sorted(d.database for d in docs)),
         throttled_s=throttled_for(longest),
         by=throttled_by(longest.last_verdict, longest.refused_by) if is_rejected else "",
         is_paced=longest.last_verdict == Verdict.PACED.value,
-        seen_s_ago=min(doc.last_seen_s_ago for doc in docs),
+        seen_s_ago=longest.last_seen_s_ago if is_alone else min(d.last_seen_s_ago for d in docs),
         rates=counts.per_s(recent.seconds) if counts is not None and recent is not None else None,
-        hour=hour.of(keys) if hour is not None else None,
+        hour=hour.of(docs) if hour is not None else None,
         places=places,
     )
 
@@ -222,7 +227,10 @@ def _state(one: Seen) -> ClientState:
     return ClientState("admitted", "good")
 
 
-def _state_of_level(clients: Sequence[Seen]) -> ClientState:
+def state_of_all(clients: Sequence[Seen]) -> ClientState:
+    """Of a level; of one client, its own."""
+    if len(clients) == 1:
+        return _state(clients[0])
     throttled = [one for one in clients if one.throttled_s is not None]
     total = len(clients)
     if throttled:
@@ -244,10 +252,20 @@ class Branch(NamedTuple):
 
     app: str
     """What its history is found by: all levels down to here, in the order its clients have them."""
-    above: frozenset[str]
-    """Levels that the rows above have."""
+    parts: tuple[tuple[str, bool], ...]
+    """The levels of its name; True: a row above has this one."""
+    label: str
+    """What its name adds to the rows above."""
     names: tuple[str, ...]
     below: tuple[Branch, ...] = ()
+
+
+def _branch_of(
+    app: str, above: tuple[str, ...], names: tuple[str, ...], below: tuple[Branch, ...] = ()
+) -> Branch:
+    parts = tuple((token, token in above) for token in app.split(":"))
+    label = ":".join(token for token, is_known in parts if not is_known) or "(itself)"
+    return Branch(app, parts, label, names, below)
 
 
 @lru_cache(maxsize=16)
@@ -273,7 +291,7 @@ def _below(paths: _Paths, above: tuple[str, ...]) -> tuple[Branch, ...]:
     found: list[Branch] = []
     for path, name in paths:
         if len(path) == len(above):
-            found.append(Branch(name, frozenset(above), (name,)))
+            found.append(_branch_of(name, above, (name,)))
         else:
             by_token.setdefault(path[len(above)], []).append((path, name))
     return (*found, *(_branch(mine, (*above, token), above) for token, mine in by_token.items()))
@@ -281,13 +299,42 @@ def _below(paths: _Paths, above: tuple[str, ...]) -> tuple[Branch, ...]:
 
 def _branch(paths: _Paths, levels: tuple[str, ...], above: tuple[str, ...]) -> Branch:
     if len(paths) == 1:
-        return Branch(paths[0][1], frozenset(above), (paths[0][1],))
+        return _branch_of(paths[0][1], above, (paths[0][1],))
     below = _below(paths, levels)
     if len(below) == 1:  # All of them have the next level, too: one row for both.
         return _branch(paths, paths[0][0][: len(levels) + 1], above)
     names, wanted = tuple(name for _, name in paths), set(levels)
     tokens = dict.fromkeys(token for token in names[0].split(":") if token in wanted)
-    return Branch(":".join(tokens), frozenset(above), names, below)
+    return _branch_of(":".join(tokens), above, names, below)
+
+
+# --- order --------------------------------------------------------------------------------------
+
+Order = Callable[[str, Sequence[Seen]], tuple[object, ...]]
+
+
+def _by_throttled(app: str, clients: Sequence[Seen]) -> tuple[object, ...]:
+    """Longest first: all of them grow alike, so that no row jumps while it is read."""
+    if len(clients) == 1:
+        return -(clients[0].throttled_s or 0.0), clients[0].is_silent, app
+    longest = max(one.throttled_s or 0.0 for one in clients)
+    return -longest, all(one.is_silent for one in clients), app
+
+
+def _by_rate(pick: Callable[[Counts], float]) -> Order:
+    def key(app: str, clients: Sequence[Seen]) -> tuple[object, ...]:
+        return -sum(pick(one.rates) for one in clients if one.rates is not None), app
+
+    return key
+
+
+SORTS: Mapping[str, tuple[str, Order]] = {
+    "throttled": ("throttled longest", _by_throttled),
+    "rejected": ("rejected most, now", _by_rate(lambda one: one.rejected + one.paced)),
+    "admitted": ("admitted most, now", _by_rate(lambda one: one.admitted)),
+    "seen": ("last seen", lambda app, of: (min(one.seen_s_ago for one in of), app)),
+    "name": ("name", lambda app, _: (app,)),
+}
 
 
 # --- rows ---------------------------------------------------------------------------------------
@@ -315,30 +362,35 @@ class Wanted:
 EVERYTHING = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    app: str
-    database: str
-    """Of a row for one database; empty: of all of its databases."""
-    parts: tuple[tuple[str, bool], ...]
-    """The levels of its name; True: a row above has this one."""
+class Row(NamedTuple):
+    branch: Branch
     depth: int
-    clients: tuple[Seen, ...]
-    is_level: bool
+    clients: Sequence[Seen]
     is_open: bool = False
+    database: str = ""
+    """Of a row for one database; empty: of all of its databases."""
     more: int = 0
     """Not a client: so many of this level are left out."""
 
     @property
+    def app(self) -> str:
+        return self.branch.app
+
+    @property
+    def parts(self) -> tuple[tuple[str, bool], ...]:
+        return self.branch.parts
+
+    @property
+    def is_level(self) -> bool:
+        return bool(self.branch.below)
+
+    @property
     def label(self) -> str:
-        """What its name adds to the rows above."""
-        if self.database:
-            return f"on {self.database}"
-        return ":".join(token for token, is_known in self.parts if not is_known) or "(itself)"
+        return f"on {self.database}" if self.database else self.branch.label
 
     @property
     def state(self) -> ClientState:
-        return _state_of_level(self.clients) if self.is_level else _state(self.clients[0])
+        return state_of_all(self.clients)
 
     @property
     def rates(self) -> Counts | None:
@@ -379,15 +431,13 @@ def listing(clients: Sequence[Seen], wanted: Wanted) -> Listing:
     words = wanted.text.lower().split()
     chosen = {one.name: one for one in clients if _is_wanted(one, wanted, words)}
     names = tuple(chosen)
-    branches = grown(names) if wanted.as_tree else tuple(Branch(n, _NONE, (n,)) for n in names)
+    branches = grown(names) if wanted.as_tree else tuple(_branch_of(n, (), (n,)) for n in names)
     opens_all = bool(words) or _count(branches) <= wanted.open_up_to
-    lister = _Lister(chosen, wanted, opens_all, SORTS[wanted.sort][1])
-    rows, left_out = _cut(lister.rows(branches, 0), wanted.max_rows)
+    rows: list[Row] = []
+    _Lister(chosen, wanted, opens_all, SORTS[wanted.sort][1], rows.append).list(branches, 0)
+    shown, left_out = _cut(rows, wanted.max_rows)
     throttled = sum(one.throttled_s is not None for one in clients)
-    return Listing(tuple(rows), len(clients), len(chosen), throttled, left_out)
-
-
-_NONE: frozenset[str] = frozenset()
+    return Listing(tuple(shown), len(clients), len(chosen), throttled, left_out)
 
 
 def _is_wanted(one: Seen, wanted: Wanted, words: Sequence[str]) -> bool:
@@ -405,71 +455,40 @@ def _count(branches: Iterable[Branch]) -> int:
     return sum(1 + _count(branch.below) for branch in branches)
 
 
-def _cut(rows: Iterator[Row], most: int) -> tuple[list[Row], int]:
+def _cut(rows: Sequence[Row], most: int) -> tuple[Sequence[Row], int]:
     """`left_out` counts clients; those that a folded level sums up are not left out."""
-    shown: list[Row] = []
-    left_out = 0
-    for row in rows:
-        if len(shown) < most:
-            shown.append(row)
-            left_out += row.more
-        elif not (row.is_level and row.is_open) and not row.database:  # Whose clients follow.
+    left_out = sum(row.more for row in rows[:most])
+    for row in rows[most:]:
+        if not (row.is_level and row.is_open) and not row.database:  # Whose clients follow.
             left_out += row.more or len(row.clients)
-    return shown, left_out
+    return rows[:most], left_out
 
 
 class _Lister(NamedTuple):
     seen: Mapping[str, Seen]
     wanted: Wanted
     opens_all: bool
-    order: Callable[[str, Sequence[Seen]], tuple[object, ...]]
+    order: Order
+    add: Callable[[Row], None]
 
-    def rows(self, branches: Sequence[Branch], depth: int) -> Iterator[Row]:
-        found = [(one, tuple(self.seen[name] for name in one.names)) for one in branches]
-        found.sort(key=lambda pair: self.order(pair[0].app, pair[1]))
+    def list(self, branches: Sequence[Branch], depth: int) -> None:
+        seen, order = self.seen, self.order
+        found = [(one, [seen[name] for name in one.names]) for one in branches]
+        found.sort(key=lambda pair: order(pair[0].app, pair[1]))
         most = self.wanted.max_below if depth else len(found)
         for branch, clients in found[:most]:
-            parts = tuple((token, token in branch.above) for token in branch.app.split(":"))
             is_open = bool(branch.below) and self._is_open(branch.app)
-            yield Row(branch.app, "", parts, depth, clients, bool(branch.below), is_open)
+            self.add(Row(branch, depth, clients, is_open))
             if is_open:
-                yield from self.rows(branch.below, depth + 1)
+                self.list(branch.below, depth + 1)
             elif self.wanted.by_database and not branch.below:
                 for place in clients[0].places:
-                    yield Row(branch.app, place.databases[0], parts, depth + 1, (place,), False)
+                    self.add(Row(branch, depth + 1, [place], database=place.databases[0]))
         if rest := found[most:]:
             more = sum(len(clients) for _, clients in rest)
-            yield Row("", "", (), depth, (), False, more=more)
+            self.add(Row(Branch("", (), "", ()), depth, (), more=more))
 
     def _is_open(self, app: str) -> bool:
         if app in self.wanted.shut:
             return False
         return self.opens_all or app in self.wanted.opened
-
-
-# --- order --------------------------------------------------------------------------------------
-
-Order = Callable[[str, Sequence[Seen]], tuple[object, ...]]
-
-
-def _by_throttled(app: str, clients: Sequence[Seen]) -> tuple[object, ...]:
-    """Longest first: all of them grow alike, so that no row jumps while it is read."""
-    longest = max((one.throttled_s or 0.0 for one in clients), default=0.0)
-    is_silent = all(one.is_silent for one in clients)
-    return -longest, is_silent, app
-
-
-def _by_rate(pick: Callable[[Counts], float]) -> Order:
-    def key(app: str, clients: Sequence[Seen]) -> tuple[object, ...]:
-        return -sum(pick(one.rates) for one in clients if one.rates is not None), app
-
-    return key
-
-
-SORTS: Mapping[str, tuple[str, Order]] = {
-    "throttled": ("throttled longest", _by_throttled),
-    "rejected": ("rejected most, now", _by_rate(lambda one: one.rejected + one.paced)),
-    "admitted": ("admitted most, now", _by_rate(lambda one: one.admitted)),
-    "seen": ("last seen", lambda app, of: (min(one.seen_s_ago for one in of), app)),
-    "name": ("name", lambda app, _: (app,)),
-}

@@ -8,6 +8,7 @@ from functools import lru_cache, partial
 from itertools import pairwise
 
 from msgspec import Struct
+from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -66,18 +67,16 @@ def draw(scene: Scene, ask: Ask) -> Page:
     if not found.rows:
         none = f"no client matches {ask.filter!r}" if found.clients else "no client has checked yet"
         return Page([*fixed, Text(none, style="dim")])
-    leads = _leads(found.rows, canvas.marks)
+    leads = _leads(tuple(row.depth for row in found.rows), canvas.marks)
+    placed = list(zip(found.rows, leads, strict=True))
     columns = needing(
         COLUMNS,
-        client=longest(f"{lead}{row.label}" for lead, row in zip(leads, found.rows, strict=True)),
+        client=max(len(lead) + cell_len(row.label) for row, lead in placed),
         database=longest(one.database for one in scene.picture.databases),
     )
     drawer = _Drawer(scene, canvas, starved, fit(columns, canvas.width - MARK_CELLS))
     fixed.append(Text("  ").append_text(header(drawer.fitted)))
-    rows = [
-        layout.Row(row.key, partial(drawer.draw, row, lead))
-        for row, lead in zip(found.rows, leads, strict=True)
-    ]
+    rows = [layout.Row(row.key, partial(drawer.draw, row, lead)) for row, lead in placed]
     chosen = next((row for row in found.rows if row.key == ask.chosen), found.rows[0])
     return Page(fixed, rows, tail=drawer.about(chosen))
 
@@ -112,17 +111,17 @@ def listed(picture: Picture, text: str, order: str, as_tree: bool) -> Listing:
     return _looked(_ById(picture), text, order, as_tree)
 
 
-def _leads(rows: Sequence[Row], marks: Marks) -> list[str]:
+@lru_cache(maxsize=8)
+def _leads(depths: Sequence[int], marks: Marks) -> Sequence[str]:
     """The branches before each row, from the last one up: which has another one below it."""
     leads: list[str] = []
     open_at: set[int] = set()
-    for row in reversed(rows):
-        trunks = (
-            marks.trunk if at in open_at else " " * len(marks.trunk) for at in range(1, row.depth)
-        )
-        branch = marks.branch if row.depth in open_at else marks.last
-        leads.append("".join(trunks) + branch if row.depth else "")
-        open_at = {at for at in open_at if at < row.depth} | {row.depth}
+    gap = " " * len(marks.trunk)
+    for depth in reversed(depths):
+        trunks = (marks.trunk if at in open_at else gap for at in range(1, depth))
+        branch = marks.branch if depth in open_at else marks.last
+        leads.append("".join(trunks) + branch if depth else "")
+        open_at = {at for at in open_at if at < depth} | {depth}
     return leads[::-1]
 
 

@@ -252,7 +252,7 @@ def _drawn(one: Row, chosen: bool, ruler: Ruler, mark: str) -> Line:
     if chosen:
         line.pad_right(max(0, ruler.width - line.cell_len))
         line.stylize("reverse")
-    return ruler.lines(line)[0]
+    return ruler.line(line)
 
 
 # --- what every view says of its documents -------------------------------------------------------

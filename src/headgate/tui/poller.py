@@ -16,7 +16,6 @@ from types import TracebackType
 from msgspec.structs import replace
 
 from headgate.cli.api import Api, database_path
-from headgate.cli.documents import read
 from headgate.cli.exits import AgentUnreachable
 from headgate.errors import HeadgateError
 from headgate.tui.sources import (
@@ -48,7 +47,7 @@ def look(api: Api, trend: Trend) -> Picture:
     """One look. Whatever is wrong with the answer is shown, as no answer is."""
     trend.url = api.url
     try:
-        status = read(StatusDoc, api.get("/v1/status").document)
+        status = api.read(StatusDoc, "/v1/status")
     except HeadgateError as error:
         return trend.lose(str(error), time.monotonic())
     return trend.take(status, time.monotonic())

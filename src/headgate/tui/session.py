@@ -6,6 +6,7 @@ there is news: between two rings nothing runs here.
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections import deque
@@ -49,6 +50,11 @@ REDRAW_S = 1.2
 """Redraw at least this often: ages grow without any news."""
 LEAST_FRAME_S = 0.25
 """News that come together are drawn together; a key is answered at once."""
+NEWER_FRAME_S = 1.0
+"""A newer list or strip in place of one that is shown waits for the next status, to be drawn with
+it; the first one does not."""
+MAX_YOUNG = 20_000
+"""Objects made between two looks of the garbage collector: a status of 500 clients has as many."""
 MAX_ERRANDS = 3
 """Under way at a time: each has its deadline, and one that hangs must not get another request."""
 
@@ -142,9 +148,15 @@ class Session:
         self._frame = Frame((), Extent())
         self._drawn: tuple[object, ...] = ()
         self._drawn_at_s = float("-inf")
+        self._known = (0, 0)
+        """How many lists and strips the frame was drawn of."""
 
     def run(self) -> None:
         terminal = Terminal(self._console, self._poller.bell)
+        # What was loaded to start stays for good: the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(MAX_YOUNG)
         with suppress(KeyboardInterrupt), terminal:
             while self._turn(terminal):
                 pass
@@ -174,11 +186,18 @@ class Session:
             if same[0] and self._drawn[1] == size:
                 if all(same[2:]) and self._guide is None:
                     return REDRAW_S - since_s
-                if since_s < LEAST_FRAME_S:
-                    return LEAST_FRAME_S - since_s
+                has_status = not same[2] or self._guide is not None
+                wait_s = LEAST_FRAME_S if has_status else self._wait_s(newest)
+                if since_s < wait_s:
+                    return wait_s - since_s
         self._draw(terminal, scene, size)
         self._drawn = (self._state, size, *news)
+        self._known = (len(newest.told), len(newest.strips))
         return REDRAW_S if self._guide is None else LEAST_FRAME_S
+
+    def _wait_s(self, newest: Scene) -> float:
+        is_first = self._known != (len(newest.told), len(newest.strips))
+        return LEAST_FRAME_S if is_first else NEWER_FRAME_S
 
     @property
     def _scene(self) -> Scene:

@@ -65,7 +65,9 @@ class Trend:
     def take(self, status: StatusDoc, at_s: float) -> Picture:
         restarted = self._restarted(status, at_s)
         clients = {(c.database, c.client): c for c in status.clients}
-        rates = self._rates(clients, at_s)
+        before = self.picture.status
+        is_another = before is not None and before.agent != status.agent
+        rates = self._rates(clients, at_s, is_another=is_another)
         recent = self._remember(status, at_s)
         self.picture = Picture(
             self.url, status, at_s, recent=recent, rates=rates, restarted_at_s=restarted
@@ -87,10 +89,13 @@ class Trend:
         self.picture = replace(before, lost=why, lost_at_s=lost_at_s)
         return self.picture
 
-    def _rates(self, clients: Clients, at_s: float) -> dict[Key, tuple[float, float]]:
-        """Over some seconds: a job that checks once a second would flicker between 0 and 2."""
+    def _rates(
+        self, clients: Clients, at_s: float, *, is_another: bool
+    ) -> dict[Key, tuple[float, float]]:
+        """Over some seconds: a job that checks once a second would flicker between 0 and 2. Two
+        agents' counts are not compared."""
         looks = self._looks
-        if looks and _went_back(looks[-1][1], clients):
+        if looks and (is_another or _went_back(looks[-1][1], clients)):
             looks.clear()
         looks.append((at_s, clients))
         while len(looks) > 2 and looks[1][0] <= at_s - RATE_WINDOW_S:
@@ -102,7 +107,9 @@ class Trend:
         before, seen_at_s = self.picture.status, self.picture.seen_at_s
         if before is None or seen_at_s is None:
             return None
-        restarted = status.uptime_s < before.uptime_s or status.agent != before.agent
+        if status.agent != before.agent:
+            return None  # Another agent answers now, as after a failover: it is up for longer.
+        restarted = status.uptime_s < before.uptime_s
         return at_s if restarted else self.picture.restarted_at_s
 
     def _remember(self, status: StatusDoc, at_s: float) -> dict[Key, tuple[float | None, ...]]:
@@ -149,18 +156,19 @@ def _worse(before: float | None, now: float | None) -> float | None:
 
 def _row(slots: Slots, now: int) -> tuple[float | None, ...]:
     """The last ones, up to this; what was not seen is a gap."""
-    for old in [slot for slot in slots if slot <= now - KEEP_SLOTS]:
-        del slots[old]
-    return tuple(slots.get(slot) for slot in range(now - KEEP_SLOTS + 1, now + 1))
+    if len(slots) > KEEP_SLOTS:
+        for old in [slot for slot in slots if slot <= now - KEEP_SLOTS]:
+            del slots[old]
+    return tuple(map(slots.get, range(now - KEEP_SLOTS + 1, now + 1)))
 
 
 def _went_back(before: Clients, now: Clients) -> bool:
     """The agent has started to count again."""
-    shared = (key for key in now if key in before)
-    return any(
-        now[key].admitted < before[key].admitted or now[key].refused < before[key].refused
-        for key in shared
-    )
+    for key, client in now.items():
+        past = before.get(key)
+        if past is not None and (client.admitted < past.admitted or client.refused < past.refused):
+            return True
+    return False
 
 
 def _rates(before: Clients, now: Clients, elapsed_s: float) -> dict[Key, tuple[float, float]]:

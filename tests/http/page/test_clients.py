@@ -87,7 +87,7 @@ def seen(name: str, throttled_s: float | None = None, **more: object) -> Seen:
         rates=Counts(1, 0, 0),
         hour=Counts(600, 0, 0),
     )
-    return replace(known, **more)  # type: ignore[arg-type]
+    return known._replace(**more)  # type: ignore[arg-type]
 
 
 def drawn(nodes: Sequence[Branch], depth: int = 0) -> list[str]:

@@ -29,6 +29,7 @@ from headgate.present.clients import (
     by_words,
     listing,
     seen_of,
+    state_of_all,
     sums_of,
 )
 from headgate.present.explain import explained
@@ -106,7 +107,10 @@ class ClientsPage:
             "app": app,
             "levels": app.split(":"),
             "found": found,
-            "row": Row(app, "", (), 0, found.seen, len(found.seen) > 1) if found.seen else None,
+            "state": state_of_all(found.seen),
+            "rates": found.rates,
+            "hour": added(one.hour for one in found.seen),
+            "seen_s_ago": min((one.seen_s_ago for one in found.seen), default=None),
             "asked_of": databases,
             "explained": await _explained(visit.api, app, databases),
             "starved": starved,
