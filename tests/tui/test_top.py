@@ -238,6 +238,15 @@ def test_a_dumb_terminal_gets_frames_and_no_cursor_control(busy: ScriptedAgent) 
         assert shown.wait() == 0
 
 
+def test_q_leaves_a_dumb_terminal_as_it_was(busy: ScriptedAgent) -> None:
+    with terminal("top", "--interval", "5", term="dumb", HEADGATE_URL=busy.url) as shown:
+        modes = shown.modes()
+        eventually(lambda: "agent db1" in shown.text)
+        shown.press(b"q")
+        assert shown.wait() == 0
+        assert shown.modes() == modes
+
+
 def test_no_color_is_obeyed(busy: ScriptedAgent) -> None:
     with terminal("top", "--once", HEADGATE_URL=busy.url, NO_COLOR="1") as shown:
         assert shown.wait() == 0
