@@ -7,14 +7,10 @@ would write.
 
 from __future__ import annotations
 
-import ast
-import inspect
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from headgate.cli import reference as cli_reference
@@ -31,7 +27,7 @@ from headgate.core.settings import Table, table_of
 from headgate.http.control import ROUTES, description
 from headgate.http.exposition import LABELS, SECTIONS
 from headgate.http.exposition import Series as AgentSeries
-from headgate.http.openapi import body_schema, documents, structs
+from headgate.http.openapi import body_schema, documents
 from headgate.http.routes import Role, Route, Settings, parameters
 from headgate.http.ruling import FAVOR_SETTINGS, FAVOR_SHARED
 from headgate.proxy.control import ROUTES as PROXY_ROUTES
@@ -524,18 +520,15 @@ def _settings_body(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 def documents_page() -> str:
-    found = sorted({doc for route in ROUTES for doc in structs(route)}, key=lambda d: d.__name__)
     schemas = description()["components"]["schemas"]
-    modules = {doc.__module__ for doc in found} | {m for m in sys.modules if ".wire." in m}
-    told = {name: docs for one in sorted(modules) for name, docs in _field_docs(one).items()}
     sections: list[str] = []
     for name in sorted(schemas):
-        schema, docs = schemas[name], told.get(name, {})
+        schema = schemas[name]
         if "properties" not in schema:
             sections += [f"## {name}", "", f"{_shape(schema)}.", ""]
             continue
         rows = (
-            (f"`{key}`", _shape(one), docs.get(key, one.get("description", "")))
+            (f"`{key}`", _shape(one), one.get("description", ""))
             for key, one in schema["properties"].items()
         )
         sections += [f"## {name}", "", _table(("field", "value", "meaning"), rows)]
@@ -549,26 +542,6 @@ def documents_page() -> str:
             *sections,
         )
     )
-
-
-@cache
-def _field_docs(module: str) -> dict[str, dict[str, str]]:
-    """What stands below each field of a struct, by its class."""
-    source = sys.modules[module]
-    assert isinstance(source, ModuleType)
-    found: dict[str, dict[str, str]] = {}
-    for node in ast.parse(inspect.getsource(source)).body:
-        if isinstance(node, ast.ClassDef):
-            found[node.name] = dict(_docs_in(node))
-    return found
-
-
-def _docs_in(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
-    for field, below in zip(node.body, node.body[1:], strict=False):
-        if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
-            continue
-        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-            yield field.target.id.rstrip("_"), " ".join(str(below.value.value).split())
 
 
 def _shape(schema: Mapping[str, Any]) -> str:
