@@ -393,6 +393,6 @@ def test_what_a_view_needs_is_loaded_when_it_is_opened() -> None:
     told = subprocess.run(
         [sys.executable, "-c", load + "print(*sys.modules)"], capture_output=True, text=True
     )
-    late = ("clients", "lists", "budgets", "actions", "export")
+    late = ("clients", "lists", "actions", "export")
     assert not {"pydantic", *(f"headgate.tui.{name}" for name in late)} & set(told.stdout.split())
     assert "headgate.tui.session" in told.stdout

@@ -6,7 +6,6 @@ speak HTTP to its control socket, found by --url, by the settings file, or at it
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import typer
 
 from headgate.cli.api import (
-    Answered,
     Api,
     SocketTransport,
     checked_token,
@@ -22,10 +20,9 @@ from headgate.cli.api import (
 )
 from headgate.cli.exits import AgentUnreachable
 from headgate.cli.options import AsJson, Token
+from headgate.cli.top import Interval
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from headgate.cli.lint import Note
 
 SYSTEM_SOCKET = Path("/run/headgate-proxy/control.sock")
@@ -62,9 +59,7 @@ ProxyUrl = Annotated[
 ]
 Strict = Annotated[bool, typer.Option("--strict", help="Advice fails, too: for a build.")]
 PlainJson = Annotated[bool, typer.Option("--json", help="Print as JSON, for programs.")]
-Watch = Annotated[
-    bool, typer.Option("--watch", "-w", help="Show it again each second, until Ctrl-C.")
-]
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Live, as `headgate top`; q quits.")]
 SessionId = Annotated[int, typer.Argument(metavar="ID", min=1, help="As `sessions` shows it.")]
 Limit = Annotated[int, typer.Option(min=1, max=10_000, help="Sessions shown, at most.")]
 
@@ -147,8 +142,10 @@ def _notes_on(path: Path) -> list[Note]:
 
 
 def status(
+    context: typer.Context,
     settings: OfSettings = None,
     watch: Watch = False,
+    interval: Interval = 1.0,
     url: ProxyUrl = None,
     token: Token = None,
     as_json: AsJson = False,
@@ -157,14 +154,19 @@ def status(
 
     Exit code 1 where something is.
     """
-    from headgate.cli.proxy_pages import status_page
+    from headgate.cli.output import show_view
+    from headgate.present.proxy import proxy_view
+    from headgate.wire.proxy import ProxyStatusDoc
 
     api = _connect(settings, url, token)
     if watch:
-        _watched(lambda: status_page(api.get("/v1/proxy/status").document))
+        from headgate.cli.top import Watched
+        from headgate.cli.top import watch as show_live
+
+        show_live(context, Watched("proxy", interval, url, token, proxy=api))
         return
     answered = api.get("/v1/proxy/status")
-    _show(answered, as_json, status_page)
+    show_view(answered, as_json, ProxyStatusDoc, proxy_view)
     if answered.document["problems"]:
         raise typer.Exit(1)
 
@@ -177,10 +179,12 @@ def sessions(
     as_json: AsJson = False,
 ) -> None:
     """List sessions: who, since when, and what they do."""
-    from headgate.cli.proxy_pages import sessions_page
+    from headgate.cli.output import show_view
+    from headgate.present.proxy import sessions_view
+    from headgate.wire.proxy import ProxySessionListDoc
 
     answered = _connect(settings, url, token).get("/v1/proxy/sessions", limit=str(limit))
-    _show(answered, as_json, sessions_page)
+    show_view(answered, as_json, ProxySessionListDoc, sessions_view)
 
 
 def kill(
@@ -202,10 +206,12 @@ def reload(
 
     Says what it follows from now on, and what waits for a restart.
     """
-    from headgate.cli.proxy_pages import reload_page
+    from headgate.cli.output import show_view
+    from headgate.present.proxy import reloaded_view
+    from headgate.wire.proxy import ProxyReloadedDoc
 
     answered = _connect(settings, url, token).change("POST", "/v1/proxy/reload")
-    _show(answered, as_json, reload_page)
+    show_view(answered, as_json, ProxyReloadedDoc, reloaded_view)
 
 
 def restart(settings: OfSettings = None, url: ProxyUrl = None, token: Token = None) -> None:
@@ -263,25 +269,6 @@ def _found(settings: Path | None) -> str:
 
         return f"unix://{load_proxy_settings(settings).control_socket.absolute()}"
     return f"unix://{SYSTEM_SOCKET}" if SYSTEM_SOCKET.is_socket() else DEFAULT_URL
-
-
-def _show(answered: Answered, as_json: bool, page: Callable[[Any], RenderableType]) -> None:
-    from headgate.cli.output import show
-
-    show(answered, as_json, lambda _: page(answered.document))
-
-
-def _watched(page: Callable[[], RenderableType]) -> None:
-    import time
-
-    from rich.live import Live
-
-    from headgate.cli.output import console
-
-    with Live(page(), console=console(), screen=True, auto_refresh=False) as live:
-        while True:
-            time.sleep(1.0)
-            live.update(page(), refresh=True)
 
 
 def _host(context: typer.Context) -> ProxyHost:

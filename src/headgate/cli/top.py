@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, NamedTuple, Protocol
 
 import typer
 
 from headgate.cli.options import Token, Url
+
+if TYPE_CHECKING:
+    from headgate.cli.api import Api
 
 VIEW_NAMES = ("overview", "shard", "clients", "rules", "budgets", "past", "explain", "fleet")
 
@@ -57,6 +60,8 @@ class Watched(NamedTuple):
     snapshot: Path | None = None
     as_json: bool = False
     wake: bool = False
+    proxy: Api | None = None
+    """A proxy instead of an agent."""
 
 
 class Screen(Protocol):

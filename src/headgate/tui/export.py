@@ -22,12 +22,12 @@ from headgate.tui.layout import View
 from headgate.tui.page import Moment, still
 from headgate.tui.paint import Lines
 from headgate.tui.poller import Feed, History, Poller, Waker, look
-from headgate.tui.sources import Chosen, Scene, whole_document
+from headgate.tui.sources import DOCUMENTS, Chosen, Scene, whole_document
 from headgate.tui.terminal import BareKeys
 from headgate.tui.trend import Trend
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from headgate.tui.paint import Line
 
@@ -42,8 +42,8 @@ TITLE = "headgate top"
 # --- one document ------------------------------------------------------------------------------
 
 
-def document(api: Api) -> dict[str, Any]:
-    return whole_document(api, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+def document(api: Api, paths: Mapping[str, str] = DOCUMENTS) -> dict[str, Any]:
+    return whole_document(api, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), paths)
 
 
 def print_document(api: Api) -> None:
@@ -53,10 +53,10 @@ def print_document(api: Api) -> None:
         raise typer.Exit(UNREACHABLE)
 
 
-def save_document(path: Path, api: Api) -> None:
+def save_document(path: Path, api: Api, paths: Mapping[str, str] = DOCUMENTS) -> None:
     """A file that is there already is not overwritten."""
     with path.open("x", encoding="utf-8") as file:
-        json.dump(document(api), file, indent=2, ensure_ascii=False)
+        json.dump(document(api, paths), file, indent=2, ensure_ascii=False)
 
 
 # --- one frame ---------------------------------------------------------------------------------

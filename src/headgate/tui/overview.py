@@ -151,6 +151,10 @@ def head(picture: Picture, canvas: Canvas, corner: str) -> Text:
     left = Text().append("headgate", style="bold")
     if picture.status is not None:
         left = agent_line(replace(picture.status, settings=""), canvas)
+    elif picture.proxy is not None:
+        about = picture.proxy.proxy
+        left = Text().append(f"proxy {plain(about.name)}", style="bold")
+        left.append(f" {plain(about.version)} {canvas.marks.dot} up {duration(about.uptime_s)}")
     left.append(f" {canvas.marks.dot} {plain(picture.url)}", style="dim")
     left.truncate(max(1, canvas.width - len(corner) - 1), overflow="ellipsis")
     line = Text(no_wrap=True, overflow="crop").append_text(left)
@@ -162,7 +166,8 @@ def lost_line(picture: Picture, now_s: float) -> Text:
     since = (
         duration(max(0.0, now_s - picture.lost_at_s)) if picture.lost_at_s is not None else "now"
     )
-    words = f"AGENT UNREACHABLE for {since}: {plain(picture.lost or '')}"
+    what = "AGENT" if picture.proxy is None else "PROXY"
+    words = f"{what} UNREACHABLE for {since}: {plain(picture.lost or '')}"
     line = Text().append(words, style="bold red")
     if picture.seen_at_s is not None:
         ago = duration(max(0.0, now_s - picture.seen_at_s))

@@ -32,6 +32,7 @@ from headgate.tui.sources import (
 )
 from headgate.tui.terminal import Bell
 from headgate.tui.trend import Picture, Trend
+from headgate.wire.proxy import ProxyStatusDoc
 from headgate.wire.status import StatusDoc
 
 WAKE_EVERY_S = 20.0
@@ -39,6 +40,7 @@ WAKE_EVERY_S = 20.0
 RECALL_AGAIN_S = 10.0
 FAULT_PAUSE_S = 5.0
 MAX_REST_S = 60.0
+Look = Callable[[Api, Trend], Picture]
 STRIP_PAUSE_S = 0.05
 """Between two questions about clients' hours: the agent has other things to do."""
 
@@ -51,6 +53,15 @@ def look(api: Api, trend: Trend) -> Picture:
     except HeadgateError as error:
         return trend.lose(str(error), time.monotonic())
     return trend.take(status, time.monotonic())
+
+
+def look_at_proxy(api: Api, trend: Trend) -> Picture:
+    try:
+        proxy = api.read(ProxyStatusDoc, "/v1/proxy/status")
+    except HeadgateError as error:
+        return trend.lose(str(error), time.monotonic())
+    trend.picture = Picture(api.url, seen_at_s=time.monotonic(), proxy=proxy)
+    return trend.picture
 
 
 class Waker:
@@ -105,8 +116,10 @@ class Poller:
         wake: bool = False,
         patient: Api | None = None,
         chosen: Chosen | None = None,
+        look: Look = look,
     ) -> None:
         """`patient`: the same agent, for what takes it longer than its status."""
+        self._look = look
         self._api = api
         self._interval_s = interval_s
         self._trend = Trend(api.url)
@@ -145,12 +158,12 @@ class Poller:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            look(self._api, self._trend)
+            self._look(self._api, self._trend)
             self.bell.ring()
             now_s = time.monotonic()
             if self._waker is not None:
                 self._waker.wake(self._trend.picture, now_s)
-            if self._trend.picture.lost is None:
+            if self._trend.picture.status is not None and self._trend.picture.lost is None:
                 self._history.recall(now_s)
             self._stop.wait(self._interval_s)
 

@@ -26,7 +26,7 @@ from headgate.paths import expanded
 from headgate.tui.layout import Extent, View
 from headgate.tui.page import Frame, Moment, Surroundings, compose, with_window
 from headgate.tui.poller import Poller
-from headgate.tui.sources import Scene
+from headgate.tui.sources import DOCUMENTS, Scene
 from headgate.tui.state import (
     Brought,
     CarryOut,
@@ -73,8 +73,15 @@ class Guide(Struct, frozen=True):
 class Errands:
     """Runs what a key asked for, beside the screen."""
 
-    def __init__(self, api: Api, on_done: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        api: Api,
+        on_done: Callable[[], None] = lambda: None,
+        documents: Mapping[str, str] = DOCUMENTS,
+    ) -> None:
+        """`documents`: what is saved as JSON, by name and path."""
         self._api = api
+        self._documents = documents
         self._on_done = on_done
         self._done: deque[Brought] = deque()
         self._running: list[threading.Thread] = []
@@ -125,7 +132,7 @@ class Errands:
     def _save_document(self, path: Path) -> None:
         from headgate.tui.export import save_document
 
-        save_document(path, self._api)
+        save_document(path, self._api, self._documents)
 
 
 class Session:
@@ -137,10 +144,11 @@ class Session:
         views: Mapping[str, View],
         begin: str,
         guide: Guide | None = None,
+        documents: Mapping[str, str] = DOCUMENTS,
     ) -> None:
         self._console = console
         self._poller = poller
-        self._errands = Errands(api, poller.bell.ring)
+        self._errands = Errands(api, poller.bell.ring, documents)
         self._guide = guide
         strip, hints = (guide.strip, guide.hints) if guide is not None else (None, ())
         self._around = Surroundings(views, marks_for(console.encoding), strip, hints)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # Read by one view each: what is not open is not loaded.
     from headgate.wire.budgets import PolicyDoc, StateDoc, ViolationsDoc
     from headgate.wire.fleet_view import FleetDoc
     from headgate.wire.history import TimelineDoc
+    from headgate.wire.proxy import ProxySessionListDoc
 
 T = TypeVar("T")
 LIST_LIMIT = "200"
@@ -110,6 +111,12 @@ def _fleet(
     return api.read(FleetDoc, "/v1/fleet", **query), is_part
 
 
+def _sessions(api: Api, _before: Told, _now_s: float) -> ProxySessionListDoc:
+    from headgate.wire.proxy import ProxySessionListDoc
+
+    return api.read(ProxySessionListDoc, PROXY_DOCUMENTS["sessions"])
+
+
 def _budgets(database: str | None, api: Api, before: Told, now_s: float) -> Sequence[Controlled]:
     from headgate.wire.budgets import PoliciesDoc, PolicyDoc
 
@@ -173,6 +180,7 @@ def sources(chosen: Chosen) -> Mapping[str, Source]:
         "audit": Source(5.0, partial(_whole, AuditsDoc, DOCUMENTS["audit"])),
         "budgets": Source(budgets_s, partial(_budgets, chosen.database)),
         "fleet": Source(fleet_s, partial(_fleet, chosen.fleet)),
+        "sessions": Source(2.0, _sessions),
     }
 
 
@@ -237,11 +245,17 @@ DOCUMENTS: Mapping[str, str] = {
 """Name in the document that `--json` prints, and the path of its answer, kept as it came."""
 
 
-def whole_document(api: Api, at: str) -> dict[str, Any]:
+PROXY_DOCUMENTS: Mapping[str, str] = {
+    "status": "/v1/proxy/status",
+    "sessions": with_query("/v1/proxy/sessions", {"limit": LIST_LIMIT}),
+}
+
+
+def whole_document(api: Api, at: str, paths: Mapping[str, str] = DOCUMENTS) -> dict[str, Any]:
     """What cannot be had is null, with the reason among the faults."""
     answers: dict[str, Any] = {}
     faults: dict[str, str] = {}
-    for name, path in DOCUMENTS.items():
+    for name, path in paths.items():
         try:
             answers[name] = api.get(path).document
         except HeadgateError as error:

@@ -384,7 +384,9 @@ def _wake(state: State, seen: Seen) -> Next:
     return replace(state, busy="trying"), Prepare(Action("wake", ",".join(resting)))
 
 
-def type_question(state: State, _: Seen) -> Next:
+def type_question(state: State, seen: Seen) -> Next:
+    if "explain" not in seen.views:
+        return told(state, "x explains a check at an agent; this is a proxy"), None
     before = f"{state.asked.text} @{state.asked.database}" if state.asked else ""
     prompt = Prompt("explain", "client (and @database): ", before)
     return replace(state, view="explain", prompt=prompt), None

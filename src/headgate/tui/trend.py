@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headgate.wire.answers import MetricDoc
+from headgate.wire.proxy import ProxyStatusDoc
 from headgate.wire.status import ClientDoc, DatabaseDoc, StatusDoc
 
 SLOT_S = 15.0
@@ -48,6 +49,9 @@ class Picture(Struct, frozen=True):
     rates: Mapping[Key, tuple[float, float]] = {}
     restarted_at_s: float | None = None
     """When the agent was seen to have restarted; None: not since this one watches."""
+
+    proxy: ProxyStatusDoc | None = None
+    """Of a proxy, which has no status of an agent."""
 
     @property
     def databases(self) -> Sequence[DatabaseDoc]:

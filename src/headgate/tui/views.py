@@ -131,7 +131,7 @@ VIEWS: Mapping[str, View] = {
         ),
         View(
             "5", "budgets", "fill, running, blocked, and what statements cost",
-            _drawn_by("budgets:draw"), ("budgets",), hints=("/ filter",),
+            _drawn_by("lists:draw_budgets"), ("budgets",), hints=("/ filter",),
         ),
         View(
             "6", "past", "which checks were rejected lately, and who changed what",
@@ -149,3 +149,17 @@ VIEWS: Mapping[str, View] = {
         ),
     )
 }  # fmt: skip
+PROXY_VIEWS: Mapping[str, View] = {
+    one.name: one
+    for one in (
+        View(
+            "1", "proxy", "sessions, clients, budgets, servers, what is wrong",
+            _drawn_by("lists:draw_proxy"),
+        ),
+        View(
+            "2", "sessions", "which client, since when, and what it does",
+            _drawn_by("lists:draw_sessions"), ("sessions",), hints=("/ filter",),
+        ),
+    )
+}  # fmt: skip
+"""Of `headgate proxy status --watch`."""
