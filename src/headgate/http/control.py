@@ -61,8 +61,7 @@ from headgate.http.fleet_page import FLEET_VIEW_ROUTES, FleetViewing
 from headgate.http.freno import FRENO_LOOKS, Freno
 from headgate.http.looking import Turns, json_in_thread
 from headgate.http.metric_reaching import END_SETTINGS, FOR_TOLD, MetricReaching
-from headgate.http.page.linking import PAGE_LINK_ROUTES, PageLinks
-from headgate.http.page.sessions import Sessions
+from headgate.http.page.sessions import PAGE_LINK_ROUTES, PageLinks, Sessions
 from headgate.http.page.shell import Site
 from headgate.http.page.site import PageSite
 from headgate.http.peering import PEERING_ROUTES, Peering, ShardsPort

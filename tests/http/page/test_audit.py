@@ -11,7 +11,7 @@ import pytest
 
 from headgate.core.keyvalue import Put
 from headgate.core.records import AuditEntry
-from headgate.http.page.audit_lines import MAX_LINES, Wanted, entry_of
+from headgate.http.page.audit import MAX_LINES, Wanted, entry_of
 from headgate.present.changes import SettingChange, settings_changed
 from headgate.wire.status import AuditDoc
 from tests.fixtures.memory_log import MemoryLog

@@ -30,7 +30,7 @@ from headgate.core.topology import (
     Standpoint,
     Unled,
 )
-from headgate.http.page.overview_changes import hour_seen
+from headgate.http.page.overview import hour_seen
 from headgate.http.page.rendering import static_file
 from headgate.present.metrics import bar_of
 from headgate.present.shard import in_short, tree, without

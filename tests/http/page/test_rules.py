@@ -15,8 +15,8 @@ import pytest
 from headgate.agent.changeshelf import ChangeShelf
 from headgate.core.change import ITEMS
 from headgate.core.reach import Place
+from headgate.http.page.rules import replayed, rule_list
 from headgate.http.page.rules_form import body_of, fields_of, link_to, seal
-from headgate.http.page.rules_view import replayed, rule_list
 from headgate.present.rules import left_text
 from headgate.wire.history import ReplayDoc, ReplayRowDoc, ReplayTotalDoc
 from headgate.wire.rules import RuleDoc, RulesDoc
