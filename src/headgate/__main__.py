@@ -20,9 +20,9 @@ except ModuleNotFoundError as missing:
     sys.exit(f"headgate: the command line needs {missing.name}: pip install 'headgate[cli]'")
 
 if TYPE_CHECKING:
-    from headgate.cli.lint import Reading
     from headgate.cli.pg import PgExtension
     from headgate.cli.top import Watched
+    from headgate.core.lint import MetricLook
 
 
 class ThisHost:
@@ -43,7 +43,7 @@ class ThisHost:
             from headgate.main import validated
         validated(settings)
 
-    def read_metrics(self, settings: Path) -> Sequence[Reading]:
+    def read_metrics(self, settings: Path) -> Sequence[MetricLook]:
         with _needing("agent"):
             from headgate.main import read_metrics
         return read_metrics(settings)

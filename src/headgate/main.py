@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import structlog
 
@@ -62,6 +61,7 @@ from headgate.agent.unthrottled import UnthrottledBook
 from headgate.agent.watch import Watch
 from headgate.core.change import ChangeKind
 from headgate.core.change_log import ChangeMade, LogState
+from headgate.core.lint import MetricLook
 from headgate.core.metric_settings import parse_metric_settings
 from headgate.core.metrics import MetricSpec
 from headgate.core.reach import Place, Reach
@@ -172,30 +172,18 @@ def _refuse_faults(settings: Settings, content: str, more: Iterable[Fault] = ())
         raise placed(InvalidSettings(faults), content, settings.source)
 
 
-class Reading(NamedTuple):
-    """One look at a metric, for `lint --connect`."""
-
-    database: str
-    metric: str
-    value: float | None
-    unit: str
-    threshold: str
-    detail: str
-    """Why there is no value, or what is to be said of it."""
-
-
-def read_metrics(settings_path: Path) -> list[Reading]:
+def read_metrics(settings_path: Path) -> list[MetricLook]:
     """Each metric once, from the databases themselves."""
     settings = validated(settings_path)
     return asyncio.run(_read_metrics(settings))
 
 
-async def _read_metrics(settings: Settings) -> list[Reading]:
+async def _read_metrics(settings: Settings) -> list[MetricLook]:
     looks = [_read_database(database) for database in settings.databases.values()]
     return [reading for found in await asyncio.gather(*looks) for reading in found]
 
 
-async def _read_database(database: DatabaseSettings) -> list[Reading]:
+async def _read_database(database: DatabaseSettings) -> list[MetricLook]:
     probes = probes_of(database)
     try:
         specs = database.metrics.values()
@@ -204,7 +192,7 @@ async def _read_database(database: DatabaseSettings) -> list[Reading]:
         await probes.close()
 
 
-async def _read_metric(database: str, probes: DatabaseProbes, spec: MetricSpec) -> Reading:
+async def _read_metric(database: str, probes: DatabaseProbes, spec: MetricSpec) -> MetricLook:
     probe = probes.probe_for(spec)
     threshold = f"{spec.comparison.value} {spec.threshold:g}"
     value, detail = None, ""
@@ -221,7 +209,7 @@ async def _read_metric(database: str, probes: DatabaseProbes, spec: MetricSpec) 
         detail = f"no answer in {spec.timeout_s + CONNECT_S:g} s"
     finally:
         await probe.close()
-    return Reading(database, spec.name, value, spec.unit, threshold, detail)
+    return MetricLook(database, spec.name, value, spec.unit, threshold, detail)
 
 
 def calibrate(settings_path: Path, database: str) -> dict[str, float | str]:

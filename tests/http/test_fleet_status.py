@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headgate.agent.logfollower import FollowState
 from headgate.agent.logmirror import WentBack
-from headgate.core.fleet_view import Counts
+from headgate.core.fleet_view import FleetCounts
 from headgate.core.samples import Instant
 from headgate.http.fleet_status import MAX_TOLD, FleetLook, amiss
 from tests.http.serving import LOOPS, Plan, Served, serving
@@ -58,7 +58,7 @@ class Follower:
 
 
 class View:
-    counts = Counts(shards=3, unhealthy=1, silent=1, healthy=1, agents=9, behind=2, stale=1)
+    counts = FleetCounts(shards=3, unhealthy=1, silent=1, healthy=1, agents=9, behind=2, stale=1)
 
 
 def look(state: FollowState, **more: Any) -> FleetLook:

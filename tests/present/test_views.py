@@ -11,7 +11,7 @@ from headgate.cli.documents import read
 from headgate.cli.pages import explain_page
 from headgate.cli.render import ASCII, Canvas, drawn
 from headgate.http.page.rendering import render
-from headgate.http.page.rules_view import acts_of, rule_list
+from headgate.http.page.rules import acts_of, rule_list
 from headgate.present import clients
 from headgate.present.explain import explained
 from headgate.present.rules import TOLD, RuleRow, rule_view

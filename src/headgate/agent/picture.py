@@ -17,7 +17,7 @@ from headgate.agent.ports import Clock
 from headgate.agent.registry import FleetLedger, Noted
 from headgate.core.change import BEAT, HEAD, ITEMS, MEMBERS, SHARDS
 from headgate.core.fleet_holders import Holders
-from headgate.core.fleet_view import Counts, FleetPicture, Link, grace_s
+from headgate.core.fleet_view import FleetCounts, FleetPicture, Link, grace_s
 from headgate.core.keyvalue import Entry
 from headgate.core.samples import Instant
 
@@ -76,7 +76,7 @@ class FleetView:
         self._at: Instant | None = None
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> FleetCounts:
         """As of the last digest."""
         return self._picture.counts
 

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Protocol
 
 import typer
 
-from headgate.cli.lint import Reading
 from headgate.cli.options import AsJson, DatabaseArgument, Token, Url
+from headgate.core.lint import MetricLook
 
 Config = Annotated[
     Path, typer.Option("--config", "-c", metavar="FILE", help="The settings file (TOML).")
@@ -60,7 +60,7 @@ class Host(Protocol):
 
     def validate(self, settings: Path) -> None: ...
 
-    def read_metrics(self, settings: Path) -> Sequence[Reading]: ...
+    def read_metrics(self, settings: Path) -> Sequence[MetricLook]: ...
 
     def play(
         self, *, seconds: float | None, headless: bool, ports: tuple[int, int] | None

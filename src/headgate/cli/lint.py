@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from headgate.core.lint import Advice
+    from headgate.core.lint import Advice, MetricLook
     from headgate.errors import InvalidSettings
 
 SettingsFile = Annotated[Path, typer.Argument(metavar="FILE", help="The settings file (TOML).")]
@@ -40,29 +40,12 @@ class Note:
     message: str
 
 
-class Reading(Protocol):
-    """One look at a metric."""
-
-    @property
-    def database(self) -> str: ...
-    @property
-    def metric(self) -> str: ...
-    @property
-    def value(self) -> float | None: ...
-    @property
-    def unit(self) -> str: ...
-    @property
-    def threshold(self) -> str: ...
-    @property
-    def detail(self) -> str: ...
-
-
 class Validator(Protocol):
     """What an agent does with its file at the start, beyond this ring (__main__.py)."""
 
     def validate(self, settings: Path) -> None: ...
 
-    def read_metrics(self, settings: Path) -> Sequence[Reading]: ...
+    def read_metrics(self, settings: Path) -> Sequence[MetricLook]: ...
 
 
 def lint(
@@ -82,7 +65,7 @@ def lint(
         raise typer.BadParameter("--connect and --file-only exclude each other")
     host: Validator = context.obj
     notes = notes_on(path, None if file_only else host)
-    readings: Sequence[Reading] = ()
+    readings: Sequence[MetricLook] = ()
     if connect and not _is_refused(notes):
         readings = host.read_metrics(path)
         notes += list(_unread(path, readings))
@@ -154,7 +137,7 @@ def _validated(path: Path, host: Validator) -> str:
     return ""
 
 
-def _unread(path: Path, readings: Iterable[Reading]) -> Iterator[Note]:
+def _unread(path: Path, readings: Iterable[MetricLook]) -> Iterator[Note]:
     from headgate.core.places import line_index, nearest_line
 
     lines = line_index(path.read_text(encoding="utf-8"))
@@ -165,7 +148,7 @@ def _unread(path: Path, readings: Iterable[Reading]) -> Iterator[Note]:
 
 
 def show_notes(
-    path: Path, notes: list[Note], *, as_json: bool, readings: Sequence[Reading] = ()
+    path: Path, notes: list[Note], *, as_json: bool, readings: Sequence[MetricLook] = ()
 ) -> None:
     from headgate.cli.output import console, show_json
 
@@ -176,7 +159,7 @@ def show_notes(
         ]
         document: dict[str, Any] = {"file": str(path), "notes": found}
         show_json(
-            {**document, "readings": [_told(one) for one in readings]} if readings else document
+            {**document, "readings": [one._asdict() for one in readings]} if readings else document
         )
         return
     target = console()
@@ -190,17 +173,6 @@ def show_notes(
     for note in notes:
         target.print(_line(path, note), soft_wrap=True)
     target.print(_sum(path, notes))
-
-
-def _told(one: Reading) -> Mapping[str, Any]:
-    return {
-        "database": one.database,
-        "metric": one.metric,
-        "value": one.value,
-        "unit": one.unit,
-        "threshold": one.threshold,
-        "detail": one.detail,
-    }
 
 
 def _line(path: Path, note: Note) -> Text:

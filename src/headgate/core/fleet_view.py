@@ -114,7 +114,7 @@ class ItemSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class FleetCounts:
     shards: int = 0
     unhealthy: int = 0
     silent: int = 0
@@ -142,7 +142,7 @@ class FleetPicture:
     shardless: tuple[AgentSeen, ...] = ()
     items: tuple[ItemSeen, ...] = ()
     """The newest first."""
-    counts: Counts = Counts()
+    counts: FleetCounts = FleetCounts()
     behind: tuple[AgentSeen, ...] = ()
     """Those furthest behind first."""
     unreadable: int = 0
@@ -381,10 +381,12 @@ def picture_of(
     )
 
 
-def _counts(shards: Sequence[ShardSeen], agents: Sequence[AgentSeen], shardless: int) -> Counts:
+def _counts(
+    shards: Sequence[ShardSeen], agents: Sequence[AgentSeen], shardless: int
+) -> FleetCounts:
     conditions = [shard.condition for shard in shards]
     progress = [agent.progress for agent in agents]
-    return Counts(
+    return FleetCounts(
         shards=len(shards),
         agents=len(agents),
         stale=sum(agent.stale_since is not None for agent in agents),

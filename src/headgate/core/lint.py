@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from headgate.core.builtins import BUILTINS
 from headgate.core.metrics import (
@@ -27,6 +28,18 @@ from headgate.core.units import duration_text
 FAR = 10.0
 """Times the default, above or below, from which a threshold looks like a slip."""
 PLAIN_ROLLUPS = ("max", "min", "sum", "mean")
+
+
+class MetricLook(NamedTuple):
+    """One look at a metric, for `lint --connect`."""
+
+    database: str
+    metric: str
+    value: float | None
+    unit: str
+    threshold: str
+    detail: str
+    """Why there is no value, or more about it."""
 
 
 class Severity(Enum):

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Protocol
 
 from headgate.agent.logfollower import FollowState
-from headgate.core.fleet_view import Counts
+from headgate.core.fleet_view import FleetCounts
 from headgate.core.samples import Instant
 from headgate.wire.fleet import FleetFollowingDoc, iso
 from headgate.wire.reasons import duration
@@ -29,7 +29,7 @@ class Viewing(Protocol):
     """As much of agent/picture.FleetView."""
 
     @property
-    def counts(self) -> Counts: ...
+    def counts(self) -> FleetCounts: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ from headgate.core.names import Identity, Scope
 from headgate.core.records import Tally
 from headgate.core.samples import Cause, Instant
 from headgate.core.shard import ShardView
-from headgate.core.threshold_replay import REPLAYED_MINUTES, replay_threshold
+from headgate.core.threshold_replay import REPLAYED_MINUTES, ThresholdReplay, replay_threshold
 from headgate.errors import StoreUnavailable
 from headgate.http.budget_views import told_of
 from headgate.http.fleet_status import FleetLook
@@ -68,8 +68,6 @@ from headgate.wire.status import (
     StatusDoc,
     StoreDoc,
     TallyDoc,
-    ThresholdReplayDoc,
-    threshold_replay_doc,
 )
 from headgate.wire.unthrottled import UnthrottledDoc, unthrottled_advice
 
@@ -419,7 +417,7 @@ class Views:
         more = [*map(str, proposal.advice), *_outside_default(plan, view.metric)]
         return msgspec.structs.replace(view, advice=[*view.advice, *more])
 
-    async def replayed(self, database: str, entry: Entry) -> ThresholdReplayDoc | None:
+    async def replayed(self, database: str, entry: Entry) -> ThresholdReplay | None:
         """What it would have done to the checks of the last hour; None: history is away."""
         parts, until = self.parts, int(self.parts.clock.now().wall_s // 60)
         since = until - REPLAYED_MINUTES + 1
@@ -433,8 +431,7 @@ class Views:
             )
         except StoreUnavailable:
             return None  # A preview, and never a condition.
-        found = replay_threshold(entry.spec, values, tallies, enabled=entry.enabled)
-        return threshold_replay_doc(found)
+        return replay_threshold(entry.spec, values, tallies, enabled=entry.enabled)
 
     def removed(self, database: str, metric: str, proposal: Proposal) -> RemovedDoc:
         return RemovedDoc(

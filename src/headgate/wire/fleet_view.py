@@ -19,6 +19,7 @@ from headgate.core.fleet_view import (
     EVERYTHING,
     AgentSeen,
     Condition,
+    FleetCounts,
     FleetPicture,
     Link,
     Look,
@@ -126,25 +127,6 @@ class FleetItemDoc(msgspec.Struct, frozen=True):
     """At that revision, and not able to put it in force."""
 
 
-class FleetCountsDoc(msgspec.Struct, frozen=True):
-    shards: int
-    unhealthy: int
-    silent: int
-    starting: int
-    resting: int
-    healthy: int
-    agents: int
-    current: int
-    pending: int
-    behind: int
-    unknown: int
-    stale: int
-    refusing: int
-    """Agents that could not put in force what they have."""
-    shardless: int
-    """Databases that belong to no shard: registered, and their health is not told."""
-
-
 class FleetDoc(msgspec.Struct, frozen=True):
     agent: str
     """Who shows it."""
@@ -158,7 +140,7 @@ class FleetDoc(msgspec.Struct, frozen=True):
     fault: str
     store_behind: bool
     """The store has lost what was set; it stays in force with the agents that know it."""
-    counts: FleetCountsDoc
+    counts: FleetCounts
     matching: int
     """Shards that were asked for, on all pages."""
     page: int
@@ -201,7 +183,7 @@ def fleet_doc(
         stale_for_s=_since(link.stale_since_wall_s, wall_s),
         fault=link.fault,
         store_behind=link.went_back,
-        counts=msgspec.convert(picture.counts, FleetCountsDoc, from_attributes=True),
+        counts=picture.counts,
         matching=len(selected),
         page=page,
         pages=pages,

@@ -86,15 +86,6 @@ class MemberDoc(msgspec.Struct, frozen=True):
     """What its agent has of the shard's changes; null: this agent tells it of none."""
 
 
-class UnwatchedDoc(msgspec.Struct, frozen=True):
-    """A replica that the primary's server lists, and no member answers for."""
-
-    name: str
-    host: str
-    port: int | None
-    bytes_behind: int | None
-
-
 class CostDoc(msgspec.Struct, frozen=True):
     """What watching this database has cost in one state of activity (R62)."""
 
@@ -125,7 +116,8 @@ class ShardDoc(msgspec.Struct, frozen=True):
     warming_up: str | None
     """Leading, but not yet able to speak for all: what is still awaited."""
     members: Sequence[MemberDoc]
-    unwatched: Sequence[UnwatchedDoc]
+    unwatched: Sequence[Downstream]
+    """Replicas that the primary's server lists, and no member answers for."""
     collect_interval_s: float
     messages_total: int
     costs: Sequence[CostDoc]
@@ -169,7 +161,7 @@ def shard_doc(
             )
             for member in view.members
         ],
-        unwatched=[_unwatched(replica) for replica in view.unwatched],
+        unwatched=view.unwatched,
         collect_interval_s=view.collect_interval_s,
         messages_total=view.messages_total,
         costs=costs,
@@ -257,10 +249,6 @@ def _skip(skip: Skip | None, now: Instant) -> SkipDoc | None:
     if skip is None or not skip.holds(now):
         return None
     return SkipDoc(skip.member, skip.who, skip.reason, skip.left_s(now))
-
-
-def _unwatched(replica: Downstream) -> UnwatchedDoc:
-    return UnwatchedDoc(replica.name, replica.host, replica.port, replica.bytes_behind)
 
 
 def readings_of(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from headgate.core.topology import Downstream
 from headgate.wire.answers import MetricDoc
 from headgate.wire.reasons import duration, quantity
-from headgate.wire.shard import MemberDoc, ShardDoc, UnwatchedDoc
+from headgate.wire.shard import MemberDoc, ShardDoc
 
 SKEW_S = 0.1
 """Clocks that differ by more are worth a word, although lag is corrected for it."""
@@ -44,7 +45,7 @@ def _told(doc: ShardDoc, uptime_s: float) -> Iterator[str]:
             yield from _newcomer(doc, member)
 
 
-def _unwatched(doc: ShardDoc, replica: UnwatchedDoc) -> str:
+def _unwatched(doc: ShardDoc, replica: Downstream) -> str:
     called = replica_name(replica)
     return (
         f"replica {called} of {doc.shard} is not watched, and its lag counts nowhere: run an "
@@ -53,7 +54,7 @@ def _unwatched(doc: ShardDoc, replica: UnwatchedDoc) -> str:
     )
 
 
-def replica_name(replica: UnwatchedDoc) -> str:
+def replica_name(replica: Downstream) -> str:
     if replica.name and replica.host and replica.name != replica.host:
         return f"{replica.name} ({replica.host})"
     return replica.name or replica.host or "without a name"

@@ -17,36 +17,6 @@ from headgate.wire.shard import ShardDoc
 from headgate.wire.unthrottled import UnthrottledDoc
 
 
-class ThresholdReplayDoc(msgspec.Struct, frozen=True):
-    """What a metric as it would be had done to the checks of the last hour."""
-
-    minutes: int
-    checks: int
-    """Of the database, within these minutes."""
-    at_least: int
-    """So many of them would have been rejected by this metric; `at_most` no more than that. Within
-    a minute only the lowest and the highest value are kept."""
-    at_most: int
-    rejected: int
-    """By its threshold, as it was."""
-    unknown: int
-    """Checks of minutes without a value; in neither bound."""
-    says: str
-    """In a line."""
-
-
-def threshold_replay_doc(replay: ThresholdReplay) -> ThresholdReplayDoc:
-    return ThresholdReplayDoc(
-        replay.minutes,
-        replay.checks,
-        replay.at_least,
-        replay.at_most,
-        replay.rejected,
-        replay.unknown,
-        replay.words,
-    )
-
-
 class MetricView(msgspec.Struct, frozen=True):
     """A metric with its settings, its last reading, and where it was set."""
 
@@ -75,7 +45,7 @@ class MetricView(msgspec.Struct, frozen=True):
     expires_at: str | None = None
     """When a runtime change ends, and the file's settings hold again (ISO 8601, UTC); null: it
     stays."""
-    replay: ThresholdReplayDoc | None = None
+    replay: ThresholdReplay | None = None
     """Of a dry run: what it would have done in the last hour; null where history cannot be read."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from headgate.agent.logfollower import FollowState
-from headgate.core.fleet_view import Counts
+from headgate.core.fleet_view import FleetCounts
 from headgate.http.exposition.series import Look, Rows, Series
 from headgate.wire.exposition import Row
 
@@ -53,7 +53,7 @@ def _fleet_unreadable(look: Look) -> Iterator[Row]:
         yield (), float(len(fleet.unreadable()))
 
 
-def _viewed(of: Callable[[Counts], float]) -> Rows:
+def _viewed(of: Callable[[FleetCounts], float]) -> Rows:
     """Where this agent watches the whole fleet."""
 
     def rows(look: Look) -> Iterator[Row]:
