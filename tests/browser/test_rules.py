@@ -132,7 +132,7 @@ def test_what_was_typed_survives_another_kind_and_a_window_is_kept(site: Site, t
     tab.goto("/rules/new?kind=hold")
     tab.get_by_label("For whom").fill("etl")
     tab.get_by_label("Why").fill("every morning")
-    tab.get_by_role("link", name="Turn down").click()
+    tab.get_by_role("link", name="Throttle by ratio").click()
     expect(tab.get_by_label("Share to refuse")).to_be_visible()
     expect(tab.get_by_label("For whom")).to_have_value("etl")
     tab.get_by_label("Share to refuse").fill("0.5")

@@ -106,7 +106,7 @@ def test_only_shards_where_only_some_were_asked_for() -> None:
 
 def test_a_store_that_is_not_heard_is_no_empty_place() -> None:
     fleet = msgspec.structs.replace(fleet_of(entries_of(n=50)), source="")
-    assert "at revision 50 · STALE: its store is not heard · shown by view-1" in page_of(fleet)
+    assert "at revision 50 · STALE: its store does not answer · shown by view-1" in page_of(fleet)
 
 
 def test_pages_say_how_to_go_on() -> None:

@@ -139,7 +139,8 @@ def test_the_timeline_says_it_in_one_line_and_draws_it() -> None:
     """R68, R91"""
     page = shown(drawn(timeline_view(read(TimelineDoc, TIMELINE), UTC), CANVAS))
     assert "mostly throttled between 07:00 and 07:25 by shard/lag (92% of 14,200 checks)" in page
-    assert "17,000 checks, 82% refused (77% refused by metrics, 5.5% refused by dice)" in page
+    kinds = "77% rejected by metrics, 5.5% rejected by a ratio rule"
+    assert f"17,000 checks, 82% rejected ({kinds})" in page
     assert "██████" in page and "u1:etl" in page
     ascii_page = drawn(timeline_view(read(TimelineDoc, TIMELINE), UTC), Canvas(160, ASCII))
     assert shown(ascii_page).isascii()
@@ -152,7 +153,7 @@ def test_times_are_those_of_the_machine() -> None:
 
 def test_nobody_asked_and_never_held_are_said() -> None:
     empty = TIMELINE | {"total": sums(0, 0), "bins": [], "spans": [], "children": []}
-    assert "nobody asked" in shown(drawn(timeline_view(read(TimelineDoc, empty), UTC), CANVAS))
+    assert "no checks" in shown(drawn(timeline_view(read(TimelineDoc, empty), UTC), CANVAS))
     fine = TIMELINE | {"spans": []}
     told = shown(drawn(timeline_view(read(TimelineDoc, fine), UTC), CANVAS))
     assert "at no time was it mostly throttled" in told
@@ -238,10 +239,10 @@ def test_a_past_minute_is_shown_with_what_is_not_known() -> None:
     page = shown(drawn(past_view(read(PastDoc, PAST), UTC), CANVAS))
     assert "etl on main  02 Mar 06:10–06:11" in page
     assert "98 of 100 checks were refused" in page and "75%" in page
-    assert "no rule is meant for this client" in page
+    assert "no rule matches this client" in page
     assert "not known: what each check saw is not kept" in page
     asked = PAST | {"asked_before": "2026-03-02T06:05:00Z"}
-    assert "it asked last before that at 06:05" in shown(
+    assert "last check: 06:05" in shown(
         drawn(past_view(read(PastDoc, asked), UTC), CANVAS)
     )
 
@@ -331,7 +332,7 @@ def test_replay_sends_the_rule_of_a_file(
     [
         ({}, "of 150 checks here 100 were admitted; with this rule 10 (headgate replay"),
         ({"admitted_low": 2.0, "admitted_high": 40.0}, "with this rule 2 to 40"),
-        ({"checks": 0}, "nobody whom it is meant for has asked this agent"),
+        ({"checks": 0}, "no client that it matches has checked at this agent"),
     ],
 )
 def test_a_dry_run_tells_what_the_last_hour_would_have_been(

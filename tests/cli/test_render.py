@@ -107,7 +107,7 @@ def test_a_store_that_cannot_be_written_is_loud() -> None:
 def test_a_refused_reload_is_loud() -> None:
     status = read(StatusDoc, builders.status(settings_fault="line 3, agent.lisen: unknown"))
     text = squeezed(shown(status_page(status, Canvas())))
-    assert "and the earlier settings hold: line 3, agent.lisen" in text
+    assert "and the earlier settings stay in force: line 3, agent.lisen" in text
 
 
 @pytest.mark.parametrize("width", [32, 40, 60, 80, 100, 160, 300])
@@ -156,7 +156,7 @@ def test_names_are_neither_markup_nor_escape_sequences() -> None:
 def test_a_refusal_says_why_and_when_to_ask_again() -> None:
     text = squeezed(shown(answer_page(read(AnswerDoc, builders.refusal()), Canvas())))
     assert text.startswith("REFUSED etl:nightly on main: lag is 7.2 s, above its threshold of 5 s")
-    assert "ask again in 1.4 s" in text
+    assert "retry in 1.4 s" in text
     assert "BREACHED" in text and "ABSENT" in text
 
 
@@ -308,7 +308,7 @@ def test_a_refusal_of_a_page_is_told_as_a_sentence() -> None:
     dead = builders.absent("lock_waits", cause="failed", detail=LONG)
     answer = builders.refusal(reason=LONG * 5, metrics=[builders.breached(), dead])
     line = squeezed(shown(answer_page(read(AnswerDoc, answer), Canvas(160)), 160))
-    told = "lag is 7.2 s, above 5 s; lock_waits has no value (failed for 2.2 s); ask again"
+    told = "lag is 7.2 s, above 5 s; lock_waits has no value (failed for 2.2 s); retry"
     assert f"REFUSED etl:nightly on main: {told}" in line
 
 

@@ -304,9 +304,9 @@ def test_one_rule_shows_all_that_is_known(agent: ScriptedAgent, run: Run) -> Non
     [
         (
             {"clients": [], "clients_total": 0},
-            "applies to: nobody who asked this agent lately; others",
+            "applies to: no client that checked at this agent lately; other agents",
         ),
-        ({}, "applies to: etl:nightly, of those who asked this agent"),
+        ({}, "applies to: etl:nightly, of those that checked at this agent"),
         ({"clients": [], "clients_total": None}, "not known: this agent has no database"),
     ],
 )

@@ -238,7 +238,7 @@ def test_a_metric_outside_the_default_set_says_that_it_guards_nothing_by_itself(
     own.run_there(lambda: own.book.adopt([plan]))
     put = change(own, "PUT", CUSTOM, QUERY)
     assert put.json["in_default"] is False
-    assert "checks that name no metric are not judged by it" in put.json["advice"][-1]
+    assert "it does not apply to checks that name no metric" in put.json["advice"][-1]
     assert own.ask("GET", LAG).json["in_default"] is True
     (main,) = own.ask("GET", "/v1/status").json["databases"]
     assert [metric["metric"] for metric in main["metrics"]] == ["lag"]

@@ -292,7 +292,7 @@ def test_status_says_it_first(watching: Served) -> None:
     )
     watching.measure(lag=9.0)
     advice = ok(watching.ask("GET", "/v1/status"))["advice"]
-    assert "psql (user alice, from 10.0.0.9) works there and never asked" in advice[1]
+    assert "rogue client psql (user alice, from 10.0.0.9) never checks" in advice[1]
     watching.reset()
 
 

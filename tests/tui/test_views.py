@@ -120,7 +120,7 @@ def test_the_shard_is_a_tree_with_curves() -> None:
     document = builders.status(databases=[builders.database(shard=builders.troubled_shard())])
     text = shown(State("shard"), scenes.scene(document), (120, 50))
     assert "├─ db-b" in text and "▁  lag 20 ms ●" in text
-    for told in ("UNREACHABLE for 42", "hibernating: nobody asks", "its clock is 310 ms ahead"):
+    for told in ("UNREACHABLE for 42", "hibernating: no checks", "its clock is 310 ms ahead"):
         assert told in text
 
 

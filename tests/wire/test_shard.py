@@ -198,7 +198,7 @@ def test_a_member_set_aside_is_told_with_why_and_until_when() -> None:
     [line] = told(
         member(asides={"lag": "missing for 11 min: refused", "x": "missing for 11 min: refused"})
     )
-    assert line == "main: db-b is set aside from lag, x: missing for 11 min: refused"
+    assert line == "main: db-b is skipped for lag, x: missing for 11 min: refused"
 
 
 def test_a_hopeless_replica_is_told_loudly_and_once() -> None:

@@ -21,7 +21,7 @@ Unhealthy = Annotated[
 Behind = Annotated[bool, typer.Option("--behind", help="Only shards with agents that lag behind.")]
 Pattern = Annotated[
     str | None,
-    typer.Option(metavar="PATTERN", show_default=False, help="Only these; * stands for any."),
+    typer.Option(metavar="PATTERN", show_default=False, help="Only these; * matches any."),
 ]
 PageNumber = Annotated[int, typer.Option("--page", min=1, help="Which page of the shards.")]
 PerPage = Annotated[int, typer.Option(min=1, max=500, help="Shards on a page.")]
@@ -52,7 +52,7 @@ def status(
 ) -> None:
     """Show the fleet: unhealthy shards first, rules and who has them, agents that lag behind.
 
-    Asks an agent that shows the fleet (`view = true` in [fleet] of its settings).
+    Reads it from an agent that shows the fleet (`view = true` in [fleet] of its settings).
     """
     from headgate.cli.api import connect
     from headgate.cli.output import show_view
@@ -60,7 +60,7 @@ def status(
     from headgate.wire.fleet_view import FleetDoc
 
     if watch and as_json:
-        raise typer.BadParameter("--watch draws pages; for programs ask again without it")
+        raise typer.BadParameter("--watch draws pages; for programs use --json without it")
     asked = {
         "unhealthy": "true" if unhealthy else None,
         "behind": "true" if behind else None,

@@ -82,7 +82,7 @@ Rates = Mapping[Key, tuple[float, float]]
 NO_RECENT: Recent = {}
 NOBODY: frozenset[str] = frozenset()
 OUTSIDE = "*"
-OUTSIDE_NOTE = f"{OUTSIDE} outside the default set: judged only where a check names it"
+OUTSIDE_NOTE = f"{OUTSIDE} outside the default set: applies only to checks that name it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ def _metric_table(
 
 
 def notes_below(metrics: Sequence[MetricDoc], used_cells: int) -> list[str]:
-    """Messages too long for their row: beneath the table, each once, with whom it concerns."""
+    """Messages too long for their row: beneath the table, each once, with its metrics."""
     names: dict[str, list[str]] = {}
     for metric in metrics:
         if (metric.cause or metric.detail) and not _fits_in_row(metric, used_cells):
@@ -212,7 +212,7 @@ def _value(metric: MetricDoc) -> str:
 
 
 def _used_cell(metric: MetricDoc, bar_cells: int, canvas: Canvas) -> Text:
-    """A bar against the threshold, and what stands behind it; where there is no value, why."""
+    """A bar against the threshold, and whose value it is; where there is no value, why."""
     share = metric.share
     fits = _fits_in_row(metric, bar_cells + PERCENT_CELLS)
     why = plain(absence_text(metric, detail=fits))
@@ -283,7 +283,7 @@ def _shard_block(shard: ShardDoc, canvas: Canvas, *, tree: bool) -> RenderableTy
 def _database_table(
     database: DatabaseDoc, columns: Columns, canvas: Canvas, recent: Recent
 ) -> RenderableType:
-    """All its metrics; those that a check has to name to be judged by them are marked."""
+    """All its metrics; those that apply only to checks that name them are marked."""
     outside = _outside(database)
     metrics = [_without_what_the_tree_tells(metric, database) for metric in database.every_metric]
     table = _metric_table(database.database, metrics, columns, canvas, recent, outside)
@@ -291,7 +291,7 @@ def _database_table(
 
 
 def _without_what_the_tree_tells(metric: MetricDoc, database: DatabaseDoc) -> MetricDoc:
-    """Why nobody may speak for the shard is said once, with the shard."""
+    """Why no agent rolls up the shard is said once, with the shard."""
     told = database.shard is not None and metric.cause in UNSPOKEN
     return structs.replace(metric, detail="") if told else metric
 
@@ -440,7 +440,7 @@ def answer_page(answer: AnswerDoc, canvas: Canvas, charged: str = "") -> Rendera
     line = Text().append("REFUSED", style="bold red")
     line.append(f"  {who} on {where}: {plain(refusal_text(answer))}")
     if answer.retry_after_ms is not None:
-        line.append(f"; ask again in {duration(answer.retry_after_ms / 1000)}")
+        line.append(f"; retry in {duration(answer.retry_after_ms / 1000)}")
     if not answer.metrics:
         return line
     return Group(line, Text(), metric_table(answer.database, answer.metrics, canvas))
@@ -543,7 +543,7 @@ def metric_page(view: MetricView, canvas: Canvas) -> RenderableType:
     if view.expires_at:
         parts += [Text(), Text(_end_line(view.expires_at))]
     if not view.in_default:
-        parts += [Text(), Text("outside the default set: judged only where a check names it")]
+        parts += [Text(), Text("outside the default set: applies only to checks that name it")]
     return Group(*parts, *(advice_line(advice) for advice in view.advice))
 
 
@@ -584,7 +584,7 @@ def change_page(
     done: str = "SET",
     replay: str = "",
 ) -> RenderableType:
-    """A change as it is, or would be: what differs, and the reading it stands on."""
+    """A change as it is, or would be: what differs, and the reading behind it."""
     word = Text()
     if dry_run:
         word.append("WOULD BE", style="bold yellow")
@@ -595,7 +595,7 @@ def change_page(
         word.append("  (dry run: nothing was changed)", style="dim")
     parts: list[RenderableType] = [word, *_differences(before, view.settings, canvas)]
     if view.now.state == "disabled":
-        parts.append(Text("disabled: neither probed nor judged", style="yellow"))
+        parts.append(Text("disabled: not measured, rejects nothing", style="yellow"))
     elif dry_run and view.now.cause is not None:
         message = f"a probe of it gives no value: {plain(absence_text(view.now))}"
         parts.append(Text(message, style="bold magenta"))
@@ -631,7 +631,7 @@ def removed_page(
 
 
 def wide_metric_page(view: WideMetricDoc, reached: str) -> RenderableType:
-    """A change of a metric with a reach: what it changes, and whom it reaches."""
+    """A change of a metric with a reach: what it changes, and which agents it reaches."""
     done = view.state.upper()
     word = Text(f"WOULD BE {done}", "bold yellow") if view.dry_run else Text(done, "bold green")
     word.append(f"  {plain(view.database)}/{plain(view.metric)} for {plain(view.reach)}")
@@ -667,7 +667,7 @@ def shard_page(shard: ShardDoc, canvas: Canvas) -> RenderableType:
 
 def _costs(shard: ShardDoc, canvas: Canvas) -> list[RenderableType]:
     every = duration(shard.collect_interval_s)
-    line = Text(f"collected every {every} while asked", style="dim")
+    line = Text(f"collected every {every} while clients check", style="dim")
     line.append(f" {canvas.marks.dot} {shard.messages_total:,} messages to other agents so far")
     if not shard.costs:
         return [line]
@@ -696,7 +696,7 @@ def clients_page(clients: Sequence[ClientDoc], canvas: Canvas) -> RenderableType
 
 def refusals_page(refusals: Sequence[RefusalDoc]) -> RenderableType:
     if not refusals:
-        return Text("nobody was refused lately", style="dim")
+        return Text("no check was rejected lately", style="dim")
     table = plain_table("when (UTC)", "client", "verdict", "why")
     for refusal in refusals:
         at = plain(refusal.at).partition("T")[2].removesuffix("Z")[:12]

@@ -79,9 +79,9 @@ def skip(
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set a member aside from its shard, for a while and for a reason.
+    """Skip a member of its shard, for a while and for a reason.
 
-    The others are then judged without it; every answer and `headgate status` say so.
+    The rollup then leaves it out; every answer and `headgate status` say so.
     """
     from headgate.cli.api import connect, database_path
 
@@ -89,7 +89,7 @@ def skip(
     path = database_path(database, "shard", "skips", member)
     changed = connect(url, token).change("PUT", path, settings)
     told = f"{member} of {database} for {settings['for']}: {reason}"
-    _show(changed, "SET ASIDE", told, as_json)
+    _show(changed, "SKIPPED", told, as_json)
 
 
 def unskip(
@@ -99,7 +99,7 @@ def unskip(
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let a member count again that was set aside."""
+    """Let a skipped member count again."""
     from headgate.cli.api import connect, database_path
 
     path = database_path(database, "shard", "skips", member)
@@ -127,7 +127,8 @@ def handover(
     changed = connect(url, token).change(
         "POST", database_path(database, "shard", "handover"), settings
     )
-    told = f"{database}: shard scope is refused for {settings['for']} or until the role changes"
+    until = f"{settings['for']} or until the role changes"
+    told = f"{database}: checks at shard scope are rejected for {until}"
     _show(changed, "HANDING OVER", told, as_json)
 
 

@@ -52,7 +52,7 @@ COMMANDS: Mapping[str, Row] = {
     ),
     "history": Row(
         "history:history",
-        "Show when a client or a level was refused, by what, and which of its clients most.",
+        "Show when a client or a level was throttled, by what, and which of its clients most.",
     ),
     "replay": Row(
         "replay:replay",
@@ -62,7 +62,7 @@ COMMANDS: Mapping[str, Row] = {
         "watch:starvation",
         "Show starved clients: rejected by metrics for long while others progress, and why.",
     ),
-    "refusals": Row("look:refusals", "Show recent refusals in full, newest first."),
+    "refusals": Row("look:refusals", "Show recent rejections in full, newest first."),
     "audit": Row("look:audit", "Show who changed what, newest first."),
     "rules": Row("rules:rules", "List the rules: for whom, what, how long still, by whom and why."),
     "favor": Row(
@@ -126,8 +126,8 @@ _METRICS: Mapping[str, Row] = {
 
 _SHARD: Mapping[str, Row] = {
     "show": Row("shard:show", "Draw the shard of a database, with every detail."),
-    "skip": Row("shard:skip", "Set a member aside from its shard, for a while and for a reason."),
-    "unskip": Row("shard:unskip", "Let a member count again that was set aside."),
+    "skip": Row("shard:skip", "Skip a member of its shard, for a while and for a reason."),
+    "unskip": Row("shard:unskip", "Let a skipped member count again."),
     "handover": Row(
         "shard:handover", "Announce a planned switchover, before the primary steps down."
     ),

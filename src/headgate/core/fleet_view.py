@@ -48,7 +48,7 @@ class Progress(Enum):
     """It is not yet due to have told."""
     BEHIND = "behind"
     UNKNOWN = "unknown"
-    """It has told no revision at all."""
+    """It reported no revision at all."""
 
 
 @dataclass(frozen=True, slots=True)

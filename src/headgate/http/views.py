@@ -371,7 +371,7 @@ class Views:
         return demand.state if demand is not None else Activity.NORMAL
 
     def costs(self, database: str) -> list[CostDoc]:
-        """What watching it has cost, by state (R62)."""
+        """What watching it has cost, by state."""
         demands = self.parts.demands
         demand = demands.by_database.get(database) if demands is not None else None
         if demand is None:
@@ -408,7 +408,7 @@ class Views:
         return self._view(self.parts.book.plan(database), entry)
 
     def proposed(self, database: str, proposal: Proposal, *, dry_run: bool) -> MetricView:
-        """A change as it now stands; a dry run shows what a first probe of it answered."""
+        """A change as it is now; a dry run shows what a first probe of it returned."""
         assert proposal.entry is not None
         plan, window = self.parts.book.plan(database), None
         if dry_run and proposal.reading is not None:
@@ -557,7 +557,7 @@ def _outside_default(plan: DatabasePlan, metric: str) -> list[str]:
     if plan.in_default(metric):
         return []
     return [
-        f"{plan.name}/{metric}: checks that name no metric are not judged by it; name it in a "
+        f"{plan.name}/{metric}: it does not apply to checks that name no metric; name it in a "
         f"check, or add it to default_metrics of {plan.name} in the settings file"
     ]
 

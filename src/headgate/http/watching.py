@@ -304,14 +304,14 @@ WATCHING_ROUTES = (
     Route(
         "POST", "/v1/replay", "replay", "What a rule would have changed",
         ReplayDoc, query=NoQuery, body=ReplayBody, errors=(429, 503),
-        refuses="a rule that POST /v1/rules would refuse, a `since` that is not from 1m to 366d",
+        refuses="a rule that POST /v1/rules would reject, a `since` that is not from 1m to 366d",
         sends={"rule": {"target": "etl", "ratio": 0.9}, "since": "1h"},
         about="By client and hour. Changes nothing.",
     ),
     Route(
         "GET", "/v1/starvation", "starvation", "Who is starved, and why", StarvationDoc,
         errors=(404,),
-        about="Since when, by what, because of whom, and what would end it: "
+        about="Since when, by what, because of which clients, and what would end it: "
         "[starvation](../howto/starvation.md).",
     ),
     Route(

@@ -18,10 +18,10 @@ UNSPOKEN = tuple(
     cause.value
     for cause in (Cause.ELSEWHERE, Cause.NO_PRIMARY, Cause.SPLIT_BRAIN, Cause.HANDING_OVER)
 )
-"""Of the shard, not of one metric: nobody may speak for it."""
+"""Of the shard, not of one metric: no agent rolls up it."""
 MEANINGS: Mapping[str, str] = {cause.value: meaning for cause, meaning in CAUSE_MEANINGS.items()}
 LIMIT_AT = 2 / 3
-"""Where in its bar a metric's threshold stands: there is room to show how far beyond it is."""
+"""Where in its bar a metric's threshold is: there is room to show how far beyond it goes."""
 MAX_SENTENCE_CHARS = 160
 _TONES: Mapping[str, Tone] = {
     "healthy": "good",
@@ -65,7 +65,7 @@ def obstacle(doc: MetricDoc) -> str:
     """Without ages, which would change from look to look."""
     words = told(doc.cause, doc.detail)
     if doc.state != "breached" or doc.value is None or doc.threshold is None:
-        return f"{doc.name} has no value ({words or 'no cause told'})"
+        return f"{doc.name} has no value ({words or 'no cause given'})"
     where = f" on {words}" if words and doc.scope == "shard" and not doc.cause else ""
     behind = f" ({words})" if words and not where else ""
     return f"{doc.name} {quantity(doc.value, doc.unit)}, {beyond(doc)}{where}{behind}"
@@ -99,7 +99,7 @@ def nearest(metrics: Sequence[MetricDoc]) -> MetricDoc | None:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Of 100; `limit` is where the threshold stands."""
+    """Of 100; `limit` is where the threshold is."""
 
     filled: float
     limit: float

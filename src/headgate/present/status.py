@@ -1,6 +1,6 @@
 """What the status says, as an operator reads it at 3 a.m.   StatusDoc ──► sentences, rows, tiles
 
-Pure. What is unhealthy comes first; every absence keeps its cause.
+Pure. What is unhealthy comes first; every metric without a value keeps its cause.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def _why(database: DatabaseDoc, failing: Sequence[MetricDoc]) -> str:
 
 
 _FIRST = (Cause.NEVER_READ.value, Cause.WARMING_UP.value)
-_RESTS = "nobody asks, so nothing is measured; the first check wakes it"
-SLOW = "seldom asked: measured less often"
+_RESTS = "no checks, so nothing is measured; the next check wakes it"
+SLOW = "idle: few checks, so measured less often"
 
 
 def _resting_s(failing: Sequence[MetricDoc]) -> float | None:
@@ -86,13 +86,13 @@ def _resting_s(failing: Sequence[MetricDoc]) -> float | None:
 
 def _starting(failing: Sequence[MetricDoc]) -> str:
     names = ", ".join(m.name for m in failing)
-    return f"not yet measured: {names}; checks are refused until the first values are in"
+    return f"not yet measured: {names}; checks are rejected until the first values are in"
 
 
 def _nearest(metrics: Sequence[MetricDoc]) -> str:
     found = nearest(metrics)
     if found is None or found.value is None or found.threshold is None:
-        return "no metric has a value" if metrics else "no metric judges it"
+        return "no metric has a value" if metrics else "no metric applies to it"
     side = f"{quantity(found.value, found.unit)} of {quantity(found.threshold, found.unit)}"
     return f"nearest to its threshold: {found.name}, {side} ({found.share:.0%})"
 
@@ -106,18 +106,18 @@ def _steps(database: DatabaseDoc, failing: Sequence[MetricDoc]) -> Iterable[Step
         member = _blamed(doc, database)
         if member and shard is not None and shard.standing == "leading":
             skip = f"headgate shard skip {name} {member} --for 30m --reason TEXT"
-            yield Step(f"Set {member} aside", skip, f"/databases/{name}/members/{member}")
+            yield Step(f"Skip {member}", skip, f"/databases/{name}/members/{member}")
             break
     if breached:
-        yield Step("Who works there, who waits", "headgate clients", "/clients")
-        yield Step("Hold somebody back", "headgate hold CLIENT --reason TEXT", "/rules")
+        yield Step("See which clients are throttled", "headgate clients", "/clients")
+        yield Step("Put a client on hold", "headgate hold CLIENT --reason TEXT", "/rules")
     for doc in {m.cause: m for m in failing if m.state == "absent"}.values():
         yield from _about(doc, name)
     yield Step("Explain", f"headgate explain --as CLIENT --database {name}", "/explain")
 
 
 def _blamed(doc: MetricDoc, database: DatabaseDoc) -> str:
-    """The replica whose value it is, where one stands behind it."""
+    """The replica whose value it is, where it is one replica's."""
     members = database.shard.members if database.shard is not None else ()
     if doc.scope != "shard":
         return ""
@@ -209,7 +209,7 @@ def _row(database: DatabaseDoc, doc: MetricDoc, view: MetricView | None) -> Metr
         doc,
         *state_of(doc),
         bar=bar_of(doc) if doc.state in CURRENT else None,
-        behind="nobody asks" if hibernates else told(doc.cause, doc.detail),
+        behind="no checks" if hibernates else told(doc.cause, doc.detail),
         meaning=MEANINGS.get(doc.cause or "", ""),
         view=view,
     )
@@ -224,8 +224,8 @@ def agent_notes(status: StatusDoc) -> list[Note]:
     if status.state_lost:
         notes.append(Note("state lost", "bad", status.state_lost))
     if status.settings_fault:
-        says = "The settings file was refused at the last reload, and the earlier settings hold"
-        notes.append(Note("settings refused", "bad", f"{says}: {status.settings_fault}"))
+        says = "The last reload was rejected, and the earlier settings stay in force"
+        notes.append(Note("settings rejected", "bad", f"{says}: {status.settings_fault}"))
     if not status.store.writable:
         notes.append(store_note(status.store))
     if status.fleet is not None and (status.fleet.kept or status.fleet.stale_for_s is not None):

@@ -56,13 +56,12 @@ def bare_reason(answer: AnswerDoc) -> str:
 
 
 def some(count: float) -> str:
-    """A few of many are told to the tenth: half a check is an average, not none."""
+    """A few of many are shown to the tenth: half a check is an average, not none."""
     return f"{count:.1f}" if count < 10 and round(count, 1) % 1 else f"{count:,.0f}"
 
 
 def rest_of(doc: msgspec.Struct, told: Collection[str]) -> list[tuple[str, str]]:
-    """Fields that no presenter tells by itself, such as a new one; those that are empty are not
-    there."""
+    """Fields that no presenter shows, such as a new one; empty ones are left out."""
     values = ((name, getattr(doc, name)) for name in doc.__struct_fields__ if name not in told)
     return [
         (name.replace("_", " "), value if isinstance(value, str) else encode(value).decode())

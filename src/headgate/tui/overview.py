@@ -114,7 +114,7 @@ def _database(database: DatabaseDoc, scene: Scene, ask: Ask) -> list[RenderableT
 
 
 def _without_shard(database: DatabaseDoc) -> DatabaseDoc:
-    """Its tree is drawn below, with curves; why nobody may speak for it, the tree says."""
+    """Its tree is drawn below, with curves; why no agent rolls up it, the tree says."""
     if database.shard is None:
         return database
     quiet = [replace(m, detail="") if m.cause in UNSPOKEN else m for m in database.metrics]

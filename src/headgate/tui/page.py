@@ -241,7 +241,7 @@ KEYS: tuple[tuple[str, str], ...] = (
     ("Enter", "in 3, the chosen client's own last hour; in 7, explain"),
     ("click", "choose a row, and open it by a second click; a view, below"),
     ("Esc", "back; clear the filter; end a pause"),
-    ("/", "filter: names, databases, rules, what throttles, `held`"),
+    ("/", "filter: names, databases, rules, what throttles, `throttled`"),
     ("o t", "in 3, another order; tree or list"),
     ("x", "explain: in 3, why the chosen client is answered as it is"),
     ("space", "hold the picture still, and go on"),

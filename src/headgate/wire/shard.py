@@ -111,7 +111,7 @@ class ShardDoc(msgspec.Struct, frozen=True):
     """Where to ask at shard scope; null where that is here, or not known."""
     term: int | None
     cause: str | None
-    """Why nobody may speak for it, where nobody may."""
+    """Why no agent may roll it up; null: one does."""
     detail: str
     warming_up: str | None
     """Leading, but not yet able to speak for all: what is still awaited."""

@@ -85,7 +85,7 @@ def _aside(doc: ShardDoc, member: MemberDoc) -> Iterator[str]:
             continue
         metrics_by_why.setdefault(why, []).append(metric)
     for why, metrics in metrics_by_why.items():
-        yield f"{member.member} is set aside from {', '.join(sorted(metrics))}: {why}"
+        yield f"{member.member} is skipped for {', '.join(sorted(metrics))}: {why}"
 
 
 def _newcomer(doc: ShardDoc, member: MemberDoc) -> Iterator[str]:

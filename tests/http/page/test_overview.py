@@ -121,10 +121,10 @@ def test_a_shard_that_nobody_speaks_for_is_told_once() -> None:
 @pytest.mark.parametrize(
     ("metrics", "more", "word", "piece"),
     [
-        ((), {}, "admits", "no metric judges it"),
+        ((), {}, "admits", "no metric applies to it"),
         ((reading(value=4.0), reading("x", 1.0)), {}, "admits", "lag, 4 s of 5 s (80%)"),
         ((lost(Cause.NEVER_READ),), {}, "starting", "not yet measured: lag"),
-        ((lost(Cause.HIBERNATING),), {"activity": "hibernating"}, "hibernates", "nobody asks"),
+        ((lost(Cause.HIBERNATING),), {"activity": "hibernating"}, "hibernates", "no checks"),
         ((late(),), {"healthy_s_ago": None}, "refuses", "nothing since the agent started"),
     ],
 )
@@ -247,7 +247,7 @@ def test_a_hopeless_replica_is_marked_and_counted() -> None:
     rows = tree(doc)
     [row] = [row for row in rows if row.member.member == "db-b"]
     assert (row.word, row.tone) == ("hopeless", "bad")
-    assert "skipped from lag: hopeless, skipped 5 min ago" in [note.text for note in row.notes]
+    assert "skipped for lag: hopeless, skipped 5 min ago" in [note.text for note in row.notes]
     assert "1 hopeless: db-b" in in_short(doc, rows)
 
 
@@ -467,7 +467,7 @@ def test_looking_does_not_wake_and_anybody_may_wake(served: Served) -> None:
 
     served.call(rest)
     for name in ("threads_running", "pool_usage"):
-        served.lose(name, Cause.HIBERNATING, "nobody asks")
+        served.lose(name, Cause.HIBERNATING, "no checks")
     stranger = Visitor(served)
     assert "main hibernates" in text_of(stranger.get("/"))
     assert activity(served) == "hibernating"
@@ -549,7 +549,7 @@ def test_a_threshold_is_tried_set_and_put_back_by_name(served: Served, operator:
     tried = text_of(operator.post(f"{THRESHOLD}/preview", fields, script=True))
     assert "100 → 2" in tried and "refuses" in tried
     assert (
-        "Of the last hour's 1 minutes, 0 had refusals by it; with 2 it would have been 1" in tried
+        "Of the last hour's 1 minutes, 0 had rejections by it; with 2 it would have been 1" in tried
     )
     assert threshold(served) == 100, "nothing has changed by looking"
     done = operator.post(THRESHOLD, fields, script=True)
@@ -624,10 +624,10 @@ def test_a_member_is_set_aside_and_counted_again(served: Served, operator: Visit
     assert "db-c will not count for 30m : rebuild" in text_of(shown)
     assert WORLD.skips == {}
     done = operator.post(f"{path}/aside", fields, script=True)
-    assert "db-c is set aside from commerce/-80" in text_of(done)
+    assert "db-c is skipped in commerce/-80" in text_of(done)
     assert "headgate shard unskip main db-c" in text_of(done)
     assert WORLD.skips["db-c"].who.startswith("ops")
-    assert "set aside by ops" in seen(served)
+    assert "skipped by ops" in seen(served)
     assert "Count it again" in text_of(operator.get(path, script=True))
     back = operator.post(f"{path}/count")
     assert (back.status, back.headers["location"]) == (303, "/"), "without a script"

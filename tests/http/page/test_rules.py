@@ -85,7 +85,7 @@ def set_by(visitor: Visitor, fields: dict[str, str]) -> Reply:
 
 def test_without_rules_it_says_what_rules_are_and_offers_three(ann: Visitor) -> None:
     shown = text_of(ann.get("/rules"))
-    assert "No rule is in force: everybody is judged by the metrics alone." in shown
+    assert "No rule is in force: only the metrics apply." in shown
     for words in ("Hold a client", "Turn a client down", "Favour one over all others"):
         assert words in shown
 
@@ -318,7 +318,7 @@ def test_a_preview_replays_the_last_hour(served: Served, ann: Visitor) -> None:
     assert "copy:hourly 5 5 2.5 on average: dice decide" in shown
     assert "more work admitted raises the metrics" in shown
     nobody = text_of(previewed(ann, {**HOLD, "target": "nobody-asked"}))
-    assert "Nobody whom it is for has asked since" in nobody
+    assert "No client that it matches has checked since" in nobody
     put(served, target="copy:nightly", kind="hold", reason="x", id="first")
     shadowed = text_of(previewed(ann, {"kind": "ratio", "target": "copy", "ratio": "0.9"}))
     assert "between these" in shadowed or "rule first comes first" in shadowed
@@ -474,7 +474,7 @@ def test_a_rule_of_the_fleet_shows_its_reach_and_rests_here(tmp_path: Path) -> N
         _follow(served, store)
         page = text_of(ann.get("/rules"))
         assert "for fleet, n 1" in page and "Rest here" in page
-        assert "rests at this agent" in text_of(acted(ann, "stop", "rest", {"reason": "etcd"}))
+        assert "is suspended here" in text_of(acted(ann, "stop", "rest", {"reason": "etcd"}))
         page = text_of(ann.get("/rules"))
         assert "Suspended: rests here by ops: etcd" in page and "Wake" in page
         dialog = ann.get("/rules/stop/wake")

@@ -1,8 +1,7 @@
 """The overview: what an operator sees first, and what can be changed from it.
 
 GET / ──► PageApi ──► present/status ──► HTML. One part is refreshed every two seconds. What is not
-in the status (rules, budgets, starved clients) is counted less often, and once for all viewers: there
-may be thousands of them.
+in the status (rules, budgets, starved clients) is counted less often, and once for all viewers.
 
 Changes: a threshold, a skipped replica, a database that is woken. GET: the form. POST …/preview:
 what it would do. POST: done, and how to undo it.
@@ -150,7 +149,7 @@ async def _more_tiles(visit: Visit) -> list[Tile]:
             _starved,
         ),
         await _tile(
-            "work unasked", "/clients#rogue", lambda: api.get("/v1/rogues", RoguesDoc), _rogues
+            "rogue clients", "/clients#rogue", lambda: api.get("/v1/rogues", RoguesDoc), _rogues
         ),
         await _tile(
             "budgets enforcing", "/budgets", lambda: api.get("/v1/budgets", PoliciesDoc), _budgets
@@ -199,7 +198,7 @@ def _budgets(doc: PoliciesDoc) -> tuple[int, Tone, str]:
 
 
 CHANGED = "changed"
-"""The event that has the live parts ask again at once."""
+"""The event that refreshes the live parts at once."""
 SKIPS = ("10m", "30m", "2h", "6h", "1d")
 
 
@@ -252,7 +251,7 @@ class MetricChanges:
     async def _form(
         self, visit: Visit, preview: MetricView | None = None, refused: Refused | None = None
     ) -> Response:
-        """As it stands now: after a refusal it is that which a second try is built on."""
+        """As it is now: after a rejection a second try begins from this."""
         view = await visit.api.get(_metric_path(visit), MetricView)
         limit = preview.now.threshold if preview is not None else None
         hour = None if limit is None else await _hour(visit, view, limit)
@@ -374,7 +373,7 @@ def _revision(visit: Visit) -> int:
 def _skip_asked(visit: Visit) -> dict[str, str]:
     reason = visit.form.get("reason", "").strip()
     if not reason:
-        raise InvalidRequest("say why it is set aside: who comes next will ask", field="reason")
+        raise InvalidRequest("give a reason: the next operator needs it", field="reason")
     return {"for": visit.form.get("for", "").strip(), "reason": reason}
 
 

@@ -100,7 +100,7 @@ def static_file(name: str) -> tuple[bytes, str]:
 
 @cache
 def _static_names() -> frozenset[str]:
-    """A closed list: no path that is asked for ever meets the file system."""
+    """A closed list: no path of a request reaches the file system."""
     folder = _folder("static")
     own = {entry.name for entry in folder.iterdir() if entry.is_file()}
     vendored = (folder / "vendor").iterdir()

@@ -44,7 +44,7 @@ MAX_SUGGESTED = 300
 REPLAYED = "1h"
 _NOT_ALLOWED = (401, 403)
 _CHANGED_SINCE = "the form was changed after its preview: this is the new one, and nothing was set"
-_NO_DATABASE = "this agent has no database, so nobody asks it, and there is nothing to replay"
+_NO_DATABASE = "this agent has no database, so there is nothing to replay"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class RulesPage:
         return part(visit, "rules_ended.html", ended=await _ended(visit))
 
     async def reach(self, visit: Visit) -> Response:
-        """Whom a reach meets, while it is typed."""
+        """Which agents a reach has, while it is typed."""
         given = visit.query.get("reach", "").strip()
         try:
             told = await _reached(visit, given) if given else None
@@ -382,13 +382,13 @@ class Replayed:
 _HOW = {
     "exact": "exact",
     "expected": "on average: dice decide",
-    "bounded": "between these: history is kept by the minute, and says no more",
+    "bounded": "between these: history keeps minutes, not single checks",
     "unknown": "cannot tell",
 }
 
 
 def replayed(doc: ReplayDoc, spared: str = "") -> Replayed:
-    """`spared`: whom another rule, set with this one, leaves alone (a favour is two rules)."""
+    """`spared`: the client that another rule, set with this one, leaves alone (favor sets two)."""
     hit = [row for row in doc.rows if not _is_spared(row, spared)]
     left_out = [row for row in doc.rows if _is_spared(row, spared)]
     low = doc.total.admitted_low + sum(r.admitted_before - r.admitted_low for r in left_out)

@@ -61,7 +61,7 @@ ACTS = {
         Act("extend", "Extend", "PATCH", "", "now ends at {ends}", "extend", "Undo"),
         Act("change", "Change", "PATCH", "", "is changed: {says}", "change", "Undo"),
         Act("lift", "Lift", "DELETE", "", "is lifted", "set", "Set it again"),
-        Act("rest", "Rest here", "PUT", "/rest", "rests at this agent", "wake", "Wake it"),
+        Act("rest", "Suspend here", "PUT", "/rest", "is suspended here", "wake", "Resume it"),
         Act("wake", "Wake", "DELETE", "/rest", "counts again here", "rest", "Have it rest"),
     )
 }
@@ -69,7 +69,7 @@ _SET = Act("set", "Set", "POST", "", "is set: it {says}, until {ends}", "lift", 
 
 
 class Changed(NamedTuple):
-    """Somebody was faster."""
+    """Another operator was faster."""
 
     by: str
     what: str
@@ -199,7 +199,7 @@ def _seal(act: Act, body: Mapping[str, Any] | None) -> str:
 
 
 async def _refused(visit: Visit, act: Act, doc: RuleDoc, refused: Refused) -> Response:
-    """At its field; where somebody was faster, with who it was and how the rule stands now."""
+    """At its field; where another operator was faster, with who, and the rule as it is now."""
     if refused.status in _NOT_ALLOWED:
         raise refused
     if refused.status == 412:
@@ -242,7 +242,7 @@ def _changed_by(entry: AuditDoc) -> Changed:
 
 
 def _filled(act: Act, doc: RuleDoc, query: Fields) -> dict[str, str]:
-    """As it stands, or as a link wants it: an undo is a form that is filled in."""
+    """As it is, or as a link wants it: an undo is a form that is filled in."""
     if act.name == "extend":
         until = query.get("expires_at", "")
         filled = {"by": "" if until else "1h", "expires_at": until.removesuffix("Z")[:19]}
@@ -257,7 +257,7 @@ def _filled(act: Act, doc: RuleDoc, query: Fields) -> dict[str, str]:
 
 
 def _picked(form: Fields) -> Fields:
-    """With what a button stands for in the field beside it."""
+    """With a button's value in the field beside it."""
     quick = form.get("quick")
     return {**form, "by": quick, "expires_at": ""} if quick else form
 
@@ -295,7 +295,7 @@ def _at_field(field: str, message: str) -> Refused:
 
 
 def _differences(doc: RuleDoc, fields: Fields) -> dict[str, Any]:
-    """Only what is not as it was: whoever changes a ratio has not said anything of its reason."""
+    """Only what is not as it was: a changed ratio says nothing of its reason."""
     said: dict[str, Any] = {}
     before: dict[str, Any] = {"reason": doc.reason}
     if "reason" in fields:
@@ -330,7 +330,7 @@ def _done(visit: Visit, act: Act, before: RuleDoc, docs: Sequence[RuleDoc]) -> R
 
 
 def done_path(act: str, docs: Sequence[RuleDoc], undo: str = "") -> str:
-    """Where it is told what happened."""
+    """The page that says what happened."""
     copies = docs[0].copies
     said = {"done": act, "rule": docs[0].id}
     said |= {"undo": undo} if undo else {}

@@ -30,7 +30,7 @@ class RuleKind(NamedTuple):
     name: str
     title: str
     does: str
-    """For whoever has not set one before."""
+    """For an operator who has not set one before."""
     fields: frozenset[str]
     """What it has besides what every rule has."""
     needs_reason: bool = False
@@ -42,14 +42,14 @@ KINDS = {
         RuleKind(
             "hold",
             "Hold",
-            "Refuses every check of a client until it ends.",
+            "Rejects every check of a client until it ends.",
             frozenset({"lock_out"}),
             needs_reason=True,
         ),
         RuleKind(
             "ratio",
-            "Turn down",
-            "Refuses a share of a client's checks by dice; the rest must pass the metrics as ever.",
+            "Throttle by ratio",
+            "Rejects a random share of a client's checks; the others must pass the metrics.",
             frozenset({"ratio", "order"}),
         ),
         RuleKind(
@@ -62,21 +62,21 @@ KINDS = {
         RuleKind(
             "exempt",
             "Exempt",
-            "Lets a client work though metrics refuse. Others pay for it, so it rests above its "
-            "ceiling, and once it starves somebody.",
+            "Admits a client although metrics reject. Others pay for it, so it does not apply "
+            "above its ceiling, and is suspended once it starves another client.",
             frozenset({"justification", "ceiling", "metrics"}),
             needs_reason=True,
         ),
         RuleKind(
             "metrics",
             "Choose metrics",
-            "Judges a client by these metrics alone; what is left out it is exempt from.",
+            "Applies these metrics alone to a client; it is exempt from all others.",
             frozenset({"metrics"}),
         ),
         RuleKind(
             "thresholds",
             "Tighten",
-            "Judges a client by stricter thresholds than everybody else.",
+            "Applies stricter thresholds to a client than to all others.",
             frozenset({"thresholds"}),
         ),
     )
@@ -95,7 +95,7 @@ _OF_SOME = frozenset(field for kind in KINDS.values() for field in kind.fields)
 
 
 def body_of(fields: Fields) -> dict[str, Any]:
-    """What the API is sent: only what was said, and of its kind. Judging it is the API's."""
+    """What the API is sent: only what was filled in, and of its kind. The API validates it."""
     kind = kind_of(fields)
     said = {name: value.strip() for name, value in fields.items() if value.strip()}
     body: dict[str, Any] = {} if kind.name == FAVOR else {"kind": kind.name}

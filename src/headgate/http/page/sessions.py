@@ -40,7 +40,7 @@ class Session:
     csrf: str
     ends_at_mono_s: float
     credential: Credential | None
-    """None: by a link that somebody at the Unix socket asked for."""
+    """None: by a link that was made at the Unix socket."""
 
     def __repr__(self) -> str:
         return f"Session({self.name})"  # Never with its key.
@@ -85,7 +85,7 @@ class Sessions:
     # --- links, each good for one sign-in ---------------------------------------------------
 
     def make_link(self, name: str, credential: Credential | None) -> str:
-        """`credential`: whose token asked for it; None: somebody at the Unix socket."""
+        """`credential`: the token it was made with; None: at the Unix socket."""
         code = secrets.token_urlsafe(24)
         self._links[code] = _Link(name, credential, self._clock.now().mono_s + LINK_S)
         while len(self._links) > MAX_LINKS:
@@ -93,7 +93,7 @@ class Sessions:
         return code
 
     def redeem(self, code: str) -> Session | None:
-        """A session for whoever asked for the link; once."""
+        """A session for the one that the link was made for; once."""
         known = next((c for c in self._links if hmac.compare_digest(c.encode(), code.encode())), "")
         link = self._links.pop(known, None)
         if link is None or self._clock.now().mono_s >= link.until_mono_s:
