@@ -48,7 +48,7 @@ def test_every_verdict_has_its_exit_code(
     scripted.replies["GET", "/v1/check"] = said(verdict)
     ran = run(*CHECK)
     assert ran.code == EXIT_CODES[verdict]
-    assert ran.out.startswith("ADMITTED" if verdict is Verdict.OK else "REFUSED")
+    assert ran.out.startswith("ADMITTED" if verdict is Verdict.OK else "REJECTED")
     assert ran.err == ""
 
 
@@ -58,7 +58,7 @@ def test_verdicts_reach_the_shell(scripted: ScriptedAgent, verdict: Verdict) -> 
     scripted.replies["GET", "/v1/check"] = said(verdict)
     ran = headgate(*CHECK, HEADGATE_URL=scripted.url)
     assert ran.returncode == EXIT_CODES[verdict]
-    assert ran.stdout.startswith("ADMITTED" if verdict is Verdict.OK else "REFUSED")
+    assert ran.stdout.startswith("ADMITTED" if verdict is Verdict.OK else "REJECTED")
     assert ran.stderr == ""
 
 
@@ -252,7 +252,7 @@ def test_check_that_is_sent_nowhere_is_refused(
     scripted.replies["GET", "/v1/check"] = misdirected(where)
     ran = run(*CHECK)
     assert (ran.code, ran.err) == (15, "")
-    assert ran.out.startswith("REFUSED")
+    assert ran.out.startswith("REJECTED")
 
 
 def test_check_does_not_run_in_circles(scripted: ScriptedAgent, run: Run) -> None:

@@ -62,7 +62,7 @@ def test_status_and_top_say_what_is_released_and_who_waits() -> None:
         assert "paced  12.3/s of cost are admitted, limited by lag, to keep lag near 2.5 s" in text
         assert "last paced: etl:nightly, purge and 7 more" in text
         assert "200ms  paced" in text
-        assert "REFUSED" not in text
+        assert "REJECTED" not in text
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_status_tells_the_whole_story() -> None:
     text = shown(status_page(BUSY, Canvas(120)), 120)
     for told in (
         "agent db1 0.1.0 · up 3.2 h",
-        "REFUSES for 12.4 s  THRESHOLD_EXCEEDED",
+        "REJECTS for 12.4 s  THRESHOLD_EXCEEDED",
         "144%",
         "BREACHED",
         "timed out for 2.2 s: no answer",
@@ -139,7 +139,7 @@ def test_states_are_words_and_without_colour_nothing_is_lost() -> None:
     plain = shown(page, 120)
     colourless = shown(page, 120, force_terminal=True, no_color=True)
     assert "\x1b[3" not in colourless
-    for word in ("BREACHED", "ABSENT", "held", "healthy", "REFUSES", "ADMITS"):
+    for word in ("BREACHED", "ABSENT", "held", "healthy", "REJECTS", "ADMITS"):
         assert word in plain
 
 
@@ -155,7 +155,7 @@ def test_names_are_neither_markup_nor_escape_sequences() -> None:
 
 def test_a_refusal_says_why_and_when_to_ask_again() -> None:
     text = squeezed(shown(answer_page(read(AnswerDoc, builders.refusal()), Canvas())))
-    assert text.startswith("REFUSED etl:nightly on main: lag is 7.2 s, above its threshold of 5 s")
+    assert text.startswith("REJECTED etl:nightly on main: lag is 7.2 s, above its threshold of 5 s")
     assert "retry in 1.4 s" in text
     assert "BREACHED" in text and "ABSENT" in text
 
@@ -309,7 +309,7 @@ def test_a_refusal_of_a_page_is_told_as_a_sentence() -> None:
     answer = builders.refusal(reason=LONG * 5, metrics=[builders.breached(), dead])
     line = squeezed(shown(answer_page(read(AnswerDoc, answer), Canvas(160)), 160))
     told = "lag is 7.2 s, above 5 s; lock_waits has no value (failed for 2.2 s); retry"
-    assert f"REFUSED etl:nightly on main: {told}" in line
+    assert f"REJECTED etl:nightly on main: {told}" in line
 
 
 # --- one frame of top ------------------------------------------------------------------------

@@ -80,7 +80,7 @@ def test_ascii_terminals_get_ascii_alone() -> None:
 
 def test_a_small_screen_keeps_what_matters() -> None:
     text = shown(State(), BUSY, (40, 12))
-    assert "REFUSES" in text and "BREACHED" in text and "q quit" in text
+    assert "REJECTS" in text and "BREACHED" in text and "q quit" in text
     text = shown(State("clients"), BUSY, (40, 12))
     assert "etl:nightly" in text and "THROTTLED 13 min" in text and "admitted/s" not in text
 
@@ -88,7 +88,7 @@ def test_a_small_screen_keeps_what_matters() -> None:
 def test_advice_comes_first() -> None:
     """3 a.m.: what to do, what is unhealthy, who is throttled, by what and for how long."""
     text = shown(State(), BUSY)
-    places = [text.index(told) for told in ("advice", "REFUSES", "etl:nightly")]
+    places = [text.index(told) for told in ("advice", "REJECTS", "etl:nightly")]
     assert places == sorted(places)
     assert "2 in force: etl (refuses every check of etl)" in text
     assert "THROTTLED 13 min by lag" in text

@@ -317,7 +317,7 @@ def _database_head(database: DatabaseDoc, canvas: Canvas) -> Text:
     since = f" for {duration(state.for_s)}" if state.for_s else ""
     head.append(f"{state.word.upper()}{since}", style=STYLES[state.tone] or "bold blue")
     # By which metrics, the table says.
-    says = database.verdict if state.word == "refuses" else state.says
+    says = database.verdict if state.word == "rejects" else state.says
     return head.append(f"  {plain(says)}", style="red" if state.tone == "bad" else "dim")
 
 
@@ -437,7 +437,7 @@ def answer_page(answer: AnswerDoc, canvas: Canvas, charged: str = "") -> Rendera
         line = Text().append("ADMITTED", style="bold green")
         line.append(f"  {who} may work on {where}")
         return line.append(f"; {charged}") if charged else line
-    line = Text().append("REFUSED", style="bold red")
+    line = Text().append("REJECTED", style="bold red")
     line.append(f"  {who} on {where}: {plain(refusal_text(answer))}")
     if answer.retry_after_ms is not None:
         line.append(f"; retry in {duration(answer.retry_after_ms / 1000)}")

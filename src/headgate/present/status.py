@@ -62,7 +62,7 @@ def database_state(doc: DatabaseDoc, uptime_s: float) -> DatabaseState:
     if healthy_s_ago is None:
         why = f"{why}; it has admitted nothing since the agent started"
     for_s = uptime_s if healthy_s_ago is None else healthy_s_ago
-    return DatabaseState(name, "refuses", "bad", for_s, why, tuple(_steps(doc, failing)))
+    return DatabaseState(name, "rejects", "bad", for_s, why, tuple(_steps(doc, failing)))
 
 
 def _why(database: DatabaseDoc, failing: Sequence[MetricDoc]) -> str:

@@ -97,7 +97,7 @@ def said(*metrics: MetricDoc, **more: Any) -> tuple[str, str]:
 
 def test_who_refuses_says_since_when_by_what_and_on_which_server() -> None:
     found = database_state(database(late(), reading("threads_running")), 500.0)
-    assert (found.word, found.tone, found.for_s) == ("refuses", "bad", 240.0)
+    assert (found.word, found.tone, found.for_s) == ("rejects", "bad", 240.0)
     assert found.says == "shard/lag 12.4 s, above 5 s on db-c"
 
 
@@ -125,7 +125,7 @@ def test_a_shard_that_nobody_speaks_for_is_told_once() -> None:
         ((reading(value=4.0), reading("x", 1.0)), {}, "admits", "lag, 4 s of 5 s (80%)"),
         ((lost(Cause.NEVER_READ),), {}, "starting", "not yet measured: lag"),
         ((lost(Cause.HIBERNATING),), {"activity": "hibernating"}, "hibernates", "no checks"),
-        ((late(),), {"healthy_s_ago": None}, "refuses", "nothing since the agent started"),
+        ((late(),), {"healthy_s_ago": None}, "rejects", "nothing since the agent started"),
     ],
 )
 def test_each_state_has_its_word(
@@ -422,10 +422,10 @@ def test_a_metric_that_was_set_for_all_and_is_not_valid_here_is_told(served: Ser
 def test_what_is_unhealthy_comes_first(served: Served) -> None:
     in_a_shard(served)
     text = text_of(Visitor(served).get("/"))
-    assert "✗ main refuses since" in text
+    assert "✗ main rejects since" in text
     assert "shard/lag 12.4 s, above 5 s on db-c" in text
     assert (
-        text.index("main refuses") < text.index("replica admits") < text.index("metrics unhealthy")
+        text.index("main rejects") < text.index("replica admits") < text.index("metrics unhealthy")
     )
     assert "1 unreachable" not in text
     assert "2 replicas; 1 breached: db-c" in text
@@ -547,7 +547,7 @@ def test_a_threshold_is_tried_set_and_put_back_by_name(served: Served, operator:
     kept = MetricMinute(minute, "main", "threads_running", 60, 0, 0, 180.0, 3.0, 3.0, 100.0)
     served.run_there(lambda: served.store.add_metric_minutes([kept]))
     tried = text_of(operator.post(f"{THRESHOLD}/preview", fields, script=True))
-    assert "100 → 2" in tried and "refuses" in tried
+    assert "100 → 2" in tried and "rejects" in tried
     assert (
         "Of the last hour's 1 minutes, 0 had rejections by it; with 2 it would have been 1" in tried
     )
