@@ -84,12 +84,17 @@ def row(fitted: Sequence[Fitted], cells: Sequence[str | Text]) -> Text:
 def _joined(fitted: Sequence[Fitted], cells: Sequence[Text]) -> Text:
     line = Text(no_wrap=True, overflow="crop", end="")
     for index, (one, cell) in enumerate(zip(fitted, cells, strict=True)):
-        shown = cell.copy()
-        shown.truncate(one.width, overflow="ellipsis")
-        pad = " " * max(0, one.width - shown.cell_len)
-        is_last = index == len(fitted) - 1
-        line.append(pad if one.column.right else "").append_text(shown)
-        line.append("" if is_last else ("" if one.column.right else pad) + " " * GAP)
+        shown, used = cell, cell.cell_len
+        if used > one.width:
+            shown = cell.copy()
+            shown.truncate(one.width, overflow="ellipsis")
+            used = shown.cell_len
+        pad = " " * max(0, one.width - used)
+        if one.column.right and pad:
+            line.append(pad)
+        line.append_text(shown)
+        if index < len(fitted) - 1:
+            line.append(" " * GAP if one.column.right else pad + " " * GAP)
     return line
 
 

@@ -90,15 +90,20 @@ class Lines(Struct, frozen=True):
             yield Segment.line()
 
 
+@lru_cache(maxsize=16)
+def _console(width: int) -> Console:
+    return Console(
+        width=width, height=10_000, force_terminal=True, color_system="truecolor",
+        markup=False, emoji=False, highlight=False, legacy_windows=False,
+    )  # fmt: skip
+
+
 class Ruler:
     """Draws renderables to lines of one width. No line is ever wider."""
 
     def __init__(self, width: int) -> None:
         self.width = max(1, width)
-        self._console = Console(
-            width=self.width, height=10_000, force_terminal=True, color_system="truecolor",
-            markup=False, emoji=False, highlight=False, legacy_windows=False,
-        )  # fmt: skip
+        self._console = _console(self.width)
 
     def lines(self, *parts: RenderableType) -> list[Line]:
         options = self._console.options

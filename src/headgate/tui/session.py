@@ -50,9 +50,9 @@ REDRAW_S = 1.2
 """Redraw at least this often: ages grow without any news."""
 LEAST_FRAME_S = 0.25
 """News that come together are drawn together; a key is answered at once."""
-NEWER_FRAME_S = 1.0
+NEWER_FRAME_S = REDRAW_S
 """A newer list or strip in place of one that is shown waits for the next status, to be drawn with
-it; the first one does not."""
+it; the first one does not. Shorter than a status takes, each would be drawn alone."""
 MAX_YOUNG = 20_000
 """Objects made between two looks of the garbage collector: a status of 500 clients has as many."""
 MAX_ERRANDS = 3
