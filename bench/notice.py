@@ -32,8 +32,8 @@ from headgate.demo import servers
 from headgate.demo.postgres import PostgresServer
 from headgate.probes.factory import DatabaseProbes
 
-LAG = "lag: threshold=0.5"
-BEATS = 'lag: threshold=1, interval_s=0.1, options={method="auto"}; commit_delay: threshold=1'
+LAG = "lag: threshold='0.5s'"
+BEATS = 'lag: threshold="1s", interval_s=0.1, options={method="auto"}; commit_delay: threshold="1s"'
 ASLEEP = "slow_after_s = 0.5\nhibernate_after_s = 1\nheartbeat_interval_s = 0.2"
 LEASED = "heartbeat_interval_s = 0.1\nheartbeat_lease_s = 1"
 CUT = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'headgate'"

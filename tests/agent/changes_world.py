@@ -22,7 +22,7 @@ from tests.agent.budget_world import ETL, WEB, FakeServer, document
 from tests.agent.fakes import FakeProbes, settle
 from tests.agent.shard_world import SHARD, ShardWorld, url
 
-METRICS: dict[str, Any] = {"lag": {"threshold": 5}, "threads_running": {}}
+METRICS: dict[str, Any] = {"lag": {"threshold": "5s"}, "threads_running": {}}
 """What the settings file has."""
 PEER = {"shard": SHARD, "member": "db-x", "url": url("db-x"), "database": "main"}
 

@@ -54,7 +54,7 @@ removed = true
 [[metrics]]
 database = "main"
 metric = "lag"
-threshold = 9
+threshold = "9s"
 expires_at = "never"
 
 [[metrics]]
@@ -123,11 +123,11 @@ async def test_differences_are_told_kind_by_kind(world: ChangesWorld) -> None:
         f"skip {SHARD} db-x: added",
     ]
     await world.apply(read_document(FILE))
-    other = FILE.replace("threshold = 9", "threshold = 8").replace("rate = 30", "rate = 40")
+    other = FILE.replace('"9s"', '"8s"').replace("rate = 30", "rate = 40")
     again = await world.apply(read_document(other.replace('for = "2h"\n', "")), dry_run=True)
     assert [one.line for one in again.differences[:2]] == [
         "budget main/etl: rate 30 → 40",
-        "metric main/lag: threshold 9 → 8",
+        "metric main/lag: threshold 9s → 8s",
     ]
     back = await world.apply({}, prune=True, dry_run=True)
     assert "metric main/lag: reverted to the settings file" in [
@@ -162,18 +162,18 @@ async def test_a_change_is_audited_as_if_it_were_made_one_by_one(world: ChangesW
         "skip.set",
     }
     lag = audit["metric.set", "main/lag"]
-    assert (lag.who, lag.before, lag.after) == ("ada", None, {"threshold": 9})
+    assert (lag.who, lag.before, lag.after) == ("ada", None, {"threshold": "9s"})
 
 
 async def test_an_end_that_is_not_said_stays_and_a_looser_metric_ends(world: ChangesWorld) -> None:
-    entry = {"database": "main", "metric": "lag", "threshold": 9}
+    entry = {"database": "main", "metric": "lag", "threshold": "9s"}
     change = await world.apply({"metrics": [entry]})
     assert [advice.code for advice in change.advice] == ["ends"]
     end = world.standing("metric")["main/lag"]["expires_at"]
     await world.clock.advance(60)
-    await world.apply({"metrics": [{**entry, "threshold": 8}]})
+    await world.apply({"metrics": [{**entry, "threshold": "8s"}]})
     assert world.standing("metric")["main/lag"]["expires_at"] == end
-    await world.apply({"metrics": [{**entry, "threshold": 8, "expires_at": "never"}]})
+    await world.apply({"metrics": [{**entry, "threshold": "8s", "expires_at": "never"}]})
     assert "expires_at" not in world.standing("metric")["main/lag"]
 
 
@@ -237,7 +237,7 @@ async def test_no_fault_hides_another(world: ChangesWorld) -> None:
         ("metrics", {"database": "main", "metric": "lag", "for": "x"}, "for", "must read like"),
         (
             "metrics",
-            {"database": "main", "metric": "lag", "removed": True, "threshold": 1},
+            {"database": "main", "metric": "lag", "removed": True, "threshold": "1s"},
             "removed",
             "leaves no settings",
         ),
@@ -428,7 +428,7 @@ WIDE = """
 database = "*"
 metric = "lag"
 reach = "shard:commerce/*"
-threshold = 3
+threshold = "3s"
 unset = ["hold_s", "options.table"]
 
 [[metrics]]
@@ -454,7 +454,7 @@ async def test_metrics_of_a_fleet_are_patches_of_what_each_agent_has(world: Chan
     change = await book.apply(read_document(WIDE), who="ada")
     assert {item.id: item.value for item in change.items} == {
         "*/lag@shard:commerce/*": {
-            "settings": {"threshold": 3, "hold_s": None, "options": {"table": None}}
+            "settings": {"threshold": "3s", "hold_s": None, "options": {"table": None}}
         },
         "main/queue@fleet": {
             "settings": {"sql": "select 1", "threshold": 5},
@@ -466,10 +466,10 @@ async def test_metrics_of_a_fleet_are_patches_of_what_each_agent_has(world: Chan
     document = (await book.export()).document
     same = await book.apply(document, who="ada", prune=True)
     assert same.changes == ()
-    stricter = {**document, "metrics": [{**document["metrics"][0], "threshold": 2}]}
+    stricter = {**document, "metrics": [{**document["metrics"][0], "threshold": "2s"}]}
     again = await book.apply(stricter, who="ada")
     assert [one.line for one in again.differences] == [
-        "metric */lag@shard:commerce/*: threshold 3 → 2"
+        "metric */lag@shard:commerce/*: threshold 3s → 2s"
     ]
     await book.rollback(1, who="ada")
     assert (await book.export()).document == document
@@ -491,7 +491,7 @@ async def test_metrics_of_a_fleet_are_patches_of_what_each_agent_has(world: Chan
 async def test_what_cannot_be_set_for_a_fleet_is_told(
     world: ChangesWorld, change: dict[str, Any], place: str
 ) -> None:
-    entry = {"database": "main", "metric": "lag", "reach": "fleet", "threshold": 3, **change}
+    entry = {"database": "main", "metric": "lag", "reach": "fleet", "threshold": "3s", **change}
     with pytest.raises(InvalidSettings) as refused:
         await fleet_book(world).apply({"metrics": [entry]}, who="ada")
     assert [fault.place for fault in refused.value.faults] == [f"metrics[0].{place}"]

@@ -31,7 +31,7 @@ class Metric:
         self.start, self._reach = self.world.start, reach
 
     async def set(self) -> None:
-        raw = {"threshold": 2, "for": f"{FOR_S:.0f}s"}
+        raw = {"threshold": "2s", "for": f"{FOR_S:.0f}s"}
         book = self.world.book if self._reach == str(HERE) else self.world.wide(self._reach)
         await book.patch("main", "lag", raw, who="ops")
 

@@ -64,7 +64,7 @@ async def test_a_skip_and_a_metric_of_the_shard_are_told_as_rules_are(three: Thr
     assert reach == REACH and await b.exchange.reach(None, ["main"]) == HERE
     skip = {"until_wall_s": 1e10, "who": "ops", "reason": "rebuild", "set_wall_s": 1.0}
     named = {ChangeKind.SKIP: f"{SHARD} db-c", ChangeKind.METRIC: f"main/lag@{REACH}"}
-    metric = {"settings": {"threshold": 2}}
+    metric = {"settings": {"threshold": "2s"}}
     values: dict[ChangeKind, dict[str, Any]] = {ChangeKind.SKIP: skip, ChangeKind.METRIC: metric}
 
     def draft(held: LogState, asked: Asked) -> Draft:

@@ -477,12 +477,12 @@ async def test_a_hold_on_all_says_whom_it_does_not_hold(world: World) -> None:
 
 async def test_limits_that_bite_by_now_can_still_be_extended(world: World) -> None:
     """Only who sets a limit is told that nobody meets it."""
-    await world.put(target="all", kind="thresholds", thresholds={"lag": 2.0}, id="tight")
+    await world.put(target="all", kind="thresholds", thresholds={"lag": "2s"}, id="tight")
     KNOWN["lag"] = KNOWN["lag"]._replace(value=3.0, value_on="main")
     try:
         await world.patch("tight", {"for": "2h"}, who="ops")
-        with pytest.raises(InvalidSettings, match="stands at 3 on main just now"):
-            await world.patch("tight", {"thresholds": {"lag": 1.5}}, who="ops")
+        with pytest.raises(InvalidSettings, match="lag is 3s on main now"):
+            await world.patch("tight", {"thresholds": {"lag": "1.5s"}}, who="ops")
     finally:
         KNOWN["lag"] = KNOWN["lag"]._replace(value=None)
 

@@ -376,7 +376,7 @@ ratio = 0.5
 [[metrics]]
 database = "main"
 metric = "lag"
-threshold = 10
+threshold = "10s"
 
 [metrics.options]
 table = "x"

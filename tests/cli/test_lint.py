@@ -18,10 +18,10 @@ engine = "postgres"
 dsn = "postgresql://headgate@127.0.0.1/app"
 
 [databases.main.metrics.lag]
-threshold = 5
+threshold = "5s"
 """
-FAULTY = GOOD.replace("listen", "lisen").replace("threshold = 5", 'threshold = "five"')
-ADVISED = GOOD.replace("threshold = 5", "threshold = 60")
+FAULTY = GOOD.replace("listen", "lisen").replace('"5s"', '"five"')
+ADVISED = GOOD.replace('"5s"', '"60s"')
 
 
 @pytest.fixture

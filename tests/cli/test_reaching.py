@@ -59,7 +59,7 @@ def changes(agent: ScriptedAgent) -> list[Heard]:
             "shard:commerce/*",
         ),
         (("rule", "metrics", "etl", "lag"), ("--host", "db-1"), "host:db-1"),
-        (("rule", "thresholds", "etl", "lag=2"), ("--fleet",), "fleet"),
+        (("rule", "thresholds", "etl", "lag=2s"), ("--fleet",), "fleet"),
         (("favor", "etl"), ("--shard", "commerce/-80"), "shard:commerce/-80"),
     ],
     ids=lambda part: " ".join(part[:2]) if isinstance(part, tuple) else part,
@@ -280,8 +280,8 @@ def wide_metric(heard: Heard) -> Reply:
 @pytest.mark.parametrize(
     ("command", "method", "path", "done"),
     [
-        (("set", "*", "lag", "threshold=5"), "PATCH", EVERY_LAG, "SET"),
-        (("add", "*", "lag", "threshold=5"), "PUT", EVERY_LAG, "SET"),
+        (("set", "*", "lag", "threshold=5s"), "PATCH", EVERY_LAG, "SET"),
+        (("add", "*", "lag", "threshold=5s"), "PUT", EVERY_LAG, "SET"),
         (("remove", "*", "lag", "--for", "2h"), "DELETE", EVERY_LAG, "REMOVED"),
         (("revert", "*", "lag"), "POST", f"{EVERY_LAG}/revert", "REVERTED"),
     ],

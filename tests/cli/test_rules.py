@@ -137,8 +137,8 @@ def sent(agent: ScriptedAgent) -> Heard:
             {"kind": "metrics", "target": "etl", "metrics": ["lag", "pool_usage", "loadavg"]},
         ),
         (
-            "rule thresholds etl lag=2 pool_usage=0.5",
-            {"kind": "thresholds", "target": "etl", "thresholds": {"lag": 2.0, "pool_usage": 0.5}},
+            "rule thresholds etl lag=2s pool_usage=0.5",
+            {"kind": "thresholds", "target": "etl", "thresholds": {"lag": "2s", "pool_usage": 0.5}},
         ),
     ],
 )
@@ -200,7 +200,7 @@ def test_every_change_has_a_dry_run_and_a_document(
     [
         (["extend", "r-1", "--for", "2h"], "PATCH", {"for": "2h"}),
         (["change", "r-1", "--ratio", "0.5"], "PATCH", {"ratio": 0.5}),
-        (["change", "r-1", "--threshold", "lag=1"], "PATCH", {"thresholds": {"lag": 1.0}}),
+        (["change", "r-1", "--threshold", "lag=1s"], "PATCH", {"thresholds": {"lag": "1s"}}),
         (["change", "r-1", "--ratio", "0"], "PATCH", {"ratio": 0.0}),
         (["lift", "r-1"], "DELETE", None),
     ],

@@ -21,7 +21,7 @@ dsn = "host=/tmp dbname=app"
 default_metrics = ["lag"]
 
 [databases.main.metrics.lag]
-threshold = 3
+threshold = "3s"
 
 [databases.main.metrics.queue_depth]
 sql = "select count(*) from jobs"
@@ -53,9 +53,9 @@ def test_a_good_file() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        ("threshold = 3", "treshold = 3", "line 12, databases.main.metrics.lag.treshold: unknown"),
-        ("threshold = 3", "threshold = nan", "line 12"),
-        ("threshold = 3", "threshold = -3", "line 12"),
+        ('threshold = "3s"', "treshold = 3", "line 12, databases.main.metrics.lag.treshold: unkn"),
+        ('threshold = "3s"', "threshold = nan", "line 12"),
+        ('threshold = "3s"', "threshold = -3", "line 12"),
         ("threshold = 100", "", "line 14, databases.main.metrics.queue_depth.threshold"),
         ('engine = "postgres"', 'engine = "oracle"', "line 7"),
         ('engine = "postgres"', "", "databases.main.engine: is missing"),

@@ -110,6 +110,14 @@ def test_an_exemption_as_it_is_written() -> None:
             "rule.thresholds: lag is 0, must be more than 0",
         ),
         (
+            {"target": "etl", "kind": "thresholds", "thresholds": {"commit_delay": 10}},
+            "rule.thresholds: commit_delay is 10, which has no unit: 10ms or 10s? Write \"10ms\"",
+        ),
+        (
+            {"target": "etl", "kind": "thresholds", "thresholds": {"pool_usage": 80}},
+            "rule.thresholds: pool_usage is 80: pool_usage is a share, and 1 is all of it; did you",
+        ),
+        (
             {"target": "etl", "kind": "thresholds", "thresholds": {"lagg": 1}},
             "rule.thresholds.lagg: unknown metric 'lagg'",
         ),
@@ -169,7 +177,7 @@ def test_to_be_judged_by_what_is_not_measured_is_a_lock_out_that_nobody_said() -
         parsed(target="all", kind="metrics", metrics=["queue", "lag"])
     parsed(target="all", kind="metrics", metrics=["queue"])
     # These say nothing there, and refuse nobody.
-    parsed(target="all", kind="thresholds", thresholds={"lag": 2})
+    parsed(target="all", kind="thresholds", thresholds={"lag": "2s"})
     parsed(target="x", kind="exempt", metrics=["lag"], justification="incident", reason="the fix")
 
 
@@ -252,7 +260,7 @@ def test_what_is_no_schedule_is_refused(raw: object, told: str) -> None:
 # --- who would lock out everybody (R77) --------------------------------------------------------
 
 
-def tight(target: str = "all", **limits: float) -> dict[str, Any]:
+def tight(target: str = "all", **limits: float | str) -> dict[str, Any]:
     return {"target": target, "kind": "thresholds", "thresholds": limits}
 
 
@@ -263,9 +271,9 @@ def measured(database: str) -> Mapping[str, KnownMetric]:
 @pytest.mark.parametrize(
     ("raw", "told"),
     [
-        (tight(lag=1e-9), "rule.thresholds.lag: is 1e-09 for everybody, less than 1%"),
-        (tight(lag=0.049), "set 0.05 or more"),
-        (tight(lag=1.9), "it stands at 2 on main just now"),
+        (tight(lag="1us"), "rule.thresholds.lag: is 0.000001s for all clients, less than 1%"),
+        (tight(lag="49ms"), "set 50ms or more"),
+        (tight(lag="1.9s"), "lag is 2s on main now"),
         ({"target": "all", "ratio": 0.9999}, "rule.ratio: is 0.9999 on `all`, at most 0.999"),
         ({"target": "all", "ratio": 0.9999999999999999}, "locks out everybody"),
     ],
@@ -278,11 +286,11 @@ def test_who_would_lock_out_everybody_has_to_say_hold(raw: dict[str, Any], told:
 @pytest.mark.parametrize(
     "raw",
     [
-        tight(lag=2.0),
+        tight(lag="2s"),
         tight(pool_usage=0.5),  # Not measured yet: nobody can tell.
-        tight("etl", lag=1e-9),
-        {**tight(lag=1.9), "schedule": "22:00-23:00"},
-        tight(lag=6.0),
+        tight("etl", lag="1us"),
+        {**tight(lag="1.9s"), "schedule": "22:00-23:00"},
+        tight(lag="6s"),
         {"target": "all", "ratio": 0.999},
         {"target": "etl", "ratio": 0.9999},
     ],
@@ -293,7 +301,7 @@ def test_a_stricter_rule_for_everybody_is_no_lock_out(raw: dict[str, Any]) -> No
 
 def test_what_refuses_at_its_threshold_is_met_below_the_value() -> None:
     known = {"lag": KnownMetric(5.0, True, "", 2.0, "main", at_least=True)}
-    assert "stands at 2" in fault(tight(lag=2.0), known_metrics=lambda _: known)
+    assert "lag is 2s" in fault(tight(lag="2s"), known_metrics=lambda _: known)
 
 
 # --- kept ------------------------------------------------------------------------------------
@@ -321,8 +329,9 @@ _raws = st.one_of(
         {
             "target": _names,
             "kind": st.just("thresholds"),
-            "thresholds": st.dictionaries(
-                st.sampled_from(sorted(KNOWN)), st.floats(0.05, 9), min_size=1
+            "thresholds": st.fixed_dictionaries(
+                {"lag": st.integers(50, 9000).map("{}ms".format)},
+                optional={"pool_usage": st.floats(0.05, 1)},
             ),
             "schedule": st.sampled_from(["mon-fri 07:00-09:00 UTC", "sun 22:00-02:00"]),
             "database": st.sampled_from(["", "main"]),
@@ -374,10 +383,10 @@ def test_a_subset_of_metrics_is_a_partial_exemption() -> None:
 
 
 def test_a_laxer_threshold_says_nothing() -> None:
-    limits = {"lag": 5.0, "pool_usage": 0.5}
+    limits = {"lag": "5s", "pool_usage": 0.5}
     spec = parse({"target": "etl", "kind": "thresholds", "thresholds": limits})
     (told,) = advise(spec, (), KNOWN, W)
-    assert "5 says nothing: lag refuses at 5 already" in told.message
+    assert "5s says nothing: the threshold of lag is 5s already" in told.message
 
 
 @pytest.mark.parametrize(

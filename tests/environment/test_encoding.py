@@ -27,7 +27,7 @@ SETTINGS = f"""\
 engine = "postgres"
 dsn = "host=127.0.0.1 dbname=größe"
 [databases.main.metrics.lag]
-threshold = 2
+threshold = "2s"
 """
 
 

@@ -134,7 +134,7 @@ def test_batches_and_changes_are_as_described(served: Served) -> None:
     tried = served.ask(
         "PATCH",
         f"{LAG}?dry_run=true",
-        body=b'{"threshold": 6}',
+        body=b'{"threshold": "6s"}',
         Content_Type="application/json",
         Authorization=bearer(OPERATOR),
     )

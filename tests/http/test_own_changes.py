@@ -25,7 +25,7 @@ from tests.http.test_checks import is_problem
 FILE: dict[str, Any] = {
     "rules": [{"id": "half", "target": "etl", "kind": "hold", "reason": "x", "for": "2h"}],
     "budgets": [{"database": "main", "name": "etl", "rate": 30}],
-    "metrics": [{"database": "main", "metric": "lag", "threshold": 9, "for": "never"}],
+    "metrics": [{"database": "main", "metric": "lag", "threshold": "9s", "for": "never"}],
 }
 LAG = "/v1/databases/main/metrics/lag"
 
@@ -97,7 +97,7 @@ def verdict(served: Served) -> str:
 def test_whatever_was_set_one_by_one_is_in_one_list(served: Served) -> None:
     rule = {"target": "etl", "ratio": 0.5, "for": "2h"}
     rule_id = ask(served, "POST", "/v1/rules", rule).json["id"]
-    ask(served, "PATCH", LAG, {"threshold": 9, "for": "2h"})
+    ask(served, "PATCH", LAG, {"threshold": "9s", "for": "2h"})
     ask(served, "DELETE", LAG.replace("lag", "threads_running"))
     ask(served, "PATCH", "/v1/budgets/main/etl", {"rate": 30})
     reply = ask(served, "GET", "", token=VIEWER)
@@ -113,7 +113,7 @@ def test_whatever_was_set_one_by_one_is_in_one_list(served: Served) -> None:
     assert {one["reach"] for one in found.values()} == {"host"}
     lag = found["metric", "main/lag"]
     assert (lag["says"], lag["state"], lag["set_by"]) == (
-        "max_age_s = 600, threshold = 9",
+        "max_age_s = 600, threshold = 9s",
         "in_force",
         "ops",
     )
@@ -171,9 +171,9 @@ def test_a_file_is_in_force_when_it_is_acknowledged(served: Served) -> None:
         "budget added",
         "metric added",
     ]
-    assert made.json["difference"][2]["line"] == "metric main/lag: set, threshold = 9"
+    assert made.json["difference"][2]["line"] == "metric main/lag: set, threshold = 9s"
     assert made.json["reached"] is None
-    assert (verdict(served), lag_threshold(served)) == ("APP_DENIED", 9)
+    assert (verdict(served), lag_threshold(served)) == ("APP_DENIED", "9s")
     budget = ask(served, "GET", "/v1/budgets/main/etl").json
     assert budget["settings"]["rate"] == 30
 
@@ -187,7 +187,7 @@ def test_an_export_that_is_applied_again_changes_nothing(served: Served) -> None
     less = {**exported["document"], "metrics": []}
     pruned = applied(served, less, "?prune=true")
     assert [one["line"] for one in pruned.json["difference"]] == [
-        "metric main/lag: reverted to the settings file, threshold = 9"
+        "metric main/lag: reverted to the settings file, threshold = 9s"
     ]
     assert lag_threshold(served) == 0
 
@@ -243,7 +243,7 @@ def test_what_was_built_on_an_older_revision_is_refused(served: Served) -> None:
 
 def test_history_outlives_a_restart_and_so_does_the_way_back(home: Home) -> None:
     applied(home.served)
-    ask(home.served, "PATCH", LAG, {"threshold": 7})
+    ask(home.served, "PATCH", LAG, {"threshold": "7s"})
     home.stop()
     served = home.start()
     history = ask(served, "GET", "/history", token=VIEWER)
@@ -255,14 +255,14 @@ def test_history_outlives_a_restart_and_so_does_the_way_back(home: Home) -> None
     assert history.json["revisions"][0]["is_current"]
     one = ask(served, "GET", "/history/2")
     assert described(one, "/history/{n}", "get")
-    assert [two["line"] for two in one.json["difference"]] == ["metric main/lag: threshold 9 → 7"]
+    assert [two["line"] for two in one.json["difference"]] == ["metric main/lag: threshold 9s → 7s"]
     back = ask(served, "POST", "/rollback", {"n": 1})
     assert described(back, "/rollback", "post")
-    assert (back.json["after_n"], lag_threshold(served)) == (3, 9)
+    assert (back.json["after_n"], lag_threshold(served)) == (3, "9s")
     assert verdict(served) == "APP_DENIED"
     home.stop()
     served = home.start()
-    assert (lag_threshold(served), verdict(served)) == (9, "APP_DENIED")
+    assert (lag_threshold(served), verdict(served)) == ("9s", "APP_DENIED")
     ask(served, "POST", "/rollback", {"n": 0})
     assert (listed(served), lag_threshold(served), verdict(served)) == ({}, 0, "OK")
 

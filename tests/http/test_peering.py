@@ -104,7 +104,7 @@ def test_a_wrong_token_is_refused_on_the_unix_socket_as_well(served: Agent) -> N
         ("DELETE", SKIP, None),
         ("PUT", ADD, ADDED),
         ("DELETE", ADD, None),
-        ("PATCH", "/v1/databases/main/metrics/lag", {"threshold": 9}),
+        ("PATCH", "/v1/databases/main/metrics/lag", {"threshold": "9s"}),
     ],
 )
 def test_neither_a_peer_nor_a_viewer_changes_settings(

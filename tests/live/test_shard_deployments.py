@@ -40,7 +40,7 @@ from tests.fixtures.shard_agents import (
 )
 from tests.fixtures.shards import Shard, start_postgres_shard
 
-LAG = "lag: threshold=0.5, timeout_s=5"
+LAG = "lag: threshold='0.5s', timeout_s=5"
 
 
 @pytest.fixture(scope="module")

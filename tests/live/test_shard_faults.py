@@ -58,7 +58,7 @@ def deployment(servers_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> I
         agents_for(
             shard,
             tmp_path_factory.mktemp("agents"),
-            metrics='lag: threshold=0.5, timeout_s=5, options={method="native"}',
+            metrics='lag: threshold="0.5s", timeout_s=5, options={method="native"}',
             database="heartbeat_interval_s = 0.2",
         ) as agents,
     ):

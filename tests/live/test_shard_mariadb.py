@@ -46,7 +46,7 @@ NOT_LEADING = {"elsewhere", "no_primary", "split_brain"}
 
 def lag_by(method: str, threshold: float = 1.0) -> str:
     how = f'interval_s=0.2, timeout_s=5, options={{method="{method}"}}'
-    return f"lag: threshold={threshold}, {how}"
+    return f"lag: threshold='{threshold}s', {how}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -760,7 +760,7 @@ def stalled(primary: MariaDBServer) -> Iterator[None]:
 
 
 class TestStall:
-    METRICS = f"{lag_by('heartbeat')}; commit_delay: threshold=1, interval_s=0.1, timeout_s=0.5"
+    METRICS = f"{lag_by('heartbeat')}; commit_delay: threshold='1s', interval_s=0.1, timeout_s=0.5"
     DATABASE = "heartbeat_lease_s = 0"
 
     def test_a_semi_sync_stall_hangs_neither_the_agent_nor_a_demotion(

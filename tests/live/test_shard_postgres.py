@@ -39,7 +39,7 @@ from tests.fixtures.shards import Shard, start_postgres_shard
 
 VIEWER = "the-viewers-token"
 METRICS = (
-    "lag: threshold=0.5, timeout_s=5, missing_for_s=600;"
+    "lag: threshold='0.5s', timeout_s=5, missing_for_s=600;"
     'queue: sql="SELECT 1", threshold=10, interval_s=0.2, timeout_s=20;'
     'brief: sql="SELECT 1", threshold=10, interval_s=0.2, timeout_s=1;'
     "sleepers: threshold=5, interval_s=0.2, timeout_s=20,"

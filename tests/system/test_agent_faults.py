@@ -34,7 +34,7 @@ MAX_AGE_S = 1.0
 
 
 def metrics(how: str) -> str:
-    slow_commits = f"commit_delay: threshold=30, {how}"
+    slow_commits = f"commit_delay: threshold='30s', {how}"
     return f"lag: {how}; threads_running: {how}; pool_usage: {how}; {slow_commits}"
 
 
@@ -190,7 +190,7 @@ class TestLife:
         text = serving.settings.read_text()
         with serving.under_load(ask) as failures:
             for threshold in (3, 4, 5, 6):
-                changed = f"[databases.main.metrics.lag]\nthreshold = {threshold}\n"
+                changed = f"[databases.main.metrics.lag]\nthreshold = '{threshold}s'\n"
                 serving.settings.write_text(text.replace("[databases.main.metrics.lag]\n", changed))
                 serving.process.send_signal(signal.SIGHUP)
                 eventually(partial(_has_threshold, serving, threshold))
@@ -317,7 +317,7 @@ class TestStore:
     def test_changes_survive_kill_9(self, serving: AgentProcess) -> None:
         """R141"""
         done = serving.request(
-            "PATCH", "/v1/databases/main/metrics/lag", {"threshold": 3.5}, unix=True
+            "PATCH", "/v1/databases/main/metrics/lag", {"threshold": "3.5s"}, unix=True
         )
         assert done.status == 200
         serving.kill()
@@ -330,7 +330,7 @@ class TestStore:
         """R155: it is as in the file again, and the log says so."""
         lag = "/v1/databases/main/metrics/lag"
         before = serving.metric("lag")["threshold"]
-        change = {"threshold": 3.5, "for": "3s"}
+        change = {"threshold": "3.5s", "for": "3s"}
         assert serving.request("PATCH", lag, change, unix=True).status == 200
         serving.kill()
         serving.start()
@@ -350,7 +350,7 @@ class TestStore:
         assert status["store"]["writable"] is False and status["store"]["fault"]
         assert agent.get("/readyz").status == 503
         refused = agent.request(
-            "PATCH", "/v1/databases/main/metrics/lag", {"threshold": 3}, unix=True
+            "PATCH", "/v1/databases/main/metrics/lag", {"threshold": "3s"}, unix=True
         )
         assert refused.status == 503
         assert agent.metric("lag")["threshold"] == 5.0
@@ -361,7 +361,7 @@ class TestStore:
         self, serving: AgentProcess, log_left_behind: bool
     ) -> None:
         """An operator's stricter threshold must not be dropped with the right to write."""
-        change = {"threshold": 0.0001}
+        change = {"threshold": "0.0001s"}
         serving.request("PATCH", "/v1/databases/main/metrics/pool_usage", change, unix=True)
         assert not serving.admitted()
         if log_left_behind:
@@ -385,7 +385,7 @@ class TestStore:
 
     def test_a_refusal_can_be_read_in_full_afterwards(self, serving: AgentProcess) -> None:
         """R134"""
-        change = {"threshold": 0.0001}
+        change = {"threshold": "0.0001s"}
         serving.request("PATCH", "/v1/databases/main/metrics/pool_usage", change, unix=True)
         assert not serving.check(app="run7:etl:nightly")["admitted"]
         (refusal,) = serving.get("/v1/refusals?app=etl").json["refusals"]

@@ -108,7 +108,7 @@ def test_what_is_left_of_a_partial_exemption_is_told() -> None:
         ),
         (EXEMPT, "EXEMPTS etl from every metric and refusal, up to 2 times its threshold"),
         (rule("m", kind=Kind.METRICS, metrics=("lag", "pool_usage")), "judges etl by lag, pool_us"),
-        (rule("t", kind=Kind.THRESHOLDS, thresholds={"lag": 2.0}), "stricter thresholds: lag 2"),
+        (rule("t", kind=Kind.THRESHOLDS, thresholds={"lag": 2.0}), "stricter thresholds: lag 2 s"),
     ],
 )
 def test_every_kind_has_its_sentence(given: Rule, told: str) -> None:

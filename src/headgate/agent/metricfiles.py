@@ -3,14 +3,14 @@
 [[metrics]]                      at this agent: all settings of the metric
 database = "main"
 metric = "lag"
-threshold = 10                   or removed = true
+threshold = "10s"                or removed = true
 expires_at = "never"             or for = "2h"; an end that is not said stays as it is
 
 [[metrics]]                      with a reach: a patch of what each agent has
 database = "*"                   each of an agent's
 metric = "lag"
 reach = "shard:commerce/*"
-threshold = 10
+threshold = "10s"
 unset = ["hold_s"]               as by default again
 adds = true                      a metric where there is none, too
 """

@@ -32,6 +32,7 @@ from headgate.core.rule_settings import (
     KnownMetrics,
     RuleLimits,
     RuleSpec,
+    limit_told,
     parse_kept,
     parse_rule,
     written,
@@ -225,7 +226,7 @@ class RuleDrafts:
         ]
         if reach == EVERYWHERE and spec.schedule is None:
             faults += [
-                Fault(f"{place}.thresholds.{name}", f"is {limit:g} for all: {why}; {LOCK_OUT}")
+                Fault(f"{place}.thresholds.{name}", f"is {limit} for all: {why}; {LOCK_OUT}")
                 for name, limit, why in _exceeded(rule, known)
             ]
         if faults:
@@ -500,13 +501,14 @@ def _judges_as(before: Item | None, rule: Rule, reach: Reach) -> bool:
     return False
 
 
-def _exceeded(rule: Rule, known: Mapping[str, KnownMetric]) -> Iterator[tuple[str, float, str]]:
+def _exceeded(rule: Rule, known: Mapping[str, KnownMetric]) -> Iterator[tuple[str, str, str]]:
     """Limits that are exceeded here just now."""
     for name, limit in rule.thresholds.items():
         metric = known.get(name)
         if metric is not None and limit < metric.threshold and metric.refuses_now(limit):
-            why = f"it stands at {metric.value:g} on {metric.value_on} just now"
-            yield name, limit, why
+            value = limit_told(name, metric.value or 0.0)
+            why = f"{name} is {value} on {metric.value_on} now"
+            yield name, limit_told(name, limit), why
 
 
 def _unmeasured(rule: Rule, known: Mapping[str, KnownMetric]) -> Iterator[Advice]:
@@ -528,7 +530,7 @@ def _unmeasured(rule: Rule, known: Mapping[str, KnownMetric]) -> Iterator[Advice
             )  # fmt: skip
     if rule.target == EVERYONE:
         for name, limit, why in _exceeded(rule, known):
-            yield _warning(rule, "exceeded", f"{name} {limit:g}: {why}, so that every check is "
+            yield _warning(rule, "exceeded", f"{name} {limit}: {why}, so that every check is "
                            "refused wherever the rule reaches such a database")  # fmt: skip
 
 

@@ -13,7 +13,7 @@ items ──agent/changefiles.py──► document ──to_toml, to_json──�
     [[metrics]]
     database = "main"
     metric = "lag"
-    threshold = 10
+    threshold = "10s"
     expires_at = "never"
 
 An export that is applied again changes nothing.

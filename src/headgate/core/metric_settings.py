@@ -44,7 +44,7 @@ from headgate.core.settings import (
     text,
     unknown,
 )
-from headgate.core.units import Amount
+from headgate.core.units import Amount, in_unit
 from headgate.errors import Fault, InvalidName, InvalidSettings
 
 MAX_QUERY_CHARS = 8192
@@ -101,9 +101,9 @@ METRIC_SETTINGS = table(
     (
         Setting(
             "threshold",
-            "Value beyond which checks are rejected: a number in the metric's unit, or a text such "
-            'as `"50ms"`, `"80%"`, `"4 GiB"`. 0 restores the default; required if the metric has '
-            "none.",
+            'Value beyond which checks are rejected. Times and sizes have a unit (`"50ms"`, '
+            '`"4 GiB"`), shares may be percentages (`"80%"`), all else is a number. 0 restores '
+            "the default; required if the metric has none.",
             amount(0, 1e18),
             shown_default="the metric's own",
         ),
@@ -318,23 +318,26 @@ def _option_faults(
 
 
 def _unit_faults(values: dict[str, Any], builtin: BuiltinMetric | None, place: str) -> list[Fault]:
-    """Texts become numbers in the metric's unit. Of a share, more than all of it is a slip."""
+    """Texts become numbers in the metric's unit."""
     faults = []
     for key in ("threshold", "ignore_above"):
-        value = values[key]
+        if values[key] is None:
+            continue
         try:
-            given = f"{value:g}" if isinstance(value, int | float) else ""
-            if isinstance(value, Amount):
-                given = repr(value.text)
-                values[key] = value.in_unit(values["unit"])
-            if builtin and builtin.unit == "ratio" and values[key] and values[key] > 1:
-                is_bare = not isinstance(value, Amount) and value >= 2
-                meant = f'; did you mean "{given}%"?' if is_bare else ""
-                share_of = f"{builtin.name} is a share, and 1 is all of it{meant}"
-                raise ValueError(f"is {given}: {share_of}")
+            values[key] = limit_of(values[key], values["unit"], builtin)
         except ValueError as error:
             faults.append(Fault(f"{place}.{key}", str(error)))
     return faults
+
+
+def limit_of(given: float | Amount, unit: str, builtin: BuiltinMetric | None) -> float:
+    """Of a built-in share, more than all of it is a slip."""
+    limit = in_unit(given, unit)
+    if builtin is None or builtin.unit != "ratio" or limit <= 1:
+        return limit
+    text = repr(given.text) if isinstance(given, Amount) else f"{given:g}"
+    meant = f'; did you mean "{text}%"?' if not isinstance(given, Amount) and given >= 2 else ""
+    raise ValueError(f"is {text}: {builtin.name} is a share, and 1 is all of it{meant}")
 
 
 def _threshold_faults(

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from headgate.core.lint import Advice, Severity
 from headgate.core.names import parse_identity
-from headgate.core.rule_settings import KnownMetric, RuleSpec
+from headgate.core.rule_settings import KnownMetric, RuleSpec, limit_told
 from headgate.core.rules import EVERYONE, FOREVER, Kind, Rule, RuleBook
 
 MAX_SHADOWS_TOLD = 3
@@ -116,8 +116,8 @@ def _laxer_thresholds(rule: Rule, known: Mapping[str, KnownMetric]) -> list[Advi
             "laxer-threshold",
             rule,
             f"thresholds.{name}",
-            f"{limit:g} says nothing: {name} refuses at {known[name].threshold:g} already, and a "
-            "rule can only make that stricter",
+            f"{limit_told(name, limit)} says nothing: the threshold of {name} is "
+            f"{limit_told(name, known[name].threshold)} already, and a rule can only lower it",
         )
         for name, limit in rule.thresholds.items()
         if name in known and limit >= known[name].threshold

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from headgate.core.builtins import BUILTINS
+from headgate.core.metric_settings import limit_of
 from headgate.core.names import MAX_IDENTITY_CHARS, parse_database, parse_identity, parse_metric
 from headgate.core.rule_times import (
     DAY_S,
@@ -40,6 +41,7 @@ from headgate.core.settings import (
     names,
     number,
     one_of,
+    or_text,
     read_table,
     reads,
     settings_schema,
@@ -48,7 +50,7 @@ from headgate.core.settings import (
     unknown,
 )
 from headgate.core.settings import text as any_text
-from headgate.core.units import Amount
+from headgate.core.units import SECONDS_PATTERN, SHARE_PATTERN, Amount, amount_text
 from headgate.errors import Fault, InvalidName, InvalidSettings
 
 MAX_REASON_CHARS = 500
@@ -184,13 +186,19 @@ def _metrics(value: object) -> tuple[str, ...]:
 
 
 _AMOUNT = amount(0, 1e18, above_low=True)
+_NUMBER = {"type": "number", "exclusiveMinimum": 0, "maximum": 1e18}
+_BY_UNIT: Mapping[str, Mapping[str, Any]] = {
+    "s": {"type": "string", "pattern": SECONDS_PATTERN},
+    "ratio": or_text({**_NUMBER, "maximum": 1}, SHARE_PATTERN),
+}
 
 
 @reads(
     {
         "type": "object",
         "propertyNames": {"pattern": _METRIC},
-        "additionalProperties": _AMOUNT.schema,
+        "properties": {one.name: _BY_UNIT.get(one.unit, _NUMBER) for one in BUILTINS.values()},
+        "additionalProperties": _NUMBER,
         "maxProperties": MAX_METRICS,
     }
 )
@@ -208,12 +216,22 @@ def _thresholds(value: object) -> Mapping[str, float]:
 
 
 def _limit(metric: str, given: object) -> float:
-    limit = _AMOUNT(given)
-    if not isinstance(limit, Amount):
-        return float(limit)
-    if metric not in BUILTINS:
+    limit, builtin = _AMOUNT(given), BUILTINS.get(metric)
+    if builtin is not None:
+        return limit_of(limit, builtin.unit, builtin)
+    if isinstance(limit, Amount):  # Its unit is set where it is measured, and not known here.
         raise ValueError(f"is {limit.text!r}, must be a number in the unit of {metric}")
-    return limit.in_unit(BUILTINS[metric].unit)
+    return float(limit)
+
+
+def limit_told(metric: str, limit: float) -> str:
+    text = limit_text(metric, limit)
+    return text if isinstance(text, str) else f"{text:g}"
+
+
+def limit_text(metric: str, limit: float) -> float | str:
+    """As a rule takes it: `2s` of lag, 80 of threads_running."""
+    return amount_text(limit, BUILTINS[metric].unit) if metric in BUILTINS else limit
 
 
 _ONE_LINE = r"^[^\x00-\x1f\x7f-\x9f]*$"
@@ -383,7 +401,7 @@ _NEEDED: Mapping[Kind, Mapping[str, str]] = {
         "reason": "is missing: an exemption says why",
     },
     Kind.METRICS: {"metrics": "is missing: name the metrics to judge by"},
-    Kind.THRESHOLDS: {"thresholds": "is missing: give a limit, such as lag = 2"},
+    Kind.THRESHOLDS: {"thresholds": 'is missing: give a limit, such as lag = "2s"'},
 }
 
 
@@ -499,26 +517,26 @@ def _unmeetable_faults(
         return []
     recurs = values["schedule"] is not None
     told = {
-        name: _unmeetable(limit, known[name], recurs=recurs)
+        name: _unmeetable(name, limit, known[name], recurs=recurs)
         for name, limit in (values["thresholds"] or {}).items()
         if name in known and limit < known[name].threshold
     }
     return [Fault(f"{place}.thresholds.{name}", why) for name, why in told.items() if why]
 
 
-def _unmeetable(limit: float, metric: KnownMetric, *, recurs: bool) -> str:
+def _unmeetable(name: str, limit: float, metric: KnownMetric, *, recurs: bool) -> str:
     lowest = MIN_LIMIT_OF_ALL * metric.threshold
     if limit < lowest:
         return (
-            f"is {limit:g} for everybody, less than {MIN_LIMIT_OF_ALL:.0%} of its own threshold "
-            f"of {metric.threshold:g}, which locks out everybody: set {lowest:g} or more; "
-            f"{LOCK_OUT}"
+            f"is {limit_told(name, limit)} for all clients, less than {MIN_LIMIT_OF_ALL:.0%} of "
+            f"the metric's threshold of {limit_told(name, metric.threshold)}, which locks out "
+            f"every client: set {limit_told(name, lowest)} or more; {LOCK_OUT}"
         )
-    if metric.refuses_now(limit) and not recurs:
+    if metric.value is not None and metric.refuses_now(limit) and not recurs:
         return (
-            f"is {limit:g} for everybody, and it stands at {metric.value:g} on {metric.value_on} "
-            "just now, so that every check would be refused: set a limit above that; "
-            f"{LOCK_OUT}"
+            f"is {limit_told(name, limit)} for all clients, and {name} is "
+            f"{limit_told(name, metric.value)} on {metric.value_on} now, so the agent would reject "
+            f"every check: set a limit above that; {LOCK_OUT}"
         )
     return ""
 
@@ -562,7 +580,7 @@ def written(rule: Rule, schedule: Schedule | None) -> dict[str, Any]:
     if rule.metrics:
         given["metrics"] = list(rule.metrics)
     if rule.thresholds:
-        given["thresholds"] = dict(rule.thresholds)
+        given["thresholds"] = {name: limit_text(name, n) for name, n in rule.thresholds.items()}
     if rule.kind is Kind.EXEMPT:
         given["ceiling"] = rule.ceiling
     if rule.justification is not None:

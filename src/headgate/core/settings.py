@@ -384,7 +384,7 @@ def _of_text(within: Reader[float], given: float, written: str) -> float:
 
 
 def amount(low: float, high: float, *, above_low: bool = False) -> Reader[Any]:
-    """A number, or a text with a unit, as an Amount that whoever knows the metric's unit reads."""
+    """A number, or a text with a unit; `in_unit` makes it one of the metric's unit."""
     within = number(low, high, above_low=above_low)
 
     def read(value: object) -> float | Amount:

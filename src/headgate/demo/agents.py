@@ -43,7 +43,7 @@ dsn = "{dsn}"
 shard = "{shard}"
 
 [databases.main.metrics.lag]
-threshold = {threshold_s}
+threshold = "{threshold_s:g}s"
 interval_s = 0.25
 timeout_s = 1
 

@@ -378,7 +378,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "PUT", _METRIC, "put_metric", "Add or replace a metric", (MetricView, WideMetricDoc),
         role=Role.OPERATOR, query=Reaching, body=Settings(_metric_schema), refuses=_FAULTS,
-        example={"dry_run": "true"}, sends={"threshold": 5, "for": "2h"},
+        example={"dry_run": "true"}, sends={"threshold": "5s", "for": "2h"},
         about="What is looser than the file "
         "[ends after 1 h](../howto/custom-metrics.md#changes-that-end) unless the body says "
         'otherwise: `"for": "2h"` or `"expires_at"`, `"never"` for none.',
@@ -387,7 +387,7 @@ ROUTES: tuple[Route, ...] = (
         "PATCH", _METRIC, "patch_metric", "Change some settings of a metric",
         (MetricView, WideMetricDoc), role=Role.OPERATOR, query=Reaching,
         body=Settings(_metric_schema), refuses=_FAULTS, example={"dry_run": "true"},
-        sends={"threshold": 6},
+        sends={"threshold": "6s"},
         about="`null` restores a default. Its end stays, unless the body says another one.",
     ),
     Route(

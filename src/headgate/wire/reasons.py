@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headgate.core.builtins import BUILTINS
 from headgate.core.decide import ceiling_unknown
 from headgate.core.decision import Decision, Finding, State, Verdict
 from headgate.core.health import ShardHealth
@@ -97,7 +98,7 @@ def _does(rule: Rule) -> str:
         case Kind.METRICS:
             return f"judges {rule.target} by {', '.join(rule.metrics)}"
         case Kind.THRESHOLDS:
-            limits = ", ".join(f"{name} {limit:g}" for name, limit in rule.thresholds.items())
+            limits = ", ".join(f"{of} {limit_told(of, n)}" for of, n in rule.thresholds.items())
             return f"judges {rule.target} by stricter thresholds: {limits}"
 
 
@@ -223,6 +224,11 @@ def quantity(value: float, unit: str) -> str:
     if unit == "s" and 0 < value < 0.1:
         return f"{value * 1000:.3g} ms"
     return f"{number} {unit}".rstrip()
+
+
+def limit_told(metric: str, limit: float) -> str:
+    """With its unit, as far as that is known without a server."""
+    return quantity(limit, BUILTINS[metric].unit if metric in BUILTINS else "")
 
 
 def duration(seconds: float) -> str:

@@ -116,7 +116,7 @@ async def test_an_id_that_has_ended_may_be_used_for_another_reach(world: BookWor
             "rule.schedule.zone",
         ),
         (
-            {"target": "all", "kind": "thresholds", "thresholds": {"lag": 0.01}},
+            {"target": "all", "kind": "thresholds", "thresholds": {"lag": "10ms"}},
             "rule.thresholds.lag",
         ),
     ],
@@ -131,7 +131,7 @@ async def test_a_rule_that_is_none_changes_nothing(
 
 
 async def test_a_metric_of_other_agents_is_advice_and_no_fault(world: BookWorld) -> None:
-    raw = {"target": "etl", "kind": "thresholds", "thresholds": {"gpu_heat": 0.001, "lag": 2}}
+    raw = {"target": "etl", "kind": "thresholds", "thresholds": {"gpu_heat": 0.001, "lag": "2s"}}
     change = await world.book.put_rule(raw, reach=FLEET, who="ada")
     assert [one.code for one in change.advice] == ["metric-elsewhere"]
     assert "gpu_heat is no metric of this agent" in change.advice[0].message

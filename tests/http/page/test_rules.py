@@ -199,7 +199,7 @@ FORMS = [
         "reason": "light",
     },
     {"kind": "metrics", "target": "etl", "metrics.lag": "on", "metrics.pool_usage": "on"},
-    {"kind": "thresholds", "target": "etl", "thresholds.lag": "2", "database": "main"},
+    {"kind": "thresholds", "target": "etl", "thresholds.lag": "2s", "database": "main"},
     {
         "kind": "ratio",
         "target": "etl",
@@ -238,7 +238,7 @@ def test_what_a_form_says_is_what_the_api_is_sent() -> None:
         "id": "etl-slow",
     }
     assert body_of(FORMS[3])["metrics"] == ["lag"]
-    assert body_of(FORMS[5])["thresholds"] == {"lag": 2.0}
+    assert body_of(FORMS[5])["thresholds"] == {"lag": "2s"}
     assert body_of(FORMS[6]) == {
         "kind": "ratio",
         "target": "etl",
@@ -271,9 +271,9 @@ def test_what_a_form_says_is_what_the_api_is_sent() -> None:
         ({"kind": "metrics", "target": "etl"}, "metrics", "name the metrics"),
         ({"kind": "thresholds", "target": "etl"}, "thresholds", "give a limit"),
         (
-            {"kind": "thresholds", "target": "all", "thresholds.lag": "0.0001"},
+            {"kind": "thresholds", "target": "all", "thresholds.lag": "0.1ms"},
             "thresholds.lag",
-            "locks out everybody",
+            "locks out every client",
         ),
         ({"kind": "ratio", "ratio": "0.5"}, "target", "is missing"),
         ({**HOLD, "for": "soon"}, "for", "must read like"),
@@ -326,10 +326,10 @@ def test_a_preview_replays_the_last_hour(served: Served, ann: Visitor) -> None:
 
 def test_a_link_fills_in_the_form(ann: Visitor) -> None:
     """By the API's own names: other pages lead here."""
-    query: dict[str, Any] = {"kind": "thresholds", "target": "etl", "thresholds": "lag=2"}
+    query: dict[str, Any] = {"kind": "thresholds", "target": "etl", "thresholds": "lag=2s"}
     query |= {"reason": "why", "database": "main", "for": "2h"}
     body = ann.get("/rules/new", **query).body.decode()
-    for value in ('value="etl"', 'value="2"', 'value="why"', 'value="2h"'):
+    for value in ('value="etl"', 'value="2s"', 'value="why"', 'value="2h"'):
         assert value in body
     assert '<option value="main" selected>' in body
     fields = fields_of({"schedule": "sat-mon 07:00-09:30 Europe/Berlin", "metrics": "lag,x"})

@@ -13,6 +13,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
+from headgate.core.units import amount_text
 from headgate.present.view import DASH
 from headgate.present.words import age, told_quantity, told_share
 
@@ -39,6 +40,7 @@ def _environment() -> Environment:
     environment.filters |= {
         "duration": age,
         "quantity": told_quantity,
+        "amount": amount,
         "share": told_share,
         "clock": clock,
         "minute": minute,
@@ -52,6 +54,12 @@ def _environment() -> Environment:
 
 
 # --- words and figures --------------------------------------------------------------------------
+
+
+def amount(value: float, unit: str) -> str:
+    """As a threshold of that unit is typed: `50ms`, `80`."""
+    text = amount_text(value, unit)
+    return text if isinstance(text, str) else f"{text:.15g}"
 
 
 def clock(iso: str | None) -> str:

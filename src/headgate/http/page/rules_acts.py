@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 import msgspec
 from starlette.responses import Response
 
+from headgate.core.rule_settings import limit_text, limit_told
 from headgate.core.rule_times import parse_for
 from headgate.errors import InvalidRequest
 from headgate.http.page.api import NO_QUERY, Query, Refused, in_path
@@ -249,7 +250,7 @@ def _filled(act: Act, doc: RuleDoc, query: Fields) -> dict[str, str]:
     elif act.name == "change":
         filled = {"reason": doc.reason, "metrics": ", ".join(doc.metrics)}
         filled |= {"ratio": _plain(doc.ratio), "ceiling": _plain(doc.ceiling)}
-        filled |= {f"thresholds.{name}": _plain(limit) for name, limit in doc.thresholds.items()}
+        filled |= {f"thresholds.{name}": limit_told(name, n) for name, n in doc.thresholds.items()}
         filled |= {name: value for name, value in query.items() if name in filled}
     else:
         filled = {"reason": query.get("reason", "")}
@@ -309,7 +310,7 @@ def _differences(doc: RuleDoc, fields: Fields) -> dict[str, Any]:
     limits = {name: fields.get(f"thresholds.{name}", "").strip() for name in doc.thresholds}
     if any(limits.values()):
         said["thresholds"] = {name: number(limit) for name, limit in limits.items() if limit}
-        before["thresholds"] = dict(doc.thresholds)
+        before["thresholds"] = {name: limit_text(name, n) for name, n in doc.thresholds.items()}
     changed = {name: value for name, value in said.items() if value != before[name]}
     if not changed:
         message = "the form says what the rule says already: there is nothing to change yet"

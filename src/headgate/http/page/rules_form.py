@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from headgate.core.rule_settings import limit_told
 from headgate.core.rule_times import DAYS
 from headgate.http.page.api import Refused
 from headgate.present.rules import schedule_text
@@ -225,7 +226,7 @@ def link_to(doc: RuleDoc, pair: RuleDoc | None = None) -> str:
         "justification": doc.justification,
         "ceiling": doc.ceiling,
         "metrics": ",".join(doc.metrics),
-        "thresholds": ",".join(f"{name}={limit:g}" for name, limit in doc.thresholds.items()),
+        "thresholds": ",".join(f"{of}={limit_told(of, n)}" for of, n in doc.thresholds.items()),
         "lock_out": "on" if doc.kind == "hold" and doc.target == "all" else None,
     }
     return _link(said | _shared(doc))
