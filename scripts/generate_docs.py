@@ -23,7 +23,7 @@ from headgate.core.decision import VERDICT_MEANINGS
 from headgate.core.metric_settings import METRIC_SETTINGS
 from headgate.core.names import Scope
 from headgate.core.rollup import ROLLUP_MEANINGS
-from headgate.core.rule_settings import RULE_SETTINGS, RuleLimits
+from headgate.core.rule_settings import FAVOR_SETTINGS, RULE_SETTINGS, RuleLimits
 from headgate.core.rule_times import SCHEDULE_SETTINGS
 from headgate.core.rules import JUSTIFICATION_MEANINGS, KIND_MEANINGS
 from headgate.core.samples import CAUSE_MEANINGS
@@ -33,7 +33,6 @@ from headgate.http.exposition import LABELS, SECTIONS
 from headgate.http.exposition import Series as AgentSeries
 from headgate.http.openapi import body_schema, documents, structs
 from headgate.http.routes import Role, Route, Settings, parameters
-from headgate.http.ruling import FAVOR_SETTINGS, FAVOR_SHARED
 from headgate.proxy.control import ROUTES as PROXY_ROUTES
 from headgate.proxy.metrics import LABELS as PROXY_LABELS
 from headgate.proxy.metrics import SERIES as PROXY_SERIES
@@ -325,7 +324,6 @@ def _proxy_notes(heading: str) -> list[str]:
 def rules_page() -> str:
     kinds = _meanings({kind.value: told for kind, told in KIND_MEANINGS.items()})
     because = _meanings({one.value: told for one, told in JUSTIFICATION_MEANINGS.items()})
-    shared = ", ".join(f"`{name}`" for name in RULE_SETTINGS if name in FAVOR_SHARED)
     return "\n".join(
         (
             "# Rules",
@@ -356,7 +354,7 @@ def rules_page() -> str:
             "## Favor",
             "",
             "The body of `POST /v1/rules/favor`: two rules of kind `ratio`, kept in one",
-            f"transaction and lifted together. Besides these, {shared} as above, for both.",
+            "transaction and lifted together.",
             "",
             _settings(FAVOR_SETTINGS),
         )

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headgate.cli.signals import reset_signals
-from headgate.cli.streams import flushed, open_streams
+from headgate.cli.signals import flushed, open_streams, reset_signals
 from headgate.errors import HeadgateError
 
 try:

@@ -54,7 +54,7 @@ def changes(agent: ScriptedAgent) -> list[Heard]:
         (("rule", "hold", "etl", "--reason", "x"), ("--region", "eu-*"), "region:eu-*"),
         (("hold", "etl", "--reason", "x"), ("--cluster", "shop"), "cluster:shop"),
         (
-            ("rule", "exempt", "etl", "--because", "incident", "--reason", "x"),
+            ("rule", "exempt", "etl", "--justification", "incident", "--reason", "x"),
             ("--shard", "commerce/*"),
             "shard:commerce/*",
         ),
@@ -99,9 +99,9 @@ def test_a_rule_of_the_fleet_rests_at_one_agent(run: Run, agent: ScriptedAgent) 
     )
     ran = run("rule", "rest", "f-1a2b3c", "--reason", "etcd is away")
     assert (ran.code, agent.heard[-1].body) == (0, {"reason": "etcd is away"})
-    assert "RESTS HERE" in ran.out and "SUSPENDED: rests here by ann" in ran.out
+    assert "SUSPENDED HERE" in ran.out and "SUSPENDED: rests here by ann" in ran.out
     ran = run("rule", "wake", "f-1a2b3c")
-    assert (ran.code, agent.heard[-1].method) == (0, "DELETE") and "COUNTS AGAIN" in ran.out
+    assert (ran.code, agent.heard[-1].method) == (0, "DELETE") and "IN FORCE AGAIN" in ran.out
     assert run("rule", "rest", "f-1a2b3c").code == 2, "a reason is needed"
 
 

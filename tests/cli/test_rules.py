@@ -12,7 +12,8 @@ from rich.console import Console
 from headgate.cli.documents import read
 from headgate.cli.render import Canvas
 from headgate.cli.views import drawn
-from headgate.core.rule_settings import RULE_SETTINGS
+from headgate.core.rule_settings import settings_of
+from headgate.core.rules import Kind
 from headgate.present.rules import applied_view, chance_text
 from headgate.wire.rules import ExplainDoc, RuleDoc
 from tests.cli import builders
@@ -89,29 +90,32 @@ def sent(agent: ScriptedAgent) -> Heard:
     [
         (
             "rule ratio etl 50% --for 1h30m",
-            {"kind": "ratio", "target": "etl", "ratio": 0.5, "for": "5400s"},
+            {"kind": "ratio", "target": "etl", "ratio": "50%", "for": "1h30m"},
         ),
         (
-            "rule thresholds etl lag=2s",
-            {"kind": "thresholds", "target": "etl", "thresholds": {"lag": "2s"}},
+            "rule ratio etl 0.9 --for 2h --order after --ticket https://tickets/42",
+            {
+                "kind": "ratio",
+                "target": "etl",
+                "ratio": 0.9,
+                "for": "2h",
+                "order": "after",
+                "ticket": "https://tickets/42",
+            },
         ),
         (
-            "rule ratio etl 0.9 --for 2h --order after",
-            {"kind": "ratio", "target": "etl", "ratio": 0.9, "for": "2h", "order": "after"},
-        ),
-        (
-            "rule hold etl:nightly --reason incident --for 90s --database main --id stop",
+            "rule hold etl:nightly --reason 123 --for 90s --database orders --id stop",
             {
                 "kind": "hold",
                 "target": "etl:nightly",
-                "reason": "incident",
+                "reason": "123",
                 "for": "90s",
-                "database": "main",
+                "database": "orders",
                 "id": "stop",
             },
         ),
         (
-            "hold all --reason incident --lock-out --until 2024-05-17T16:00:00Z",
+            "hold all --reason incident --lock-out --expires-at 2024-05-17T16:00:00Z",
             {
                 "kind": "hold",
                 "target": "all",
@@ -121,15 +125,15 @@ def sent(agent: ScriptedAgent) -> Heard:
             },
         ),
         (
-            "rule exempt etl --because incident --reason fix --metric lag --metric pool_usage "
-            "--ceiling 2",
+            "rule exempt etl --justification incident --reason fix --metrics lag "
+            "--metrics pool_usage --ceiling 2",
             {
                 "kind": "exempt",
                 "target": "etl",
                 "justification": "incident",
                 "reason": "fix",
                 "metrics": ["lag", "pool_usage"],
-                "ceiling": 2.0,
+                "ceiling": 2,
             },
         ),
         (
@@ -147,10 +151,29 @@ def test_every_kind_of_rule_is_one_command(
 ) -> None:
     ran = run(*argv.split())
     assert (ran.code, ran.err) == (0, "")
-    assert (sent(agent).method, sent(agent).path, sent(agent).body) == ("POST", RULES, body)
-    assert body.keys() <= RULE_SETTINGS.keys()
+    said = {"database": "main", **body}
+    assert (sent(agent).method, sent(agent).path, sent(agent).body) == ("POST", RULES, said)
     assert ran.out.startswith("SET  r-1")
     assert "applies to: etl:nightly" in ran.out
+
+
+def test_a_rule_is_for_one_database_unless_it_says_all(
+    agent: ScriptedAgent, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a check is: the same default, and the same variable."""
+    monkeypatch.setenv("HEADGATE_DATABASE", "orders")
+    run("rule", "ratio", "etl", "0.9")
+    assert sent(agent).body["database"] == "orders"
+    run("rule", "ratio", "etl", "0.9", "--database", "all")
+    assert "database" not in sent(agent).body
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_every_declared_setting_is_a_flag(run: Run, kind: Kind) -> None:
+    shown = run("rule", kind.value, "--help").out
+    for row in settings_of(kind):
+        is_argument = row.name in ("target", kind.value)
+        assert (f"--{row.name.replace('_', '-')} " in shown) is not is_argument, row.name
 
 
 def test_a_rush_hour_is_a_rule_with_a_schedule(agent: ScriptedAgent, run: Run) -> None:
@@ -163,7 +186,13 @@ def test_favor_is_one_command(agent: ScriptedAgent, run: Run) -> None:
     """R76"""
     ran = run("favor", "fix", "--over", "all", "--ratio", "0.9", "--for", "2h")
     assert sent(agent).path == f"{RULES}/favor"
-    assert sent(agent).body == {"target": "fix", "over": "all", "ratio": 0.9, "for": "2h"}
+    assert sent(agent).body == {
+        "target": "fix",
+        "over": "all",
+        "ratio": 0.9,
+        "for": "2h",
+        "database": "main",
+    }
     assert ran.out.count("SET  ") == 2
 
 
@@ -200,8 +229,8 @@ def test_every_change_has_a_dry_run_and_a_document(
     [
         (["extend", "r-1", "--for", "2h"], "PATCH", {"for": "2h"}),
         (["change", "r-1", "--ratio", "0.5"], "PATCH", {"ratio": 0.5}),
-        (["change", "r-1", "--threshold", "lag=1s"], "PATCH", {"thresholds": {"lag": "1s"}}),
-        (["change", "r-1", "--ratio", "0"], "PATCH", {"ratio": 0.0}),
+        (["change", "r-1", "--thresholds", "lag=1s"], "PATCH", {"thresholds": {"lag": "1s"}}),
+        (["change", "r-1", "--ratio", "0"], "PATCH", {"ratio": 0}),
         (["lift", "r-1"], "DELETE", None),
     ],
 )
@@ -223,9 +252,9 @@ def test_the_loser_is_told(agent: ScriptedAgent, run: Run) -> None:
 
 
 def test_a_refused_rule_shows_every_fault(agent: ScriptedAgent, run: Run) -> None:
-    faults = ["rule.ratio: is 1.5, must be at least 0 and at most 1", "rule.for: is 90 days"]
+    faults = ["rule.ratio: is 0.99, at most 0.9 here", "rule.for: is 90 days"]
     agent.replies["POST", RULES] = problem(422, "these settings are refused", faults)
-    ran = run("rule", "ratio", "etl", "1.5", "--for", "90d")
+    ran = run("rule", "ratio", "etl", "0.99", "--for", "90d")
     assert ran.code == 1
     assert all(fault in ran.err for fault in faults)
 
@@ -239,6 +268,7 @@ def test_a_refused_rule_shows_every_fault(agent: ScriptedAgent, run: Run) -> Non
         ["rule", "thresholds", "etl", "lag=high"],
         ["rule", "thresholds", "etl", "lag=nan"],
         ["rule", "ratio", "etl", "nan"],
+        ["rule", "ratio", "etl", "1.5"],
         ["rule", "change", "r-1", "--ratio", "inf"],
         ["favor", "etl", "--ratio", "nan"],
         ["rule", "hold", "etl"],
@@ -412,9 +442,17 @@ def test_what_hangs_on_dice_is_told_as_a_chance() -> None:
     ("argv", "told"),
     [
         ("rule ratio etl 0.5 --for 30", "is 30, which has no unit: 30s or 30m?"),
-        ("rule ratio etl 50", "is 50: 1 is all of it; did you mean 50%?"),
-        ("favor etl --ratio much", "must be a share such as 0.5 or 50%"),
-        ("rule thresholds etl lag=soon", "must read METRIC=LIMIT, such as lag=2s"),
+        (
+            "rule ratio etl 50",
+            'ratio is 50, must be at most 1: 1 is all of it; did you mean "50%"',
+        ),
+        ("favor etl --ratio much", "must be a share such as 0.8 or 80%"),
+        ("rule thresholds etl lag=soon", "lag is 'soon', must be a number, or a text with a unit"),
+        (
+            "rule thresholds etl commit_delay=10",
+            "is 10, which has no unit: 10ms or 10s?",
+        ),
+        ("rule thresholds etl lag", "must read NAME=VALUE, such as lag=2s"),
     ],
 )
 def test_a_number_without_its_unit_is_told_and_not_sent(

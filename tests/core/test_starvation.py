@@ -114,9 +114,9 @@ def test_those_without_a_name_are_told_by_their_level() -> None:
 @pytest.mark.parametrize(
     ("busy", "proposal"),
     [
-        (["other:import:nightly"], "headgate rule ratio import 0.5 --for 1h"),
+        (["other:import:nightly"], "headgate rule ratio import 0.5 --database all --for 1h"),
         (["other"], "headgate clients"),
-        (["other", "x:web"], "headgate rule ratio x:web 0.5 --for 1h"),
+        (["other", "x:web"], "headgate rule ratio x:web 0.5 --database all --for 1h"),
         (["other:nightly"], "headgate clients"),
     ],
 )

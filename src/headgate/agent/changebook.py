@@ -41,7 +41,7 @@ from headgate.agent.ownitems import By
 from headgate.agent.ownwriter import Lead, Loaded, Merged, OwnWriter
 from headgate.agent.ports import Clock, OwnStore, SharedLog
 from headgate.agent.rollback import of_sorts, restored, rolled_back
-from headgate.agent.ruledrafts import FAVOR_RATIO, Asked, Here, RuleDrafts
+from headgate.agent.ruledrafts import Asked, Here, RuleDrafts
 from headgate.core.beat import clock_told
 from headgate.core.change import MAX_REVISIONS, MEMBERS, SHARDS, ChangeKind, Item, Revision, log_key
 from headgate.core.change_codec import read_revision_at
@@ -53,7 +53,7 @@ from headgate.core.exchange import Entry, Inventory, apart, shards_of
 from headgate.core.fleet_reached import prefixes_of, reached_by
 from headgate.core.lint import Advice, Severity
 from headgate.core.reach import EVERYWHERE, HERE, Level, Reach
-from headgate.core.rule_settings import KnownMetrics, RuleLimits
+from headgate.core.rule_settings import FAVOR_RATIO, KnownMetrics, RuleLimits
 from headgate.core.rules import EVERYONE
 from headgate.errors import StoreUnavailable
 

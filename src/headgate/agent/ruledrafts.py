@@ -40,7 +40,6 @@ from headgate.core.rule_settings import (
 from headgate.core.rules import EVERYONE, Kind, Rule
 from headgate.errors import Conflict, Fault, InvalidSettings
 
-FAVOR_RATIO = 0.9
 MAX_COMPARED = 200
 """Rules that a new one is held against, for advice."""
 KEPT_TIMES = 3
@@ -514,9 +513,10 @@ def _exceeded(rule: Rule, known: Mapping[str, KnownMetric]) -> Iterator[tuple[st
 def _unmeasured(rule: Rule, known: Mapping[str, KnownMetric]) -> Iterator[Advice]:
     """Of what this agent knows; it knows nothing of the others."""
     named = list(dict.fromkeys((*rule.metrics, *rule.thresholds)))
-    if named and not known:
+    if not known and (named or rule.database):
         where = f"no database {rule.database!r}" if rule.database else "no database"
-        told = f"this agent has {where}: whether {', '.join(named)} are metrics nobody has checked"
+        told = f"this agent has {where}"
+        told += f", so {', '.join(named)} cannot be validated here" if named else ""
         yield _warning(rule, "unchecked", f"{told}; ask an agent that has it (--url)")
         return
     for name in named:

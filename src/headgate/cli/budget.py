@@ -15,17 +15,21 @@ from urllib.parse import quote
 import typer
 
 from headgate.cli import completing
-from headgate.cli.confirm import Yes
-from headgate.cli.given import completed_by, lasting
-from headgate.cli.options import AsJson, DatabaseArgument, Token, Url
-from headgate.cli.reaching import (
+from headgate.cli.options import (
     FLEET_TIMEOUT_S,
+    AsJson,
+    DatabaseArgument,
     FleetWide,
     InCluster,
     InRegion,
     InShard,
     OnHost,
+    Token,
+    Url,
+    Yes,
+    completed_by,
     confirmed,
+    lasting,
     reach_of,
 )
 from headgate.cli.table import BUDGET_TABLE

@@ -22,7 +22,7 @@ EVERYTHING = "*"
 
 def read_settings(words: Sequence[str]) -> dict[str, Any]:
     """`rate=20% mode=enforce capacity=unset`, by the table of settings; None for unset."""
-    from headgate.cli.given import read_words
+    from headgate.cli.options import read_words
     from headgate.traffic.limits import BUDGET_SETTINGS
 
     known = {name: row for name, row in BUDGET_SETTINGS.items() if name != "name"}

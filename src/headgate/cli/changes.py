@@ -8,14 +8,19 @@ A change that was shown before it is made is built on what was shown (If-Match).
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias
 
 import typer
 
-from headgate.cli.confirm import Yes
-from headgate.cli.options import AsJson, Token, Url
-from headgate.cli.reaching import FLEET_TIMEOUT_S
+from headgate.cli.api import Refused
+from headgate.cli.options import FLEET_TIMEOUT_S, AsJson, Token, Url, Yes
+from headgate.core.change_files import SECTIONS, read_document
+from headgate.core.places import with_lines
+from headgate.errors import Fault, InvalidSettings
 from headgate.wire.changes import (
     ChangeExportDoc,
     ChangeMadeDoc,
@@ -27,7 +32,6 @@ from headgate.wire.changes import (
 
 if TYPE_CHECKING:
     from headgate.cli.api import Answered, Api
-    from headgate.cli.changes_files import File
     from headgate.present.view import Block
 
 CHANGES = "/v1/changes"
@@ -137,7 +141,6 @@ def diff(
     as_json: AsJson = False,
 ) -> None:
     """Show what a file would change, and change nothing."""
-    from headgate.cli.changes_files import load
     from headgate.cli.output import show_view
     from headgate.present.changes import tried_view
 
@@ -162,7 +165,6 @@ def apply(
 
     What the file does not name stays as it is. With --prune it is taken out.
     """
-    from headgate.cli.changes_files import load
 
     file = load(path, fleet=fleet)
     api = _api_for(file, url, token)
@@ -223,6 +225,79 @@ def restore(
         return api.change("POST", f"{CHANGES}/restore", dry_run=dry_run, query=_query(fleet))
 
     _make(post, "RESTORED", fleet, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+# --- a file of changes -------------------------------------------------------------------------
+
+MAX_FILE_BYTES = 16 * 1024 * 1024
+"""As much as an agent may be set to take (`max_body_bytes`)."""
+
+
+TOO_LARGE = 413
+_LARGER = "set a larger max_body_bytes in [agent] of that agent's settings, and restart it"
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    path: Path
+    text: str
+    document: Mapping[str, Any]
+    fleet: bool = False
+    """For the fleet's log."""
+
+    @property
+    def entries(self) -> int:
+        listed = (self.document.get(section) for section in SECTIONS)
+        return sum(len(some) for some in listed if isinstance(some, list))
+
+    @property
+    def is_json(self) -> bool:
+        return self.path.suffix == ".json"
+
+    @contextmanager
+    def validated(self) -> Iterator[None]:
+        """What an agent finds wrong with it is told with the file's name and lines."""
+        try:
+            yield
+        except Refused as error:
+            if error.status == TOO_LARGE:
+                raise Refused(f"{error}; {_LARGER}", status=error.status) from None
+            if not error.faults:
+                raise
+            faults = [_fault(told) for told in error.faults]
+            raise InvalidSettings(self.located(faults), str(self.path)) from None
+
+    def located(self, faults: Sequence[Fault]) -> list[Fault]:
+        return list(faults) if self.is_json else with_lines(faults, self.text)
+
+
+def load(path: Path, *, fleet: bool) -> File:
+    """InvalidSettings for what is no document; the agent validates what it says."""
+    try:
+        text = _text(path)
+        return File(path, text, read_document(text, is_json=path.suffix == ".json"), fleet)
+    except InvalidSettings as error:
+        raise InvalidSettings(error.faults, str(path)) from None
+
+
+def _text(path: Path) -> str:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InvalidSettings([Fault("", f"cannot be read: {error.strerror}")]) from None
+    if len(content) > MAX_FILE_BYTES:
+        message = f"has {len(content):,} bytes, at most {MAX_FILE_BYTES:,} are taken"
+        raise InvalidSettings([Fault("", message)])
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InvalidSettings([Fault("", "is not UTF-8 here", line)]) from None
+
+
+def _fault(told: str) -> Fault:
+    place, colon, message = told.partition(": ")
+    return Fault(place, message) if colon else Fault("", told)
 
 
 # --- steps -----------------------------------------------------------------------------------
@@ -297,7 +372,7 @@ def _show_and_ask(tried: Answered, done: str, fleet: bool) -> None:
     """On standard error, so that --json stays a document."""
     from rich.console import Console
 
-    from headgate.cli.confirm import confirm
+    from headgate.cli.options import confirm
     from headgate.cli.output import canvas_of
     from headgate.cli.views import drawn
     from headgate.present.changes import made_view

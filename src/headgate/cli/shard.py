@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headgate.cli.given import lasting
-from headgate.cli.options import AsJson, DatabaseArgument, MemberArgument, Token, Url
+from headgate.cli.options import AsJson, DatabaseArgument, MemberArgument, Token, Url, lasting
 
 if TYPE_CHECKING:
     from headgate.cli.api import Answered
@@ -191,8 +190,8 @@ def wake(
 
 
 def _show(changed: Answered, done: str, told: str, as_json: bool) -> None:
+    from headgate.cli.options import copies_line
     from headgate.cli.output import show
     from headgate.cli.pages import done_page
-    from headgate.cli.reaching import copies_line
 
     show(changed, as_json, lambda _: done_page(done, told, copies_line(changed.document)))

@@ -1,7 +1,7 @@
 """The commands: name, one line of help, and where each is at home.
 
-table.py ──names, lines──► lazy.py (groups that list them) ──► app.py
-                                └─ loads the module of one command, when that is called
+table.py ──names, lines──► app.py: groups that list them, and load the module of the one command
+                           that is called
 
 A line here is the first paragraph of the command's docstring: tests/cli/test_table.py.
 """
@@ -62,12 +62,12 @@ COMMANDS: Mapping[str, Row] = {
     ),
     "refusals": Row("look:refusals", "Show recent refusals in full, newest first."),
     "audit": Row("look:audit", "Show who changed what, newest first."),
-    "rules": Row("rules:rules", "List the rules: for whom, what, how long still, by whom and why."),
+    "rules": Row("rules:rules", "List the rules: target, effect, time left, author and reason."),
     "favor": Row(
         "rules:favor",
-        "Favor one client over the others: theirs is refused by ratio, its own is not.",
+        "Prioritize one client by throttling all the others.",
     ),
-    "hold": Row("rules:hold", "Refuse every check of a client, for a while and for a reason."),
+    "hold": Row("rules:hold", "Reject every check of a client, for a while and for a reason."),
     "wake": Row(
         "shard:wake", "Wake a database that hibernates, and its shard, as a client's check would."
     ),
@@ -78,30 +78,32 @@ COMMANDS: Mapping[str, Row] = {
     ),
     "lint": Row("lint:lint", "Validate a configuration file."),
     "page": Row("page:page", "Print a link that signs in at the agent's page, once."),
-    "token": Row("small:token", "Make a random token, shown once."),
-    "version": Row("small:version", "Print the version of this command."),
+    "token": Row("host:token", "Make a random token, shown once."),
+    "version": Row("host:version", "Print the version of this command."),
 }
 
 _RULE: Mapping[str, Row] = {
-    "show": Row(
-        "rules:show_rule", "Show one rule with all that is known of it, and whom it meets."
-    ),
+    "show": Row("rules:show_rule", "Show one rule in full, and the clients it applies to."),
     "ratio": Row(
-        "rules:ratio", "Refuse a share of a client's checks, by dice.", cls="rules:RatioCommand"
+        "rules:ratio", "Reject a share of a client's checks, by dice.", cls="rules:RatioCommand"
     ),
     "hold": COMMANDS["hold"],
     "exempt": Row(
-        "rules:exempt", "Let a client work though metrics refuse: all of them, or the named ones."
+        "rules:exempt", "Admit a client although metrics breach: all of them, or the named ones."
     ),
-    "metrics": Row("rules:metrics", "Judge a client by these metrics, where its checks name none."),
-    "thresholds": Row("rules:thresholds", "Judge a client by stricter thresholds than others."),
+    "metrics": Row(
+        "rules:metrics", "Decide a client's checks by these metrics, where a check names none."
+    ),
+    "thresholds": Row(
+        "rules:thresholds", "Decide a client's checks by stricter thresholds than others have."
+    ),
     "extend": Row(
         "rules:extend", "Give a rule another end, counted from now; nothing else of it changes."
     ),
     "change": Row("rules:change", "Change some of a rule, such as its ratio alone; its end stays."),
     "lift": Row("rules:lift", "End a rule now, and the one that was set together with it."),
-    "rest": Row("rules:rest", "Have a rule of the fleet or the shard rest at the asked agent."),
-    "wake": Row("rules:wake", "Let a rule count again that rests at the asked agent."),
+    "rest": Row("rules:rest", "Suspend a rule of the fleet or the shard at this agent."),
+    "wake": Row("rules:wake", "End the suspension of a rule at this agent."),
 }
 
 _METRICS: Mapping[str, Row] = {
@@ -117,7 +119,7 @@ _METRICS: Mapping[str, Row] = {
         "Change some settings of a metric; the others stay.",
         settings=METRIC_TABLE,
     ),
-    "remove": Row("change:remove_metric", "Remove a metric; it then refuses nobody."),
+    "remove": Row("change:remove_metric", "Remove a metric; it then rejects no check."),
     "revert": Row("change:revert_metric", "Drop runtime changes: the settings file decides again."),
     "calibrate": Row("host:calibrate", "Propose a threshold for commit_delay."),
 }
@@ -206,8 +208,7 @@ _FLEET: Mapping[str, Row] = {
     ),
     "reach": Row(
         "fleet:reach",
-        "Tell whom a rule or budget with that reach would meet: shards, hosts, unhealthy ones "
-        "first.",
+        "Show which shards and hosts a reach applies to, unhealthy ones first.",
     ),
 }
 

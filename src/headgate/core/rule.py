@@ -93,6 +93,8 @@ class Rule:
     created_at: float = 0.0
     created_by: str = ""
     reason: str = ""
+    ticket: str = ""
+    """Link to where more is said."""
     revision: int = 0
 
     @property

@@ -234,6 +234,7 @@ def limit_text(metric: str, limit: float) -> float | str:
     return amount_text(limit, BUILTINS[metric].unit) if metric in BUILTINS else limit
 
 
+_LINK = r"https?://[!-~]+"
 _ONE_LINE = r"^[^\x00-\x1f\x7f-\x9f]*$"
 
 
@@ -242,6 +243,14 @@ def _reason(value: object) -> str:
     given = any_text(MAX_REASON_CHARS)(value).strip()
     if not given.isprintable():
         raise ValueError("holds a line break or another control character; write one line")
+    return given
+
+
+@reads({"type": "string", "maxLength": MAX_REASON_CHARS, "pattern": f"^({_LINK})?$"})
+def _ticket(value: object) -> str:
+    given = any_text(MAX_REASON_CHARS)(value).strip()
+    if given and not re.fullmatch(_LINK, given):
+        raise ValueError(f"is {given!r}, must be a link: https://…")
     return given
 
 
@@ -266,7 +275,7 @@ RULE_SETTINGS = table(
     (
         Setting("id", "Name of the rule.", _id, shown_default="made up"),
         Setting(
-            "target", "For whom: a client, a level of it, several levels (`a:b`), `all`.",
+            "target", "Clients it applies to: a name, a level of it, several (`a:b`), `all`.",
             parse_target,
         ),
         Setting(
@@ -281,41 +290,51 @@ RULE_SETTINGS = table(
         ),
         Setting(
             "order",
-            "With `ratio`: throw the dice `before` metrics are looked at, or `after`.",
+            "With `ratio`: roll the dice `before` the metrics are compared, or `after`.",
             one_of(Order),
             default=Order.BEFORE,
         ),
         Setting(
             "metrics",
-            "With `metrics`: what to judge by. With `exempt`: what is waived.",
+            "With `metrics`: the metrics that decide. With `exempt`: the metrics to ignore.",
             _metrics,
             default=(),
             shown_default="with `exempt`: all",
         ),
-        Setting("thresholds", "With `thresholds`: stricter limits, by metric.", _thresholds),
+        Setting(
+            "thresholds", 'With `thresholds`: stricter limits, by metric (`lag = "2s"`).',
+            _thresholds,
+        ),
         Setting(
             "justification",
             "With `exempt`: `transient`, `incident` or `system`. Required there.",
             one_of(Justification),
         ),
         Setting("reason", "Why. Required with `hold` and `exempt`.", _reason, default=""),
+        Setting("ticket", "Link to a ticket or an incident.", _ticket, default=""),
         Setting(
             "ceiling",
-            "With `exempt`: it rests above so many times a threshold.",
+            "With `exempt`: the rule is suspended above this many times a threshold.",
             number(1, MAX_CEILING),
             default=DEFAULT_CEILING,
         ),
         Setting(
-            "database", "Only there.", _database, default="", shown_default="every database"
+            "database", "The one database that it applies to.", _database, default="",
+            shown_default="every database",
         ),
         Setting(
-            "for", "How long: `30m`, `2h`, `7d`.", parse_for, shown_default="`rule_default_s`: 1h"
+            "for", "How long it lasts: `30m`, `2h`, `7d`.", parse_for,
+            shown_default="`rule_default_s`: 1h",
         ),
-        Setting("expires_at", "Instead of `for`: until when (RFC 3339).", parse_date_time),
-        Setting("schedule", "Recurring window: `days`, `from`, `to`, `zone`.", _schedule),
+        Setting("expires_at", "Instead of `for`: when it ends (RFC 3339).", parse_date_time),
         Setting(
-            "lock_out", "`true` with `hold` on `all`: everybody is to be locked out.", flag,
-            default=False,
+            "schedule",
+            "Recurring window, `days`, `from`, `to`, `zone`: `mon-fri 07:00-09:30 Europe/Berlin`.",
+            _schedule,
+        ),
+        Setting(
+            "lock_out", "With `hold` on `all`: `true` confirms that every client is locked out.",
+            flag, default=False,
         ),
     )
 )  # fmt: skip
@@ -329,6 +348,17 @@ _ONLY_WITH: Mapping[str, frozenset[Kind]] = {
     "ceiling": frozenset({Kind.EXEMPT}),
     "lock_out": frozenset({Kind.HOLD}),
 }
+OF_A_KIND = frozenset({"id", "target", "kind", *_ONLY_WITH})
+FAVOR_RATIO = 0.9
+FAVOR_SETTINGS = table(
+    (
+        Setting("target", "Client to prioritize, or a level of its name.", parse_target),
+        Setting("over", "Clients to throttle.", parse_target, default=EVERYONE),
+        Setting("ratio", "Share of their checks to reject: `50%`.", share(0, 1), FAVOR_RATIO),
+        *(row for name, row in RULE_SETTINGS.items() if name not in OF_A_KIND),
+    )
+)
+"""Two rules that are set together; what they share is as in any rule."""
 FIXED = ("id", "target", "kind", "database")
 """What a rule is; another one is another rule."""
 PAIRED = ("for", "expires_at")
@@ -424,6 +454,16 @@ def rule_schema(more: Table) -> dict[str, Any]:
 _SOME = {"minLength": 1, "minItems": 1, "minProperties": 1}
 """Whichever it is of text, a list and a table."""
 ONE_END = {"not": {"required": ["for", "expires_at"]}}
+
+
+def settings_of(kind: Kind) -> list[Setting]:
+    """What a rule of it may say, besides its kind."""
+    others = (row for name, row in RULE_SETTINGS.items() if name != "kind")
+    return [row for row in others if kind in _ONLY_WITH.get(row.name, Kind)]
+
+
+def needed_by(kind: Kind) -> tuple[str, ...]:
+    return ("target", *_NEEDED[kind])
 
 
 def _missing(values: Mapping[str, Any], place: str) -> list[Fault]:

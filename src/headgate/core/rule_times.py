@@ -11,7 +11,6 @@ from headgate.core.settings import (
     Setting,
     names,
     number,
-    or_text,
     read_table,
     reads,
     seconds,
@@ -37,10 +36,12 @@ _CLOCK = r"([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9](\.[0-9]{1,9})?)?"
 _SECONDS = {"type": "number", "exclusiveMinimum": 0, "maximum": 1e12}
 
 
-@reads(or_text(_SECONDS, SECONDS_PATTERN))
+@reads({"type": "string", "pattern": SECONDS_PATTERN})
 def parse_for(value: object) -> float:
-    """`90s`, `30m`, `1h30m`, `7d`, or in JSON a number of seconds."""
-    return seconds(0, 1e12, above_low=True)(value)
+    """`90s`, `30m`, `1h30m`, `7d`."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise ValueError(f"is {value:g}, which has no unit: {value:g}s or {value:g}m?")
+    return seconds(0, 1e12, above_low=True)(text()(value))
 
 
 @reads(

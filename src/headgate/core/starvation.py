@@ -251,7 +251,7 @@ def _differential(
         return None
     first, target = _busiest(freer, members)
     wanted = " ".join(sorted({plain(m) for m in (*scene.judged[first].metrics, metric)}))
-    proposal = f"headgate rule metrics {target} {wanted} --for 1h" if target else LOOK
+    proposal = f"headgate rule metrics {target} --database all {wanted} --for 1h" if target else LOOK
     return Blame(Culprit.DIFFERENTIAL_METRICS, _names(freer), "", proposal)
 
 
@@ -297,7 +297,7 @@ def _admitted(
     if not working:
         return None
     _, target = _busiest(working, members)
-    proposal = f"headgate rule ratio {target} 0.5 --for 1h" if target else LOOK
+    proposal = f"headgate rule ratio {target} 0.5 --database all --for 1h" if target else LOOK
     return Blame(Culprit.ADMITTED_WORK, _names(working), "", proposal)
 
 

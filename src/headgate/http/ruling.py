@@ -16,7 +16,6 @@ from starlette.responses import Response
 
 from headgate.agent.changebook import ChangeBook, NoSuchItem, OwnBook
 from headgate.agent.exchange import Exchange
-from headgate.agent.ruledrafts import FAVOR_RATIO
 from headgate.agent.rulekeeper import NoSuchRule, RuleKeeper
 from headgate.agent.rulesteps import Origin, RuleEntry
 from headgate.core.change import ChangeKind, Item
@@ -25,16 +24,17 @@ from headgate.core.lint import Advice
 from headgate.core.names import Identity
 from headgate.core.reach import HERE, Level, Reach
 from headgate.core.rule_settings import (
+    FAVOR_SETTINGS,
     FIXED,
+    OF_A_KIND,
     ONE_END,
     RULE_SETTINGS,
     KnownMetrics,
-    parse_target,
     rule_schema,
 )
-from headgate.core.rules import EVERYONE, Rule, RuleBook
+from headgate.core.rules import Rule, RuleBook
 from headgate.core.samples import Instant
-from headgate.core.settings import Setting, number, read_table, settings_schema, table, text
+from headgate.core.settings import Setting, read_table, settings_schema, table, text
 from headgate.errors import Conflict, Fault, InvalidRequest, InvalidSettings, StoreUnavailable
 from headgate.http.documents import UnderWay, etag, json_response
 from headgate.http.fleet_ruling import (
@@ -54,22 +54,8 @@ from headgate.wire.fleet_reach import ReachedDoc
 from headgate.wire.questions import about
 from headgate.wire.rules import RuleDoc, RulesDoc, matched_clients, rule_doc
 
-FAVOR_SETTINGS = table(
-    (
-        Setting("target", "Who is favored: a client, or a level of it.", parse_target),
-        Setting("over", "Over whom.", parse_target, default=EVERYONE),
-        Setting(
-            "ratio",
-            "Share of the others' checks to refuse.",
-            number(0, 1),
-            default=FAVOR_RATIO,
-        ),
-    )
-)
 REST_SETTINGS = table((Setting("reason", "Why it rests at this agent.", text()),))
 RULES_AT_A_TIME = 200
-FAVOR_SHARED = frozenset({"for", "expires_at", "schedule", "database", "reason"})
-"""Of both rules, as a rule has them."""
 MAX_REFUSED_TOLD = 50
 
 
@@ -159,11 +145,12 @@ class Ruling:
 
     async def favor(self, call: _Change) -> Response:
         dry_run, body = call.query.dry_run, _settings(call.body)
-        sections = FAVOR_SHARED | {REACH}
+        sections = frozenset({REACH})
         values, faults = read_table(body, FAVOR_SETTINGS, place="favor", sections=sections)
         if faults:
             raise InvalidSettings(faults)
-        shared = {key: value for key, value in body.items() if key in FAVOR_SHARED}
+        own = {*OF_A_KIND, "over", REACH}
+        shared = {key: value for key, value in body.items() if key not in own}
         said = {"over": values["over"], "ratio": values["ratio"], "more": shared}
         said |= {"who": call.who, "dry_run": dry_run}
         target, reach = values["target"] or "", await self._reach(reach_in(body, "favor"), body)
@@ -348,8 +335,7 @@ def _rule_schema() -> dict[str, Any]:
 
 
 def _favor_schema() -> dict[str, Any]:
-    shared = {key: row for key, row in RULE_SETTINGS.items() if key in FAVOR_SHARED}
-    rows = {**FAVOR_SETTINGS, **shared, **REACH_SETTINGS}
+    rows = {**FAVOR_SETTINGS, **REACH_SETTINGS}
     return {**settings_schema(rows, nullable=True, required=["target"]), **ONE_END}
 
 

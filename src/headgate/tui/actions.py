@@ -15,8 +15,8 @@ from rich.text import Text
 from headgate.cli.api import Answered, Api, database_path
 from headgate.cli.documents import read, read_list
 from headgate.cli.history import unthrottled
+from headgate.cli.options import preview_line, reached_line
 from headgate.cli.pages import explain_page
-from headgate.cli.reaching import preview_line, reached_line
 from headgate.cli.replay import last_hour
 from headgate.cli.rules import RULES, rule_path
 from headgate.cli.views import drawn
@@ -67,7 +67,7 @@ def _extend(api: Api, action: Action) -> Prepared:
     before, after = read(RuleDoc, seen.document), read(RuleDoc, tried.document)
     left = f"{duration(before.left_s)} to {duration(after.left_s)}"
     question = f"Extend {plain(after.id)} on {plain(after.target)}, from {left} left"
-    undo = f"undo: headgate rule extend {plain(after.id)} --until {plain(before.expires_at)}"
+    undo = f"undo: headgate rule extend {plain(after.id)} --expires-at {plain(before.expires_at)}"
     shown = _page([after], "EXTENDED", tried)
     return Prepared(action, f"{question}{_reach(tried.document)}?", shown, seen.etag, undo)
 
@@ -115,8 +115,8 @@ def _as_command(rule: RuleDoc) -> str:
     """What would set such a rule again; what it cannot say, the audit has."""
     target, left = plain(rule.target), f"--for {max(1, round(rule.left_s))}s"
     if rule.kind == "hold":
-        where = f" --database {plain(rule.database)}" if rule.database else ""
-        return f"headgate rule hold {target} --reason {plain(rule.reason)!r} {left}{where}"
+        where = f"--database {plain(rule.database or 'all')}"
+        return f"headgate rule hold {target} --reason {plain(rule.reason)!r} {left} {where}"
     return f"headgate audit has what it was; {left} were left"
 
 

@@ -88,6 +88,8 @@ class RuleDoc(msgspec.Struct, frozen=True):
     """With a change for the fleet: whom it concerns."""
     copies: CopiesDoc | None = None
     """With a change for the shard, where no store is shared: which of its agents have it."""
+    ticket: str = ""
+    """Link to a ticket or an incident."""
 
     @property
     def loud(self) -> bool:

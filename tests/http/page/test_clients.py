@@ -230,7 +230,7 @@ def test_the_proposed_remedy_leads_into_the_form_filled_in() -> None:
     assert lift.href == "/rules/r7/lift"
     asked = parse_qs(urlsplit(favour.href).query)
     assert asked["kind"] == ["favor"] and asked["target"] == ["etl"] and asked["for"] == ["30m"]
-    turn_down, _ = remedies(starved(proposal="headgate rule ratio web 0.5 --for 1h"))
+    turn_down, _ = remedies(starved(proposal="headgate rule ratio web 0.5 --database all --for 1h"))
     asked = parse_qs(urlsplit(turn_down.href).query)
     assert asked.pop("reason") and asked == {
         "kind": ["ratio"],
@@ -239,7 +239,7 @@ def test_the_proposed_remedy_leads_into_the_form_filled_in() -> None:
         "for": ["1h"],
         "database": ["main"],
     }
-    alike, _ = remedies(starved(proposal="headgate rule metrics web lag pool --for 1h"))
+    alike, _ = remedies(starved(proposal="headgate rule metrics web --database all lag pool --for 1h"))
     assert parse_qs(urlsplit(alike.href).query)["metrics"] == ["lag,pool"]
     look, _ = remedies(starved(proposal="headgate clients --rogue"))
     assert look.href == "/clients#rogues" and not look.is_change

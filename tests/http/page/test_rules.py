@@ -17,7 +17,8 @@ from headgate.core.change import ITEMS
 from headgate.core.reach import Place
 from headgate.http.page.rules_form import body_of, fields_of, link_to, seal
 from headgate.http.page.rules_view import replayed, rule_list
-from headgate.present.rules import left_text
+from headgate.present.rules import left_text, rule_view
+from headgate.present.view import line
 from headgate.wire.history import ReplayDoc, ReplayRowDoc, ReplayTotalDoc
 from headgate.wire.rules import RuleDoc, RulesDoc
 from tests.fixtures.memory_log import MemoryLog
@@ -549,3 +550,44 @@ def test_a_link_to_a_favour_names_both(served: Served) -> None:
         query = parse_qs(urlsplit(link_to(one, other)).query)
         assert query["kind"] == ["favor"] and query["over"] == ["etl"]
         assert query["target"] == ["migration:etl"]
+
+
+# --- a field that is declared ---------------------------------------------------------------------
+
+LINK = "https://tickets.example/42"
+SOURCE = Path(__file__).parents[3] / "src" / "headgate"
+
+
+def test_a_declared_field_of_a_rule_is_everywhere(served: Served, ann: Visitor) -> None:
+    """`ticket` is named by the model, the settings and the document of a rule, and by nothing else:
+    form, page, JSON, OpenAPI, CLI and history follow."""
+    made = put(served, target="etl", kind="hold", reason="INC-1", ticket=LINK)
+    assert made["ticket"] == LINK
+    assert line(f"ticket: {LINK}") in rule_view(msgspec.convert(made, RuleDoc))
+    assert f'<a href="{LINK}"' in ann.get("/rules").body.decode()
+    form = ann.get("/rules/new", kind="hold", ticket=LINK).body.decode()
+    assert f'name="ticket" id="f-ticket" value="{LINK}"' in form
+    assert "Link to a ticket or an incident." in form
+    assert parse_qs(urlsplit(link_to(msgspec.convert(made, RuleDoc))).query)["ticket"] == [LINK]
+
+    path = f"/rules/{made['id']}/change"
+    assert f'value="{LINK}"' in ann.get(path).body.decode()
+    other = {"reason": "INC-1", "ticket": f"{LINK}0"}
+    tried = ann.post(f"{path}/preview", {**other, "revision": str(made["revision"])})
+    assert f"{LINK}0" in tried.body.decode()
+    wrong = previewed(ann, {**HOLD, "ticket": "42"})
+    assert wrong.status == 422 and "must be a link" in text_of(wrong)
+    both = api(served, "POST", "/v1/rules/favor", {"target": "web", "ticket": LINK})
+    assert [rule["ticket"] for rule in both["rules"]] == [LINK, LINK]
+    kept = api(served, "GET", "/v1/changes/export")["document"]
+    assert LINK in {rule.get("ticket") for rule in kept["rules"]}
+
+    described = api(served, "GET", "/openapi.json")
+    content = described["paths"]["/v1/rules"]["post"]["requestBody"]["content"]
+    kinds = content["application/json"]["schema"]["oneOf"]
+    assert all("ticket" in kind["properties"] for kind in kinds)
+    assert "ticket" in described["components"]["schemas"]["RuleDoc"]["properties"]
+
+    named = re.compile(r"""["'`]ticket["'`]|^    ticket: str""", re.MULTILINE)
+    files = [file for file in SOURCE.rglob("*") if file.suffix in (".py", ".html", ".js")]
+    assert len([file for file in files if named.search(file.read_text(encoding="utf-8"))]) == 3

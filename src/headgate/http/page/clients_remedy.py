@@ -41,10 +41,10 @@ def _proposed(starved: StarvedDoc) -> Link | None:
     match shlex.split(starved.proposal):
         case ["headgate", "rule", "lift", rule]:
             return Link(f"Lift rule {rule}", f"/rules/{quote(rule, safe='')}/lift")
-        case ["headgate", "rule", "ratio", target, ratio, "--for", lasts]:
+        case ["headgate", "rule", "ratio", target, ratio, "--database", "all", "--for", lasts]:
             fields = {"kind": "ratio", "target": target, "ratio": ratio, "for": lasts}
             return Link(f"Turn {target} down", rule_form(**fields, **said))
-        case ["headgate", "rule", "metrics", target, *metrics, "--for", lasts]:
+        case ["headgate", "rule", "metrics", target, "--database", "all", *metrics, "--for", lasts]:
             named = ",".join(metrics)
             fields = {"kind": "metrics", "target": target, "metrics": named, "for": lasts}
             return Link(f"Judge {target} alike", rule_form(**fields, **said))

@@ -20,12 +20,14 @@ from headgate.errors import InvalidRequest
 from headgate.http.page.api import NO_QUERY, Query, Refused, in_path
 from headgate.http.page.rules_form import (
     NO_FAULTS,
+    OTHERS,
     Faults,
     Fields,
     faults_of,
     in_utc,
     link_to,
     number,
+    others_of,
     seal,
 )
 from headgate.http.page.shell import Visit, moved, page
@@ -167,6 +169,7 @@ def _dialog(
         tried=tried,
         faults=faults,
         changed=changed,
+        others=OTHERS,
         path=f"/rules/{in_path(doc.id)}/{act.name}",
         by_script_asked=visit.by_script,
     )
@@ -213,7 +216,7 @@ async def _refused(visit: Visit, act: Act, doc: RuleDoc, refused: Refused) -> Re
 
 _FIELDS: Mapping[str, tuple[str, ...]] = {
     "extend": ("by", "expires_at"),
-    "change": ("ratio", "reason", "ceiling", "metrics"),
+    "change": ("ratio", "reason", "ceiling", "metrics", *(row.name for row in OTHERS)),
     "lift": (),
     "rest": ("reason",),
     "wake": (),
@@ -248,7 +251,7 @@ def _filled(act: Act, doc: RuleDoc, query: Fields) -> dict[str, str]:
         until = query.get("expires_at", "")
         filled = {"by": "" if until else "1h", "expires_at": until.removesuffix("Z")[:19]}
     elif act.name == "change":
-        filled = {"reason": doc.reason, "metrics": ", ".join(doc.metrics)}
+        filled = {"reason": doc.reason, "metrics": ", ".join(doc.metrics), **others_of(doc)}
         filled |= {"ratio": _plain(doc.ratio), "ceiling": _plain(doc.ceiling)}
         filled |= {f"thresholds.{name}": limit_told(name, n) for name, n in doc.thresholds.items()}
         filled |= {name: value for name, value in query.items() if name in filled}
@@ -298,9 +301,8 @@ def _at_field(field: str, message: str) -> Refused:
 def _differences(doc: RuleDoc, fields: Fields) -> dict[str, Any]:
     """Only what is not as it was: whoever changes a ratio has not said anything of its reason."""
     said: dict[str, Any] = {}
-    before: dict[str, Any] = {"reason": doc.reason}
-    if "reason" in fields:
-        said["reason"] = fields["reason"].strip()
+    before: dict[str, Any] = {"reason": doc.reason, **others_of(doc)}
+    said |= {name: fields[name].strip() for name in before if name in fields}
     for name, value in (("ratio", doc.ratio), ("ceiling", doc.ceiling)):
         if value is not None and name in fields:
             said[name], before[name] = number(fields[name].strip()), value

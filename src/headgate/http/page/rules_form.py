@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from headgate.core.rule_settings import limit_told
+from headgate.core.rule_settings import RULE_SETTINGS, limit_told
 from headgate.core.rule_times import DAYS
 from headgate.http.page.api import Refused
 from headgate.present.rules import schedule_text
@@ -87,9 +87,15 @@ JUSTIFICATIONS = {
     "transient": "is starved for a short while",
     "system": "is light, and essential",
 }
-_TEXTS = ("id", "target", "over", "order", "justification", "reason", "database", "reach")
 _NUMBERS = ("ratio", "ceiling")
 _OF_SOME = frozenset(field for kind in KINDS.values() for field in kind.fields)
+_LAID_OUT = {"id", "target", "kind", "reason", "database", "for", "expires_at", "schedule"}
+OTHERS = tuple(row for name, row in RULE_SETTINGS.items() if name not in _LAID_OUT | _OF_SOME)
+"""Settings that the form has no layout for: each is a field by its name and meaning."""
+_TEXTS = (
+    *("id", "target", "over", "order", "justification", "reason", "database", "reach"),
+    *(row.name for row in OTHERS),
+)
 
 
 # --- fields to body -----------------------------------------------------------------------------
@@ -239,7 +245,12 @@ def _shared(doc: RuleDoc) -> dict[str, Any]:
         "expires_at": doc.expires_at,
         "schedule": schedule_text(doc.schedule),
         "reach": doc.reach,
+        **others_of(doc),
     }
+
+
+def others_of(doc: RuleDoc) -> dict[str, str]:
+    return {row.name: getattr(doc, row.name) for row in OTHERS}
 
 
 def _link(said: Mapping[str, Any]) -> str:
@@ -294,7 +305,7 @@ def shown_fields(kind: RuleKind, metrics: Iterable[str]) -> list[str]:
     every = ["target", "reason", "database", "for", "expires_at", "reach", *_ID.get(kind.name, ())]
     schedule = [f"schedule.{name}" for name in ("from", "to", "zone", "days")]
     limits = [f"thresholds.{name}" for name in metrics] if "thresholds" in kind.fields else []
-    return [*every, "schedule", *schedule, *kind.fields, *limits]
+    return [*every, "schedule", *schedule, *kind.fields, *limits, *(row.name for row in OTHERS)]
 
 
 _ID: Mapping[str, tuple[str, ...]] = {name: ("id",) for name in KINDS if name != FAVOR}
