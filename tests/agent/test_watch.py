@@ -226,7 +226,8 @@ async def test_differential_metric_starvation_names_who_is_judged_by_less() -> N
     [finding] = agent.watch.findings
     assert finding.culprit is Culprit.DIFFERENTIAL_METRICS
     assert finding.blamed == ("backfill:x",)
-    assert finding.proposal == "headgate rule metrics backfill:x --database all lag loadavg --for 1h"
+    command = "headgate rule metrics backfill:x --database all lag loadavg --for 1h"
+    assert finding.proposal == command
 
 
 async def test_a_stricter_threshold_of_ones_own_is_named() -> None:

@@ -349,9 +349,9 @@ def test_an_explanation_tells_the_verdict_and_what_would_help(
 
 def test_one_frame_of_top(agent: ScriptedAgent, run: Run) -> None:
     agent.says("/v1/status", builders.busy_status())
-    shown = run("budget", "top", "main", "--once", "--interval", "0.2")
+    shown = run("budget", "top", "main", "--once", "--interval", "0.2s")
     assert shown.code == 0 and "enforcing" in shown.out
-    unknown = run("budget", "top", "other", "--once", "--interval", "0.2")
+    unknown = run("budget", "top", "other", "--once", "--interval", "0.2s")
     assert unknown.code == 1 and "budgets cannot be shown: the agent answers 404" in unknown.out
     assert run("budget", "top", "main", "--once", url="http://127.0.0.1:9").code == 20
 

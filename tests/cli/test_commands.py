@@ -40,6 +40,32 @@ def said(verdict: Verdict) -> Reply:
 # --- check -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "argv",
+    [
+        (*CHECK, "--wait"),
+        ("wait", "--as", "etl", "--unavailable-after"),
+        ("wait", "--as", "etl", "--max-wait"),
+        ("run", "--as", "etl", "--every"),
+        ("run", "--as", "etl", "--steady"),
+        ("run", "--as", "etl", "--max-stop"),
+        ("top", "--interval"),
+        ("budget", "top", "main", "--interval"),
+        ("fleet", "status", "--interval"),
+        ("pg", "publish", "policy.toml", "--within"),
+        ("demo", "--for"),
+        ("debug", "bundle", "--since"),
+        ("hold", "etl", "--reason", "x", "--for"),
+    ],
+)
+def test_a_time_without_a_unit_is_rejected(
+    scripted: ScriptedAgent, run: Run, argv: tuple[str, ...]
+) -> None:
+    ran = run(*argv, "30")
+    assert ran.code == 2 and "which has no unit: 30s or 30m?" in " ".join(ran.err.split())
+    assert scripted.heard == []
+
+
 @pytest.mark.parametrize("verdict", list(Verdict))
 def test_every_verdict_has_its_exit_code(
     scripted: ScriptedAgent, run: Run, verdict: Verdict
@@ -150,7 +176,7 @@ def test_check_prints_the_document_as_it_came(scripted: ScriptedAgent, run: Run)
 def test_check_waits_until_admitted(scripted: ScriptedAgent, run: Run) -> None:
     replies = iter([Reply(builders.refusal(retry_after_ms=20), 429)] * 3 + [said(Verdict.OK)])
     scripted.replies["GET", "/v1/check"] = lambda _: next(replies)
-    assert run(*CHECK, "--wait", "20").code == 0
+    assert run(*CHECK, "--wait", "20s").code == 0
     assert len(scripted.heard) == 4
 
 
@@ -159,7 +185,7 @@ def test_check_does_not_ask_sooner_than_told_nor_wait_in_vain(
 ) -> None:
     """R143: where the agent says an hour and half of one is left, the answer is given now."""
     scripted.says("/v1/check", builders.refusal(retry_after_ms=3_600_000), status=429)
-    assert run(*CHECK, "--wait", "1800").code == 10
+    assert run(*CHECK, "--wait", "30m").code == 10
     assert len(scripted.heard) == 1
 
 
@@ -169,7 +195,7 @@ def test_check_waits_for_an_agent_that_is_restarted(
     from headgate.cli import ask
 
     monkeypatch.setattr(ask, "RETRY_S", 0.02)
-    ran = run(*CHECK, "--wait", "0.1", url=f"unix://{tmp_path}/none.sock")
+    ran = run(*CHECK, "--wait", "100ms", url=f"unix://{tmp_path}/none.sock")
     assert ran.code == 20
 
 

@@ -13,10 +13,11 @@ import typer
 from rich.console import Console, RenderableType
 
 from headgate.cli.api import connect
-from headgate.cli.ask import explain
+from headgate.cli.ask import Question, explain
 from headgate.cli.bars import ASCII
 from headgate.cli.documents import read
 from headgate.cli.history import history, minutes_ago, moment, step_of
+from headgate.cli.options import Agent
 from headgate.cli.render import Canvas, advice_line
 from headgate.cli.replay import last_hour, read_rule, replay
 from headgate.cli.views import drawn
@@ -259,7 +260,7 @@ def test_explain_asks_about_the_past(
     scripted: ScriptedAgent, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scripted.says("/v1/explain", PAST)
-    explain("etl", "main", at="2026-03-02T06:10Z", url=scripted.url)
+    explain(Question("etl"), Agent(scripted.url), at="2026-03-02T06:10Z")
     asked = {"app": "etl", "database": "main", "at": "2026-03-02T06:10:00Z"}
     assert scripted.heard[0].query == asked
     assert "not known" in capsys.readouterr().out

@@ -61,7 +61,7 @@ def test_the_scenes_do_what_they_promise() -> None:
     """Held by lag, thinned by a rule, refused by a budget, led by the new primary's agent, and
     never an OK that nobody may give (R36, R38, R45, R49, R127, R138)."""
     done = subprocess.run(
-        [*DEMO, "--headless", "--seconds", "30"], capture_output=True, text=True, timeout=WHOLE_S
+        [*DEMO, "--headless", "--for", "30s"], capture_output=True, text=True, timeout=WHOLE_S
     )
     told = done.stdout
     assert done.returncode == 0, told + done.stderr

@@ -62,7 +62,7 @@ def screen_of(shown: Terminal, columns: int, lines: int) -> str:
 
 
 def test_top_draws_follows_a_resize_and_leaves_on_q(busy: ScriptedAgent) -> None:
-    with terminal("top", "--interval", "0.1", HEADGATE_URL=busy.url) as shown:
+    with terminal("top", "--interval", "0.1s", HEADGATE_URL=busy.url) as shown:
         modes = shown.modes()
         eventually(lambda: "BREACHED" in shown.text and "threshold" in shown.text)
         eventually(lambda: "HELD 13 min by lag" in shown.text)
@@ -115,7 +115,7 @@ def test_the_mouse_chooses_rows_and_views_on_a_small_terminal(busy: ScriptedAgen
 def test_budget_top_and_fleet_watch_are_views_of_the_same_program(
     busy: ScriptedAgent, argv: tuple[str, ...], told: str
 ) -> None:
-    with terminal(*argv, "--interval", "1", HEADGATE_URL=busy.url) as shown:
+    with terminal(*argv, "--interval", "1s", HEADGATE_URL=busy.url) as shown:
         modes = shown.modes()
         eventually(lambda: told in screen_of(shown, 110, 36))
         eventually(lambda: "cannot be shown: the agent answers 404" in screen_of(shown, 110, 36))
@@ -130,7 +130,7 @@ def test_budget_top_and_fleet_watch_are_views_of_the_same_program(
 
 def test_few_bytes_are_sent_where_little_changes(busy: ScriptedAgent) -> None:
     """Over ssh: a second of a screen that only its clock changes."""
-    with terminal("top", "--interval", "0.1", HEADGATE_URL=busy.url) as shown:
+    with terminal("top", "--interval", "0.1s", HEADGATE_URL=busy.url) as shown:
         # With its last row, and with rates, for which two looks are needed.
         rates = re.compile(r"backfill:users +orders +0 +0 ")
         eventually(lambda: rates.search(screen_of(shown, 110, 36)))
@@ -200,7 +200,7 @@ def test_top_shows_an_agent_that_goes_away_and_comes_back(tmp_path: Path) -> Non
     path = tmp_path / "agent.sock"
     agent = ScriptedAgent()
     agent.says("/v1/status", builders.busy_status())
-    with terminal("top", "--interval", "0.1", HEADGATE_URL=f"unix://{path}") as shown:
+    with terminal("top", "--interval", "0.1s", HEADGATE_URL=f"unix://{path}") as shown:
         eventually(lambda: "AGENT UNREACHABLE" in shown.text)
         with agent.serving(path):
             eventually(lambda: "BREACHED" in shown.text)
@@ -231,7 +231,7 @@ def test_a_hung_agent_hangs_no_key(scripted: ScriptedAgent) -> None:
 
 
 def test_a_dumb_terminal_gets_frames_and_no_cursor_control(busy: ScriptedAgent) -> None:
-    with terminal("top", "--interval", "0.1", term="dumb", HEADGATE_URL=busy.url) as shown:
+    with terminal("top", "--interval", "0.1s", term="dumb", HEADGATE_URL=busy.url) as shown:
         eventually(lambda: shown.text.count("agent db1") >= 3)
         assert "\x1b" not in shown.raw
         shown.process.send_signal(signal.SIGINT)
@@ -281,9 +281,9 @@ def woken(agent: ScriptedAgent) -> list[str]:
 
 def test_looking_wakes_nobody_unless_it_is_asked_for(busy: ScriptedAgent, run: Run) -> None:
     """R56: an open screen must not keep what nobody asks about from hibernating."""
-    assert run("top", "--once", "--interval", "0.1").code == 0
+    assert run("top", "--once", "--interval", "0.1s").code == 0
     assert woken(busy) == []
-    ran = run("top", "--once", "--wake", "--interval", "0.1")
+    ran = run("top", "--once", "--wake", "--interval", "0.1s")
     assert ran.code == 0 and "BREACHED" in ran.out, "though this agent knows no waking"
     assert woken(busy) == ["/v1/databases/main/wake", "/v1/databases/orders/wake"]
 
@@ -305,7 +305,7 @@ def test_once_prints_one_frame_with_rates(scripted: ScriptedAgent, run: Run) -> 
         return Reply(builders.status(clients=[client]))
 
     scripted.replies["GET", "/v1/status"] = growing
-    ran = run("top", "--once", "--interval", "0.1")
+    ran = run("top", "--once", "--interval", "0.1s")
     assert ran.code == 0
     assert "agent db1" in ran.out
     row = next(line for line in ran.out.splitlines() if line.startswith("etl:nightly"))
@@ -314,7 +314,7 @@ def test_once_prints_one_frame_with_rates(scripted: ScriptedAgent, run: Run) -> 
 
 def test_each_view_can_be_printed(busy: ScriptedAgent, run: Run) -> None:
     busy.says("/v1/history/timeline", documents.TIMELINE)
-    ran = run("top", "--once", "--view", "clients", "--interval", "0.1")
+    ran = run("top", "--once", "--view", "clients", "--interval", "0.1s")
     assert "3 clients, 1 held" in ran.out and "HELD 13 min by lag" in ran.out
     assert "last hour" in ran.out and "q quit" not in ran.out
     assert "rules cannot be shown: the agent answers 404" in run("top", "--once", "--view", "4").out
@@ -327,7 +327,7 @@ def test_history_is_there_from_the_first_frame_on(busy: ScriptedAgent, run: Run)
     minute = {"at": at, "database": "main", "metric": "lag", "looks": 4, "absent": 0, "low": 1.0}
     minute |= {"mean": 2.0, "high": 5.0, "breached_share": 0.0, "threshold": 5.0}
     busy.says("/v1/history/metrics", {"minutes": [minute], "whole": True})
-    ran = run("top", "--once", "--view", "shard", "--interval", "0.1")
+    ran = run("top", "--once", "--view", "shard", "--interval", "0.1s")
     line = next(line for line in ran.out.splitlines() if line.strip().startswith("lag"))
     assert line.count("▆") == 4, "a minute of history is four quarters of one"
 
@@ -370,7 +370,7 @@ def test_once_without_an_agent_shows_so_and_fails() -> None:
 def test_a_snapshot_is_a_file(
     busy: ScriptedAgent, run: Run, tmp_path: Path, name: str, begins: str
 ) -> None:
-    ran = run("top", "--snapshot", str(tmp_path / name), "--interval", "0.1")
+    ran = run("top", "--snapshot", str(tmp_path / name), "--interval", "0.1s")
     assert (ran.code, ran.out) == (0, "")
     text = (tmp_path / name).read_text()
     assert text.startswith(begins)

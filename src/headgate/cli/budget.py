@@ -17,12 +17,15 @@ import typer
 from headgate.cli import completing
 from headgate.cli.options import (
     FLEET_TIMEOUT_S,
+    INTERVAL,
+    Agent,
     AsJson,
     DatabaseArgument,
     FleetWide,
     InCluster,
     InRegion,
     InShard,
+    Interval,
     OnHost,
     Token,
     Url,
@@ -191,12 +194,9 @@ def violations(
 def top(
     context: typer.Context,
     database: DatabaseArgument,
-    interval: Annotated[
-        float, typer.Option(min=0.2, max=60, metavar="SECONDS", help="Time between two looks.")
-    ] = 1.0,
+    agent: Agent,
+    interval: Interval = INTERVAL,
     once: Annotated[bool, typer.Option("--once", help="Print one frame and exit.")] = False,
-    url: Url = None,
-    token: Token = None,
 ) -> None:
     """Watch a database's budgets live: fill, blocked a second, what to do; q quits.
 
@@ -204,7 +204,9 @@ def top(
     """
     from headgate.cli.top import Watched, watch
 
-    watch(context, Watched("budgets", interval, url, token, database=database, once=once))
+    url, token, as_json = agent.url, agent.token, agent.as_json
+    shown = Watched("budgets", interval, url, token, database, once=once, as_json=as_json)
+    watch(context, shown)
 
 
 def explain(
@@ -473,14 +475,20 @@ def lint(path: PolicyFile, strict: Strict = False, as_json: AsJson = False) -> N
         raise typer.Exit(1)
 
 
-def compile_file(path: PolicyFile, anyway: Anyway = False) -> None:
+def compile_file(path: PolicyFile, anyway: Anyway = False, as_json: AsJson = False) -> None:
     """Compile a policy file for the Postgres parameter pg_headgate.policy, without an agent.
 
     Prints the compiled policy as one line of base64. A policy with faults prints nothing.
     """
     from headgate.cli.budget_files import as_parameter
 
-    print(as_parameter(path, anyway=anyway))
+    compiled = as_parameter(path, anyway=anyway)
+    if as_json:
+        from headgate.cli.output import show_json
+
+        show_json({"file": str(path), "parameter": "pg_headgate.policy", "value": compiled})
+    else:
+        print(compiled)
 
 
 def apply(

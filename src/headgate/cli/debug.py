@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headgate.cli.options import Token, Url
+from headgate.cli.options import Duration, Token, Url, duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -59,7 +59,8 @@ Unit = Annotated[
     str, typer.Option(metavar="NAME", help="Whose journal to take where no --log is named.")
 ]
 LogLines = Annotated[int, typer.Option(min=1, max=100_000, help="The last so many lines of each.")]
-Since = Annotated[str, typer.Option(metavar="SPAN", help="How much history: 30m, 6h, 2d.")]
+Since = Annotated[Duration, duration("--since", about="How much history: 30m, 6h, 2d.", low=1)]
+SINCE = Duration("6h")
 HashNames = Annotated[
     bool,
     typer.Option(
@@ -80,7 +81,7 @@ def bundle(
     log: Logs = None,
     unit: Unit = "headgate",
     log_lines: LogLines = 2000,
-    since: Since = "6h",
+    since: Since = SINCE,
     hash_names: HashNames = False,
     url: Url = None,
     token: Token = None,
@@ -111,7 +112,7 @@ def bundle(
         tuple(log or ()),
         unit,
         log_lines,
-        since,
+        since.text,
     )
     names = Names() if hash_names else None
     made = _made(wishes, _databases(status), names, token)

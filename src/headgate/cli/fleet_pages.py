@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headgate.cli.options import AsJson, Token, Url
+from headgate.cli.options import AsJson, Duration, Interval, Token, Url
 
 if TYPE_CHECKING:
     pass
@@ -29,9 +29,7 @@ RulesPage = Annotated[int, typer.Option(min=1, help="Which page of the rules.")]
 Watch = Annotated[
     bool, typer.Option("--watch", help="Live, as the view `fleet` of `headgate top`; q quits.")
 ]
-Interval = Annotated[
-    float, typer.Option(min=1, max=600, metavar="SECONDS", help="With --watch: between two looks.")
-]
+EVERY = Duration("5s")
 
 
 def status(
@@ -45,7 +43,7 @@ def status(
     per_page: PerPage = 50,
     rules_page: RulesPage = 1,
     watch: Watch = False,
-    interval: Interval = 5.0,
+    interval: Interval = EVERY,
     url: Url = None,
     token: Token = None,
     as_json: AsJson = False,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
-from headgate.cli.options import AsJson, DatabaseArgument, Token, Url
+from headgate.cli.options import AsJson, DatabaseArgument, Duration, Token, Url, duration
 
 if TYPE_CHECKING:
     from headgate.cli.lint import Reading
@@ -22,13 +22,13 @@ Config = Annotated[
 CheckConfig = Annotated[
     bool, typer.Option("--check-config", help="Validate the settings file, and start nothing.")
 ]
-DemoSeconds = Annotated[
-    float | None,
-    typer.Option(
-        min=1,
-        metavar="SECONDS",
-        show_default=False,
-        help="End after this long; --headless plays all scenes first, however long they take.",
+DemoTime = Annotated[
+    Duration | None,
+    duration(
+        "--for",
+        about="End after this long; --headless plays all scenes first, however long they take.",
+        low=1,
+        default=False,
     ),
 ]
 Headless = Annotated[
@@ -141,13 +141,13 @@ def _reloaded(document: Mapping[str, Any]) -> str:
 
 def demo(
     context: typer.Context,
-    seconds: DemoSeconds = None,
+    lasts: DemoTime = None,
     headless: Headless = False,
     ports: DemoPorts = None,
 ) -> None:
     """See it work: a real Postgres shard, an agent beside each server, greedy jobs."""
     chosen = None if ports is None else _ports(ports)
-    raise typer.Exit(_host(context).play(seconds=seconds, headless=headless, ports=chosen))
+    raise typer.Exit(_host(context).play(seconds=lasts, headless=headless, ports=chosen))
 
 
 def _ports(said: str) -> tuple[int, int]:

@@ -180,6 +180,12 @@ DryRun: TypeAlias = Annotated[
 Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
+Interval: TypeAlias = Annotated[
+    Duration, duration("--interval", about="Time between two updates.", low=0.1, high=600)
+]
+INTERVAL = Duration("1s")
+
+
 def _level(name: str, about: str) -> Any:
     return typer.Option(name, metavar="PATTERN", show_default=False, help=about)
 

@@ -12,6 +12,8 @@ from typing import Annotated, Any, Protocol
 
 import typer
 
+from headgate.cli.options import Duration, duration
+
 PgConfig = Annotated[
     Path | None,
     typer.Option("--pg-config", metavar="FILE", show_default=False, help="The server's pg_config."),
@@ -61,14 +63,8 @@ PolicyArgument = Annotated[
     Path, typer.Argument(metavar="FILE", help="A policy (TOML or JSON).", show_default=False)
 ]
 Within = Annotated[
-    float,
-    typer.Option(
-        "--within",
-        min=0,
-        max=600,
-        metavar="SECONDS",
-        help="How long to wait until the server has taken it.",
-    ),
+    Duration,
+    duration("--within", about="How long to wait until the server has taken it.", high=600),
 ]
 Purge = Annotated[
     bool, typer.Option("--purge", help="Remove the policy's files, too, once it is off.")
@@ -77,7 +73,7 @@ Anyway = Annotated[
     bool, typer.Option("--anyway", help="Publish also what would lock out an administrator.")
 ]
 PgJson = Annotated[bool, typer.Option("--json", help="Print as JSON, for programs.")]
-WITHIN_S = 5.0
+WITHIN = Duration("5s")
 
 
 class PgExtension(Protocol):
@@ -129,7 +125,7 @@ def enable(
     directory: Directory = None,
     policy: PolicyOption = None,
     anyway: Anyway = False,
-    within: Within = WITHIN_S,
+    within: Within = WITHIN,
     as_json: PgJson = False,
 ) -> None:
     """Put a policy in force, or the one that was switched off.
@@ -149,7 +145,7 @@ def publish(
     data_directory: DataDirectory = None,
     directory: Directory = None,
     anyway: Anyway = False,
-    within: Within = WITHIN_S,
+    within: Within = WITHIN,
     as_json: PgJson = False,
 ) -> None:
     """Replace the policy.
@@ -169,7 +165,7 @@ def disable(
     data_directory: DataDirectory = None,
     directory: Directory = None,
     purge: Purge = False,
-    within: Within = WITHIN_S,
+    within: Within = WITHIN,
     as_json: PgJson = False,
 ) -> None:
     """Switch traffic control off, at once: no statement is judged any more.

@@ -6,7 +6,7 @@ speak HTTP to its control socket, found by --url, by the settings file, or at it
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
@@ -98,16 +98,29 @@ def lint(settings: SettingsFile, strict: Strict = False, as_json: PlainJson = Fa
 
     And the policy file that it names. Exit code 1 for faults; with --strict for advice, too.
     """
-    _judge(settings, strict=strict, as_json=as_json)
+    _tell(settings, _notes_on(settings), strict=strict, as_json=as_json)
 
 
-def check(context: typer.Context, settings: SettingsFile, strict: Strict = False) -> None:
+def check(
+    context: typer.Context,
+    settings: SettingsFile,
+    strict: Strict = False,
+    as_json: PlainJson = False,
+) -> None:
     """Judge it, and what it names: files, policy, and the relay's library.
 
     Connects to nothing. Exit code 1 for faults.
     """
-    _judge(settings, strict=strict, as_json=False)
-    _host(context).check_proxy(settings)
+    from headgate.cli.lint import faults_told
+    from headgate.errors import InvalidSettings
+
+    notes = _notes_on(settings)
+    if not any(note.level == "fault" for note in notes):
+        try:
+            _host(context).check_proxy(settings)
+        except InvalidSettings as error:
+            notes += faults_told(error)
+    _tell(settings, notes, strict=strict, as_json=as_json)
 
 
 def build(context: typer.Context) -> None:
@@ -119,10 +132,9 @@ def build(context: typer.Context) -> None:
     print(f"built {_host(context).build_proxy()}")
 
 
-def _judge(path: Path, *, strict: bool, as_json: bool) -> None:
+def _tell(path: Path, notes: list[Note], *, strict: bool, as_json: bool) -> None:
     from headgate.cli.lint import show_notes
 
-    notes = _notes_on(path)
     show_notes(path, notes, as_json=as_json)
     if any(note.level == "fault" for note in notes) or (strict and notes):
         raise typer.Exit(1)
@@ -184,7 +196,11 @@ def sessions(
 
 
 def kill(
-    session: SessionId, config: Config = None, url: ProxyUrl = None, token: Token = None
+    session: SessionId,
+    config: Config = None,
+    url: ProxyUrl = None,
+    token: Token = None,
+    as_json: AsJson = False,
 ) -> None:
     """End a session.
 
@@ -192,7 +208,7 @@ def kill(
     statement that runs there ends when the server notices, or when it is cancelled.
     """
     _connect(config, url, token).change("DELETE", f"/v1/proxy/sessions/{session}")
-    print(f"session {session} is ended")
+    _done({"ended": session}, f"session {session} is ended", as_json)
 
 
 def reload(
@@ -208,7 +224,9 @@ def reload(
     _show(answered, as_json, reload_page)
 
 
-def restart(settings: OfSettings = None, url: ProxyUrl = None, token: Token = None) -> None:
+def restart(
+    settings: OfSettings = None, url: ProxyUrl = None, token: Token = None, as_json: AsJson = False
+) -> None:
     """Start a successor that takes over; no client is turned away.
 
     The process that ran drains, and ends with its last session. Also after an upgrade: the
@@ -216,22 +234,34 @@ def restart(settings: OfSettings = None, url: ProxyUrl = None, token: Token = No
     """
     api = _connect(settings, url, token, timeout_s=RESTART_TIMEOUT_S)
     answered = api.change("POST", "/v1/proxy/restart")
-    print(f"process {answered.document['successor']} has taken over")
-    about = api.get("/v1/proxy/status").document["proxy"]
-    if about["memory"] == "new":
-        print(
-            "with new memory, since its size or version is another: what budgets were owed, and "
-            "all counters, begin anew"
+    successor = answered.document["successor"]
+    memory = api.get("/v1/proxy/status").document["proxy"]["memory"]
+    told = f"process {successor} has taken over"
+    if memory == "new":
+        told += (
+            "\nwith new memory, because its size or version changed: debts and counters start at 0"
         )
+    _done({"successor": successor, "memory": memory}, told, as_json)
 
 
-def drain(settings: OfSettings = None, url: ProxyUrl = None, token: Token = None) -> None:
+def drain(
+    settings: OfSettings = None, url: ProxyUrl = None, token: Token = None, as_json: AsJson = False
+) -> None:
     """Have it take no more sessions, and end with the last one.
 
     As SIGTERM does; after `drain_timeout_s` the rest is closed.
     """
     _connect(settings, url, token).change("POST", "/v1/proxy/drain")
-    print("it drains, and ends with its last session")
+    _done({"draining": True}, "the proxy drains, and ends with its last session", as_json)
+
+
+def _done(document: Mapping[str, Any], told: str, as_json: bool) -> None:
+    from headgate.cli.output import show_json
+
+    if as_json:
+        show_json(document)
+    else:
+        print(told)
 
 
 class ProxyApi(Api):

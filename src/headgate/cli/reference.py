@@ -66,17 +66,25 @@ DOCUMENTS: Mapping[str, str] = {
 _LINTED = "`file` and its `notes`"
 _SERVER = "what the Postgres server beside this command says"
 _PROXY = "what [the proxy](proxy.md) answers"
+_SCREEN = "what one screen is made of: the answers of several routes, by name"
 OWN: Mapping[str, str] = {
+    "budget compile": "`file`, `parameter` and its `value`",
     "budget diff": "two policies compared: `difference`, as in LintDoc",
     "budget export": "`document` of PolicyDoc",
     "budget lint": _LINTED, "lint": _LINTED, "proxy lint": _LINTED,
+    "proxy check": _LINTED,
     "debug bundle": "the manifest: each file of the bundle, or why it is missing",
     "metrics calibrate": "the proposed settings of `commit_delay`",
     "pg disable": _SERVER, "pg enable": _SERVER, "pg install": _SERVER, "pg publish": _SERVER,
     "pg status": _SERVER,
     "proxy reload": _PROXY, "proxy sessions": _PROXY, "proxy status": _PROXY,
     "token": "`token`, `name`, `role` and `sha256`",
-    "top": "what one screen is made of: the answers of several routes, by name",
+    "proxy drain": "`draining`", "proxy kill": "`ended`: the session's id",
+    "proxy restart": "`successor`, a process id, and its `memory`: `kept` or `new`",
+    "run": "`waited_s`, `ran_s`, `stops`, `stopped_s`, `silent_s` and `exit_code`, as one line on "
+    "standard error",
+    "top": _SCREEN, "budget top": _SCREEN,
+    "wait": "`admitted`, `verdict`, `reason`, `unthrottled` and `waited_s`",
     "version": "`version`",
 }  # fmt: skip
 
@@ -101,8 +109,8 @@ _EXAMPLES = """\
 ## Examples
 
 ```sh
-# One piece of work, if the database can bear it; wait up to a minute for leave.
-headgate check --as etl:nightly --database main --wait 60 && ./purge_one_batch
+# One job, if the database is healthy; wait up to a minute for permission.
+headgate check --as etl:nightly --database main --wait 60s && ./purge_one_batch
 
 # A metric of your own, tried first and then set (needs allow_runtime_sql = true).
 headgate metrics add main queue_depth sql="select count(*) from jobs" threshold=1000 --dry-run

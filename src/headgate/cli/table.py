@@ -32,17 +32,15 @@ BUDGET_TABLE = "headgate.traffic.limits:BUDGET_SETTINGS"
 ABOUT = "Keep Postgres and MySQL/MariaDB healthy: ask before each piece of work."
 
 COMMANDS: Mapping[str, Row] = {
-    "check": Row("ask:check", "Ask for leave to do one piece of work."),
-    "wait": Row(
-        "ask:wait", "Wait for leave to do one piece of work, as a program with the SDK would."
-    ),
+    "check": Row("ask:check", "Check whether a job may run now."),
+    "wait": Row("ask:wait", "Wait until a job may run, as a program with the SDK does."),
     # What follows the command's name is the command's: no option of ours stands behind it.
     "run": Row(
         "run:run",
-        "Run a command that cannot ask for itself, when the database can bear it.",
+        "Run a command that does not check, while the database is healthy.",
         takes_the_rest=True,
     ),
-    "explain": Row("ask:explain", "Say what a check would be answered, and why."),
+    "explain": Row("ask:explain", "Show what a check would be answered, and why."),
     "top": Row(
         "top:top", "Watch what is unhealthy, who is throttled, by what, and what to do; q quits."
     ),

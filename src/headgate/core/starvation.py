@@ -251,7 +251,8 @@ def _differential(
         return None
     first, target = _busiest(freer, members)
     wanted = " ".join(sorted({plain(m) for m in (*scene.judged[first].metrics, metric)}))
-    proposal = f"headgate rule metrics {target} --database all {wanted} --for 1h" if target else LOOK
+    command = f"headgate rule metrics {target} --database all {wanted} --for 1h"
+    proposal = command if target else LOOK
     return Blame(Culprit.DIFFERENTIAL_METRICS, _names(freer), "", proposal)
 
 

@@ -104,6 +104,8 @@ def parse_seconds(text: str) -> float:
     if whole and at == len(whole):
         return millionths / 1_000_000
     if BARE.fullmatch(whole):
+        if not float(whole):
+            return 0.0  # In every unit.
         raise ValueError(f"is {whole}, which has no unit: {whole}s or {whole}m?")
     raise ValueError(f"is {text!r}, must read like 250ms, 90s, 30m, 1h30m or 7d")
 

@@ -1,7 +1,7 @@
 """The playground: a shard of three real servers, an agent beside each, greedy jobs, a rogue.
 
 `headgate demo` in a terminal shows it live, scene by scene, with keys to step through them and
-to break things; `--headless --seconds 60` plays all scenes once, and fails if what one of them
+to break things; `--headless --for 60s` plays all scenes once, and fails if what one of them
 promises did not happen.
 """
 

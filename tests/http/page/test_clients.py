@@ -239,7 +239,8 @@ def test_the_proposed_remedy_leads_into_the_form_filled_in() -> None:
         "for": ["1h"],
         "database": ["main"],
     }
-    alike, _ = remedies(starved(proposal="headgate rule metrics web --database all lag pool --for 1h"))
+    command = "headgate rule metrics web --database all lag pool --for 1h"
+    alike, _ = remedies(starved(proposal=command))
     assert parse_qs(urlsplit(alike.href).query)["metrics"] == ["lag,pool"]
     look, _ = remedies(starved(proposal="headgate clients --rogue"))
     assert look.href == "/clients#rogues" and not look.is_change
