@@ -58,6 +58,11 @@ class Fault(NamedTuple):
     message: str
     line: int | None = None
 
+    @property
+    def variable(self) -> bool:
+        """Of the environment, and not of the file."""
+        return self.place.startswith("HEADGATE_")
+
     def __str__(self) -> str:
         line = f"line {self.line}" if self.line else ""
         where = ", ".join(part for part in (line, self.place) if part)
@@ -68,8 +73,8 @@ class InvalidSettings(HeadgateError, ValueError):
     def __init__(self, faults: list[Fault], source: str = "") -> None:
         self.faults = faults
         self.source = source
-        head = f"{source}: " if source else ""
-        super().__init__("\n".join(f"{head}{fault}" for fault in faults))
+        told = (f"{source}: {one}" if source and not one.variable else str(one) for one in faults)
+        super().__init__("\n".join(told))
 
 
 class InvalidRequest(HeadgateError, ValueError):

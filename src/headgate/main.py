@@ -91,7 +91,7 @@ from headgate.notify import Notifier
 from headgate.peers import open_link
 from headgate.probes.calibrate import commit_baseline
 from headgate.probes.factory import DatabaseProbes
-from headgate.settings.agent import Settings, load_settings, read_settings
+from headgate.settings.agent import Settings, examine_settings, load_settings, read_settings
 from headgate.settings.document import placed, settings_text
 from headgate.settings.sections import (
     AgentSettings,
@@ -159,8 +159,8 @@ def run_agent(settings_path: Path) -> int:
 def validated(settings_path: Path) -> Settings:
     """As an agent starts by them; InvalidSettings with every fault. Connects to nothing."""
     content = settings_text(settings_path)
-    settings = read_settings(content, source=str(settings_path))
-    _refuse_faults(settings, content, start_faults(settings.agent))
+    settings, faults = examine_settings(content, source=str(settings_path))
+    _refuse_faults(settings, content, [*faults, *start_faults(settings.agent)])
     return settings
 
 
@@ -169,7 +169,7 @@ def _refuse_faults(settings: Settings, content: str, more: Iterable[Fault] = ())
     tracing = faults_of(lambda: check_tracing(settings))
     faults = [*more, *part_faults(settings), *tracing, *access_faults(settings)]
     if faults:
-        raise placed(InvalidSettings(faults), content, settings.source)
+        raise placed(InvalidSettings(list(dict.fromkeys(faults))), content, settings.source)
 
 
 class Reading(NamedTuple):

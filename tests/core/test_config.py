@@ -89,6 +89,16 @@ def test_lint_errors_refuse_the_file() -> None:
     assert "a fixed rate is no sign of health" in refused(custom)[0]
 
 
+def test_a_fault_of_the_environment_names_the_variable() -> None:
+    with pytest.raises(InvalidSettings) as caught:
+        parse_settings(GOOD, {"HEADGATE_MAX_BODY_BYTES": "64"}, source="a.toml")
+    assert str(caught.value) == (
+        'HEADGATE_MAX_BODY_BYTES: is 64 B, must be from 1 KiB to 16 MiB: did you mean "64 KiB"?'
+    )
+    agent = parse_settings(GOOD, {"HEADGATE_MAX_BODY_BYTES": "64 KiB"}).agent
+    assert agent.max_body_bytes == 65536
+
+
 def test_the_environment_overrides_the_agent_table() -> None:
     environment = {"HEADGATE_LISTEN": "127.0.0.1:1", "HEADGATE_MAX_CLIENTS": "77", "OTHER": "x"}
     agent = parse_settings(GOOD, environment).agent

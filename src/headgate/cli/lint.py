@@ -96,24 +96,33 @@ def _is_refused(notes: Iterable[Note]) -> bool:
 
 
 def notes_on(path: Path, host: Validator | None = None) -> list[Note]:
-    """Faults, or else advice. Without a host: of the file alone."""
+    """Every fault, of the file and of what it names, or else advice. Without a host: of the file
+    alone."""
     from headgate.errors import InvalidSettings
-    from headgate.settings.agent import advice_on, load_settings
+    from headgate.settings.agent import advice_on, examine_settings
+    from headgate.settings.document import placed, settings_text
 
     try:
-        settings = load_settings(path)
-        missing = _validated(path, host) if host is not None else ""
-    except InvalidSettings as error:
+        content = settings_text(path)
+        settings, faults = examine_settings(content, source=str(path))
+    except InvalidSettings as error:  # Nothing of it can be read.
         return faults_told(error)
-    notes = [Note("advice", None, "", f"only the file is validated: {missing}")] if missing else []
-    notes += advice_told(path, [*settings.advice, *advice_on(settings)])
+    refused = placed(InvalidSettings(faults), content, str(path))
+    try:
+        missing = _validated(path, host) if host is not None else ""
+    except InvalidSettings as error:  # With those of the file.
+        missing, refused = "", error
+    notes = faults_told(refused)
     for name, database in settings.databases.items():
         policy = database.traffic and database.traffic.policy
         if policy:
             found = policy_told(policy, f"databases.{name}.traffic.policy")
             # With a host, faults of it are told already.
-            notes += [note for note in found if host is None or note.level != "fault"]
-    return notes
+            notes += [note for note in found if host is None or note.level == "advice"]
+    if _is_refused(notes):
+        return [note for note in notes if note.level == "fault"]
+    notes += [Note("advice", None, "", f"only the file is validated: {missing}")] if missing else []
+    return notes + advice_told(path, [*settings.advice, *advice_on(settings)])
 
 
 def faults_told(error: InvalidSettings) -> list[Note]:
@@ -209,6 +218,7 @@ def _line(path: Path, note: Note) -> Text:
     from headgate.cli.words import plain
 
     where = f"{path}:{note.line}" if note.line else str(path)
+    where = "environment" if note.place.startswith("HEADGATE_") else where
     text = Text().append(f"{where}: ", style="bold")
     text.append(f"{note.level} ", style="bold red" if note.level == "fault" else "yellow")
     place = f"{note.place}: " if note.place else ""

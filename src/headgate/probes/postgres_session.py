@@ -192,6 +192,10 @@ def _params_of(name: str, dsn: str, password: str | None) -> dict[str, Any]:
             "is no libpq connection string: postgresql://… or host=… port=… dbname=… user=…"
         )
         raise InvalidSettings([Fault(f"databases.{name}.dsn", message)]) from None
+    for port in str(params.get("port") or "").split(","):  # libpq looks only when it connects.
+        if port and not (port.isdecimal() and 0 < int(port) < 65536):
+            message = f"has the port {port!r}, must be a number from 1 to 65535"
+            raise InvalidSettings([Fault(f"databases.{name}.dsn", message)])
     params.setdefault("connect_timeout", CONNECT_TIMEOUT_S)
     params["application_name"] = APPLICATION_NAME
     if password is not None:

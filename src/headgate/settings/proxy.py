@@ -479,7 +479,7 @@ _UNREAD = ProxySection(protocol=Protocol.POSTGRES, directory=Path(), relay=Relay
 
 def _read(document: Document, environment: Mapping[str, str]) -> ProxySettings:
     overrides = from_environment(ProxySection, ENVIRONMENT_PREFIX, environment)
-    proxy = document.section("proxy", ProxySection, environment=overrides) or _UNREAD
+    proxy = document.section("proxy", ProxySection, overrides) or _UNREAD
     agent = document.section("agent", AgentLinkSettings) if "agent" in document.tables else None
     rows = document.each("server", ServerSection, MAX_SERVERS)
     servers = tuple(_server(index, row, proxy.protocol, document) for index, row in rows)
