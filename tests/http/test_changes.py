@@ -128,7 +128,7 @@ def test_what_was_applied_is_listed_with_its_reach_and_its_revision(served: Serv
         "ops",
         "in_force",
     )
-    assert half["says"] == "refuses 50% of the checks of etl"
+    assert half["says"] == "rejects 50% of the checks of etl"
     assert 7100 < half["left_s"] <= 7200
     assert by_id["cap@region:eu-*"]["says"].startswith("warn: 20% of the server")
 

@@ -251,7 +251,7 @@ async def test_a_program_gets_the_same_as_a_person() -> None:
         ("db-b", "behind"),
     ]
     rule, budget = doc["items"]
-    assert rule["says"] == "refuses 50% of the checks of etl"
+    assert rule["says"] == "rejects 50% of the checks of etl"
     assert (rule["agents"], rule["have"], rule["without"], rule["left_s"]) == (2, 1, 1, 1200)
     assert (budget["kind"], budget["have"], budget["left_s"]) == ("budget", 2, None)
     assert [agent["member"] for agent in doc["behind"]] == ["db-b"]

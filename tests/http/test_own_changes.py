@@ -81,8 +81,8 @@ def listed(served: Served, query: str = "") -> dict[tuple[str, str], Any]:
     return {(one["kind"], one["id"]): one for one in changes}
 
 
-def lag_threshold(served: Served) -> float:
-    threshold: float = ask(served, "GET", LAG).json["settings"].get("threshold", 0)
+def lag_threshold(served: Served) -> float | str:
+    threshold: float | str = ask(served, "GET", LAG).json["settings"].get("threshold", 0)
     return threshold
 
 

@@ -30,12 +30,6 @@ from headgate.wire.status import ClientDoc
 from tests.tui.scenes import rule
 
 
-class TicketedRule(RuleDoc, frozen=True):
-    """A rule with a field that no presenter has heard of."""
-
-    ticket: str | None = None
-
-
 def shown(*blocks: Block, canvas: Canvas | None = None) -> str:
     canvas = canvas or Canvas(100)
     console = Console(width=canvas.width, highlight=False, markup=False, color_system=None)
@@ -46,13 +40,13 @@ def shown(*blocks: Block, canvas: Canvas | None = None) -> str:
 
 def test_a_new_field_of_a_rule_is_shown_without_a_presenter_of_its_own() -> None:
     link = "https://tickets.example/OPS-7"
-    doc = read(TicketedRule, {**rule(), "ticket": link})
+    doc = read(RuleDoc, {**rule(), "ticket": link})
     assert f"ticket: {link}" in shown(*rule_view(doc))
     found = rule_list(RulesDoc([doc]), "")
     context = {"found": found, "poll_s": 2, "may_change": True, "why_not": "", "acts_of": acts_of}
     assert f'ticket: <a href="{link}"' in render("rules_list.html", context)
     assert RuleRow(doc).others == [("ticket", link)]
-    assert RuleRow(read(TicketedRule, rule())).others == []
+    assert RuleRow(read(RuleDoc, rule())).others == []
 
 
 def test_no_field_is_listed_that_a_rule_does_not_have() -> None:

@@ -91,7 +91,7 @@ def test_advice_comes_first() -> None:
     text = shown(State(), BUSY)
     places = [text.index(told) for told in ("advice", "REFUSES", "etl:nightly")]
     assert places == sorted(places)
-    assert "2 in force: etl (refuses every check of etl)" in text
+    assert "2 in force: etl (rejects every check of etl)" in text
     assert "HELD 13 min by lag" in text
 
 

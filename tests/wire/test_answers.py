@@ -134,12 +134,12 @@ def test_the_statuses_of_the_reference() -> None:
         (
             decided(health((LAG, 1.0)), ratio=1.0),
             "APP_DENIED",
-            "rule r1 refuses every check of etl for another 10 min",
+            "rule r1 rejects every check of etl for another 10 min",
         ),
         (
             decided(health((LAG, 1.0)), ratio=0.75),
             "REJECT_BY_RATIO",
-            "rule r1 refuses 75% of the checks of etl for another 10 min",
+            "rule r1 rejects 75% of the checks of etl for another 10 min",
         ),
     ],
 )

@@ -54,7 +54,7 @@ def decided(known: Health, *rules: Rule, roll: float = 0.5) -> Decision:
 
 def test_a_hold_says_who_how_long_by_whom_and_why() -> None:
     assert reason_of(decided(health((LAG, 1.0)), HOLD)) == (
-        "rule h refuses every check of etl for another 30 min, set by ops: incident 42"
+        "rule h rejects every check of etl for another 30 min, set by ops: incident 42"
     )
 
 
@@ -73,7 +73,7 @@ def test_an_exemption_that_cannot_be_judged_says_so() -> None:
     """R79"""
     blind = health((LAG, window(sample(1.0, age_s=9.0), absent(Cause.FAILED, age_s=4.0))))
     assert reason_of(decided(blind, EXEMPT)).endswith(
-        "rule x exempts etl, and rests: its ceiling cannot be judged while lag is failed for 4.0 s"
+        "and rests: its ceiling cannot be compared while lag is failed for 4.0 s"
     )
 
 
@@ -99,14 +99,14 @@ def test_what_is_left_of_a_partial_exemption_is_told() -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (HOLD, "refuses every check of etl"),
-        (rule("r", ratio=0.9), "refuses 90% of the checks of etl"),
+        (HOLD, "rejects every check of etl"),
+        (rule("r", ratio=0.9), "rejects 90% of the checks of etl"),
         (rule("r", ratio=0.0), "leaves etl to the metrics alone"),
         (
             rule("r", ratio=0.9, order=Order.AFTER, database="main"),
-            "refuses 90% of the checks of etl, once the metrics have let them on main",
+            "rejects 90% of the checks of etl, once the metrics have let them on main",
         ),
-        (EXEMPT, "EXEMPTS etl from every metric and refusal, up to 2 times its threshold"),
+        (EXEMPT, "EXEMPTS etl from every metric and rejection, up to 2 times its threshold"),
         (rule("m", kind=Kind.METRICS, metrics=("lag", "pool_usage")), "judges etl by lag, pool_us"),
         (rule("t", kind=Kind.THRESHOLDS, thresholds={"lag": 2.0}), "stricter thresholds: lag 2 s"),
     ],
@@ -178,7 +178,7 @@ def test_exemptions_are_told_in_status() -> None:
     ended = rule("old", kind=Kind.EXEMPT, expires_at=W)
     (told,) = exemptions_told(RuleBook([HOLD, EXEMPT, ended]), W)
     assert told == (
-        "exempt: rule x EXEMPTS etl from every metric and refusal, up to 2 times its threshold, "
+        "exempt: rule x EXEMPTS etl from every metric and rejection, up to 2 times its threshold, "
         "for another 30 min, by ops (incident: the fix)"
     )
     (resting,) = exemptions_told(RuleBook([EXEMPT], suspended=frozenset({"x"})), W)

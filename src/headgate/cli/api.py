@@ -1,7 +1,7 @@
 """One request, one document.   command ──► Api ──► agent (TCP, TLS or Unix socket)
 
 Every request has a deadline over all its reads and writes, and opens its own connection:
-a person asks seldom, and an idle connection would only hide that the agent was replaced.
+a person runs few commands, and an idle connection would only hide that the agent was replaced.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Transport(Protocol):
         ...
 
     def at(self, address: object) -> Transport | None:
-        """To the agent at `address`, where it is another one that may be asked."""
+        """To the agent at `address`, where it is another one that may answer."""
         ...
 
 
@@ -84,7 +84,7 @@ class Api:
         return self._answered(response, accept="verdict")
 
     def onward(self, address: object) -> Api | None:
-        """The agent that this one says to ask, with the same token and trust; None: nowhere."""
+        """The agent that this one points to, with the same token and trust; None: nowhere."""
         transport = self._transport.at(address)
         return None if transport is None else Api(transport, str(address))
 
@@ -232,9 +232,9 @@ class SocketTransport:
         return replace(self, target=target)
 
     def _silent(self, *, may_change: bool) -> AgentSilent:
-        """Somebody is there: whoever reads this must not start a second agent."""
+        """An agent is there: a reader must not start a second one."""
         told = f"{self.target.url} took the question, and gave no answer in {self.timeout_s:g} s"
-        more = "; it may have done what was asked, or still do it: look before you repeat it"
+        more = "; the change may be made, or still be: look before you repeat it"
         return AgentSilent(f"{told}: it is busy, or hangs{more if may_change else ''}")
 
     def _unreachable(self, detail: str) -> AgentUnreachable:

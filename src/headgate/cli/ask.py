@@ -90,8 +90,8 @@ def check(question: Question, work: Work, agent: Agent, wait: Wait = NO_WAIT) ->
 
     The exit code is the answer: 0 admitted, 10 threshold exceeded, 11 rejected by ratio,
     12 client on hold, 13 unknown metric or database, 14 a metric is unavailable, 15 another agent
-    answers for the shard, 16 healthy but paced (retry when told), 17 over its budget, 20 no agent
-    answers. Where another agent answers for the shard, this command asks that one, and says so on
+    answers for the shard, 16 healthy but paced (retry later), 17 over its budget, 20 no agent
+    answers. Where another agent answers for the shard, this command follows, and says so on
     standard error.
     """
     from headgate.cli.documents import read
@@ -189,7 +189,7 @@ def _explain_at(question: Question, at: str, agent: Agent) -> None:
 
 
 def ask_following(api: Api, path: str, question: Mapping[str, str | None]) -> Answered:
-    """Asked where the agent sends us, as the SDK does: rarely more than once."""
+    """From the agent that we are sent to, as the SDK does: rarely more than once."""
     from headgate.cli.words import plain
     from headgate.client.routes import MAX_HOPS
 
@@ -228,7 +228,7 @@ def ask_until(api: Api, question: Mapping[str, str | None], *, wait_s: float) ->
 
 
 def refuse_incoherent(asked: Answered, answer: AnswerDoc, database: str) -> None:
-    """An answer that contradicts itself, or is about another database, admits nothing (R28)."""
+    """An answer that contradicts itself, or is about another database, admits nothing."""
     from headgate.errors import BadDocument
 
     says_ok = {answer.verdict == "OK", answer.admitted, asked.status == 200}
@@ -236,7 +236,9 @@ def refuse_incoherent(asked: Answered, answer: AnswerDoc, database: str) -> None
         said = f"status {asked.status}, verdict {answer.verdict}, admitted {answer.admitted}"
         raise BadDocument("verdict", f"contradicts the rest ({said})")
     if answer.database != database:
-        raise BadDocument("database", f"is {answer.database!r}, and {database!r} was asked about")
+        raise BadDocument(
+            "database", f"is {answer.database!r}, and the check was about {database!r}"
+        )
 
 
 def _pause_s(asked: Answered) -> float:

@@ -87,7 +87,7 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class Whom:
-    """The agent that is asked."""
+    """The agent to check with."""
 
     url: str
     token: str | None = field(repr=False)
@@ -101,7 +101,7 @@ class Whom:
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """A client, its check, and the agent that it asks."""
+    """A client, its check, and the agent to check with."""
 
     about: About
     silence: Silence
@@ -153,7 +153,7 @@ def wait_for_permission(asking: Asker, max_wait_s: float | None) -> Admitted:
 
 
 def _admission(asking: Asker, client: Client, limit_s: float | None) -> Answer:
-    """The SDK waits in silence; a person at a terminal is told why."""
+    """The SDK waits in silence; a person at a terminal wants to know why."""
     try:
         first = client.check()
     except ThrottlerUnavailable:

@@ -1,6 +1,6 @@
 """Commands that change metrics at run time: metrics add, set, remove, revert.
 
-A change is built on the revision it saw (If-Match): what somebody else did in between is
+A change is built on the revision it saw (If-Match): what another operator did in between is
 never overwritten, the agent answers 412 and the command says so.
 """
 
@@ -291,7 +291,7 @@ def _show_change(
 
 
 def _replay_line(document: Mapping[str, Any]) -> str:
-    """Of a dry run: what it would have done in the last hour; empty where that is not told."""
+    """Of a dry run: what it would have done in the last hour; empty where it is not said."""
     replay = document.get("replay")
     told = replay.get("says") if isinstance(replay, Mapping) else None
     return told if isinstance(told, str) else ""

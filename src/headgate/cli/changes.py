@@ -1,7 +1,7 @@
 """Commands on what operators changed: list, export, diff, apply, history, rollback, restore.
 
-    headgate changes …            what was set at the asked agent (its own log)
-    headgate changes … --fleet    what is set for its fleet, whatever agent is asked
+    headgate changes …            what was set at this agent (its own log)
+    headgate changes … --fleet    what is set for its fleet, at any agent
 
 A change that was shown before it is made is built on what was shown (If-Match).
 """
@@ -38,10 +38,10 @@ CHANGES = "/v1/changes"
 S_PER_CHANGE = 0.02
 """A hundred are one revision, and a store under load takes seconds for that."""
 MANY_TIMEOUT_S = 240.0
-"""Where nobody here knows how many it concerns: as many as a fleet may have."""
+"""Where the number of changes is not known: as many as a fleet may have."""
 
 OfFleet: TypeAlias = Annotated[
-    bool, typer.Option("--fleet", help="The fleet's log. Without it: the asked agent's own.")
+    bool, typer.Option("--fleet", help="The fleet's log. Without it: this agent's own.")
 ]
 ChangesFile: TypeAlias = Annotated[
     Path, typer.Argument(metavar="FILE", help="TOML, or JSON if its name ends so.")
@@ -86,7 +86,7 @@ def history(
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """List revisions: when, by whom, and what changed; or what one of them did."""
+    """List revisions: time, author and what changed; or what one of them did."""
     from headgate.cli.output import show_view
     from headgate.present.changes import history_view, revision_view
 
@@ -212,10 +212,10 @@ def restore(
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put back what the fleet's store has lost and the asked agent still knows (--fleet).
+    """Put back what the fleet's store has lost and this agent still knows (--fleet).
 
     For a store that came back empty or from an old copy. An agent knows what reaches beyond one
-    shard, and what is of its own: ask one of each shard that had rules of its own.
+    shard, and what is of its own: run it at one of each shard that had rules of its own.
     """
     if not fleet:
         raise typer.BadParameter("restore is for the fleet's log: add --fleet")
@@ -256,7 +256,7 @@ class File:
 
     @contextmanager
     def validated(self) -> Iterator[None]:
-        """What an agent finds wrong with it is told with the file's name and lines."""
+        """Faults that an agent finds get the file's name and lines."""
         try:
             yield
         except Refused as error:

@@ -65,8 +65,8 @@ HashNames = Annotated[
     bool,
     typer.Option(
         "--hash-names",
-        help="Hashes in place of the names of clients, hosts, databases and people. What stands "
-        "for what is written beside the bundle, for you alone.",
+        help="Hashes in place of the names of clients, hosts, databases and people. The table of "
+        "hashes is written beside the bundle, for you alone.",
     ),
 ]
 PlainJson = Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")]
@@ -141,7 +141,7 @@ def _proxy(url: str | None, token: str | None) -> SocketTransport | None:
 
 
 def _status(agent: SocketTransport) -> Mapping[str, Any]:
-    """What the rest is asked by; empty while the agent is down."""
+    """The agent's status; empty while the agent is down."""
     from headgate.errors import HeadgateError
 
     try:

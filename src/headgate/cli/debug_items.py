@@ -74,7 +74,7 @@ def _of_agent(wishes: Wishes) -> Iterator[Item]:
         return lambda: documented(wishes.transport, with_query(path, query))
 
     yield Item("agent/status.json", "databases, metrics, clients, advice", get("/v1/status"))
-    yield Item("agent/ready.json", "whether it can judge", get("/readyz"))
+    yield Item("agent/ready.json", "whether it can decide", get("/readyz"))
     yield Item(
         "agent/metrics.json",
         "metrics with settings and values",
@@ -84,11 +84,11 @@ def _of_agent(wishes: Wishes) -> Iterator[Item]:
     yield Item("agent/rules.json", "rules, ended ones too", get("/v1/rules", all="true"),
                look=PEOPLE)  # fmt: skip
     yield Item("agent/budgets.json", "policies of all databases", get("/v1/budgets"))
-    yield Item("agent/clients.json", "who asked lately", get("/v1/clients"), look=JOBS)
+    yield Item("agent/clients.json", "clients with recent checks", get("/v1/clients"), look=JOBS)
     yield Item("agent/starvation.json", "who is starved, and by what", get("/v1/starvation"))
-    yield Item("agent/rogues.json", "who works without asking", get("/v1/rogues"),
+    yield Item("agent/rogues.json", "rogue clients", get("/v1/rogues"),
                look="users, programs and addresses that are connected")  # fmt: skip
-    yield Item("agent/refusals.json", "recent refusals in full", get("/v1/refusals", limit="500"))
+    yield Item("agent/refusals.json", "recent rejections in full", get("/v1/refusals", limit="500"))
     yield Item("agent/audit.json", "who changed what", get("/v1/audit", limit="500"), look=PEOPLE)
     yield Item("agent/history.json", "decisions by the minute",
                get("/v1/history", since=wishes.since))  # fmt: skip
@@ -120,10 +120,10 @@ def _of_agent(wishes: Wishes) -> Iterator[Item]:
 def _of_database(wishes: Wishes, name: str) -> Iterator[Item]:
     folder, quoted = f"agent/databases/{_file_name(name)}", quote(name, safe="")
     rows = (
-        ("shard", "members, roles, roll-up", f"/v1/databases/{quoted}/shard", ""),
+        ("shard", "members, roles, rollup", f"/v1/databases/{quoted}/shard", ""),
         ("policy", "budgets and their settings", f"/v1/budgets/{quoted}", ""),
         ("state", "fill levels and statements", f"/v1/budgets/{quoted}/state", SHAPES),
-        ("violations", "what budgets refused", f"/v1/budgets/{quoted}/violations", ""),
+        ("violations", "what budgets blocked", f"/v1/budgets/{quoted}/violations", ""),
         ("policy-history", "revisions of the policy", f"/v1/budgets/{quoted}/history", ""),
     )
     for kind, about, path, look in rows:
@@ -174,7 +174,7 @@ def _of_here(wishes: Wishes) -> Iterator[Item]:
 
 
 def documented(transport: Transport, path: str) -> Content:
-    """JSON, whatever its status says, as long as it is no refusal."""
+    """JSON, whatever its status says, as long as it is no error."""
     response = transport.request("GET", path)
     try:
         document = json.loads(response.body)
@@ -220,7 +220,7 @@ def _stacks(document: Content) -> str:
 
 
 def settings_of(path: Path | None) -> Content:
-    """As they are read; where they are refused, what is wrong with them."""
+    """As they are read; where they have faults, the faults."""
     from headgate.settings.agent import load_settings
 
     if path is None:

@@ -96,8 +96,8 @@ Gathered = list[tuple[Item, Outcome]]
 
 
 def gather(items: Iterable[Item], timeout_s: float = BUNDLE_TIMEOUT_S) -> Gathered:
-    """Each within its deadline. A source that says nothing is not asked again: the rest of what it
-    has is missing for the same reason."""
+    """Each within its deadline. A source that does not answer is not tried again: the rest
+    of what it has is missing for the same reason."""
     ends = time.monotonic() + timeout_s
     silent: dict[str, str] = {}
     found = []

@@ -165,7 +165,7 @@ _COMMON = frozenset(
 
 class Names:
     """Hashes in place of names; the key is thrown away with the process, so that nobody can try
-    names out. `table` is for whoever sends the bundle, to read the answer with."""
+    names out. `table` is for the sender of the bundle, to read the answer with."""
 
     def __init__(self) -> None:
         self._salt = secrets.token_bytes(32)

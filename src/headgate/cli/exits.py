@@ -36,12 +36,12 @@ class AgentUnreachable(HeadgateError):
 
 
 class AgentSilent(AgentUnreachable):
-    """It took the question and gave no answer in time: what it was asked to do may be done, or
+    """It took the request and gave no answer in time: the change may be made, or
     still be."""
 
 
 def exit_code_of_verdict(verdict: str) -> int:
-    """A verdict that a newer agent made up is a refusal all the same (R28)."""
+    """A verdict that only a newer agent knows is a rejection all the same."""
     try:
         return EXIT_CODES[Verdict(verdict)]
     except ValueError:
@@ -64,9 +64,9 @@ def exit_code_rows() -> list[tuple[int, str, str]]:
     """(code, name, meaning), ascending."""
     verdicts = [(code, v.value, VERDICT_MEANINGS[v]) for v, code in EXIT_CODES.items()]
     others = [
-        (FAILED, "failed", "the agent refused a change, or settings that were linted have faults"),
+        (FAILED, "failed", "the agent rejected a change, or linted settings have faults"),
         (USAGE, "usage", "the command was called wrongly, or settings cannot be used"),
-        (OTHER_REFUSAL, "other refusal", "refused with a verdict that this version does not know"),
-        (UNREACHABLE, "unreachable", "no agent answered: there is no leave to work"),
+        (OTHER_REFUSAL, "other rejection", "rejected with a verdict that this version lacks"),
+        (UNREACHABLE, "unreachable", "no agent answered: there is no permission to work"),
     ]
     return sorted([*verdicts, *others])

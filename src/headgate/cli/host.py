@@ -75,7 +75,7 @@ def agent(context: typer.Context, config: Config, check_config: CheckConfig = Fa
     """Run the agent.
 
     Until SIGTERM or SIGINT; SIGHUP reloads the settings file. Exit code 2 where the
-    settings are refused.
+    settings have faults.
     """
     if not check_config:
         raise typer.Exit(_host(context).run_agent(config))
@@ -95,8 +95,8 @@ def reload(
 ) -> None:
     """Have the agent follow its settings file, as SIGHUP does.
 
-    A file that lacks a database, or ends like one that was cut short, is refused: `--drop` and
-    `--whole` say that it is meant. Exit code 1 where it is refused; the settings in force stay.
+    A file that lacks a database, or ends like one that was cut short, is rejected: `--drop` and
+    `--whole` say that it is meant. Exit code 1 where it is rejected; the settings in force stay.
     """
     from headgate.cli.api import connect
     from headgate.cli.output import show
@@ -110,8 +110,8 @@ def reload(
 def acknowledge(url: Url = None, token: Token = None, as_json: AsJson = False) -> None:
     """Go on without a state that is lost.
 
-    Moves a state file that cannot be used aside and begins a new one: with what its copy has, or,
-    where that is lost as well, with nothing. Checks are judged by the settings file again. Deletes
+    Renames a state file that cannot be used and begins a new one: with what its copy has, or,
+    where that is lost as well, with nothing. The settings file decides again. Deletes
     nothing, and changes nothing where the state can be used.
     """
     from headgate.cli.api import connect
@@ -126,7 +126,7 @@ def _begun(document: Mapping[str, Any]) -> str:
     moved, notes = document.get("moved") or [], document.get("notes") or []
     told = [str(note) for note in notes] or ["a new state is begun, with nothing set"]
     if moved:
-        told.append(f"moved aside: {', '.join(map(str, moved))}")
+        told.append(f"renamed: {', '.join(map(str, moved))}")
     return "; ".join(told)
 
 
@@ -165,7 +165,7 @@ def calibrate(
 ) -> None:
     """Propose a threshold for commit_delay.
 
-    Measures the commits of a database at rest; needs its settings, not a running agent.
+    Measures the commits of an idle database; needs its settings, not a running agent.
     """
     from headgate.cli.output import show_json, show_page
     from headgate.cli.pages import settings_table

@@ -198,7 +198,7 @@ FleetWide: TypeAlias = Annotated[
     ),
 ]
 InRegion: TypeAlias = Annotated[
-    str | None, _level("--region", "For agents of these regions; * stands for any characters.")
+    str | None, _level("--region", "For agents of these regions; * matches any characters.")
 ]
 InCluster: TypeAlias = Annotated[str | None, _level("--cluster", "For agents of these clusters.")]
 InShard: TypeAlias = Annotated[
@@ -214,7 +214,7 @@ OnHost: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """The agent that is asked, and how its answer is printed."""
+    """The agent, and how its answer is printed."""
 
     url: Url = None
     token: Token = field(default=None, repr=False)
@@ -531,5 +531,5 @@ def confirmed(
 def confirm(question: str) -> None:
     """Or end. Without a terminal nobody could answer: the error says what to add."""
     if not sys.stdin.isatty():
-        raise typer.BadParameter("this is no terminal to ask on: add --yes to confirm")
+        raise typer.BadParameter("this is no terminal: add --yes to confirm")
     typer.confirm(question, abort=True, err=True)

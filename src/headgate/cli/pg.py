@@ -168,7 +168,7 @@ def disable(
     within: Within = WITHIN,
     as_json: PgJson = False,
 ) -> None:
-    """Switch traffic control off, at once: no statement is judged any more.
+    """Switch traffic control off, at once: budgets apply to no statement any more.
 
     Stays off, also when an agent publishes, until it is enabled.
     """

@@ -87,14 +87,14 @@ def run(context: typer.Context, settings: SettingsFile) -> None:
 
     Until SIGTERM or SIGINT: the first drains, the second ends it at once. SIGHUP reads the
     settings file again. Where a proxy runs on the same `directory`, its sockets and counters are
-    taken over and it ends by itself, with its last session. Exit code 2 where the settings are
-    refused.
+    taken over and the old one ends with its last session. Exit code 2 where the settings have
+    faults.
     """
     raise typer.Exit(_host(context).run_proxy(settings))
 
 
 def lint(settings: SettingsFile, strict: Strict = False, as_json: PlainJson = False) -> None:
-    """Judge a proxy's settings file, without running anything.
+    """Validate a proxy's configuration file.
 
     And the policy file that it names. Exit code 1 for faults; with --strict for advice, too.
     """
@@ -107,7 +107,7 @@ def check(
     strict: Strict = False,
     as_json: PlainJson = False,
 ) -> None:
-    """Judge it, and what it names: files, policy, and the relay's library.
+    """Validate it, and what it names: files, policy, and the relay's library.
 
     Connects to nothing. Exit code 1 for faults.
     """
@@ -204,7 +204,7 @@ def kill(
 ) -> None:
     """End a session.
 
-    Its client is told so (57P01 in Postgres). Its connection to the server is closed: a
+    Its client gets an error (57P01 in Postgres). Its connection to the server is closed: a
     statement that runs there ends when the server notices, or when it is cancelled.
     """
     _connect(config, url, token).change("DELETE", f"/v1/proxy/sessions/{session}")
@@ -227,7 +227,7 @@ def reload(
 def restart(
     settings: OfSettings = None, url: ProxyUrl = None, token: Token = None, as_json: AsJson = False
 ) -> None:
-    """Start a successor that takes over; no client is turned away.
+    """Start a successor that takes over; no client is disconnected.
 
     The process that ran drains, and ends with its last session. Also after an upgrade: the
     successor is what is installed now.
@@ -265,7 +265,7 @@ def _done(document: Mapping[str, Any], told: str, as_json: bool) -> None:
 
 
 class ProxyApi(Api):
-    """As an agent's, in words that say what is asked here."""
+    """As an agent's, in words for a proxy."""
 
     def _problem(self, response: Any, document: Any) -> str:
         return super()._problem(response, document).replace("the agent answers", "it answers", 1)

@@ -94,7 +94,7 @@ _HEAD = """\
 # Command line
 
 Tables are for people. `--json` prints the agent's document for programs, on standard output;
-errors go to standard error. `NO_COLOR` is obeyed, and no state is told by colour alone.
+errors go to standard error. `NO_COLOR` is obeyed, and no state is shown by color alone.
 `headgate --install-completion` teaches your shell to complete commands and options, and
 the names of databases, metrics, clients, rules and budgets that the agent knows;
 `headgate --show-completion` prints the script instead.

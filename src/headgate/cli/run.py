@@ -1,4 +1,4 @@
-"""`headgate run -- COMMAND`: throttles what cannot ask for itself.
+"""`headgate run -- COMMAND`: throttles a command that does not check.
 
     Client.check ──► Pacer (stop? go on?) ──► Job (process group)
           ▲                                      │
@@ -86,7 +86,7 @@ class Running:
         typer.Option(
             metavar="FILE",
             show_default=False,
-            help="Instead of being stopped, the command is told to pause: this file exists while "
+            help="Instead of being stopped, the command pauses: this file exists while "
             "it is rejected. For programs that look for such a file between two chunks, as "
             "pt-online-schema-change and gh-ost do.",
         ),
@@ -146,7 +146,7 @@ def _become(command: Sequence[str], asking: Asker) -> None:
 
 
 def environment_of(asking: Asker) -> dict[str, str]:
-    """Of the job: ours, and what `headgate wait` and the SDK in it need to ask alike."""
+    """Of the job: ours, and what `headgate wait` and the SDK in it need to check alike."""
     about, whom = asking.about, asking.whom
     said = {
         "HEADGATE_APP": about.app,
@@ -239,7 +239,7 @@ class Watching:
         self._job = job
         self._pacer = pacer
         self._ending = False
-        """Told to end: it is not stopped any more."""
+        """It is ending: it is not stopped any more."""
         self._why_stopped = ""
 
     def until_its_end(self) -> None:
@@ -272,7 +272,7 @@ class Watching:
             self._job.forward(number)
 
     def _ask(self) -> float:
-        """When to ask again."""
+        """When to check again."""
         from headgate.client.gate import system_dice
 
         asked_s = time.monotonic()
@@ -348,8 +348,8 @@ class Tally:
 
 def pause_s(every_s: float, advised_s: float, roll: float) -> float:
     """Until the next question. Advice of a minute, as of a hold, bounds when work is tried again;
-    a job that stands still is to be let go on soon after the hold is lifted. So it is followed up
-    to twice `every_s`, and jobs that were told alike come back at different times (R32)."""
+    a job that is stopped is to continue soon after the hold is lifted. So it is followed up
+    to twice `every_s`, and jobs with the same advice come back at different times."""
     if advised_s <= 2 * every_s:
         return max(every_s, advised_s)
     return every_s * (1 + roll)

@@ -29,7 +29,7 @@ class Group(NamedTuple):
 
 METRIC_TABLE = "headgate.core.metric_settings:METRIC_SETTINGS"
 BUDGET_TABLE = "headgate.traffic.limits:BUDGET_SETTINGS"
-ABOUT = "Keep Postgres and MySQL/MariaDB healthy: ask before each piece of work."
+ABOUT = "Keep Postgres and MySQL/MariaDB healthy: check before each job."
 
 COMMANDS: Mapping[str, Row] = {
     "check": Row("ask:check", "Check whether a job may run now."),
@@ -222,14 +222,14 @@ _CHANGES: Mapping[str, Row] = {
     "apply": Row("changes:apply", "Set what a file says."),
     "history": Row(
         "changes:history",
-        "List revisions: when, by whom, and what changed; or what one of them did.",
+        "List revisions: time, author and what changed; or what one of them did.",
     ),
     "rollback": Row(
         "changes:rollback", "Set everything as it was after a revision, as a new revision."
     ),
     "restore": Row(
         "changes:restore",
-        "Put back what the fleet's store has lost and the asked agent still knows (--fleet).",
+        "Put back what the fleet's store has lost and this agent still knows (--fleet).",
     ),
 }
 
@@ -238,7 +238,7 @@ _PG: Mapping[str, Row] = {
     "enable": Row("pg:enable", "Put a policy in force, or the one that was switched off."),
     "publish": Row("pg:publish", "Replace the policy."),
     "disable": Row(
-        "pg:disable", "Switch traffic control off, at once: no statement is judged any more."
+        "pg:disable", "Switch traffic control off, at once: budgets apply to no statement any more."
     ),
     "status": Row(
         "pg:status", "Show what is in force on a server, and which budgets are in trouble."
@@ -247,9 +247,9 @@ _PG: Mapping[str, Row] = {
 
 _PROXY: Mapping[str, Row] = {
     "run": Row("proxy:run", "Run the proxy, or take over from the one that runs."),
-    "lint": Row("proxy:lint", "Judge a proxy's settings file, without running anything."),
+    "lint": Row("proxy:lint", "Validate a proxy's configuration file."),
     "check": Row(
-        "proxy:check", "Judge it, and what it names: files, policy, and the relay's library."
+        "proxy:check", "Validate it, and what it names: files, policy, and the relay's library."
     ),
     "status": Row(
         "proxy:status", "Show sessions, clients, budgets, servers, and what is in trouble."
@@ -257,7 +257,9 @@ _PROXY: Mapping[str, Row] = {
     "sessions": Row("proxy:sessions", "List sessions: who, since when, and what they do."),
     "kill": Row("proxy:kill", "End a session."),
     "reload": Row("proxy:reload", "Have it read its settings file again, all or nothing."),
-    "restart": Row("proxy:restart", "Start a successor that takes over; no client is turned away."),
+    "restart": Row(
+        "proxy:restart", "Start a successor that takes over; no client is disconnected."
+    ),
     "drain": Row("proxy:drain", "Have it take no more sessions, and end with the last one."),
     "build": Row("proxy:build", "Build the relay's library for this installation."),
 }
@@ -274,7 +276,7 @@ GROUPS: Mapping[str, Group] = {
     "rule": Group("Set, change, extend and lift rules on clients.", _RULE),
     "metrics": Group("List, add, change and remove metrics.", _METRICS),
     "shard": Group(
-        "Look at a database's shard; set members aside, add and remove peers.",
+        "Show a database's shard; skip members, add and remove peers.",
         _SHARD,
         default="show",
     ),

@@ -1,4 +1,4 @@
-"""Advice on metrics that are valid but probably not what was meant (R8, R14, R16).
+"""Advice on metrics that are valid but probably not what was meant.
 
 Each piece of advice says what, why, and what to do instead. It never changes a setting.
 """
@@ -31,7 +31,7 @@ PLAIN_ROLLUPS = ("max", "min", "sum", "mean")
 
 class Severity(Enum):
     ERROR = "error"
-    """Refused, in the settings file and at run time."""
+    """Rejected, in the settings file and at run time."""
     WARNING = "warning"
 
 
@@ -111,7 +111,7 @@ def _lag_threshold(spec: MetricSpec, place: str) -> list[Advice]:
     if spec.threshold <= 1:
         message = (
             f"a threshold of {spec.threshold:g} s is about as fine as lag can be measured at a "
-            f"probe every {spec.interval_s:g} s: expect refusals on a healthy replica"
+            f"probe every {spec.interval_s:g} s: expect rejections on a healthy replica"
         )
     elif spec.threshold > 30:
         message = (
@@ -141,7 +141,7 @@ def _far_threshold(spec: MetricSpec, raw: Mapping[str, object], place: str) -> l
 
 
 def _sampling(spec: MetricSpec, raw: Mapping[str, object], place: str) -> list[Advice]:
-    """Oversample 2–5 times: interval between a fifth and half of what is to be noticed (R16)."""
+    """Oversample 2–5 times: interval between a fifth and half of what is to be noticed."""
     if spec.unit != "s" or not ({"interval_s", "threshold"} & raw.keys()):
         return []
     if spec.interval_s <= spec.threshold / 2:
@@ -162,7 +162,7 @@ def _pace(spec: MetricSpec, place: str) -> list[Advice]:
         return []
     message = (
         f"steers by a count of members (rollup {spec.rollup.by}), which shows nothing between two "
-        "of them; pace a roll-up of values (max, mean, sum), or the host's own metric"
+        "of them; pace a rollup of values (max, mean, sum), or the host's own metric"
     )
     return [Advice(Severity.WARNING, "pace", f"{place}.pace", message)]
 

@@ -109,7 +109,7 @@ METRIC_SETTINGS = table(
         ),
         Setting(
             "comparison",
-            "`>` refuses above the threshold, `>=` at it, too.",
+            "`>` rejects above the threshold, `>=` at it, too.",
             one_of(Comparison),
             shown_default="the metric's own, else `>`",
         ),
@@ -133,7 +133,7 @@ METRIC_SETTINGS = table(
         ),
         Setting(
             "debounce",
-            "`M of N`: refuse only when M of the last N values breach.",
+            "`M of N`: reject only when M of the last N values breach.",
             _debounce,
             default=Debounce(),
             shown_default="off",
@@ -207,7 +207,7 @@ METRIC_SETTINGS = table(
 def parse_metric_settings(
     name: str, raw: object, engine: Engine, *, place: str | None = None
 ) -> MetricSpec:
-    """The spec, or InvalidSettings with every fault. Pure: the server is not asked."""
+    """The spec, or InvalidSettings with every fault. Pure: connects to nothing."""
     place = place or f"metrics.{name}"
     try:
         name = parse_metric(name)

@@ -1,8 +1,8 @@
 """Whether a settings file that is read again may take the place of the one in force. Pure.
 
 A file is often cut short or empty for a moment while something writes it, and stays so when a disk
-is full. To follow such a file would open the gate: checks about a database that is gone are no
-longer judged by anything.
+is full. To follow such a file would open the gate: nothing decides checks about a
+database that is gone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NOTHING = Confirmed()
 
 
 Judged = Mapping[str, object]
-"""What checks are judged by: of each database, all that the file says of it."""
+"""What decides checks: of each database, all that the file says of it."""
 
 
 def reload_faults(

@@ -30,7 +30,7 @@ class Kind(Enum):
 
 KIND_MEANINGS: dict[Kind, str] = {
     Kind.RATIO: "refuses that share of the checks by dice; the rest is judged by the metrics",
-    Kind.HOLD: "refuses every check",
+    Kind.HOLD: "rejects every check",
     Kind.EXEMPT: "admits although metrics breach, all or the named ones, up to a ceiling",
     Kind.METRICS: "judges by these metrics, where a check names none",
     Kind.THRESHOLDS: "judges by stricter thresholds; a laxer one says nothing",

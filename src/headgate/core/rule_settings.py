@@ -57,7 +57,7 @@ MAX_REASON_CHARS = 500
 MAX_METRICS = 64
 MAX_CEILING = 1000.0
 MAX_RATIO_OF_ALL = 0.999
-"""Above that, a ratio on `all` is a hold by another name (R77)."""
+"""Above that, a ratio on `all` is a hold by another name."""
 MIN_LIMIT_OF_ALL = 0.01
 """Of the metric's own threshold: below that, a limit on `all` is one."""
 MAX_CHARGED = 100
@@ -79,7 +79,7 @@ class KnownMetric(NamedTuple):
     value_on: str = ""
     """The database of that value."""
     at_least: bool = False
-    """Whether it refuses at its very threshold."""
+    """Whether it breaches at its very threshold."""
 
     def refuses_now(self, limit: float) -> bool:
         if self.value is None:
@@ -96,13 +96,13 @@ class RuleLimits:
     default_for_s: float = 3600.0
     max_for_s: float = 30 * DAY_S
     max_ratio: float = 1.0
-    """A ratio stays below 1 in any case; the rest is for `hold` (R77)."""
+    """A ratio stays below 1 in any case; the rest is for `hold`."""
     max_rules: int = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class RuleSpec:
-    """A rule as it stands: what is judged by, and what is told about it."""
+    """A rule, and what is known about it."""
 
     rule: Rule
     """Without windows: they follow from the schedule and the day."""
@@ -110,14 +110,14 @@ class RuleSpec:
     set_at: float = 0.0
     """Wall-clock seconds at which its end was last set."""
     pair: str = ""
-    """The rule that was set together with it, and is lifted with it (R76)."""
+    """The rule that was set together with it, and is lifted with it."""
     suspended: str = ""
-    """Why an exemption rests (R79); empty while it does not."""
+    """Why an exemption is suspended; empty while it is not."""
     lifted_by: str = ""
     ruled_at: float | None = None
     """The same as set_at in the rules' own time, which never goes back (agent/changetime.py)."""
     charged: Mapping[str, float] = field(default_factory=lambda: NO_LIMITS)
-    """Of an exemption: for how many seconds whom it has starved; `database client` → s."""
+    """Of an exemption: for how many seconds it has starved each client; `database client` → s."""
 
     @property
     def id(self) -> str:
@@ -151,7 +151,7 @@ def parse_target(value: object) -> str:
         _check_level(given, place, level)
     parse_identity(given)
     if EVERYONE in levels and given != EVERYONE:
-        raise ValueError(f"is {given!r}: `{EVERYONE}` is everybody, and stands alone")
+        raise ValueError(f"is {given!r}: `{EVERYONE}` is every client: give it alone")
     return given
 
 
@@ -424,13 +424,13 @@ def _misplaced(raw: Mapping[str, Any], kind: Kind, place: str) -> list[Fault]:
 
 _NEEDED: Mapping[Kind, Mapping[str, str]] = {
     Kind.RATIO: {"ratio": "is missing: say which share of checks to reject, such as 0.9 or 90%"},
-    Kind.HOLD: {"reason": "is missing: a hold says why, for whoever finds it at night"},
+    Kind.HOLD: {"reason": "is missing: a hold needs a reason, for the person on call"},
     Kind.EXEMPT: {
         "justification": "is missing: an exemption is for a transient starvation (transient), an "
         "incident's fix (incident), or a light component that is essential (system)",
         "reason": "is missing: an exemption says why",
     },
-    Kind.METRICS: {"metrics": "is missing: name the metrics to judge by"},
+    Kind.METRICS: {"metrics": "is missing: name the metrics that decide"},
     Kind.THRESHOLDS: {"thresholds": 'is missing: give a limit, such as lag = "2s"'},
 }
 
@@ -483,10 +483,10 @@ def _ratio_faults(values: Mapping[str, Any], limits: RuleLimits, place: str) -> 
     if ratio is None or values["kind"] is not Kind.RATIO:
         return []
     if ratio >= 1:
-        message = "is 1, which refuses every check: say so with the kind hold, and a reason"
+        message = "is 1, which rejects every check: set a hold, with a reason"
         return [Fault(f"{place}.ratio", message)]
     if ratio > limits.max_ratio:
-        message = f"is {ratio:g}, at most {limits.max_ratio:g} here; to refuse more, use a hold"
+        message = f"is {ratio:g}, at most {limits.max_ratio:g} here; to reject more, use a hold"
         return [Fault(f"{place}.ratio", message)]
     if values["target"] == EVERYONE and ratio > MAX_RATIO_OF_ALL:
         message = (
@@ -534,14 +534,14 @@ def _metric_faults(
 def _unmeasured_faults(
     values: Mapping[str, Any], known: Mapping[str, KnownMetric], place: str
 ) -> list[Fault]:
-    """To be judged by what is not measured is to be locked out, and that is a hold's to say."""
+    """A metric that is not measured rejects every check, and a hold has to say that."""
     if values["kind"] is not Kind.METRICS:
         return []
     return [
         Fault(
             f"{place}.metrics",
             f"{name} is not measured on {known[name].missing_on}, so every check of "
-            f"{values['target']} there would be refused: name a database, or use a hold",
+            f"{values['target']} there would be rejected: name a database, or use a hold",
         )
         for name in values["metrics"]
         if known[name].missing_on
@@ -551,7 +551,7 @@ def _unmeasured_faults(
 def _unmeetable_faults(
     values: Mapping[str, Any], known: Mapping[str, KnownMetric], place: str
 ) -> list[Fault]:
-    """Limits for everybody that nobody can meet lock out everybody, and that is a hold's to
+    """Limits for all clients that always breach lock out every client, and that is a hold's to
     say. Of a recurring rule what is measured just now says nothing: its window is another time."""
     if values["kind"] is not Kind.THRESHOLDS or values["target"] != EVERYONE:
         return []
@@ -656,7 +656,7 @@ _KEPT_NEEDS = ("target", "expires_at", "created_at", "created_by")
 
 
 def parse_kept(rule_id: str, value: object, revision: int) -> RuleSpec:
-    """As the store gives it back. It was judged when it was set: limits may have changed since,
+    """As the store gives it back. It was validated when it was set: limits may have changed since,
     and an end that has passed is no fault."""
     place = f"rule {rule_id}"
     values, faults = read_table(value, _KEPT_ROWS, place=place)

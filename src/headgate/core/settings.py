@@ -227,7 +227,7 @@ def read_struct(
 ) -> tuple[T | None, list[Fault]]:
     """A table of the file as its struct, and everything wrong with it; None where a key is.
 
-    `sections` are keys that somebody else reads, `others` fields that are no settings.
+    `sections` are keys that other readers take, `others` fields that are no settings.
     """
     rows = table_of(struct)
     values, faults = read_table(raw, rows, place=place, sections=sections)

@@ -32,7 +32,7 @@ class Amount(NamedTuple):
 
 
 def in_unit(given: float | Amount, unit: str) -> float:
-    """As a metric of that unit measures it. Of a time or a size a bare number is refused: 50 is
+    """As a metric of that unit measures it. Of a time or a size a bare number is rejected: 50 is
     what? 0 is the same in every unit."""
     of, per = _METRIC_UNITS.get(unit, ("", 1))
     value, text = (given.value, given.text) if isinstance(given, Amount) else (given, f"{given:g}")

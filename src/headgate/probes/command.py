@@ -131,7 +131,7 @@ class Run(asyncio.SubprocessProtocol):
 
 Started: TypeAlias = tuple[asyncio.SubprocessTransport, Run]
 _ending: set[asyncio.Task[None]] = set()
-"""Of programs whose reader left before they had been started: somebody has to hold the task."""
+"""Of programs whose reader left before they had been started: something has to hold the task."""
 
 
 async def _end_started(starting: asyncio.Future[Started], mark: str) -> None:

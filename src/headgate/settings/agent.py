@@ -376,7 +376,7 @@ def _elected_nearby(agent: AgentSettings) -> Iterator[Advice]:
 
 
 def advice_on(settings: Settings) -> Iterator[Advice]:
-    """What the file alone does not tell, for whoever validates it on its host."""
+    """What the file alone does not tell, but its host does."""
     for name, database in settings.databases.items():
         place = f"databases.{name}"
         if not database.metrics:

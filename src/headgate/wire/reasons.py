@@ -36,12 +36,12 @@ def reason_of(decision: Decision) -> str:
 
 
 def _refused_by(rule: Rule, wall_s: float) -> str:
-    """Who is refused, for how long, by whom and why."""
+    """Which client is rejected, for how long, on whose behalf and why."""
     share = "every check" if rule.refuses_all else f"{share_of(rule.ratio)} of the checks"
     left = duration(max(0.0, rule.ends_at(wall_s) - wall_s))
     by = f", set by {rule.created_by}" if rule.created_by else ""
     why = f": {rule.reason}" if rule.reason else ""
-    return f"rule {rule.id} refuses {share} of {rule.target} for another {left}{by}{why}"
+    return f"rule {rule.id} rejects {share} of {rule.target} for another {left}{by}{why}"
 
 
 def _until_its_turn(decision: Decision) -> str:
@@ -59,9 +59,9 @@ def fairness_of(decision: Decision) -> str:
         return ""
     if turn.dice_waived:
         waited, bound = duration(turn.waited_s), duration(turn.max_wait_s)
-        return f"dice are waived after {waited} of refusals by them ({bound} at most)"
+        return f"dice are waived after {waited} of rejections by them ({bound} at most)"
     left = duration(turn.left_s)
-    return f"refused by dice for {duration(turn.waited_s)}, they are waived in {left}"
+    return f"rejected by dice for {duration(turn.waited_s)}, they are waived in {left}"
 
 
 def odds_of(decision: Decision) -> str:
@@ -85,14 +85,14 @@ def says(rule: Rule) -> str:
 def _does(rule: Rule) -> str:
     match rule.kind:
         case Kind.HOLD:
-            return f"refuses every check of {rule.target}"
+            return f"rejects every check of {rule.target}"
         case Kind.RATIO if rule.ratio == 0:
             return f"leaves {rule.target} to the metrics alone"
         case Kind.RATIO:
             when = ", once the metrics have let them" if rule.order is Order.AFTER else ""
-            return f"refuses {share_of(rule.ratio)} of the checks of {rule.target}{when}"
+            return f"rejects {share_of(rule.ratio)} of the checks of {rule.target}{when}"
         case Kind.EXEMPT:
-            what = ", ".join(rule.metrics) or "every metric and refusal"
+            what = ", ".join(rule.metrics) or "every metric and rejection"
             limit = f"up to {rule.ceiling:g} times its threshold"
             return f"EXEMPTS {rule.target} from {what}, {limit}"
         case Kind.METRICS:
@@ -120,7 +120,7 @@ def exemption_of(decision: Decision) -> str:
         return f"{rests}: {names} is above {rule.ceiling:g} times its threshold"
     if unknown := [f for f in decision.failing if ceiling_unknown(f, rule)]:
         told = " and ".join(_unreadable(finding) for finding in unknown)
-        return f"{rests}: its ceiling cannot be judged while {told}"
+        return f"{rests}: its ceiling cannot be compared while {told}"
     return ""
 
 
@@ -177,7 +177,7 @@ def _breach(finding: Finding) -> str:
 
 
 def _behind_it(finding: Finding) -> str:
-    """Whose value it is, what stands behind it where that is known, and how old it is."""
+    """Whose value it is, its cause where that is known, and how old it is."""
     age = f"measured {duration(finding.age_s or 0.0)} ago"
     words = _words(finding.cause, finding.detail)
     if not words:

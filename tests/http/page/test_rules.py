@@ -108,9 +108,9 @@ def test_a_row_tells_who_what_why_how_long_and_whom_it_meets(served: Served, ann
     shown = text_of(ann.get("/rules"))
     assert "EXEMPT: repair from every metric, up to 2 times a threshold" in shown
     assert "incident , ceiling 2×: INC-8" in shown
-    assert "hold, in force refuses every check of etl" in shown and "etl:nightly" in shown
+    assert "hold, in force rejects every check of etl" in shown and "etl:nightly" in shown
     assert re.search(r"(30 min 00 s|29 min 5\d s)", shown) and "INC-7" in shown and "uid:" in shown
-    assert "refuses 50% of the checks of all on main" in shown
+    assert "rejects 50% of the checks of all on main" in shown
     assert "only mon 07:00-07:01 Europe/Berlin" in shown
 
 
@@ -264,10 +264,10 @@ def test_what_a_form_says_is_what_the_api_is_sent() -> None:
 @pytest.mark.parametrize(
     ("fields", "field", "words"),
     [
-        ({"kind": "hold", "target": "etl"}, "reason", "a hold says why"),
+        ({"kind": "hold", "target": "etl"}, "reason", "a hold needs a reason"),
         ({"kind": "hold", "target": "all", "reason": "x"}, "target", "locks out everything"),
         ({"kind": "ratio", "target": "etl", "ratio": "much"}, "ratio", "must be a share"),
-        ({"kind": "ratio", "target": "etl", "ratio": "1"}, "ratio", "use the kind hold|kind hold"),
+        ({"kind": "ratio", "target": "etl", "ratio": "1"}, "ratio", "set a hold, with a reason"),
         ({"kind": "exempt", "target": "etl", "reason": "x"}, "justification", "is missing"),
         ({"kind": "metrics", "target": "etl"}, "metrics", "name the metrics"),
         ({"kind": "thresholds", "target": "etl"}, "thresholds", "give a limit"),
@@ -305,7 +305,7 @@ def test_a_form_that_was_changed_after_its_preview_is_previewed_again(
     reply = ann.post("/rules", other)
     assert "changed after its preview" in text_of(
         reply
-    ) and "refuses every check of all" in text_of(reply)
+    ) and "rejects every check of all" in text_of(reply)
     assert not listed(served)
 
 
@@ -398,7 +398,7 @@ def test_only_what_differs_is_changed(served: Served, ann: Visitor) -> None:
     """R86: and its end stays."""
     made = put(served, target="etl", ratio=0.9, reason="x", **{"for": "1h"})
     reply = acted(ann, made["id"], "change", {"ratio": "0.5", "reason": "x"})
-    assert "refuses 50% of the checks of etl" in text_of(reply)
+    assert "rejects 50% of the checks of etl" in text_of(reply)
     (rule,) = listed(served)
     assert (rule["ratio"], rule["reason"], rule["expires_at"]) == (0.5, "x", made["expires_at"])
     assert "change?reason=x&amp;ratio=0.9" in reply.body.decode()
@@ -420,7 +420,7 @@ def test_who_was_not_the_first_is_told_who_was_and_how_it_stands(
     api(served, "PATCH", f"/v1/rules/{made['id']}", {"ratio": 0.7})
     reply = ann.post(path, seen, script=True)
     assert reply.status == 412 and "Changed meanwhile by uid:" in text_of(reply)
-    assert "refuses 70% of the checks of etl" in text_of(reply)
+    assert "rejects 70% of the checks of etl" in text_of(reply)
     (rule,) = listed(served)
     assert rule["ratio"] == 0.7 and rule["expires_at"] == made["expires_at"]
     assert field_of(reply, "revision") == str(rule["revision"])
