@@ -16,10 +16,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headgate.cli.debug_items import Content, Item
-from headgate.cli.debug_logs import lines_without_literals
-from headgate.cli.debug_machine import NotThere
-from headgate.cli.debug_scrub import Names, without_literals
+from headgate.cli.debug_items import Content, Item, NotThere
+from headgate.cli.debug_scrub import Names, lines_without_literals, without_literals
 from headgate.cli.exits import AgentUnreachable
 from headgate.core.redaction import Scrubber
 from headgate.errors import HeadgateError
