@@ -114,14 +114,14 @@ def test_stricter_limits_and_own_metrics(site: Site, tab: Page) -> None:
     tab.locator("[id='f-thresholds.threads_running']").fill("20")
     preview(tab)
     confirm(tab)
-    flash(tab, "judges etl by stricter thresholds: threads_running 20")
+    flash(tab, "sets stricter thresholds for etl: threads_running 20")
     tab.get_by_role("link", name="Choose metrics").click()
     tab.get_by_label("For whom").fill("etl")
     tab.get_by_label("pool_usage").check()
     preview(tab)
     expect(tab.locator("#preview")).to_contain_text("partial exemption")
     confirm(tab)
-    flash(tab, "judges etl by pool_usage")
+    flash(tab, "decides checks of etl by pool_usage")
     by_kind = {rule["kind"]: rule for rule in site.rules()}
     assert by_kind["thresholds"]["thresholds"] == {"threads_running": 20.0}
     assert by_kind["thresholds"]["database"] == "main"

@@ -187,7 +187,7 @@ SPLIT = absent(Cause.SPLIT_BRAIN, "db-a and db-b both say that they are the prim
         (
             in_shard(ELSEWHERE, primary="db-a", ask="https://db-a:8087"),
             "MISDIRECTED",
-            "main: commerce/-80 is rolled up by db-a's agent: ask https://db-a:8087",
+            "main: commerce/-80 is rolled up by db-a's agent: check with https://db-a:8087",
         ),
         (
             in_shard(ELSEWHERE, primary="db-a"),

@@ -73,7 +73,7 @@ def test_an_exemption_that_cannot_be_judged_says_so() -> None:
     """R79"""
     blind = health((LAG, window(sample(1.0, age_s=9.0), absent(Cause.FAILED, age_s=4.0))))
     assert reason_of(decided(blind, EXEMPT)).endswith(
-        "and rests: its ceiling cannot be compared while lag is failed for 4.0 s"
+        "and is suspended: its ceiling cannot be compared while lag is failed for 4.0 s"
     )
 
 
@@ -86,7 +86,7 @@ def test_an_exemption_that_rests_says_why() -> None:
     """R79"""
     told = reason_of(decided(health((LAG, 10.5)), EXEMPT))
     assert told.startswith("main: lag is 10.5 s, above its threshold of 5 s")
-    assert told.endswith("rule x exempts etl, and rests: lag is above 2 times its threshold")
+    assert told.endswith("rule x exempts etl, and is suspended: lag is above 2 times its threshold")
 
 
 def test_what_is_left_of_a_partial_exemption_is_told() -> None:
@@ -107,8 +107,14 @@ def test_what_is_left_of_a_partial_exemption_is_told() -> None:
             "rejects 90% of the checks of etl, once the metrics have let them on main",
         ),
         (EXEMPT, "EXEMPTS etl from every metric and rejection, up to 2 times its threshold"),
-        (rule("m", kind=Kind.METRICS, metrics=("lag", "pool_usage")), "judges etl by lag, pool_us"),
-        (rule("t", kind=Kind.THRESHOLDS, thresholds={"lag": 2.0}), "stricter thresholds: lag 2 s"),
+        (
+            rule("m", kind=Kind.METRICS, metrics=("lag", "pool_usage")),
+            "decides checks of etl by lag, pool_us",
+        ),
+        (
+            rule("t", kind=Kind.THRESHOLDS, thresholds={"lag": 2.0}),
+            "stricter thresholds for etl: lag 2 s",
+        ),
     ],
 )
 def test_every_kind_has_its_sentence(given: Rule, told: str) -> None:
@@ -194,8 +200,8 @@ def test_partial_exemptions_are_told_in_status() -> None:
         rule("ended", kind=Kind.METRICS, metrics=("lag",), expires_at=W),
     ]
     assert exemptions_told(RuleBook(rules), W, lambda _: known) == [
-        "exempt: rule m judges etl by lag alone: partial exemption from pool_usage, for another "
-        "30 min, by ops"
+        "exempt: rule m decides checks of etl by lag alone: partial exemption from pool_usage, "
+        "for another 30 min, by ops"
     ]
 
 

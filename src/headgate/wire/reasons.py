@@ -96,10 +96,10 @@ def _does(rule: Rule) -> str:
             limit = f"up to {rule.ceiling:g} times its threshold"
             return f"EXEMPTS {rule.target} from {what}, {limit}"
         case Kind.METRICS:
-            return f"judges {rule.target} by {', '.join(rule.metrics)}"
+            return f"decides checks of {rule.target} by {', '.join(rule.metrics)}"
         case Kind.THRESHOLDS:
             limits = ", ".join(f"{of} {limit_told(of, n)}" for of, n in rule.thresholds.items())
-            return f"judges {rule.target} by stricter thresholds: {limits}"
+            return f"sets stricter thresholds for {rule.target}: {limits}"
 
 
 def shadowed_by(rule: Rule, by: Rule) -> str:
@@ -114,7 +114,7 @@ def exemption_of(decision: Decision) -> str:
     if decision.waived:
         names = ", ".join(name_of(finding) for finding in decision.waived)
         return f"rule {rule.id} exempts {rule.target} from {names}"
-    rests = f"rule {rule.id} exempts {rule.target}, and rests"
+    rests = f"rule {rule.id} exempts {rule.target}, and is suspended"
     if above := [f for f in decision.failing if _above(f, rule.ceiling)]:
         names = ", ".join(name_of(finding) for finding in above)
         return f"{rests}: {names} is above {rule.ceiling:g} times its threshold"
@@ -152,7 +152,7 @@ def _nobody_speaks(finding: Finding, shard: ShardHealth) -> str:
     if finding.cause is Cause.ELSEWHERE:
         whose = f"{shard.primary}'s agent" if shard.primary else "another agent"
         where = shard.ask or "its address is not known here, give it an advertise setting"
-        return f"{shard.shard} is rolled up by {whose}: {'ask ' if shard.ask else ''}{where}"
+        return f"{shard.shard} is rolled up by {whose}: {'check with ' if shard.ask else ''}{where}"
     return f"no agent may speak for {shard.shard} ({_words(finding.cause, finding.detail)})"
 
 
