@@ -361,7 +361,7 @@ class TestStore:
         self, serving: AgentProcess, log_left_behind: bool
     ) -> None:
         """An operator's stricter threshold must not be dropped with the right to write."""
-        change = {"threshold": "0.0001s"}
+        change = {"threshold": 0.0001}
         serving.request("PATCH", "/v1/databases/main/metrics/pool_usage", change, unix=True)
         assert not serving.admitted()
         if log_left_behind:
@@ -385,7 +385,7 @@ class TestStore:
 
     def test_a_refusal_can_be_read_in_full_afterwards(self, serving: AgentProcess) -> None:
         """R134"""
-        change = {"threshold": "0.0001s"}
+        change = {"threshold": 0.0001}
         serving.request("PATCH", "/v1/databases/main/metrics/pool_usage", change, unix=True)
         assert not serving.check(app="run7:etl:nightly")["admitted"]
         (refusal,) = serving.get("/v1/refusals?app=etl").json["refusals"]
