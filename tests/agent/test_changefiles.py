@@ -302,7 +302,7 @@ async def test_secrets_are_not_exported_and_come_back_with_what_was_exported(
     assert [one.line for one in change.differences] == ["metric main/queue: threshold 5 → 7"]
     assert world.standing("metric")["main/queue"]["settings"]["url"] == secret
     document["metrics"][0]["metric"] = "copy"
-    with pytest.raises(InvalidSettings, match="stands for a secret"):
+    with pytest.raises(InvalidSettings, match="placeholder of a secret"):
         await world.apply(document)
 
 

@@ -86,7 +86,7 @@ def test_lint_errors_refuse_the_file() -> None:
         'sql = "select count(*) from jobs"',
         "mode = 'rate'\nsql = 'select xact_commit from pg_stat_database'",
     )
-    assert "a fixed rate is no sign of health" in refused(custom)[0]
+    assert "a fixed rate says nothing about health" in refused(custom)[0]
 
 
 def test_the_environment_overrides_the_agent_table() -> None:

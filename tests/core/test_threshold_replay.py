@@ -66,12 +66,12 @@ def test_minutes_without_values_are_in_neither_bound() -> None:
     found = replay_threshold(metric("lag", threshold=5), values, tallies)
     assert (found.at_least, found.at_most, found.unknown) == (7, 7, 11)
     assert found.words.startswith("would have rejected 7 of 18 checks")
-    assert found.words.endswith("of 11 checks the value is not known")
+    assert found.words.endswith("the value is unknown for 11 checks")
 
 
 def test_without_history_it_says_so() -> None:
     spec = metric("lag", threshold=5)
-    assert "nobody checked" in replay_threshold(spec, [minute(0, 9, 9)], []).words
+    assert "no client checked" in replay_threshold(spec, [minute(0, 9, 9)], []).words
     assert "no values" in replay_threshold(spec, [], [checks(0, 5)]).words
     assert "no values" in replay_threshold(spec, [minute(0, 9, 9, "x")], [checks(0, 5)]).words
 

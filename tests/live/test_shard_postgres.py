@@ -271,7 +271,7 @@ def _shown_aside(shared: Deployment) -> None:
     """In the answer, and in the view of the shard."""
     agents, primary = shared.agents, shared.primary
     answer = eventually(lambda: (told := agents.check_shard(primary))["admitted"] and told)
-    assert "set aside: db-b (skipped by uid:" in answer["metrics"][0]["detail"]
+    assert "skipped: db-b (skipped by uid:" in answer["metrics"][0]["detail"]
     member = eventually(lambda: (m := agents.member_of(primary, "db-b"))["asides"] and m)
     assert member["skip"]["reason"] == "its host is being replaced"
     assert 0 < member["skip"]["until_s"] <= 3600
@@ -353,7 +353,7 @@ def test_a_replicas_dead_database_refuses_until_missing_for_s_then_stands_aside(
         agents.await_refusal(lead, lambda m: m["state"] == "absent" and "db-b" in m["detail"])
         agents.change(lead, "PATCH", "metrics/lag", {"missing_for_s": 0.5})
         answer = eventually(lambda: (told := agents.check_shard(lead))["admitted"] and told)
-        assert "set aside: db-b (missing for" in answer["metrics"][0]["detail"]
+        assert "skipped: db-b (missing for" in answer["metrics"][0]["detail"]
         member = eventually(lambda: (m := agents.member_of(lead, "db-b"))["asides"] and m)
         assert "missing for" in member["asides"]["lag"]
     finally:

@@ -123,13 +123,13 @@ def test_the_statuses_of_the_reference() -> None:
         (
             decided(health((LAG, 1.0)), "shard/lag"),
             "UNKNOWN_METRIC",
-            "main: shard/lag: this database belongs to no shard here; ask for host scope",
+            "main: shard/lag: this agent's database belongs to no shard; check with scope=host",
         ),
         (decided(None), "UNKNOWN_METRIC", "no database 'main' is configured on this agent"),
         (
             decided(health()),
             "UNKNOWN_METRIC",
-            "main: no metric is configured on this database, so nothing shows that it is healthy",
+            "main: no metric is configured for this database, so its health is unknown",
         ),
         (
             decided(health((LAG, 1.0)), ratio=1.0),
@@ -174,9 +174,9 @@ SPLIT = absent(Cause.SPLIT_BRAIN, "db-a and db-b both say that they are the prim
             "worst of 2, measured 0 ms ago)",
         ),
         (
-            in_shard(sample(7.2, detail="db-b, worst of 1; set aside: db-c (skipped by ops)")),
+            in_shard(sample(7.2, detail="db-b, worst of 1; skipped: db-c (skipped by ops)")),
             "THRESHOLD_EXCEEDED",
-            "main: shard/lag is 7.2 s, above its threshold of 5 s (db-b, worst of 1; set aside: "
+            "main: shard/lag is 7.2 s, above its threshold of 5 s (db-b, worst of 1; skipped: "
             "db-c (skipped by ops); measured 0 ms ago)",
         ),
         (

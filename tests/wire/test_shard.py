@@ -72,7 +72,7 @@ def test_a_lost_member_has_no_role_and_says_for_how_long() -> None:
 def test_a_member_that_was_never_heard_of_is_shown_without_numbers() -> None:
     [_, shown] = doc(member(report=False)).members
     assert (shown.role, shown.activity, shown.reported_s_ago) == (None, None, None)
-    assert shown.role_detail == "not heard of yet"
+    assert shown.role_detail == "no report yet"
 
 
 def test_readings_are_judged_by_our_own_threshold() -> None:

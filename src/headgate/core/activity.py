@@ -1,6 +1,6 @@
-"""How much an agent does for a database that nobody asks about (R56–R62).
+"""How much an agent works for a database that no client checks.
 
-NORMAL ──slow_after_s idle──► SLOW ──hibernate_after_s idle──► HIBERNATING ──asked──► NORMAL
+NORMAL ──slow_after_s idle──► SLOW ──hibernate_after_s idle──► HIBERNATING ──a check──► NORMAL
 """
 
 from __future__ import annotations

@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 
 class CopyState(NamedTuple):
-    """What another agent has of a shard's changes, as this one last heard."""
+    """What another agent has of a shard's changes, as it last reported."""
 
     has_all: bool
     exchanged_at: float | None
-    """Monotonic: when it last answered; None: never."""
+    """Monotonic seconds of its last answer; None: never."""
     fault: str
-    """Why the last try failed; empty: it did not."""
+    """Why the last try failed; empty: it succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +24,9 @@ class Copies:
     of: int
     """Agents of replicas."""
     missing: tuple[str, ...] = ()
-    """Who does not, and why: `db-b does not answer`."""
+    """Replicas without a copy, and why: `db-b does not answer`."""
     standby: bool | None = None
-    """Whether the agent that stands by has it; None: there is none."""
+    """Whether the standby agent has a copy; None: there is no standby."""
 
     @property
     def words(self) -> str:
@@ -42,7 +42,7 @@ class Copies:
 
 
 def both(one: Copies | None, other: Copies | None) -> Copies | None:
-    """Of a change that concerns two shards."""
+    """The copies of a change that applies to two shards."""
     if one is None or other is None:
         return one or other
     told = [copies.standby for copies in (one, other) if copies.standby is not None]

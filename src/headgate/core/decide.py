@@ -40,7 +40,7 @@ def decide(
     anonymous_may_pass: bool = True,
     dice_waived: bool = False,
 ) -> Decision:
-    """`dice_waived`: refuse by no ratio, for this client has waited long enough (R82)."""
+    """`dice_waived`: skip ratio rules, because this client has waited long enough."""
     if check.identity is ANONYMOUS and not anonymous_may_pass:
         return _refuse(Verdict.APP_DENIED, check, now, health, roll, note=_ANONYMOUS_NOTE)
     if health is None:
@@ -65,7 +65,7 @@ def _diced(rule: Rule, order: Order, roll: float) -> bool:
 
 
 def _gate(check: Check, health: Health, applied: Applied, now: Instant, roll: float) -> Decision:
-    """By the metrics alone: all that are selected must be healthy (R2)."""
+    """Decide by the metrics alone: all selected ones must be healthy."""
     if check.metrics:
         return _judged(check, health, applied, now, roll, _failing(check, health, now))
     chosen = health.default if check.scope is None else _chosen(check.scope, health)
@@ -110,7 +110,7 @@ def _ruled_gate(
 
 
 def _by_own_metrics(check: Check, applied: Applied) -> Check:
-    """What a client is judged by that names no metric, where a rule says so."""
+    """Select the metrics that a rule sets, for a check that names none."""
     if check.metrics or not applied.metrics:
         return check
     refs = tuple(MetricRef(name, check.scope) for name in applied.judged_by)
@@ -121,8 +121,8 @@ def _by_own_metrics(check: Check, applied: Applied) -> Check:
 def _exempted(
     rule: Rule, failing: tuple[Finding, ...]
 ) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
-    """What still stands in the way, and what is waived. Above the ceiling nothing is, nor where
-    nobody can tell (R79); being asked in the wrong place cannot be waived."""
+    """What still rejects the check, and what the exemption waives. Nothing is waived above the
+    ceiling or where the value is unknown; a check at the wrong agent is never waived."""
     if any(_above_ceiling(f, rule) or ceiling_unknown(f, rule) for f in failing):
         return failing, ()
     waived = tuple(f for f in failing if _waives(rule, f))
@@ -154,8 +154,8 @@ def ceiling_unknown(finding: Finding, rule: Rule) -> bool:
 def misdirected(
     check: Check, health: Health | None, ask: str, *, now: Instant, roll: float
 ) -> Decision:
-    """The answer of an agent that stands by: another one answers for this host."""
-    note = f"this agent stands by for the one at {ask}, which answers; ask there"
+    """The answer of a passive standby: another agent answers for this host."""
+    note = f"this agent is a standby; the active agent is at {ask}. Send the check there"
     wait_s = _jittered(MIN_RETRY_S, roll)
     return Decision(
         Verdict.MISDIRECTED, check, now, health,
@@ -170,8 +170,8 @@ def closed(check: Check, health: Health | None, why: str, *, now: Instant, roll:
 
 
 _ANONYMOUS_NOTE = "the check carries no client name; send one, such as app=etl:nightly"
-_NO_METRICS_NOTE = "no metric is configured on this database, so nothing shows that it is healthy"
-_NO_SHARD = "this database belongs to no shard here; ask for host scope"
+_NO_METRICS_NOTE = "no metric is configured for this database, so its health is unknown"
+_NO_SHARD = "this agent's database belongs to no shard; check with scope=host"
 
 
 def _chosen(scope: Scope, health: Health) -> Selection:
@@ -197,7 +197,7 @@ def _nothing_to_judge_by(check: Check, health: Health) -> str:
 
 
 def asks_shard(check: Check, health: Health) -> bool:
-    """Whether the answer rests on the shard, or would if this agent could speak for it."""
+    """Whether the answer depends on the shard, or would if this agent could answer for it."""
     if health.shard is None:
         return False
     return any(
@@ -207,7 +207,7 @@ def asks_shard(check: Check, health: Health) -> bool:
 
 
 def findings(decision: Decision) -> tuple[Finding, ...]:
-    """Every metric this check looked at, healthy ones included, as it was judged."""
+    """Every metric that this check looked at, healthy ones included, with its result."""
     health, applied = decision.health, decision.applied
     if health is None:
         return ()
@@ -271,7 +271,7 @@ def judge(
 
 
 def _judge_unfresh(standing: Standing, now: Instant, allowed: float, breached: bool) -> Finding:
-    """One whose newest reading is an absence, or whose sample is too old."""
+    """A metric whose newest reading has no value, or whose sample is too old."""
     spec, sample, absent = standing.spec, standing.sample, standing.absent
     value = sample.value if sample else None
     age_s = max(0.0, now.mono_s - sample.taken_at) if sample else None
@@ -306,9 +306,9 @@ def _over(standing: Standing, limit: float) -> bool:
 
 
 PLAIN = ("max", "min", "sum", "mean")
-"""Roll-ups whose value can be compared with a caller's threshold."""
-_COUNTED = "its roll-up judges members, so a threshold of the caller's own says nothing of it"
-_UNCONFIRMED = "that this agent's server is the primary has not been confirmed in time"
+"""Rollups whose value can be compared with a caller's threshold."""
+_COUNTED = "its rollup counts members, so a threshold in the check does not apply to it"
+_UNCONFIRMED = "the server has not confirmed in time that it is the primary"
 
 
 def _absent_state(standing: Standing, now: Instant, breached: bool) -> State:
@@ -332,7 +332,7 @@ def _absent_for(standing: Standing, now: Instant) -> float | None:
 
 
 def _unfit(standings: Iterable[Standing], now: Instant) -> tuple[Finding, ...]:
-    """What stands in the way. Most metrics pass by their standing alone, unjudged."""
+    """The metrics that reject the check. Most pass by `passes_until` alone, without `judge`."""
     mono_s, failing = now.mono_s, []
     for standing in standings:
         if standing.passes and mono_s <= standing.passes_until:
@@ -397,8 +397,8 @@ def _not_here(ref: MetricRef, health: Health) -> Finding:
 
 
 def _verdict_of(failing: tuple[Finding, ...]) -> Verdict:
-    """Asked in the wrong place is said first; then a known breach says most; then a metric
-    that is broken; then one that is not there."""
+    """The most useful cause first: the wrong agent, then a breach, then a metric without a value,
+    then an unknown metric."""
     breached = broken = False
     for finding in failing:
         cause = finding.cause
@@ -450,7 +450,7 @@ def _retry_after(failing: tuple[Finding, ...], roll: float) -> float:
 
 
 def _jittered(base_s: float, roll: float) -> float:
-    """Between one and two times the base, so that a refused herd does not come back as one;
-    a long base is cut first, lest all come back after just the longest time."""
+    """One to two times the base, so that rejected clients do not all retry at the same moment.
+    A long base is cut first, so that they do not all retry after exactly the maximum."""
     wait_s = base_s if base_s < MAX_RETRY_S / 2 else MAX_RETRY_S / 2
     return (wait_s if wait_s > MIN_RETRY_S else MIN_RETRY_S) * (1 + roll)

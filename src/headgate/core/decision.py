@@ -15,7 +15,7 @@ from headgate.core.samples import Cause, Instant
 
 
 class Verdict(Enum):
-    """OK is the only answer on which work may proceed (R28)."""
+    """Work may proceed only on OK."""
 
     OK = "OK"
     THRESHOLD_EXCEEDED = "THRESHOLD_EXCEEDED"
@@ -31,19 +31,19 @@ class Verdict(Enum):
 VERDICT_MEANINGS: dict[Verdict, str] = {
     Verdict.OK: "every selected metric is healthy: one piece of work may start",
     Verdict.THRESHOLD_EXCEEDED: "at least one selected metric breaches its threshold",
-    Verdict.REJECT_BY_RATIO: "a rule refuses a share of this client's checks, and this was one",
+    Verdict.REJECT_BY_RATIO: "a ratio rule rejects a share of this client's checks, this one too",
     Verdict.APP_DENIED: "this client may not work now: a rule holds it, it gave no name, or the "
     "agent has lost its state",
     Verdict.UNKNOWN_METRIC: "a selected metric or database is not configured here, "
     "or was never collected; or there is no such budget",
     Verdict.INTERNAL_ERROR: "a selected metric has no usable value: failed, timed out, "
-    "invalid or stale; or nobody may speak for its shard",
-    Verdict.PACED: "every selected metric is healthy, and as much as it bears has been released "
-    "for now: come back when told",
-    Verdict.OVER_BUDGET: "every selected metric is healthy, and the budget that the check names "
-    "has no room for its cost: come back when told",
-    Verdict.MISDIRECTED: "the question is for the shard, whose primary's agent is elsewhere: "
-    "ask there",
+    "invalid or stale; or no agent can answer for its shard",
+    Verdict.PACED: "metrics are healthy, but the current allowance is used up: "
+    "retry after the time in the answer",
+    Verdict.OVER_BUDGET: "metrics are healthy, but the budget that the check names "
+    "has no room for its cost: retry after the time in the answer",
+    Verdict.MISDIRECTED: "the check is about the shard, and another agent answers for it: "
+    "check at the address in the answer",
 }
 
 
@@ -52,11 +52,11 @@ class State(Enum):
 
     HEALTHY = "healthy"
     HELD = "held"
-    """Healthy by its last value: the newest reading is an absence, the policy is `hold`."""
+    """Healthy by its last value: the newest reading has none, and the policy is `hold`."""
     IGNORED = "ignored"
-    """Absent, and the policy is `ignore`."""
+    """Without a value, and the policy is `ignore`."""
     WAIVED = "waived"
-    """Would refuse, and the client is exempt from it."""
+    """Would reject the check, but the client is exempt from it."""
     BREACHED = "breached"
     ABSENT = "absent"
 
@@ -66,7 +66,7 @@ PASSING = (State.HEALTHY, State.HELD, State.IGNORED, State.WAIVED)
 
 
 class Finding(NamedTuple):
-    """One metric as this check saw it (R10)."""
+    """One metric as this check saw it."""
 
     ref: MetricRef
     state: State
@@ -87,17 +87,17 @@ class Check(NamedTuple):
     metrics: tuple[MetricRef, ...] = ()
     """Empty: the database's default set."""
     scope: Scope | None = None
-    """With no metric named: all of the default set in this scope, instead of each in its own."""
+    """Without a metric: use the default metrics all in this scope, not each in its own."""
     read_threshold: float | None = None
-    """Set: a read check of the named metrics against the caller's own threshold; never a
-    leave to write (R34)."""
+    """Set: compare the named metrics with the caller's own threshold. Such a check only reads; it
+    is never a permission to write."""
     ok_if_unknown: bool = False
     cost: float = 1.0
-    """How much work is to start, in units of the client's own (rows, chunks); for pacing."""
+    """How much work is about to start, in the client's own units (rows, chunks); for pacing."""
     budget: str = ""
-    """Set: the budget of the database that `cpu_s` is charged to (R146)."""
+    """Set: the budget of the database that `cpu_s` is charged to."""
     cpu_s: float = 0.0
-    """CPU that the work will take on the server, as its client says."""
+    """CPU seconds that the work will take on the server, as the client declares."""
 
 
 class Decision(NamedTuple):
@@ -106,23 +106,23 @@ class Decision(NamedTuple):
     at: Instant
     health: Health | None
     failing: tuple[Finding, ...] = ()
-    """Every metric that stands in the way, not only the first."""
+    """Every metric that rejects the check, not only the first."""
     rule: Rule | None = None
-    """The one that decided, or would have refused with other dice."""
+    """The rule that decided, or that could have rejected the check by chance."""
     applied: Applied = UNRULED
-    """Every rule that had a say."""
+    """Every rule that applied."""
     waived: tuple[Finding, ...] = ()
-    """What would have refused a client that is exempt: loud, and counted."""
+    """Metrics that would have rejected an exempt client: shown and counted."""
     retry_after_s: float | None = None
     note: str = ""
     ask: str = ""
-    """With MISDIRECTED: the address of the agent to ask, as far as it is known."""
+    """With MISDIRECTED: the address of the agent to check with, if known."""
     ask_database: str = ""
-    """And what that agent calls the database."""
+    """With MISDIRECTED: the name of the database at that agent."""
     turn: Turn | None = None
-    """Refused by dice, or not any more: how long already (R82). None where fairness is off."""
+    """How long ratio rules have rejected this client in a row. None if fairness is off."""
     debit: Debit | None = None
-    """Of a check that names a budget and got as far: what it was charged."""
+    """What the budget was charged, if the check names one and no metric rejected it."""
 
     @property
     def admitted(self) -> bool:

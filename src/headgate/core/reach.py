@@ -1,8 +1,8 @@
-"""How far something set for the fleet reaches: all of it, a region, a cluster, a shard, a host.
+"""Where a change of the fleet applies: everywhere, a region, a cluster, a shard, a host.
 
-    `shard:commerce/*` ──parse_reach──► Reach ──meets──► Place (one database of one agent)
+    `shard:commerce/*` ──parse_reach──► Reach ──`meets`──► Place (one database of one agent)
 
-Patterns know one sign, `*`: any characters, also none, also `/`.
+Patterns have one wildcard, `*`: any characters, also none, also `/`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LEVELS = tuple(Level)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a database of an agent stands. Empty: it was not said, and no pattern meets it."""
+    """Where a database of an agent is. Empty: not configured, and no pattern matches it."""
 
     region: str = ""
     cluster: str = ""
@@ -40,7 +40,7 @@ class Place:
     host: str = ""
     """The agent's name."""
     database: str = ""
-    """As its agent calls it."""
+    """The agent's name for the database."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Reach:
         return bool(name) and _fits(self._pieces, name)
 
     def databases(self, places: Iterable[Place]) -> tuple[str, ...]:
-        """Those of an agent that it meets."""
+        """The databases of an agent that it matches."""
         return tuple(place.database for place in places if self.meets(place))
 
     @cached_property
@@ -99,7 +99,7 @@ def _fits(pieces: Sequence[str], name: str) -> bool:
 
 EVERYWHERE = Reach()
 HERE = Reach(Level.HOST, "")
-"""This agent, whatever it is called. In its own log alone: no other agent ever sees it."""
+"""This agent, whatever its name. Only in its own log: no other agent ever sees it."""
 
 
 def parse_reach(value: object) -> Reach:
@@ -115,7 +115,7 @@ def parse_reach(value: object) -> Reach:
         raise ValueError(f"is {value!r}, must begin with one of {known}") from None
     if level is Level.FLEET:
         if colon:
-            raise ValueError(f"is {value!r}: fleet is all of it, and takes no pattern")
+            raise ValueError(f"is {value!r}: fleet means all of it and takes no pattern")
         return EVERYWHERE
     if value == HERE.level.value:
         return HERE

@@ -1,10 +1,10 @@
-"""What a threshold would have done to the checks of the last hour (R140). Pure.
+"""What a threshold would have done to the checks of the last hour. Pure.
 
 metrics by minute, checks by minute, a metric as it would be ──replay_threshold──► ThresholdReplay
 
-A minute keeps the lowest and the highest value, not when each was: where the lowest is beyond the
-threshold all checks of that minute would have been rejected, where only the highest is some of
-them. What clients would have done, had they been rejected, is not known and not guessed.
+History keeps the lowest and the highest value of a minute, but not when each was. If the lowest
+breaches the threshold, it would have rejected all checks of that minute; if only the highest does,
+some of them. What rejected clients would have done next is not known and not guessed.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ REPLAYED_MINUTES = 60
 @dataclass(frozen=True, slots=True)
 class ThresholdReplay:
     minutes: int
-    """How many were looked at."""
+    """Number of minutes replayed."""
     checks: int
-    """Of the database."""
+    """Checks of the database."""
     at_least: int
-    """So many of them would have been rejected by this metric, and"""
+    """At least this many of them would have been rejected by this metric,"""
     at_most: int
-    """no more than so many."""
+    """and at most this many."""
     rejected: int
-    """By this metric's threshold, as it was."""
+    """Rejected by this metric's current threshold."""
     unknown: int
-    """Checks of minutes of which no value is kept; in neither bound."""
+    """Checks of minutes without a stored value; in neither bound."""
 
     @property
     def words(self) -> str:
         if not self.checks:
-            return f"nobody checked within the last {self.minutes} minutes, so there is no preview"
+            return f"no client checked in the last {self.minutes} minutes, so there is no preview"
         if self.unknown == self.checks:
             return f"no values of the last {self.minutes} minutes are kept, so there is no preview"
         bounds = f"{self.at_least:,}"
@@ -48,7 +48,7 @@ class ThresholdReplay:
             f"would have rejected {bounds} of {self.checks:,} checks of the last {self.minutes} "
             f"minutes (now: {self.rejected:,})"
         )
-        unknown = f"; of {self.unknown:,} checks the value is not known" if self.unknown else ""
+        unknown = f"; the value is unknown for {self.unknown:,} checks" if self.unknown else ""
         return told + unknown
 
 
@@ -75,8 +75,8 @@ def replay_threshold(
 
 
 def replayed_name(spec: MetricSpec, values: Iterable[MetricMinute]) -> str:
-    """What a check that names no scope is judged by: the shard's, where the metric says so and
-    this agent has it."""
+    """The metric for a check that names no scope: the shard's, if the metric says so and this agent
+    has it."""
     shard = f"{Scope.SHARD.value}/{spec.name}"
     has_shard = any(one.metric == shard for one in values)
     return shard if spec.scope is Scope.SHARD and has_shard else spec.name

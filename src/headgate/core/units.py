@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 SECONDS = {"us": 1, "ms": 1_000, "s": 1_000_000, "m": 60_000_000, "min": 60_000_000}
 SECONDS |= {"h": 3_600_000_000, "d": 86_400_000_000}
-"""In millionths: their quotient is the nearest number to what was written."""
+"""In millionths: their quotient is the float nearest to the text."""
 
 _NUMBER = r"[0-9]{1,15}(?:\.[0-9]{1,9})?"
 BARE = re.compile(_NUMBER)
@@ -25,7 +25,7 @@ SIZE_PATTERN = f"^{_ANY_NUMBER} ?([kKMGT]i?)?B$"
 class Amount(NamedTuple):
     value: float
     unit: str
-    """`s`, `B` or `ratio`: what the value is in, whatever it was written in."""
+    """`s`, `B` or `ratio`: the unit of the value, whatever unit the text has."""
     text: str
 
     def in_unit(self, unit: str) -> float:
@@ -33,7 +33,7 @@ class Amount(NamedTuple):
         per = _METRIC_UNITS.get(unit)
         if per is None or per[0] != self.unit:
             measured = f"measured in {unit}" if unit else "a plain number"
-            raise ValueError(f"is {self.text!r}, and the metric is {measured}")
+            raise ValueError(f"is {self.text!r}, but the metric is {measured}")
         return self.value * per[1] if per[1] >= 1 else self.value / round(1 / per[1])
 
 
@@ -43,7 +43,7 @@ _METRIC_UNITS = {
     "MiB": ("B", 2**-20), "GiB": ("B", 2**-30), "kB": ("B", 1e-3), "MB": ("B", 1e-6),
     "GB": ("B", 1e-9),
 }  # fmt: skip
-"""What a metric's unit is of, and how many of them make one."""
+"""What a metric's unit measures, and how many of the unit make one base unit."""
 
 
 def parse_amount(text: str) -> Amount:

@@ -248,7 +248,7 @@ def _no_role(view: MemberView) -> str:
     if member.lost is not None:
         return member.lost.detail
     if member.report is None:
-        return "not heard of yet"
+        return "no report yet"
     absent = member.report.role_absent
     return absent.detail if absent else "its server has not told its role"
 

@@ -209,7 +209,7 @@ async def test_a_stranger_by_the_same_name_is_refused_loudly() -> None:
     await pair.true.advance(1)
     state = pair.electors["x"].state()
     assert state.office is Office.ALONE, "nobody is sent to another's server"
-    assert "its main is server 7001, ours is 7002" in state.obstacle
+    assert "its main is server 7001, this agent's is 7002" in state.obstacle
     assert "an `elect` of its own" in state.obstacle
     assert pair.leaders() == ["a"]
     await pair.close()

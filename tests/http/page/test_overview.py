@@ -266,7 +266,7 @@ def test_nobody_is_lost_or_told_twice_where_two_replicate_from_each_other() -> N
         ({"reachable": False, "problem": "no answer"}, "unreachable"),
         ({"problem": "follows somebody else"}, "not counted"),
         ({"activity": "hibernating", "readings": [lost(Cause.HIBERNATING)]}, "hibernating"),
-        ({"role": None, "role_detail": "not heard of yet"}, "no role"),
+        ({"role": None, "role_detail": "no report yet"}, "no role"),
     ],
 )
 def test_each_member_has_its_word(more: dict[str, Any], word: str) -> None:
