@@ -237,7 +237,7 @@ async def test_a_server_that_takes_no_writes_is_told_of_and_one_that_does_again(
     assert told[-1] == "--read-only" and world.fault() == "--read-only"
     world.writer.fault, world.writer.is_primary = None, False
     await world.clock.advance(0.5)
-    assert told[-1] == "it calls itself no primary"
+    assert told[-1] == "it says that it is not a primary"
     world.writer.is_primary = True
     await world.clock.advance(0.5)
     assert told[-1] == "written" and world.fault() is None

@@ -346,7 +346,7 @@ async def test_a_patch_keeps_the_secrets_it_does_not_name(world: World) -> None:
     ],
 )
 async def test_a_hidden_secret_sent_back_is_not_kept(world: World, raw: Any) -> None:
-    with pytest.raises(InvalidSettings, match="not shown"):
+    with pytest.raises(InvalidSettings, match="placeholder of a secret"):
         await world.book.put("main", "queue", raw, who="ops")
     assert await world.store.audit() == []
 

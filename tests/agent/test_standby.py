@@ -292,7 +292,7 @@ async def test_while_the_store_is_away_each_answers_by_itself_and_says_so(
     await elected.pair.true.advance(30)
     for name, seat in elected.seats.items():
         assert not seat.passive and not elected.asked(name)
-        assert seat.words("30 s").startswith("nobody is known to lead the pair pair, since 30 s")
+        assert seat.words("30 s").startswith("no leader of the pair pair is known, since 30 s")
         assert "rough: away" in seat.words("30 s")
     elected.pair.set_away(False)
     await elected.pair.true.advance(15)
@@ -324,7 +324,7 @@ async def test_one_that_leads_by_the_store_and_answers_nobody_is_stood_in_for(
     assert passive(), "not for one question that was lost"
     await elected.pair.true.advance(2)
     assert not passive() and not elected.asked(other)
-    assert "gives no answer: this agent answers by itself" in seat.words("2 s")
+    assert "does not answer: this agent answers alone" in seat.words("2 s")
     await elected.pair.true.advance(60)
     assert not passive() and seat.takeovers_total == 1
     elected.unreachable = set()

@@ -116,7 +116,7 @@ async def test_exemption_starvation_suspends_the_exemption() -> None:
     assert agent.suspended == [] and agent.count(BEGINS) == 1
     await agent.work(2, "etl:nightly", "fix:x")
     [why] = agent.suspended
-    assert "starves etl:nightly on main: refused by lag for 20 min" in why
+    assert "starves etl:nightly on main: lag has rejected it for 20 min" in why
     assert agent.count(SUSPENDED) == 1
 
 

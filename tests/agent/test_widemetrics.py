@@ -211,7 +211,7 @@ async def test_what_is_set_for_a_shard_is_kept_as_a_patch_in_the_own_log(world: 
     assert "main/lag of this agent" in change.advice[0].message
     await wide.revert("main", "lag", who="ops")
     assert world.threshold() == 5
-    with pytest.raises(NoSuchMetric, match="nothing is set"):
+    with pytest.raises(NoSuchMetric, match="is not set"):
         await wide.revert("main", "lag", who="ops")
 
 

@@ -130,7 +130,7 @@ def test_a_cost_that_is_none_is_a_usage_error(scripted: ScriptedAgent, run: Run)
 
 
 def test_explain_says_what_is_released_and_who_waits(scripted: ScriptedAgent, run: Run) -> None:
-    reason = "main: as much as it bears has been released for now"
+    reason = "main: the current allowance is used up"
     refused = builders.refusal("PACED", reason=reason, metrics=[builders.metric()])
     scripted.says("/v1/explain", builders.explained(refused, pace=builders.pace()))
     ran = run(*EXPLAIN)
@@ -347,10 +347,10 @@ def test_peers_come_and_go(scripted: ScriptedAgent, run: Run) -> None:
 
 
 def test_a_change_that_is_refused_says_why(scripted: ScriptedAgent, run: Run) -> None:
-    scripted.replies["DELETE", f"{SHARD}/skips/db-z"] = problem(404, "db-z is not set aside")
+    scripted.replies["DELETE", f"{SHARD}/skips/db-z"] = problem(404, "db-z is not skipped")
     ran = run("shard", "unskip", "main", "db-z")
     assert ran.code == 1
-    assert "db-z is not set aside" in ran.err
+    assert "db-z is not skipped" in ran.err
 
 
 def test_wake_wakes_and_status_does_not(scripted: ScriptedAgent, run: Run) -> None:

@@ -343,7 +343,7 @@ def test_a_standby_says_which_of_the_two_it_is(serve: Serve) -> None:
         warm=False,
     )
     served.call(setattr, served.views.facts, "standby", standby)
-    for told in ("stands by for https://db-a:8087", "stands in for https://db-a:8087, which"):
+    for told in ("standby of https://db-a:8087", "replaces https://db-a:8087, which"):
         served.run_there(standby.look_once)
         [line] = served.ask("GET", "/v1/status").json["advice"]
         assert told in line

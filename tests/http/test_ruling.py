@@ -148,7 +148,7 @@ def test_favor_is_one_request_and_one_lift(served: Served) -> None:
         (RULES, {**HALF, "expires_at": "2001-01-01T00:00:00Z", "for": None}, "rule.expires_at"),
         (RULES, {**HALF, "for": "365d"}, "rule.for"),
         (RULES, {"target": "etl", "kind": "metrics", "metrics": ["nope"]}, "unknown metric 'nope'"),
-        (RULES, {**HALF, "schedule": "mon 7:00-8:00 Mars/Olympus"}, "no time zone"),
+        (RULES, {**HALF, "schedule": "mon 7:00-8:00 Mars/Olympus"}, "does not know the time zone"),
         (RULES, {}, "rule.target: is missing"),
         (f"{RULES}/favor", {"target": "all"}, "favor.target"),
         (f"{RULES}/favor", {}, "favor.target"),

@@ -392,7 +392,7 @@ def _stands_by(standby: AgentProcess, active: AgentProcess) -> None:
 
 def _takes_over(standby: AgentProcess) -> None:
     eventually(standby.admitted)
-    assert _is_advised(standby, "stands in for")
+    assert _is_advised(standby, "this agent replaces")
 
 
 def _is_advised(agent: AgentProcess, words: str) -> bool:

@@ -126,9 +126,11 @@ class ScriptedShards:
 
     def _expect(self, shard: str, database: str) -> None:
         if database != "main":
-            raise InvalidRequest(f"no database {database!r} in a shard here: main", status=404)
+            raise InvalidRequest(
+                f"no database {database!r} in a shard of this agent: main", status=404
+            )
         if shard != SHARD:
-            raise WrongShard(f"main belongs to shard {SHARD!r} here, not to {shard!r}")
+            raise WrongShard(f"main belongs to shard {SHARD!r} at this agent, not to {shard!r}")
 
     def view(self, database: str) -> ShardView | None:
         if database != "main":
@@ -147,7 +149,7 @@ class ScriptedShards:
 
     async def unskip(self, database: str, member: str, *, who: str) -> ChangeMade:
         if self.skipped.pop(member, None) is None:
-            raise NoSuchMember(f"{member} is not set aside in {SHARD}")
+            raise NoSuchMember(f"{member} is not skipped in {SHARD}")
         self.who.append(who)
         return MADE
 

@@ -197,7 +197,7 @@ async def test_a_trace_goes_on_in_the_other_agent(collecting: Collector, tmp_pat
                 await link.pull(pull, timeout_s=DEADLINE_S)
         finally:
             await link.close()
-        asked = await one(collecting, "peer ask")
+        asked = await one(collecting, "peer request")
         answered = await one(collecting, "GET /v1/status")
         assert answered.parent_id == asked.span_id
         assert asked.facts["url.path"] == "/v1/status"

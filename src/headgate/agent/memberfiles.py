@@ -52,11 +52,11 @@ class MemberRoom:
         reading = _Reading(entry)
         if entry.reach not in _reaches(entry):
             of_shard = _reaches(entry)[1]
-            reading.fault("reach", f"is {entry.reach}, must be {of_shard}: members are a shard's")
+            reading.fault("reach", f"is {entry.reach}, must be {of_shard}: a shard has members")
         shard = self._shards.get(entry.raw["shard"])
         if shard is None:
             known = ", ".join(sorted(self._shards)) or "none"
-            reading.fault("shard", f"is no shard of this agent; it has: {known}")
+            reading.fault("shard", f"is not a shard of this agent; it has: {known}")
             raise InvalidSettings(reading.faults)
         if entry.kind == SKIP:
             self._check_skipped(held, shard, reading)
@@ -76,7 +76,7 @@ class MemberRoom:
         added = standing(held, PEER, entry.id, _reaches(entry))
         if entry.raw["member"] not in names and not added:
             known = ", ".join(sorted(names))
-            reading.fault("member", f"is no member of {shard.name}; it has {known}")
+            reading.fault("member", f"is not a member of {shard.name}; it has {known}")
 
     def check(self, held: LogState, changes: Sequence[Edit], asked: Asked) -> Sequence[Edit]:
         """No shard has too many members by it."""
@@ -98,7 +98,7 @@ def _check_new(shard: Shard, reading: _Reading) -> None:
     member = reading.entry.raw["member"]
     remote = shard.remotes.get(member)
     if member in _names(shard) and (remote is None or remote.source != RUNTIME):
-        reading.fault("member", f"is a member of {shard.name} already, and not by an operator")
+        reading.fault("member", f"is already a member of {shard.name}, from another source")
 
 
 def _reaches(entry: FileEntry) -> tuple[Reach, Reach]:
@@ -129,7 +129,7 @@ class _Reading:
     def skip(self, asked: Asked) -> dict[str, Any]:
         reason = self.entry.raw.get("reason")
         if not isinstance(reason, str) or not 1 <= len(reason) <= MAX_REASON_CHARS:
-            self.fault("reason", f"must be a text of 1–{MAX_REASON_CHARS} characters: say why")
+            self.fault("reason", f"must be a text of 1–{MAX_REASON_CHARS} characters")
         end_s = self._end_s(asked.wall_s)
         return {
             "until_wall_s": end_s,
@@ -158,7 +158,7 @@ class _Reading:
     def _end_s(self, wall_s: float) -> float:
         given = [key for key in ("expires_at", "for") if self.entry.raw.get(key) is not None]
         if len(given) != 1:
-            self.fault(given[-1] if given else "expires_at", "give expires_at or for, one of them")
+            self.fault(given[-1] if given else "expires_at", "give either expires_at or for")
             return wall_s
         (key,) = given
         said = self.entry.raw[key]

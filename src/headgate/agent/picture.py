@@ -1,9 +1,9 @@
-"""The whole fleet, for people: an agent that is given the role follows what all others tell.
+"""The whole fleet for people: an agent with this role follows what all other agents report.
 
 follower of its own ──note──► FleetView ──in a thread──► FleetLedger ──► FleetPicture ──► page, CLI
 
-It reads the fleet's store and never other agents (R39), and no check needs it: what is read is
-read beside the event loop, when somebody looks and every few seconds.
+It reads the fleet's store and never other agents, and no check needs it. It works outside the event
+loop, when a person looks at the fleet and every few seconds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VIEW_PREFIXES = (HEAD, BEAT, ITEMS, MEMBERS, SHARDS)
 DIGEST_EVERY_S = 5.0
 KEEP_EVERY_S = 60.0
 FRESH_S = 1.0
-"""A picture of so long ago is shown again: several may look at once."""
+"""A picture younger than this is shown again: several people may look at once."""
 
 
 class Mirrored(Protocol):
@@ -98,7 +98,7 @@ class FleetView:
         return Looked(self._picture, self._holders, now, self._link())
 
     async def _digest(self) -> None:
-        """One at a time, and to its end: whoever gives up waiting leaves a thread at work."""
+        """One at a time, and to its end: a caller that gives up leaves a thread running."""
         if self._under_way is None or self._under_way.done():
             self._under_way = asyncio.ensure_future(self._take())
         await asyncio.shield(self._under_way)

@@ -34,8 +34,8 @@ from headgate.core.samples import Instant
 log = structlog.get_logger()
 
 SILENT_KEPT_S = 86_400.0
-"""A shard of which nobody is registered any more is remembered for so long: the worst that can
-happen to one may not look as if it had never been there."""
+"""A shard without any registered agent is remembered for this long: a shard that is lost completely
+must not look as if it had never existed."""
 MAX_SILENT = 20_000
 _NOTHING = Wanted()
 
@@ -45,7 +45,7 @@ class Noted(NamedTuple):
 
     key: str
     value: bytes | None
-    """None: it is gone."""
+    """None: it was deleted."""
     at: Instant
 
 
@@ -57,7 +57,7 @@ class FleetLedger:
         self._items: dict[str, Item] = {}
         self._wide = _NOTHING
         self._wanted: dict[str, Wanted] = {}
-        """By shard, what concerns it alone."""
+        """By shard: items that apply to it alone."""
         self._seen: dict[str, ShardSeen] = {}
         self._dirty: set[str] = set()
         self._unreadable: dict[str, str] = {}
@@ -86,7 +86,7 @@ class FleetLedger:
     # --- over a restart ------------------------------------------------------------------------
 
     def roster(self, wall_s: float) -> dict[str, float]:
-        """All shards that are known, and when there was last somebody of each. Wall-clock."""
+        """All known shards, and when each last had a registered agent. Wall-clock."""
         known = self._known.items()
         gone = {shard for shard, one in known if not one.members and one.mute}
         return {s: self._silent_since(s) if s in gone else wall_s for s in self._known}
@@ -117,7 +117,7 @@ class FleetLedger:
             self._put(shard, replace(self._of(shard, one.at), told=told, silent_since=None))
         elif shard in self._known:
             known = self._known[shard]
-            # What it told last stays on the page: that it says nothing now is news enough.
+            # Its last report stays on the page, next to the note that it no longer reports.
             self._put(shard, replace(known, silent_since=one.at.wall_s))
 
     def _take_member(self, one: Noted) -> None:
@@ -161,7 +161,7 @@ class FleetLedger:
             self._set_wanted(shard, before.then(item.n, at.mono_s))
 
     def _want_less(self, shard: str, n: int) -> None:
-        """The newest was collected: nobody who starts now hears of it any more."""
+        """The newest was deleted: an agent that starts now does not see it any more."""
         before = self._wanted.get(shard, _NOTHING) if shard else self._wide
         if n < before.n:
             return
@@ -203,7 +203,7 @@ class FleetLedger:
         return known.first_seen_wall_s if known.silent_since is None else known.silent_since
 
     def _see(self, now: float, grace_s: float) -> None:
-        """Those that something was told of, and those that only time changes."""
+        """Shards with news, and shards that change only by time."""
         unsettled = {shard for shard, seen in self._seen.items() if _waits(seen)}
         for shard in self._dirty | unsettled:
             wanted = self._wide.joined(self._wanted.get(shard, _NOTHING))
@@ -220,7 +220,7 @@ def _waits(seen: ShardSeen) -> bool:
 
 
 def _own_shard(key: str) -> str:
-    """The one shard that an item concerns; empty for one that reaches further."""
+    """The one shard that an item applies to; empty for a wider reach."""
     if key.startswith(WIDE):
         return ""
     return unquoted(key.removeprefix(f"{ITEMS}shard/").partition("/")[0])

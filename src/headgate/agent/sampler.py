@@ -1,7 +1,7 @@
 """Read each metric at its own pace.   probe.read → Sampler → Board
 
 A probe runs alone: the next one starts when the last has ended or was given up, so a slow
-host gets fewer probes, never more (R26). Whatever happens, a Reading comes out of it.
+host gets fewer probes, never more. Every attempt ends with a Reading.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ log = structlog.get_logger()
 
 CLOSE_TIMEOUT_S = 2.0
 EXPECTED = (Cause.NEVER_READ, Cause.HIBERNATING)
-"""Absences that a first value ends, and that were no loss."""
-RESTING = "nobody has asked for long, so nothing is measured; this question wakes it"
+"""Causes of a missing value that the first value ends, and that are no loss."""
+RESTING = "no client has checked for a long time, so nothing is measured; this check wakes it"
 
 
 async def take(probe: Probe, spec: MetricSpec, clock: Clock) -> Reading:
@@ -52,7 +52,7 @@ class Sampler:
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._on_reading: list[Callable[[str, str, Reading], None]] = []
         self.readings_total: dict[tuple[str, str, str], int] = {}
-        """(database, metric, `value` or the cause of its absence) → how often."""
+        """(database, metric, `value` or the cause of a missing one) → how often."""
 
     def watch(self, callback: Callable[[str, str, Reading], None]) -> None:
         self._on_reading.append(callback)
@@ -82,7 +82,7 @@ class Sampler:
                 try:
                     await self._run(database, spec, probe)
                 except Exception as error:
-                    # A defect in a probe must not silence its metric: it becomes an absence.
+                    # A bug in a probe must not silence its metric: it becomes unavailable.
                     log.exception("probe.crashed", database=database, metric=spec.name)
                     detail = f"the probe crashed: {type(error).__name__}"
                     self._deliver(database, spec, Absent(Cause.FAILED, detail, self._now()))

@@ -1,6 +1,6 @@
-"""How a shard is, in the words of its primary's agent.   ShardView, Health ──told_of──► ShardTold
+"""A shard's state as its primary's agent reports it.   ShardView, Health ──told_of──► ShardTold
 
-Values only; when it is told, and how often, is shardstatus.py's.
+Values only; shardstatus.py decides when and how often to report.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TOO_EARLY = frozenset({Cause.NEVER_READ, Cause.WARMING_UP})
 _AT_REST = frozenset({Cause.HIBERNATING, Cause.HEARTBEAT_RESTING})
 STEP_S = 10.0
 STEPS = 6
-"""The share of refused checks is that of the last minute."""
+"""The share of rejected checks is that of the last minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def _member(view: MemberView, speaker: Speaker) -> MemberTold:
     registered = speaker.registered.get(member.name)
     seen = report.role if report and member.lost is None else None
     lag = view.readings.get(LAG)
-    aside = f"set aside by {view.skip.who}: {view.skip.reason}" if view.skip else ""
+    aside = f"skipped by {view.skip.who}: {view.skip.reason}" if view.skip else ""
     told = MemberTold(
         member=member.name,
         host=registered.host if registered else member.name,
@@ -174,11 +174,11 @@ def _metric_dated(told: MetricTold, before: MetricTold | None, at: float) -> Met
     return replace(told, since=before.since if same and before else at)
 
 
-# --- how many are refused ---------------------------------------------------------------------
+# --- how many are rejected --------------------------------------------------------------------
 
 
 class RefusedShare:
-    """Checks and refusals of the last minute by database. A watcher of the recorder's."""
+    """Checks and rejections of the last minute by database. An observer of the recorder."""
 
     def __init__(self) -> None:
         self._steps: dict[str, list[tuple[int, int]]] = {}
@@ -187,7 +187,7 @@ class RefusedShare:
     def note(self, counted: list[tuple[Key, int]]) -> None:
         for (database, _, verdict, _), times in counted:
             if verdict is Verdict.MISDIRECTED:
-                continue  # Sent to where the answer is: neither let in nor refused.
+                continue  # Redirected to the right agent: neither admitted nor rejected.
             steps = self._steps.setdefault(database, [(0, 0)])
             checks, refused = steps[-1]
             steps[-1] = (checks + times, refused + times * (verdict is not Verdict.OK))
@@ -203,7 +203,7 @@ class RefusedShare:
             del steps[:-STEPS]
 
     def of(self, databases: Iterable[str]) -> tuple[int, float | None]:
-        """How many were asked, and the share that was refused; None where none was."""
+        """Number of checks, and the share that was rejected; None if there were none."""
         steps = [step for database in databases for step in self._steps.get(database, ())]
         checks = sum(count for count, _ in steps)
         return checks, sum(refused for _, refused in steps) / checks if checks else None

@@ -41,11 +41,11 @@ KINDS = (BEGINS, ENDS, SUSPENDED)
 """Of alerts."""
 
 Suspend = Callable[[str, str], Awaitable[bool]]
-"""Suspend the exemption of that id, for that reason (R79); False where it rests already."""
+"""Suspends the exemption of that id, for that reason; False if it is suspended already."""
 MAX_CHARGED = 100
 """Clients of one exemption."""
 MAX_KEPT = 20
-"""Of those, the ones that are worst off: the budget is theirs."""
+"""Of those, the worst off: the budget counts for them."""
 MAX_STRETCHES = 20
 EARLIER = float("-inf")
 KEEP_S = 3.0
@@ -62,8 +62,8 @@ class Accounts(Protocol):
 
 
 class Charges:
-    """How long whom an exemption has starved, over all stretches and restarts (R79): kept every few
-    seconds with the rule itself."""
+    """How long an exemption has starved which client, over all stretches and restarts: stored every
+    few seconds with the rule itself."""
 
     def __init__(self, accounts: Accounts | None = None) -> None:
         self._accounts = accounts
@@ -88,7 +88,7 @@ class Charges:
         return spent_s
 
     async def keep(self, rule_id: str, now_s: float, *, at_once: bool = False) -> None:
-        """Lest a restart refill the budget; a crash costs a few seconds of it at most."""
+        """So that a restart does not refill the budget; a crash costs a few seconds of it."""
         last_s = self._kept_at.get(rule_id, EARLIER)
         if self._accounts is None or (now_s - last_s < KEEP_S and not at_once):
             return
@@ -214,7 +214,7 @@ class Watch:
         scene, before = self._scenes[database], self._findings.get(database, ())
         found = judge(scene, self.policy)
         told = {member for f in found for member in f.members}
-        # Less evident for a moment, but not over: it stays, and is not told anew.
+        # Less evident for a moment, but not over: it stays, and is not reported again.
         kept = [
             replace(f, for_s=scene.now_s - f.since_s)
             for f in before
@@ -230,7 +230,7 @@ class Watch:
             await self._guard(finding)
 
     async def _guard(self, finding: Starved) -> None:
-        """An exemption that starves others beyond its budget is suspended (R79)."""
+        """An exemption that starves others beyond its budget is suspended."""
         if self._suspend is None or finding.culprit is not Culprit.EXEMPT_CLIENT:
             return
         book = self._rules()
@@ -240,9 +240,10 @@ class Watch:
         if within:
             return
         why = (
-            f"it starves {finding.client} on {finding.database}: refused by {finding.metric} for "
-            f"{finding.for_s / 60:.0f} min now, {spent_s / 60:.0f} min in all on its account, and "
-            f"{self.policy.exemption_budget_s / 60:g} min are allowed; set it anew if it must go on"
+            f"it starves {finding.client} on {finding.database}: {finding.metric} has rejected it "
+            f"for {finding.for_s / 60:.0f} min now, {spent_s / 60:.0f} min in all because of this "
+            f"exemption; {self.policy.exemption_budget_s / 60:g} min are allowed. Set the rule "
+            "again if it must go on"
         )
         try:
             if await self._suspend(finding.rule, why):

@@ -49,7 +49,7 @@ async def test_one_revision_that_cannot_be_read_takes_no_other_away(world: BookW
         (4, False), (3, True), (2, True), (1, False),
     ]  # fmt: skip
     assert (told[1].who, told[1].action) == ("ada", "rule.changed"), "as much as can be read"
-    assert "galaxy" in told[1].unread and "no JSON" in told[2].unread
+    assert "galaxy" in told[1].unread and "not JSON" in told[2].unread
     assert (await world.book.revision(3)).unread and not (await world.book.revision(1)).unread
 
 

@@ -337,7 +337,7 @@ class World:
 
     async def unskip(self, database: str, member: str, *, who: str) -> ChangeMade:
         if self.skips.pop(member, None) is None:
-            raise NoSuchMember(f"{member} is not set aside in commerce/-80")
+            raise NoSuchMember(f"{member} is not skipped in commerce/-80")
         return ChangeMade(1, 2)
 
     async def hand_over(self, *_: Any, **__: Any) -> Any: ...
