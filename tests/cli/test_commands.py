@@ -201,7 +201,7 @@ def test_check_explain_and_wait_take_the_same_names(
 
 
 def test_the_token_is_never_printed(scripted: ScriptedAgent, run: Run) -> None:
-    scripted.replies["GET", "/v1/status"] = problem(401, "this token is not known here")
+    scripted.replies["GET", "/v1/status"] = problem(401, "this agent does not know the token")
     for argv in (("status", "--token", "hunter2hunter2"), ("status", "--token", "hunter2 x")):
         ran = run(*argv)
         assert ran.code in (1, 2)

@@ -296,7 +296,7 @@ def test_a_store_that_is_away_is_told_apart_from_a_change_that_may_have_been_mad
     store.fault = OutcomeUnknown("etcd a:2379: no answer in 2 s")
     unknown = ask(served, "GET", "")
     assert is_problem(unknown, 503)
-    assert "may have been changed" in unknown.json["detail"]
+    assert "may or may not have been made" in unknown.json["detail"]
     assert "nothing was changed" not in unknown.json["detail"]
 
 
@@ -319,7 +319,7 @@ def test_a_revision_that_cannot_be_read_is_told_and_not_nothing(
     told = ask(served, "GET", "/history/1")
     assert described(told, "/history/{n}", "get")
     assert (told.json["about"]["n"], told.json["about"]["at"]) == (1, None)
-    assert "no JSON" in told.json["about"]["unread"]
+    assert "not JSON" in told.json["about"]["unread"]
 
 
 def test_an_agent_of_no_fleet_says_how_to_join_one(tmp_path: Path) -> None:

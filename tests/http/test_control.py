@@ -270,7 +270,7 @@ def test_secrets_in_settings_are_shown_to_nobody(own: Served) -> None:
         assert reply.status == 200 and b"S3cret" not in reply.body
     assert own.call(own.book.entry, "main", "queue").raw["url"] == raw["url"]
     sent_back = change(own, "PUT", CUSTOM, put.json["settings"])
-    assert is_problem(sent_back, 422) and "not shown" in sent_back.json["faults"][0]
+    assert is_problem(sent_back, 422) and "placeholder" in sent_back.json["faults"][0]
 
 
 def test_null_restores_a_default(own: Served) -> None:

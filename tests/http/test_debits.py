@@ -40,7 +40,7 @@ def test_the_first_goes_and_the_second_comes_back_later(served: Served) -> None:
         "ledger": "the agent's own",
     }
     assert (second.status, second.json["verdict"]) == (429, "OVER_BUDGET")
-    assert "0.600 s asked, 1.000 s allowed" in second.json["reason"]
+    assert "the check declares 0.600 s, the limit is 1.000 s" in second.json["reason"]
     assert 19_000 < second.json["retry_after_ms"] <= 30_000
     assert int(second.headers["retry-after"]) >= 19
     assert second.json["budget"]["state"] == "over"

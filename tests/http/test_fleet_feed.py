@@ -184,7 +184,7 @@ def test_no_answer_is_longer_than_another_agent_takes(following: World) -> None:
 
 def test_pages_of_a_listing_that_is_kept_no_longer_are_asked_for_anew(following: World) -> None:
     gone = following.ask(page(*PREFIXES, **{"revision": 1, "from": "x"}))
-    assert is_problem(gone, 410) and "list anew" in gone.json["detail"]
+    assert is_problem(gone, 410) and "list again" in gone.json["detail"]
 
 
 # --- changes -----------------------------------------------------------------------------------

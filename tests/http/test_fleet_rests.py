@@ -81,4 +81,4 @@ def test_who_only_looks_is_not_told_that_nothing_was_changed(
 ) -> None:
     away(served, store)
     detail = served.ask("GET", "/v1/changes?log=fleet").json["detail"]
-    assert "the store cannot be used: etcd: no answer in 2 s" in detail
+    assert "the store is unavailable: etcd: no answer in 2 s" in detail

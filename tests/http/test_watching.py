@@ -365,7 +365,7 @@ def test_explain_at_a_past_instant(watched: Served) -> None:
 
 def test_explain_at_tells_of_forgotten_times(watched: Served) -> None:
     found = ok(past(watched, "app=pt&database=main&at=20d"))
-    assert any("are forgotten" in told for told in found["unknown"])
+    assert any("have expired" in told for told in found["unknown"])
     named = ok(past(watched, "app=pt&database=main&at=2026-01-01T07:10:00Z"))
     assert named["at"] == "2026-01-01T07:10:00Z" and named["until"] == "2026-01-01T07:11:00Z"
 

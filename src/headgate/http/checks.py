@@ -1,6 +1,6 @@
 """The hot routes: checks, answered without awaiting anything.
 
-Request ──prepare──► a closure that asks the Checker and renders ──► bytes
+Request ──prepare──► a closure that calls the Checker and renders ──► bytes
 
 Parsing happens once, in `prepare`; the closure is what the listener may keep and call again.
 """

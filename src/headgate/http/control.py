@@ -112,7 +112,7 @@ class MetricsQuery(msgspec.Struct, frozen=True):
 
 
 class NewestQuery(msgspec.Struct, frozen=True):
-    limit: Annotated[Thousand, about("At most so many.")] = 100
+    limit: Annotated[Thousand, about("At most this many.")] = 100
 
 
 class RejectionsQuery(NewestQuery, frozen=True):
@@ -132,9 +132,9 @@ class PageGiven:
     """The listener speaks TLS."""
     tour: str | None = None
     listens: str | None = None
-    """Where: `http://127.0.0.1:8087`; None: on the Unix socket alone."""
+    """Address: `http://127.0.0.1:8087`; None: on the Unix socket alone."""
     names: frozenset[str] = frozenset()
-    """What it may be called, besides its address and `localhost`; lower case."""
+    """Its names, besides its address and `localhost`; lower case."""
 
 
 class Control:
@@ -318,8 +318,8 @@ class Control:
 
 
 _METRIC = "/v1/databases/{database}/metrics/{metric}"
-_FAULTS = "settings with faults, all of which are listed: what this metric, or this engine, does "
-_FAULTS += "not take; a probe that failed"
+_FAULTS = "settings with faults, all of which are listed: a setting that this metric or this "
+_FAULTS += "engine does not have; a probe that failed"
 
 
 def _metric_schema() -> dict[str, Any]:
@@ -333,7 +333,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET", "/v1/check", "", "Check whether work may start now", Verdicts((AnswerDoc,)),
         query=CheckQuery, example={"app": "etl:nightly", "database": "main"},
-        refuses="half of what names a budget: `budget` and `cpu_s` go together",
+        refuses="only one of `budget` and `cpu_s`: they go together",
         about="`HEAD` answers with the status alone.",
     ),
     Route(
@@ -379,7 +379,7 @@ ROUTES: tuple[Route, ...] = (
         "PUT", _METRIC, "put_metric", "Add or replace a metric", (MetricView, WideMetricDoc),
         role=Role.OPERATOR, query=Reaching, body=Settings(_metric_schema), refuses=_FAULTS,
         example={"dry_run": "true"}, sends={"threshold": 5, "for": "2h"},
-        about="What is looser than the file "
+        about="A change that is looser than the file "
         "[ends after 1 h](../howto/custom-metrics.md#changes-that-end) unless the body says "
         'otherwise: `"for": "2h"` or `"expires_at"`, `"never"` for none.',
     ),
@@ -388,19 +388,19 @@ ROUTES: tuple[Route, ...] = (
         (MetricView, WideMetricDoc), role=Role.OPERATOR, query=Reaching,
         body=Settings(_metric_schema), refuses=_FAULTS, example={"dry_run": "true"},
         sends={"threshold": 6},
-        about="`null` restores a default. Its end stays, unless the body says another one.",
+        about="`null` restores a default. Its end stays, unless the body has a new one.",
     ),
     Route(
         "DELETE", _METRIC, "delete_metric", "Remove a metric",
         (RemovedDoc, WideMetricDoc), role=Role.OPERATOR, query=RemovalQuery,
-        refuses="an end that cannot be one", example={"for": "2h", "dry_run": "true"},
-        about="One that the file has comes back after 1 h, or after `for`.",
+        refuses="an invalid end", example={"for": "2h", "dry_run": "true"},
+        about="A metric of the settings file comes back after 1 h, or after `for`.",
     ),
     Route(
         "POST", f"{_METRIC}/revert", "revert_metric", "Drop what was changed at run time",
         (MetricView, RemovedDoc, WideMetricDoc), role=Role.OPERATOR, query=Reaching,
-        refuses="a change that can no longer be taken back",
-        about="The file's settings, or their absence, hold again.",
+        refuses="a change that can no longer be reverted",
+        about="The metric is again as the file sets it, or is gone if the file does not have it.",
     ),
     *of("peering", PEERING_ROUTES),
     *of("exchanging", EXCHANGE_ROUTES),
@@ -419,13 +419,13 @@ ROUTES: tuple[Route, ...] = (
     *of("debugging", DEBUG_ROUTES),
     *of("reloading", RELOADING_ROUTES),
     Route(
-        "GET", "/v1/explain", "explain", "What a check would be answered, and why",
+        "GET", "/v1/explain", "explain", "What the answer to a check would be, and why",
         (ExplainDoc, PastDoc), query=ExplainQuery, errors=(404, 429, 503),
-        refuses="an `at` that is not in the past, or comes with more than app and database; half "
-        "of what names a budget",
+        refuses="an `at` that is not in the past, or comes with more than app and database; only "
+        "one of `budget` and `cpu_s`",
         example={"app": "etl:nightly", "database": "main"},
-        about="Without counting it, and without dice: `odds` is the chance to come to the metrics "
-        "where a ratio applies. With `at`: what a minute of the past tells.",
+        about="Not counted, and without chance: `odds` is the probability that a ratio rule lets "
+        "the check reach the metrics. With `at`: what is known of a past minute.",
     ),
     Route("GET", "/v1/clients", "clients", "Recent clients with their counts", ClientsDoc),
     Route(
@@ -436,7 +436,7 @@ ROUTES: tuple[Route, ...] = (
         "GET", "/v1/refusals", "refusals", "Recent rejections in full", RefusalsDoc,
         query=RejectionsQuery, example={"limit": "100", "app": "etl"},
         about="Newest first: each metric with value, threshold and age, the rule, the reason. At "
-        "most one a second of a client, 512 in all; counts in history are exact.",
+        "most one a second per client, 512 in all; counts in history are exact.",
     ),
     Route(
         "GET", "/v1/audit", "audit", "Who changed what, newest first", AuditsDoc,
@@ -446,8 +446,8 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET", "/readyz", "readyz", "Whether the agent can decide", ReadyDoc,
         about="200 once every database's default metrics have been read, the store is writable and "
-        "the state is known, else 503 with the same document; `notes` says what is wrong and keeps "
-        "nobody waiting, such as a fleet that does not answer.",
+        "the state is known, else 503 with the same document. `notes` lists problems that do not "
+        "make the agent unready, such as a fleet that does not answer.",
     ),
     Route("GET", "/metrics", "exposition", "Counters and gauges", Text("text/plain")),
     Route("GET", "/openapi.json", "openapi", "These routes, for programs", {"type": "object"}),
@@ -494,7 +494,7 @@ def serving(
         except InvalidSettings as error:
             faults = [str(fault) for fault in error.faults]
             return problem_response(
-                422, "these settings are refused; nothing was changed", faults=faults
+                422, "these settings are not valid; nothing was changed", faults=faults
             )
         except InvalidName as error:
             return problem_response(400, str(error))
@@ -512,7 +512,7 @@ def serving(
             return problem_response(503, str(error))
         except StoreUnavailable as error:
             unchanged = "" if request.method in _LOOKING else "; nothing was changed"
-            return problem_response(503, f"the store cannot be used{unchanged}: {error}")
+            return problem_response(503, f"the store is unavailable{unchanged}: {error}")
 
     return serve
 
@@ -520,8 +520,8 @@ def serving(
 _LOOKING = frozenset({"GET", "HEAD"})
 _NOT_FOUND = (NoSuchMetric, NoSuchMember, NoSuchShard, NoSuchRule, NoSuchBudget, NoSuchItem)
 _LOOK_FIRST = (
-    "it may have been changed, or not: look first (`headgate changes history`; of the fleet's log "
-    "with --fleet), and ask again then"
+    "the change may or may not have been made: look at `headgate changes history` (--fleet for the "
+    "fleet's log) before you try again"
 )
 
 
@@ -536,4 +536,4 @@ async def _http_problem(request: Request, error: Exception) -> Response:
 
 
 async def _server_problem(request: Request, error: Exception) -> Response:
-    return problem_response(500, "this request failed inside the agent; its log says how")
+    return problem_response(500, "this request failed inside the agent; see the agent's log")

@@ -28,6 +28,6 @@ EXCHANGE_ROUTES = (
     Route(
         "POST", "/v1/changes/exchange", "exchange", "Exchange a shard's changes", ExchangedDoc,
         role=Role.PEER, body=Unread(OfferDoc),
-        about="An agent sends another of its shard's changes, and gets those that it lacks.",
+        about="An agent sends its shard's changes to another one, and gets those that it lacks.",
     ),
 )  # fmt: skip

@@ -26,7 +26,7 @@ from headgate.wire.status import WideMetricDoc
 REACH = "reach"
 FOR_TOLD = (
     "How long: 90s, 30m, 2h, 7d, or never; then the settings file decides again. Default: 1h for "
-    "what is looser than the file, else never."
+    "a change that is looser than the file, else never."
 )
 _NEVER = {"const": NEVER}
 END_SETTINGS = table(
@@ -34,12 +34,12 @@ END_SETTINGS = table(
         Setting("for", FOR_TOLD, Reader(parse_for, {"anyOf": [parse_for.schema, _NEVER]})),
         Setting(
             "expires_at",
-            "Instead of for: until when, such as 2024-05-17T16:00:00Z.",
+            "Instead of for: until when, for example 2024-05-17T16:00:00Z.",
             Reader(parse_date_time, {"anyOf": [parse_date_time.schema, _NEVER]}),
         ),
     )
 )
-"""What a change may say beside the metric's settings."""
+"""What a change may have besides the metric's settings."""
 
 
 class MetricReaching:

@@ -1,4 +1,4 @@
-"""The shard over HTTP: other agents pull and wake, operators look, set aside and add members.
+"""The shard over HTTP: other agents pull and wake, operators look, skip and add members.
 
 Control ──► Peering ──► Shards (answers, and keeps what operators set), Demands (wakes)
 """
@@ -72,15 +72,15 @@ class SkipBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={
 
 class HandoverBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"for_": "for"}):
     for_: Span = "60s"
-    """Until when shard scope is refused at most, such as 60s, 5m; at most 1h."""
+    """Longest time that shard scope is rejected, for example 60s, 5m; at most 1h."""
     reason: Annotated[str, msgspec.Meta(max_length=MAX_REASON_CHARS)] = ""
 
 
 class PeerBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     url: Annotated[str, msgspec.Meta(extra_json_schema=URL_SCHEMA)]
-    """Of the agent beside that member."""
+    """Address of the agent beside that member."""
     database: Annotated[str, msgspec.Meta(extra_json_schema=DATABASE_SCHEMA)]
-    """What that agent calls its database."""
+    """That agent's name for the database."""
 
 
 class WokenDoc(msgspec.Struct, frozen=True):
@@ -122,8 +122,8 @@ class Peering:
         return json_response(self._views.shard(call.place("database")))
 
     async def wake(self, call: Call[None, WakeBody]) -> Response:
-        """What a check would do, without asking anything. It needs no token; a body in JSON is
-        something that no web page can send here from another site."""
+        """Wakes the database as a check would, without a check. It needs no token; a JSON body
+        cannot be sent here by a web page of another site."""
         database = call.place("database")
         known = [plan.name for plan in self._views.parts.book.databases()]
         if database not in known:
@@ -234,12 +234,12 @@ PEERING_ROUTES = (
     Route(
         "POST", "/v1/peer/pull", "pull", "Report a replica's role and readings", ReportDoc,
         role=Role.PEER, body=Unread(PullDoc),
-        about="The primary's agent asks; the answer is held for `wait_s` while nothing changes.",
+        about="For the primary's agent; the answer is delayed for `wait_s` while nothing changes.",
     ),
     Route(
         "POST", "/v1/peer/wake", "peer_wake", "Wake the primary's agent", WokenDoc,
         role=Role.PEER, body=Unread(WakeDoc),
-        about="A replica's agent asks it to measure again, and to write heartbeats.",
+        about="A replica's agent requests that it measures again, and writes heartbeats.",
     ),
 )  # fmt: skip
 

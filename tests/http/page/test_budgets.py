@@ -177,7 +177,7 @@ def test_statements_are_shown_with_texts_budgets_and_how_well_they_are_foreseen(
 
 def test_a_statement_without_a_text_says_why(world: World, ann: Visitor) -> None:
     world.served.budgets.by_database["main"].texts.__init__()  # type: ignore[misc]
-    assert "texts have not been looked for yet" in text_of(ann.get(f"{MAIN}/state", script=True))
+    assert "texts have not been read yet" in text_of(ann.get(f"{MAIN}/state", script=True))
 
 
 def test_a_poll_gets_the_part_and_no_page(ann: Visitor) -> None:

@@ -17,7 +17,7 @@ _WITHOUT = (State.ABSENT, State.HELD, State.IGNORED)
 def _values(look: Look) -> Iterator[Row]:
     for name, health in look.healths.items():
         for metric, standing in health.standings.items():
-            # An absent metric shows no value at all: a frozen one would look healthy.
+            # An unavailable metric has no value at all: a frozen one would look healthy.
             finding = judge(standing, look.now)
             if finding.value is not None and finding.state is not State.ABSENT:
                 yield (name, metric), finding.value
@@ -96,7 +96,7 @@ HEALTH = (
         "headgate_metric_value",
         "gauge",
         ("database", "metric"),
-        "Newest value. Missing, not frozen, while the metric is absent.",
+        "Newest value. Missing, not frozen, while the metric is unavailable.",
         _values,
     ),
     Series(
@@ -117,7 +117,7 @@ HEALTH = (
         "headgate_metric_healthy",
         "gauge",
         ("database", "metric"),
-        "1 while this metric lets checks through, else 0.",
+        "1 while this metric admits checks, else 0.",
         _metric_healthy,
     ),
     Series(
@@ -139,7 +139,7 @@ HEALTH = (
         "headgate_database_seconds_since_healthy",
         "gauge",
         ("database",),
-        "Since the database last let work through: 0 while it does, missing where it never "
+        "Time since the database last admitted work: 0 while it does, missing if it never "
         "has since the agent's start.",
         _since_healthy,
     ),
@@ -147,7 +147,7 @@ HEALTH = (
         "headgate_readings_total",
         "counter",
         ("database", "metric", "outcome"),
-        "Probes that ended, by `value` or the cause of absence.",
+        "Probes that ended, by `value` or the cause of an unavailable one.",
         _readings,
     ),
     Series(
