@@ -291,7 +291,7 @@ REPLAY: dict[str, Any] = {
             "shadowed_by": "",
         }
     ],
-    "notes": ["What the others would have done is not replayed."],
+    "notes": ["What other clients would have done is not replayed."],
 }
 
 

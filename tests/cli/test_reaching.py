@@ -107,12 +107,12 @@ def test_a_rule_of_the_fleet_rests_at_one_agent(run: Run, agent: ScriptedAgent) 
 
 def test_a_change_that_reaches_nobody_says_so_first(run: Run, agent: ScriptedAgent) -> None:
     """A host's name that was mistyped."""
-    says = "reaches nobody who is registered now; it holds for those who come"
+    says = "matches no registered agent now; it applies to agents that register later"
     nobody = {**REACHED, "reach": "host:typo", "shards": 0, "hosts": 0, "sample": [], "says": says}
     document = rule("f-1a2b3c", reach="host:typo", n=14, reached=nobody)
     agent.replies["POST", RULES] = lambda _: Reply(document)
     ran = run(*HALF, "--host", "typo", "--yes")
-    assert "SET" in ran.out and "NOBODY host:typo: reaches nobody who is registered" in said(ran)
+    assert "SET" in ran.out and "NOBODY host:typo: matches no registered agent" in said(ran)
 
 
 def test_without_a_reach_nothing_is_asked_and_nothing_is_said_of_one(

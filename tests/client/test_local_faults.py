@@ -338,7 +338,7 @@ def told_at(*ages_s: float) -> bytes:
 
 @pytest.mark.parametrize(
     ("said_s", "told"),
-    [(60.0, "this host's clock stood still for "), (-9.0, " s old when it is read")],
+    [(60.0, "this host's clock stopped for "), (-9.0, " s old when it is read")],
 )
 def test_a_stream_that_cannot_be_dated_is_asked_for_anew(
     said_s: float, told: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

@@ -145,7 +145,7 @@ async def test_of_what_was_built_on_something_else_nothing_is_kept(
 ) -> None:
     await put(store, "head", b"1")
     before = await store.list([""])
-    with pytest.raises(Conflict, match=r"is of revision \d, not \d: somebody else was first"):
+    with pytest.raises(Conflict, match=r"has revision \d, not \d: another change was first"):
         await store.commit(compares, [Put("head", b"2"), Put(RULE, b"x")], audit=[ENTRY])
     assert await store.list([""]) == before
     assert len(await store.audit()) == 1
@@ -205,11 +205,11 @@ async def test_forgetting_history_keeps_the_log_and_its_revision(store: Store) -
 @pytest.mark.parametrize(
     ("key", "size_bytes", "message"),
     [
-        (RULE, MAX_OWN_ITEM_BYTES + 1, rf"{RULE}: has 16,777,217 bytes, may have 16,777,216"),
-        (NOTE, MAX_OWN_ITEM_BYTES + 1, rf"{NOTE}: has 16,777,217 bytes, may have 16,777,216"),
-        ("log/1", MAX_REVISION_BYTES + 1, r"log/1: has 33,554,433 bytes, may have 33,554,432"),
-        ("k" * (MAX_LOG_KEY_CHARS + 1), 1, r"key: 'kkk.* has 4097 characters, may have 4096"),
-        ("\ud800", 1, r"key: '\\ud800' holds half of a surrogate pair"),
+        (RULE, MAX_OWN_ITEM_BYTES + 1, rf"{RULE}: has 16,777,217 bytes, at most 16,777,216"),
+        (NOTE, MAX_OWN_ITEM_BYTES + 1, rf"{NOTE}: has 16,777,217 bytes, at most 16,777,216"),
+        ("log/1", MAX_REVISION_BYTES + 1, r"log/1: has 33,554,433 bytes, at most 33,554,432"),
+        ("k" * (MAX_LOG_KEY_CHARS + 1), 1, r"key: 'kkk.* has 4097 characters, at most 4096"),
+        ("\ud800", 1, r"key: '\\ud800' has half of a surrogate pair"),
     ],
 )
 async def test_what_is_too_long_or_no_text_is_rejected_by_name(
@@ -253,7 +253,7 @@ async def test_revisions_go_by_their_numbers_though_some_are_skipped(tmp_path: P
 
 async def test_all_of_a_commit_has_a_bound(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entries, "MAX_COMMIT_BYTES", 10)
-    with pytest.raises(InvalidSettings, match="all that is changed at once: has 12 bytes, may"):
+    with pytest.raises(InvalidSettings, match="the whole change: has 12 bytes, at most"):
         await store.commit([], [Put(RULE, b"x" * 6), Put(SKIP, b"x" * 6)])
     await store.commit([], [Put(RULE, b"x" * 10)])
 
@@ -274,7 +274,7 @@ async def test_a_full_log_rejects_one_more_until_one_is_taken_out(
 ) -> None:
     monkeypatch.setattr(entries, "MAX_ENTRIES", 3)
     await store.commit([], [Put(f"items/{n}", b"") for n in range(3)])
-    message = r"items/ has 3 entries and would have 4; at most 3 are kept: remove some"
+    message = r"items/ has 3 entries and would have 4; at most 3 are allowed: remove some"
     with pytest.raises(StoreUnavailable, match=message):
         await store.commit([], [Put("head", b""), Put("items/3", b"")], audit=[ENTRY])
     assert len((await store.list([""])).entries) == 3

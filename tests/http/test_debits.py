@@ -99,4 +99,4 @@ def test_a_question_about_several_databases_names_no_budget(served: Served) -> N
     body = {"checks": [{"database": "main"}], "budget": "etl", "cpu_s": 1}
     reply = post(served, body)
     assert is_problem(reply, 400, field="budget")
-    assert "ask about that by itself" in reply.json["detail"]
+    assert "check it alone" in reply.json["detail"]

@@ -351,14 +351,14 @@ def test_explain_at_a_past_instant(watched: Served) -> None:
     found = ok(past(watched, "app=pt&database=main&at=30m"))
     assert found["sums"]["by_reason"] == {"metric": 90, "dice": 8}
     assert found["told"] == [
-        "98 of 100 checks were refused: 90 by load, 8 by rule:r1",
+        "98 of 100 checks were rejected: 90 by load, 8 by rule:r1",
         "load was above its threshold of 5 for 75% of the minute: 2 to 9",
     ]
     assert [child["client"] for child in found["clients"]] == ["u1:pt", "u2:pt"]
     assert [metric["high"] for metric in found["metrics"]] == [9.0]
-    assert any("kept by the minute" in told for told in found["unknown"])
+    assert any("stored by the minute" in told for told in found["unknown"])
     quiet = ok(past(watched, "app=pt&database=main&at=28m"))
-    assert quiet["told"] == ["nobody asked as pt on main in that minute"]
+    assert quiet["told"] == ["pt did not check main in that minute"]
     assert quiet["asked_before"] < quiet["at"] < quiet["asked_after"]
     assert any("no metric of that minute" in told for told in quiet["unknown"])
 

@@ -276,7 +276,7 @@ def _shown_aside(shared: Deployment) -> None:
     assert member["skip"]["reason"] == "its host is being replaced"
     assert 0 < member["skip"]["until_s"] <= 3600
     assert "skipped by" in member["asides"]["lag"]
-    assert any("db-b is set aside" in told for told in shared.lead.get("/v1/status").json["advice"])
+    assert any("db-b is skipped" in told for told in shared.lead.get("/v1/status").json["advice"])
 
 
 def test_a_replicas_frozen_agent_refuses_its_shard(shared: Deployment) -> None:
@@ -300,7 +300,7 @@ def test_losing_all_replicas_agents_is_no_zero_lag(shared: Deployment) -> None:
             skip = {"for": "1h", "reason": "gone"}
             agents.change(lead, "PUT", f"shard/skips/{member}", skip)
         try:
-            agents.await_refusal(lead, because("empty_shard", "db-b", "db-c", "set aside"))
+            agents.await_refusal(lead, because("empty_shard", "db-b", "db-c", "skipped"))
         finally:
             for member in ("db-b", "db-c"):
                 agents.change(lead, "DELETE", f"shard/skips/{member}")

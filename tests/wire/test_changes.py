@@ -133,8 +133,11 @@ def test_a_large_change_is_told_in_part_and_counted_whole() -> None:
         (Reached(1, 3, 0, ("a",)), "reaches 1 shard, 3 hosts; a"),
         (Reached(9, 27, None, tuple("abcdefghi")), "reaches 9 shards, 27 hosts; a, b, c, d, e, …"),
         (Reached(0, 2, 0), "reaches 0 shards, 2 hosts"),
-        (Reached(0, 0, 0), "reaches nobody who is registered now; it holds for those who come"),
-        (Reached(unknown="etcd is away"), "whom it reaches is not known: etcd is away"),
+        (
+            Reached(0, 0, 0),
+            "matches no registered agent now; it applies to agents that register later",
+        ),
+        (Reached(unknown="etcd is away"), "which agents it reaches is unknown: etcd is away"),
         (
             Reached(10_000, 30_000, None, (), "only counted"),
             "reaches 10,000 shards, 30,000 hosts; only counted",

@@ -245,8 +245,8 @@ def test_thresholds_that_count_in_part_say_for_what_they_do_not() -> None:
     decision = decide(check("u1:etl:nightly"), health((LAG, 1.0)), book, now=NOW, roll=0.5)
     told = {m.rule: (m.state, m.says) for m in explain_doc(decision, book).matched}
     assert told["job"][0] == told["cat"][0] == "applies"
-    assert told["cat"][1].endswith("; but for lag, where rule job on etl:nightly comes first")
-    assert "but for" not in told["job"][1]
+    assert told["cat"][1].endswith("; except for lag, where rule job on etl:nightly decides")
+    assert "except for" not in told["job"][1]
 
 
 def test_what_is_needed_names_the_metrics_behind_a_rule_too() -> None:
@@ -283,7 +283,7 @@ def test_an_explanation_holds_the_answer_the_rules_and_what_is_needed() -> None:
         (
             decided(health((LAG, 1.0)), rule("r", ratio=0.9)),
             [
-                "other dice: rule r lets 10% of the checks of etl through to the metrics, and ends "
+                "more luck: rule r lets 10% of the checks of etl reach the metrics, and ends "
                 "in 30 min; `headgate rule lift r` ends it now"
             ],
         ),

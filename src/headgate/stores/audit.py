@@ -50,7 +50,7 @@ def add_audit(connection: sqlite3.Connection, entry: AuditEntry) -> int:
 
 
 def drop_audit(connection: sqlite3.Connection, entry_id: int, entry: AuditEntry) -> None:
-    """Of another file that number may be somebody else's."""
+    """In another file that number may belong to another entry."""
     connection.execute(_DROP, (entry_id, entry.wall_s, entry.who, entry.action))
 
 

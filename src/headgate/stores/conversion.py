@@ -40,10 +40,10 @@ _TABLES = {
 _REVISION = "SELECT max(seq, 0) FROM sqlite_sequence WHERE name = 'audit'"
 
 LOG_VERSION = 7
-"""Of a state file: the first that has a log."""
+"""Version of a state file: the first that has a log."""
 NOTES = "notes/"
 REACH = "host"
-"""This agent, whatever it is called."""
+"""This agent, whatever its name."""
 _NOTED_OF_RULES = frozenset({"suspended", "charged"})
 _AS_IN_FILE = {"revert": True}
 _NO_POLICY: Mapping[str, Any] = {"policy": {}, "order": [], "mode_cap": "enforce", "of_fleet": []}
@@ -186,14 +186,14 @@ def _noted(value: Mapping[str, Any], n: int) -> Mapping[str, Any]:
 
 
 def _object(raw_json: str, what: str) -> dict[str, Any] | None:
-    """None for what is no JSON object, which nobody could use before."""
+    """None if it is not a JSON object: earlier versions could not use it either."""
     try:
         found = json.loads(raw_json)
     except ValueError as error:
         log.error("state.change_left_out", what=what, fault=str(error))
         return None
     if not isinstance(found, dict):
-        log.error("state.change_left_out", what=what, fault="it is no JSON object")
+        log.error("state.change_left_out", what=what, fault="it is not a JSON object")
         return None
     return found
 

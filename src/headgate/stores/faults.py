@@ -9,23 +9,23 @@ from contextlib import contextmanager
 
 from headgate.errors import StoreUnavailable
 
-_ASIDE = "it is left as it is: restore a copy, or move it away and a new one is begun"
+_ASIDE = "the file is left as it is: restore a copy, or move it away to begin a new one"
 
 ADVICE: dict[int, str] = {
-    sqlite3.SQLITE_FULL: "make room on the disk or keep fewer history_days; it goes on by itself",
-    sqlite3.SQLITE_IOERR: "look at the disk: its room, its quota, its health",
-    sqlite3.SQLITE_READONLY: "let the agent's user write the file and its folder",
-    sqlite3.SQLITE_PERM: "let the agent's user write the file and its folder",
-    sqlite3.SQLITE_CANTOPEN: "let the agent's user write the file and its folder",
-    sqlite3.SQLITE_BUSY: "another program holds it locked: end that program",
-    sqlite3.SQLITE_LOCKED: "another program holds it locked: end that program",
+    sqlite3.SQLITE_FULL: "free disk space or lower history_days; writing resumes automatically",
+    sqlite3.SQLITE_IOERR: "check the disk: free space, quota, health",
+    sqlite3.SQLITE_READONLY: "give the agent's user write access to the file and its folder",
+    sqlite3.SQLITE_PERM: "give the agent's user write access to the file and its folder",
+    sqlite3.SQLITE_CANTOPEN: "give the agent's user write access to the file and its folder",
+    sqlite3.SQLITE_BUSY: "another program has locked it: stop that program",
+    sqlite3.SQLITE_LOCKED: "another program has locked it: stop that program",
     sqlite3.SQLITE_CORRUPT: _ASIDE,
     sqlite3.SQLITE_NOTADB: _ASIDE,
-    sqlite3.SQLITE_INTERRUPT: "it took longer than its deadline; ask again, and of history for "
-    "less of it, such as a shorter time or one database",
+    sqlite3.SQLITE_INTERRUPT: "it took longer than its deadline; try again, and query less "
+    "history, such as a shorter time or one database",
 }
 
-# These leave a connection as good as it was; after any other it is opened anew.
+# These leave a connection usable; after any other it is opened again.
 _PASSING = frozenset(
     {
         sqlite3.SQLITE_FULL,
@@ -60,10 +60,10 @@ def named_faults(file_name: str) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        advice = ADVICE.get(primary_code(error), "try again, or start the agent anew")
+        advice = ADVICE.get(primary_code(error), "try again, or restart the agent")
         code = getattr(error, "sqlite_errorname", type(error).__name__)
         raise StoreUnavailable(f"{file_name}: {error} ({code}); {advice}") from error
     except OSError as error:
-        advice = "see that its folder exists and that the agent's user may write there"
+        advice = "check that its folder exists and that the agent's user can write there"
         reason = error.strerror or str(error)
         raise StoreUnavailable(f"{file_name}: {reason}; {advice}") from error

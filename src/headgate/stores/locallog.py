@@ -18,7 +18,7 @@ from headgate.stores.audit import add_audit, drop_audit
 from headgate.stores.entries import check_room
 
 MAX_HISTORY_BYTES = 64 * 1024 * 1024
-"""Of what revisions say: the oldest go first. Policies of thousands of budgets are megabytes."""
+"""Bytes of history: the oldest go first. Policies of thousands of budgets are megabytes."""
 LARGE_REVISION_BYTES = 64 * 1024
 """Of smaller ones, as many as are kept take less than that."""
 LAST_CHARACTER = "\U0010ffff"
@@ -33,7 +33,7 @@ _DROP = "DELETE FROM entries WHERE key = ?"
 
 
 Row = tuple[str, bytes | None, int]
-"""Key, value, revision; None: it was taken out."""
+"""Key, value, revision; None: it was deleted."""
 
 
 class LogRow(NamedTuple):
@@ -78,8 +78,8 @@ def _hold(connection: sqlite3.Connection, compares: Sequence[Compare]) -> None:
         revision = found.revision if found is not None else 0
         if revision != compare.revision:
             raise Conflict(
-                f"{compare.key} is of revision {revision}, not {compare.revision}: "
-                "somebody else was first; nothing was done"
+                f"{compare.key} has revision {revision}, not {compare.revision}: another change "
+                "was first; nothing was done"
             )
 
 
@@ -94,9 +94,9 @@ class Commit:
         self._audit = audit
         self._before: dict[str, Entry | None] = {}
         self.log = LogRow("", 0)
-        """As it was left."""
+        """The log after the commit."""
         self.rows: Sequence[Row] = ()
-        """What became of its entries, but for the history."""
+        """The new state of its entries, without the history."""
         self._audit_ids: list[int] = []
 
     def do(self, connection: sqlite3.Connection) -> int:
@@ -130,7 +130,7 @@ class Commit:
                 _replace(connection, put.key, before.value, before.revision)
             elif ours:
                 connection.execute(_DROP, (put.key,))
-        # A revision is never given twice: somebody may have read what is taken back.
+        # A revision is never used twice: a client may have read the one that is taken back.
         connection.execute("UPDATE log SET revision = revision + 1")
         for audit_id, entry in zip(self._audit_ids, self._audit, strict=True):
             drop_audit(connection, audit_id, entry)

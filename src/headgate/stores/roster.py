@@ -1,7 +1,7 @@
-"""The shards that a view of the fleet has known, on its disk.   FleetView ──► RosterFile ──► file
+"""The shards that a view of the fleet has seen, on its disk.   FleetView ──► RosterFile ──► file
 
-A shard all of whose agents died is in no store any more: only who remembers it can miss it. One
-small file, replaced whole. What cannot be read or written is told, and nobody waits for it.
+A shard whose agents all died is in no store any more: only an agent that remembers it can miss it.
+One small file, replaced as a whole. Faults are logged, and nothing waits for the file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RosterFile:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
-            self._tell("cannot be read; shards that went before this start are not missed", error)
+            self._tell("cannot be read; shards that vanished before this start are unknown", error)
             return {}
         return dict(sorted(found.items(), key=lambda one: -one[1])[:MAX_SHARDS])
 

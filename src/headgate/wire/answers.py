@@ -26,7 +26,7 @@ STATUS: dict[Verdict, int] = {
     Verdict.OVER_BUDGET: 429,
 }
 
-# freno knows no ratio: what a rule refuses is an app denied there. Nor does it know shards.
+# freno has no ratio: a check that a rule rejects is an app denied there. Nor has it shards.
 FRENO_STATUS: dict[Verdict, int] = {
     **STATUS,
     Verdict.REJECT_BY_RATIO: 417,
@@ -83,15 +83,15 @@ class MetricDoc(msgspec.Struct, frozen=True):
 class DebitDoc(msgspec.Struct, frozen=True):
     budget: str
     state: str
-    """`charged`; `warned`, where the budget only warns or is nearly full; `over`; `rests`, where
-    it has nothing to say just now; `unknown`."""
+    """`charged`; `warned`, if the budget is in warn mode or nearly full; `over`; `rests`, if the
+    budget does not apply now; `unknown`."""
     cost_s: float
     owed_s: float | None
-    """CPU that the budget owed before; null: it has no bucket."""
+    """The budget's debt before, in CPU seconds; null: it has no bucket."""
     capacity_s: float | None
     note: str
     ledger: str
-    """Where it is kept: with the server's own statements, or by the agent alone."""
+    """Where the debt is counted: with the server's own statements, or by the agent alone."""
 
 
 class AnswerDoc(msgspec.Struct, frozen=True, omit_defaults=False):
@@ -103,21 +103,21 @@ class AnswerDoc(msgspec.Struct, frozen=True, omit_defaults=False):
     retry_after_ms: int | None
     utilization: float
     rule: str | None
-    """The rule that refused, or that other dice would have refused by."""
+    """The rule that rejected the check, or could have rejected it by chance."""
     rules: Sequence[str]
-    """Every rule that had a say."""
+    """Every rule that applied."""
     waived: Sequence[MetricDoc]
-    """What would have refused a client that is exempt."""
+    """Metrics that would have rejected an exempt client."""
     dice_waived: bool
-    """Dice had kept it from the metrics for as long as they may: this time the metrics alone
+    """Ratio rules had rejected the client for the maximum time: this time the metrics alone
     decided."""
     read_only: bool
     ask: str | None
-    """With MISDIRECTED: where to ask instead; null where that is not known."""
+    """With MISDIRECTED: the address to check at instead; null if unknown."""
     ask_database: str | None
-    """What that agent calls the database."""
+    """That agent's name for the database."""
     budget: DebitDoc | None
-    """What a check that names a budget was charged; null: it names none, or did not get as far."""
+    """What a check that names a budget was charged; null: it names none, or was rejected before."""
     metrics: Sequence[MetricDoc]
 
 
@@ -143,7 +143,7 @@ MAX_MS = 2**53
 
 
 def answer_doc(decision: Decision, *, detail: bool = False) -> AnswerDoc:
-    """`detail` lists the metrics of an admission as well; a refusal always lists all."""
+    """`detail` lists the metrics of an admission as well; a rejection always lists all."""
     check, refused = decision.check, decision.verdict is not Verdict.OK
     return AnswerDoc(
         verdict=decision.verdict.value,
@@ -199,7 +199,7 @@ def freno_doc(decision: Decision) -> FrenoDoc:
 
 def _one_number(decision: Decision) -> tuple[float, float]:
     """freno answers with one metric, which its clients take for the replication lag in seconds.
-    Ours: the one that refuses, lag first; else lag. Without such a metric the nearest to refusing.
+    Ours: the one that rejects, lag first; else lag. Without lag, the nearest to its threshold.
     """
     for finding in sorted(decision.failing, key=lambda finding: finding.ref.metric != LAG):
         if finding.value is not None and finding.threshold is not None:

@@ -316,7 +316,7 @@ def test_a_preview_replays_the_last_hour(served: Served, ann: Visitor) -> None:
     assert "15 checks since" in shown and "15 were admitted, with it 7.5 ." in shown
     assert "copy:nightly 10 10 5 on average: dice decide" in shown
     assert "copy:hourly 5 5 2.5 on average: dice decide" in shown
-    assert "more work admitted raises the metrics" in shown
+    assert "more admitted work raises the metrics" in shown
     nobody = text_of(previewed(ann, {**HOLD, "target": "nobody-asked"}))
     assert "Nobody whom it is for has asked since" in nobody
     put(served, target="copy:nightly", kind="hold", reason="x", id="first")
@@ -465,10 +465,12 @@ def test_a_rule_of_the_fleet_shows_its_reach_and_rests_here(tmp_path: Path) -> N
     with serving(LOOPS["asyncio"], tmp_path, Plan(fleet=store)) as served:
         ann = signed_in(served, OPERATOR)
         assert 'name="reach"' in ann.get("/rules/new").body.decode()
-        assert "whom it reaches is not known" in text_of(ann.get("/rules/reach", reach="fleet"))
+        assert "which agents it reaches is unknown" in text_of(
+            ann.get("/rules/reach", reach="fleet")
+        )
         assert "reach" in text_of(ann.get("/rules/reach", reach="shards:x"))
         shown = previewed(ann, {**HOLD, "reach": "fleet"})
-        assert "For fleet: whom it reaches is not known" in text_of(shown)
+        assert "For fleet: which agents it reaches is unknown" in text_of(shown)
         assert "Set this rule for fleet" in text_of(shown)
         set_by(ann, {**HOLD, "reach": "fleet", "id": "stop"})
         _follow(served, store)
