@@ -130,7 +130,7 @@ async def test_a_policy_that_is_gone_or_older_is_put_back_and_told() -> None:
     (outlet,) = world.main.publisher.outlets
     first = world.server.lies
     await world.main.book.set_budget("web", WEB, who="ann")
-    for lies, words in ((None, "gone"), (first, "an older one lay there, version 1")):
+    for lies, words in ((None, "missing"), (first, "an older policy was there, version 1")):
         world.clock._step(budgetpublisher.CALM_S + 1)
         world.server.lies = lies
         await world.budgets.tick()
@@ -152,7 +152,7 @@ async def test_who_publishes_beside_the_agent_again_and_again_is_not_outrun() ->
     (outlet,) = world.main.publisher.outlets
     assert 3 <= outlet.put_back_total <= 6, "at once, then after 2, 4, 8 … s"
     assert [log["event"] for log in logs].count("policy.put_back") == 1
-    assert "somebody else's lay there, version" in outlet.put_back
+    assert "another program's policy was there, version" in outlet.put_back
 
 
 async def test_what_the_server_itself_goes_by_counts_whatever_lies_there() -> None:

@@ -189,9 +189,12 @@ def test_databases_are_counted_apart() -> None:
 def test_answers_and_explanations_tell() -> None:
     world = World()
     refused = world.ask(after_s=10.0)
-    assert "refused by dice for 0 ms, they are waived in 30.0 s" in answer_doc(refused).reason
+    assert (
+        "rejected by ratio for 0 ms, ratio rules are skipped in 30.0 s"
+        in answer_doc(refused).reason
+    )
     later = world.ask(after_s=20.0)
-    told = "refused by dice for 20.0 s, they are waived in 10.0 s"
+    told = "rejected by ratio for 20.0 s, ratio rules are skipped in 10.0 s"
     assert told in answer_doc(later).reason and not answer_doc(later).dice_waived
     seen = explain_doc(world.checker.explain(check("etl")), world.checker.rules)
     assert seen.fairness == told

@@ -96,7 +96,7 @@ async def test_the_loser_of_two_changes_is_told() -> None:
 
 async def test_what_is_to_be_new_replaces_nothing() -> None:
     world = await opened(base=document(ETL))
-    with pytest.raises(Conflict, match="there already"):
+    with pytest.raises(Conflict, match="already exists"):
         await world.main.book.set_budget("etl", ETL, who="ann", new=True)
 
 
@@ -173,7 +173,7 @@ async def test_a_budget_that_is_not_there_is_named_with_those_that_are() -> None
         book.remove("els", who="ann"),
         book.forgive("els", who="ann"),
     ):
-        with pytest.raises(NoSuchBudget, match=r"no budget 'els'; there are: etl, web"):
+        with pytest.raises(NoSuchBudget, match=r"no budget 'els'; budgets: etl, web"):
             await attempt
     with pytest.raises(NoSuchBudget, match=r"traffic control is not set up for 'aux'.*main"):
         world.budgets.of("aux")

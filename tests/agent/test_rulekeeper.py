@@ -311,7 +311,7 @@ async def test_names_are_made_up_and_never_twice() -> None:
 
 async def test_a_rule_that_is_there_is_not_overwritten(world: World) -> None:
     await world.put(**HALF)
-    with pytest.raises(Conflict, match="half is there already"):
+    with pytest.raises(Conflict, match="half already exists"):
         await world.put(**HALF)
     await world.clock.leap(3600)
     assert await world.put(**{**HALF, "ratio": 0.7}) == "half"
@@ -368,7 +368,7 @@ async def test_a_change_is_judged_as_a_new_rule_is(
 async def test_an_end_cannot_be_taken_out(world: World, end: str) -> None:
     """R83: nor is that told as an extension."""
     await world.put(**HALF)
-    with pytest.raises(InvalidSettings, match=rf"rule\.{end}: cannot be taken out"):
+    with pytest.raises(InvalidSettings, match=rf"rule\.{end}: cannot be removed"):
         await world.patch("half", {end: None}, who="ops")
     assert await world.actions() == [("ops", "rule.set", "half")]
 
@@ -384,7 +384,7 @@ async def test_a_change_that_changes_nothing_says_so_and_is_not_audited(world: W
 async def test_of_two_who_change_at_once_the_loser_is_told(world: World) -> None:
     await world.put(**HALF)
     await world.patch("half", {"ratio": 0.6}, who="ops", expect=1)
-    with pytest.raises(Conflict, match="half is of revision 2, not 1"):
+    with pytest.raises(Conflict, match="half has revision 2, not 1"):
         await world.patch("half", {"ratio": 0.7}, who="eve", expect=1)
     with pytest.raises(Conflict):
         await world.lift("half", who="eve", expect=1, dry_run=True)
@@ -481,7 +481,7 @@ async def test_limits_that_bite_by_now_can_still_be_extended(world: World) -> No
     KNOWN["lag"] = KNOWN["lag"]._replace(value=3.0, value_on="main")
     try:
         await world.patch("tight", {"for": "2h"}, who="ops")
-        with pytest.raises(InvalidSettings, match="stands at 3 on main just now"):
+        with pytest.raises(InvalidSettings, match="it is 3 on main now"):
             await world.patch("tight", {"thresholds": {"lag": 1.5}}, who="ops")
     finally:
         KNOWN["lag"] = KNOWN["lag"]._replace(value=None)
@@ -519,7 +519,7 @@ async def test_with_an_old_revision_neither_half_is_changed(world: World) -> Non
     revision = reduced.spec.rule.revision
     await world.patch(reduced.id, {"for": "3h"}, who="eve", expect=revision)
     ends = {e.id: e.spec.rule.expires_at for e, _ in world.keeper.entries()}
-    with pytest.raises(Conflict, match=f"is of revision .*, not {revision}"):
+    with pytest.raises(Conflict, match=f"has revision .*, not {revision}"):
         await world.patch(reduced.id, {"for": "1h"}, who="ops", expect=revision)
     with pytest.raises(Conflict):
         await world.lift(favored.id, who="ops", expect=favored.spec.rule.revision)

@@ -79,7 +79,7 @@ def budget(name: str = "etl", **given: Any) -> dict[str, Any]:
         "name": name,
         "mode": "enforce",
         "state": "enforcing",
-        "says": "20% of the server, up to 200%·s owed; for username=etl",
+        "says": "20% of the server, up to 200%·s of debt; for username=etl",
         "origin": "file",
         "settings": {**ETL, "name": name, "mode": "enforce"},
         "expires_at": None,

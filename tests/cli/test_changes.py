@@ -97,7 +97,7 @@ def item(**given: Any) -> dict[str, Any]:
         "id": "half",
         "reach": "fleet",
         "state": "in_force",
-        "says": "refuses 50% of the checks of etl",
+        "says": "rejects 50% of the checks of etl",
         "value": {"target": "etl", "ratio": 0.5},
         "expires_at": "2026-11-16T18:00:00Z",
         "left_s": 7200.0,
@@ -146,16 +146,16 @@ def test_what_is_set_is_listed_with_reach_and_revision(run: Run, agent: Scripted
         item(
             id="cap@region:eu-*", kind="budget", reach="region:eu-*", says="warn: 20%", left_s=None
         ),
-        item(id="old", state="ended", says="refuses every check of x; lifted by ann", left_s=None),
+        item(id="old", state="ended", says="rejects every check of x; lifted by ann", left_s=None),
     ]
-    refused = ["items/wide/rule/strange: is no item"]
+    refused = ["items/wide/rule/strange: is not an item"]
     document = built(ChangesDoc, {"log": "fleet", "n": 12, "changes": items, "refused": refused})
     agent.says(CHANGES, document)
     ran = run("changes", "--fleet", "--all")
     assert ran.code == 0 and sent(agent).query == {"log": "fleet", "all": "true"}
     assert "the fleet is at revision 12" in ran.out
     assert "half" in ran.out and "2.0 h" in ran.out
-    assert "refuses 50% of the checks of etl" in ran.out
+    assert "rejects 50% of the checks of etl" in ran.out
     assert "budget: warn: 20%" in ran.out and "ended" in ran.out
     assert "UNREADABLE" in ran.out and "strange" in ran.out
     assert json.loads(run("changes", "list", "--fleet", "--json").out) == document

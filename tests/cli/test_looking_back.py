@@ -371,15 +371,15 @@ def test_a_file_that_is_no_rule_is_named(tmp_path: Path, text: str, told: str) -
 def test_who_is_starved_with_cause_and_remedy() -> None:
     page = shown(starvation_page([read(StarvedDoc, STARVED)], CANVAS))
     assert "STARVED  etl (2 clients) on main: refused by lag for 15 min, 25%" in page
-    assert "an exempt client works on (fix:x)" in page and "headgate rule lift r7" in page
+    assert "an exempt client continues (fix:x)" in page and "headgate rule lift r7" in page
     quiet = [read(StarvedDoc, STARVED | {"alarming": False})]
     assert shown(starvation_page(quiet, CANVAS)).startswith("waits")
     assert "nobody is starved" in shown(starvation_page((), CANVAS))
 
 
 def test_starvation_is_loud_in_status_and_top() -> None:
-    line = advice_line("starved: etl on main has been refused").plain
-    assert line == "STARVED  etl on main has been refused"
+    line = advice_line("starved: etl on main has been rejected").plain
+    assert line == "STARVED  etl on main has been rejected"
     assert advice_line("warning x").plain == "advice  x"
     assert advice_line("suspended: rule r7").plain == "SUSPENDED  rule r7"
     assert advice_line("exempt: rule r7").plain == "EXEMPT  rule r7"

@@ -91,7 +91,7 @@ def test_a_change_says_whom_it_reaches_although_nobody_was_asked(
 
 def test_a_rule_of_the_fleet_rests_at_one_agent(run: Run, agent: ScriptedAgent) -> None:
     path = f"{RULES}/f-1a2b3c/rest"
-    resting = rule("f-1a2b3c", reach="fleet", n=14, suspended="rests here by ann: etcd is away")
+    resting = rule("f-1a2b3c", reach="fleet", n=14, suspended="by ann at this agent: etcd is away")
     document = {"rules": [resting], "refused": [], "reached": None}
     agent.says(path, document, method="PUT")
     agent.says(
@@ -99,7 +99,7 @@ def test_a_rule_of_the_fleet_rests_at_one_agent(run: Run, agent: ScriptedAgent) 
     )
     ran = run("rule", "rest", "f-1a2b3c", "--reason", "etcd is away")
     assert (ran.code, agent.heard[-1].body) == (0, {"reason": "etcd is away"})
-    assert "RESTS HERE" in ran.out and "SUSPENDED: rests here by ann" in ran.out
+    assert "RESTS HERE" in ran.out and "SUSPENDED: by ann" in ran.out
     ran = run("rule", "wake", "f-1a2b3c")
     assert (ran.code, agent.heard[-1].method) == (0, "DELETE") and "COUNTS AGAIN" in ran.out
     assert run("rule", "rest", "f-1a2b3c").code == 2, "a reason is needed"

@@ -27,7 +27,7 @@ def rule(name: str = "r-1", **given: Any) -> dict[str, Any]:
         "id": name,
         "target": "etl",
         "kind": "ratio",
-        "says": "refuses 90% of the checks of etl",
+        "says": "rejects 90% of the checks of etl",
         "ratio": 0.9,
         "order": "before",
         "metrics": [],
@@ -58,7 +58,7 @@ def rule(name: str = "r-1", **given: Any) -> dict[str, Any]:
 EXEMPT = rule(
     "fix",
     kind="exempt",
-    says="EXEMPTS etl from every metric and refusal, up to 3 times its threshold",
+    says="EXEMPTS etl from every metric and rule, up to 3 times its threshold",
     justification="incident",
     reason="the fix of 42",
 )
@@ -267,7 +267,7 @@ def test_rules_are_a_table_with_exemptions_aloud(agent: ScriptedAgent, run: Run)
     out = run("rules").out
     assert out.startswith("EXEMPT  etl from every metric, by ops (incident: the fix of 42); 30 min")
     for told in (
-        "refuses 90%",
+        "rejects 90%",
         "rush hour",
         "30 min 00 s, waits",
         "only mon 07:00-09:00 UTC",
@@ -377,7 +377,7 @@ def test_control_characters_do_not_reach_the_terminal(agent: ScriptedAgent, run:
 def test_an_explanation_lists_the_rules(capsys: pytest.CaptureFixture[str]) -> None:
     """R144"""
     base = {"rule": "r", "target": "etl", "kind": "ratio", "state": "applies", "by": None,
-            "says": "refuses 90%", "left_s": 60.0, "ended_s_ago": None}  # fmt: skip
+            "says": "rejects 90%", "left_s": 60.0, "ended_s_ago": None}  # fmt: skip
     shadowed = {**base, "rule": "s", "state": "shadowed", "by": "r"}
     ended = {**base, "rule": "e", "state": "ended", "left_s": None, "ended_s_ago": 180.0}
     console = Console(width=120, markup=False)

@@ -131,7 +131,7 @@ def test_two_agents_that_call_theirs_alike_are_both_shown_and_told_of() -> None:
     agents = seen(told, members=(registered("a/0", "main", host="c"), first)).agents
     assert [(agent.host, agent.role) for agent in agents] == [("c", "primary"), ("a", "replica")]
     for agent in agents:
-        assert "agents a and c both call theirs main" in agent.problem
+        assert "agents a and c both use the name main" in agent.problem
 
 
 def test_an_agent_that_only_registered_and_one_that_never_did_are_both_shown() -> None:

@@ -78,12 +78,12 @@ def test_an_exemption_as_it_is_written() -> None:
     ("raw", "told"),
     [
         ({"ratio": 0.5}, "rule.target: is missing: name a client"),
-        ({"target": "etl"}, "rule.ratio: is missing: say which share"),
+        ({"target": "etl"}, "rule.ratio: is missing: give the share"),
         ({**HALF, "ratio": 1.2}, "rule.ratio: is 1.2, must be at least 0 and at most 1"),
         ({**HALF, "ratio": -0.1}, "rule.ratio: is -0.1, must be at least 0"),
         ({**HALF, "ratio": float("nan")}, "rule.ratio: is NaN"),
         ({**HALF, "ratio": "0.5"}, "rule.ratio: is '0.5', a text without a unit"),
-        ({**HALF, "ratio": 1}, "rule.ratio: is 1, which refuses every check: say so with the kind"),
+        ({**HALF, "ratio": 1}, "rule.ratio: is 1, which rejects every check: use the kind"),
         ({**HALF, "ration": 1}, "rule.ration: unknown setting 'ration'; did you mean 'ratio'?"),
         ({**HALF, "target": ""}, "rule.target: is empty"),
         (
@@ -91,14 +91,14 @@ def test_an_exemption_as_it_is_written() -> None:
             "rule.target: is 'etl:ni ghtly': level 2, 'ni ghtly', holds ' ' at its character 3",
         ),
         ({**HALF, "target": "etl::x"}, "rule.target: is 'etl::x': level 2 is empty"),
-        ({**HALF, "target": "etl:all"}, "rule.target: is 'etl:all': `all` is everybody"),
+        ({**HALF, "target": "etl:all"}, "rule.target: is 'etl:all': `all` means every client"),
         ({**HALF, "target": "a:" * 8 + "a"}, "rule.target: client name"),
         ({**HALF, "target": "*.etl.*"}, "rule.target: is '*.etl.*': level 1"),
-        ({"target": "etl", "kind": "hold"}, "rule.reason: is missing: a hold says why"),
+        ({"target": "etl", "kind": "hold"}, "rule.reason: is missing: say why"),
         ({**HOLD, "reason": "  "}, "rule.reason: is missing"),
-        ({**HOLD, "reason": "a\nb"}, "rule.reason: holds a line break"),
-        ({**HOLD, "ratio": 0.5}, "rule.ratio: says nothing in a rule of kind 'hold'"),
-        ({**HOLD, "target": "all"}, "rule.target: a hold on `all` locks out everything"),
+        ({**HOLD, "reason": "a\nb"}, "rule.reason: has a line break"),
+        ({**HOLD, "ratio": 0.5}, "rule.ratio: has no effect in a rule of kind 'hold'"),
+        ({**HOLD, "target": "all"}, "rule.target: a hold on `all` locks out every client"),
         ({**HOLD, "lock_out": True}, "rule.lock_out: is only for a hold on 'all'"),
         ({**EXEMPT, "justification": "boss"}, "rule.justification: is 'boss', must be one of"),
         ({**EXEMPT, "ceiling": 0.5}, "rule.ceiling: is 0.5, must be at least 1"),
@@ -116,11 +116,11 @@ def test_an_exemption_as_it_is_written() -> None:
         ({**HALF, "for": "soon"}, "rule.for: is 'soon', must read like 250ms, 90s"),
         ({**HALF, "for": "0s"}, "rule.for: is '0s', must be more than 0s"),
         ({**HALF, "for": "31d"}, "rule.for: is 31 days from now, at most 30"),
-        ({**HALF, "expires_at": W - 1}, "which is over: a rule ends after it begins"),
+        ({**HALF, "expires_at": W - 1}, "which is in the past: a rule ends after it begins"),
         ({**HALF, "expires_at": "2023-01-01T00:00:00Z"}, "rule.expires_at: is '2023-01-01T00"),
         ({**HALF, "expires_at": "2999-01-01T00:00:00Z"}, "at most 30"),
         ({**HALF, "expires_at": "tomorrow"}, "rule.expires_at: is 'tomorrow', must read like"),
-        ({**HALF, "expires_at": W + 9, "for": "1h"}, "say `for` or `expires_at`, not both"),
+        ({**HALF, "expires_at": W + 9, "for": "1h"}, "give `for` or `expires_at`, not both"),
         ({**HALF, "id": "favor"}, "rule.id: is 'favor'"),
         ({**HALF, "id": "../x"}, "rule.id: is '../x'"),
         ({**HALF, "database": "a b"}, "rule.database: database name 'a b'"),
@@ -234,11 +234,11 @@ def test_schedules_as_a_table_and_as_a_line(raw: object, schedule: Schedule) -> 
     ("raw", "told"),
     [
         ("mon-fri", "schedule.from: is missing"),
-        ("mon 09:00-09:00", "is no window"),
+        ("mon 09:00-09:00", "is empty; 00:00"),
         ("mon 25:00-26:00", "must be a time of day"),
-        ("mon-xyz 07:00-09:00", "'xyz' is no day"),
+        ("mon-xyz 07:00-09:00", "'xyz' is not a day"),
         ("mon 07:00-09:00 Europe Berlin", "schedule.zone: is 'Europe Berlin'"),
-        ({"days": [], "from": "07:00", "to": "08:00"}, "names no day"),
+        ({"days": [], "from": "07:00", "to": "08:00"}, "has no day"),
         ({"form": "07:00"}, "did you mean 'from'"),
         (5, "must be a table"),
     ],
@@ -263,11 +263,11 @@ def measured(database: str) -> Mapping[str, KnownMetric]:
 @pytest.mark.parametrize(
     ("raw", "told"),
     [
-        (tight(lag=1e-9), "rule.thresholds.lag: is 1e-09 for everybody, less than 1%"),
+        (tight(lag=1e-9), "rule.thresholds.lag: is 1e-09 for every client, less than 1%"),
         (tight(lag=0.049), "set 0.05 or more"),
-        (tight(lag=1.9), "it stands at 2 on main just now"),
+        (tight(lag=1.9), "it is 2 on main now"),
         ({"target": "all", "ratio": 0.9999}, "rule.ratio: is 0.9999 on `all`, at most 0.999"),
-        ({"target": "all", "ratio": 0.9999999999999999}, "locks out everybody"),
+        ({"target": "all", "ratio": 0.9999999999999999}, "locks out"),
     ],
 )
 def test_who_would_lock_out_everybody_has_to_say_hold(raw: dict[str, Any], told: str) -> None:
@@ -293,7 +293,7 @@ def test_a_stricter_rule_for_everybody_is_no_lock_out(raw: dict[str, Any]) -> No
 
 def test_what_refuses_at_its_threshold_is_met_below_the_value() -> None:
     known = {"lag": KnownMetric(5.0, True, "", 2.0, "main", at_least=True)}
-    assert "stands at 2" in fault(tight(lag=2.0), known_metrics=lambda _: known)
+    assert "it is 2" in fault(tight(lag=2.0), known_metrics=lambda _: known)
 
 
 # --- kept ------------------------------------------------------------------------------------
@@ -377,7 +377,7 @@ def test_a_laxer_threshold_says_nothing() -> None:
     limits = {"lag": 5.0, "pool_usage": 0.5}
     spec = parse({"target": "etl", "kind": "thresholds", "thresholds": limits})
     (told,) = advise(spec, (), KNOWN, W)
-    assert "5 says nothing: lag refuses at 5 already" in told.message
+    assert "5 has no effect: lag already rejects at 5" in told.message
 
 
 @pytest.mark.parametrize(

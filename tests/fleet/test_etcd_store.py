@@ -109,7 +109,7 @@ async def test_too_much_below_a_prefix_is_told_not_held(
 ) -> None:
     monkeypatch.setattr(reading, "MAX_LISTING_BYTES", 100)
     await store.commit([], [Put("a", b"x" * 200)])
-    with pytest.raises(StoreUnavailable, match="is that what"):
+    with pytest.raises(StoreUnavailable, match="check the prefix"):
         await store.list([""])
 
 

@@ -116,7 +116,7 @@ def test_the_policy_is_shown_with_what_became_of_it(served: Served, traffic: Tra
     (budget,) = doc["budgets"]
     assert (budget["state"], budget["fill"], budget["running"]) == ("enforcing", 0.5, 3)
     assert budget["counts"]["blocked"] == {"capacity": 4}
-    assert budget["says"] == "20% of the server, up to 200%·s owed; for username=etl"
+    assert budget["says"] == "20% of the server, up to 200%·s of debt; for username=etl"
     every = served.ask("GET", BUDGETS)
     assert described(every, BUDGETS, "get") and len(every.json["databases"]) == 1
 
@@ -215,7 +215,7 @@ def test_the_whole_document_is_replaced_where_nobody_was_faster(served: Served) 
         "budget added",
     ]
     late = change(served, "PUT", MAIN, whole, If_Match=revision)
-    assert is_problem(late, 412) and "somebody changed it" in late.json["detail"]
+    assert is_problem(late, 412) and "it was changed meanwhile" in late.json["detail"]
 
 
 def test_faults_are_told_by_their_places_and_the_last_good_stays(

@@ -128,7 +128,7 @@ def test_what_was_applied_is_listed_with_its_reach_and_its_revision(served: Serv
         "ops",
         "in_force",
     )
-    assert half["says"] == "refuses 50% of the checks of etl"
+    assert half["says"] == "rejects 50% of the checks of etl"
     assert 7100 < half["left_s"] <= 7200
     assert by_id["cap@region:eu-*"]["says"].startswith("warn: 20% of the server")
 
@@ -138,7 +138,7 @@ def test_a_dry_run_tells_what_would_change_and_changes_nothing(served: Served) -
     assert described(reply, "/apply", "post")
     assert (reply.json["dry_run"], reply.json["changed"], reply.json["after_n"]) == (True, True, 0)
     assert reply.json["difference_total"] == 3
-    assert reply.json["reached"]["unknown"] and "not known" in reply.json["reached"]["says"]
+    assert reply.json["reached"]["unknown"] and "unknown" in reply.json["reached"]["says"]
     assert ask(served, "GET", "").json == {
         "log": "fleet",
         "n": 0,
@@ -164,7 +164,7 @@ def test_what_a_file_does_not_name_stays_but_for_prune(served: Served) -> None:
     assert not kept.json["changed"] and "--prune" in kept.json["advice"][0]
     pruned = applied(served, rest, "?prune=true")
     assert [one["line"] for one in pruned.json["difference"]] == [
-        "budget cap@region:eu-*: taken out, warn: 20% of the server, up to 200%·s owed; "
+        "budget cap@region:eu-*: taken out, warn: 20% of the server, up to 200%·s of debt; "
         "for no statement (checks that name it)"
     ]
     assert {item["id"] for item in ask(served, "GET", "").json["changes"]} == {"half", "stop"}

@@ -238,7 +238,7 @@ def test_a_metric_outside_the_default_set_says_that_it_guards_nothing_by_itself(
     own.run_there(lambda: own.book.adopt([plan]))
     put = change(own, "PUT", CUSTOM, QUERY)
     assert put.json["in_default"] is False
-    assert "checks that name no metric are not judged by it" in put.json["advice"][-1]
+    assert "it does not apply to checks that name no metric" in put.json["advice"][-1]
     assert own.ask("GET", LAG).json["in_default"] is True
     (main,) = own.ask("GET", "/v1/status").json["databases"]
     assert [metric["metric"] for metric in main["metrics"]] == ["lag"]
@@ -313,7 +313,7 @@ def test_two_operators_do_not_overwrite_each_other(own: Served) -> None:
     assert first.status == 200
     second = change(own, "PATCH", LAG, {"threshold": 7}, If_Match=seen)
     assert is_problem(second, 412)
-    assert "somebody changed it" in second.json["detail"]
+    assert "it was changed meanwhile" in second.json["detail"]
     third = change(own, "PATCH", LAG, {"threshold": 7}, If_Match=first.headers["ETag"])
     assert third.json["settings"] == {**FILED, "threshold": 7}
     assert change(own, "DELETE", LAG, If_Match="*").status == 200

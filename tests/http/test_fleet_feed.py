@@ -289,5 +289,5 @@ def test_a_question_that_is_none_is_told_so(
 def test_an_agent_that_knows_nothing_yet_hands_nothing_down(world: World) -> None:
     """An empty answer would say that nothing is set."""
     assert is_problem(world.ask(page(*PREFIXES)), 503)
-    with pytest.raises(StoreUnavailable, match="knows nothing"):
+    with pytest.raises(StoreUnavailable, match="no data of the fleet"):
         world.listed()

@@ -42,7 +42,10 @@ def test_it_rests_here_while_the_store_is_away(served: Served, store: FaultyStor
     assert rests.status == 200 and described(rests, "/v1/rules/{rule}/rest", "put")
     assert served.ask("GET", CHECK).status == 200
     [shown] = listed(served)
-    assert (shown["state"], shown["suspended"]) == ("suspended", "rests here by ops: etcd is away")
+    assert (shown["state"], shown["suspended"]) == (
+        "suspended",
+        "by ops at this agent: etcd is away",
+    )
     woken = change(served, "DELETE", REST)
     assert woken.status == 200 and described(woken, "/v1/rules/{rule}/rest", "delete")
     assert served.ask("GET", CHECK).status == 417

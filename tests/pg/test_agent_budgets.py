@@ -187,7 +187,7 @@ def test_what_is_done_beside_the_agent_is_put_back_but_for_the_switch(
             return _is_refused(session)
 
         eventually(put_back)
-        assert "somebody else's" in outlet.put_back
+        assert "another program's" in outlet.put_back
         beside.switch_off()
         eventually(lambda: not _is_refused(session))
         total = outlet.put_back_total

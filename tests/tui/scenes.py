@@ -29,7 +29,7 @@ def rule(name: str = "r7", **given: Any) -> dict[str, Any]:
         "id": name,
         "target": "etl",
         "kind": "hold",
-        "says": "refuses every check of etl",
+        "says": "rejects every check of etl",
         "ratio": None,
         "order": None,
         "metrics": [],

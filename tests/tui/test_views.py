@@ -91,7 +91,7 @@ def test_advice_comes_first() -> None:
     text = shown(State(), BUSY)
     places = [text.index(told) for told in ("advice", "REFUSES", "etl:nightly")]
     assert places == sorted(places)
-    assert "2 in force: etl (refuses every check of etl)" in text
+    assert "2 in force: etl (rejects every check of etl)" in text
     assert "HELD 13 min by lag" in text
 
 
@@ -175,7 +175,7 @@ def test_refusals_and_changes_share_a_view() -> None:
 
 
 def test_what_an_agent_cannot_tell_is_said_in_its_place() -> None:
-    none = Told(fault="the agent answers 404: this agent keeps no rules")
+    none = Told(fault="the agent answers 404: this agent has no rules")
     assert "rules cannot be shown: the agent answers 404" in shown(
         State("rules"), scenes.scene(rules=none)
     )

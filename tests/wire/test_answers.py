@@ -134,12 +134,12 @@ def test_the_statuses_of_the_reference() -> None:
         (
             decided(health((LAG, 1.0)), ratio=1.0),
             "APP_DENIED",
-            "rule r1 refuses every check of etl for another 10 min",
+            "rule r1 rejects every check of etl for another 10 min",
         ),
         (
             decided(health((LAG, 1.0)), ratio=0.75),
             "REJECT_BY_RATIO",
-            "rule r1 refuses 75% of the checks of etl for another 10 min",
+            "rule r1 rejects 75% of the checks of etl for another 10 min",
         ),
     ],
 )
@@ -187,18 +187,18 @@ SPLIT = absent(Cause.SPLIT_BRAIN, "db-a and db-b both say that they are the prim
         (
             in_shard(ELSEWHERE, primary="db-a", ask="https://db-a:8087"),
             "MISDIRECTED",
-            "main: commerce/-80 is rolled up by db-a's agent: ask https://db-a:8087",
+            "main: db-a's agent answers for commerce/-80: check at https://db-a:8087",
         ),
         (
             in_shard(ELSEWHERE, primary="db-a"),
             "MISDIRECTED",
-            "main: commerce/-80 is rolled up by db-a's agent: its address is not known here, "
-            "give it an advertise setting",
+            "main: db-a's agent answers for commerce/-80: its address is unknown, "
+            "set its `advertise`",
         ),
         (
             in_shard(SPLIT),
             "INTERNAL_ERROR",
-            "main: no agent may speak for commerce/-80 (split brain: db-a and db-b both say that "
+            "main: no agent can answer for commerce/-80 (split brain: db-a and db-b both say that "
             "they are the primary)",
         ),
         (

@@ -35,7 +35,7 @@ def test_a_rule_is_told_with_what_is_left_of_it() -> None:
     assert (doc.state, doc.left_s, doc.says) == (
         "in_force",
         3600.0,
-        "refuses 50% of the checks of etl",
+        "rejects 50% of the checks of etl",
     )
     assert (doc.n, doc.set_by, doc.set_at) == (12, "ops", "2023-11-14T22:12:20Z")
     over = change_doc(item(RULE), NOW_S + 7200)
@@ -109,9 +109,9 @@ def test_a_change_tells_what_comes_and_goes_with_what_it_does() -> None:
     )
     doc = change_made_doc(ChangeMade(3, 4, changes, Reached(0, 0, 0)), Log.FLEET)
     lines = [one.line for one in doc.difference]
-    assert lines[0].startswith("rule half (fleet): added, refuses 50% of the checks of etl, until")
+    assert lines[0].startswith("rule half (fleet): added, rejects 50% of the checks of etl, until")
     assert lines[1] == "rule half (fleet): ratio 0.5 → 0.9"
-    assert lines[2].startswith("rule half (fleet): taken out, refuses 50%")
+    assert lines[2].startswith("rule half (fleet): taken out, rejects 50%")
     assert lines[3] == "rule odd (fleet): added"
     assert [one.kind for one in doc.difference][:3] == [
         "rule added",

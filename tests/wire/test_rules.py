@@ -54,7 +54,7 @@ def decided(known: Health, *rules: Rule, roll: float = 0.5) -> Decision:
 
 def test_a_hold_says_who_how_long_by_whom_and_why() -> None:
     assert reason_of(decided(health((LAG, 1.0)), HOLD)) == (
-        "rule h refuses every check of etl for another 30 min, set by ops: incident 42"
+        "rule h rejects every check of etl for another 30 min, set by ops: incident 42"
     )
 
 
@@ -73,7 +73,8 @@ def test_an_exemption_that_cannot_be_judged_says_so() -> None:
     """R79"""
     blind = health((LAG, window(sample(1.0, age_s=9.0), absent(Cause.FAILED, age_s=4.0))))
     assert reason_of(decided(blind, EXEMPT)).endswith(
-        "rule x exempts etl, and rests: its ceiling cannot be judged while lag is failed for 4.0 s"
+        "rule x exempts etl, but is suspended: its ceiling cannot be compared while lag is failed "
+        "for 4.0 s"
     )
 
 
@@ -86,7 +87,7 @@ def test_an_exemption_that_rests_says_why() -> None:
     """R79"""
     told = reason_of(decided(health((LAG, 10.5)), EXEMPT))
     assert told.startswith("main: lag is 10.5 s, above its threshold of 5 s")
-    assert told.endswith("rule x exempts etl, and rests: lag is above 2 times its threshold")
+    assert told.endswith("rule x exempts etl, but is suspended: lag is above 2 times its threshold")
 
 
 def test_what_is_left_of_a_partial_exemption_is_told() -> None:
@@ -99,16 +100,16 @@ def test_what_is_left_of_a_partial_exemption_is_told() -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (HOLD, "refuses every check of etl"),
-        (rule("r", ratio=0.9), "refuses 90% of the checks of etl"),
-        (rule("r", ratio=0.0), "leaves etl to the metrics alone"),
+        (HOLD, "rejects every check of etl"),
+        (rule("r", ratio=0.9), "rejects 90% of the checks of etl"),
+        (rule("r", ratio=0.0), "sets no ratio for etl: only the metrics decide"),
         (
             rule("r", ratio=0.9, order=Order.AFTER, database="main"),
-            "refuses 90% of the checks of etl, once the metrics have let them on main",
+            "rejects 90% of the checks of etl, after the metrics have admitted them on main",
         ),
-        (EXEMPT, "EXEMPTS etl from every metric and refusal, up to 2 times its threshold"),
-        (rule("m", kind=Kind.METRICS, metrics=("lag", "pool_usage")), "judges etl by lag, pool_us"),
-        (rule("t", kind=Kind.THRESHOLDS, thresholds={"lag": 2.0}), "stricter thresholds: lag 2"),
+        (EXEMPT, "EXEMPTS etl from every metric and rule, up to 2 times its threshold"),
+        (rule("m", kind=Kind.METRICS, metrics=("lag", "pool_usage")), "uses only lag, pool_us"),
+        (rule("t", kind=Kind.THRESHOLDS, thresholds={"lag": 2.0}), "thresholds for etl: lag 2"),
     ],
 )
 def test_every_kind_has_its_sentence(given: Rule, told: str) -> None:
@@ -178,7 +179,7 @@ def test_exemptions_are_told_in_status() -> None:
     ended = rule("old", kind=Kind.EXEMPT, expires_at=W)
     (told,) = exemptions_told(RuleBook([HOLD, EXEMPT, ended]), W)
     assert told == (
-        "exempt: rule x EXEMPTS etl from every metric and refusal, up to 2 times its threshold, "
+        "exempt: rule x EXEMPTS etl from every metric and rule, up to 2 times its threshold, "
         "for another 30 min, by ops (incident: the fix)"
     )
     (resting,) = exemptions_told(RuleBook([EXEMPT], suspended=frozenset({"x"})), W)
@@ -194,7 +195,7 @@ def test_partial_exemptions_are_told_in_status() -> None:
         rule("ended", kind=Kind.METRICS, metrics=("lag",), expires_at=W),
     ]
     assert exemptions_told(RuleBook(rules), W, lambda _: known) == [
-        "exempt: rule m judges etl by lag alone: partial exemption from pool_usage, for another "
+        "exempt: rule m uses only lag for etl: partial exemption from pool_usage, for another "
         "30 min, by ops"
     ]
 
@@ -266,7 +267,7 @@ def test_an_explanation_holds_the_answer_the_rules_and_what_is_needed() -> None:
         ("base", "shadowed", "cat"),
         ("old", "ended", None),
     ]
-    assert doc.matched[1].says.endswith("does not apply, for rule cat on etl comes first")
+    assert doc.matched[1].says.endswith("does not apply, because rule cat on etl decides")
     assert doc.matched[2].ended_s_ago == 90.0
     assert doc.needed == ["lag must fall from 7 s to 5 s or below"]
     assert msgspec.json.decode(msgspec.json.encode(doc))["metrics"][0]["metric"] == "lag"

@@ -1,7 +1,7 @@
-"""Budgets of a fleet, as drafts of changes.   what is asked + LogState ──► Draft
+"""Budgets of a fleet, as drafts of changes.   a request + LogState ──► Draft
 
-Each is judged alone, as a policy of one: with what it will stand together is for the agents
-that it reaches to judge, by their own policies.
+Each is validated alone, as a policy of one budget: the agents that it reaches validate it together
+with their own policies.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from headgate.traffic.policy import Policy
 
 MAX_TOLD = 5
 MAX_BUDGETS = 10_000
-"""Of a fleet, that stand: every agent holds against its policy those that reach it."""
+"""Budgets of a fleet in force: every agent compares those that reach it with its policy."""
 
 
 def set_budget(
@@ -46,10 +46,10 @@ def set_budget(
     expect: int | None = None,
     new: bool = False,
 ) -> Draft:
-    """Add or replace one; `new`: only where there is none yet. Starts in `warn` (R122)."""
+    """Add or replace one; `new`: only if there is none yet. Starts in `warn`."""
     before = held.budget(name, reach)
     if before is not None and stands(before, asked.wall_s) and new:
-        raise Conflict(f"budget {before.id} is there already; change that one")
+        raise Conflict(f"budget {before.id} already exists; change that one")
     if expect is not None:
         check_expected(_standing(held, name, reach, asked), expect)
     whole = {**raw, "name": raw.get("name", name)}
@@ -73,7 +73,7 @@ def patch_budget(
     check_expected(before, expect)
     fixed = {"name": raw.get("name", name) != name, "reach": "reach" in raw}
     if any(fixed.values()):
-        message = "cannot be changed: that would be another budget; make it, and delete this"
+        message = "cannot be changed: that is another budget; create it, and delete this"
         raise InvalidSettings([Fault(key, message) for key, is_so in fixed.items() if is_so])
     if not raw:
         raise InvalidSettings([Fault("", "nothing to change: give a setting of it")])
@@ -99,7 +99,7 @@ def judged(
     """As it will be kept; InvalidSettings with its faults."""
     name = raw.get("name")
     if name in RESERVED_NAMES:
-        message = f"{name} is a word of the API's own: {ANOTHER}"
+        message = f"{name} is a reserved word of the API: {ANOTHER}"
         raise InvalidSettings([Fault(f"{place}.name".lstrip("."), message)])
     try:
         budget = parse_budget(with_end(raw, asked.wall_s, place=place), place=place)
@@ -121,7 +121,7 @@ def with_end(raw: Mapping[str, Any], wall_s: float, *, place: str = "") -> dict[
         return given
     where = f"{place}.for" if place else "for"
     if given.get("expires_at") is not None:
-        raise InvalidSettings([Fault(where, "says the end twice: give `for` or `expires_at`")])
+        raise InvalidSettings([Fault(where, "has two ends: give `for` or `expires_at`")])
     try:
         ends_s = wall_s + parse_for(lasts)
     except ValueError as error:
@@ -163,13 +163,13 @@ def _narrower(held: LogState, item: Item | None, wall_s: float) -> Iterator[Advi
     )
     if found:
         more = f" and {len(found) - MAX_TOLD:,} more" if len(found) > MAX_TOLD else ""
-        message = f"where {', '.join(found[:MAX_TOLD])}{more} reach as well, those count instead"
+        message = f"where {', '.join(found[:MAX_TOLD])}{more} apply as well, those count instead"
         place = f"budget {item.id}"
-        yield Advice(Severity.WARNING, "narrower", place, f"{message}: they reach less far")
+        yield Advice(Severity.WARNING, "narrower", place, f"{message}: their reach is narrower")
 
 
 def _may_meet(wide: Reach, narrow: Reach) -> bool:
-    """Whether both can meet one place; which regions a shard is in, nobody says here."""
+    """Whether both can match one place; which regions a shard is in is not known here."""
     if wide.level is not narrow.level or not narrow.is_exact:
         return True
     return wide.meets(Place(**{narrow.level.value: narrow.pattern}))
@@ -193,7 +193,7 @@ def _placed(faults: Sequence[Fault]) -> list[Fault]:
 
 
 def _as_advice(one: Advice, shown: str) -> Advice:
-    """What an agent would refuse depends on whom its own policy exempts."""
+    """What an agent rejects depends on the users that its own policy exempts."""
     place = one.place.replace("budgets[0]", f"budget {shown}")
     if one.severity is not Severity.ERROR:
         return replace(one, place=place)

@@ -1,4 +1,4 @@
-"""A database's traffic policy as it stands, and what a change makes of it. Values, and words."""
+"""A database's current traffic policy, and what a change does to it. Values, and words."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headgate.traffic.difference import differences
 from headgate.traffic.policy import MAX_EXEMPT, Budget, Mode, Policy
 
 MAX_AUDIT_BUDGETS = 50
-"""Told in full in one audit entry; of more, the names."""
+"""Shown in full in one audit entry; for more changes, only the names."""
 MAX_TOLD = 5
 """Differences in the line that sums a revision up."""
 MODES = (Mode.OFF, Mode.WARN, Mode.ENFORCE)
@@ -32,8 +32,8 @@ MODES = (Mode.OFF, Mode.WARN, Mode.ENFORCE)
 RESERVED_NAMES = frozenset(
     {"history", "rollback", "violations", "state", "explain", "lint", "replay"}
 )
-"""Of the API's own routes: such a budget could not be looked at."""
-ANOTHER = "it could not be looked at; give it another name"
+"""Words of the API's own routes: such a budget could not be shown."""
+ANOTHER = "the API could not show such a budget; choose another name"
 NONE_OF_FLEET: Mapping[str, FleetBudget] = MappingProxyType({})
 
 
@@ -42,25 +42,25 @@ class Edition:
     """The policy of a database, as a whole."""
 
     revision: int
-    """Of the agent's own log, that changed it last; 0: nothing was ever changed here."""
+    """Revision of the agent's own log that last changed it; 0: nothing was ever changed here."""
     document: Document
     policy: Policy
     file: Document = field(default_factory=lambda: EMPTY)
-    """What the settings file says of it."""
+    """What the settings file has."""
     changes: Changes = NO_CHANGES
     """What was changed here, on top of the file and the fleet."""
     advice: tuple[Advice, ...] = ()
     by_health: bool = False
-    """Some budget that takes part bites under pressure alone (R147)."""
+    """A budget that is not off applies only under pressure."""
     ending: tuple[Budget, ...] = ()
-    """Those that end by themselves: looked at each second, where there may be thousands."""
+    """Budgets that expire: looked at each second, where there may be thousands."""
     own_role: str = ""
-    """Whom the agent measures as: always exempt. A budget that refused the probes would make the
-    database unhealthy, and one that bites when it is would never let go."""
+    """The agent's database user: always exempt. A budget that blocked the probes would make the
+    database unhealthy, and one that applies when it is unhealthy would never end."""
     fleet: Mapping[str, FleetBudget] = field(default_factory=lambda: NONE_OF_FLEET)
-    """Those that the fleet has set, by name: they lie between the file and the changes."""
+    """Budgets of the fleet, by name: between the file and the changes."""
     left_out: Mapping[str, str] = field(default_factory=lambda: NOTHING)
-    """Of the fleet's, by id: why one cannot stand with the rest."""
+    """Budgets of the fleet, by id: why one is not valid together with the rest."""
 
     @property
     def layers(self) -> Layers:
@@ -84,7 +84,7 @@ class Edition:
         return change.whole or (name in self.fleet and "expires_at" in change.settings)
 
     def in_force(self, wall_ms: int) -> Policy:
-        """As servers are told: no budget beyond the cap, none that has expired."""
+        """As published to servers: no budget beyond the cap, none that has expired."""
         return self.as_published(self.policy, wall_ms)
 
     def as_published(self, policy: Policy, wall_ms: int) -> Policy:
@@ -105,12 +105,12 @@ class Fit(NamedTuple):
     edition: Edition
     layers: Layers
     refused: str = ""
-    """Why what was changed on top cannot; empty where it can."""
+    """Why the changes on top are not valid; empty if they are."""
 
 
 def fitting(layers: Layers, judge: Callable[[Layers], Edition]) -> Fit:
-    """The file stands in any case; what was changed on top, if it can; of the fleet's each that
-    can with the rest. `judge` raises InvalidSettings for what cannot."""
+    """The file counts in any case; the changes on top, if they are valid; of the fleet's budgets
+    each that is valid with the rest. `judge` raises InvalidSettings for what is not."""
     try:
         return Fit(judge(layers), layers)
     except InvalidSettings:
@@ -118,8 +118,8 @@ def fitting(layers: Layers, judge: Callable[[Layers], Edition]) -> Fit:
     try:
         judge(fits)
     except InvalidSettings as error:
-        # The file, or another version of this program, has made them impossible together: the
-        # file stands alone, but for the switch.
+        # The file, or another version of this program, has made them invalid together: the file
+        # counts alone, except for the switch.
         refused = str(error)
         fits = replace(fits, changes=Changes(mode_cap=layers.changes.mode_cap))
     left_out = {}
@@ -171,7 +171,7 @@ def no_room(policy: Policy, role: str) -> Iterator[Advice]:
     if role and role not in names and len(names) >= MAX_EXEMPT:
         message = (
             f"has {len(names)} names, and the agent's own role, {role}, is always exempt: "
-            f"{names[-1]} is left out for it. Take one out, or name {role} among them"
+            f"{names[-1]} is left out for it. Remove one, or add {role} to them"
         )
         yield Advice(Severity.WARNING, "exempt-full", "policy.exempt_usernames", message)
 

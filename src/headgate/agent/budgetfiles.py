@@ -36,7 +36,7 @@ from headgate.errors import Fault, InvalidSettings
 from headgate.traffic.parse import parse_budget, written_budget
 
 _BESIDES = ("database", "name", "removed", "whole", "at", UNSET)
-"""What an entry says beside the budget's settings."""
+"""What an entry has besides the budget's settings."""
 _INDEX = re.compile(r"budgets\[(\d+)\]")
 
 
@@ -82,9 +82,9 @@ class BudgetRoom:
 def _removal(entry: FileEntry, base: Mapping[str, Any] | None) -> dict[str, Any]:
     fault = ""
     if entry.raw["removed"] is not True:
-        fault = "must be true; leave it out to have the budget"
+        fault = "must be true; leave it out to keep the budget"
     elif entry.raw.keys() - {"database", "name", "removed"}:
-        fault = "leaves no settings: give those, or removed = true"
+        fault = "removes the budget, so settings have no effect: give those, or removed = true"
     elif base is None:
         fault = "neither the settings file nor the fleet has such a budget: leave the entry out"
     if fault:
@@ -95,13 +95,13 @@ def _removal(entry: FileEntry, base: Mapping[str, Any] | None) -> dict[str, Any]
 def _change(
     held: LogState, entry: FileEntry, base: Mapping[str, Any] | None, asked: Asked
 ) -> dict[str, Any] | None:
-    """None: it says no more than what lies beneath."""
+    """None: it changes nothing of what is beneath."""
     name, place = entry.raw["name"], entry.place
     whole, at, unset = _besides(entry, base)
     given = {key: one for key, one in entry.raw.items() if key not in _BESIDES}
     settings = with_end(given, asked.wall_s, place=place)
     if name in RESERVED_NAMES and base is None:
-        message = f"{name} is a word of the API's own: {ANOTHER}"
+        message = f"{name} is a reserved word of the API: {ANOTHER}"
         raise InvalidSettings([Fault(f"{place}.name", message)])
     if whole or base is None:
         budget = written_budget(parse_budget({"name": name, **settings}, place=place))
@@ -120,7 +120,7 @@ def _besides(
     if whole is not None and not isinstance(whole, bool):
         faults.append(Fault(f"{entry.place}.whole", "must be true or false"))
     if whole is False and base is None:
-        message = "neither the settings file nor the fleet has such a budget: it is whole"
+        message = "neither the settings file nor the fleet has such a budget: it must be whole"
         faults.append(Fault(f"{entry.place}.whole", message))
     if at is not None and (isinstance(at, bool) or not isinstance(at, int) or at < 1):
         faults.append(Fault(f"{entry.place}.at", "must be a whole number from 1"))

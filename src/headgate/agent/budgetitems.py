@@ -31,7 +31,7 @@ class ChangesHere(NamedTuple):
 
     changes: Changes = NO_CHANGES
     revision: int = 0
-    """Of the own log, that changed it last; 0: nothing was ever changed."""
+    """Revision of the own log that last changed it; 0: nothing was ever changed."""
 
 
 def database_of(item: Item) -> str:

@@ -28,7 +28,7 @@ EMPTY: Document = MappingProxyType({"budgets": []})
 
 @dataclass(frozen=True, slots=True)
 class FleetBudget:
-    """One that is set for the fleet, and meets a database."""
+    """A budget of the fleet that applies to a database."""
 
     name: str
     raw: Raw
@@ -46,7 +46,7 @@ class FleetBudget:
 @dataclass(frozen=True, slots=True)
 class BudgetChange:
     settings: Raw
-    """Those that differ from the file's; None takes one out."""
+    """Settings that differ from the file's; None removes one."""
     whole: bool = False
     """The file has no such budget: these are all of it."""
 
@@ -63,7 +63,7 @@ class BudgetHere:
     change: BudgetChange | None
     """None: removed."""
     at: int = 0
-    """Its place among those that were added here."""
+    """Its position among those that were added here."""
 
     @property
     def reach(self) -> Reach:

@@ -37,7 +37,7 @@ log = structlog.get_logger()
 
 TICK_S = 1.0
 TOLD_FOR_MS = 10_000
-"""How long a server believes what it was told of its health."""
+"""How long a server uses the health that the agent reported to it."""
 AWAKE = "budgets"
 _TOO_EARLY = frozenset({Cause.NEVER_READ, Cause.HIBERNATING, Cause.WARMING_UP})
 
@@ -60,14 +60,14 @@ class TrafficPlan:
     base: Document = field(default_factory=lambda: EMPTY)
     """The policy file's, as `written`."""
     source: str = ""
-    """Where that is."""
+    """Path of that file."""
     directory: str = ""
     """Of the server; another one means other gear."""
     open_gear: Callable[[], Gear] = Gear
     cpus_milli: int = 1000
-    """Of this host, in thousandths: for a ledger of our own, where the server's is out of reach."""
+    """CPUs of this host, in thousandths: for our own ledger, if the server's is out of reach."""
     own_role: str = ""
-    """Whom the agent measures as: no budget may ever refuse its probes. Empty: not known."""
+    """The agent's database user: no budget may ever block its probes. Empty: not known."""
 
 
 class Controlled:
@@ -88,7 +88,7 @@ class Controlled:
         self.book = PolicyKeeper(plan.database, store, own, clock, self._publish, plan.own_role)
         self.texts = StatementTexts()
         self.is_loaded = False
-        """What operators have changed is known: before that, nothing is published."""
+        """The operators' changes are known: before that, nothing is published."""
 
     async def adopt(self, plan: TrafficPlan) -> None:
         """Other settings of the same database."""
@@ -130,7 +130,7 @@ class Controlled:
 
     @property
     def is_off(self) -> bool:
-        """Switched off at the server itself: whatever is published, no statement is judged."""
+        """Switched off at the server itself: whatever is published, no budget applies."""
         readings = self.watch.readings if self.watch is not None else None
         seen = readings is not None and (readings.off or not readings.enabled)
         return seen or any(outlet.off for outlet in self.publisher.outlets)
@@ -166,7 +166,7 @@ class Controlled:
             outlets[0].compare(readings)
 
     def _leave_out_expired(self) -> None:
-        """The file's: they stay in the document, and go from what servers are told."""
+        """The file's: they stay in the document, but are not published to servers."""
         wanted, wall_ms = self.publisher.wanted, self.wall_ms
         over = {budget.name for budget in self.book.edition.ending if budget.expired(wall_ms)}
         if over and wanted is not None and any(b.name in over for b in wanted.policy.budgets):
@@ -198,7 +198,7 @@ class Budgets:
         self._followed = FollowedBudgets(time or ChangeTime(clock))
         self._following = asyncio.Lock()
         self.own: OwnBook
-        """The agent's own log: set by whoever puts the parts together, before `adopt`."""
+        """The agent's own log: set when the parts are put together, before `adopt`."""
         self.by_database: dict[str, Controlled] = {}
         self.debits = Debits(self.by_database, self.health_of)
 
@@ -208,8 +208,8 @@ class Budgets:
         except KeyError:
             known = ", ".join(sorted(self.by_database)) or "none"
             message = (
-                f"traffic control is not set up for {database!r} (it is for: {known}); give the "
-                f"settings file [databases.{database}.traffic] and SIGHUP the agent"
+                f"traffic control is not set up for {database!r} (it is for: {known}). "
+                f"Add [databases.{database}.traffic] to the settings file and SIGHUP the agent"
             )
             raise NoSuchBudget(message) from None
 
@@ -220,7 +220,7 @@ class Budgets:
             self._keep_awake(database, on=False)
             gone = self.by_database.pop(database)
             for outlet in gone.publisher.outlets:
-                # Whoever takes the table out of the settings may not mean to lift the limits.
+                # Removing the table from the settings may not mean to lift the limits.
                 detail = "it keeps its last policy; `headgate pg disable` ends that"
                 log.warning("policy.left", database=database, where=outlet.where, detail=detail)
         for database, plan in wanted.items():
@@ -305,7 +305,7 @@ class Budgets:
     async def _tell_health(self, controlled: Controlled) -> None:
         database, edition = controlled.plan.database, controlled.book.edition
         by_health = edition.by_health and bool(controlled.publisher.outlets)
-        # Whoever never asks is no demand; but a budget that hangs on the metrics needs them.
+        # Rogue clients are no demand; but a budget that depends on metrics needs them measured.
         self._keep_awake(database, on=by_health)
         if not by_health or self._stands_aside():
             return
@@ -315,7 +315,7 @@ class Budgets:
             await controlled.publisher.tell_health(healthy=healthy, until_ms=until_ms)
 
     def health_of(self, database: str) -> bool | None:
-        """As a check of the default metrics is judged; None while nothing was measured yet."""
+        """As a check of the default metrics would be answered; None before the first reading."""
         health = self._board.healths.get(database)
         if health is None or not health.own.standings:
             return None

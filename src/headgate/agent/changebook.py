@@ -1,8 +1,8 @@
-"""Change what is set in a log.   operators ──► ChangeBook ──commit──► log ──► in force
+"""Change what a log has.   operators ──► ChangeBook ──commit──► log ──► in force
 
 There is one for the agent's own log, and one for the log that a fleet shares, where there is one.
-Everything is validated on what stands at that moment, and again if somebody else was first
-(logwriter.py). Each change is a revision of the log, n, with who and what: to look at, and to
+Everything is validated against the state of that moment, and again if another change was first
+(logwriter.py). Each change is a revision of the log, n, with author and content: to look at, and to
 go back to.
 """
 
@@ -58,7 +58,7 @@ from headgate.core.rules import EVERYONE
 from headgate.errors import StoreUnavailable
 
 __all__ = ["ChangeBook", "Exported", "NoSuchItem", "StoppedMidway"]
-NOBODY = "no agent has told where it stands yet"
+NOBODY = "no agent has registered yet"
 REVISIONS_A_PAGE = 10
 """Read at once: each may be half a megabyte."""
 
@@ -80,11 +80,11 @@ class Exported(NamedTuple):
     document: Mapping[str, Any]
     """As core/change_files.py reads it."""
     left_out: Sequence[str] = ()
-    """What no file can have, in words."""
+    """What a file cannot hold, in words."""
 
 
 InForce = Callable[[Sequence[Item]], Awaitable[Sequence[str]]]
-"""Called with what a change of the agent's own log has put, before it is acknowledged. Tells why it
+"""Called with the new entries of the agent's own log, before it is acknowledged. Returns why it
 is not in force everywhere."""
 
 
@@ -93,9 +93,9 @@ class ChangeBook:
     OutcomeUnknown, and StoppedMidway where some of several revisions were made."""
 
     _flag = " --fleet"
-    """With which `headgate changes` asks for this log."""
+    """Flag of `headgate changes` for this log."""
     _default_reach: Reach | None = None
-    """Of what a file says no reach of; None: it has to."""
+    """For a file's entries without a reach; None: they need one."""
     _here_called = ""
     """The agent that HERE means, by its name."""
 
@@ -119,7 +119,7 @@ class ChangeBook:
         self._history = LogHistory(store)
         self.rules = RuleDrafts(known_metrics, limits, new_id)
         self.rooms: dict[str, Room] = {ChangeKind.BUDGET: FleetBudgetRoom()}
-        """Of other kinds than rules: who validates what a file says of them."""
+        """For other kinds than rules: what validates a file's entries."""
 
     # --- looking ---------------------------------------------------------------------------
 
@@ -128,7 +128,7 @@ class ChangeBook:
         return await self._writer.read()
 
     async def export(self) -> Exported:
-        """What stands, as a file has it."""
+        """What is set, in the form of a file."""
         held, wall_s = await self.items(), self._clock.now().wall_s
         written = await beside(
             len(held.items), lambda: written_file(held.standing(wall_s).values())
@@ -148,7 +148,7 @@ class ChangeBook:
         found = await self._history.revision(n)
         if found is None:
             message = (
-                f"the log has no revision {n}, or keeps it no longer: "
+                f"the log has no revision {n}, or has dropped it: "
                 f"`headgate changes history{self._flag}` lists the last {MAX_REVISIONS}"
             )
             raise NoSuchItem(message)
@@ -178,7 +178,7 @@ class ChangeBook:
         more: Mapping[str, Any] | None = None,
         **by: Unpack[By],
     ) -> ChangeMade:
-        """De-prioritise all except the target (R76): two rules, set and lifted together.
+        """Prioritize the target by throttling all others: two rules, set and lifted together.
 
         `more`: for, expires_at, schedule, database, reason; both rules have them.
         """
@@ -287,7 +287,7 @@ class ChangeBook:
         expect_n: int | None = None,
         **by: Unpack[By],
     ) -> ChangeMade:
-        """To what stood after revision n, as new revisions. What has ended since stays so.
+        """Back to the state after revision n, as new revisions. What has ended since stays ended.
         `only`: of rollback.SORTS, those that go back; none: all of it."""
         chosen = of_sorts(only)
         return await self.make_back(
@@ -310,7 +310,7 @@ class ChangeBook:
     # --- steps -----------------------------------------------------------------------------
 
     def _asked(self, who: str) -> Asked:
-        """One look at the clock for all tries and parts: drafted anew, it is the same change."""
+        """One clock reading for all tries and parts: a new draft is the same change."""
         return Asked(who, round(self._clock.now().wall_s, 3))
 
     async def make(
@@ -368,7 +368,7 @@ class ChangeBook:
         return f"{who}@{self._host}" if self._host and who.startswith("uid:") else who
 
     async def _made(self, change: ChangeMade) -> ChangeMade:
-        """With whom it concerns, before or after: who is no longer reached is concerned, too."""
+        """With all places that it applies to, before or after: those it leaves count, too."""
         concerned = {
             item.reach
             for one in change.changes
@@ -422,7 +422,7 @@ class OwnBook(ChangeBook):
 
     @property
     def held(self) -> LogState:
-        """What stands, as far as it is known."""
+        """What is set, as far as it is known."""
         return self._own.held
 
     def name(self, kind: str, item_id: str, reach: Reach) -> str:
@@ -474,8 +474,8 @@ class OwnBook(ChangeBook):
         return await self._own.entries(keys)
 
     async def merge(self, shard: str, entries: Sequence[Entry], *, by: str) -> Merged:
-        """What another agent has of a shard, in force here as far as it is newer. Whoever asked may
-        be gone meanwhile: what is kept is put in force all the same."""
+        """Apply what another agent has of a shard, as far as it is newer. The caller may be gone
+        meanwhile: what is stored is applied anyway."""
         merging = asyncio.ensure_future(self._merge(shard, entries, by))
         self._merging.add(merging)
         merging.add_done_callback(self._merged)
@@ -498,16 +498,16 @@ class OwnBook(ChangeBook):
             merging.exception()  # Seen, though nobody may be waiting any more.
 
     async def collect(self) -> None:
-        """Drop what has been over for long of all shards; what stands is not touched."""
+        """Drop what ended long ago, of all shards; what is in force is not touched."""
         await self._own.collect()
 
 
 _FOR_ONE_AGENT = (
     f"is {str(HERE)!r}, one agent alone: that is for its own log (without --fleet). For an agent "
-    "by its name, say host:NAME"
+    "of the fleet, use host:NAME"
 )
 _FURTHER = (
-    "is '{}', and this is the log of one agent: leave it out, or put the entry into a file for the "
+    "is '{}', but this is the log of one agent: leave it out, or put the entry into a file for the "
     "fleet's log (--fleet)"
 )
 
@@ -520,8 +520,8 @@ def _with_clocks(draft: Draft, held: LogState, asked: Asked) -> Draft:
 
 
 async def look_up(store: SharedLog, reaches: Iterable[Reach]) -> Reached:
-    """Whom they meet, or why nobody can tell. A preview, and never a condition: what cannot be told
-    holds up no change."""
+    """Which places they match, or why that is unknown. A preview, and never a condition: an unknown
+    reach stops no change."""
     wanted = sorted(set(reaches), key=str)
     if not wanted:
         return Reached(0, 0, 0)

@@ -1,8 +1,8 @@
-"""What an agent notes of its changes, in its own log.   FollowedRules ◄──► notes/rule/<id>
+"""What an agent notes about changes, in its own log.   FollowedRules ◄──► notes/rule/<id>
                                                         ChangeTime ◄──► notes/term/<kind>/…
 
-They are in force before anything is noted, and whether or not it can be: this is for the time
-after a restart (R79, R87), and for the audit, by which the past of a fleet's rules is told.
+Changes are in force before anything is noted, and whether or not it can be: notes are for the time
+after a restart, and for the audit, which shows the past of a fleet's rules.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ log = structlog.get_logger()
 
 RULES = f"{NOTES}rule/"
 RULE_TIME = f"{NOTES}rule_time"
-"""How far the time of changes has come (changetime.py)."""
+"""The time of changes so far (changetime.py)."""
 TERMS = f"{NOTES}term/"
-"""Where that time was when a change was set that ends and is no rule."""
+"""That time when a change was set that ends and is no rule."""
 MAX_PUTS = 250
 """In one transaction: others wait for the store, too."""
 KEEP_TIME_S = 10.0
@@ -50,10 +50,10 @@ class ChangeNotes:
         self._fault = ""
         self._salvaged = False
         self._is_recalled = False
-        """What the store had is known."""
+        """The notes in the store have been read."""
         self._time_kept_at = float("-inf")
         self.is_tried = False
-        """The store was asked, whatever it said."""
+        """The first read of the store has ended, with or without success."""
 
     # --- from the store --------------------------------------------------------------------
 
@@ -130,7 +130,7 @@ class ChangeNotes:
         return any(rules.unkept for rules in self._rules)
 
     async def keep_rest(self, entry: RuleEntry, action: str, who: str = "") -> None:
-        """That it rests, or goes on, which is in force already. Raises where it is not noted."""
+        """Note that it is suspended, or not any more; it is in force already. Raises on failure."""
         wall_s = self._clock.now().wall_s
         rules = self._of(entry.id)
         rules.replaced(entry, wall_s)
@@ -151,7 +151,7 @@ class ChangeNotes:
             log.warning("rule.charge_unkept", rule=entry.id, detail=str(error))
 
     async def keep_time(self) -> None:
-        """Every few seconds. A fault of the store is told elsewhere; this is tried again."""
+        """Every few seconds. A fault of the store is reported elsewhere; this is tried again."""
         mono_s = self._clock.now().mono_s
         if mono_s - self._time_kept_at < KEEP_TIME_S:
             return

@@ -1,4 +1,4 @@
-"""The fleet's items as an agent hears of them.   Mirror ──entries──► ChangeShelf ──items──► follow
+"""The fleet's items as they reach an agent.   Mirror ──entries──► ChangeShelf ──items──► follow
 
 Both remember, so that a change costs what it changes: an entry that is as it was is not read
 again, and an item that is known is passed by.
@@ -20,7 +20,7 @@ from headgate.core.keyvalue import Entry
 log = structlog.get_logger()
 
 MAX_OVER = 10_000
-"""Items that are over and still remembered, so that no late list brings them back."""
+"""Items that have ended and are still remembered, so that no late list brings them back."""
 
 
 class _Read(NamedTuple):
@@ -63,7 +63,7 @@ def _read(entry: Entry, last_good: Item | None) -> _Read:
 
 
 class ChangeMemory:
-    """The newest of each item of one kind that was heard of."""
+    """The newest known version of each item of one kind."""
 
     def __init__(self, kind: ChangeKind) -> None:
         self._kind = kind
@@ -100,7 +100,7 @@ class ChangeMemory:
                 self.is_over(name)
 
     def is_over(self, name: str) -> None:
-        """Nothing of it counts any more; it need not be remembered for ever."""
+        """It does not count any more, and need not be remembered."""
         self._over[name] = None
         while len(self._over) > MAX_OVER:
             oldest = next(iter(self._over))
@@ -109,8 +109,8 @@ class ChangeMemory:
 
 
 def _counts(item: Item, other: Item) -> bool:
-    """One that moved to another reach left one behind that says it is taken out: of the same n
-    the one that stands counts. Agents of a shard that share no log have an order of their own."""
+    """An item that moved to another reach leaves one behind that is removed: of the same n the one
+    that is not removed counts. Agents of a shard without a shared log have their own order."""
     if item.key == other.key and item.again is not None and other.again is not None:
         return counts_over(item, other)
     return (item.n, not is_taken_out(item)) > (other.n, not is_taken_out(other))

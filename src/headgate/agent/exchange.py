@@ -1,10 +1,10 @@
-"""The agents of a shard tell each other of its changes, so that a promotion loses none.
+"""The agents of a shard send each other its changes, so that a promotion loses none.
 
 OwnBook ──changed──► Exchange ──► Partner, one for each other agent ──► their Exchange.answer
 operators ──is_ready──► │ └──copied──► who has it, for the acknowledgment
 
-The agent that leads a shard tells the others at once, and every few seconds whether it still has
-the same as they. One that stands by asks the agent that it stands by for. No check waits for it.
+The agent that leads a shard sends changes to the others at once, and compares every few seconds. A
+standby fetches from the active agent. No check waits for it.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from headgate.errors import Conflict, InvalidRequest, StoreUnavailable, WrongSha
 log = structlog.get_logger()
 
 EVERY_S, RESTING_S = 5.0, 60.0
-"""Between two looks at whether others have the same; a change is told at once."""
+"""Pause between two comparisons with others; a change is sent at once."""
 LOOK_S = 0.5
-"""Between two looks at who leads, and who is there."""
+"""Pause between two looks at who leads, and which agents there are."""
 COLLECT_EVERY_S = 60.0
 ACK_S = 1.0
-"""How long a change waits for the copies of those who answer."""
+"""How long a change waits for the copies of agents that answer."""
 MEET_S = 1.0
-"""How long the first change of one who leads from now on waits to hear what others have."""
+"""How long the first change of a new leader waits to learn what others have."""
 AWAKE_S, AWAKE_LOOK_S = 2.0, 0.02
-"""How long it may take to find out who leads a shard that was at rest."""
+"""How long it may take to find the leader of an idle shard."""
 HOLD_S, MAX_HOLD_S = 25.0, 30.0
 MAX_WAITERS = 4
-"""Of a shard, whose answers are held; more are answered at once."""
+"""Delayed answers per shard; further requests are answered at once."""
 STANDBY_SEEN_S = 60.0
 MAX_STANDBYS = 4
 MAX_LOOKED_UP = 1000
@@ -58,7 +58,7 @@ class Pair:
     """How this agent shares its host with another."""
 
     active: Callable[[], str] = lambda: ""
-    """Where the agent is that this one stands by for; empty: it stands by for none."""
+    """Address of the active agent, if this one is a standby; empty: it is not."""
     is_passive: Callable[[], bool] = lambda: False
 
 
@@ -89,11 +89,11 @@ class _Track:
     tasks: dict[tuple[str, str], asyncio.Task[None]] = field(default_factory=dict)
     waiters: set[_Waiter] = field(default_factory=set)
     standbys: dict[str, tuple[int, float]] = field(default_factory=dict)
-    """By name: so many of our changes it has, and when it last said so."""
+    """By name: how many of our changes it has, and when it last reported."""
 
 
 STANDBY = ""
-"""The name of no member: the agent that this one stands by for."""
+"""Not the name of a member: the active agent, if this one is a standby."""
 
 
 class Exchange:
@@ -130,7 +130,7 @@ class Exchange:
             await self._clock.sleep(LOOK_S)
 
     def look(self) -> None:
-        """Who leads now, and with whom to exchange."""
+        """Who leads now, and which agents to exchange with."""
         if self._is_closed:
             return
         for name in {*self._tracks} - {*self._shards.each}:
@@ -226,7 +226,7 @@ class Exchange:
     # --- who leads ---------------------------------------------------------------------------
 
     def _pushes(self, shard: Shard) -> bool:
-        """At rest, too: its server was the primary when somebody last asked."""
+        """Also while idle: its server was the primary at the last check."""
         if self.pair.is_passive():
             return False
         at_rest = isinstance(shard.point, Unled) and shard.point.absent.cause is Cause.HIBERNATING
@@ -243,7 +243,7 @@ class Exchange:
         """Where changes of a shard have to be made; empty: here."""
         name = shard.name
         if self.pair.is_passive():
-            return f"this agent stands by for {self.pair.active()}: make changes for {name} there"
+            return f"this agent is the standby of {self.pair.active()}: change {name} there"
         if _leads(shard):
             return ""
         match shard.point:
@@ -251,11 +251,11 @@ class Exchange:
                 told = f"changes for shard {name} are made at the agent of its primary"
                 return f"{told}, {primary}: {url}"
             case Unled(absent=absent):
-                return f"nobody leads shard {name}, so nothing is changed for it: {absent.detail}"
+                return f"no agent leads shard {name}, so it cannot be changed: {absent.detail}"
         return ""
 
     async def _settled(self, shards: Iterable[Shard]) -> None:
-        """Have shards looked at that were at rest: a role that is old says nothing."""
+        """Have idle shards looked at: an old role says nothing."""
         unsettled = [shard for shard in shards if _is_unsettled(shard)]
         if not unsettled:
             return
@@ -267,8 +267,8 @@ class Exchange:
             await self._clock.sleep(AWAKE_LOOK_S)
 
     async def reach(self, given: Reach | None, databases: Collection[str] = ()) -> Reach:
-        """How far a change reaches that is for these databases, or for all of this agent's.
-        InvalidRequest where another agent has to be asked."""
+        """The reach of a change for these databases, or for all of this agent's. InvalidRequest if
+        another agent has to make it."""
         places = self._own.places()
         met = [place for place in places if not databases or place.database in databases]
         concerned = {place.shard for place in met}
@@ -291,8 +291,8 @@ class Exchange:
     # --- for the book ------------------------------------------------------------------------
 
     def is_ready(self, shards: Collection[str] = ()) -> bool:
-        """Before a change: by one that leads, and has heard what the others have. Else what is made
-        here might count less than something that this agent has not heard of."""
+        """Before a change: whether this agent leads and knows what the others have. Otherwise its
+        change might count less than one that it does not know yet."""
         each = self._shards.each
         for name in shards:
             if name not in each:
@@ -369,7 +369,7 @@ class Exchange:
         shard = self._shards.asked(offer.shard, offer.database)
         own = _cluster(shard)
         if own and offer.cluster not in ("", own):
-            message = f"{offer.sender} is of cluster {offer.cluster}, {offer.database} of {own}"
+            message = f"{offer.sender} is in cluster {offer.cluster}, {offer.database} in {own}"
             raise WrongShard(f"{message}: another shard of the same name")
         if offer.entries:
             merged = await self._book.merge(offer.shard, offer.entries, by=offer.sender)

@@ -1,8 +1,8 @@
-"""What an agent has to tell others of its shard.   Mirror ──► FeedLog ──► changes_after
+"""What an agent passes on to others of its shard.   Mirror ──► FeedLog ──► changes_after
 
-Two ways to say from where on. A revision is the store's own, and good for whoever comes from
-elsewhere; but of the newest commit a part may come late. A mark counts what was laid in here, in
-the order in which it was heard: who has been told up to it has missed nothing, and is told nothing
+There are two ways to say from where on. A revision is the store's own, and works for a reader that
+comes from another source; but a part of the newest commit may come late. A mark counts what was
+added here, in the order of arrival: a reader with a mark has missed nothing, and gets nothing
 twice.
 """
 
@@ -49,7 +49,7 @@ class FeedLog:
         self._floor = 0
         """Changes beyond this revision are all here."""
         self.mark = self._lowest_mark = first_mark
-        """How far it has come."""
+        """The last mark."""
 
     def append(self, events: tuple[Event, ...]) -> None:
         self.mark += 1
@@ -71,20 +71,20 @@ class FeedLog:
         self._lowest_mark = oldest.mark
 
     def forget(self, floor: int) -> None:
-        """Whoever was told something by its mark, or is not yet at `floor`, lists anew."""
+        """A reader with a mark, or one that is not yet at `floor`, lists again."""
         self._records.clear()
         self.mark += 1
         self._bytes, self._floor, self._lowest_mark = 0, floor, self.mark
 
     def after_mark(self, mark: int) -> list[Event]:
         if not self._lowest_mark <= mark <= self.mark:
-            raise Compacted("what was told since is no longer known: list anew")
+            raise Compacted("the changes since that mark are not available any more: list again")
         return _in_order(record for record in self._records if record.mark > mark)
 
     def after_revision(self, revision: int) -> list[Event]:
         if revision < self._floor:
             raise Compacted(
-                f"changes after revision {revision} are known from {self._floor} on: list anew"
+                f"changes after revision {revision} are known from {self._floor} on: list again"
             )
         return [event for event in _in_order(self._records) if event.revision > revision]
 

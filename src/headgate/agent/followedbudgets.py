@@ -1,7 +1,7 @@
 """The budgets of both logs as this agent has them.   items, places ──► FollowedBudgets ──► Budgets
 
-Each database has its layers of both: those of the fleet that meet it, and on top what was changed
-at this agent (core/layers.py says what counts).
+Each database has its layers of both: the fleet's budgets that apply to it, and on top the changes
+of this agent (core/layers.py says what counts).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from headgate.traffic.policy import Policy
 
 log = structlog.get_logger()
 
-ONE_AGENT = "is for one agent alone: that is for its own log, not for a fleet's"
+ONE_AGENT = "is for one agent alone, which belongs in its own log, not in a fleet's"
 
 
 class LayersHere(NamedTuple):
@@ -44,7 +44,7 @@ class LayersHere(NamedTuple):
     """By name."""
     here: ChangesHere = ChangesHere()
     over: frozenset[str] = frozenset()
-    """Of those that were changed here, by name: their time is used up, whatever the clock says."""
+    """Budgets changed here, by name, whose time is used up, whatever the clock says."""
 
 
 class FollowedBudgets:
@@ -54,9 +54,9 @@ class FollowedBudgets:
         self._used_up: frozenset[str] = frozenset()
         self._places: dict[str, Place] = {}
         self._by_database: dict[str, LayersHere] = {}
-        """Worked out since something changed last."""
+        """Recomputed since the last change."""
         self.is_own_known = False
-        """All of the agent's own log was followed once."""
+        """The agent's own log was read completely once."""
 
     @property
     def size(self) -> int:
@@ -123,11 +123,11 @@ class _Followed:
         self._ending: dict[str, tuple[float, float]] = {}
         """By the id of the item: when it was set, and its end."""
         self._is_whole = self._is_news = False
-        """All there is was followed once; there was news since it was last looked at."""
+        """Everything was read once; there was news since the last look."""
         self._is_own = own
         self._items = [ChangeMemory(kind) for kind in KINDS]
         self.budgets: dict[str, FleetBudget | BudgetHere] = {}
-        """By the id of the item: as it last could be read."""
+        """By the id of the item: its last readable version."""
         self.policies: dict[str, Changes] = {}
         """By database: what was changed here besides budgets."""
         self.newest_n: dict[str, int] = {}

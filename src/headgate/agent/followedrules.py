@@ -1,8 +1,8 @@
 """The rules of one log as this agent has them.   items, places ──► FollowedRules ──► RulesInForce
 
-An item is in force on those databases of the agent that its reach meets. What only this agent
-knows of it is noted here, and never in a log that others read: how much of its time is used up by
-the rules' own clock (R87), whether it rests, and whom it has starved (R79).
+An item is in force on those databases of the agent that its reach matches. What only this agent
+knows about it is noted here, and never in a log that others read: how much of its time is used up
+by the rules' own clock, whether it is suspended, and which clients it has starved.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ log = structlog.get_logger()
 SPLIT = "@"
 """Between the id of an item and the database where it is in force; no id has it."""
 OF_FLEET = "@fleet"
-"""After the id of one whose name this agent had given to a rule of its own."""
+"""After the id of one whose name is also that of a rule of this agent."""
 SAME_S = 0.01
-HALF = "it was set together with {other}, which is not known here: neither counts alone"
+HALF = "it was set together with {other}, which is not known here: neither applies alone"
 
 
 def item_of(rule_id: str) -> str:
@@ -54,7 +54,7 @@ class Outcome:
     gone: set[str] = field(default_factory=set)
     faults: dict[str, str] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
-    """Of the entries: for want of room."""
+    """Entries that are left out because there is no room."""
 
 
 class Note(NamedTuple):
@@ -64,8 +64,8 @@ class Note(NamedTuple):
     value: Mapping[str, Any] | None
     """None: nothing is to be kept of it."""
     audit: AuditEntry | None
-    """So that the past of a fleet's rule is told like that of others; the agent's own log has an
-    entry for each change already."""
+    """So that the audit has the past of a fleet's rule, too; the agent's own log has an entry for
+    each change already."""
 
 
 class Moved(NamedTuple):
@@ -97,7 +97,7 @@ class FollowedRules:
         self.faults: dict[str, str] = {}
         """Item → why it is not in force here as it was set."""
         self.unkept: dict[str, float] = {}
-        """Rules that the store has not got as they are now; since when (wall clock)."""
+        """Rules that are not in the store in their current form; since when (wall clock)."""
 
     @property
     def name(self) -> str:
@@ -125,7 +125,7 @@ class FollowedRules:
         return changed
 
     def _recalled(self, entry: RuleEntry) -> RuleEntry:
-        """What was noted of it since stays: that it rests."""
+        """What was noted about it since stays: that it is suspended."""
         spec, origin = entry.spec, entry.origin
         said_at = spec.ruled_at if origin.reach == HERE else None
         again = self._entry(replace(spec, ruled_at=said_at), origin, self._noted[entry.id])
@@ -251,7 +251,7 @@ class FollowedRules:
         for rule_id in self._too_many(outcome, self._make_room(outcome)):
             entry = outcome.entries.pop(rule_id)
             outcome.left_out.append(rule_id)
-            message = f"{self._max_rules:,} rules of the fleet are in force here, the most"
+            message = f"{self._max_rules:,} rules of the fleet are in force here, the maximum"
             outcome.faults[entry.origin.item_id] = message
             self._waiting.add(entry.origin.item_id)
 
@@ -306,7 +306,7 @@ class FollowedRules:
     # --- what the agent itself notes ---------------------------------------------------------
 
     def replaced(self, entry: RuleEntry, wall_s: float) -> None:
-        """As it rests, or goes on."""
+        """After it was suspended, or resumed."""
         self.entries[entry.id] = entry
         self.unkept[entry.id] = wall_s
 
@@ -362,7 +362,7 @@ class FollowedRules:
         return list(self._items.known)
 
     def ids_of(self, item_id: str) -> tuple[str, ...]:
-        """Under which it is in force here: one for each database, where it does not meet all."""
+        """Its ids here: one for each database, if it does not match all."""
         return self._ids.get(item_id, ())
 
     # --- into the store --------------------------------------------------------------------
@@ -441,7 +441,7 @@ def _renamed(spec: RuleSpec, item: Item, places: Sequence[Place]) -> RuleSpec:
 
 
 def _placed(spec: RuleSpec, item: Item, places: Sequence[Place], suffix: str) -> list[RuleSpec]:
-    """One for all databases of the agent, where it meets them all; else one for each it meets."""
+    """One for all databases of the agent, if it matches them all; else one for each match."""
     only = spec.rule.database
     if item.reach == HERE:
         return [_named(spec, item.id, only, spec.pair)]

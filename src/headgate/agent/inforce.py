@@ -1,8 +1,8 @@
-"""Put what is set in force.   OwnBook ──► OwnInForce ──┐
+"""Apply what is set.   OwnBook ──► OwnInForce ──┐
                              LogFollower ──► SharedInForce ──┴──► rules, budgets, metrics, members
 
-What comes in many revisions is put in force a few at a time, and read in a thread where it is
-much: checks come first. A room that fails keeps no other from what is set; it is told, and gets the
+Many revisions are applied a few at a time, and large ones are read in a thread: checks come first.
+If one part fails, the others still get what is set; the fault is reported, and the part gets the
 same again.
 """
 
@@ -26,7 +26,7 @@ from headgate.core.reach import Place
 log = structlog.get_logger()
 
 PAUSE_TIMES, LONGEST_PAUSE_S = 2.0, 0.5
-"""Between two times that changes are put in force: as often as long as the last one took."""
+"""Pause between two runs: as long as the last one took."""
 
 
 class Follows(Protocol):
@@ -51,7 +51,7 @@ class Rooms:
         self._parts = parts
         self._own = own
         self.failed: dict[Follows, Exception] = {}
-        """The last time: those that are a defect of ours, and not of what is set."""
+        """Faults of the last run that are bugs of ours, and not of what is set."""
 
     async def follow(
         self,
@@ -73,8 +73,8 @@ class Rooms:
     def faults(self) -> list[str]:
         """For people."""
         return [
-            f"{type(part).__name__} failed to put changes in force, which is a defect of Headgate: "
-            f"{error!r}; they are kept, and tried again with the next change and after a restart"
+            f"{type(part).__name__} failed to apply changes, which is a bug in Headgate: "
+            f"{error!r}; the agent tries again with the next change and after a restart"
             for part, error in self.failed.items()
         ]
 
@@ -86,7 +86,7 @@ class OwnInForce:
         self._rooms = Rooms(parts, own=True)
         self._places = places
         self._due: dict[Follows, list[Item]] = {}
-        """What rooms that failed have not got."""
+        """What the failed parts have not applied yet."""
 
     @property
     def faults(self) -> list[str]:
@@ -119,7 +119,7 @@ class SharedInForce:
         places: Callable[[], Sequence[Place]],
         found: Callable[[Sequence[FleetMember]], None],
     ) -> None:
-        """`found` is told of the members of our shards that are registered."""
+        """`found` is called with the registered members of our shards."""
         self._follower = follower
         self._clock = clock
         self._rooms = Rooms(parts, own=False)
@@ -130,7 +130,7 @@ class SharedInForce:
         self._is_at_it = False
         self._settled_n = 0
         self.n = 0
-        """The fleet's revision that changed something here last, and is in force."""
+        """The last fleet revision that changed something here, and is in force."""
         follower.watch(self._note)
 
     @property
@@ -144,8 +144,8 @@ class SharedInForce:
         return self._rooms.faults
 
     def state(self) -> FollowState:
-        """How following stands; with the n that is in force, which takes a moment longer than to
-        hear of it."""
+        """State of following; with the n that is in force, which comes a moment after the n that
+        was read."""
         state = self._follower.state()
         return replace(state, n=min(state.n, self._settled_n)) if self._is_behind else state
 
@@ -186,7 +186,7 @@ class SharedInForce:
 
     async def _apply(self) -> None:
         mirror = self._follower.mirror
-        # All that concerns us, from one who knows what came after what; before that, nothing is.
+        # All that applies to us, in a known order; before that, nothing is applied.
         n, whole, entries = mirror.n, mirror.known, list(mirror.entries())
         items = await beside(len(entries), lambda: self._shelf.read(entries))
         await self._rooms.follow(lambda part: items, self._places(), whole=whole)

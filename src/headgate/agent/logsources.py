@@ -1,9 +1,9 @@
-"""Whom to follow next, and when.   LogFollower ──► Sources: best first, the store last
+"""Which source to follow next, and when.   LogFollower ──► Sources: best first, the store last
 
-Each source rests after a failure, for longer the more often it failed. The store, which everybody
-shares, is turned to in a time spread over the fleet; others, which serve one shard, soon. A better
-source than the one that is followed is gone back to once it has answered for a while, and the
-longer a while the sooner it was lost the last times.
+Each source pauses after a failure, for longer the more often it failed. The store, which all agents
+share, is contacted at a time spread over the fleet; other sources, which serve one shard, soon. The
+agent returns to a better source once it has answered for a while; the sooner it was lost the last
+times, the longer that takes.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from headgate.core.fleet_timing import (
 
 NEVER = -inf
 LOOK_AGAIN_S = 0.25
-"""While there is nobody: who there is comes to be known within seconds of a start."""
+"""While there is no source: agents get known within seconds of a start."""
 SOON = 6
-"""A source that is lost within so many times `return_after_s` was gone back to in vain."""
+"""If a source is lost within this many times `return_after_s`, the return was useless."""
 
 
 @dataclass(slots=True)
@@ -34,16 +34,16 @@ class _Turn:
 
     rests_until: float = NEVER
     failures: int = 0
-    """Since it last had news."""
+    """Seconds since it last had news."""
     joined_at: float = NEVER
     good_since: float | None = None
-    """It answers again since then, though another one is followed."""
+    """It answers again since then, although another one is followed."""
     mark: int | None = None
-    """The revision that we had when it was last asked: by now it must have that, too."""
+    """Our revision at the last request to it: by now it must have that, too."""
     returned: bool = False
-    """It was gone back to from a worse one."""
+    """The agent returned to it from a worse one."""
     flaps: int = 0
-    """Times in a row that this was in vain."""
+    """Useless returns in a row."""
 
     def left(self, now_s: float, *, soon_s: float) -> None:
         if now_s - self.joined_at >= soon_s:
@@ -69,7 +69,7 @@ class Sources:
         self._timing = timing
         self._turns: dict[str, _Turn] = {}
         self._falls_back_at: float | None = None
-        """When the store is turned to, since nobody nearer has news; None: they do."""
+        """When to contact the store, because no nearer source has news; None: one has."""
 
     def is_store(self, reader: LogReader) -> bool:
         sources = self._sources()
@@ -125,16 +125,16 @@ class Sources:
     def lost(
         self, reader: LogReader, *, spread: float, cold: bool, compacted: bool = False
     ) -> None:
-        """`spread`: of the fleet; `cold`: nothing was heard since the start; `compacted`: it is
-        there, and only has to be listed anew."""
+        """`spread`: of the fleet; `cold`: no contact since the start; `compacted`: it answers, and
+        only has to be listed again."""
         turn, now_s = self._turn(reader), self._clock.now().mono_s
         turn.left(now_s, soon_s=SOON * self._timing.return_after_s)
         wide = self._spread_of(reader, spread, turn.failures)
         turn.rests_until = now_s + retry_in_s(turn.failures, self._roll(), wide)
         turn.failures += 1
         if self._falls_back_at is None and not self.is_store(reader):
-            # One that is back at once has a beat's time to show that it has news; one that is
-            # there, and only told us to list anew, has all the time that a silence may take.
+            # One that is back at once has the time of a beat to show that it has news; one that
+            # answers, and only made us list again, has all the time that a silence may take.
             timing = self._timing
             grace_s = timing.silent_after_s if compacted else timing.beat_interval_s
             wait_s = grace_s + fallback_in_s(self._roll(), spread, cold=cold)
@@ -143,13 +143,13 @@ class Sources:
     def _spread_of(self, reader: LogReader, spread: float, failures: int) -> float:
         if not self.is_store(reader):
             return LEAST_SPREAD_S
-        # Those who have somebody nearer are three in a shard, and can do without for longer.
+        # Agents with a nearer source are three in a shard, and can wait longer.
         return spread * AGENTS_PER_SHARD if failures and len(self._sources()) > 1 else spread
 
     # --- back to a better one ----------------------------------------------------------------
 
     def to_probe(self, reader: LogReader) -> LogReader | None:
-        """A better one than this that is to be asked now whether it answers again."""
+        """A better one than this that is due for a test whether it answers again."""
         now_s = self._clock.now().mono_s
         due = (one for one in self._better(reader) if self._turn(one).rests_until <= now_s)
         return next(due, None)

@@ -92,7 +92,7 @@ class MetricRoom:
             wish = wish._replace(expires_at=math.inf if end is None else end)
         if "removed" in settings:
             if settings != {"removed": True}:
-                message = "must be true, and leaves no settings: give those, or removed = true"
+                message = "must be true, and allows no settings: give those, or removed = true"
                 raise InvalidSettings([Fault("removed", message)])
             draft = self._wide.remove(held, asked, wish)
         else:

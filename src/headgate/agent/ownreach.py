@@ -19,11 +19,11 @@ def own_reach(
     host: str,
     has_fleet: bool,
 ) -> Reach:
-    """`concerned`: the shards of the databases that it is for, "" for one without. `leads`: by each
-    shard of this agent where else its changes have to be made; empty: here, for it leads.
+    """`concerned`: the shards of the databases that it is for, "" for one without. `leads`: for
+    each shard of this agent, where else its changes must be made; empty: here, because it leads.
 
-    The primary's agent speaks for its shard: what is set there without a word of its reach is for
-    the shard, so that a promotion keeps it. InvalidRequest where another agent has to be asked.
+    The primary's agent answers for its shard: a change there without a reach is for the shard, so
+    that a promotion keeps it. InvalidRequest if another agent has to make the change.
     """
     if given is None:
         [shard, *others] = sorted(set(concerned)) or [""]

@@ -1,8 +1,8 @@
 """One change of an agent's own log.   OwnBook ──plan──► OwnWriter ──► state file
 
-As logwriter.py does it, but that nobody else writes there: what stands is kept in memory, and the
-audit entries are put in the same transaction. Changes of a shard are there besides the agent's own.
-The agents of a shard tell each other of them (exchange.py); what they have made is merged here.
+As logwriter.py does it, but no other agent writes there: the current state is kept in memory, and
+the audit entries are in the same transaction. Changes of a shard are there besides the agent's own.
+The agents of a shard send them to each other (exchange.py); those of others are merged here.
 """
 
 from __future__ import annotations
@@ -73,19 +73,19 @@ log = structlog.get_logger()
 
 LOOK_AGAIN_S = 1.0
 JUST_SET_S = 60.0
-"""What was set within this is another change than the one that was to be forgotten."""
+"""A change set this recently is another one than the one to be dropped."""
 _BEHIND = (
-    "this agent leads {} since a moment, and has not heard yet what the other agents have: going "
-    "back now might undo what it does not know. Repeat it in a few seconds"
+    "this agent has just become the leader of {}, and does not know yet what other agents have: "
+    "going back now might undo their changes. Repeat it in a few seconds"
 )
 
 
 class Lead(Protocol):
-    """Asked before a change of shards: whether this agent may make it (agent/exchange.py). Both
-    raise InvalidRequest, with where the change has to be made."""
+    """Called before a change of shards: whether this agent may make it (agent/exchange.py). Both
+    raise InvalidRequest, with the agent that has to make the change."""
 
     def is_ready(self, shards: Collection[str] = ()) -> bool:
-        """Whether that can be told, and what others have of the shards that it leads is here."""
+        """Whether that is known, and so is what others have of the shards that it leads."""
         ...
 
     async def get_ready(self, shards: Collection[str] = ()) -> None:
@@ -100,9 +100,9 @@ class _Unready(Exception):
 
 class Merged(NamedTuple):
     items: tuple[Item, ...] = ()
-    """What is otherwise now."""
+    """What is different now."""
     refused: tuple[str, ...] = ()
-    """What was not taken, by its key, with the reason."""
+    """What was not accepted, by its key, with the reason."""
 
 
 Loaded = Callable[[Sequence[Item]], Awaitable[None]]
@@ -132,13 +132,13 @@ class OwnWriter(LogWriter):
         self.held = LogState()
         """What was read or written last."""
         self.shared = ShardItems()
-        """Of what is held, what is of shards."""
+        """The part of `held` that belongs to shards."""
         self.lead: Lead | None = None
-        """None: nobody else has anything of this log."""
+        """None: no other agent has anything of this log."""
         self.on_shared: Callable[[Sequence[str]], None] = lambda keys: None
         """Called with the keys of what has changed of shards."""
         self.on_found: Callable[[Sequence[Item]], Awaitable[object]] | None = None
-        """Called with what a commit did after all whose outcome was not known."""
+        """Called with what a commit with an unknown outcome did after all."""
         self._lock = asyncio.Lock()
         self._looking: asyncio.Task[None] | None = None
 
@@ -196,7 +196,7 @@ class OwnWriter(LogWriter):
         while True:
             led = self._led(plan, awaited)
             try:
-                if dry_run:  # Who only asks holds up nobody who changes.
+                if dry_run:  # A dry run does not wait for changes, nor they for it.
                     return await super().carry_out(led, who=who, expect_n=expect_n, dry_run=True)
                 async with self._lock:
                     return await super().carry_out(led, who=who, expect_n=expect_n)
@@ -407,7 +407,7 @@ def _over(items: Mapping[str, Item | None], shard: str, wall_s: float) -> list[I
 
 
 def _new(item: Item) -> _New:
-    """Its bytes are told to others only where it is of a shard."""
+    """Its bytes are sent to others only if it belongs to a shard."""
     return item.key, item_bytes(item) if shard_of(item.key) else b"", item
 
 
@@ -470,6 +470,6 @@ def shard_items_of(listing: Listing) -> ShardItems:
     found = ShardItems()
     for entry in listing.entries:
         if shard_of(entry.key):
-            with suppress(ValueError):  # Told with the holdings.
+            with suppress(ValueError):  # Reported with the holdings.
                 found.put(entry.key, entry.value, _read_at(entry.key, entry.value))
     return found

@@ -36,14 +36,14 @@ from headgate.errors import Conflict, HeadgateError, InvalidSettings, PeerFailed
 log = structlog.get_logger()
 
 TIMEOUT_S = 2.0
-"""What an answer may take beyond the time it was asked to be held."""
+"""What an answer may take beyond the requested delay."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 4.0
 """Before the next try, where one failed."""
 LEAST_ROUND_S = 1.0
-"""Of one that is to be held: an agent that does not hold it is not asked without a pause."""
+"""After an answer that should have been delayed: so that requests do not follow without a pause."""
 MAX_COMPARED = 3
-"""Times in a row; if they differ then, they leave it for a while."""
-DIFFERS = "keeps other changes than this agent, though both were compared"
+"""Comparisons in a row; if both still differ then, they pause for a while."""
+DIFFERS = "has other changes than this agent, although both were compared"
 MAX_PAGES = 2000
 MAX_READ = 500
 """Changes that are looked up at once."""
@@ -51,7 +51,7 @@ UNANSWERED = frozenset({Cause.UNREACHABLE, Cause.TIMED_OUT})
 
 
 class Bell:
-    """Wakes whoever waits for something to become so."""
+    """Wakes all that wait for something to become true."""
 
     def __init__(self) -> None:
         self._waiting: set[asyncio.Future[None]] = set()
@@ -91,7 +91,7 @@ class Book(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """To whom, and who speaks."""
+    """The receiver and the sender."""
 
     shard: str
     name: str
@@ -101,7 +101,7 @@ class Way:
     sender: str
     cluster: Callable[[], str] = lambda: ""
     hold_s: float = 0.0
-    """Above 0: this agent stands by for the other, and has its answers held for so long."""
+    """Above 0: this agent is the standby of the other, which delays its answers this long."""
 
 
 class Partner:
@@ -129,11 +129,11 @@ class Partner:
         """Keys of what the other may lack."""
         self._kicked = asyncio.Event()
         self._synced = -1
-        """So many of our changes it has."""
+        """How many of our changes it has."""
         self._there = ""
-        """Its digest, as last heard."""
+        """Its digest, as last reported."""
         self._was_held = False
-        """The last answer was to be held."""
+        """The last answer was to be delayed."""
         self.exchanged_at: float | None = None
         """Monotonic: when it last answered."""
         self.met = False
@@ -155,7 +155,7 @@ class Partner:
         self._kicked.set()
 
     def meet(self) -> None:
-        """This agent leads from now on: hear what the other has before anything is changed."""
+        """This agent leads from now on: fetch what the other has before anything is changed."""
         self.met = False
         self._kicked.set()
 
@@ -288,7 +288,7 @@ class Partner:
         merged = await self._book.merge(self.way.shard, entries, by=self.way.name)
         if merged.refused:
             log.warning("change.refused", member=self.way.name, detail=merged.refused[0])
-        for key, raw in entries:  # It need not be told of what it told us.
+        for key, raw in entries:  # No need to send it what it sent us.
             with suppress(ValueError):
                 if self._inventory.version(key) == version_of(raw):
                     self._pending.pop(key, None)

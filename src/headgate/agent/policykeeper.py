@@ -81,7 +81,7 @@ __all__ = [
 log = structlog.get_logger()
 
 LOOK_EVERY_S = 3600.0
-"""What was taken out is in the log for a day."""
+"""A removed change stays in the log for a day."""
 MAX_FORGOTTEN_AT_ONCE = 250
 UNCHANGED = "as the settings file and the fleet have it"
 WITHOUT_STORE = (
@@ -94,16 +94,16 @@ class NoSuchBudget(HeadgateError, LookupError):
 
 
 class Then(NamedTuple):
-    """The policy as it stood after a revision, on the settings file and the fleet of today."""
+    """The policy after a revision, on top of today's settings file and fleet."""
 
     about: Revision
     document: Document
 
 
 Wanted = Callable[[Document], object]
-"""The document as it stands in, as it is wanted out; whether it is one, parsing tells."""
+"""Takes the current document, returns the wanted one; parsing validates it."""
 Propose = Callable[[Edition], Edition]
-"""What is in force in, what shall be out; raises what is wrong with it."""
+"""Takes what is in force, returns what shall be; raises if it is not valid."""
 
 
 class PolicyKeeper:
@@ -123,17 +123,17 @@ class PolicyKeeper:
         self._publish = publish
         self._file: Document = EMPTY
         self._fleet: tuple[FleetBudget, ...] = ()
-        """Those of the fleet's that meet this database; which of them stand, the edition says."""
+        """The fleet's budgets that match this database; the edition says which are valid."""
         self._here = ChangesHere()
-        """As the own log has it; what of it stands, the edition says."""
+        """As in the own log; the edition says what of it is valid."""
         self._lock = asyncio.Lock()
         self._stood: tuple[Layers, str] | None = None
-        """The layers, and our role, that the edition was worked out from."""
+        """The layers and our role that the edition was computed from."""
         self._ahead: Edition | None = None
-        """Worked out for a change that is not in force yet."""
+        """Computed for a change that is not in force yet."""
         self._notes = PolicyNotes(database, store, clock)
         self._unkept = ""
-        """Why what the agent does automatically could not be kept."""
+        """Why an automatic change of the agent could not be stored."""
         self._forget_at = clock.now().mono_s + LOOK_EVERY_S
         self.over: frozenset[str] = frozenset()
         """Of those that end: their time is used up, whatever the clock says (changetime.py)."""
@@ -201,8 +201,8 @@ class PolicyKeeper:
             await self._stand(READ)
 
     async def follow(self, fleet: Sequence[FleetBudget]) -> bool:
-        """What is set for the fleet, as far as it meets this database, by name. Whether it is
-        another edition now."""
+        """The fleet's budgets that apply to this database, by name. Whether the edition is another
+        one now."""
         if tuple(fleet) == self._fleet:
             return False
         async with self._lock:
@@ -211,8 +211,8 @@ class PolicyKeeper:
             return self.edition.document != before.document
 
     async def follow_own(self, here: ChangesHere, *, publish: bool) -> bool:
-        """What the agent's own log has. `publish`: servers hear of it at once. Whether it is
-        another edition now."""
+        """Changes of the agent's own log. `publish`: to servers at once. Whether the edition is
+        another one now."""
         if here == self._here:
             return False
         async with self._lock:
@@ -280,14 +280,14 @@ class PolicyKeeper:
         new: bool = False,
         **by: Unpack[Expecting],
     ) -> Change:
-        """Add or replace one; `new`: only where there is none yet. Starts in `warn` (R122)."""
+        """Add or replace one; `new`: only if there is none yet. Starts in `warn`."""
         whole = with_end({**raw, "name": raw.get("name", name)}, self._clock.now().wall_s)
         if whole["name"] != name:
             raise InvalidSettings([Fault("name", f"is {whole['name']!r}, not {name!r}")])
 
         def wanted(document: Document) -> Document:
             if new and name in budgets_of(document):
-                raise Conflict(f"budget {name} is there already; change that one")
+                raise Conflict(f"budget {name} already exists; change that one")
             return _with_budget(document, name, whole)
 
         return await self._change(self._written_as(wanted, name), "budget.set", name=name, **by)
@@ -298,7 +298,7 @@ class PolicyKeeper:
         """Some settings of one; null takes one out."""
         given = with_end(raw, self._clock.now().wall_s)
         if given.get("name", name) != name:
-            message = "cannot be changed: that would be another budget; make it, and delete this"
+            message = "cannot be changed: that is another budget; create it, and delete this"
             raise InvalidSettings([Fault("name", message)])
 
         def wanted(document: Document) -> Document:
@@ -307,7 +307,7 @@ class PolicyKeeper:
         return await self._change(self._written_as(wanted, name), "budget.changed", name=name, **by)
 
     async def forgive(self, name: str, **by: Unpack[Expecting]) -> Change:
-        """What its buckets owe is forgotten: its epoch rises."""
+        """Forgive the debt of its buckets: its epoch rises."""
 
         def wanted(document: Document) -> Document:
             raw = self._of(document, name)
@@ -424,7 +424,7 @@ class PolicyKeeper:
         """`size`: of what is wanted, where that is not what is there but for a little."""
         before = self.edition
         size = max(size, _size(before.document))
-        if dry_run:  # Who only asks needs no store, and holds up nobody who changes.
+        if dry_run:  # A dry run needs no store, and does not delay changes.
             return await beside(size, lambda: self._tried(before, propose, expect))
         tried: list[Change] = []
 
@@ -436,7 +436,7 @@ class PolicyKeeper:
         return self._made(tried[0], done)
 
     def _at(self, held: LogState) -> Edition:
-        """As the log stands, which may be ahead of what is in force."""
+        """The state of the log, which may be ahead of what is in force."""
         here = changes_here(held.items.values(), self.database)
         if here == self._here:
             return self.edition
@@ -447,7 +447,7 @@ class PolicyKeeper:
         if expect is not None and expect != before.revision:
             message = (
                 f"the policy of {self.database} is at revision {before.revision}, not "
-                f"{expect}: somebody changed it in between; look again and repeat"
+                f"{expect}: it was changed meanwhile; look again and repeat"
             )
             raise Conflict(message)
         after = replace(propose(before), left_out=before.left_out, revision=before.revision)
@@ -470,7 +470,7 @@ class PolicyKeeper:
         )
 
     def _made(self, tried: Change, done: ChangeMade) -> Change:
-        """In force by now, and perhaps somebody else's after it."""
+        """In force by now, and perhaps another change after it."""
         if done.dry_run or not done.changes:
             return replace(tried, dry_run=done.dry_run)
         now, n = self.edition, done.after_n
@@ -518,7 +518,7 @@ class PolicyKeeper:
         """Of those that are new: what the settings file has cannot be helped."""
         known = {budget.name for budget in before.policy.budgets}
         faults = [
-            Fault(f"budgets[{at}].name", f"{budget.name} is a word of the API's own: {ANOTHER}")
+            Fault(f"budgets[{at}].name", f"{budget.name} is a reserved word of the API: {ANOTHER}")
             for at, budget in enumerate(after.policy.budgets)
             if budget.name in RESERVED_NAMES and budget.name not in known
         ]
@@ -529,7 +529,7 @@ class PolicyKeeper:
         budgets = budgets_of(document)
         if name not in budgets:
             known = ", ".join(list(budgets)[:10]) or "none"
-            raise NoSuchBudget(f"{self.database} has no budget {name!r}; there are: {known}")
+            raise NoSuchBudget(f"{self.database} has no budget {name!r}; budgets: {known}")
         return budgets[name]
 
     def _no_revision(self, n: int) -> NoSuchBudget:

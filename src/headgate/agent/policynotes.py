@@ -28,7 +28,7 @@ from headgate.traffic.policy import Policy
 log = structlog.get_logger()
 
 READ, FOLLOWED = "policy.read", "policy.followed"
-"""Actions: the settings file's, and the fleet's, as they came into force."""
+"""Actions: the file's policy, and the fleet's, came into force."""
 NOTHING = Edition(0, EMPTY, Policy())
 
 
@@ -39,14 +39,14 @@ class PolicyNotes:
         self._clock = clock
         self._key = f"{NOTES}policy/{quoted(database)}"
         self._noted: str | None = None
-        """The digest that the store has; empty: it has none; None: it was not asked yet."""
+        """The digest in the store; empty: there is none; None: it was not read yet."""
         self._before: Edition | None = None
-        """As it was before the first that is not audited yet."""
+        """As it was before the first change that is not audited yet."""
         self._brought: tuple[Edition, str] | None = None
 
     @property
     def is_noted(self) -> bool:
-        """There has been one, as far as the store was asked."""
+        """There has been one, as far as the store was read."""
         return bool(self._noted)
 
     @property

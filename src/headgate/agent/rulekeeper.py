@@ -1,11 +1,11 @@
 """Keep the rules in force.   logs ──follow──► RuleKeeper ──RuleBook, whole──► checker
 
-What is set comes from two logs: the agent's own, with what its shards share, and the one that a
-fleet shares. What only this agent knows of a rule it notes itself (changenotes.py).
+Changes come from two logs: the agent's own, with those of its shards, and the one that a fleet
+shares. What only this agent knows about a rule, it notes itself (changenotes.py).
 
-A rule ends by the reader's comparison, not by anything here: what this loop drops has long
-ceased to count. It only follows what a comparison cannot see: a wall clock that was set
-back must not prolong a rule (R87), and schedules have to be worked out for the days ahead.
+A rule ends by the reader's comparison, not by anything here: what this loop drops has no effect
+any more. It only handles what a comparison cannot see: setting the wall clock back must not
+prolong a rule, and schedules have to be computed for the days ahead.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TICK_S = 1.0
 MAX_FORGOTTEN_AT_ONCE = 100
 
 Forget = Callable[[Sequence[str]], Awaitable[None]]
-"""Takes rules that ended a day ago out of the agent's own log."""
+"""Removes rules that ended a day ago from the agent's own log."""
 RESTED, RESUMED = "rule.rested", "rule.resumed"
 MAX_REASON_CHARS = 500
 MAX_COMPARED = 20
@@ -93,7 +93,7 @@ class RuleKeeper:
         return self._rules.book
 
     def entries(self) -> list[tuple[RuleEntry, Rule]]:
-        """Every rule that is kept, ended ones too, with the rule as it is judged by."""
+        """Every known rule, ended ones too, with the rule in its effective form."""
         return self._rules.entries()
 
     def entry(self, rule_id: str) -> RuleEntry:
@@ -102,7 +102,7 @@ class RuleKeeper:
             parts = self.parts_of(rule_id)
             known_as = f", but {', '.join(parts)}" if parts else ""
             message = (
-                f"no rule {rule_id!r} is kept here{known_as}; `headgate rules --all` lists them"
+                f"no rule {rule_id!r} exists here{known_as}; `headgate rules --all` lists them"
             )
             raise NoSuchRule(message)
         return entry
@@ -122,7 +122,7 @@ class RuleKeeper:
         return ChainMap(self._rules.unmeasured, *(log.faults for log in self._rules.logs))
 
     def advice(self, spec: RuleSpec, known: KnownMetrics | None = None) -> tuple[Advice, ...]:
-        """`known`: the metrics, for one who asks for many rules and has them already."""
+        """`known`: the metrics, for a caller with many rules that has them already."""
         wall_s = self._clock.now().wall_s
         return self._advisor.advice(spec, self.book, known or self.known_metrics, wall_s)
 
@@ -136,12 +136,12 @@ class RuleKeeper:
         whole: bool = False,
         own: bool = False,
     ) -> None:
-        """What is set. `places`: where each database of this agent stands. `own`: of the agent's
-        own log. In force at once, also where neither log can be reached.
+        """What is set. `places`: where each database of this agent is. `own`: from the agent's
+        own log. In force at once, even if neither log can be reached.
 
-        `whole`: these are all, from one who knows what came after what, and what is missing is
-        gone. Else they are some, and may be late: the higher n counts, and nothing is meant by
-        one that is missing. What is known already changes nothing in any case."""
+        `whole`: these are all, from a source that knows their order, and what is missing is gone.
+        Else they are some, and may be late: the higher n counts, and a missing one means nothing.
+        What is known already changes nothing in any case."""
         async with self._lock:
             if not self._notes.is_tried or (own and whole):
                 # Once, and where the own log was just read: while the agent's own disk hangs, what
@@ -174,7 +174,7 @@ class RuleKeeper:
     # --- what the agent notes --------------------------------------------------------------
 
     async def suspend(self, rule_id: str, why: str) -> bool:
-        """Have an exemption rest, at once; noted where the store can be written (R79)."""
+        """Suspend an exemption at once; noted if the store can be written."""
         return await self._rest(rule_id, why, "rule.suspended")
 
     async def resume(self, rule_id: str) -> bool:
@@ -197,12 +197,12 @@ class RuleKeeper:
             return True
 
     def charged(self, rule_id: str) -> Mapping[str, float]:
-        """Whom an exemption has starved for how long, as it was charged last."""
+        """Which clients an exemption has starved for how long, as last charged."""
         entry = self._rules.known(rule_id)
         return entry.spec.charged if entry is not None else {}
 
     async def charge(self, rule_id: str, charged: Mapping[str, float]) -> None:
-        """Note it with the rule, so that a restart does not refill its budget (R79)."""
+        """Note it with the rule, so that a restart does not refill its budget."""
         async with self._lock:
             entry = self._rules.known(rule_id)
             if entry is not None and not self._rules.ended(entry):
@@ -271,10 +271,12 @@ class RuleRests:
     ) -> list[RuleEntry]:
         """All that is in force of it here, with what was set together with it."""
         if not 1 <= len(reason) <= MAX_REASON_CHARS:
-            message = f"is needed, of up to {MAX_REASON_CHARS} characters: others will ask"
+            message = f"is required, up to {MAX_REASON_CHARS} characters: say why, for others"
             raise InvalidSettings([Fault("rest.reason", message)])
         async with self._lock:
-            return await self._set(rule_id, f"rests here by {who}: {reason}", who, dry_run=dry_run)
+            return await self._set(
+                rule_id, f"by {who} at this agent: {reason}", who, dry_run=dry_run
+            )
 
     async def end(self, rule_id: str, *, who: str, dry_run: bool = False) -> list[RuleEntry]:
         async with self._lock:
@@ -284,14 +286,14 @@ class RuleRests:
         found = list(self._concerned(rule_id))
         if not found:
             message = (
-                "is no rule of the fleet or of a shard that is in force here; one of this agent's "
-                "own is ended with `headgate rule lift`"
+                "is not a rule of the fleet or of a shard that is in force here; end a rule of "
+                "this agent with `headgate rule lift`"
             )
             raise InvalidSettings([Fault(f"rule {rule_id}", message)])
         entries = [replace(one, spec=replace(one.spec, suspended=why)) for one in found]
         if dry_run:
             return entries
-        # In force before it is kept: what cannot be kept holds until a restart, and is told.
+        # In force before it is stored: if that fails, it holds until a restart, and is reported.
         self._rules.put(entries)
         action = RESTED if why else RESUMED
         log.warning(action, rule=rule_id, who=who, why=why)
@@ -317,14 +319,14 @@ class RuleRests:
             await self._notes.keep_rest(entry, action, who)
         except (StoreUnavailable, Conflict) as error:
             log.error("rule.rests_unkept", rule=entry.id, detail=str(error))
-            message = f"is so until a restart: this agent's own store did not take it ({error})"
+            message = f"holds until a restart: this agent's own store did not take it ({error})"
             return replace(entry, advice=(Advice(Severity.WARNING, "unkept", entry.id, message),))
         return entry
 
 
 class RuleAdvisor:
-    """What to tell of a rule beside the others, also of each rule of a list of thousands, which is
-    not to hold up checks: whoever asks for one gives `known_metrics` that remember what they found.
+    """Advice on a rule next to the others, also on each rule of a list of thousands without
+    delaying checks: the caller then gives `known_metrics` that remember what they found.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""The rules that count just now.   rules of all logs ──► RuleBook, whole ──► checker
+"""The rules that apply now.   rules of all logs ──► RuleBook, whole ──► checker
 
-A change costs what it changes; what concerns many rules is done in slices, on a draft, and in
-force all together. Whoever calls what waits holds the keeper's lock, so that no change is lost.
+A change costs what it changes; work on many rules is done in slices, on a draft, and comes in force
+all together. A caller of a method that waits holds the keeper's lock, so that no change is lost.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from headgate.core.samples import Instant
 
 T = TypeVar("T")
 SLICE = 250
-"""Rules that are looked at before checks have their turn."""
+"""Rules that are processed before checks have their turn."""
 
 
 class Logs(NamedTuple):
     """Rules of each log, in the order in which they have their names."""
 
     own: FollowedRules
-    """Of this agent alone."""
+    """Rules of this agent alone."""
     shard: FollowedRules
-    """Of its shards, as its own log has them."""
+    """Rules of its shards, from its own log."""
     fleet: FollowedRules
 
 
@@ -47,12 +47,12 @@ class RulesInForce:
         self._apply = apply
         self._known_metrics = known_metrics
         self._measured: frozenset[tuple[str, str]] = frozenset()
-        """What was known of the metrics when all rules were last worked out."""
+        """The known metrics when all rules were last computed."""
         self.unmeasured: dict[str, str] = {}
-        """Rules → what they say here, for want of metrics."""
+        """Rules → their effect here, if metrics are missing."""
         self.logs = logs
         self.built_at = clock.now()
-        """When all were last worked out."""
+        """When all were last computed."""
         self.book: RuleBook = NO_RULES
 
     def known(self, rule_id: str) -> RuleEntry | None:
@@ -145,9 +145,9 @@ class RulesInForce:
         return frozenset((name, one.missing_on) for name, one in self._known_metrics("").items())
 
     def _in_book(self, entry: RuleEntry, now: Instant) -> Rule:
-        """To be judged by what is not measured is to be locked out. A rule for this agent alone
-        was checked for that; one that reaches further was set by somebody who knows other
-        metrics, or mistyped one: what is not measured here, it says nothing of here."""
+        """A metric that is not measured would lock a client out. A rule for this agent alone was
+        validated for that; one that reaches further was set where other metrics exist, or has a
+        typing error: metrics that are not measured here have no effect here."""
         rule = entry.in_book(now)
         if entry.origin.reach == HERE:
             return rule
@@ -161,7 +161,7 @@ class RulesInForce:
         if not missing:
             self.unmeasured.pop(rule.id, None)
             return rule
-        told = f"{', '.join(missing)}: not measured on every database here that it is for"
+        told = f"{', '.join(missing)}: not measured on every database here that the rule is for"
         rest = f"{', '.join(there)} alone" if there else "no metric, and so has no effect"
         self.unmeasured[rule.id] = f"{told}; here it names {rest}"
         return replace(rule, metrics=tuple(there)) if there else replace(rule, windows=NEVER)

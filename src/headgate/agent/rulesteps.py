@@ -1,4 +1,4 @@
-"""One rule as it is kept and judged by: values, and how they are written down."""
+"""One rule as it is stored and as it applies: values, and how they are written down."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headgate.core.samples import Instant
 from headgate.errors import Fault, InvalidSettings
 
 NEVER: tuple[Window, ...] = ()
-"""No clock brings back what was lifted."""
+"""No clock brings back a lifted rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +33,16 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class RuleEntry:
-    """One rule as it is kept, and as it is judged by."""
+    """One rule as it is stored, and as it applies."""
 
     spec: RuleSpec
     ends_mono_s: float
-    """By this the rule ends, whatever becomes of the wall clock."""
+    """By this the rule ends, whatever the wall clock says."""
     origin: Origin
     advice: tuple[Advice, ...] = ()
     unread: str = ""
-    """Of one that a newer version set for the fleet: why it cannot be read here. Its spec is then
-    no more than its name, whom it is on, and its end."""
+    """For a rule that a newer version set for the fleet: why it cannot be read here. Its spec then
+    has only its name, its target, and its end."""
 
     @property
     def id(self) -> str:
@@ -62,8 +62,8 @@ class RuleEntry:
 
 
 def favor_targets(target: str, over: str) -> tuple[str, str]:
-    """Whom to leave alone, and whom to refuse. Who is in both must be left alone: that takes a
-    rule on both, for among equals the stricter wins."""
+    """The target without a ratio, and the one with it. A client in both must have no ratio: that
+    takes a rule on both, because among equals the stricter wins."""
     faults = []
     for place, given in (("target", target), ("over", over)):
         try:

@@ -1,7 +1,7 @@
 """Items and revisions of a fleet as bytes in its store, and back.
 
-Readers may be older than writers: a field that is not known is left aside, an item that cannot be
-read is refused with its key, and the others stand.
+Readers may be older than writers: an unknown field is ignored, an item that cannot be read is
+rejected with its key, and the others are used.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from headgate.core.stored import read_object
 _KINDS = {kind.value: kind for kind in ChangeKind}
 _KIND = re.compile(r"[a-z][a-z_]{0,31}")
 _ALIKE = frozenset({"kind", "order", "reason", "created_by", "database"})
-"""What rules of one job say: the same texts are kept once."""
+"""Rules of one job repeat the same texts: each is kept once."""
 MAX_ITEM_BYTES = 64 * 1024
 """In the store of a fleet: every agent reads it."""
 MAX_OWN_ITEM_BYTES = 16 * 1024 * 1024
 """In an agent's own log: a budget there may have as many rules as a policy."""
 MAX_N = 10**12 - 1
-"""As many digits as the keys of the log have. A higher one was written by no agent, and whoever
-believed it would take nothing that comes after."""
+"""As many digits as the keys of the log have. No agent writes a higher one, and a reader that
+accepted it would reject everything after it."""
 MAX_WALL_S = 2e11
 MAX_TEXT_CHARS = 1000
 """Of what another version says of its own."""
@@ -57,13 +57,13 @@ def read_item(raw: bytes) -> Item:
 
 
 def read_item_at(key: str, raw: bytes, most_bytes: int = MAX_ITEM_BYTES) -> Item:
-    """As whoever reads the store has to: ValueError, too, for one that lies under the key of
-    another. It was copied by hand, and who looks for it by its name does not find it there."""
+    """For readers of the store: ValueError, too, for an item under the key of another one. It was
+    copied by hand, and a lookup by its name would not find it there."""
     if len(raw) > most_bytes:
-        raise ValueError(f"has {len(raw):,} bytes, may have {most_bytes:,}")
+        raise ValueError(f"has {len(raw):,} bytes, at most {most_bytes:,} are allowed")
     item = read_item(raw)
     if item.key != key:
-        raise ValueError(f"holds an item that belongs to {item.key}")
+        raise ValueError(f"has an item that belongs to {item.key}")
     return item
 
 
@@ -103,7 +103,7 @@ def read_revision(raw: bytes) -> Revision:
             _before_n(document),
         )
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise ValueError(f"is no revision: {error!r}") from None
+        raise ValueError(f"is not a revision: {error!r}") from None
 
 
 def read_revision_at(key: str, raw: bytes) -> Revision | None:
@@ -121,7 +121,7 @@ def read_revision_at(key: str, raw: bytes) -> Revision | None:
 
 
 def op_of(raw: bytes) -> str:
-    """Of a revision, whoever made it: whether it is one's own; empty: it is nobody's."""
+    """The op of a revision, to compare with one's own; empty: it has none."""
     with suppress(ValueError):
         return str(read_object(raw).get("op", ""))
     return ""
@@ -151,7 +151,7 @@ def _before_n(document: Mapping[str, Any]) -> int | None:
         return None
     before_n = _n(given, "revision")
     if before_n >= document["n"]:
-        raise ValueError(f"is no revision: it is {document['n']}, built on {before_n}")
+        raise ValueError(f"is not a revision: it is {document['n']}, built on {before_n}")
     return None if before_n == document["n"] - 1 else before_n
 
 
@@ -175,7 +175,7 @@ def _item(document: Mapping[str, Any]) -> Item:
     try:
         value = document["value"]
         if value is not None and not isinstance(value, Mapping):
-            raise ValueError("is no item: its value is no object")
+            raise ValueError("is not an item: its value is not an object")
         if value is not None:  # Thousands of them have the same few keys, and say much alike.
             value = {
                 intern(key): intern(one) if key in _ALIKE and type(one) is str else one
@@ -192,26 +192,26 @@ def _item(document: Mapping[str, Any]) -> Item:
             None if document.get("again") is None else _n(document["again"], "item"),
         )
     except (KeyError, TypeError, OverflowError) as error:
-        raise ValueError(f"is no item: {error!r}") from None
+        raise ValueError(f"is not an item: {error!r}") from None
 
 
 def _kind(given: object) -> str:
     """A word of a newer version is kept as it is."""
     if not isinstance(given, str) or not _KIND.fullmatch(given):
-        raise ValueError(f"is no item: its kind is {str(given)[:40]!r}")
+        raise ValueError(f"is not an item: its kind is {str(given)[:40]!r}")
     return _KINDS.get(given, given)
 
 
 def _n(given: object, of_what: str) -> int:
     if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given <= MAX_N:
-        raise ValueError(f"is no {of_what}: n is {str(given)[:40]}, must be 0 to {MAX_N:,}")
+        raise ValueError(f"is not a {of_what}: n is {str(given)[:40]}, must be 0 to {MAX_N:,}")
     return given
 
 
 def _time(given: Any) -> float:
     """One that people can be shown."""
     if not abs(wall_s := float(given)) < MAX_WALL_S:
-        raise ValueError(f"is no item: {str(given)[:40]} is no time")
+        raise ValueError(f"is not an item: {str(given)[:40]} is not a time")
     return wall_s
 
 

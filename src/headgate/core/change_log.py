@@ -1,4 +1,4 @@
-"""What a fleet has set, what a change of it does, and whom it reaches: values for people.
+"""What a fleet has set, what a change of it does, and where it applies: values for people.
 
 Items of a store ──holdings_of──► LogState ──a change──► ChangeMade (differences, Reached, advice)
 """
@@ -24,7 +24,7 @@ MAX_TOLD = 5
 MAX_VALUE_CHARS = 80
 UNSET = "unset"
 BOOKKEEPING = frozenset({"created_at", "created_by", "set_at", "ruled_at", "charged", "suspended"})
-"""Of a rule's value: who and when, which no file says."""
+"""In a rule's value: author and time, which no file has."""
 _SAID_BESIDES = frozenset({"who", "set_wall_s", "for_s", "term"})
 """The same, of a skip and a handover."""
 _TIMED = frozenset({ChangeKind.SKIP, ChangeKind.HANDOVER})
@@ -40,8 +40,8 @@ def name_of(item: Item) -> ChangeName:
 
 
 def newest(items: Iterable[Item]) -> dict[ChangeName, Item]:
-    """One of each name. An item that was moved to another reach leaves one behind that says it
-    is taken out: the higher n counts, and of the same n the one that stands."""
+    """One of each name. An item that was moved to another reach leaves one behind that is removed:
+    the higher n counts, and of the same n the one that is not removed."""
     found: dict[ChangeName, Item] = {}
     for item in items:
         known = found.get(name_of(item))
@@ -99,9 +99,9 @@ class LogState:
     n: int = 0
     """The fleet's revision; 0: nothing was ever set."""
     items: Overlay[ChangeName, Item] = field(default_factory=Overlay)
-    """The newest of each name, ended and taken out ones too."""
+    """The newest of each name, ended and removed ones too."""
     refused: tuple[str, ...] = ()
-    """What could not be read, by its key, with the reason: of another version, or broken."""
+    """Entries that could not be read, by key, with the reason: of another version, or broken."""
     head_revision: int = 0
     """Of the store: what the next change compares with."""
     store_id: str = ""
@@ -126,12 +126,12 @@ def budget_id(name: str, reach: Reach) -> str:
     return f"{name}@{reach}"
 
 
-# --- whom it reaches -----------------------------------------------------------------------
+# --- where it applies ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """Where something would be in force. Numbers are None where that cannot be told."""
+    """Where something would be in force. Numbers are None if unknown."""
 
     shards: int | None = None
     hosts: int | None = None
@@ -141,7 +141,7 @@ class Reached:
     names: tuple[str, ...] = ()
     """Of some shards, unhealthy ones first."""
     unknown: str = ""
-    """Why it cannot be told, or not all of it."""
+    """Why it is unknown, or not all of it is known."""
     reach: Reach = EVERYWHERE
 
 
@@ -201,7 +201,7 @@ def difference(change: Edit) -> ChangeDifference:
     """ValueError for a change of nothing into nothing."""
     shown = change.after or change.before
     if shown is None:
-        raise ValueError("is no change: there is nothing before and nothing after it")
+        raise ValueError("is not a change: there is nothing before and nothing after it")
     before, after = _settings(change.before), _settings(change.after)
     differing = _differing(before, after)
     if shown.kind == ChangeKind.METRIC:
@@ -233,7 +233,7 @@ def _without_secrets(one: SettingDifference) -> SettingDifference:
 
 
 def same_setting(one: Item | None, other: Item | None) -> bool:
-    """Whether both say the same, whoever said it when."""
+    """Whether both have the same content, whatever their authors and times."""
     return _settings(one) == _settings(other)
 
 
@@ -261,13 +261,13 @@ class ChangeMade:
     """The same as before where nothing was changed, as in a dry run."""
     changes: tuple[Edit, ...] = ()
     reached: Reached = Reached()
-    """All places that are concerned, before or after."""
+    """All places that it applies to, before or after."""
     advice: tuple[Advice, ...] = ()
     dry_run: bool = False
     revisions: int = 0
-    """In how many revisions it was made, or would be."""
+    """Number of revisions in which it was made, or would be."""
     copies: Copies | None = None
-    """Who else has it; None: it is nobody else's business, or the log is one that all share."""
+    """Which other agents have it; None: none needs it, or all share the log."""
 
     @property
     def differences(self) -> tuple[ChangeDifference, ...]:

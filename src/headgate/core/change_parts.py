@@ -16,7 +16,7 @@ from headgate.errors import Fault
 MAX_PART_KEYS = 100
 MAX_PART_BYTES = 512 * 1024
 KEEP_S = 86_400.0
-"""What has ended or was taken out is still there to be looked at, and to be followed."""
+"""Ended and removed changes are still there to be shown, and to be followed."""
 
 
 def numbered(change: Edit, n: int) -> Edit:
@@ -47,7 +47,7 @@ def oversized(changes: Iterable[Edit], most_bytes: int = MAX_ITEM_BYTES) -> Iter
         if change.after is not None and size_bytes > most_bytes:
             where = " in a fleet's store" if most_bytes == MAX_ITEM_BYTES else ""
             message = (
-                f"takes {size_bytes:,} bytes, at most {most_bytes:,}{where}: make several of it"
+                f"takes {size_bytes:,} bytes, at most {most_bytes:,}{where}: split it into several"
             )
             yield Fault(f"{change.after.kind} {change.after.id}", message)
 

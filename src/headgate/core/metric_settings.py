@@ -51,7 +51,7 @@ MAX_QUERY_CHARS = 8192
 SOURCE_KEYS = ("sql", "url", "command", "plugin")
 
 _DEBOUNCE = re.compile(r"(\d{1,2}) of (\d{1,2})")
-# `/*!` and `/*M!` are no comments: MySQL and MariaDB run what stands in them.
+# `/*!` and `/*M!` are no comments: MySQL and MariaDB run what is in them.
 _LEADING_COMMENTS = re.compile(r"(?:\s+|--[^\n]*(?:\n|$)|/\*(?!M?!).*?\*/)+", re.DOTALL)
 _QUERY = re.compile(r"(select|with|show|values|table)\b", re.IGNORECASE)
 _URL = re.compile(r"https?://[^\s/]+(/\S*)?")
@@ -109,7 +109,7 @@ METRIC_SETTINGS = table(
         ),
         Setting(
             "comparison",
-            "`>` refuses above the threshold, `>=` at it, too.",
+            "`>` rejects above the threshold, `>=` at it, too.",
             one_of(Comparison),
             shown_default="the metric's own, else `>`",
         ),
@@ -133,7 +133,7 @@ METRIC_SETTINGS = table(
         ),
         Setting(
             "debounce",
-            "`M of N`: refuse only when M of the last N values breach.",
+            "`M of N`: reject only when M of the last N values breach.",
             _debounce,
             default=Debounce(),
             shown_default="off",
@@ -146,9 +146,9 @@ METRIC_SETTINGS = table(
         ),
         Setting(
             "hold_s",
-            "With absence = `hold`: how long the last value may stand in.",
+            "With `absence` = `hold`: how long the last value still counts.",
             seconds(0.1, 3600),
-            shown_default="30s if absence is `hold`",
+            shown_default="30s if `absence` is `hold`",
         ),
         Setting(
             "mode",
@@ -187,14 +187,14 @@ METRIC_SETTINGS = table(
         ),
         Setting(
             "pace",
-            "true meters the work that is admitted while the metric is healthy, so that it stays "
-            "near pace_target instead of swinging about its threshold.",
+            "true paces the work that is admitted while the metric is healthy, so that it stays "
+            "near pace_target instead of swinging around its threshold.",
             flag,
             default=False,
         ),
         Setting(
             "pace_target",
-            "With pace: where to keep the metric, as a share of its threshold.",
+            "With pace: the value to aim at, as a share of its threshold.",
             share(0.1, 0.95),
             shown_default="0.5 for lag, else 0.8",
         ),
@@ -207,7 +207,7 @@ METRIC_SETTINGS = table(
 def parse_metric_settings(
     name: str, raw: object, engine: Engine, *, place: str | None = None
 ) -> MetricSpec:
-    """The spec, or InvalidSettings with every fault. Pure: the server is not asked."""
+    """The spec, or InvalidSettings with every fault. Pure: no query to the server."""
     place = place or f"metrics.{name}"
     try:
         name = parse_metric(name)

@@ -1,6 +1,6 @@
-"""One rule on clients, as a value: what it says, for whom, and when (R70–R87).
+"""One rule on clients, as a value: what it does, to which clients, and when.
 
-Which of several counts for a client is told by rules.py.
+rules.py decides which of several rules counts for a client.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ DEFAULT_CEILING = 3.0
 
 class Kind(Enum):
     RATIO = "ratio"
-    """Refuses a share of the checks by dice."""
+    """Rejects a share of the checks by chance."""
     HOLD = "hold"
-    """Refuses every check."""
+    """Rejects every check."""
     EXEMPT = "exempt"
-    """Waives metrics: all, or the named ones. Guarded (R79)."""
+    """Waives metrics: all, or the named ones. Guarded."""
     METRICS = "metrics"
-    """Judges by these metrics where the check names none."""
+    """Uses these metrics if the check names none."""
     THRESHOLDS = "thresholds"
-    """Judges by stricter thresholds."""
+    """Uses stricter thresholds."""
 
 
 KIND_MEANINGS: dict[Kind, str] = {
-    Kind.RATIO: "refuses that share of the checks by dice; the rest is judged by the metrics",
-    Kind.HOLD: "refuses every check",
+    Kind.RATIO: "rejects that share of the checks by chance; metrics decide the rest",
+    Kind.HOLD: "rejects every check",
     Kind.EXEMPT: "admits although metrics breach, all or the named ones, up to a ceiling",
-    Kind.METRICS: "judges by these metrics, where a check names none",
-    Kind.THRESHOLDS: "judges by stricter thresholds; a laxer one says nothing",
+    Kind.METRICS: "uses these metrics if a check names none",
+    Kind.THRESHOLDS: "uses stricter thresholds; a looser one has no effect",
 }
 
 
-# Bound once: looking up a member of an enum is a call, and each check asks.
+# Bound once: looking up a member of an enum is a call, and this runs at each check.
 _RATIO, _HOLD = Kind.RATIO, Kind.HOLD
 
 
 class Justification(Enum):
-    """An exemption needs one of the three (R78)."""
+    """An exemption needs one of the three."""
 
     TRANSIENT = "transient"
     INCIDENT = "incident"
@@ -50,14 +50,14 @@ class Justification(Enum):
 
 
 JUSTIFICATION_MEANINGS: dict[Justification, str] = {
-    Justification.TRANSIENT: "a short starvation that ends by itself, such as a job's last hour",
+    Justification.TRANSIENT: "a short starvation that ends soon, such as a job's last hour",
     Justification.INCIDENT: "the fix of an incident, which must not wait for what it repairs",
-    Justification.SYSTEM: "a light component that is essential, such as a heartbeat",
+    Justification.SYSTEM: "an essential component with little load, such as a heartbeat",
 }
 
 
 class Order(Enum):
-    """When the dice are thrown (R75). Admission is as likely either way; the counts differ."""
+    """When the dice are thrown. Admission is as likely either way; the counts differ."""
 
     BEFORE = "before"
     AFTER = "after"
@@ -74,20 +74,20 @@ class Rule:
     target: str
     """A whole identity, one of its tokens, several of them (`a:b`), or `all`."""
     ratio: float = 0.0
-    """Share of checks to refuse: RATIO."""
+    """Share of checks to reject: RATIO."""
     expires_at: float = FOREVER
     """Wall-clock seconds. No sweeper is needed: the reader compares."""
     kind: Kind = Kind.RATIO
     order: Order = Order.BEFORE
     metrics: tuple[str, ...] = ()
-    """EXEMPT: waived ones, empty for all. METRICS: the ones to judge by."""
+    """EXEMPT: waived ones, empty for all. METRICS: the ones to use."""
     thresholds: Mapping[str, float] = field(default_factory=lambda: NO_LIMITS)
-    """THRESHOLDS: metric → limit; one that is laxer than the metric's own says nothing."""
+    """THRESHOLDS: metric → limit; one that is looser than the metric's own has no effect."""
     justification: Justification | None = None
     ceiling: float = DEFAULT_CEILING
     """EXEMPT: suspended while a waived metric is above this many times its threshold."""
     database: str = ""
-    """Only there; empty for everywhere."""
+    """Only on this database; empty: on all."""
     windows: tuple[Window, ...] | None = None
     """In force only within these; None for always."""
     created_at: float = 0.0

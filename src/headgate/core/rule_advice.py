@@ -1,4 +1,4 @@
-"""Advice on rules that are valid but probably not all that was meant (R80, R144).
+"""Advice on rules that are valid but probably not what was meant.
 
 As with metrics (lint.py): what, why, and what to do instead; it changes nothing.
 """
@@ -28,8 +28,8 @@ def advise(
 
 
 class Sparing:
-    """Rules that may come before a hold, by whom they are on: a list of thousands of holds is not
-    held against all rules for each."""
+    """Rules that may override a hold, by their target: so that each of thousands of holds is not
+    compared with all rules."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self._all = [rule for rule in rules if _may_spare(rule)]
@@ -55,8 +55,8 @@ def _may_spare(rule: Rule) -> bool:
 
 
 def not_held(rule: Rule, others: Iterable[Rule], wall_s: float) -> list[Advice]:
-    """Whom a hold does not reach: a rule on fewer clients comes first, be it the ratio of 0 that
-    favors them or an exemption."""
+    """Clients that a hold does not apply to: a rule on fewer clients overrides it, such as the
+    ratio of 0 that favors them, or an exemption."""
     if rule.kind is not Kind.HOLD:
         return []
     mine = set() if rule.target == EVERYONE else set(rule.tokens)
@@ -73,14 +73,13 @@ def not_held(rule: Rule, others: Iterable[Rule], wall_s: float) -> list[Advice]:
     named = ", ".join(f"{other.target} (rule {other.id})" for other in spared[:MAX_SHADOWS_TOLD])
     more = f" and {len(spared) - MAX_SHADOWS_TOLD:,} more" * (len(spared) > MAX_SHADOWS_TOLD)
     message = (
-        f"does not hold {named}{more}: a rule on fewer clients comes first; lift it, or hold "
-        "them by name"
+        f"does not hold {named}{more}: a more specific rule decides; lift it, or hold them by name"
     )
     return [_warning("not-held", rule, "", message)]
 
 
 def partial_exemption(rule: Rule, known: Mapping[str, KnownMetric]) -> tuple[str, ...]:
-    """Default metrics that a client with metrics of its own is not judged by."""
+    """Default metrics that do not apply to a client with metrics of its own."""
     if rule.kind is not Kind.METRICS:
         return ()
     return tuple(
@@ -95,7 +94,7 @@ def _warning(code: str, rule: Rule, key: str, message: str) -> Advice:
 def _unknown_database(rule: Rule, known: Mapping[str, KnownMetric]) -> list[Advice]:
     if known or not rule.database:
         return []
-    message = f"no database {rule.database!r} is configured here: the rule says nothing for now"
+    message = f"no database {rule.database!r} is configured here: the rule has no effect for now"
     return [_warning("rule-elsewhere", rule, "database", message)]
 
 
@@ -104,8 +103,8 @@ def _partial_exemption(rule: Rule, known: Mapping[str, KnownMetric]) -> list[Adv
     if not left_out:
         return []
     message = (
-        f"partial exemption from {', '.join(left_out)}: the load of {rule.target} on what it is "
-        "not judged by holds up everybody else; add them, or use an exemption that says so"
+        f"partial exemption from {', '.join(left_out)}: load of {rule.target} that its own metrics "
+        "miss throttles all others; add these metrics, or use an exemption"
     )
     return [_warning("partial-exemption", rule, "metrics", message)]
 
@@ -116,7 +115,7 @@ def _laxer_thresholds(rule: Rule, known: Mapping[str, KnownMetric]) -> list[Advi
             "laxer-threshold",
             rule,
             f"thresholds.{name}",
-            f"{limit:g} says nothing: {name} refuses at {known[name].threshold:g} already, and a "
+            f"{limit:g} has no effect: {name} already rejects at {known[name].threshold:g}, and a "
             "rule can only make that stricter",
         )
         for name, limit in rule.thresholds.items()
@@ -125,7 +124,7 @@ def _laxer_thresholds(rule: Rule, known: Mapping[str, KnownMetric]) -> list[Advi
 
 
 def _shadows(spec: RuleSpec, others: Iterable[Rule], wall_s: float) -> list[Advice]:
-    """Of the first few: who has set hundreds on one target is told soon enough."""
+    """For the first few: enough for hundreds of rules on one target."""
     rule, advice = spec.rule, list[Advice]()
     alike = [o for o in others if o.id != rule.id and set(o.tokens) == set(rule.tokens)]
     for other in alike:
@@ -133,10 +132,10 @@ def _shadows(spec: RuleSpec, others: Iterable[Rule], wall_s: float) -> list[Advi
         may_be_hidden = spec.schedule is None and _outlasts(rule, other, wall_s)
         hidden = _hidden(rule, other) if may_hide or may_be_hidden else None
         if hidden is rule and may_hide:
-            message = f"rule {other.id} comes first for as long as this one lasts: it says nothing"
+            message = f"rule {other.id} decides as long as this one lasts: it has no effect"
             advice.append(_warning("shadowed", rule, "", message))
         elif hidden is other and may_be_hidden:
-            message = f"rule {other.id} says nothing any more while this one stands; lift it"
+            message = f"rule {other.id} has no effect while this one is in force; lift it"
             advice.append(_warning("shadows", rule, "", message))
         if len(advice) == MAX_SHADOWS_TOLD:
             break

@@ -55,12 +55,12 @@ MAX_REASON_CHARS = 500
 MAX_METRICS = 64
 MAX_CEILING = 1000.0
 MAX_RATIO_OF_ALL = 0.999
-"""Above that, a ratio on `all` is a hold by another name (R77)."""
+"""Above that, a ratio on `all` is a hold by another name."""
 MIN_LIMIT_OF_ALL = 0.01
-"""Of the metric's own threshold: below that, a limit on `all` is one."""
+"""Share of the metric's own threshold: a limit on `all` below that is a hold."""
 MAX_CHARGED = 100
 RESERVED_IDS = frozenset({"favor"})
-"""What is a route, or a command, of its own."""
+"""Words that are routes or commands."""
 
 _ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
@@ -71,13 +71,13 @@ class KnownMetric(NamedTuple):
     threshold: float
     in_default: bool
     missing_on: str = ""
-    """A database that is meant as well, and where it is not measured."""
+    """A database that the rule applies to, and where the metric is not measured."""
     value: float | None = None
     """As last measured; of several databases the highest. None: unknown."""
     value_on: str = ""
     """The database of that value."""
     at_least: bool = False
-    """Whether it refuses at its very threshold."""
+    """Whether it rejects at exactly its threshold."""
 
     def refuses_now(self, limit: float) -> bool:
         if self.value is None:
@@ -94,13 +94,13 @@ class RuleLimits:
     default_for_s: float = 3600.0
     max_for_s: float = 30 * DAY_S
     max_ratio: float = 1.0
-    """A ratio stays below 1 in any case; the rest is for `hold` (R77)."""
+    """A ratio is below 1 in any case; use `hold` for the rest."""
     max_rules: int = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class RuleSpec:
-    """A rule as it stands: what is judged by, and what is told about it."""
+    """A rule as it is set: what applies, and what is shown about it."""
 
     rule: Rule
     """Without windows: they follow from the schedule and the day."""
@@ -108,14 +108,14 @@ class RuleSpec:
     set_at: float = 0.0
     """Wall-clock seconds at which its end was last set."""
     pair: str = ""
-    """The rule that was set together with it, and is lifted with it (R76)."""
+    """The rule that was set together with it, and is lifted with it."""
     suspended: str = ""
-    """Why an exemption rests (R79); empty while it does not."""
+    """Why an exemption is suspended; empty: it is not."""
     lifted_by: str = ""
     ruled_at: float | None = None
     """The same as set_at in the rules' own time, which never goes back (agent/changetime.py)."""
     charged: Mapping[str, float] = field(default_factory=lambda: NO_LIMITS)
-    """Of an exemption: for how many seconds whom it has starved; `database client` → s."""
+    """For an exemption: seconds for which it has starved a client; `database client` → s."""
 
     @property
     def id(self) -> str:
@@ -129,7 +129,7 @@ class RuleSpec:
 def _id(value: object) -> str:
     given = any_text()(value)
     if not _ID.fullmatch(given) or given in RESERVED_IDS:
-        raise ValueError(f"is {given!r}, must be 1–63 of a–z, 0–9, ., _ and -, and no word of ours")
+        raise ValueError(f"is {given!r}, must be 1–63 of a–z, 0–9, ., _ and -, and not reserved")
     return given
 
 
@@ -149,7 +149,7 @@ def parse_target(value: object) -> str:
         _check_level(given, place, level)
     parse_identity(given)
     if EVERYONE in levels and given != EVERYONE:
-        raise ValueError(f"is {given!r}: `{EVERYONE}` is everybody, and stands alone")
+        raise ValueError(f"is {given!r}: `{EVERYONE}` means every client, and must be alone")
     return given
 
 
@@ -223,7 +223,7 @@ _ONE_LINE = r"^[^\x00-\x1f\x7f-\x9f]*$"
 def _reason(value: object) -> str:
     given = any_text(MAX_REASON_CHARS)(value).strip()
     if not given.isprintable():
-        raise ValueError("holds a line break or another control character; write one line")
+        raise ValueError("has a line break or another control character; write one line")
     return given
 
 
@@ -248,7 +248,7 @@ RULE_SETTINGS = table(
     (
         Setting("id", "Name of the rule.", _id, shown_default="made up"),
         Setting(
-            "target", "For whom: a client, a level of it, several levels (`a:b`), `all`.",
+            "target", "Clients it applies to: a client, a level, several levels (`a:b`), `all`.",
             parse_target,
         ),
         Setting(
@@ -269,7 +269,7 @@ RULE_SETTINGS = table(
         ),
         Setting(
             "metrics",
-            "With `metrics`: what to judge by. With `exempt`: what is waived.",
+            "With `metrics`: the metrics to use. With `exempt`: the metrics to waive.",
             _metrics,
             default=(),
             shown_default="with `exempt`: all",
@@ -283,7 +283,7 @@ RULE_SETTINGS = table(
         Setting("reason", "Why. Required with `hold` and `exempt`.", _reason, default=""),
         Setting(
             "ceiling",
-            "With `exempt`: it rests above so many times a threshold.",
+            "With `exempt`: suspended above this many times a threshold.",
             number(1, MAX_CEILING),
             default=DEFAULT_CEILING,
         ),
@@ -296,7 +296,7 @@ RULE_SETTINGS = table(
         Setting("expires_at", "Instead of `for`: until when (RFC 3339).", parse_date_time),
         Setting("schedule", "Recurring window: `days`, `from`, `to`, `zone`.", _schedule),
         Setting(
-            "lock_out", "`true` with `hold` on `all`: everybody is to be locked out.", flag,
+            "lock_out", "`true` with `hold` on `all`: lock out every client.", flag,
             default=False,
         ),
     )
@@ -368,21 +368,21 @@ def _rule(values: Mapping[str, Any], rule_id: str, expires_at: float) -> Rule:
 
 def _misplaced(raw: Mapping[str, Any], kind: Kind, place: str) -> list[Fault]:
     return [
-        Fault(f"{place}.{key}", f"says nothing in a rule of kind {kind.value!r}; leave it out")
+        Fault(f"{place}.{key}", f"has no effect in a rule of kind {kind.value!r}; leave it out")
         for key, kinds in _ONLY_WITH.items()
         if key in raw and kind not in kinds
     ]
 
 
 _NEEDED: Mapping[Kind, Mapping[str, str]] = {
-    Kind.RATIO: {"ratio": "is missing: say which share of checks to reject, such as 0.9 or 90%"},
-    Kind.HOLD: {"reason": "is missing: a hold says why, for whoever finds it at night"},
+    Kind.RATIO: {"ratio": "is missing: give the share of checks to reject, such as 0.9 or 90%"},
+    Kind.HOLD: {"reason": "is missing: say why, for the engineer who finds the hold at night"},
     Kind.EXEMPT: {
         "justification": "is missing: an exemption is for a transient starvation (transient), an "
-        "incident's fix (incident), or a light component that is essential (system)",
-        "reason": "is missing: an exemption says why",
+        "incident's fix (incident), or an essential component with little load (system)",
+        "reason": "is missing: say why the exemption is needed",
     },
-    Kind.METRICS: {"metrics": "is missing: name the metrics to judge by"},
+    Kind.METRICS: {"metrics": "is missing: name the metrics to use"},
     Kind.THRESHOLDS: {"thresholds": "is missing: give a limit, such as lag = 2"},
 }
 
@@ -425,21 +425,21 @@ def _ratio_faults(values: Mapping[str, Any], limits: RuleLimits, place: str) -> 
     if ratio is None or values["kind"] is not Kind.RATIO:
         return []
     if ratio >= 1:
-        message = "is 1, which refuses every check: say so with the kind hold, and a reason"
+        message = "is 1, which rejects every check: use the kind hold, with a reason"
         return [Fault(f"{place}.ratio", message)]
     if ratio > limits.max_ratio:
-        message = f"is {ratio:g}, at most {limits.max_ratio:g} here; to refuse more, use a hold"
+        message = f"is {ratio:g}, at most {limits.max_ratio:g} here; to reject more, use a hold"
         return [Fault(f"{place}.ratio", message)]
     if values["target"] == EVERYONE and ratio > MAX_RATIO_OF_ALL:
         message = (
-            f"is {ratio:.10g} on `{EVERYONE}`, at most {MAX_RATIO_OF_ALL:g}: more than that locks "
-            f"out everybody; {LOCK_OUT}"
+            f"is {ratio:.10g} on `{EVERYONE}`, at most {MAX_RATIO_OF_ALL:g}: more locks out every "
+            f"client; {LOCK_OUT}"
         )
         return [Fault(f"{place}.ratio", message)]
     return []
 
 
-LOCK_OUT = "if that is meant, set a hold on `all` with lock_out = true (--lock-out)"
+LOCK_OUT = "if you want that, set a hold on `all` with lock_out = true (--lock-out)"
 
 
 def _lock_out_faults(values: Mapping[str, Any], place: str) -> list[Fault]:
@@ -448,7 +448,7 @@ def _lock_out_faults(values: Mapping[str, Any], place: str) -> list[Fault]:
         return [Fault(f"{place}.lock_out", f"is only for a hold on {EVERYONE!r}")]
     if everybody and not values["lock_out"]:
         message = (
-            "a hold on `all` locks out everything; if that is meant, say lock_out = true "
+            "a hold on `all` locks out every client; if you want that, set lock_out = true "
             "(--lock-out)"
         )
         return [Fault(f"{place}.target", message)]
@@ -476,14 +476,14 @@ def _metric_faults(
 def _unmeasured_faults(
     values: Mapping[str, Any], known: Mapping[str, KnownMetric], place: str
 ) -> list[Fault]:
-    """To be judged by what is not measured is to be locked out, and that is a hold's to say."""
+    """A metric that is not measured would lock the client out; only a hold may do that."""
     if values["kind"] is not Kind.METRICS:
         return []
     return [
         Fault(
             f"{place}.metrics",
             f"{name} is not measured on {known[name].missing_on}, so every check of "
-            f"{values['target']} there would be refused: name a database, or use a hold",
+            f"{values['target']} there would be rejected: name a database, or use a hold",
         )
         for name in values["metrics"]
         if known[name].missing_on
@@ -493,8 +493,8 @@ def _unmeasured_faults(
 def _unmeetable_faults(
     values: Mapping[str, Any], known: Mapping[str, KnownMetric], place: str
 ) -> list[Fault]:
-    """Limits for everybody that nobody can meet lock out everybody, and that is a hold's to
-    say. Of a recurring rule what is measured just now says nothing: its window is another time."""
+    """Limits for all that no value can satisfy lock out every client; only a hold may do that. For
+    a recurring rule the current value says nothing: its window is another time."""
     if values["kind"] is not Kind.THRESHOLDS or values["target"] != EVERYONE:
         return []
     recurs = values["schedule"] is not None
@@ -510,14 +510,14 @@ def _unmeetable(limit: float, metric: KnownMetric, *, recurs: bool) -> str:
     lowest = MIN_LIMIT_OF_ALL * metric.threshold
     if limit < lowest:
         return (
-            f"is {limit:g} for everybody, less than {MIN_LIMIT_OF_ALL:.0%} of its own threshold "
-            f"of {metric.threshold:g}, which locks out everybody: set {lowest:g} or more; "
+            f"is {limit:g} for every client, less than {MIN_LIMIT_OF_ALL:.0%} of its own threshold "
+            f"of {metric.threshold:g}, which locks out all of them: set {lowest:g} or more; "
             f"{LOCK_OUT}"
         )
     if metric.refuses_now(limit) and not recurs:
         return (
-            f"is {limit:g} for everybody, and it stands at {metric.value:g} on {metric.value_on} "
-            "just now, so that every check would be refused: set a limit above that; "
+            f"is {limit:g} for every client, but it is {metric.value:g} on {metric.value_on} "
+            "now, so every check would be rejected: set a limit above that; "
             f"{LOCK_OUT}"
         )
     return ""
@@ -527,16 +527,16 @@ def _expiry_faults(
     raw: Mapping[str, Any], values: Mapping[str, Any], wall_s: float, limits: RuleLimits, place: str
 ) -> list[Fault]:
     if values["for"] is not None and values["expires_at"] is not None:
-        return [Fault(f"{place}.expires_at", "say `for` or `expires_at`, not both")]
+        return [Fault(f"{place}.expires_at", "give `for` or `expires_at`, not both")]
     given = "expires_at" if values["expires_at"] is not None else "for"
     left_s = _expires_at(values, wall_s, limits) - wall_s
     if left_s <= 0:
-        message = f"is {raw[given]!r}, which is over: a rule ends after it begins"
+        message = f"is {raw[given]!r}, which is in the past: a rule ends after it begins"
         return [Fault(f"{place}.{given}", message)]
     if left_s > limits.max_for_s:
         message = (
             f"is {left_s / DAY_S:.3g} days from now, at most {limits.max_for_s / DAY_S:g}: "
-            "nobody remembers a rule for longer; extend it when it is still needed"
+            "longer rules are forgotten; extend it when it is still needed"
         )
         return [Fault(f"{place}.{given}", message)]
     return []
@@ -598,8 +598,8 @@ _KEPT_NEEDS = ("target", "expires_at", "created_at", "created_by")
 
 
 def parse_kept(rule_id: str, value: object, revision: int) -> RuleSpec:
-    """As the store gives it back. It was judged when it was set: limits may have changed since,
-    and an end that has passed is no fault."""
+    """As the store has it. It was validated when it was set: limits may have changed since, and an
+    end in the past is no fault."""
     place = f"rule {rule_id}"
     values, faults = read_table(value, _KEPT_ROWS, place=place)
     faults += [Fault(f"{place}.{key}", "is missing") for key in _KEPT_NEEDS if not values.get(key)]

@@ -1,14 +1,14 @@
-"""Rules on clients: found by token, ended by their own clock (R63–R87).
+"""Rules on clients: found by token, ended by their own clock.
 
-    identity ──RuleBook.applied──► Applied: what refuses, what exempts, which metrics, which limits
+    identity ──RuleBook.applied──► Applied: what rejects, what exempts, which metrics, which limits
 
-Precedence (R67): a rule on the whole identity beats one on several of its tokens, that beats
+Precedence: a rule on the whole identity beats one on several of its tokens, that beats
 one on a single token, and `all` comes last. Among equals the stricter wins. Thresholds compete
 metric by metric; sets of metrics that are equally specific are united, which is the stricter
-reading of both. What is ended by its own clock needs no sweeper: the reader compares.
+reading of both. A rule with an end needs no sweeper: the reader compares.
 
-Rules on one target are weighed against each other once, for all of its clients (_Group): a
-name that is new costs a look-up per level, however many rules there are.
+Rules on one target are compared with each other once, for all of its clients (_Group): a
+new name costs a look-up per level, however many rules there are.
 """
 
 from __future__ import annotations
@@ -58,18 +58,18 @@ __all__ = [
 ]
 
 MAX_RESOLVED = 4096
-"""Clients whose rules are kept resolved; beyond that all are resolved anew, once."""
+"""Clients whose rules are kept resolved; beyond that all are resolved again, once."""
 MAX_DATABASES = 64
 """On which the rules of a target are kept weighed."""
 NO_RULE_BY_METRIC: Mapping[str, Rule] = MappingProxyType({})
 
-# Bound once: looking up a member of an enum is a call, and each check asks.
+# Bound once: looking up a member of an enum is a call, and this runs at each check.
 _RATIO, _HOLD, _EXEMPT = Kind.RATIO, Kind.HOLD, Kind.EXEMPT
 _METRICS, _THRESHOLDS = Kind.METRICS, Kind.THRESHOLDS
 
 
 class Shadowed(NamedTuple):
-    """A rule that matched and did not apply, and the one that came first (R144)."""
+    """A rule that matched and did not apply, and the one that decided instead."""
 
     rule: Rule
     by: Rule
@@ -81,7 +81,7 @@ class Applied(NamedTuple):
     refuse: Rule | None = None
     exempt: Rule | None = None
     metrics: tuple[Rule, ...] = ()
-    """Whose metrics it is judged by, taken together."""
+    """The rules whose metrics apply to it, taken together."""
     thresholds: Mapping[str, Rule] = NO_RULE_BY_METRIC
     """By metric: the rule whose limit counts for it."""
     ranks: tuple[Rank, ...] = ()
@@ -99,7 +99,7 @@ class Applied(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Nothing but a refusal by ratio or hold: metrics are judged as ever."""
+        """Nothing but a rejection by ratio or hold: metrics apply as always."""
         return self.exempt is None and not self.metrics and not self.thresholds
 
     @property
@@ -142,7 +142,7 @@ class RuleBook:
         suspended: frozenset[str] = frozenset(),
         wall_s: float = -FOREVER,
     ) -> None:
-        """`wall_s`: what has ended by then is only kept to be told of."""
+        """`wall_s`: what has ended by then is only kept to be shown."""
         draft = RuleDraft(wall_s)
         draft.put(rules)
         draft.suspend(suspended)
@@ -151,7 +151,7 @@ class RuleBook:
     def _take(self, draft: RuleDraft, revision: int) -> None:
         self.revision = revision
         self.suspended = draft.suspended
-        """Exemptions that are suspended because they starve others (R79)."""
+        """Exemptions that are suspended because they starve others."""
         self.is_empty = not draft.known
         self._known = draft.known.copy()
         self._groups = draft.groups.copy()
@@ -193,7 +193,7 @@ class RuleBook:
         return found
 
     def matching(self, identity: Identity, database: str) -> list[tuple[int, Rule]]:
-        """Every rule that is meant for this client, ended ones too, with how specific it is."""
+        """Every rule that matches this client, ended ones too, with how specific it is."""
         return [
             (specific, rule)
             for specific, group in self._groups_of(identity)
@@ -202,7 +202,7 @@ class RuleBook:
         ]
 
     def targets_of(self, identity: Identity) -> list[str]:
-        """By which this client is met, whatever becomes of their rules."""
+        """Targets that match this client, whatever the state of their rules."""
         return [group.target for _, group in self._groups_of(identity)]
 
     def alike(self, target: str) -> Iterator[Rule]:
@@ -294,7 +294,7 @@ class RuleDraft:
     def suspend(self, suspended: frozenset[str]) -> None:
         for rule_id in suspended ^ self.suspended:
             if rule_id in self.known:
-                self._group(self.known[rule_id].target)  # Copied: to be weighed anew.
+                self._group(self.known[rule_id].target)  # Copied: to be compared again.
         self.suspended = suspended
 
     def book(self, revision: int) -> RuleBook:
@@ -367,9 +367,9 @@ class _Group:
         self.tokens = tuple(dict.fromkeys(target.split(":")))
         self._ranked: list[_Ranked] = []
         self._ended: dict[str, Rule] = _NONE
-        """Kept to be told of; no check looks at them."""
+        """Kept to be shown; no check looks at them."""
         self._spans: dict[str, _Span] | None = None
-        """By database; None: nobody has asked."""
+        """By database; None: not computed yet."""
 
     def copy(self) -> _Group:
         copy = _Group(self.target)
@@ -496,8 +496,8 @@ _Ordered = Sequence[tuple[int, Rule]]
 def _weigh(
     meant: Iterable[tuple[int, Rule]], suspended: frozenset[str]
 ) -> tuple[Applied, tuple[Shadowed, ...]]:
-    """Rules of one axis compete, those of different ones add up. Who is exempt from everything
-    competes with what would refuse it; who is exempt from some metrics is still diced for."""
+    """Rules of one axis compete, those of different ones add up. An exemption from everything
+    competes with what would reject the client; with one from some metrics, ratios still apply."""
     ordered = sorted(meant, key=_precedence)
     awake = [i for i in ordered if i[1].kind is not _EXEMPT or i[1].id not in suspended]
     refuse, not_refusing = _first(awake, _RATIO, _HOLD)

@@ -225,9 +225,9 @@ def read_struct(
     sections: frozenset[str] = frozenset(),
     **others: Any,
 ) -> tuple[T | None, list[Fault]]:
-    """A table of the file as its struct, and everything wrong with it; None where a key is.
+    """A table of the file as its struct, and everything wrong with it; None if a key is wrong.
 
-    `sections` are keys that somebody else reads, `others` fields that are no settings.
+    `sections` are keys that other code reads, `others` fields that are no settings.
     """
     rows = table_of(struct)
     values, faults = read_table(raw, rows, place=place, sections=sections)
@@ -384,7 +384,7 @@ def _of_text(within: Reader[float], given: float, written: str) -> float:
 
 
 def amount(low: float, high: float, *, above_low: bool = False) -> Reader[Any]:
-    """A number, or a text with a unit, as an Amount that whoever knows the metric's unit reads."""
+    """A number, or a text with a unit, as an Amount; read where the metric's unit is known."""
     within = number(low, high, above_low=above_low)
 
     def read(value: object) -> float | Amount:

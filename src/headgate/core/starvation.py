@@ -1,9 +1,9 @@
-"""Who is starved, since when, and why (R88–R92).   Scene ──judge──► Starved
+"""Which clients are starved, since when, and why.   Scene ──`judge`──► Starved
 
-Starved is who has been refused by metrics without a break for longer than the window while
-the metric stayed pinned, or while others came past it so often that bad luck explains nothing.
-Where a metric hovers at its threshold all are refused often and admitted often (R13): nobody
-is starved there, however many ask. Pure: the same scene gives the same findings.
+A client is starved if metrics have rejected it without a break for longer than the window while the
+metric stayed pinned, or while others passed it so often that bad luck explains nothing. If a metric
+hovers at its threshold, all clients are often rejected and often admitted: none is starved then,
+however many check. Pure: the same scene gives the same findings.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ MAX_STARVED = 100
 OPEN_PART = 0.25
 NO_GATE = Gate()
 LOOK = "headgate clients"
-"""Where there is nobody whom a rule could name."""
+"""If there is no client that a rule could name."""
 
 
 class Culprit(Enum):
-    """The likely cause (R90)."""
+    """The likely cause."""
 
     EXEMPT_CLIENT = "exempt_client"
     DIFFERENTIAL_METRICS = "differential_metrics"
@@ -45,12 +45,12 @@ class Culprit(Enum):
 
 
 CULPRIT_MEANINGS: dict[Culprit, str] = {
-    Culprit.EXEMPT_CLIENT: "an exempt client works on while this metric refuses the others",
-    Culprit.DIFFERENTIAL_METRICS: "others work on because they are judged by fewer metrics, or "
-    "by laxer thresholds",
-    Culprit.ADMITTED_WORK: "others, judged alike, are admitted and keep the metric high",
-    Culprit.UNEXPLAINED_LOAD: "nobody has been admitted for long, yet the metric stays high: "
-    "load that never asks, or one long piece of work",
+    Culprit.EXEMPT_CLIENT: "an exempt client continues while this metric rejects the others",
+    Culprit.DIFFERENTIAL_METRICS: "others continue because fewer metrics, or looser thresholds, "
+    "apply to them",
+    Culprit.ADMITTED_WORK: "others with the same metrics are admitted and keep the metric high",
+    Culprit.UNEXPLAINED_LOAD: "no client has been admitted for long, but the metric stays high: "
+    "load of a rogue client, or one long piece of work",
 }
 
 
@@ -62,7 +62,7 @@ class Starved:
     client: str
     is_level: bool
     members: tuple[str, ...]
-    """The running clients it speaks of."""
+    """The running clients that it is about."""
     metric: str
     culprit: Culprit
     since_s: float
@@ -70,7 +70,7 @@ class Starved:
     for_s: float
     runtime_s: float
     share: float
-    """Starved time of runtime (R89)."""
+    """Starved share of its runtime."""
     alarming: bool
     """Above the waterline."""
     refusals: int
@@ -79,7 +79,7 @@ class Starved:
     mean_utilization: float
     """That metric's value, as a share of its threshold."""
     dice_s: float
-    """Time refused by dice, which is no starvation (R91)."""
+    """Time rejected by ratio rules, which is not starvation."""
     blamed: tuple[str, ...] = ()
     """Clients."""
     rule: str = ""
@@ -89,7 +89,7 @@ class Starved:
 
 
 def judge(scene: Scene, policy: Policy) -> tuple[Starved, ...]:
-    """Longest first. Who is starved together with its whole level is told as that level."""
+    """Longest first. If a whole level is starved, the level is shown, not its clients."""
     suspects = [c for c in scene.courses.values() if _is_starved(c, scene, policy)]
     chosen = _merged(suspects, scene, policy)
     found = [_finding(course, members, scene, policy) for course, members in chosen]
@@ -97,8 +97,8 @@ def judge(scene: Scene, policy: Policy) -> tuple[Starved, ...]:
 
 
 def lasts(finding: Starved, scene: Scene, policy: Policy) -> bool:
-    """Whether what it tells of has not ended, be it as evident as it was or not: who swings
-    around a limit is told of once."""
+    """Whether the finding has not ended, even if it is less evident now: a client that swings
+    around a limit is reported once."""
     course = scene.courses.get(Subject(finding.client, finding.is_level))
     stretch = course.stretch if course is not None else None
     if stretch is None or stretch.since_s != finding.since_s:
@@ -118,7 +118,7 @@ def _is_starved(course: Course, scene: Scene, policy: Policy) -> bool:
     gate = scene.gates.get(stretch.metric, NO_GATE)
     past = meanwhile(stretch.gates.get(stretch.metric, NO_GATE), gate)
     if past is None:
-        return False  # Nothing is known of the metric: an absence is told elsewhere.
+        return False  # Nothing is known of the metric: a missing value is reported elsewhere.
     return _pinned(past, gate, policy) or _luck(past, stretch) <= policy.max_luck
 
 
@@ -131,21 +131,21 @@ def _pinned(past: Meanwhile, gate: Gate, policy: Policy) -> bool:
 
 
 def _luck(past: Meanwhile, stretch: Stretch) -> float:
-    """How likely a client that is judged alike is to be refused each time, as often as it asked.
+    """How likely a client with the same metrics is to be rejected at each of its checks.
 
-    A tick in which somebody came past may have been open for a part of it only.
+    A tick in which another client passed may have been open for a part of it only.
     """
     return float((1.0 - OPEN_PART * past.open_share) ** stretch.tries)
 
 
-# --- whom to name --------------------------------------------------------------------------
+# --- which clients to name -----------------------------------------------------------------
 
 Named = tuple[Course, tuple[str, ...]]
 
 
 def _merged(suspects: Sequence[Course], scene: Scene, policy: Policy) -> list[Named]:
     running = [course.subject.name for course in scene.running(policy)]
-    # Whoever has no name of its own is named by its level.
+    # A client without a name of its own is named by its level.
     alone = {c.subject.name for c in suspects if not _nameless(c) and not c.subject.is_level}
     chosen: list[Named] = []
     covered: set[str] = set()

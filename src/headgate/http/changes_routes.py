@@ -54,7 +54,7 @@ class LogQuery(msgspec.Struct, frozen=True):
 
 
 class ListQuery(LogQuery, frozen=True):
-    all: Annotated[bool, about("`true` lists what ended or was taken out lately, too.")] = False
+    all: Annotated[bool, about("`true` also lists what ended or was removed recently.")] = False
 
 
 class RevisionsQuery(LogQuery, frozen=True):
@@ -66,7 +66,7 @@ class LogChange(DryRun, frozen=True):
 
 
 class ApplyQuery(LogChange, frozen=True):
-    prune: Annotated[bool, about("`true` takes out what the document does not name.")] = False
+    prune: Annotated[bool, about("`true` removes what the document does not name.")] = False
 
 
 class RestoreQuery(DryRun, frozen=True, kw_only=True):
@@ -92,7 +92,7 @@ class ChangeRoutes:
     # --- looking ---------------------------------------------------------------------------
 
     async def changes(self, call: Call[ListQuery, None]) -> Response:
-        """What stands; `all=true`: what has ended or was taken out lately, too."""
+        """What is set; `all=true`: also what ended or was removed recently."""
         which = call.query.log
         return (await _in_time(which, self._lists[which, call.query.all].look)).response()
 
@@ -194,7 +194,7 @@ class ChangeRoutes:
         if which is Log.FLEET:
             return self._member.book
         if self._own is None:
-            raise InvalidRequest("this agent keeps no log of changes", status=404)
+            raise InvalidRequest("this agent has no log of changes", status=404)
         return self._own
 
     @property
@@ -210,7 +210,7 @@ async def _in_time(which: Log, ask: Callable[[], Awaitable[T]]) -> T:
             return await ask()
     except TimeoutError:
         raise StoreUnavailable(
-            f"{_NAMED[which]} gave no answer in {LOOK_TIMEOUT_S:g} s; `headgate rules` shows the "
+            f"{_NAMED[which]} did not answer in {LOOK_TIMEOUT_S:g} s; `headgate rules` shows the "
             "rules that are in force here meanwhile"
         ) from None
 
@@ -219,7 +219,7 @@ class Made(NamedTuple):
     """A document that several are answered with."""
 
     n: int
-    """The log's revision that it is of."""
+    """The log's revision of this document."""
     body: bytes
 
     def response(self) -> Response:
@@ -236,7 +236,7 @@ _FILE = {
         for kind in ("rules", "budgets", "metrics", "peers", "skips")
     },
 }
-_MADE = "`If-Match` with the log's `n` refuses (412) what was built on an older one."
+_MADE = "`If-Match` with the log's `n` rejects (412) a change that was built on an older one."
 CHANGE_ROUTES = (
     Route(
         "GET", _CHANGES, "changes", "What operators have set", ChangesDoc,
@@ -244,9 +244,9 @@ CHANGE_ROUTES = (
         about="With reach, revision, and who set it. The log's revision `n` as `ETag`.",
     ),
     Route(
-        "GET", f"{_CHANGES}/export", "export", "What is set, as a file has it", ChangeExportDoc,
+        "GET", f"{_CHANGES}/export", "export", "What is set, as a file", ChangeExportDoc,
         query=LogQuery, errors=(404, 503), example={"log": "agent"},
-        about="`left_out` names what no [file](../howto/changes.md) can have.",
+        about="`left_out` names what a [file](../howto/changes.md) cannot hold.",
     ),
     Route(
         "POST", f"{_CHANGES}/apply", "apply", "Set what a file says", ChangeMadeDoc,
@@ -254,8 +254,8 @@ CHANGE_ROUTES = (
         refuses="entries with faults, all of which are listed",
         example={"dry_run": "true"},
         sends={"rules": [{"id": "slow-etl", "target": "etl", "ratio": 0.5, "for": "2h"}]},
-        about=f"Answers with the differences; for a fleet with whom they reach, for a shard with "
-        f"who has a copy. {_MADE}",
+        about=f"Answers with the differences; for a fleet with the places they reach, for a shard "
+        f"with the agents that have a copy. {_MADE}",
     ),
     Route(
         "GET", f"{_CHANGES}/history", "history", "Revisions of the log, newest first",
@@ -270,12 +270,12 @@ CHANGE_ROUTES = (
         ChangeMadeDoc, role=Role.OPERATOR, query=LogChange, body=ChangeRollbackBody,
         refuses="what can no longer be set", example={"dry_run": "true"},
         sends={"n": 12, "only": ["budgets"]},
-        about=f"`only`: some of it, of `rules`, `budgets`, `metrics`, `members`. {_MADE}",
+        about=f"`only`: a part, of `rules`, `budgets`, `metrics`, `members`. {_MADE}",
     ),
     Route(
         "POST", f"{_CHANGES}/restore", "restore", "Put back what the fleet's store has lost",
         ChangeMadeDoc, role=Role.OPERATOR, query=RestoreQuery, refuses="what can no longer be set",
-        example={"log": "fleet", "dry_run": "true"}, about="As far as this agent still knows it.",
+        example={"log": "fleet", "dry_run": "true"}, about="As far as this agent still has it.",
     ),
 )  # fmt: skip
 

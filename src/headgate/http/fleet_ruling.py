@@ -1,6 +1,6 @@
 """Rules in the log that a fleet shares.   Ruling ──► FleetRuling ──► ChangeBook
 
-Answered as a rule of the agent's own is: with its state, and whom it meets here.
+Answered like a rule of the agent's own: with its state, and the clients that it matches here.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ REACH_SETTINGS = table(
     (
         Setting(
             REACH,
-            "How far: `fleet`, `region:eu-*`, `cluster:x`, `shard:commerce/*` or `host:db-1`.",
+            "Its reach: `fleet`, `region:eu-*`, `cluster:x`, `shard:commerce/*` or `host:db-1`.",
             Reader(parse_reach, {"type": "string", "pattern": REACH_PATTERN}),
             shown_default="the shard that the agent leads; else this agent alone",
         ),
     )
 )
 NOT_HERE = (
-    "is not in force at this agent: its reach meets none of its databases, or the agent has not "
-    "heard of it yet (`headgate fleet status`)"
+    "is not in force at this agent: its reach matches none of its databases, or the agent does not "
+    "have it yet (`headgate fleet status`)"
 )
 
 
-REST_HERE = "at this agent alone it ends with `headgate rule rest {} --reason …`"
+REST_HERE = "to suspend it at this agent alone: `headgate rule rest {} --reason …`"
 _LOST = (
-    "rule {0} is in force here, and the fleet's store has lost it: `headgate changes restore "
-    "--fleet` puts it back, and then it can be lifted for all; {1}"
+    "rule {0} is in force here, but the fleet's store has lost it: `headgate changes restore "
+    "--fleet` restores it, and then it can be lifted for all; {1}"
 )
 
 
@@ -64,9 +64,9 @@ class Ruled(NamedTuple):
 
     entries: Sequence[RuleEntry]
     reached: ReachedDoc | None = None
-    """Null: of the agent's own."""
+    """Null: a rule of the agent's own."""
     copies: CopiesDoc | None = None
-    """Of one of its shards: who else has it."""
+    """For a rule of one of its shards: which other agents have it."""
 
 
 def reach_in(body: Mapping[str, Any], place: str) -> Reach | None:
@@ -186,7 +186,7 @@ def _outline(item: Item, wall_s: float) -> RuleSpec:
 
 def _nowhere(rule_id: str) -> NoSuchItem:
     message = (
-        f"no rule {rule_id!r} is kept here, nor is one set for the fleet; `headgate rules --all` "
+        f"no rule {rule_id!r} exists here or for the fleet; `headgate rules --all` "
         "and `headgate changes --fleet` list them"
     )
     return NoSuchItem(message)

@@ -56,25 +56,25 @@ from headgate.wire.rules import RuleDoc, RulesDoc, matched_clients, rule_doc
 
 FAVOR_SETTINGS = table(
     (
-        Setting("target", "Who is favored: a client, or a level of it.", parse_target),
-        Setting("over", "Over whom.", parse_target, default=EVERYONE),
+        Setting("target", "The client to prioritize, or a level of it.", parse_target),
+        Setting("over", "The clients to throttle for it.", parse_target, default=EVERYONE),
         Setting(
             "ratio",
-            "Share of the others' checks to refuse.",
+            "Share of the others' checks to reject.",
             number(0, 1),
             default=FAVOR_RATIO,
         ),
     )
 )
-REST_SETTINGS = table((Setting("reason", "Why it rests at this agent.", text()),))
+REST_SETTINGS = table((Setting("reason", "Why it is suspended at this agent.", text()),))
 RULES_AT_A_TIME = 200
 FAVOR_SHARED = frozenset({"for", "expires_at", "schedule", "database", "reason"})
-"""Of both rules, as a rule has them."""
+"""For both rules, as a rule has them."""
 MAX_REFUSED_TOLD = 50
 
 
 class RulesQuery(msgspec.Struct, frozen=True):
-    all: Annotated[bool, about("`true` lists those that ended within the last day, too.")] = False
+    all: Annotated[bool, about("`true` also lists those that ended within the last day.")] = False
 
 
 _Change = Call[DryRun, dict[str, Any]]
@@ -222,7 +222,7 @@ class Ruling:
     # --- steps -----------------------------------------------------------------------------
 
     async def _reach(self, given: Reach | None, body: Mapping[str, Any]) -> Reach:
-        """Who leads a shard sets for the shard, unless told otherwise (ownreach.py)."""
+        """An agent that leads a shard sets it for the shard by default (ownreach.py)."""
         if self._exchange is None:
             return given or HERE
         named = body.get("database")
@@ -256,7 +256,7 @@ class Ruling:
         if isinstance(rule_id, str) and rule_id in self._rules.book:
             entry = self._rules.entry(rule_id)
             if entry.origin.reach != HERE:
-                raise Conflict(f"rule {rule_id} is there already: it {_of_the_fleet(entry.origin)}")
+                raise Conflict(f"rule {rule_id} already exists: it {_of_the_fleet(entry.origin)}")
 
     def _is_in_force(self, rule_id: str) -> bool:
         return rule_id in self._rules.book or bool(self._rules.parts_of(rule_id))
@@ -315,25 +315,25 @@ class Ruling:
         ]
 
     def _advice(self, entry: RuleEntry, known: KnownMetrics | None) -> Sequence[Advice]:
-        """Of one of the fleet's that is not in force here by this id, the fleet's book has told."""
+        """If it is the fleet's and not in force here by this id, the fleet's book has advised."""
         elsewhere = entry.origin.reach != HERE and entry.id not in self._rules.book
         return entry.advice if entry.advice or elsewhere else self._rules.advice(entry.spec, known)
 
     def _clients(self) -> list[tuple[Identity, str]]:
-        """Who asked lately, newest first."""
+        """Clients that checked recently, newest first."""
         seen = self._views.clients().clients
         return [(Identity(c.client, tuple(c.client.split(":"))), c.database) for c in seen]
 
     @property
     def _rules(self) -> RuleKeeper:
         if self._given is None:
-            raise InvalidRequest("this agent keeps no rules", status=404)
+            raise InvalidRequest("this agent has no rules", status=404)
         return self._given
 
     @property
     def _own(self) -> OwnBook:
         if self._given_own is None:
-            raise InvalidRequest("this agent keeps no rules", status=404)
+            raise InvalidRequest("this agent has no rules", status=404)
         return self._given_own
 
 
@@ -369,7 +369,7 @@ RULING_ROUTES = (
         example={"dry_run": "true"},
         sends={"target": "etl", "kind": "ratio", "ratio": 0.9, "for": "2h", "reason": "too much"},
         about="The [settings of a rule](rules.md). `copies` says which agents of the "
-        "[shard](rules-in-detail.md#rules-of-a-shard) have it; null where it is for this agent "
+        "[shard](rules-in-detail.md#rules-of-a-shard) have it; null if it is for this agent "
         "alone, or in etcd.",
     ),
     Route(
@@ -377,7 +377,7 @@ RULING_ROUTES = (
         RulesDoc, created=True, role=Role.OPERATOR, query=DryRun, body=Settings(_favor_schema),
         refuses=f"{_FAULTS}; two names that are too long together",
         example={"dry_run": "true"}, sends={"target": "billing", "for": "1h"},
-        about="Sets two rules: a ratio on everybody (`over`), none on `target`.",
+        about="Sets two rules: a ratio on all others (`over`), none on `target`.",
     ),
     Route(
         "GET", _RULE, "rule", "A rule, with its revision as ETag", RuleDoc, errors=(422, 503),
@@ -389,13 +389,13 @@ RULING_ROUTES = (
     ),
     Route(
         "DELETE", _RULE, "lift_rule", "Lift a rule before its end", RulesDoc,
-        role=Role.OPERATOR, query=DryRun, refuses="a rule of a fleet that this agent is no part of",
-        about="One that was set as a pair goes with the other.",
+        role=Role.OPERATOR, query=DryRun, refuses="a rule of a fleet that this agent is not in",
+        about="A rule of a pair is lifted together with the other one.",
     ),
     Route(
         "PUT", f"{_RULE}/rest", "rest_rule", "Suspend a rule of the fleet at this agent", RulesDoc,
         role=Role.OPERATOR, query=DryRun, body=Settings(lambda: settings_schema(REST_SETTINGS)),
-        refuses="a rule of this agent's own", sends={"reason": "etcd is away"},
+        refuses="a rule of this agent's own", sends={"reason": "etcd is unavailable"},
         about="At this agent alone, while it cannot be lifted.",
     ),
     Route(
@@ -414,7 +414,7 @@ def _of_the_fleet(origin: Origin) -> str:
 
 
 def _one(docs: Sequence[RuleDoc], *, created: bool = False) -> Response:
-    """The rule that was asked about; of a pair, the other one follows along."""
+    """The requested rule; for a pair, the other one is in `pair`."""
     doc = docs[0]
     headers = etag(doc.revision)
     if created:

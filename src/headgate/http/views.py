@@ -73,12 +73,12 @@ from headgate.wire.status import (
 )
 from headgate.wire.unthrottled import UnthrottledDoc, unthrottled_advice
 
-# The agent asks itself in this name, for status only; it is counted nowhere.
+# The agent checks under this name, for status only; it is counted nowhere.
 SELF = Identity("headgate", ("headgate",))
 MAX_CLIENTS_SHOWN = 1000
 MAX_TALLIES_SHOWN = 10_000
 UNTHROTTLED_S = 3600.0
-"""How long the status tells that a client went without a throttler."""
+"""How long the status shows that a client worked without a throttler."""
 
 
 @dataclass(slots=True)
@@ -91,9 +91,9 @@ class AgentFacts:
     settings: str = ""
     settings_fault: str | None = None
     unapplied: Callable[[], Sequence[str]] = tuple
-    """Rooms that failed to put changes in force."""
+    """Parts that failed to apply changes."""
     state_lost: str | None = None
-    """What operators had set is not known: why, and what is done about it."""
+    """The operators' changes are lost: why, and what is done about it."""
     files_fault: str | None = None
     """The process can open no more files."""
     advice: tuple[str, ...] = ()
@@ -247,7 +247,7 @@ class Views:
 
     def _heartbeat_advice(self) -> list[str]:
         beats = self.facts.heartbeats
-        return [f"{b.database}: the heartbeat is not written: {b.fault}" for b in beats if b.fault]
+        return [f"{b.database}: heartbeat cannot be written: {b.fault}" for b in beats if b.fault]
 
     def _file_advice(self) -> list[str]:
         """What the file says and runtime changes hide."""
@@ -257,8 +257,8 @@ class Views:
             advice += [told for entry in entries for told in _hides_file(plan, entry)]
             advice += [
                 f"{plan.name}/{metric}: removed at run time"
-                f"{_until(self.parts.book.expires_at(plan.name, metric))}, though the file sets "
-                f"it; `headgate metrics revert {plan.name} {metric}` brings it back"
+                f"{_until(self.parts.book.expires_at(plan.name, metric))}, although the file sets "
+                f"it; `headgate metrics revert {plan.name} {metric}` restores it"
                 for metric in self.parts.book.removed(plan.name)
             ]
         return advice
@@ -333,7 +333,7 @@ class Views:
         fault = self.parts.keeper.fault
         if fault is not None:
             waiting.append(f"store {self.parts.store.name}: {fault.detail}")
-        # Checks never wait for the fleet: that it is away is told, and nobody is sent elsewhere.
+        # Checks never wait for the fleet: its absence is shown, and no client is redirected.
         return ReadyDoc(ready=not waiting, waiting_for=waiting, notes=self._fleet_advice())
 
     # --- the shard -------------------------------------------------------------------------
@@ -373,7 +373,7 @@ class Views:
         return demand.state if demand is not None else Activity.NORMAL
 
     def costs(self, database: str) -> list[CostDoc]:
-        """What watching it has cost, by state (R62)."""
+        """What watching it has cost, by state of activity."""
         demands = self.parts.demands
         demand = demands.by_database.get(database) if demands is not None else None
         if demand is None:
@@ -410,7 +410,7 @@ class Views:
         return self._view(self.parts.book.plan(database), entry)
 
     def proposed(self, database: str, proposal: Proposal, *, dry_run: bool) -> MetricView:
-        """A change as it now stands; a dry run shows what a first probe of it answered."""
+        """A change in its current state; a dry run shows the answer of a first probe of it."""
         assert proposal.entry is not None
         plan, window = self.parts.book.plan(database), None
         if dry_run and proposal.reading is not None:
@@ -560,7 +560,7 @@ def _outside_default(plan: DatabasePlan, metric: str) -> list[str]:
     if plan.in_default(metric):
         return []
     return [
-        f"{plan.name}/{metric}: checks that name no metric are not judged by it; name it in a "
+        f"{plan.name}/{metric}: it does not apply to checks that name no metric; name it in a "
         f"check, or add it to default_metrics of {plan.name} in the settings file"
     ]
 

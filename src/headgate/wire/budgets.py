@@ -44,9 +44,9 @@ class BucketDoc(msgspec.Struct, frozen=True):
     """Of CPU."""
     capacity_ms: float | None
     fill: float | None
-    """owed / capacity; null without a capacity."""
+    """Debt / capacity; null without a capacity."""
     running: int
-    """Workers at work under it now."""
+    """Workers that run statements under it now."""
     max_workers: int | None
 
 
@@ -66,7 +66,7 @@ class CountsDoc(msgspec.Struct, frozen=True):
     passed: int
     """Over a limit, but inside a transaction."""
     sleeping: int
-    """Held now, by a delay or a penalty."""
+    """Waiting now, by a delay or a penalty."""
     forgiven_ms: float
     evicted: int
     unpinned: int
@@ -86,7 +86,7 @@ class BudgetDoc(msgspec.Struct, frozen=True):
     mode: str
     """Its own."""
     state: str
-    """`enforcing`, `warning`, `off`, `resting` (bites only when unhealthy) or `expired`."""
+    """`enforcing`, `warning`, `off`, `resting` (applies only when unhealthy) or `expired`."""
     says: str
     """In a line: the limits, and what the budget matches."""
     origin: str
@@ -106,13 +106,13 @@ class BudgetDoc(msgspec.Struct, frozen=True):
     """Workers; null while that cannot be read."""
     advice: Sequence[str]
     revision: int
-    """Of the policy: what a change is built on."""
+    """Revision of the policy: send it with a change (If-Match)."""
     own_role: str | None = None
     """Database user of the agent: exempt from every budget."""
     reach: str | None = None
-    """How far it was set for, where the fleet has set it, also under a change made here."""
+    """Its reach, if the fleet has set it, also under a change made here."""
     n: int | None = None
-    """The fleet's revision that set it so."""
+    """The fleet's revision that set it."""
     cpu_share: float | None = None
     """CPU charged in the last half minute, as a share of the server's; null: not known."""
     last_violation_s_ago: float | None = None
@@ -120,7 +120,7 @@ class BudgetDoc(msgspec.Struct, frozen=True):
 
 
 class OutletDoc(msgspec.Struct, frozen=True):
-    """A server that is told the policy."""
+    """A server that gets the policy."""
 
     where: str
     version: int | None
@@ -129,24 +129,24 @@ class OutletDoc(msgspec.Struct, frozen=True):
     published_at: str | None
     is_current: bool
     fault: str | None
-    """Why it has not taken the newest."""
+    """Why it has not accepted the newest."""
     fault_for_s: float | None
     failures_total: int
     health_fault: str | None
     off: bool = False
-    """Switched off at the server (`headgate pg disable`): no statement is judged."""
+    """Switched off at the server (`headgate pg disable`): no budget applies."""
     others_version: int | None = None
-    """Of a policy that lies there, and is not ours."""
+    """Version of a policy that is there, and is not ours."""
     look_fault: str | None = None
-    """Why what lies there cannot be looked at."""
+    """Why the policy there cannot be read."""
     put_back: str | None = None
-    """What was found last in place of ours, which was put back."""
+    """What was last found in place of ours, which was restored."""
     put_back_at: str | None = None
     put_back_total: int = 0
 
 
 class PublishedPolicyDoc(msgspec.Struct, frozen=True):
-    """A policy as servers are told it: no budget beyond the cap, none that has expired, and the
+    """A policy as published to servers: no budget beyond the cap, none that has expired, and the
     agent's own role exempt."""
 
     database: str
@@ -165,7 +165,7 @@ class PolicyDoc(msgspec.Struct, frozen=True):
     """The policy file; empty: none."""
     changed_at_runtime: bool
     document: Mapping[str, Any]
-    """Whole: what PUT takes."""
+    """Complete: what PUT takes."""
     budgets: Sequence[BudgetDoc]
     published: Sequence[OutletDoc]
     in_force_version: int | None
@@ -173,15 +173,15 @@ class PolicyDoc(msgspec.Struct, frozen=True):
     read_fault: str | None
     """Why the server's counters cannot be read."""
     refusal: str | None
-    """Why the server did not take the last policy, where it did not."""
+    """Why the server did not accept the last policy, if so."""
     ledger: str
-    """What checks that name a budget debit: the server's own, with its statements; or the
-    agent's own, and why (R146)."""
+    """What checks that name a budget debit: the server's own ledger, with its statements; or the
+    agent's own, and why."""
     advice: Sequence[str]
     own_role: str | None = None
     """Database user of the agent: exempt from every budget, besides `exempt_usernames`."""
     has_policy: bool = True
-    """False: there is neither a file nor a change, so what lies at the server is left alone."""
+    """False: there is neither a file nor a change, so the server's policy is left alone."""
     is_off: bool = False
     """Switched off at the server itself."""
     directory: str | None = None
@@ -217,14 +217,14 @@ class PolicyChangeDoc(msgspec.Struct, frozen=True):
     """At most 1,000."""
     difference_total: int
     budget: BudgetDoc | None
-    """The one that was asked about; null for the whole policy, or if it is gone."""
+    """The requested one; null for the whole policy, or if it is gone."""
     advice: Sequence[str]
     published: Sequence[OutletDoc]
     reach: str | None = None
     """Of a change for the fleet; `revision` is then the fleet's, and nothing is published here
-    until the agent has heard of it."""
+    until the agent has received it."""
     reached: ReachedDoc | None = None
-    """With a change for the fleet: whom it concerns."""
+    """With a change for the fleet: where it applies."""
 
 
 class LintDoc(msgspec.Struct, frozen=True):
@@ -266,7 +266,7 @@ class RevisionWholeDoc(msgspec.Struct, frozen=True):
 
 class PatternDoc(msgspec.Struct, frozen=True):
     query_id: str
-    """Text, for JSON's numbers are not as long."""
+    """Text, because JSON's numbers are not as long."""
     database: int
     calls: int
     k: float | None
@@ -280,17 +280,17 @@ class PatternDoc(msgspec.Struct, frozen=True):
     text_cause: str | None = None
     """Why there is none."""
     cpu_share: float | None = None
-    """Of late, about half a minute, of the server's CPU; null: not known."""
+    """Share of the server's CPU in about the last half minute; null: not known."""
     running: float | None = None
-    """Workers at work for it at once, on average while it was traced, an hour at most; null: not
+    """Workers that ran it at once, on average while it was traced, an hour at most; null: not
     traced."""
     fingerprint: str | None = None
-    """Of its text, the same on every server; null: no rule asks for it yet."""
+    """Of its text, the same on every server; null: no rule uses it yet."""
     username: str | None = None
-    """Who ran it last, as traced."""
+    """Client that last ran it, as traced."""
     application_name: str | None = None
     budgets: Sequence[str] | None = None
-    """Whose rules meet it as it was run last; null: not known."""
+    """Budgets whose rules match it as it was last run; null: not known."""
 
 
 class StatementKnown(NamedTuple):
@@ -338,7 +338,7 @@ class StateDoc(msgspec.Struct, frozen=True):
     workers: int | None
     seats_total: int
     seats_behind: int
-    """Of them, those that last decided by an older policy: idle, or in one statement since."""
+    """Of them, those that last used an older policy: idle, or in one statement since."""
     seats: Sequence[SeatDoc]
     budgets: Sequence[BudgetCountsDoc]
     buckets: Sequence[BucketDoc]
@@ -420,14 +420,14 @@ class RuleFindingDoc(msgspec.Struct, frozen=True):
 
 class StatementExplainDoc(msgspec.Struct, frozen=True):
     verdict: str
-    """`run`, `warn`, `delay` or `block`; `depends` where what it costs decides, and is not known;
-    `unknown` where budgets apply, and the server, without
-    which neither its CPUs nor what is owed are known, cannot be read."""
+    """`run`, `warn`, `delay` or `block`; `depends` if its unknown cost decides;
+    `unknown` if budgets apply and the server cannot be read, because
+    neither its CPUs nor its debts are known then."""
     decided_by: str | None
     """The budget."""
     limit: str | None
     retry_after_ms: float | None
-    """Null: it need not, or it never will fit as it is."""
+    """Null: it need not wait, or it can never fit."""
     estimate_ms: float | None
     """Null: not known."""
     tags: Mapping[str, str]
@@ -469,7 +469,7 @@ def _limits_told(budget: Budget) -> Iterable[str]:
     if budget.rate_mpct is not None:
         yield f"{budget.rate_mpct / 1000:g}% of the server"
     if budget.capacity_mpcts is not None:
-        yield f"up to {budget.capacity_mpcts / 1000:g}%·s owed"
+        yield f"up to {budget.capacity_mpcts / 1000:g}%·s of debt"
     if budget.burst_mpcts is not None:
         yield f"{budget.burst_mpcts / 1000:g}%·s a statement"
     if budget.concurrency_mpct is not None:
@@ -765,7 +765,7 @@ def statement_doc(
     fingerprint: str,
     notes: Sequence[str],
 ) -> StatementExplainDoc:
-    """`readable`: what the server counts is known; else only rules can be told."""
+    """`readable`: the server's counters are known; else only rules can be explained."""
     answer, known = found.answer, readable or not found.budgets
     decided = found.budgets[answer.match] if answer.decided_by and known else None
     retry_ms = answer.retry_ns / NS_PER_MS if 0 < answer.retry_ns < 2**63 else None

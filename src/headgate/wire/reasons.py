@@ -10,7 +10,7 @@ from headgate.core.names import Scope
 from headgate.core.rules import Kind, Order, Rule
 from headgate.core.samples import Cause
 
-# Of the shard, not of one metric: told once, however many metrics are refused by it.
+# About the shard, not about one metric: said once, however many metrics it rejects.
 _SHARD_CAUSES = (
     Cause.ELSEWHERE,
     Cause.NO_PRIMARY,
@@ -35,12 +35,12 @@ def reason_of(decision: Decision) -> str:
 
 
 def _refused_by(rule: Rule, wall_s: float) -> str:
-    """Who is refused, for how long, by whom and why."""
+    """Which client is rejected, for how long, by which author and why."""
     share = "every check" if rule.refuses_all else f"{share_of(rule.ratio)} of the checks"
     left = duration(max(0.0, rule.ends_at(wall_s) - wall_s))
     by = f", set by {rule.created_by}" if rule.created_by else ""
     why = f": {rule.reason}" if rule.reason else ""
-    return f"rule {rule.id} refuses {share} of {rule.target} for another {left}{by}{why}"
+    return f"rule {rule.id} rejects {share} of {rule.target} for another {left}{by}{why}"
 
 
 def _until_its_turn(decision: Decision) -> str:
@@ -58,9 +58,9 @@ def fairness_of(decision: Decision) -> str:
         return ""
     if turn.dice_waived:
         waited, bound = duration(turn.waited_s), duration(turn.max_wait_s)
-        return f"dice are waived after {waited} of refusals by them ({bound} at most)"
+        return f"ratio rules are skipped after {waited} of rejections by them (limit {bound})"
     left = duration(turn.left_s)
-    return f"refused by dice for {duration(turn.waited_s)}, they are waived in {left}"
+    return f"rejected by ratio for {duration(turn.waited_s)}, ratio rules are skipped in {left}"
 
 
 def odds_of(decision: Decision) -> str:
@@ -84,25 +84,25 @@ def says(rule: Rule) -> str:
 def _does(rule: Rule) -> str:
     match rule.kind:
         case Kind.HOLD:
-            return f"refuses every check of {rule.target}"
+            return f"rejects every check of {rule.target}"
         case Kind.RATIO if rule.ratio == 0:
-            return f"leaves {rule.target} to the metrics alone"
+            return f"sets no ratio for {rule.target}: only the metrics decide"
         case Kind.RATIO:
-            when = ", once the metrics have let them" if rule.order is Order.AFTER else ""
-            return f"refuses {share_of(rule.ratio)} of the checks of {rule.target}{when}"
+            when = ", after the metrics have admitted them" if rule.order is Order.AFTER else ""
+            return f"rejects {share_of(rule.ratio)} of the checks of {rule.target}{when}"
         case Kind.EXEMPT:
-            what = ", ".join(rule.metrics) or "every metric and refusal"
+            what = ", ".join(rule.metrics) or "every metric and rule"
             limit = f"up to {rule.ceiling:g} times its threshold"
             return f"EXEMPTS {rule.target} from {what}, {limit}"
         case Kind.METRICS:
-            return f"judges {rule.target} by {', '.join(rule.metrics)}"
+            return f"uses only {', '.join(rule.metrics)} for {rule.target}"
         case Kind.THRESHOLDS:
             limits = ", ".join(f"{name} {limit:g}" for name, limit in rule.thresholds.items())
-            return f"judges {rule.target} by stricter thresholds: {limits}"
+            return f"sets stricter thresholds for {rule.target}: {limits}"
 
 
 def shadowed_by(rule: Rule, by: Rule) -> str:
-    return f"{says(rule)}: does not apply, for rule {by.id} on {by.target} comes first"
+    return f"{says(rule)}: does not apply, because rule {by.id} on {by.target} decides"
 
 
 def exemption_of(decision: Decision) -> str:
@@ -113,13 +113,13 @@ def exemption_of(decision: Decision) -> str:
     if decision.waived:
         names = ", ".join(name_of(finding) for finding in decision.waived)
         return f"rule {rule.id} exempts {rule.target} from {names}"
-    rests = f"rule {rule.id} exempts {rule.target}, and rests"
+    rests = f"rule {rule.id} exempts {rule.target}, but is suspended"
     if above := [f for f in decision.failing if _above(f, rule.ceiling)]:
         names = ", ".join(name_of(finding) for finding in above)
         return f"{rests}: {names} is above {rule.ceiling:g} times its threshold"
     if unknown := [f for f in decision.failing if ceiling_unknown(f, rule)]:
         told = " and ".join(_unreadable(finding) for finding in unknown)
-        return f"{rests}: its ceiling cannot be judged while {told}"
+        return f"{rests}: its ceiling cannot be compared while {told}"
     return ""
 
 
@@ -150,9 +150,9 @@ def _obstacles(decision: Decision) -> list[str]:
 def _nobody_speaks(finding: Finding, shard: ShardHealth) -> str:
     if finding.cause is Cause.ELSEWHERE:
         whose = f"{shard.primary}'s agent" if shard.primary else "another agent"
-        where = shard.ask or "its address is not known here, give it an advertise setting"
-        return f"{shard.shard} is rolled up by {whose}: {'ask ' if shard.ask else ''}{where}"
-    return f"no agent may speak for {shard.shard} ({_words(finding.cause, finding.detail)})"
+        where = shard.ask or "its address is unknown, set its `advertise`"
+        return f"{whose} answers for {shard.shard}: {'check at ' if shard.ask else ''}{where}"
+    return f"no agent can answer for {shard.shard} ({_words(finding.cause, finding.detail)})"
 
 
 def ordered(failing: tuple[Finding, ...]) -> list[Finding]:
@@ -176,7 +176,7 @@ def _breach(finding: Finding) -> str:
 
 
 def _behind_it(finding: Finding) -> str:
-    """Whose value it is, what stands behind it where that is known, and how old it is."""
+    """Whose value it is, what it is based on if that is known, and its age."""
     age = f"measured {duration(finding.age_s or 0.0)} ago"
     words = _words(finding.cause, finding.detail)
     if not words:

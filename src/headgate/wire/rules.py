@@ -232,7 +232,7 @@ def exemptions_told(
 def _partly_exempt(rule: Rule, left_out: Sequence[str], wall_s: float) -> str:
     left = duration(max(0.0, rule.ends_at(wall_s) - wall_s))
     return (
-        f"{EXEMPT}rule {rule.id} {says(rule)} alone: partial exemption from "
+        f"{EXEMPT}rule {rule.id} {says(rule)}: partial exemption from "
         f"{', '.join(left_out)}, for another {left}, by {rule.created_by}"
     )
 

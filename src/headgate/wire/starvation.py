@@ -1,4 +1,4 @@
-"""Who is starved, and who never asks, as documents and as sentences (R88–R92, R138)."""
+"""Starved clients and rogue clients, as documents and as sentences."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from headgate.wire.reasons import duration
 
 STARVED = "starved: "
 ROGUE_SHARE = 0.05
-"""Share of a database's activity from which on a suspect is told of unasked."""
+"""Share of a database's activity from which a rogue client is shown in the status."""
 
 
 class StarvedDoc(msgspec.Struct, frozen=True):
     database: str
     client: str
-    """A client, or a level where all its running clients are starved."""
+    """A client, or a level if all its running clients are starved."""
     is_level: bool
     members: Sequence[str]
     metric: str
@@ -28,7 +28,7 @@ class StarvedDoc(msgspec.Struct, frozen=True):
     starved_s: float
     runtime_s: float
     share: float
-    """Starved time of runtime."""
+    """Starved share of its runtime."""
     alarming: bool
     """The share is above the waterline."""
     refusals: int
@@ -36,11 +36,11 @@ class StarvedDoc(msgspec.Struct, frozen=True):
     mean_utilization: float
     """The metric, as a share of its threshold, on average."""
     dice_s: float
-    """Time refused by dice, which is no starvation."""
+    """Time rejected by ratio rules, which is not starvation."""
     blamed: Sequence[str]
     rule: str
     proposal: str
-    """A command to look at, not one that was carried out."""
+    """A proposed command; the agent does not run it."""
 
 
 class StarvationDoc(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ class SuspectDoc(msgspec.Struct, frozen=True):
     sessions: int
     active_mean: float
     share: float
-    """Of the database's activity, over about eight minutes."""
+    """Share of the database's activity, over about eight minutes."""
 
 
 class RogueFaultDoc(msgspec.Struct, frozen=True):
@@ -119,7 +119,7 @@ def _starved(f: Starved) -> str:
     who = f"{f.client} ({len(f.members)} clients)" if f.is_level else f.client
     blamed = f" ({', '.join(f.blamed)})" if f.blamed else ""
     return (
-        f"{STARVED}{who} on {f.database} has been refused by {f.metric} for {duration(f.for_s)}, "
+        f"{STARVED}{who} on {f.database} has been rejected by {f.metric} for {duration(f.for_s)}, "
         f"{f.share:.0%} of its runtime: {CULPRIT_MEANINGS[f.culprit]}{blamed}; {_remedy(f)}"
     )
 
@@ -131,7 +131,7 @@ def _remedy(finding: Starved) -> str:
 
 
 def rogue_advice(database: str, found: Sequence[Suspect], *, refusing: bool) -> list[str]:
-    """While others are refused, who works without asking is worth a line."""
+    """While clients are rejected, a rogue client is worth a line."""
     loud = [suspect for suspect in found if suspect.share >= ROGUE_SHARE]
     if not loud or not refusing:
         return []
@@ -140,5 +140,5 @@ def rogue_advice(database: str, found: Sequence[Suspect], *, refusing: bool) -> 
     more = f" and {len(loud) - 1} more" if len(loud) > 1 else ""
     return [
         f"{database}: {name} (user {first.who.user}, from {first.who.host}){more} works there and "
-        f"never asked, with {first.share:.0%} of the activity; see `headgate clients --rogue`"
+        f"never checks, with {first.share:.0%} of the activity; see `headgate clients --rogue`"
     ]

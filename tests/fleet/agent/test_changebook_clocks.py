@@ -54,7 +54,7 @@ async def test_what_others_have_in_force_can_be_lifted_by_a_clock_that_is_ahead(
     assert "by this agent's clock" in change.advice[0].message
     await ahead.lift_rule(pair.items[0].id, who="bob")
     assert not await world.standing(), "both of the pair, too"
-    with pytest.raises(InvalidSettings, match="rule stop: was lifted by bob"):
+    with pytest.raises(InvalidSettings, match="rule stop: was already lifted by bob"):
         await ahead.lift_rule("stop", who="bob")
 
 

@@ -68,7 +68,7 @@ async def test_of_two_who_set_the_same_id_one_is_told_so(world: BookWorld) -> No
         *(book.put_rule(HALF, reach=FLEET, who="ada") for book in books), return_exceptions=True
     )
     (refused,) = [one for one in made if isinstance(one, Conflict)]
-    assert "half is there already" in str(refused)
+    assert "half already exists" in str(refused)
     assert (await world.book.items()).n == 1
 
 
@@ -82,7 +82,7 @@ async def test_what_somebody_else_did_meanwhile_is_judged_anew(world: BookWorld)
 
 async def test_who_is_never_first_is_told_so_after_a_while(world: BookWorld) -> None:
     world.store.fates = [rival(world, f"r{at}") for at in range(100)]
-    with pytest.raises(Conflict, match="others changed the log at the same time, 12 times"):
+    with pytest.raises(Conflict, match="the log was changed by others at the same time, 12 times"):
         await world.book.put_rule(HALF, reach=FLEET, who="ada")
     assert world.store.commits == MAX_DRAFTS
     assert sum(world.clock.slept_s) < WITHIN_S
@@ -143,7 +143,7 @@ async def test_an_outcome_that_stays_unknown_is_told_as_such(world: BookWorld) -
     world.store.fates = ["not made", *["away"] * 100]
     with pytest.raises(OutcomeUnknown, match=r"whether rule\.set was made as revision 1") as told:
         await world.book.put_rule(HALF, reach=FLEET, who="ada")
-    assert "etcd 10.0.0.1:2379 gave no answer" in str(told.value)
+    assert "etcd 10.0.0.1:2379 did not answer" in str(told.value)
     assert "headgate changes history --fleet" in str(told.value)
     assert world.store.commits == MAX_LOOKS
 
@@ -221,7 +221,7 @@ async def test_a_large_change_that_stops_midway_says_where_and_goes_on_when_repe
         "fleet.stopped_midway"
     ], "whoever asked may have hung up"
     message = str(stopped.value)
-    assert "apply stopped after 1 of 3 revisions (n 1 to 1), 101 items are still to be" in message
+    assert "apply stopped after 1 of 3 revisions (n 1 to 1), 101 items are not changed" in message
     assert "no endpoint answers" in message
     assert "`headgate changes rollback 0 --fleet`" in message
     assert (stopped.value.left, stopped.value.done.after_n) == (101, 1)
@@ -258,7 +258,7 @@ async def test_a_rival_in_the_middle_is_built_on_unless_a_revision_was_expected(
     assert len(await world.standing()) == 151
     n = (await world.book.items()).n
     world.store.fates = ["ok", rival(world, "third")]
-    with pytest.raises(StoppedMidway, match="somebody else changed it in between"):
+    with pytest.raises(StoppedMidway, match="another change came first"):
         await world.book.apply(file_of(150, ratio=0.7), who="ada", expect_n=n)
 
 

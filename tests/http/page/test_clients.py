@@ -446,7 +446,7 @@ def test_a_client_has_its_answer_rules_history_and_refusals(served: Served, ann:
     served.ask("DELETE", f"/v1/rules/{made.json['id']}", unix=True)
     assert "refused APP_DENIED" in shown and made.json["id"] in shown and "INC-1" in shown
     assert "mostly throttled by lag (92% of 100 checks)" in shown
-    assert "Last refusals in full" in shown and "refuses every check of own" in shown
+    assert "Last refusals in full" in shown and "rejects every check of own" in shown
     whole = ann.get("/clients/own", since="24h").body.decode()
     assert "/rules/new?kind=hold&amp;target=own" in whole and 'href="/clients/own:page' in whole
 

@@ -130,7 +130,7 @@ def test_a_minute_of_the_past_is_explained_and_times_are_utc(served: Served, ann
         ({"app": "a b", "database": "main"}, "must be 1–128 letters"),
         ({"app": "etl", "database": "nowhere", "at": "1h"}, "no database 'nowhere'"),
         ({"app": "etl", "database": "main", "at": "soon"}, "must read like 2026-03-01T07:10Z"),
-        ({"app": "etl", "database": "main", "budget": "x"}, "budget goes with cpu_s"),
+        ({"app": "etl", "database": "main", "budget": "x"}, "budget needs cpu_s"),
     ],
 )
 def test_what_cannot_be_explained_is_told_beside_the_form(

@@ -113,8 +113,8 @@ def test_breaches_are_told_before_absences_and_absences_with_their_cause() -> No
 def test_a_shard_that_nobody_speaks_for_is_told_once() -> None:
     """In the words of the decision: each metric of it would say the same."""
     split = [lost(Cause.SPLIT_BRAIN, name=name, scope="shard") for name in ("lag", "bytes")]
-    assert said(*split, reason="main: no agent may speak for it (split brain)")[1] == (
-        "no agent may speak for it (split brain)"
+    assert said(*split, reason="main: no agent can answer for it (split brain)")[1] == (
+        "no agent can answer for it (split brain)"
     )
 
 
@@ -152,7 +152,7 @@ def test_the_replica_that_stands_behind_it_can_be_set_aside_from_there() -> None
 
 
 def test_loud_advice_comes_first() -> None:
-    told = ["quiet one", "starved: etl has been refused", "warning exempt: r3 lets web pass"]
+    told = ["quiet one", "starved: etl has been rejected", "warning exempt: r3 lets web pass"]
     assert [(a.word == ADVICE, a.says[:7]) for a in advice_of(told)] == [
         (False, "etl has"), (False, "r3 lets"), (True, "quiet o"),
     ]  # fmt: skip

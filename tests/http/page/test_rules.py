@@ -107,9 +107,9 @@ def test_a_row_tells_who_what_why_how_long_and_whom_it_meets(served: Served, ann
     shown = text_of(ann.get("/rules"))
     assert "EXEMPT: repair from every metric, up to 2 times a threshold" in shown
     assert "incident , ceiling 2×: INC-8" in shown
-    assert "hold, in force refuses every check of etl" in shown and "etl:nightly" in shown
+    assert "hold, in force rejects every check of etl" in shown and "etl:nightly" in shown
     assert re.search(r"(30 min 00 s|29 min 5\d s)", shown) and "INC-7" in shown and "uid:" in shown
-    assert "refuses 50% of the checks of all on main" in shown
+    assert "rejects 50% of the checks of all on main" in shown
     assert "only mon 07:00-07:01 Europe/Berlin" in shown
 
 
@@ -118,7 +118,7 @@ def test_both_rules_of_a_favour_stand_together(served: Served, ann: Visitor) -> 
     put(served, target="batch", kind="hold", reason="x")
     shown = text_of(ann.get("/rules"))
     places = [shown.index(f"of {name}") for name in ("all", "batch")]
-    spared = shown.index("leaves migration to the metrics alone")
+    spared = shown.index("sets no ratio for migration: only the metrics decide")
     assert not min(places[1], spared) < places[0] < max(places[1], spared)
     assert shown.count(" with r-") == 2
 
@@ -263,8 +263,8 @@ def test_what_a_form_says_is_what_the_api_is_sent() -> None:
 @pytest.mark.parametrize(
     ("fields", "field", "words"),
     [
-        ({"kind": "hold", "target": "etl"}, "reason", "a hold says why"),
-        ({"kind": "hold", "target": "all", "reason": "x"}, "target", "locks out everything"),
+        ({"kind": "hold", "target": "etl"}, "reason", "say why, for the engineer"),
+        ({"kind": "hold", "target": "all", "reason": "x"}, "target", "locks out every client"),
         ({"kind": "ratio", "target": "etl", "ratio": "much"}, "ratio", "must be a share"),
         ({"kind": "ratio", "target": "etl", "ratio": "1"}, "ratio", "use the kind hold|kind hold"),
         ({"kind": "exempt", "target": "etl", "reason": "x"}, "justification", "is missing"),
@@ -273,12 +273,16 @@ def test_what_a_form_says_is_what_the_api_is_sent() -> None:
         (
             {"kind": "thresholds", "target": "all", "thresholds.lag": "0.0001"},
             "thresholds.lag",
-            "locks out everybody",
+            "locks out",
         ),
         ({"kind": "ratio", "ratio": "0.5"}, "target", "is missing"),
         ({**HOLD, "for": "soon"}, "for", "must read like"),
         ({**HOLD, "for": "90d"}, "for", "at most 30"),
-        ({**HOLD, "end": "until", "expires_at": "2001-01-01T00:00"}, "expires_at", "is over"),
+        (
+            {**HOLD, "end": "until", "expires_at": "2001-01-01T00:00"},
+            "expires_at",
+            "is in the past",
+        ),
         ({**HOLD, "schedule.from": "07:00"}, "schedule.to", "is missing"),
         ({**HOLD, "id": "No Such"}, "id", "must be 1–63"),
         ({"kind": "favor", "target": "all"}, "target", "cannot be favored"),
@@ -304,7 +308,7 @@ def test_a_form_that_was_changed_after_its_preview_is_previewed_again(
     reply = ann.post("/rules", other)
     assert "changed after its preview" in text_of(
         reply
-    ) and "refuses every check of all" in text_of(reply)
+    ) and "rejects every check of all" in text_of(reply)
     assert not listed(served)
 
 
@@ -397,7 +401,7 @@ def test_only_what_differs_is_changed(served: Served, ann: Visitor) -> None:
     """R86: and its end stays."""
     made = put(served, target="etl", ratio=0.9, reason="x", **{"for": "1h"})
     reply = acted(ann, made["id"], "change", {"ratio": "0.5", "reason": "x"})
-    assert "refuses 50% of the checks of etl" in text_of(reply)
+    assert "rejects 50% of the checks of etl" in text_of(reply)
     (rule,) = listed(served)
     assert (rule["ratio"], rule["reason"], rule["expires_at"]) == (0.5, "x", made["expires_at"])
     assert "change?reason=x&amp;ratio=0.9" in reply.body.decode()
@@ -419,7 +423,7 @@ def test_who_was_not_the_first_is_told_who_was_and_how_it_stands(
     api(served, "PATCH", f"/v1/rules/{made['id']}", {"ratio": 0.7})
     reply = ann.post(path, seen, script=True)
     assert reply.status == 412 and "Changed meanwhile by uid:" in text_of(reply)
-    assert "refuses 70% of the checks of etl" in text_of(reply)
+    assert "rejects 70% of the checks of etl" in text_of(reply)
     (rule,) = listed(served)
     assert rule["ratio"] == 0.7 and rule["expires_at"] == made["expires_at"]
     assert field_of(reply, "revision") == str(rule["revision"])
@@ -431,7 +435,7 @@ def test_who_was_not_the_first_is_told_who_was_and_how_it_stands(
         ({"by": "soon", "expires_at": ""}, "must read like 250ms, 90s"),
         ({"by": "", "expires_at": ""}, "must read like 250ms, 90s"),
         ({"by": "999999d", "expires_at": ""}, "more than a calendar|at most 30"),
-        ({"by": "", "expires_at": "2001-01-01T00:00"}, "is over"),
+        ({"by": "", "expires_at": "2001-01-01T00:00"}, "is in the past"),
     ],
 )
 def test_an_end_that_cannot_be_is_told_at_its_field(
@@ -478,7 +482,7 @@ def test_a_rule_of_the_fleet_shows_its_reach_and_rests_here(tmp_path: Path) -> N
         assert "for fleet, n 1" in page and "Rest here" in page
         assert "rests at this agent" in text_of(acted(ann, "stop", "rest", {"reason": "etcd"}))
         page = text_of(ann.get("/rules"))
-        assert "Suspended: rests here by ops: etcd" in page and "Wake" in page
+        assert "Suspended: by ops at this agent: etcd" in page and "Wake" in page
         dialog = ann.get("/rules/stop/wake")
         woken = ann.post("/rules/stop/wake", {"seal": field_of(dialog, "seal")}, script=True)
         assert "counts again here" in text_of(woken)

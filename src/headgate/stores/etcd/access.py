@@ -24,11 +24,11 @@ class EtcdAccess:
     username: str = ""
     password: str = field(default="", repr=False)
     tls: ssl.SSLContext | None = None
-    """For https; None trusts what the host trusts, and shows no certificate."""
+    """For https; None uses the host's CAs, and sends no certificate."""
     files: Files = Files()
 
     def renewed(self) -> EtcdAccess:
-        """After a refusal: as the files say now. What cannot be read stays as it was."""
+        """After a rejection: as the files are now. A file that cannot be read stays as it was."""
         try:
             if self.tls is not None:
                 _fill(self.tls, self.files)
@@ -51,7 +51,7 @@ def load_access(
         missing, given = (
             ("password_file", "username") if username else ("username", "password_file")
         )
-        raise _fault(missing, f"belongs to {given}: give both, or neither")
+        raise _fault(missing, f"is required with {given}: give both, or neither")
     files = Files(password_file, ca, cert, key)
     password = _password(password_file) if password_file else ""
     return EtcdAccess(username, password, _context(files), files)

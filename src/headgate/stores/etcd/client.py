@@ -36,7 +36,7 @@ NAMED_KEYS = 3
 
 
 def widest(prefixes: Sequence[str]) -> list[str]:
-    """Without those that begin with another one: nothing is to be told twice."""
+    """Without those that begin with another one: nothing is read twice."""
     kept: list[str] = []
     for prefix in sorted(set(prefixes)):
         if not kept or not prefix.startswith(kept[-1]):
@@ -47,7 +47,7 @@ def widest(prefixes: Sequence[str]) -> list[str]:
 class EtcdStore:
     """Implements the port SharedLog.
 
-    `roll` chooses the member that is asked first. A list of no prefixes tells the revision and
+    `roll` chooses the member to contact first. A list of no prefixes returns the revision and
     the store_id.
     """
 
@@ -61,15 +61,15 @@ class EtcdStore:
         roll: Callable[[], float],
         names_data: bool = False,
     ) -> None:
-        """`names_data`: whoever lists data without a name gives them one, if it may: so that they
-        have the same for everybody. Not where the prefix is somebody else's."""
+        """`names_data`: a reader of data without an id gives it one, if it may, so that all agents
+        have the same id. Not if the prefix belongs to another program."""
         self._gateway = Gateway(endpoints, access, timeout_s=timeout_s, roll=roll)
         self._keys = Keys(prefix)
         self._names_data = names_data
         self._known: Standing | None = None
-        """The furthest that a quorum has told us of."""
+        """The highest revision that a quorum has reported."""
         self._returns = 0
-        """How often data that nobody may mark came back from an older copy."""
+        """How often data without an id came back from an older copy."""
 
     @property
     def name(self) -> str:
@@ -79,7 +79,7 @@ class EtcdStore:
 
     @property
     def outcomes(self) -> Mapping[str, int]:
-        """How many questions ended how: ok, conflict, unavailable, refused, unknown, compacted."""
+        """Requests by outcome: ok, conflict, unavailable, `refused`, unknown, compacted."""
         return MappingProxyType(self._gateway.outcomes)
 
     async def close(self) -> None:
@@ -145,8 +145,8 @@ class EtcdStore:
         except StoreUnavailable as error:
             self._known = known
             raise StoreUnavailable(
-                f"etcd is at revision {standing.revision}, and was at {known.revision} before: its "
-                f"data came back from an older copy, and could not be marked so: {error}"
+                f"etcd is at revision {standing.revision}, but was at {known.revision} before: its "
+                f"data came back from an older copy, which could not be marked: {error}"
             ) from None
 
     # --- writing ---------------------------------------------------------------------------
@@ -195,7 +195,7 @@ class EtcdStore:
         try:
             return read_txn(answer)
         except msgspec.DecodeError as error:
-            raise OutcomeUnknown(f"{self.name}: answered no etcd's answer: {error}") from None
+            raise OutcomeUnknown(f"{self.name}: did not answer like etcd: {error}") from None
 
     # --- leases ----------------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ class EtcdStore:
         asked = written({"TTL": str(max(1, math.ceil(ttl_s)))})
         granted = self._lease(read_lease, await self._gateway.ask("/v3/lease/grant", asked))
         if granted is None:
-            raise StoreUnavailable(f"{self.name}: granted no lease")
+            raise StoreUnavailable(f"{self.name}: did not grant a lease")
         return granted
 
     async def renew(self, lease_id: int) -> Lease:
@@ -211,7 +211,7 @@ class EtcdStore:
         answer = await self._gateway.ask("/v3/lease/keepalive", asked)
         renewed = self._lease(lambda body: read_keep_alive(body).result, answer)
         if renewed is None:
-            raise LeaseLost(f"{self.name}: the lease is gone: it ran out, or was revoked")
+            raise LeaseLost(f"{self.name}: the lease is gone: it expired, or was revoked")
         return renewed
 
     async def revoke(self, lease_id: int) -> None:
@@ -224,7 +224,7 @@ class EtcdStore:
         try:
             told = read(answer)
         except msgspec.DecodeError as error:
-            raise StoreUnavailable(f"{self.name}: answered no lease: {error}") from None
+            raise StoreUnavailable(f"{self.name}: did not answer with a lease: {error}") from None
         return Lease(told.ID, float(told.TTL)) if told.TTL > 0 else None
 
 

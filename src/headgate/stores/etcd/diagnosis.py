@@ -1,7 +1,7 @@
-"""Why a member hung up on us before it answered.
+"""Why a member closed the connection before it answered.
 
-With TLS 1.3 a member refuses a client's certificate after we believe to be connected: the question
-then breaks a pipe, and the reason lies unread behind it. Asking nothing, we get to read it.
+With TLS 1.3 a member rejects a client's certificate after we believe to be connected: the request
+then breaks a pipe, and the reason is left unread. Without a request, we get to read it.
 """
 
 from __future__ import annotations

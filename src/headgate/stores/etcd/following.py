@@ -22,9 +22,9 @@ from headgate.stores.etcd.watch import SETTLE_S, CatchUp, Missed, Order, Reader,
 
 class Step(NamedTuple):
     standing: Standing
-    """Of when the watch was opened."""
+    """Revision when the watch was opened."""
     revision: int
-    """Nothing up to it may come any more."""
+    """Nothing up to it comes any more."""
     events: Sequence[Event]
 
 
@@ -36,10 +36,10 @@ class Following:
         self._keys = keys
         self._prefixes = prefixes
         self._known = known
-        """What was listed; None if that was done by another."""
+        """What was listed; None if another object did that."""
 
     async def steps(self, after_revision: int) -> AsyncGenerator[Step]:
-        """The first one as soon as the watch stands, with all that was missed."""
+        """The first one as soon as the watch is open, with all that was missed."""
         spans = [self._keys.span(prefix) for prefix in self._prefixes]
         body = watches(spans, start_revision=after_revision + 1)
         async with self._gateway.stream("/v3/watch", body) as (endpoint, chunks):
@@ -54,7 +54,7 @@ class Following:
     async def _read(self, reader: Reader, after_revision: int) -> AsyncGenerator[Step]:
         numbers, early = await self._opened(reader)
         standing, missed = await self._missed(reader.where, after_revision)
-        # A single watch keeps its order by itself: nothing has to be waited for.
+        # A single watch keeps its own order: no need to wait.
         through = after_revision if self._is_single else standing.revision
         catch_up = CatchUp(through, missed)
         for answer in early:
@@ -78,7 +78,7 @@ class Following:
     # --- opening ---------------------------------------------------------------------------
 
     async def _opened(self, reader: Reader) -> tuple[dict[int, int], list[WatchAnswer]]:
-        """Which watch got which id; and what the first of them sent before the last one stood."""
+        """Which watch got which id; and what the first of them sent before the last one opened."""
         numbers: dict[int, int] = {}
         early: list[WatchAnswer] = []
         until_s = _now_s() + self._gateway.timeout_s
@@ -98,11 +98,11 @@ class Following:
         else:
             standing, missed = await ranges.missed(self._prefixes, after_revision=after_revision)
         if self._known is not None and not standing.continues(self._known):
-            raise Compacted(f"etcd {where}: its data were made anew since they were listed")
+            raise Compacted(f"etcd {where}: its data was created again since it was listed")
         if standing.revision < after_revision:
             raise Compacted(
-                f"etcd {where} is at revision {standing.revision}, behind {after_revision}: its "
-                "data are others, or came back from an older copy; list anew"
+                f"etcd {where} is at revision {standing.revision}, behind {after_revision}: it has "
+                "other data, or data of an older copy; list again"
             )
         return standing, missed
 

@@ -1,9 +1,9 @@
-"""Which member is asked, who we are to it, and how long it may take.
+"""Which member gets a request, how we log in, and how long it may take.
 
-    ask ──► the member that answered last ──no answer──► the next one …
+    request ──► the member that answered last ──no answer──► the next one …
 
-What may be asked twice is asked of another member in the same breath. A change is sent once: what
-was sent and not answered has an unknown outcome, and whoever sent it has to look.
+A request that may be repeated goes to another member at once. A change is sent once: if it was sent
+and not answered, its outcome is unknown, and the caller has to look.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from headgate.stores.etcd.messages import read_token, written
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 MAX_REFUSAL_BYTES = 64 * 1024
 MAX_CONNECTIONS = 16
-# Each watch holds one of its own, for as long as it stands: one for each cluster that is followed.
+# Each watch has its own connection, as long as it is open: one for each cluster that is followed.
 MAX_STREAMS = 1024
-# Have a member say at once that it has lost the others, where it would have us wait for 7 s; and
-# end a watch that can no longer hear anything.
+# Makes a member report at once that it has lost the others, instead of after 7 s; and ends a watch
+# that gets no more events.
 _WITH_LEADER = {"Grpc-Metadata-hasleader": "true"}
 # On a connection that is kept, a Go server throws away what it has not read of a question when it
 # begins to answer: all but the first watches of a stream would be lost.
@@ -64,7 +64,7 @@ def parse_endpoint(text: str) -> Endpoint:
     """`https://10.0.0.1:2379`; ValueError says what it should have been."""
     match = _ENDPOINT.fullmatch(text)
     if match is None:
-        raise ValueError(f"is {text!r}, must read like https://HOST:2379, without user or path")
+        raise ValueError(f"is {text!r}, must be like https://HOST:2379, without user or path")
     scheme, host, port = match["scheme"], match["host"], int(match["port"] or DEFAULT_PORT)
     return Endpoint(f"{scheme}://{host}:{port}", host.strip("[]"), port)
 
@@ -101,7 +101,7 @@ class Gateway:
         return self.endpoints[self._at]
 
     def turn_away(self, endpoint: Endpoint) -> None:
-        """From now on the next one is asked first, if it still was this one's turn."""
+        """From now on the next one is contacted first, if it still was this one's turn."""
         if self.current is endpoint:
             self._at = (self._at + 1) % len(self.endpoints)
 
@@ -237,8 +237,8 @@ class Gateway:
 
     @asynccontextmanager
     async def stream(self, path: str, body: bytes) -> AsyncIterator[tuple[Endpoint, Chunks]]:
-        """An answer that goes on, from the member whose turn it is. Only its beginning has a
-        deadline. Whoever leaves has a reason: the next member is asked after that."""
+        """A streamed answer, from the member whose turn it is. Only its beginning has a
+        deadline. A caller that leaves has a reason: the next member is used after that."""
         self._must_be_open()
         endpoint = self.current
         try:
@@ -281,7 +281,7 @@ class Gateway:
             return {"Authorization": self._token} if self._token else {}
 
     async def _log_in(self, endpoint: Endpoint, patience: _Patience) -> str:
-        """A token; empty where etcd asks nobody who he is."""
+        """A token; empty if etcd has no authentication."""
         try:
             return await self._authenticate(endpoint, patience)
         except _WrongPassword as first:
@@ -301,7 +301,7 @@ class Gateway:
         except NoAnswer as trouble:
             if "authentication is not enabled" in str(trouble):
                 return ""
-            # The question itself has not been asked yet.
+            # The request itself has not been sent yet.
             raise NoAnswer(str(trouble), sent=False, refused=trouble.refused) from None
         except StoreRefused as error:
             if "authentication failed" in str(error):
@@ -310,12 +310,12 @@ class Gateway:
         try:
             return read_token(answer).token
         except msgspec.DecodeError:
-            raise NoAnswer("answered no token", sent=False) from None
+            raise NoAnswer("did not answer with a token", sent=False) from None
 
     def _not_let_in(self, endpoint: Endpoint, words: str) -> StoreRefused:
         who = f"the user {self._access.username!r}" if self._access.username else "anybody unnamed"
         return StoreRefused(
-            f"etcd {endpoint.authority} does not let in {who} ({words}): "
+            f"etcd {endpoint.authority} rejects the login of {who} ({words}): "
             "check username and password_file of [fleet]"
         )
 
@@ -340,9 +340,9 @@ class _WrongPassword(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Patience:
-    """How long one member may take: half of what is left, as long as there is another one to ask.
+    """How long one member may take: half of what is left, as long as there is another one.
 
-    A change is asked of no other once it was sent, so that only the connection has to hurry.
+    A change goes to no other member once it was sent, so only the connection has to be quick.
     """
 
     remaining_s: float

@@ -40,7 +40,7 @@ class Standing:
 
     cluster_id: int
     mark: KeyValue | None
-    """None: nobody has written here through Headgate."""
+    """None: Headgate has not written here."""
     revision: int
 
     @property
@@ -63,7 +63,7 @@ class Reading:
 
 
 class Ranges:
-    """Reads for one question: `any_member` also asks one that has lost the others."""
+    """Reads for one request: `any_member` also uses one that has lost the others."""
 
     def __init__(self, gateway: Gateway, keys: Keys, *, any_member: bool = False) -> None:
         self._gateway = gateway
@@ -71,7 +71,7 @@ class Ranges:
         self._any_member = any_member
 
     async def read(self, spans: Sequence[Op], **options: Any) -> Reading:
-        """All at the revision of the first transaction, with how the store stands."""
+        """All at the revision of the first transaction, with the state of the store."""
         mark = {"key": self._keys.outer(STORE_KEY)}
         head, *others = _batches([mark, *(span | options for span in spans)])
         first = await self._txn(head)
@@ -132,7 +132,7 @@ class Ranges:
     async def missed(
         self, prefixes: Sequence[str], *, after_revision: int
     ) -> tuple[Standing, list[Missed]]:
-        """By the prefixes' order. Of changes that undid themselves nothing is told: an entry that
+        """In the prefixes' order. Changes that undid themselves are not reported: an entry that
         came and went in between."""
         spans = [self._keys.span(prefix) for prefix in prefixes]
         since = {"min_mod_revision": str(after_revision + 1), "keys_only": True}
@@ -160,11 +160,11 @@ def _batches(spans: Sequence[Op]) -> list[Sequence[Op]]:
 
 
 def _no_etcd(gateway: Gateway, words: str) -> StoreUnavailable:
-    return StoreUnavailable(f"etcd {gateway.current.authority} answered no etcd's answer: {words}")
+    return StoreUnavailable(f"etcd {gateway.current.authority} did not answer like etcd: {words}")
 
 
 def _too_large(prefix: str) -> StoreUnavailable:
     limit = MAX_LISTING_BYTES // 1024**2
     return StoreUnavailable(
-        f"etcd holds more than {limit} MB below {prefix}: is that what [fleet] prefix should name?"
+        f"etcd has more than {limit} MB below {prefix}: check the prefix of [fleet]"
     )

@@ -3,11 +3,11 @@
     stream ──► Reader ──WatchAnswer──► CatchUp (what was missed) ──► Order (what comes) ──► Changes
 
 etcd keeps the order within each watch only. It sends what each of them missed one watch after the
-other, and not when that is all: CatchUp knows from a reading what has to come. From then on a
-commit's pieces follow each other, one for each watch that it meets, and Order holds them until
-something newer comes, or nothing for a moment. In that case nobody knows whether it was all: the
-way may have gone silent in between. So the commit is told, but not that it is whole, until
-something newer has come. A piece that comes later than that has us list anew.
+other, without a mark at the end: CatchUp knows from a reading what has to come. From then on a
+commit's pieces follow each other, one for each watch that matches, and Order keeps them until
+something newer comes, or nothing for a moment. In that case it is unknown whether it was all: the
+connection may have stalled. So the commit is passed on, but not marked complete, until something
+newer has come. A piece that comes later than that makes us list again.
 """
 
 from __future__ import annotations
@@ -91,11 +91,11 @@ class Reader:
         try:
             told = read_line(line)
         except msgspec.DecodeError as error:
-            raise NoAnswer(f"sent no message of a watch: {error}") from None
+            raise NoAnswer(f"sent something else than a watch message: {error}") from None
         if told.error is not None:
             raise faults.of_error(self.where, told.error)
         if told.result is None:
-            raise NoAnswer("sent neither a message of a watch nor an error")
+            raise NoAnswer("sent neither a watch message nor an error")
         _must_go_on(self.where, told.result)
         return told.result
 
@@ -118,7 +118,7 @@ def _must_go_on(where: str, answer: WatchAnswer) -> None:
 
 def too_much(where: str) -> Compacted:
     limit = MAX_HELD_BYTES // 1024**2
-    return Compacted(f"etcd {where}: more than {limit} MB of changes to catch up with: list anew")
+    return Compacted(f"etcd {where}: more than {limit} MB of changes to catch up with: list again")
 
 
 def _bytes_of(events: Iterable[EventAnswer]) -> int:
@@ -135,7 +135,7 @@ class Missed:
     put: Mapping[bytes, int] = field(default_factory=dict)
     """Entries that are there and were put since, with their revisions."""
     ended: int = 0
-    """How many that were there at the start were taken out since, be it to come again."""
+    """How many that were there at the start were deleted since, even if they came again."""
 
 
 @dataclass(slots=True)
@@ -145,7 +145,7 @@ class _Heard:
     put: dict[bytes, int] = field(default_factory=dict)
     ended: set[bytes] = field(default_factory=set)
     came: set[bytes] = field(default_factory=set)
-    """Were not there at the start."""
+    """Did not exist at the start."""
 
     def hear(self, event: EventAnswer) -> None:
         key = event.kv.key
@@ -210,7 +210,7 @@ class Order:
         self._where = where
         self._single = single
         self.through = through
-        """Nothing up to this revision may come any more."""
+        """Nothing up to this revision comes any more."""
         self._held: list[EventAnswer] = []
 
     @property
@@ -222,7 +222,7 @@ class Order:
         if late is not None:
             raise Compacted(
                 f"etcd {self._where}: a change of revision {_revision(late)} came after "
-                f"{self.through}: the member cannot keep up; list anew"
+                f"{self.through}: the member cannot keep up; list again"
             )
         self._held += events
 
