@@ -43,7 +43,7 @@ dsn = "{dsn}"
 [databases.main.metrics.threads_running]
 [databases.main.metrics.pool_usage]
 [databases.main.metrics.commit_delay]
-threshold = 60
+threshold = "60s"
 timeout_s = 5
 [databases.main.metrics.loadavg]
 threshold = 1000

@@ -90,8 +90,8 @@ def main() -> None:
         "rules",
         "admit, default set",
         "admit, 5 named",
-        "refuse, 1 breach",
-        "refuse, 5 breaches",
+        "reject, 1 breach",
+        "reject, 5 breaches",
     )
     print(table([*head[:1], *(f"{name}, µs" for name in head[1:])], rows))
     clock = SystemClock()

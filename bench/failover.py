@@ -1,4 +1,4 @@
-"""Promotions in a loop under load: how many answers were given from the wrong view?
+"""Promotions in a loop under load: how many answers were given from an outdated view?
 
 .venv/bin/python -m bench.failover [--promotions 50] [--engine postgres|mysql]
     [--planned | --handover]
@@ -81,7 +81,7 @@ def report(watch: Watch, promotions: Promotions, taken: list[float]) -> None:
         ("promotions", f"{len(taken)}"),
         ("answers about the shard", f"{len(watch.told):,}"),
         ("OK among them", f"{len(watch.admitted):,}"),
-        ("OK from the wrong view", f"{len(wrong)}"),
+        ("OK from an outdated view", f"{len(wrong)}"),
         ("longest after the old primary was gone", f"{latest_ms(wrong, promotions):.0f} ms"),
         ("promotion → first OK, median", f"{taken[len(taken) // 2]:.2f} s"),
         ("promotion → first OK, worst", f"{taken[-1]:.2f} s"),

@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tests.fixtures.memory_log import KeptInMemory, MemoryLog, _Watch
 
@@ -164,13 +164,13 @@ class ModelClient:
 
     # --- the port --------------------------------------------------------------------------
 
-    async def list(self, prefixes: Sequence[str], *, at_any_member: bool = False) -> Listing:
+    async def list(self, prefixes: Sequence[str], *, allow_stale: bool = False) -> Listing:
         async def work(member: Member) -> Listing:
             listing = self._kept.listing(prefixes)
             await member.work(REQUEST_COST_S + ENTRY_COST_S * len(listing.entries))
             return listing
 
-        return await self._asked(work, needs_quorum=not at_any_member)
+        return await self._asked(work, needs_quorum=not allow_stale)
 
     async def watch(
         self, prefixes: Sequence[str], *, after_revision: int
@@ -198,7 +198,7 @@ class ModelClient:
             member.streams.pop(handle, None)
             await stream.aclose()
 
-    async def commit(self, compares: Sequence[Compare], puts: Sequence[Put]) -> int:
+    async def commit(self, compares: Sequence[Compare], puts: Sequence[Put], **more: Any) -> int:
         async def work(member: Member) -> int:
             await member.work(REQUEST_COST_S)
             await asyncio.sleep(COMMIT_S)

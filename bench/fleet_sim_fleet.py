@@ -11,7 +11,7 @@ from bench.fleet_sim_agent import SimAgent, Spot, joined_to
 from bench.fleet_sim_etcd import ModelClient, ModelEtcd
 from bench.fleet_sim_net import Network, Traffic, Wire
 from bench.fleet_sim_time import VirtualClock
-from headgate.agent.changebook import ChangeBook
+from headgate.agent.changebook import SharedBook
 from headgate.core.beat import Beat, beat_bytes
 from headgate.core.change import (
     BEAT,
@@ -22,7 +22,7 @@ from headgate.core.change import (
     item_key,
     shard_key,
 )
-from headgate.core.change_codec import head_bytes, item_bytes
+from headgate.core.change_log import head_bytes, item_bytes
 from headgate.core.fleet_timing import FleetTiming
 from headgate.core.keyvalue import Put
 from headgate.core.log_copy import LogCopy
@@ -74,7 +74,7 @@ class Fleet:
         self.replicas: list[SimAgent] = []
         for index, name in enumerate(self.names):
             self._make_shard(index, name)
-        self.book = ChangeBook(
+        self.book = SharedBook(
             self._client(0, Traffic()),
             VirtualClock(self.loop),
             lambda _: {},

@@ -27,9 +27,9 @@ from tests.fixtures.memory_store import MemoryStore
 
 from bench.fleet_sim_scenes import Spread
 from bench.load import cpu_s, table
-from headgate.agent.changebook import ChangeBook
-from headgate.agent.changeshelf import ChangeShelf
+from headgate.agent.changebook import SharedBook
 from headgate.agent.clock import Dice, SystemClock
+from headgate.agent.inforce import ChangeShelf
 from headgate.agent.logbeat import LogBeat
 from headgate.agent.logfollower import LogFollower
 from headgate.agent.logmirror import Mirror
@@ -105,7 +105,7 @@ class Bench:
         endpoints = cluster.endpoints
         self.watchers = [Watcher(i, endpoints, self._applied(i)) for i in range(agents)]
         self.desk = etcd_store(endpoints, PREFIX)
-        self.book = ChangeBook(self.desk, SystemClock(), lambda _: {}, Dice(0).roll)
+        self.book = SharedBook(self.desk, SystemClock(), lambda _: {}, Dice(0).roll)
 
     def _applied(self, index: int) -> Callable[[RuleBook], None]:
         def note(book: RuleBook) -> None:

@@ -39,7 +39,7 @@ command = ["cat", "{folder}/value"]
 threshold = 5
 """
 METRICS = ("queue", "depth")
-KINDS = (("OK", ""), ("THRESHOLD_EXCEEDED", "queue"), ("REJECT_BY_RATIO", "rule:r1"))
+KINDS = (("OK", ""), ("THRESHOLD_EXCEEDED", "queue"), ("REJECTED_BY_RATIO", "rule:r1"))
 ROUNDS = 5
 
 
@@ -54,7 +54,7 @@ LOOKS = (
     Look("`history etl --since 14d`", "GET", "/v1/history/timeline?app=etl&since=14d&step=12h"),
     Look("`history etl --since 14d --step 15m`", "GET",
          "/v1/history/timeline?app=etl&since=14d&step=15m"),
-    Look("`history --since 14d`, of everybody", "GET", "/v1/history/timeline?since=14d&step=12h"),
+    Look("`history --since 14d`, of all clients", "GET", "/v1/history/timeline?since=14d&step=12h"),
     Look("`history etl --since 1d`", "GET", "/v1/history/timeline?app=etl&since=1d&step=1h"),
     Look("`replay`, a ratio on etl, 14 days", "POST", "/v1/replay",
          {"rule": {"target": "etl", "ratio": 0.5}, "since": "14d"}),

@@ -43,7 +43,7 @@ log = "json"
 [databases.main]
 engine = "postgres"
 dsn = "host=/nowhere"
-slow_after_s = 0
+idle_after_s = 0
 hibernate_after_s = 0
 [databases.main.metrics.loadavg]
 threshold = 100000
@@ -197,12 +197,12 @@ OWN_RULES: dict[str, dict[str, Any]] = {
     "thresholds of its own": {"kind": "thresholds", "thresholds": {"loadavg": 90_000}},
     "metrics of its own": {"kind": "metrics", "metrics": ["disk_used", "loadavg"]},
     "exempt": {"kind": "exempt", "justification": "incident"},
-    "dice that refuse most: 9 of 10 refused": {"ratio": 0.9},
-    "thresholds that it breaches: refused": {
+    "dice that reject most: 9 of 10 rejected": {"ratio": 0.9},
+    "thresholds that it breaches: rejected": {
         "kind": "thresholds",
         "thresholds": {"disk_used": 0.000001},
     },
-    "one holds this client: refused": {"kind": "hold"},
+    "one holds this client: rejected": {"kind": "hold"},
 }
 
 

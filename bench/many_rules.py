@@ -27,9 +27,9 @@ from typing import Any
 import uvloop
 
 from bench.load import serving, table
-from headgate.agent.rulesteps import value_of
+from headgate.agent.followedrules import value_of
 from headgate.core.change import HEAD, ChangeKind, Item
-from headgate.core.change_codec import head_bytes, item_bytes
+from headgate.core.change_log import head_bytes, item_bytes
 from headgate.core.keyvalue import Put
 from headgate.core.reach import HERE
 from headgate.core.rule_settings import parse_rule

@@ -32,9 +32,9 @@ from headgate.demo import servers
 from headgate.demo.postgres import PostgresServer
 from headgate.probes.factory import DatabaseProbes
 
-LAG = "lag: threshold=0.5"
-BEATS = 'lag: threshold=1, interval_s=0.1, options={method="auto"}; commit_delay: threshold=1'
-ASLEEP = "slow_after_s = 0.5\nhibernate_after_s = 1\nheartbeat_interval_s = 0.2"
+LAG = "lag: threshold='0.5s'"
+BEATS = 'lag: threshold="1s", interval_s=0.1, options={method="auto"}; commit_delay: threshold="1s"'
+ASLEEP = "idle_after_s = 0.5\nhibernate_after_s = 1\nheartbeat_interval_s = 0.2"
 LEASED = "heartbeat_interval_s = 0.1\nheartbeat_lease_s = 1"
 CUT = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'headgate'"
 TAKEOVER_S = 0.8
@@ -194,7 +194,7 @@ def make_agent(folder: Path) -> AgentProcess:
 
 
 def take_over(active: AgentProcess, standby: AgentProcess) -> float:
-    eventually(lambda: standby.check()["verdict"] == "MISDIRECTED" and active.admitted())
+    eventually(lambda: standby.check()["verdict"] == "WRONG_AGENT" and active.admitted())
     active.kill()
     try:
         return seconds_until(standby.admitted)
@@ -221,7 +221,7 @@ def mariadb_notices(folder: Path) -> Iterator[list[Notice]]:
 
 def beats_again(shard: Shard[MariaDBServer], agents: ShardAgents) -> float:
     agents.await_lead("db-a")
-    eventually(lambda: shard.primary.query("SELECT resting FROM headgate.heartbeat WHERE resting"))
+    eventually(lambda: shard.primary.query("SELECT idle FROM headgate.heartbeat WHERE idle"))
 
     def is_honest() -> bool:
         [lag] = agents["db-b"].check(metrics="host/lag")["metrics"]

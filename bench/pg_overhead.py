@@ -34,7 +34,7 @@ LOOK_UP = f"SELECT abalance FROM pgbench_accounts WHERE aid = $1 {TAGS}"
 USER, APPLICATION = "web", "checkout"
 PLAIN, PLAIN_AGAIN, YARDSTICK = "plain", "plain again (A/A)", "pg_stat_statements"
 OFF, IDLE = "pg_headgate, off", "pg_headgate, no policy"
-UNCONCERNED = "10,000 rules, none concerns the session"
+UNCONCERNED = "10,000 rules, none applies to the session"
 OTHER_TAGS = "10,000 rules on tags, none matches"
 FEW, MANY = "100 rules, 3 budgets match", "10,000 rules, 3 budgets match"
 PROTOCOLS = ("prepared", "simple")

@@ -70,7 +70,7 @@ def done_in(seen: list[Seen], span: Span) -> list[Seen]:
     return [one for one in seen if one.outcome == "ok" and begin_s <= one.sent_s < end_s]
 
 
-CALM, CALM_AGAIN, FLOOD, HELD = "calm", "calm again (A/A)", "flood, no policy", "flood, held"
+CALM, CALM_AGAIN, FLOOD, HELD = "calm", "calm again (A/A)", "flood, no policy", "flood, limited"
 
 
 def timeline(bench: Workbench, server: ExtendedServer, span_s: float) -> Timeline:

@@ -1,4 +1,4 @@
-"""What it costs when nothing happens: the agent at rest, imports, `--help`.
+"""What it costs when nothing happens: an agent without checks, imports, `--help`.
 
 .venv/bin/python -m bench.rest [--seconds 30]
 """
@@ -27,8 +27,8 @@ def main() -> None:
     cpu_share, mb = at_rest(seconds)
     bare = wall_ms("pass")
     rows = [
-        ("agent at rest, five metrics: share of a core", f"{cpu_share:.2%}"),
-        ("agent at rest: resident", f"{mb:.0f} MB"),
+        ("agent without checks, five metrics: share of a core", f"{cpu_share:.2%}"),
+        ("agent without checks: resident", f"{mb:.0f} MB"),
         ("`import headgate` beyond bare Python", f"{wall_ms('import headgate') - bare:.0f} ms"),
         (
             "`from headgate import Client` beyond bare Python",

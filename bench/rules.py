@@ -164,7 +164,7 @@ def books(count: int) -> dict[str, RuleBook]:
     same = [Rule(f"r{n}", "online-ddl", 0.01 * n / count, 1e12) for n in range(count - 1)]
     lifted = [Rule(f"r{n}", "online-ddl", 0.5, 1e12, windows=()) for n in range(count - 1)]
     return {
-        "no rule is meant for it": book_of([*others, Rule("r", "another", 0.5, 1e12)]),
+        "no rule matches it": book_of([*others, Rule("r", "another", 0.5, 1e12)]),
         "a ratio on its category": book_of([*others, Rule("r", "online-ddl", 0.01, 1e12)]),
         "all rules are on its category": book_of([*jobs, Rule("r", "online-ddl", 0.01, 1e12)]),
         "all rules are on one target, its own": book_of(

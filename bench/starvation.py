@@ -146,11 +146,11 @@ def play(situation: Situation, policy: Policy, seed: int = 4) -> Outcome:
     for second in range(situation.tick_s, int(situation.hours * HOUR), situation.tick_s):
         scene = advance(scene, world.tick(second), policy)
         if second % JUDGE_EVERY_S == 0:
-            last = judge(scene, policy)
+            last = tuple(one.starved for one in judge(scene, policy))
             for finding in last:
                 if finding.alarming:
                     alarms.add(finding.client)
-                    culprits.add(finding.culprit)
+                    culprits.add(finding.cause)
                     first_s = second if first_s is None else first_s
     return Outcome(situation, frozenset(alarms), frozenset(culprits), first_s, last)
 
@@ -187,16 +187,17 @@ HEALTHY = (
               hours=0.4),
     Situation("chunks of 20 s each, the metric hovers", jobs(20, cost=20.0, every_s=1.5)),
     Situation("chunks of 100 s each, the gate is closed for minutes", jobs(5, cost=100.0), hours=2),
-    Situation("one that asks once a minute, among fast ones",
+    Situation("a client that checks once a minute, among fast ones",
               (*jobs(15), Job("slow:report", every_s=60.0)), hours=1.5),
     Situation("load from elsewhere swings around the threshold", jobs(5),
               load=swinging(0, 10, 300), hours=2),
     Situation("a replica catches up for 40 minutes", jobs(5), load=falling(3600, 0, 2400)),
     Situation("a client is held", (*jobs(3), Job("report:x", held=True)), hours=2),
-    Situation("a client is refused by dice, 95 %", (*jobs(5), Job("etl:low", ratio=0.95)), hours=2),
+    Situation("dice reject 95 % of a client's checks",
+              (*jobs(5), Job("etl:low", ratio=0.95)), hours=2),
     Situation("dice after the metrics, 99.9 %",
               (*jobs(5), Job("etl:low", ratio=0.999, dice_after=True)), hours=2),
-    Situation("pacing holds a client back", (*jobs(5), Job("etl:paced", paced=True)), hours=2),
+    Situation("pacing delays a client", (*jobs(5), Job("etl:paced", paced=True)), hours=2),
     Situation("an incident of 8 minutes", jobs(4), load=between(1800, 1800 + 8 * MINUTE, 30),
               hours=2),
     Situation("12 minutes of 12 hours", jobs(2), load=between(39_000, 39_000 + 12 * MINUTE, 30),
@@ -204,7 +205,7 @@ HEALTHY = (
     Situation("bursty return: away for hours, then back",
               (*jobs(5), Job("bursty:x", works=((0, 300), (3 * HOUR, 4 * HOUR)))), hours=4,
               tick_s=5),
-    Situation("one that asks every half hour, in vain", (Job("cron:x", every_s=1800.0),),
+    Situation("a client that checks every half hour, in vain", (Job("cron:x", every_s=1800.0),),
               load=lambda second: 9.0, hours=6, tick_s=10),
     Situation("the probe fails for half an hour", jobs(3),
               load=lambda second: None if 600 < second < 2400 else 0.0),
@@ -226,8 +227,9 @@ STARVED = (
     Situation("a rogue, and a new name for each run", (Job("etl", run_s=180),),
               load=lambda second: 20.0, starved=frozenset({"etl"}),
               culprit=Culprit.UNEXPLAINED_LOAD),
-    Situation("a rogue, and one that asks once a minute", (Job("slow:report", every_s=60.0),),
-              load=lambda second: 20.0, starved=frozenset({"slow:report"}),
+    Situation("a rogue, and a client that checks once a minute",
+              (Job("slow:report", every_s=60.0),), load=lambda second: 20.0,
+              starved=frozenset({"slow:report"}),
               culprit=Culprit.UNEXPLAINED_LOAD),
     Situation("a rogue, and dice besides", (Job("etl:low", ratio=0.5),), load=lambda second: 20.0,
               starved=frozenset({"etl:low"}), culprit=Culprit.UNEXPLAINED_LOAD),
@@ -254,10 +256,10 @@ STARVED = (
     Situation("differential-metric starvation of a level",
               (*jobs(4, metrics=LAG_AND_THREADS), Job("x:y", metrics=BY_THREADS, cost=1.5)),
               starved=BATCH, culprit=Culprit.DIFFERENTIAL_METRICS),
-    Situation("a stricter threshold than the others' keeps one out",
+    Situation("a stricter threshold than the others' throttles one",
               (*jobs(5, cost=2.0), Job("etl:careful", limit=0.5)), hours=2,
               starved=frozenset({"etl:careful"}), culprit=Culprit.DIFFERENTIAL_METRICS),
-    Situation("a favoured client with a hot row pins the metric",
+    Situation("a favored client with a hot row pins the metric",
               (Job("fix:hot", cost=500.0), Job("etl:nightly", ratio=0.95)), hours=2,
               starved=frozenset({"etl:nightly"}), culprit=Culprit.ADMITTED_WORK),
 )  # fmt: skip

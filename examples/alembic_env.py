@@ -1,4 +1,4 @@
-"""env.py of an Alembic environment whose migrations wait until the database can bear them.
+"""env.py of an Alembic environment whose migrations wait until the database has room.
 
 HEADGATE_URL=http://127.0.0.1:8087 alembic upgrade head
 """
@@ -22,7 +22,7 @@ def run_online() -> None:
         # For migrations that work in batches: op.get_context().config.attributes["gate"]
         context.config.attributes["gate"] = gate
         with engine.connect() as connection:
-            # One transaction for each migration, and each asks before it begins.
+            # One transaction for each migration, and each checks before it begins.
             context.configure(connection=connection, transaction_per_migration=True)
             with context.begin_transaction():
                 context.run_migrations()

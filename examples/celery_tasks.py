@@ -1,4 +1,4 @@
-"""Tasks that go back to the broker while they are refused, and leave the worker to others.
+"""Tasks that go back to the broker while they are rejected, so that the worker is free.
 
 HEADGATE_URL=http://127.0.0.1:8087 celery -A celery_tasks worker
 """
@@ -15,8 +15,8 @@ app = Celery("shop", broker="memory://")
 @app.task(
     base=ThrottledTask,
     name="orders.purge",
-    expires=3600,  # refused for an hour: given up
-    headgate_app="nightly",  # asks as orders.purge:nightly
+    expires=3600,  # rejected for an hour: given up
+    headgate_app="nightly",  # checks as orders.purge:nightly
     headgate={"database": "main", "on_unavailable": "closed"},
 )
 def purge(first_id: int) -> int:

@@ -1,7 +1,7 @@
 """A management command that waits for leave: <app>/management/commands/purge_orders.py.
 
 HEADGATE = {"app": "shop", "database": "main"}     in the settings
-manage.py purge_orders --max-wait 600              asks as purge_orders:shop
+manage.py purge_orders --max-wait 600              checks as purge_orders:shop
 """
 
 from __future__ import annotations
@@ -21,6 +21,6 @@ class Command(ThrottledCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         with connection.cursor() as cursor:
             while True:
-                cursor.execute(PURGE, [6])  # asks before each: a transaction of its own
+                cursor.execute(PURGE, [6])  # checks before each: a transaction of its own
                 if cursor.rowcount == 0:
                     break

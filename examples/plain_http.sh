@@ -28,7 +28,7 @@ wait_for_leave() {
         case $status in
             200) return ;;
             400 | 401 | 403) echo "$app: the agent refuses the question: $status" >&2; exit 2 ;;
-            404 | 417 | 429 | 500) silent=0 ;;
+            404 | 417 | 421 | 424 | 429) silent=0 ;;
             *) silent=$((silent + 1)) ;;
         esac
         if [ "$silent" -ge "$unavailable_after" ]; then

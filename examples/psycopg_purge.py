@@ -15,7 +15,7 @@ def main() -> None:
     with headgate.Client("orders:purge", database="main", max_wait_s=600) as gate:
         throttled = connection_class(gate, tags={"app": gate.app})
         with throttled.connect(autocommit=True) as connection:
-            while connection.execute(PURGE, [6]).rowcount:  # asks before each statement
+            while connection.execute(PURGE, [6]).rowcount:  # checks before each statement
                 pass
 
 

@@ -19,11 +19,11 @@ def main() -> None:
     said = os.environ  # noqa: TID251 -- a program's own settings
     server = {"host": "127.0.0.1", "port": int(said["MYSQL_PORT"]), "user": said["MYSQL_USER"]}
     with headgate.Client(APP, database="main", max_wait_s=600) as gate:
-        # Both ways to say who it is: a tag on each statement, an attribute of the connection.
+        # Both ways to give the identity: a tag on each statement, an attribute of the connection.
         connection = dbapi.connect(pymysql, gate, **server, tags={"app": APP}, program_name=APP)
         with connection.cursor() as cursor:
             while cursor.execute("DELETE FROM shop.orders WHERE total < 600 LIMIT 500"):
-                connection.commit()  # the next statement begins a transaction, and asks
+                connection.commit()  # the next statement begins a transaction, and checks
         connection.close()
 
 

@@ -22,7 +22,7 @@ def main() -> None:
     with headgate.Client("orders:backfill", database="main", max_wait_s=600) as gate:
         throttle(engine, gate, tags={"app": gate.app})
         while True:
-            with engine.begin() as connection:  # asks here, before the transaction begins
+            with engine.begin() as connection:  # checks here, before the transaction begins
                 if connection.execute(FILL).rowcount == 0:
                     break
     engine.dispose()

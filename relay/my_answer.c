@@ -476,7 +476,7 @@ static size_t unasked(hr_session *session, const packet *it, size_t length, hr_n
         *next = HR_CLOSE;
     } else {
         *next = my_fail(session, 1, 1835, "HY000",
-                        "headgate: the server answered what nobody asked; the "
+                        "headgate: the server sent an answer without a request; the "
                         "session is closed");
     }
     return MY_HEADER + it->seen;

@@ -297,8 +297,8 @@ static enum my_verdict refuse_untyped(hr_session *session, const my_command *it,
     reset_long_data(session, statement);
     return my_refuse(
         session, it, 1210, "HY000",
-        "headgate: the last execution of this statement was refused, "
-        "and its parameters' types are lost with it; bind them again, or prepare it anew",
+        "headgate: the last execution of this statement was blocked, "
+        "and its parameters' types are lost with it; bind them again, or prepare it again",
         next);
 }
 

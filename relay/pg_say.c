@@ -128,7 +128,7 @@ void hr_pg_say_invalid_bind(hr_session *session, bool with_sync)
 {
     static const char invalid[] = "B\0\0\0\x2f"
                                   "\0"
-                                  "headgate refused this statement\0"
+                                  "headgate blocked this statement\0"
                                   "\0\2"
                                   "\0\0"
                                   "\0\0"

@@ -83,7 +83,7 @@ static hr_next want_tls(hr_session *session)
     bool offered = session->client_tls_mode != 0;
 
     if (pg->asked_tls || session->side[HR_CLIENT].tls != NULL)
-        return violate(session, "headgate: TLS was asked for a second time");
+        return violate(session, "headgate: TLS was requested a second time");
     pg->asked_tls = true;
     hr_emit(session, HR_CLIENT, offered ? "S" : "N", 1);
     if (!offered)
@@ -97,7 +97,7 @@ static hr_next want_tls(hr_session *session)
 static hr_next want_gss(hr_session *session)
 {
     if (session->pg.asked_gss)
-        return violate(session, "headgate: GSSAPI encryption was asked for a second time");
+        return violate(session, "headgate: GSSAPI encryption was requested a second time");
     session->pg.asked_gss = true;
     hr_emit(session, HR_CLIENT, "N", 1);
     return HR_MORE;
@@ -295,7 +295,7 @@ size_t hr_pg_server_tls(hr_session *session, const uint8_t *bytes, size_t length
                      "Switch ssl on in the server, or set the target's TLS mode to prefer or off.");
     } else if (bytes[0] == 'E') {
         *next = fail(session, "08006",
-                     "headgate: the server has refused to talk about TLS, with an error",
+                     "headgate: the server answered the request for TLS with an error",
                      "Connect again later; the server's log says why.");
     } else {
         *next = fail(session, "08P01",

@@ -516,7 +516,7 @@ static void explain(hr_tls_end *end)
             "demands one; give the client a certificate of the listener's CA");
     else if (reason >= SSL_AD_REASON_OFFSET)
         say(end->fault, sizeof end->fault,
-            "the %s has refused the TLS handshake: %s; look at what "
+            "the %s has rejected the TLS handshake: %s; look at what "
             "certificates and versions of TLS it takes",
             who, last_words());
     else if (reason == SSL_R_WRONG_VERSION_NUMBER || reason == SSL_R_HTTP_REQUEST)

@@ -7,14 +7,10 @@ would write.
 
 from __future__ import annotations
 
-import ast
-import inspect
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from headgate.cli import reference as cli_reference
@@ -23,7 +19,7 @@ from headgate.core.decision import VERDICT_MEANINGS
 from headgate.core.metric_settings import METRIC_SETTINGS
 from headgate.core.names import Scope
 from headgate.core.rollup import ROLLUP_MEANINGS
-from headgate.core.rule_settings import RULE_SETTINGS, RuleLimits
+from headgate.core.rule_settings import FAVOR_SETTINGS, RULE_SETTINGS, RuleLimits
 from headgate.core.rule_times import SCHEDULE_SETTINGS
 from headgate.core.rules import JUSTIFICATION_MEANINGS, KIND_MEANINGS
 from headgate.core.samples import CAUSE_MEANINGS
@@ -31,9 +27,8 @@ from headgate.core.settings import Table, table_of
 from headgate.http.control import ROUTES, description
 from headgate.http.exposition import LABELS, SECTIONS
 from headgate.http.exposition import Series as AgentSeries
-from headgate.http.openapi import body_schema, documents, structs
+from headgate.http.openapi import body_schema, documents
 from headgate.http.routes import Role, Route, Settings, parameters
-from headgate.http.ruling import FAVOR_SETTINGS, FAVOR_SHARED
 from headgate.proxy.control import ROUTES as PROXY_ROUTES
 from headgate.proxy.metrics import LABELS as PROXY_LABELS
 from headgate.proxy.metrics import SERIES as PROXY_SERIES
@@ -73,14 +68,14 @@ def settings_page() -> str:
             "# Settings",
             "",
             "One TOML file. An unknown key is an error that names the nearest known one and the",
-            "line; a file that is refused leaves the last good settings in force. `headgate lint",
-            "FILE` validates a file as the agent does when it starts, short of connecting; with",
-            "`--connect` it also reads each metric once, with `--file-only` it leaves out what is",
+            "line. While the file is invalid, the last good settings stay in force. `headgate lint",
+            "FILE` validates a file as the agent does when it starts, without connecting. With",
+            "`--connect` it also reads each metric once; with `--file-only` it leaves out what is",
             "on the agent's host. `SIGHUP` or `headgate reload` makes a running agent read its",
-            "file again. A file without a database is refused, except of",
-            "an agent that shows a fleet. So is one that lacks a database that is in force, or",
-            "that ends as if it had been cut short: `headgate reload --drop NAME` and `--whole`",
-            "confirm it, and so does a restart.",
+            "file again. A file without a database is invalid, except for an agent that shows a",
+            "fleet. A reload also rejects a file that lacks a database that is in force, or that",
+            "seems to be cut short. `headgate reload --drop NAME` and `--whole` confirm it, and so",
+            "does a restart.",
             "",
             *UNITS,
             "## [agent]",
@@ -96,7 +91,7 @@ def settings_page() -> str:
             "The same keys are the body of a [runtime change](http.md#looking-and-changing).",
             "",
             _settings(METRIC_SETTINGS),
-            "### Roll-ups",
+            "### Rollups",
             "",
             "How members' values become a shard's: `rollup` is one of these, or the name of an",
             "entry point in the group `headgate.rollups`, see",
@@ -117,7 +112,7 @@ def settings_page() -> str:
             _section("[databases.NAME.traffic]"),
             "## [peers]",
             "",
-            "How this agent shows itself to the others of its shards, and whom it believes.",
+            "How this agent authenticates to the others of its shards, and which it trusts.",
             "Changes here wait for a restart.",
             "",
             _section("[peers]"),
@@ -147,7 +142,7 @@ def settings_page() -> str:
             _section("[tracing]"),
             "## [starvation]",
             "",
-            "When a client that is refused counts as starved, and when that is told; see",
+            "When a throttled client counts as starved, and when that is an alert; see",
             "[starvation](../howto/starvation.md). `SIGHUP` takes changes here over.",
             "",
             _section("[starvation]"),
@@ -188,26 +183,26 @@ def metrics_page() -> str:
             "",
             _table(
                 (
-                    *("metric", "what it measures", "refuses at", "every", "in a shard"),
+                    *("metric", "what it measures", "rejects at", "every", "in a shard"),
                     *("engines", "why there"),
                 ),
                 rows,
             ),
-            "*In a shard*: where a check that names no scope looks (`scope`), and whose values",
+            "“In a shard”: where a check that names no scope looks (`scope`), and whose values",
             "the shard's is made of (`rollup_of`), by `max` unless `rollup` says otherwise.",
             "",
             "Anything else is a custom metric: give `sql`, `url`, `command` or `plugin` and a",
             "threshold, see [settings](settings.md) and",
             "[how to measure your own](../howto/custom-metrics.md).",
             "",
-            "## Causes of absence",
+            "## Causes of `absence`",
             "",
-            "Every reading is a value with its time, or an absence with one of these causes.",
+            "Every reading is a value with its time, or unavailable with one of these causes.",
             'None of them ever counts as healthy, unless the metric says `absence = "ignore"`',
-            'or `"hold"`. Some also stand beside a value, and say why it is what it is: lag that',
+            'or `"hold"`. Some also come with a value and explain it: lag that',
             "grows because replication was stopped. At shard scope `warming_up`, `no_primary`,",
-            "`split_brain`, `elsewhere` and `handing_over` are of the shard itself, and no policy",
-            "lets them pass; a missing member and an empty shard have",
+            "`split_brain`, `elsewhere` and `handing_over` are about the shard itself, and always",
+            "reject. A missing member and an empty shard have",
             "[policies of their own](shard.md#missing-members).",
             "",
             _table(("cause", "meaning"), causes),
@@ -280,11 +275,11 @@ def proxy_page() -> str:
             "## Settings",
             "",
             "One TOML file. An unknown key is an error that names the nearest known one and the",
-            "line; a file that is refused leaves the last good settings in force. `headgate proxy",
-            "lint FILE` validates a file without starting anything; `SIGHUP` or `headgate proxy",
-            "reload` makes a running proxy read its file again. Changes in [proxy], [control] and",
-            "[memory], and addresses that are gone, wait for `headgate proxy restart`, which turns",
-            "no client away.",
+            "line. While the file is invalid, the last good settings stay in force.",
+            "`headgate proxy lint FILE` validates a file without starting anything. `SIGHUP` or",
+            "`headgate proxy reload` makes a running proxy read its file again. Changes in",
+            "[proxy], [control] and [memory], and addresses that are gone, wait for",
+            "`headgate proxy restart`. No client's connection fails during a restart.",
             "",
             *UNITS,
             *sections,
@@ -316,7 +311,7 @@ def _proxy_notes(heading: str) -> list[str]:
         "[[server]]": "The server, or several: one primary, and replicas for read-only listeners.",
         "[agent]": "The agent that knows the database's health and rules, or several.",
         "[follow]": "Instead of fixed servers: the shard's own, as its agents see them.",
-        "[release]": "How much is released of what the gate is for, as long as it is open.",
+        "[release]": "How many statements the gate releases while it is open.",
         "[memory]": "Sizes of what threads and processes share, rounded up to powers of two.",
     }
     return [told[heading], ""] if heading in told else []
@@ -325,7 +320,6 @@ def _proxy_notes(heading: str) -> list[str]:
 def rules_page() -> str:
     kinds = _meanings({kind.value: told for kind, told in KIND_MEANINGS.items()})
     because = _meanings({one.value: told for one, told in JUSTIFICATION_MEANINGS.items()})
-    shared = ", ".join(f"`{name}`" for name in RULE_SETTINGS if name in FAVOR_SHARED)
     return "\n".join(
         (
             "# Rules",
@@ -333,7 +327,7 @@ def rules_page() -> str:
             "The body of `POST /v1/rules`, and in part of `PATCH /v1/rules/{rule}`; the file of",
             "`headgate replay --with` has the same keys. See",
             "[how to use them](../howto/rules.md). An unknown key is an error that names the",
-            "nearest known one, and a key that says nothing in a rule of its kind is refused.",
+            "nearest known one, and so is a key that has no effect in a rule of its kind.",
             "",
             _settings(RULE_SETTINGS),
             "`id`, `target`, `kind` and `database` are what a rule is: they are not changed, and",
@@ -356,7 +350,7 @@ def rules_page() -> str:
             "## Favor",
             "",
             "The body of `POST /v1/rules/favor`: two rules of kind `ratio`, kept in one",
-            f"transaction and lifted together. Besides these, {shared} as above, for both.",
+            "transaction and lifted together.",
             "",
             _settings(FAVOR_SETTINGS),
         )
@@ -374,7 +368,7 @@ def budgets_page() -> str:
             "",
             "The policy of traffic control: which statements fall under which budget, and what a",
             "budget admits. One document, in TOML or JSON with the same names; an unknown key is",
-            "an error that names the nearest known one, and every fault is told with its place.",
+            "an error that names the nearest known one, and every fault is listed with its place.",
             "",
             "```toml",
             BUDGETS_EXAMPLE,
@@ -418,7 +412,7 @@ exempt_usernames = ["postgres", "monitor"]
 name = "exports"
 mode = "enforce"
 rate = "20%"        # a fifth of the server, in the long run
-capacity = "2s"     # of which two seconds of the whole server may be owed at once
+capacity = "2s"     # a debt of at most two seconds of the whole server
 burst = "1s"
 max_workers = 2
 comment = "INC-7"
@@ -465,8 +459,8 @@ def routes_page() -> str:
             "belong together; [documents](documents.md) has the fields of what they answer with.",
             "For programs: `GET /openapi.json`, from the same table.",
             "",
-            "A request that does not fit what stands here is answered with 400. One that fits,",
-            "and is refused for a reason that depends on other values or on state, with 422.",
+            "The agent answers 400 to a request that does not fit its description here. It answers",
+            "422 to one that fits, but is rejected because of other values or the present state.",
             "",
             *sections,
         )
@@ -524,18 +518,15 @@ def _settings_body(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 def documents_page() -> str:
-    found = sorted({doc for route in ROUTES for doc in structs(route)}, key=lambda d: d.__name__)
     schemas = description()["components"]["schemas"]
-    modules = {doc.__module__ for doc in found} | {m for m in sys.modules if ".wire." in m}
-    told = {name: docs for one in sorted(modules) for name, docs in _field_docs(one).items()}
     sections: list[str] = []
     for name in sorted(schemas):
-        schema, docs = schemas[name], told.get(name, {})
+        schema = schemas[name]
         if "properties" not in schema:
             sections += [f"## {name}", "", f"{_shape(schema)}.", ""]
             continue
         rows = (
-            (f"`{key}`", _shape(one), docs.get(key, one.get("description", "")))
+            (f"`{key}`", _shape(one), one.get("description", ""))
             for key, one in schema["properties"].items()
         )
         sections += [f"## {name}", "", _table(("field", "value", "meaning"), rows)]
@@ -549,26 +540,6 @@ def documents_page() -> str:
             *sections,
         )
     )
-
-
-@cache
-def _field_docs(module: str) -> dict[str, dict[str, str]]:
-    """What stands below each field of a struct, by its class."""
-    source = sys.modules[module]
-    assert isinstance(source, ModuleType)
-    found: dict[str, dict[str, str]] = {}
-    for node in ast.parse(inspect.getsource(source)).body:
-        if isinstance(node, ast.ClassDef):
-            found[node.name] = dict(_docs_in(node))
-    return found
-
-
-def _docs_in(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
-    for field, below in zip(node.body, node.body[1:], strict=False):
-        if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
-            continue
-        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-            yield field.target.id.rstrip("_"), " ".join(str(below.value.value).split())
 
 
 def _shape(schema: Mapping[str, Any]) -> str:

@@ -25,7 +25,7 @@ from playwright.sync_api import Page, sync_playwright
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from headgate.cli.bars import UNICODE
+from headgate.cli.render import UNICODE
 from headgate.demo.live import FRAME_S, POLL_S, Director, Looker, speakers_api, views_of
 from headgate.demo.screen import HINTS, strip
 from headgate.demo.stage import Frame, Stage, set_up

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from headgate.core.builtins import BUILTINS
 from headgate.core.decision import Check
 from headgate.core.health import (
     Health,
@@ -21,6 +22,7 @@ from headgate.core.names import Scope, parse_identity, parse_metric_ref
 from headgate.core.samples import Absent, Cause, Instant, Reading, Sample
 from headgate.core.shard import MemberView, ShardView
 from headgate.core.topology import Leading, Member, MemberReport, Role, RoleSeen
+from headgate.core.units import amount_text
 
 NOW = Instant(mono_s=1000.0, wall_s=1_700_000_000.0)
 
@@ -31,6 +33,11 @@ def at(seconds: float) -> Instant:
 
 
 def metric(name: str = "lag", engine: Engine = Engine.POSTGRES, **settings: Any) -> MetricSpec:
+    """Numbers are in the metric's unit."""
+    unit = settings.get("unit") or (BUILTINS[name].unit if name in BUILTINS else "")
+    for key in ("threshold", "ignore_above"):
+        if isinstance(settings.get(key), int | float):
+            settings[key] = amount_text(settings[key], unit)
     return parse_metric_settings(name, settings, engine)
 
 

@@ -23,14 +23,13 @@ from headgate.core.metrics import Engine
 from headgate.core.reach import HERE
 from headgate.core.rollup import AGGREGATES, COUNTING, ROLLUP_MEANINGS
 from headgate.core.rollup_settings import ROLLUP_SETTINGS
-from headgate.core.rule_settings import RULE_SETTINGS, RuleLimits, parse_rule
+from headgate.core.rule_settings import FAVOR_SETTINGS, RULE_SETTINGS, RuleLimits, parse_rule
 from headgate.core.rule_times import SCHEDULE_SETTINGS
 from headgate.core.rules import JUSTIFICATION_MEANINGS, KIND_MEANINGS, Justification, Kind
 from headgate.core.samples import Cause
 from headgate.core.settings import table_of
 from headgate.http.control import ROUTES, description
 from headgate.http.exposition import SERIES
-from headgate.http.ruling import FAVOR_SETTINGS
 from headgate.proxy.control import ROUTES as PROXY_ROUTES
 from headgate.proxy.metrics import SERIES as PROXY_SERIES
 from headgate.settings import agent as agent_file
@@ -159,7 +158,7 @@ def test_every_section_of_the_file_is_documented(name: str) -> None:
 
 def test_every_rollup_and_policy_is_documented() -> None:
     assert set(ROLLUP_MEANINGS) == {*AGGREGATES, *COUNTING}
-    rollups = section(page("settings.md"), "### Roll-ups")
+    rollups = section(page("settings.md"), "### Rollups")
     assert [name for name in (*AGGREGATES, *COUNTING) if f"| `{name}` |" not in rollups] == []
     shard = page("shard.md")
     policies = [setting.name for setting in ROLLUP_SETTINGS]

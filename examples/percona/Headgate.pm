@@ -49,7 +49,7 @@ sub ask {
       if $status =~ /^(400|401|403)$/;
    my $pause = $answer->{headers}{'retry-after'} || 1;
    $pause = $MAX_PAUSE_S if $pause !~ /^\d+$/ || $pause > $MAX_PAUSE_S;
-   return ($status =~ /^(404|417|421|429|500)$/ ? 0 : undef, $pause);
+   return ($status =~ /^(404|417|421|424|429)$/ ? 0 : undef, $pause);
 }
 
 # As ask(), where silence has become a yes, a no or the end by now.

@@ -31,7 +31,7 @@ static size_t without_own(uint8_t *bytes, size_t length)
     static const struct {
         const char *bytes;
         size_t length;
-    } own[] = {{"B\0\0\0\x2f\0headgate refused this statement\0\0\2\0\0\0\0\0\0\0\0", 48},
+    } own[] = {{"B\0\0\0\x2f\0headgate blocked this statement\0\0\2\0\0\0\0\0\0\0\0", 48},
                {"S\0\0\0\4", 5},
                {"H\0\0\0\4", 5},
                {"\0\0\0\x08\x04\xd2\x16\x2f", 8}};

@@ -273,7 +273,7 @@ HARNESS_UNUSED static inline bool server_hears(talk *t, const char *expected)
                       | (size_t) message[3] << 8 | message[4];
 
         assert(at + 1 + size <= sent->length);
-        out[used++] = memmem(message, size, "headgate refused", 16) != NULL ? '!'
+        out[used++] = memmem(message, size, "headgate blocked", 16) != NULL ? '!'
                                                                             : (char) message[0];
         at += 1 + size;
     }

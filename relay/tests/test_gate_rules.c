@@ -70,12 +70,12 @@ static void a_rule_on_a_level_bites_a_new_name_at_once(void)
     hr_gate gate = always(HR_ACT_REFUSE);
 
     gate.cause = HR_BY_RULE;
-    strcpy(gate.reason, "rule 7 turns away every statement of etl");
+    strcpy(gate.reason, "rule 7 throttles every statement of etl");
     enter(w, "etl", gate);
     say(w, "others", (hr_gate){.ratio = 0});
     assert(ask(t, "select 1") == HR_REFUSE && words.cause == HR_BY_RULE);
     assert(strcmp(words.message,
-                  "[HEADGATE] Traffic Control: client \"run-1:etl\": rule: rule 7 turns away "
+                  "[HEADGATE] Traffic Control: client \"run-1:etl\": rule: rule 7 throttles "
                   "every statement of etl")
            == 0);
     assert(client_named(w, "run-1:etl")->refused[HR_BY_RULE] == 1

@@ -1231,11 +1231,11 @@ static void answers_that_nobody_asked_for_end_it(void)
 
         passes(t, HR_CLIENT, query("SELECT 1"));
         say(t, HR_SERVER, both(ok(1, MY_AUTOCOMMIT), kinds[i]));
-        assert(heard(
-            t, HR_CLIENT,
-            both(ok(1, MY_AUTOCOMMIT), error(1, 1835,
-                                             "headgate: the server answered what nobody asked; the "
-                                             "session is closed"))));
+        assert(heard(t, HR_CLIENT,
+                     both(ok(1, MY_AUTOCOMMIT),
+                          error(1, 1835,
+                                "headgate: the server sent an answer without a request; the "
+                                "session is closed"))));
         assert(t->closed);
         talk_close(t);
     }

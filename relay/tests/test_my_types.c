@@ -139,9 +139,9 @@ static void lost_types_are_refused(void)
     assert(sent_nothing(t, HR_SERVER));
     assert(heard(t, HR_CLIENT,
                  error(1, 1210,
-                       "headgate: the last execution of this statement was refused, "
+                       "headgate: the last execution of this statement was blocked, "
                        "and its parameters' types are lost with it; bind them again, or "
-                       "prepare it anew")));
+                       "prepare it again")));
     talk_close(t);
 
     t = sign_in(w, MY_CLIENT, 0); /* a statement that nobody knows: its session ends */

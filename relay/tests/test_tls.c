@@ -303,7 +303,7 @@ static void a_strange_authority_is_refused(void)
     assert(says(hr_tls_fault(t.end[1]), "look at the target's CA file"));
     assert(hr_tls_read(t.end[1], &t, 1) == HR_TLS_FAILED); /* and stays so */
     assert(hr_tls_shake(t.end[0]) == HR_TLS_FAILED);
-    assert(says(hr_tls_fault(t.end[0]), "client has refused the TLS handshake"));
+    assert(says(hr_tls_fault(t.end[0]), "client has rejected the TLS handshake"));
     end_two(&t);
 }
 

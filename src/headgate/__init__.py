@@ -1,4 +1,4 @@
-"""Headgate's SDK: ask before each piece of work whether the database can bear it.
+"""Headgate's SDK: check before each piece of work whether the database has room for it.
 
     import headgate
 

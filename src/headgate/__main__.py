@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headgate.cli.signals import reset_signals
-from headgate.cli.streams import flushed, open_streams
+from headgate.cli.signals import flushed, open_streams, reset_signals
 from headgate.errors import HeadgateError
 
 try:
@@ -20,13 +19,13 @@ except ModuleNotFoundError as missing:
     sys.exit(f"headgate: the command line needs {missing.name}: pip install 'headgate[cli]'")
 
 if TYPE_CHECKING:
-    from headgate.cli.lint import Reading
     from headgate.cli.pg import PgExtension
     from headgate.cli.top import Watched
+    from headgate.core.lint import MetricLook
 
 
 class ThisHost:
-    """Imports happen inside: who only asks an agent does not load one."""
+    """Imports happen inside: a command that only talks to an agent does not load one."""
 
     def watch(self, wanted: Watched) -> None:
         from headgate.tui.program import watch
@@ -43,7 +42,7 @@ class ThisHost:
             from headgate.main import validated
         validated(settings)
 
-    def read_metrics(self, settings: Path) -> Sequence[Reading]:
+    def read_metrics(self, settings: Path) -> Sequence[MetricLook]:
         with _needing("agent"):
             from headgate.main import read_metrics
         return read_metrics(settings)
@@ -107,7 +106,7 @@ def _run() -> None:
         app(prog_name="headgate", obj=ThisHost())
     except HeadgateError as error:
         from headgate.cli.exits import exit_code_of_error
-        from headgate.cli.words import plain
+        from headgate.cli.render import plain
 
         lines = (plain(line) for line in str(error).splitlines())
         print("headgate: " + "\n".join(lines), file=sys.stderr)

@@ -1,28 +1,28 @@
 """Everything Headgate raises.
 
 HeadgateError
-├── InvalidName        a client, metric, database or scope name that cannot be one
+├── InvalidName        a client, metric, database or scope name that is not valid
 ├── InvalidSettings    a settings file or a runtime change; lists every fault with its place
 ├── InvalidRequest     an HTTP request or body that cannot be understood
 ├── BadDocument        (CLI) an agent's answer that this version cannot show; says where
 ├── Conflict           a change built on a revision that is no longer the newest
 ├── StoreUnavailable   the store cannot be read or written just now
-│   ├── StateLost      what was in force is not known: neither of its two copies can be read
-│   ├── StoreRefused   the fleet's store does not let us in: credentials, certificate, permission
-│   ├── Compacted      changes since that revision are no longer known there: list anew
+│   ├── StateLost      neither copy of the state can be read, so the changes in force are unknown
+│   ├── StoreRefused   the fleet's store rejects us: credentials, certificate, permission
+│   ├── Compacted      changes since that revision are no longer stored: list all of them again
 │   └── OutcomeUnknown a change was sent and no answer came: it may have been made, or not
-├── LeaseLost          the fleet's store has let go of a lease that was to be renewed
+├── LeaseLost          the fleet's store has ended a lease that was to be renewed
 ├── ProbeFailed        a metric could not be read; carries the cause that samples keep
-├── PeerFailed         another agent of the shard did not answer, or not as one; with the cause
-├── WrongShard         another agent asks for a shard that is not this one's
-├── PolicyRefused      a traffic policy that a server did not take, or that could not be put there
+├── PeerFailed         another agent of the shard gave no answer, or no valid one; with the cause
+├── WrongShard         another agent's request is about a shard that is not this agent's
+├── PolicyRefused      a server did not accept a traffic policy, or it could not be written there
 ├── MeterFailed        a server's traffic counters could not be read; says why
 ├── NativeUnavailable  the traffic core (native/) is neither installed nor can be built; says why
-├── RelayFault         the proxy's data path did not take what it was given; says what is wrong
+├── RelayFault         the proxy's data path rejected its input; says what is wrong
 ├── ThrottlerUnavailable   (SDK) no agent answered within the bounded wait
-└── WaitedTooLong      (SDK) the agent kept refusing past the caller's deadline
+└── WaitedTooLong      (SDK) the agent rejected every check until the caller's deadline
 
-A refusal is not an error: it is a Decision (core/decision.py).
+A rejection is not an error: it is a Decision (core/decision.py).
 """
 
 from __future__ import annotations
@@ -58,6 +58,11 @@ class Fault(NamedTuple):
     message: str
     line: int | None = None
 
+    @property
+    def variable(self) -> bool:
+        """Of the environment, and not of the file."""
+        return self.place.startswith("HEADGATE_")
+
     def __str__(self) -> str:
         line = f"line {self.line}" if self.line else ""
         where = ", ".join(part for part in (line, self.place) if part)
@@ -68,8 +73,8 @@ class InvalidSettings(HeadgateError, ValueError):
     def __init__(self, faults: list[Fault], source: str = "") -> None:
         self.faults = faults
         self.source = source
-        head = f"{source}: " if source else ""
-        super().__init__("\n".join(f"{head}{fault}" for fault in faults))
+        told = (f"{source}: {one}" if source and not one.variable else str(one) for one in faults)
+        super().__init__("\n".join(told))
 
 
 class InvalidRequest(HeadgateError, ValueError):
@@ -98,11 +103,11 @@ class StoreUnavailable(HeadgateError):
 
 
 class StateLost(StoreUnavailable):
-    """Until somebody acknowledges it, or a copy is put back."""
+    """Until an operator acknowledges it, or a copy is put back."""
 
 
 class StoreRefused(StoreUnavailable):
-    """Trying again soon does not help; somebody has to mend it."""
+    """A retry does not help; an operator has to fix the cause."""
 
 
 class Compacted(StoreUnavailable):
@@ -163,4 +168,4 @@ class WaitedTooLong(HeadgateError, TimeoutError):
     def __init__(self, message: str, answer: Answer | None = None) -> None:
         super().__init__(message)
         self.answer = answer
-        """The last refusal, with its verdict, metrics and `retry_after_s`."""
+        """The last rejection, with its verdict, metrics and `retry_after_s`."""

@@ -19,13 +19,12 @@ import structlog
 
 from headgate.agent.board import Board
 from headgate.agent.budgets import Budgets
-from headgate.agent.changebook import ChangeBook
+from headgate.agent.changebook import SharedBook
 from headgate.agent.election import Elector
 from headgate.agent.inforce import SharedInForce
 from headgate.agent.logbeat import LogBeat
 from headgate.agent.logcopies import LogCopies
 from headgate.agent.logfollower import LogFollower
-from headgate.agent.logmeter import MeteredLog
 from headgate.agent.logmirror import Mirror
 from headgate.agent.metrickeeper import MetricKeeper
 from headgate.agent.patroni import ConfirmPace, PatroniFollower, PatroniRoleProbe
@@ -56,14 +55,14 @@ from headgate.peers.fleetfeed import AgentReader
 from headgate.settings.agent import Settings
 from headgate.settings.fleet import EtcdAccess, FleetSettings
 from headgate.settings.sections import AgentSettings
-from headgate.stores.logcache import LogCache
-from headgate.stores.roster import RosterFile
+from headgate.stores.logcache import LogCache, RosterFile
 from headgate.version import VERSION
 from headgate.wire.fleet import iso
 from headgate.wiring import advertised, answers_of, faults_of, places_of
 
 if TYPE_CHECKING:
     from headgate.stores.etcd import EtcdAccess as StoreAccess
+    from headgate.stores.etcd import EtcdStore
 
 log = structlog.get_logger()
 
@@ -85,7 +84,7 @@ class Host:
     known_metrics: KnownMetrics
     limits: RuleLimits
     open_link: Callable[[str], PeerLink]
-    """The way to another agent; closed by whoever asked for it."""
+    """Opens the link to another agent; the caller closes it."""
     tracer: Tracer | None = None
 
 
@@ -124,10 +123,10 @@ class FleetParts:
         self._clock = clock
         self._roll = roll
         self._began_at = clock.now().mono_s
-        store = store_of(fleet, roll)
-        if host.tracer is not None:
-            store = traced_shared_log(store, host.tracer)
-        self.store = MeteredLog(store)
+        etcd = store_of(fleet, roll)
+        self._requests = etcd.requests
+        tracer = host.tracer
+        self.store = etcd if tracer is None else traced_shared_log(etcd, tracer)
         self.timing = FleetTiming.of(
             beat_interval_s=fleet.beat_interval_s, timeout_s=fleet.timeout_s
         )
@@ -142,7 +141,7 @@ class FleetParts:
             found=self._members_found,
         )
         self.beat = LogBeat(self.store, self.follower, clock, roll, by=settings.agent.name)
-        self.book = ChangeBook(
+        self.book = SharedBook(
             self.store,
             clock,
             host.known_metrics,
@@ -177,11 +176,13 @@ class FleetParts:
         self._elector: Elector | None = None
         self._members: Sequence[FleetMember] = ()
         host.shards.on_roles = self._roles_changed
+        host.shards.make_shared = self.book.make
+        self.book.has_ended = partial(host.rules.has_ended, own=False)
 
     # --- life ------------------------------------------------------------------------------
 
     async def recall(self) -> None:
-        """What was on disk is in force before anybody is asked; nothing waits for the fleet."""
+        """Apply the copy on disk before any request to the fleet; nothing waits for the fleet."""
         if self.copies is not None:
             await self.copies.recall()
             await self.in_force.apply()
@@ -223,9 +224,7 @@ class FleetParts:
     def look(self) -> FleetLook:
         """For status, readiness and metrics."""
         in_force = self.in_force
-        return FleetLook(
-            in_force, self.store.requests, self.view, lambda: in_force.faults, self._notes
-        )
+        return FleetLook(in_force, self._requests, self.view, lambda: in_force.faults, self._notes)
 
     def _notes(self) -> list[str]:
         told = []
@@ -240,7 +239,7 @@ class FleetParts:
             clock = clock_told(self.mirror.beat, self._clock.now().wall_s)
             told += [clock] if clock else []
         if self._elector is not None and (obstacle := self._elector.state().obstacle):
-            told.append(f"this agent answers by itself: {obstacle}")
+            told.append(f"this agent answers on its own: {obstacle}")
         doubles = self.registrar.state().doubles
         return [*told, *amiss(doubles, self._host.shards.unbelieved, self.status.rivals)]
 
@@ -269,7 +268,7 @@ class FleetParts:
     # --- following -------------------------------------------------------------------------
 
     def places(self) -> list[Place]:
-        """Where each database of this agent stands."""
+        """The place of each database of this agent in the fleet."""
         return places_of(self._settings)
 
     def _follower(
@@ -338,7 +337,7 @@ class FleetParts:
         faults = [*self._host.budgets.fleet_faults, *self._host.metrics.faults]
         parted = (told.partition(f" on {database}") for told in faults)
         left_out = (item_id for item_id, here, rest in parted if here and not rest)
-        # A rule that does not meet all of our databases is called by its id and the database.
+        # A rule that does not apply to all of our databases is listed by its id and the database.
         rules = (told.rpartition("@") for told in self._host.rules.faults)
         unruled = (name or of for name, at, of in rules if not at or of == database)
         return sorted({*unread, *unruled, *left_out, *self._host.metrics.kept.faults})
@@ -399,13 +398,13 @@ def fleet_parts(settings: Settings, host: Host, clock: Clock, roll: Roll) -> Fle
     return FleetParts(settings, settings.fleet, host, clock, roll)
 
 
-def store_of(fleet: FleetSettings, roll: Roll) -> SharedLog:
+def store_of(fleet: FleetSettings, roll: Roll) -> EtcdStore:
     return etcd_store(fleet.etcd, fleet.prefix, roll, timeout_s=fleet.timeout_s, names_data=True)
 
 
 def etcd_store(
     access: EtcdAccess, prefix: str, roll: Roll, *, timeout_s: float, names_data: bool = False
-) -> SharedLog:
+) -> EtcdStore:
     from headgate.stores import etcd  # Its HTTP client takes a moment to load.
 
     return etcd.EtcdStore(
@@ -442,8 +441,8 @@ def access_faults(settings: Settings) -> Iterator[Fault]:
 
 def _kept_since(saved_at: float | None) -> str:
     if saved_at is None:
-        return "a restart while the store is away would know only what was kept before this one"
-    return f"a restart while the store is away would know the rules of {iso(saved_at)}"
+        return "a restart while the store is away would have only earlier rules"
+    return f"a restart while the store is away would have the rules of {iso(saved_at)}"
 
 
 def _cache_of(settings: Settings, fleet: FleetSettings) -> LogCache | None:

@@ -1,7 +1,7 @@
 """Logs: events with fields, for people on a terminal and for programs elsewhere.
 
-A line marks a change of state, so there are few. Where one fault is met again and again (a defect
-that fails every check), Flood keeps it from filling a disk; counts are exact in /metrics (R135).
+A line marks a change of state, so there are few. Where one fault occurs again and again (a defect
+that fails every check), Flood keeps it from filling a disk; counts are exact in /metrics.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Flood:
         return event
 
     def _count(self, name: str) -> int:
-        """How many were left out before this one, which is told; DropEvent where it is not."""
+        """How many were left out before this one; DropEvent if this one is left out, too."""
         now_s, left_out = self._monotonic_s(), 0
         if now_s - self._begun.get(name, float("-inf")) >= FLOOD_S:
             left_out = max(0, self._lines.get(name, 0) - FLOOD_LINES)

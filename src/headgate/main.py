@@ -15,14 +15,13 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import structlog
 
 from headgate.agent.alerts import Alerts
 from headgate.agent.board import Board
-from headgate.agent.budgetfiles import BudgetRoom
 from headgate.agent.budgets import Budgets
 from headgate.agent.changebook import OwnBook
 from headgate.agent.changefiles import Room
@@ -45,6 +44,7 @@ from headgate.agent.metricfiles import MetricRoom
 from headgate.agent.metrickeeper import MetricKeeper
 from headgate.agent.ownitems import Forgetter
 from headgate.agent.pacer import Pacers
+from headgate.agent.policykeeper import BudgetRoom
 from headgate.agent.ports import Clock, PeerLink, Store
 from headgate.agent.pulse import Pulse
 from headgate.agent.recorder import Recorder
@@ -62,6 +62,7 @@ from headgate.agent.unthrottled import UnthrottledBook
 from headgate.agent.watch import Watch
 from headgate.core.change import ChangeKind
 from headgate.core.change_log import ChangeMade, LogState
+from headgate.core.lint import MetricLook
 from headgate.core.metric_settings import parse_metric_settings
 from headgate.core.metrics import MetricSpec
 from headgate.core.reach import Place, Reach
@@ -91,7 +92,7 @@ from headgate.notify import Notifier
 from headgate.peers import open_link
 from headgate.probes.calibrate import commit_baseline
 from headgate.probes.factory import DatabaseProbes
-from headgate.settings.agent import Settings, load_settings, read_settings
+from headgate.settings.agent import Settings, examine_settings, load_settings, read_settings
 from headgate.settings.document import placed, settings_text
 from headgate.settings.sections import (
     AgentSettings,
@@ -132,14 +133,14 @@ BACKLOG = 1024
 CALIBRATION_TIMEOUT_S = 60.0
 CONNECT_S = 5.0
 SHED_AT_ONCE = 16
-"""Connections that never asked anything, where no file can be opened any more."""
+"""Connections without any request yet, closed when no file can be opened any more."""
 SETTLE_S, SETTLE_LOOKS = 0.1, 50
 WAIT_FOR_RESTART = ("agent", "peers", "fleet", "patroni", "tracing")
 """Sections whose changes a reload leaves alone."""
 
 
 def run_agent(settings_path: Path) -> int:
-    """Run until SIGTERM or SIGINT. 0: stopped as asked; 2: the settings are refused; 1: fault."""
+    """Run until SIGTERM or SIGINT. 0: normal stop; 2: invalid settings; 1: fault."""
     try:
         settings = validated(settings_path)
     except InvalidSettings as error:
@@ -159,8 +160,8 @@ def run_agent(settings_path: Path) -> int:
 def validated(settings_path: Path) -> Settings:
     """As an agent starts by them; InvalidSettings with every fault. Connects to nothing."""
     content = settings_text(settings_path)
-    settings = read_settings(content, source=str(settings_path))
-    _refuse_faults(settings, content, start_faults(settings.agent))
+    settings, faults = examine_settings(content, source=str(settings_path))
+    _refuse_faults(settings, content, [*faults, *start_faults(settings.agent)])
     return settings
 
 
@@ -169,33 +170,21 @@ def _refuse_faults(settings: Settings, content: str, more: Iterable[Fault] = ())
     tracing = faults_of(lambda: check_tracing(settings))
     faults = [*more, *part_faults(settings), *tracing, *access_faults(settings)]
     if faults:
-        raise placed(InvalidSettings(faults), content, settings.source)
+        raise placed(InvalidSettings(list(dict.fromkeys(faults))), content, settings.source)
 
 
-class Reading(NamedTuple):
-    """One look at a metric, for `lint --connect`."""
-
-    database: str
-    metric: str
-    value: float | None
-    unit: str
-    threshold: str
-    detail: str
-    """Why there is no value, or what is to be said of it."""
-
-
-def read_metrics(settings_path: Path) -> list[Reading]:
+def read_metrics(settings_path: Path) -> list[MetricLook]:
     """Each metric once, from the databases themselves."""
     settings = validated(settings_path)
     return asyncio.run(_read_metrics(settings))
 
 
-async def _read_metrics(settings: Settings) -> list[Reading]:
+async def _read_metrics(settings: Settings) -> list[MetricLook]:
     looks = [_read_database(database) for database in settings.databases.values()]
     return [reading for found in await asyncio.gather(*looks) for reading in found]
 
 
-async def _read_database(database: DatabaseSettings) -> list[Reading]:
+async def _read_database(database: DatabaseSettings) -> list[MetricLook]:
     probes = probes_of(database)
     try:
         specs = database.metrics.values()
@@ -204,7 +193,7 @@ async def _read_database(database: DatabaseSettings) -> list[Reading]:
         await probes.close()
 
 
-async def _read_metric(database: str, probes: DatabaseProbes, spec: MetricSpec) -> Reading:
+async def _read_metric(database: str, probes: DatabaseProbes, spec: MetricSpec) -> MetricLook:
     probe = probes.probe_for(spec)
     threshold = f"{spec.comparison.value} {spec.threshold:g}"
     value, detail = None, ""
@@ -221,11 +210,11 @@ async def _read_metric(database: str, probes: DatabaseProbes, spec: MetricSpec) 
         detail = f"no answer in {spec.timeout_s + CONNECT_S:g} s"
     finally:
         await probe.close()
-    return Reading(database, spec.name, value, spec.unit, threshold, detail)
+    return MetricLook(database, spec.name, value, spec.unit, threshold, detail)
 
 
 def calibrate(settings_path: Path, database: str) -> dict[str, float | str]:
-    """Measure commits of a database at rest, and propose a threshold for commit_delay (R15)."""
+    """Measure commits of an idle database, and propose a threshold for commit_delay."""
     settings = load_settings(settings_path)
     if database not in settings.databases:
         known = ", ".join(sorted(settings.databases)) or "none"
@@ -254,7 +243,7 @@ async def _calibrate(database: DatabaseSettings) -> dict[str, float | str]:
 
 
 class Agent:
-    """One agent, built from settings; `run` serves until told to stop."""
+    """One agent, built from settings; `run` serves until it is stopped."""
 
     def __init__(
         self,
@@ -383,6 +372,7 @@ class Agent:
             self.tracer,
         )
         self.fleet = fleet_parts(settings, host, self._clock, roll)
+        self.own.has_ended = partial(self.rules.has_ended, own=True)
         self._validate_files()
         self.patroni = PatroniParts(settings, self.shards, self._clock, roll)
         self.standby = standby = self._standby(agent, roll)
@@ -448,7 +438,7 @@ class Agent:
         if self.standby is not None:
             await self.standby.look_once()
             self._background("standby", self.standby.run)
-        await self.listener.start()  # Nobody is told "no such database" while one is loaded.
+        await self.listener.start()  # Last: no check gets "unknown database" while one is loading.
         self._background("keeper", self.keeper.run)
         self._background("watch", self.watch.run)
         self._background("alerts", self.alerts.run)
@@ -521,8 +511,8 @@ class Agent:
                 path.unlink()
 
     async def reload(self, confirmed: Confirmed = NOTHING) -> Sequence[str]:
-        """Follow the settings file; the sections that wait for a restart. A refused file changes
-        nothing, is InvalidSettings, and stands in status."""
+        """Apply the settings file; returns the sections that wait for a restart. An invalid file
+        changes nothing, raises InvalidSettings, and is shown in status."""
         async with self._reloading:
             try:
                 return await self._reload(confirmed)
@@ -681,7 +671,7 @@ class Agent:
     async def _ask_server(self, database: str) -> Mapping[str, str]:
         source = self.book.source(database)
         if not isinstance(source, DatabaseProbes):
-            raise ProbeFailed(Cause.FAILED, "it has no server that could be asked")
+            raise ProbeFailed(Cause.FAILED, "it has no server to connect to")
         return await source.server_facts().read()
 
     def _disks(self) -> Mapping[str, str]:
@@ -723,7 +713,7 @@ class Agent:
             standby = self._standby_for(agent.standby_for, agent)
         else:
             return None
-        # While passive, whoever is sent to this host is sent to the agent that answers for it.
+        # While passive, clients of this host are sent to the agent that answers for it.
         standby.on_change = lambda: self.shards.speak_at(
             self.checker.active_agent or advertised(agent)
         )
@@ -806,7 +796,8 @@ class Agent:
         members = MemberRoom(self.shards.each, lambda url: parse_peer_url(url).text)
         rooms: dict[str, Room] = {ChangeKind.METRIC: MetricRoom(self.book)}
         rooms |= dict.fromkeys(MEMBERS, members)
-        self.own.rooms |= {**rooms, ChangeKind.BUDGET: BudgetRoom(self.budgets.by_database)}
+        budgets = BudgetRoom(self.budgets.by_database)
+        self.own.rooms |= {**rooms, ChangeKind.BUDGET: budgets, ChangeKind.POLICY: budgets}
         if self.fleet is not None:
             self.fleet.book.rooms |= rooms
 
@@ -825,8 +816,8 @@ class Agent:
         self.facts.state_lost, self.checker.closed = None, ""
 
     async def acknowledge_loss(self, who: str) -> Sequence[str]:
-        """Go on without what is lost: the old file is moved aside, and a new one begun. The names
-        of what was moved. Conflict where nothing is lost."""
+        """Go on without what is lost: rename the old file and start a new one. Returns the names
+        of the renamed files. Conflict where nothing is lost."""
         now_s, target = self._clock.now().wall_s, str(self._settings.agent.state or "")
         entry = AuditEntry(now_s, who, "state.acknowledged", target, self.facts.state_lost, None)
         moved = await self.store.begin_anew(entry)
@@ -949,10 +940,10 @@ class Agent:
 
     def _status(self) -> str:
         doc, count = self.views.ready(), len(self._settings.databases)
-        does = "standing by for" if self._is_passive() else "serving"
+        does = "standby for" if self._is_passive() else "serving"
         said = [f"{does} {count} database{'s' if count != 1 else ''}"]
         if self.facts.settings_fault is not None:
-            said.append("the settings file was refused, what was read before is in force")
+            said.append("the settings file is invalid; the earlier settings stay in force")
         return "; ".join([*said, *doc.waiting_for, *doc.notes])
 
     def _catch_signals(self) -> None:

@@ -1,4 +1,4 @@
-"""What a service manager (systemd) is told, and given by: NOTIFY_SOCKET, WATCHDOG_USEC, LISTEN_FDS.
+"""systemd's protocol for services: NOTIFY_SOCKET, WATCHDOG_USEC, LISTEN_FDS.
 
 The names come in as a mapping: the environment is read where the settings are.
 """
@@ -40,7 +40,7 @@ class Notifier:
         self._tell(f"READY=1\nMAINPID={os.getpid()}\nSTATUS={_line(status)}")
 
     def reloading(self, mono_s: float) -> None:
-        """Until `ready` is told again. `mono_s`: now, by the machine's monotonic clock."""
+        """Until `ready` is sent again. `mono_s`: now, by the machine's monotonic clock."""
         stamp = f"MONOTONIC_USEC={int(mono_s * 1e6)}"
         self._tell(f"RELOADING=1\n{stamp}\nSTATUS=reading the settings again")
 

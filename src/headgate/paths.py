@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def expanded(raw: str) -> Path:
-    """`~` as the home it stands for; ValueError where this user has none."""
+    """With `~` replaced by the home directory; ValueError where this user has none."""
     try:
         return Path(raw).expanduser()
     except RuntimeError:

@@ -89,8 +89,8 @@ _DIALECTS = {Protocol.POSTGRES: Dialect.POSTGRES, Protocol.MYSQL: Dialect.MYSQL}
 
 
 def run_proxy(settings_path: Path) -> int:
-    """Run until SIGTERM or SIGINT, or until another process has taken over. 0: stopped as asked;
-    2: the settings are refused; 1: fault."""
+    """Run until SIGTERM or SIGINT, or until another process has taken over. 0: normal stop;
+    2: invalid settings; 1: fault."""
     try:
         settings = load_proxy_settings(settings_path)
         check_files(settings)
@@ -139,7 +139,7 @@ class _Listening:
 
 
 class Proxy:
-    """One proxy, built from settings; `run` serves until told to stop. Implements Operations."""
+    """One proxy, built from settings; `run` serves until it is stopped. Implements Operations."""
 
     def __init__(
         self,
@@ -267,7 +267,7 @@ class Proxy:
                 log.warning(
                     "handover.new_memory",
                     detail=str(fault),
-                    meaning="budgets and counters begin anew; the process before keeps its own",
+                    meaning="budgets and counters start from zero; the old process keeps its own",
                 )
             else:
                 self.facts.memory = "taken over"
@@ -284,9 +284,9 @@ class Proxy:
             return
         if taking_over:
             raise RelayFault(
-                f"no server to send sessions to is known after {FIRST_TARGETS_S:g} s: the process "
-                "before serves on. See its status, and whether the agent or the name of the server "
-                "can be reached from here"
+                f"no server for sessions is known after {FIRST_TARGETS_S:g} s; "
+                "the old process keeps serving. See its status, and whether this host can reach "
+                "the agent and the server"
             )
         log.warning("proxy.no_server_yet", waited_s=FIRST_TARGETS_S)
 
@@ -361,8 +361,8 @@ class Proxy:
                 self._let_go_of(one)
 
     def _shut_doors(self) -> None:
-        """The relay closes its descriptors when it drains; with ours open too, clients would be let
-        into the backlog, and wait there, instead of being refused and going elsewhere."""
+        """The relay closes its descriptors when it drains. If ours stayed open, clients would wait
+        in the backlog, instead of getting "connection refused" and trying elsewhere."""
         close_all(one.sock for one in self._listening)
         for one in self._listening:
             self._let_go_of(one)
@@ -453,9 +453,9 @@ class Proxy:
         self._stop.set()
 
     async def restart(self) -> int:
-        """The successor is started as this process was, and takes over by itself."""
+        """The successor is started as this process was, and takes over automatically."""
         if self._path is None or self._stop.is_set():
-            raise HeadgateError("this proxy is not one that can be started again just now")
+            raise HeadgateError("this proxy cannot be restarted just now")
         check_files(load_proxy_settings(self._path, self._environment))
         successor = subprocess.Popen(  # noqa: S603, ASYNC220 -- as we were started ourselves
             sys.orig_argv, stdin=subprocess.DEVNULL
@@ -465,8 +465,8 @@ class Proxy:
             code = successor.poll()
             if code is not None:
                 raise HeadgateError(
-                    f"the successor ended with code {code} before it served; its log says why, "
-                    "and this process serves on"
+                    f"the successor ended with code {code} before it served; see its log. "
+                    "This process keeps serving"
                 )
             if self._clock.now().mono_s > deadline_s:
                 successor.kill()
@@ -495,7 +495,7 @@ class Proxy:
         waits = tuple(_fixed_changes(self._settings, new))
         mind = mind_of(new, self._around, self._mind)
         if self.facts.state == "draining":
-            detail = "the proxy drains, and takes no new settings: start it again with them"
+            detail = "the proxy is draining and takes no new settings: start it again with them"
             raise InvalidSettings([Fault("", detail)], new.source)
         self._apply(self._relay, new)
         changed = tuple(_followed_changes(self._settings, new))
@@ -512,7 +512,7 @@ class Proxy:
         return Reloaded(changed, waits, self.facts.advice)
 
     def _apply(self, relay: NativeRelay, new: ProxySettings) -> None:
-        """What the relay may refuse: all of it, or nothing."""
+        """What the relay may reject: all of it, or nothing."""
         before = self._settings
         places = {(one.terms.host, one.terms.port): one for one in self._listening}
         kept = [(places[p], t) for t in new.listen if (p := (t.host, t.port)) in places]

@@ -54,8 +54,8 @@ MEET_S = 1.0
 class DirectoryTaker:
     """The PolicyTaker: into the directory, as an agent beside it would, and in force at once.
 
-    So the last policy lies there for the next start, whoever is away then; and what was switched
-    off (`headgate pg disable --directory`) stays off.
+    So the last policy lies there for the next start, even if the agent is away then; and what was
+    switched off (`headgate pg disable --directory`) stays off.
     """
 
     def __init__(self, sink: PolicySink, watcher: DirectoryWatcher) -> None:
@@ -108,8 +108,8 @@ class Surroundings:
     directory: Path
     patterns: Callable[[], Sequence[PatternView]]
     ours: Callable[[], bool] = lambda: True
-    """Whether the memory's counters are told from here: false until the process before has handed
-    them over."""
+    """Whether this process reports the memory's counters: false until the process before has
+    handed them over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class Mind:
             self.voice.reports.hand_over()
 
     def take_effect(self) -> None:
-        """What parts of the old mind are told, once it is certain that this one replaces it."""
+        """Notify parts of the old mind, once it is certain that this one replaces it."""
         for change in self.changes:
             change()
 
@@ -187,7 +187,7 @@ def _no_directory(path: Path) -> str:
 
 def _unwritable(path: Path) -> str:
     if not path.parent.is_dir():
-        return f"{path.parent} is not there: make it, for the proxy's user to write in"
+        return f"{path.parent} does not exist: create it, writable by the proxy's user"
     return f"{path} is a directory, must be a file" if path.is_dir() else ""
 
 
@@ -271,7 +271,7 @@ def _add_voice(voice: Voice, mind: Mind) -> None:
 
 
 def note_budget(reports: Reports, event: Event) -> None:
-    """Of refusals alone: what was warned of or delayed by a budget was admitted."""
+    """Of blocked statements alone: statements with a warning or delay were admitted."""
     if event.kind == EVENT_REFUSED and event.by is Cause.BUDGET and event.budget:
         reports.budget_refused(event.number, event.budget)
 
@@ -326,7 +326,7 @@ def _targets(
 
 
 class _GateWatcher:
-    """Gates are told of clients, and not of plans."""
+    """Tells gates about clients, and not about plans."""
 
     def __init__(self, gates: Gates) -> None:
         self._gates = gates

@@ -1,7 +1,7 @@
 """The way from a proxy to its agents: the SDK's own feed and connections, as proxy/ wants them.
 
-proxy/ knows agents as Protocols (proxy/agents.py); `client` is another edge, so that they meet
-here, beside the composition root.
+proxy/ knows agents as Protocols (proxy/agents.py), and `client` is another edge: the two are
+joined here, beside the composition root.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _target(url: str, ca: Path | None, cert: Path | None, key: Path | None) -> T
 
 
 class ProxyFeed(Feed):
-    """As the SDK's, but for the words: nobody is asked instead."""
+    """As the SDK's, but for the messages: a proxy has no check to send instead."""
 
     def _tell(self, what: str, detail: str) -> None:
         if what not in self._told and not self._stopped.is_set():
@@ -93,7 +93,7 @@ class ThreadedLine:
     def __init__(self, target: Target, token: str | None) -> None:
         self._target = target
         self._token = token
-        self._beside = Beside(f"asking {target.url}")
+        self._beside = Beside(f"requests to {target.url}")
         self._kept: Connection | None = None
         self._turn = asyncio.Lock()
 
@@ -132,7 +132,7 @@ class ThreadedLine:
             try:
                 return self._on(kept, request, deadline, max_bytes)
             except (ConnectionError, BadResponse):
-                pass  # Closed while it lay idle. What we ask may be asked twice.
+                pass  # Closed while it lay idle. Our requests may be sent twice.
         return self._on(connect(self._target, deadline), request, deadline, max_bytes)
 
     def _on(

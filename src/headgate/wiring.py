@@ -81,9 +81,9 @@ def start_faults(agent: AgentSettings) -> Iterator[Fault]:
     folder = agent.socket.parent
     # What is missing in /run, a service manager makes at the start.
     if not folder.is_dir() and Path("/run") not in folder.parents:
-        yield Fault("agent.socket", f"cannot be made: {folder} is not there. mkdir -p {folder}")
+        yield Fault("agent.socket", f"cannot be made: {folder} does not exist. mkdir -p {folder}")
     elif agent.socket.exists() and not agent.socket.is_socket():
-        yield Fault("agent.socket", f"{agent.socket} is there already, and is no socket")
+        yield Fault("agent.socket", f"{agent.socket} exists already, and is not a socket")
 
 
 def faults_of(build: Callable[[], object]) -> list[Fault]:
@@ -125,7 +125,7 @@ def _probe_faults(database: DatabaseSettings) -> Iterator[Fault]:
 
 
 def _url_faults(settings: Settings) -> Iterator[Fault]:
-    """By the links' own reader: what they would refuse must not be found out half-way."""
+    """By the links' own parser, so that a URL which they reject is found before the start."""
     urls = {
         f"databases.{database.name}.peers.{peer.name}.url": peer.url
         for database in settings.databases.values()
@@ -167,7 +167,7 @@ def plan_of(database: DatabaseSettings, place: Place) -> DatabasePlan:
 
 
 def answers_of(settings: Settings, stands: Iterable[Stand], machine: str) -> dict[str, Answered]:
-    """What this agent answers for. Of a shard's, its server has told which one it is, or will."""
+    """What this agent answers for. Of a shard, its server reports which member it is, or will."""
     servers = {stand.database: stand.server for stand in stands}
     return {
         name: Answered(
@@ -180,7 +180,7 @@ def answers_of(settings: Settings, stands: Iterable[Stand], machine: str) -> dic
 
 
 def _target(database: DatabaseSettings, machine: str) -> str:
-    """host:port/database, without who logs in; empty where it cannot be told."""
+    """host:port/database, without the user; empty where it is not known."""
     try:
         postgres = database.engine is Engine.POSTGRES
         host, port, name = (_postgres_target if postgres else _mysql_target)(database.dsn)
@@ -211,7 +211,7 @@ def _mysql_target(dsn: str) -> tuple[str, str, str]:
 
 
 def idleness_of(database: DatabaseSettings) -> Idleness:
-    return Idleness(database.slow_after_s, database.hibernate_after_s)
+    return Idleness(database.idle_after_s, database.hibernate_after_s)
 
 
 def policy_of(settings: Settings) -> Policy:
@@ -251,7 +251,7 @@ def traffic_plans(
 
 
 def _own_role(database: DatabaseSettings) -> str:
-    """Whom the probes log in as; empty where it cannot be told."""
+    """The database user of the probes; empty where it is not known."""
     if database.engine is not Engine.POSTGRES:
         return ""
     try:
@@ -413,7 +413,7 @@ def _password(database: DatabaseSettings) -> str | None:
 
 
 def places_of(settings: Settings) -> list[Place]:
-    """Where each database of this agent stands."""
+    """The place of each database of this agent in the fleet."""
     fleet, host = settings.fleet, settings.agent.name
     region, cluster = ("", "") if fleet is None else (fleet.region, fleet.cluster)
     return [

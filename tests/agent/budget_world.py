@@ -10,8 +10,11 @@ from headgate.agent.board import Board
 from headgate.agent.budgetlayers import Document
 from headgate.agent.budgets import Budgets, Controlled, Gear, TrafficPlan
 from headgate.agent.demand import Demands
+from headgate.agent.policykeeper import BudgetRoom
 from headgate.agent.ports import Store
 from headgate.core.activity import Idleness
+from headgate.core.change import ChangeKind
+from headgate.core.change_log import ChangeMade
 from headgate.core.reach import Place
 from headgate.core.samples import Sample
 from headgate.errors import MeterFailed, PolicyRefused
@@ -121,6 +124,8 @@ class BudgetWorld:
         )
         self.log.attach(self.budgets)
         self.own = self.budgets.own = self.log.book
+        room = BudgetRoom(self.budgets.by_database)
+        self.own.rooms |= {ChangeKind.BUDGET: room, ChangeKind.POLICY: room}
 
     def plan(self, base: Document | None = None) -> TrafficPlan:
         gear = Gear((self.server,), self.server)
@@ -143,6 +148,19 @@ class BudgetWorld:
         """Another process, with the same store, clock and server."""
         world = replace(self, **other)
         return await world.start()
+
+    async def apply(self, *budgets: dict[str, Any], **policy: Any) -> ChangeMade:
+        """As a file of changes: these, whole; and the policy of main, if anything is said of it."""
+        document: dict[str, Any] = {
+            "budgets": [{"database": "main", "whole": True, **budget} for budget in budgets]
+        }
+        if policy:
+            document["policies"] = [{"database": "main", **policy}]
+        return await self.own.apply(document, who="ann")
+
+    async def history(self) -> list[str]:
+        """Actions of the agent's own log, newest first."""
+        return [one.action for one in await self.own.history()]
 
     @property
     def main(self) -> Controlled:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from headgate.agent.changebook import ChangeBook
+from headgate.agent.changebook import ChangeBook, SharedBook
 from headgate.agent.ports import SharedLog
 from headgate.core.change import shard_key, shard_members
 from headgate.core.keyvalue import Compare, Listing, Put
@@ -63,7 +63,7 @@ class FaultyStore(MemoryLog):
         self._late: list[tuple[Sequence[Compare], Sequence[Put]]] = []
         self._is_bad = False
 
-    async def commit(self, compares: Sequence[Compare], puts: Sequence[Put]) -> int:
+    async def commit(self, compares: Sequence[Compare], puts: Sequence[Put], **more: Any) -> int:
         self.commits += 1
         for late in self._late:
             await super().commit(*late)
@@ -85,11 +85,11 @@ class FaultyStore(MemoryLog):
             raise StoreUnavailable("no endpoint answers")
         return await super().commit(compares, puts)
 
-    async def list(self, prefixes: Sequence[str], *, at_any_member: bool = False) -> Listing:
+    async def list(self, prefixes: Sequence[str], *, allow_stale: bool = False) -> Listing:
         if self._is_bad and self.blind:
             self.blind -= 1
             raise StoreUnavailable("no endpoint answers")
-        return await super().list(prefixes, at_any_member=at_any_member)
+        return await super().list(prefixes, allow_stale=allow_stale)
 
 
 def known(database: str) -> Mapping[str, KnownMetric]:
@@ -98,7 +98,7 @@ def known(database: str) -> Mapping[str, KnownMetric]:
 
 def book_on(store: SharedLog, clock: Any, prefix: str = "f", **more: Any) -> ChangeBook:
     numbers, ops = count(1), count(1)
-    return ChangeBook(
+    return SharedBook(
         store,
         clock,
         known,

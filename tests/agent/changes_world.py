@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from headgate.agent.board import Board
-from headgate.agent.budgetfiles import BudgetRoom
 from headgate.agent.budgets import Budgets, Gear, TrafficPlan
 from headgate.agent.changebook import OwnBook
 from headgate.agent.memberfiles import MemberRoom
 from headgate.agent.metricfiles import MetricRoom
 from headgate.agent.metrickeeper import DatabasePlan, MetricKeeper
+from headgate.agent.policykeeper import BudgetRoom
 from headgate.agent.rulekeeper import RuleKeeper
 from headgate.agent.sampler import Sampler
 from headgate.core.change import ChangeKind
@@ -22,7 +22,7 @@ from tests.agent.budget_world import ETL, WEB, FakeServer, document
 from tests.agent.fakes import FakeProbes, settle
 from tests.agent.shard_world import SHARD, ShardWorld, url
 
-METRICS: dict[str, Any] = {"lag": {"threshold": 5}, "threads_running": {}}
+METRICS: dict[str, Any] = {"lag": {"threshold": "5s"}, "threads_running": {}}
 """What the settings file has."""
 PEER = {"shard": SHARD, "member": "db-x", "url": url("db-x"), "database": "main"}
 
@@ -44,11 +44,14 @@ class ChangesWorld(ShardWorld):
         self.server = FakeServer()
         self.log.attach(self.rules, self.budgets, self.metric_book)
         members = MemberRoom(self.shards.each, lambda text: parse_peer_url(text).text)
+        budgets = BudgetRoom(self.budgets.by_database)
         self.book.rooms |= {
-            ChangeKind.BUDGET: BudgetRoom(self.budgets.by_database),
+            ChangeKind.BUDGET: budgets,
+            ChangeKind.POLICY: budgets,
             ChangeKind.METRIC: MetricRoom(self.metric_book),
             ChangeKind.PEER: members,
             ChangeKind.SKIP: members,
+            ChangeKind.HANDOVER: members,
         }
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from headgate.agent.election import Elector, Office
 from headgate.core.keyvalue import Changes, Compare, Lease, Listing, Put
@@ -74,10 +74,10 @@ class RoughStore:
         if (delay_s := self.delay_s()) > 0:
             await self._true.sleep(delay_s)
 
-    async def list(self, prefixes: Sequence[str], *, at_any_member: bool = False) -> Listing:
+    async def list(self, prefixes: Sequence[str], *, allow_stale: bool = False) -> Listing:
         return await self._ask(lambda: self._store.kept.listing(prefixes))
 
-    async def commit(self, compares: Sequence[Compare], puts: Sequence[Put]) -> int:
+    async def commit(self, compares: Sequence[Compare], puts: Sequence[Put], **more: Any) -> int:
         return await self._ask(lambda: self._store.kept.commit(compares, puts))
 
     async def count(self, prefix: str) -> int:

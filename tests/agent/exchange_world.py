@@ -90,7 +90,7 @@ class StubShards:
 
     def asked(self, shard: str, database: str) -> StubShard:
         if shard not in self.each:
-            raise WrongShard(f"{database} belongs to another shard here, not to {shard!r}")
+            raise WrongShard(f"{database} belongs to another shard at this agent, not to {shard!r}")
         if database not in self.each[shard].locals:
             raise InvalidRequest(f"no database {database!r}", status=404)
         return self.each[shard]

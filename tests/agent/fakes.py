@@ -215,7 +215,7 @@ class FakeAgent:
             None if self.says else Absent(Cause.FAILED, "server down", now),
             readings,
             self.labels,
-            Activity.NORMAL,
+            Activity.AWAKE,
             self.asked_s_ago,
             self.url,
         )

@@ -14,7 +14,7 @@ from headgate.agent.logfollower import LogFollower
 from headgate.agent.logmirror import Mirror
 from headgate.core.beat import Beat, beat_bytes
 from headgate.core.change import BEAT, HEAD, WIDE, ChangeKind, Item, followed_prefixes, log_key
-from headgate.core.change_codec import head_bytes, item_bytes, read_head
+from headgate.core.change_log import head_bytes, item_bytes, read_head
 from headgate.core.fleet_timing import FleetTiming
 from headgate.core.keyvalue import Changes, Compare, Listing, Put
 from headgate.core.reach import EVERYWHERE, Reach
@@ -88,9 +88,9 @@ class FakeReader:
         self.watched_after: list[int] = []
         self._cut: asyncio.Future[None] | None = None
 
-    async def list(self, prefixes: Sequence[str], *, at_any_member: bool = False) -> Listing:
+    async def list(self, prefixes: Sequence[str], *, allow_stale: bool = False) -> Listing:
         self.lists.append(tuple(prefixes))
-        if self.fault is not None and (self.quorum or not at_any_member):
+        if self.fault is not None and (self.quorum or not allow_stale):
             raise self.fault
         return await self.store.list(prefixes)
 

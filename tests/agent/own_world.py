@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from headgate.agent.changebook import OwnBook
 from headgate.agent.changetime import ChangeTime
 from headgate.agent.inforce import Follows, OwnInForce
 from headgate.agent.logwriter import Draft
-from headgate.agent.ports import Clock, OwnStore
+from headgate.agent.ports import ChangeLog, Clock
 from headgate.agent.ruledrafts import Asked, Here
 from headgate.agent.rulekeeper import RuleKeeper
 from headgate.core.change import HEAD, Item, item_key
-from headgate.core.change_codec import head_bytes, item_bytes
-from headgate.core.change_log import ChangeMade, LogState
+from headgate.core.change_log import ChangeMade, LogState, head_bytes, item_bytes
 from headgate.core.keyvalue import Compare, Put
 from headgate.core.reach import HERE, Place
 from headgate.core.records import AuditEntry
@@ -33,14 +33,15 @@ class OwnLog:
     """One agent's log and its book, over whatever store."""
 
     def __init__(
-        self, store: OwnStore, clock: Clock, *, places: Sequence[Place] = (Place(database="main"),)
+        self, store: ChangeLog, clock: Clock, *, places: Sequence[Place] = (Place(database="main"),)
     ) -> None:
         self.time = ChangeTime(clock)
         self.rules = RuleKeeper(store, clock, lambda book: None, _no_metrics, time=self.time)
         self._rooms: list[Follows] = [self.rules]
         self.in_force = OwnInForce(self._rooms, lambda: places)
-        here = Here(lambda spec: (), lambda: 0.0)
+        here = Here(lambda spec: (), self.time.now_s)
         self.book = OwnBook(store, clock, _no_metrics, lambda: 0.5, here, self.in_force.changed)
+        self.book.has_ended = partial(self.rules.has_ended, own=True)
 
     def attach(self, *rooms: Follows) -> None:
         self._rooms.extend(rooms)
@@ -61,7 +62,7 @@ class OwnLog:
         return {name: one for (of, name), one in items if of == kind and one.value is not None}
 
 
-async def keep(store: OwnStore, *items: Item) -> None:
+async def keep(store: ChangeLog, *items: Item) -> None:
     """Put them into the log of an agent that is not running, as another version left them."""
     head = await store.list((HEAD,))
     compares = [Compare(entry.key, entry.revision) for entry in head.entries]

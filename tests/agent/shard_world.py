@@ -201,7 +201,7 @@ class ShardWorld:
             "sender": sender,
             "url": url(sender),
             "role": role and dated(role, self.clock.now().mono_s),
-            "activity": Activity.NORMAL,
+            "activity": Activity.AWAKE,
             "wait_s": 0.0,
         }
         return Pull(**{**given, **more})

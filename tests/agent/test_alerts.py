@@ -112,7 +112,7 @@ async def test_a_call_that_hangs_is_left_behind_and_not_repeated_beside_it(
         alerts.put("x", {})
         await aeventually(lambda: alerts.fault == "no answer in 0.05 s")
         await clock.advance(1.0)
-        await aeventually(lambda: alerts.fault == "the try before this one has not returned yet")
+        await aeventually(lambda: alerts.fault == "the previous alert is still being sent")
         assert len(calls) == 1
         monkeypatch.setattr(alerts_module, "GIVE_UP_AFTER_S", DEADLINE_S)  # For the next one.
         hang.set()

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.agent.budgetitems import changes_here, changes_of, database_of, edits
 from headgate.agent.budgetlayers import (
     NO_CHANGES,
     BudgetChange,
@@ -16,16 +15,17 @@ from headgate.agent.budgetlayers import (
     Changes,
     FleetBudget,
     Layers,
+    changes_here,
+    changes_of,
     changes_on,
+    database_of,
+    edits,
     laid_over,
 )
 from headgate.agent.ruledrafts import Asked
 from headgate.core.change import ChangeKind, Item
-from headgate.core.change_codec import item_bytes, read_item
-from headgate.core.change_log import name_of
-from headgate.core.change_parts import numbered
-from headgate.core.layers import layers_at
-from headgate.core.reach import HERE, Place, parse_reach
+from headgate.core.change_log import item_bytes, name_of, numbered, read_item
+from headgate.core.reach import HERE, Place, layers_at, parse_reach
 from headgate.traffic.policy import Mode
 
 ASKED = Asked("ann", 1000.0)

@@ -40,7 +40,7 @@ async def test_a_change_is_made_though_the_server_does_not_take_it() -> None:
     await world.main.book.remove("etl", who="ann")
     (outlet,) = world.main.publisher.outlets
     assert outlet.fault == "read-only file system" and outlet.told != world.main.publisher.wanted
-    assert [one.action for one in await world.main.book.history(10)] == ["budget.removed"]
+    assert await world.history() == ["budget.removed"]
 
 
 async def test_what_hangs_is_not_begun_beside_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ async def test_a_policy_that_is_gone_or_older_is_put_back_and_told() -> None:
     (outlet,) = world.main.publisher.outlets
     first = world.server.lies
     await world.main.book.set_budget("web", WEB, who="ann")
-    for lies, words in ((None, "gone"), (first, "an older one lay there, version 1")):
+    for lies, words in ((None, "missing"), (first, "an older policy was there, version 1")):
         world.clock._step(budgetpublisher.CALM_S + 1)
         world.server.lies = lies
         await world.budgets.tick()
@@ -152,7 +152,7 @@ async def test_who_publishes_beside_the_agent_again_and_again_is_not_outrun() ->
     (outlet,) = world.main.publisher.outlets
     assert 3 <= outlet.put_back_total <= 6, "at once, then after 2, 4, 8 … s"
     assert [log["event"] for log in logs].count("policy.put_back") == 1
-    assert "somebody else's lay there, version" in outlet.put_back
+    assert "another program's policy was there, version" in outlet.put_back
 
 
 async def test_what_the_server_itself_goes_by_counts_whatever_lies_there() -> None:
@@ -192,7 +192,7 @@ async def test_an_agent_without_a_policy_leaves_alone_what_is_in_force() -> None
     await world.start()
     assert [world.server.tries, world.main.has_policy] == [0, False]
     (told,) = told_of(world.main, world.clock.now().wall_s)
-    assert "version 23 is in force, published by somebody else" in told
+    assert "version 23 is in force, published by another program" in told
     await world.main.book.set_budget("web", WEB, who="ann")
     assert world.main.has_policy and list(world.server.modes) == ["web"]
     again = await world.restart()
@@ -209,7 +209,7 @@ async def test_the_agents_own_role_is_exempt_whatever_the_policy_says() -> None:
     assert doc.own_role == doc.budgets[0].own_role == "hg"
     assert "hg" not in str(doc.document), "not written into anybody's file"
     many = [f"u{n}" for n in range(64)]
-    await world.main.book.put(document(ETL, exempt_usernames=many), who="ann")
+    await world.apply(exempt_usernames=many)
     policy, _ = world.server.policies[-1]
     assert policy.exempt_usernames == ("hg", *many[:63])
     assert any("u63 is left out" in str(one) for one in world.main.edition.advice)

@@ -11,10 +11,12 @@ import pytest
 
 from headgate.core.change import NOTES
 from headgate.core.keyvalue import Listing
-from headgate.core.reach import EVERYWHERE, HERE, Level, Reach
+from headgate.core.reach import EVERYWHERE, HERE, Level, Place, Reach
 from headgate.errors import StoreUnavailable
 from tests.agent import test_widemetrics as metrics
-from tests.agent.budget_world import ETL, BudgetWorld
+from tests.agent.budget_world import ETL, BudgetWorld, document
+from tests.agent.fakes import HandClock
+from tests.agent.own_world import OwnLog
 from tests.agent.shard_world import SHARD, ShardWorld
 from tests.fixtures.memory_store import MemoryStore
 
@@ -31,7 +33,7 @@ class Metric:
         self.start, self._reach = self.world.start, reach
 
     async def set(self) -> None:
-        raw = {"threshold": 2, "for": f"{FOR_S:.0f}s"}
+        raw = {"threshold": "2s", "for": f"{FOR_S:.0f}s"}
         book = self.world.book if self._reach == str(HERE) else self.world.wide(self._reach)
         await book.patch("main", "lag", raw, who="ops")
 
@@ -92,26 +94,61 @@ class Budget:
     async def close(self) -> None: ...
 
 
+class BudgetOfTheFile(Budget):
+    """One of the settings file, that is to end by what was changed here."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store, HERE)
+        self.world.base = document(ETL)
+
+    async def set(self) -> None:
+        ends = {"expires_at": self.clock.now().wall_s + FOR_S}
+        await self.world.main.book.patch_budget("etl", ends, who="ops")
+
+
 class HidingNotes(MemoryStore):
     is_hiding = False
 
-    async def list(self, prefixes: Sequence[str], *, at_any_member: bool = False) -> Listing:
+    async def list(self, prefixes: Sequence[str], *, allow_stale: bool = False) -> Listing:
         if self.is_hiding and NOTES in prefixes:
             raise StoreUnavailable("the disk hangs")
-        return await super().list(prefixes, at_any_member=at_any_member)
+        return await super().list(prefixes, allow_stale=allow_stale)
 
-    async def salvage_list(self, prefixes: Sequence[str]) -> Listing:
-        raise StoreUnavailable("the disk hangs")
+
+class RuleSet:
+    """A rule, for this agent or for its shard."""
+
+    def __init__(self, store: MemoryStore, reach: Reach) -> None:
+        self.clock, self._store = HandClock(), store
+        self.log = OwnLog(store, self.clock, places=(Place(database="main", shard=SHARD),))
+        self._reach = reach
+
+    async def start(self) -> None:
+        await self._store.open()
+        await self.log.load()
+
+    async def set(self) -> None:
+        raw = {"target": "etl", "ratio": 0.5, "for": f"{FOR_S:.0f}s"}
+        await self.log.book.put_rule(raw, reach=self._reach, who="ops")
+
+    async def is_in_force(self) -> bool:
+        return any(rule.in_force(self.clock.now().wall_s) for rule in self.log.rules.book.rules)
+
+    async def close(self) -> None: ...
 
 
 KINDS: dict[str, Callable[[MemoryStore], Any]] = {
+    "rule of this agent": lambda store: RuleSet(store, HERE),
+    "rule of a shard": lambda store: RuleSet(store, OF_SHARD),
     "metric of this agent": lambda store: Metric(store, str(HERE)),
     "metric of a shard": lambda store: Metric(store, metrics.SHARD),
     "skip of this agent": lambda store: Skipped(store, HERE),
     "skip of a shard": lambda store: Skipped(store, OF_SHARD),
     "handover": HandedOver,
     "budget of this agent": lambda store: Budget(store, HERE),
+    "budget of a shard": lambda store: Budget(store, OF_SHARD),
     "budget of all": lambda store: Budget(store, EVERYWHERE),
+    "budget of the settings file": BudgetOfTheFile,
 }
 
 
@@ -130,6 +167,15 @@ def open_agent(request: pytest.FixtureRequest) -> Callable[[MemoryStore, float],
             await agent.close()
 
     return opened
+
+
+async def is_listed(agent: Any) -> bool:
+    """By `headgate changes`, and in the file that it writes."""
+    book, wall_s = agent.log.book, agent.clock.now().wall_s
+    listed = (await book.items()).standing(wall_s)
+    written = await book.export()
+    assert bool(listed) is any([*written.document.values(), written.left_out])
+    return bool(listed)
 
 
 async def pass_s(agent: Any, seconds: float) -> None:
@@ -156,8 +202,10 @@ async def test_what_has_ended_stays_so_after_a_restart(open_agent: Any) -> None:
         await agent.set()
         await pass_s(agent, 620)
         assert not await agent.is_in_force()
+        assert not await is_listed(agent)
     async with open_agent(store, -7200) as again:
         assert not await again.is_in_force()
+        assert not await is_listed(again)
 
 
 async def test_a_clock_that_is_set_back_meanwhile_gives_no_more_time(open_agent: Any) -> None:
@@ -166,8 +214,10 @@ async def test_a_clock_that_is_set_back_meanwhile_gives_no_more_time(open_agent:
         agent.clock.set_wall(-7200)
         await pass_s(agent, 580)
         assert await agent.is_in_force()
+        assert await is_listed(agent)
         await pass_s(agent, 30)
         assert not await agent.is_in_force()
+        assert not await is_listed(agent)
 
 
 async def test_notes_that_come_late_count_as_well(open_agent: Any) -> None:

@@ -21,7 +21,7 @@ from headgate.core.samples import Absent, Cause, Sample
 from tests.agent.fakes import FakeProbe, HandClock, settle
 from tests.builders import check, metric
 
-NORMAL, SLOW, HIBERNATING = Activity.NORMAL, Activity.SLOW, Activity.HIBERNATING
+AWAKE, IDLE, HIBERNATING = Activity.AWAKE, Activity.IDLE, Activity.HIBERNATING
 
 
 class World:
@@ -31,7 +31,7 @@ class World:
         self.clock = HandClock()
         self.board = Board()
         self.demands = Demands(self.clock)
-        self.demand = self.demands.open("main", Idleness(slow_after_s=2, hibernate_after_s=6))
+        self.demand = self.demands.open("main", Idleness(idle_after_s=2, hibernate_after_s=6))
         self.sampler = Sampler(self.board, self.clock, self.demands)
         self.board.open("main", None)
         self.probes: dict[str, FakeProbe] = {}
@@ -81,7 +81,7 @@ async def world() -> AsyncIterator[World]:
     await world.close()
 
 
-async def test_normal_then_slow_then_hibernating(world: World) -> None:
+async def test_awake_then_idle_then_hibernating(world: World) -> None:
     """R56"""
     world.checker.check(check())
     began = world.clock.now().mono_s
@@ -89,19 +89,19 @@ async def test_normal_then_slow_then_hibernating(world: World) -> None:
     for _ in range(40):
         await world.clock.advance(0.25)
         seen.setdefault(world.demand.state, world.clock.now().mono_s - began)
-    assert seen[SLOW] == pytest.approx(2.0, abs=0.75)
+    assert seen[IDLE] == pytest.approx(2.0, abs=0.75)
     assert seen[HIBERNATING] == pytest.approx(6.0, abs=0.75)
 
 
 async def test_an_agent_begins_awake(world: World) -> None:
-    assert world.demand.state is NORMAL
+    assert world.demand.state is AWAKE
     await world.clock.advance(0.1)
     assert isinstance(world.reading(), Sample)
 
 
-async def test_throttler_self_load_slow_reads_a_tenth_as_often(world: World) -> None:
+async def test_throttler_self_load_idle_reads_a_tenth_as_often(world: World) -> None:
     """R56, R62"""
-    await world.until(SLOW)
+    await world.until(IDLE)
     await world.clock.advance(0.25)
     before = world.reads()
     await world.clock.advance(2.6)
@@ -117,7 +117,7 @@ async def test_a_hibernating_database_costs_nothing(world: World) -> None:
     assert world.reads() == before
     assert world.demand.costs == costs
     assert world.demand.costs[(HIBERNATING, Work.PROBES)] <= len(world.probes)
-    assert world.demand.costs[(NORMAL, Work.PROBES)] >= 8
+    assert world.demand.costs[(AWAKE, Work.PROBES)] >= 8
 
 
 async def test_a_hibernating_database_says_so(world: World) -> None:
@@ -127,7 +127,7 @@ async def test_a_hibernating_database_says_so(world: World) -> None:
     reading = world.reading()
     assert isinstance(reading, Absent) and reading.cause is Cause.HIBERNATING
     decision = world.checker.check(check())
-    assert decision.verdict is Verdict.UNKNOWN_METRIC
+    assert decision.verdict is Verdict.METRIC_UNAVAILABLE
     assert "wakes it" in decision.failing[0].detail
 
 
@@ -137,15 +137,15 @@ async def test_cold_start_on_stale_data_the_first_check_is_refused_and_wakes(wor
     await world.until(HIBERNATING)
     await world.clock.advance(20)
     assert not world.checker.check(check()).admitted
-    assert world.demand.state is NORMAL
+    assert world.demand.state is AWAKE
     await world.clock.advance(0.25)
     assert world.checker.check(check()).admitted
 
 
-async def test_a_slow_database_is_brought_back_at_once(world: World) -> None:
+async def test_an_idle_database_is_brought_back_at_once(world: World) -> None:
     """R59: not after what is left of a long pause."""
     world.probes["threads_running"].answer = lambda: 1.0
-    await world.until(SLOW)
+    await world.until(IDLE)
     await world.clock.advance(1.2)
     world.checker.check(check())
     await world.clock.advance(0.25)
@@ -167,7 +167,7 @@ async def test_a_passive_standby_is_not_kept_awake_by_those_it_sends_away(world:
     """R52"""
     await world.until(HIBERNATING)
     world.checker.active_agent = "http://active"
-    assert world.checker.check(check()).verdict is Verdict.MISDIRECTED
+    assert world.checker.check(check()).verdict is Verdict.WRONG_AGENT
     assert world.demand.state is HIBERNATING
 
 
@@ -175,7 +175,7 @@ async def test_questions_keep_it_awake(world: World) -> None:
     for _ in range(20):
         await world.clock.advance(1)
         world.checker.check(check())
-        assert world.demand.state is NORMAL
+        assert world.demand.state is AWAKE
 
 
 async def test_a_rate_over_the_time_asleep_says_nothing_of_now() -> None:
@@ -198,10 +198,10 @@ async def test_whatever_depends_on_it_keeps_it_awake(world: World) -> None:
     world.demand.keep_awake("rule r1")
     world.demand.keep_awake("standby")
     await world.clock.advance(20)
-    assert world.demand.state is NORMAL
+    assert world.demand.state is AWAKE
     world.demand.keep_awake("rule r1", on=False)
     await world.clock.advance(20)
-    assert world.demand.state is NORMAL
+    assert world.demand.state is AWAKE
     world.demand.keep_awake("standby", on=False)
     assert world.demand.state is HIBERNATING
 
@@ -219,9 +219,9 @@ async def test_a_keeper_wakes_what_sleeps(world: World) -> None:
 async def test_a_database_added_later_is_kept_awake_as_well(world: World) -> None:
     """R61: a reload must not put half of a warm standby to sleep."""
     world.demands.keep_awake("standby")
-    late = world.demands.open("late", Idleness(slow_after_s=2, hibernate_after_s=6))
+    late = world.demands.open("late", Idleness(idle_after_s=2, hibernate_after_s=6))
     await world.clock.advance(30)
-    assert late.state is NORMAL
+    assert late.state is AWAKE
 
 
 async def test_a_pulled_member_is_as_awake_as_the_primary(world: World) -> None:
@@ -230,19 +230,19 @@ async def test_a_pulled_member_is_as_awake_as_the_primary(world: World) -> None:
     await world.clock.advance(3)
     before = world.reads()
     now = world.clock.now().mono_s
-    world.demand.follow(NORMAL, now=now, for_s=10)
-    assert world.demand.state is NORMAL
+    world.demand.follow(AWAKE, now=now, for_s=10)
+    assert world.demand.state is AWAKE
     await world.clock.advance(1)
     assert world.reads() >= before + 4
-    world.demand.follow(SLOW, now=world.clock.now().mono_s, for_s=10)
-    assert world.demand.state is SLOW
+    world.demand.follow(IDLE, now=world.clock.now().mono_s, for_s=10)
+    assert world.demand.state is IDLE
 
 
 async def test_a_member_that_is_pulled_no_longer_goes_back_to_sleep(world: World) -> None:
     await world.until(HIBERNATING)
-    world.demand.follow(NORMAL, now=world.clock.now().mono_s, for_s=10)
+    world.demand.follow(AWAKE, now=world.clock.now().mono_s, for_s=10)
     await world.clock.advance(9)
-    assert world.demand.state is NORMAL
+    assert world.demand.state is AWAKE
     await world.clock.advance(2)
     assert world.demand.state is HIBERNATING
 
@@ -251,16 +251,16 @@ async def test_a_sleepy_primary_does_not_put_an_asked_member_to_sleep(world: Wor
     """Hosts hibernate independently (R58)."""
     world.checker.check(check())
     world.demand.follow(HIBERNATING, now=world.clock.now().mono_s, for_s=10)
-    assert world.demand.state is NORMAL
+    assert world.demand.state is AWAKE
 
 
 async def test_a_search_does_not_put_to_sleep_whom_the_primary_keeps_awake(world: World) -> None:
     """Another replica's agent that looks for the primary pulls, too, and wants nothing."""
     await world.until(HIBERNATING)
     now = world.clock.now().mono_s
-    world.demand.follow(NORMAL, now=now, for_s=10)
+    world.demand.follow(AWAKE, now=now, for_s=10)
     world.demand.follow(HIBERNATING, now=now, for_s=10)
-    assert world.demand.state is NORMAL
+    assert world.demand.state is AWAKE
 
 
 async def test_a_wake_is_as_good_as_a_question_about_the_shard(world: World) -> None:
@@ -269,8 +269,8 @@ async def test_a_wake_is_as_good_as_a_question_about_the_shard(world: World) -> 
     world.demand.on_shard_asked = lambda: woken.append(1)
     now = world.clock.now().mono_s
     world.demands.wake("main", now)
-    assert world.demands.state("main") is NORMAL and woken == [1]
-    assert world.demand.shard_state(now) is NORMAL
+    assert world.demands.state("main") is AWAKE and woken == [1]
+    assert world.demand.shard_state(now) is AWAKE
 
 
 class TestTheShards:
@@ -291,7 +291,7 @@ class TestTheShards:
         for _ in range(10):
             await world.clock.advance(1)
             world.checker.check(check("etl", "self/threads_running"))
-        assert demand.state is NORMAL and asked == []
+        assert demand.state is AWAKE and asked == []
         assert demand.shard_state(world.clock.now().mono_s) is HIBERNATING
 
     async def test_the_first_question_about_the_shard_is_noticed_among_many_about_the_host(
@@ -318,14 +318,14 @@ class TestTheShards:
     async def test_keepers_keep_the_shard_awake(self, world: World, demand: Demand) -> None:
         demand.keep_awake("rule r1")
         await world.clock.advance(20)
-        assert demand.shard_state(world.clock.now().mono_s) is NORMAL
+        assert demand.shard_state(world.clock.now().mono_s) is AWAKE
 
 
 async def test_never_means_never(world: World) -> None:
     """0 for `never`; a reload changes it for a database that is known already."""
-    world.demands.open("main", Idleness(slow_after_s=0, hibernate_after_s=0))
+    world.demands.open("main", Idleness(idle_after_s=0, hibernate_after_s=0))
     await world.clock.advance(50)
-    assert world.demand.state is NORMAL
+    assert world.demand.state is AWAKE
 
 
 async def test_a_database_that_is_gone_is_not_asked_for() -> None:

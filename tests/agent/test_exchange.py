@@ -14,8 +14,7 @@ from headgate.agent.logwriter import Draft
 from headgate.agent.ownitems import put
 from headgate.agent.ruledrafts import Asked
 from headgate.core.change import ChangeKind, Item, item_key
-from headgate.core.change_codec import item_bytes
-from headgate.core.change_log import LogState
+from headgate.core.change_log import LogState, item_bytes
 from headgate.core.exchange import KEEP_S, Offer
 from headgate.core.reach import HERE, parse_reach
 from headgate.core.samples import Absent, Cause
@@ -64,7 +63,7 @@ async def test_a_skip_and_a_metric_of_the_shard_are_told_as_rules_are(three: Thr
     assert reach == REACH and await b.exchange.reach(None, ["main"]) == HERE
     skip = {"until_wall_s": 1e10, "who": "ops", "reason": "rebuild", "set_wall_s": 1.0}
     named = {ChangeKind.SKIP: f"{SHARD} db-c", ChangeKind.METRIC: f"main/lag@{REACH}"}
-    metric = {"settings": {"threshold": 2}}
+    metric = {"settings": {"threshold": "2s"}}
     values: dict[ChangeKind, dict[str, Any]] = {ChangeKind.SKIP: skip, ChangeKind.METRIC: metric}
 
     def draft(held: LogState, asked: Asked) -> Draft:
@@ -334,7 +333,7 @@ async def test_a_replicas_agent_says_where_changes_of_the_shard_are_made(three: 
 async def test_without_a_leader_nothing_of_the_shard_is_changed(three: Three) -> None:
     a, *_ = three
     a.shard.point = Unled(Absent(Cause.SPLIT_BRAIN, "db-a and db-b both say so", 0.0))
-    with pytest.raises(InvalidRequest, match=r"nobody leads shard commerce/-80.*both say so"):
+    with pytest.raises(InvalidRequest, match=r"no agent leads shard commerce/-80.*both say so"):
         await a.put("half")
 
 
@@ -359,7 +358,7 @@ async def test_a_shard_at_rest_is_woken_by_a_change(three: Three) -> None:
 async def test_a_shard_that_does_not_wake_is_not_changed(three: Three) -> None:
     a, b, _ = three
     a.rest()
-    with pytest.raises(InvalidRequest, match=r"nobody leads shard commerce/-80.*nobody asks"):
+    with pytest.raises(InvalidRequest, match=r"no agent leads shard commerce/-80.*nobody asks"):
         await a.put("half")
     assert a.in_force_now() == b.in_force_now() == set()
 
@@ -610,7 +609,7 @@ async def test_a_passive_standby_changes_nothing_of_the_shard_and_tells_replicas
     pair: Three,
 ) -> None:
     active, standby, _ = pair
-    with pytest.raises(InvalidRequest, match="stands by for https://db-a:8087"):
+    with pytest.raises(InvalidRequest, match="standby of https://db-a:8087"):
         await standby.put("half")
     assert await standby.exchange.reach(None) == HERE
     await active.clock.advance(3 * EVERY_S)
@@ -758,7 +757,7 @@ async def test_nobody_goes_back_behind_what_it_heard_of_late(three: Three) -> No
     promote(a, three)
     await a.clock.advance(2 * EVERY_S)
     assert a.in_force_now() == {"half", "mine"}
-    with pytest.raises(Conflict, match=r"heard of 1 changes of its shard only with revision"):
+    with pytest.raises(Conflict, match=r"got 1 changes of its shard only with revision"):
         await a.book.rollback(before, who="ops")
     assert a.in_force_now() == {"half", "mine"} and b.in_force_now() == {"half"}
 
@@ -790,7 +789,7 @@ async def test_a_new_leader_does_not_go_back_before_it_heard_of_the_others(three
     promote(b, three)
     going = asyncio.create_task(b.book.rollback(before, who="ops"))
     await b.clock.advance(3)
-    with pytest.raises(Conflict, match="has not heard yet what the other agents have"):
+    with pytest.raises(Conflict, match="does not know yet what other agents have"):
         await going
     assert b.in_force_now() == {"half", "more"}
     waiting.set()

@@ -52,7 +52,7 @@ def test_where_no_dice_are_thrown_there_are_no_odds(rule: Rule) -> None:
     made = checker(1.0, rule)
     decision = made.explain(check("etl"))
     assert decision.odds is None
-    assert decision.verdict is (Verdict.OK if rule.kind is Kind.RATIO else Verdict.APP_DENIED)
+    assert decision.verdict is (Verdict.OK if rule.kind is Kind.RATIO else Verdict.ON_HOLD)
 
 
 def test_a_databases_verdict_does_not_hang_on_dice() -> None:

@@ -68,7 +68,7 @@ def test_dice_are_waived_after_the_bound_and_then_begin_anew() -> None:
     world = World()
     asked = [world.ask(after_s=10.0) for _ in range(9)]
     assert [d.verdict.value for d in asked] == [
-        *["REJECT_BY_RATIO"] * 3, "OK", *["REJECT_BY_RATIO"] * 3, "OK", "REJECT_BY_RATIO",
+        *["REJECTED_BY_RATIO"] * 3, "OK", *["REJECTED_BY_RATIO"] * 3, "OK", "REJECTED_BY_RATIO",
     ]  # fmt: skip
     assert [d.dice_waived for d in asked].count(True) == 2 == world.fairness.waived_total
     assert asked[3].turn is not None and asked[3].turn.waited_s == 30.0
@@ -91,7 +91,7 @@ def test_both_orders_are_bounded(order: Order) -> None:
 
 def test_a_hold_is_no_dice_and_is_not_waived() -> None:
     world = World(rules=[Rule("h", "etl", kind=Kind.HOLD, expires_at=NOW.wall_s + 1e6)])
-    assert {world.ask(after_s=60.0).verdict for _ in range(5)} == {Verdict.APP_DENIED}
+    assert {world.ask(after_s=60.0).verdict for _ in range(5)} == {Verdict.ON_HOLD}
     assert world.fairness.clocks == 0
 
 
@@ -123,7 +123,7 @@ def test_no_client_goes_without_a_metric_check_for_longer_than_the_bound_and_one
         decision = world.ask(after_s=gap_s)
         now_s = decision.at.mono_s
         assert not decision.admitted or lag == 1.0
-        if decision.verdict is not Verdict.REJECT_BY_RATIO:
+        if decision.verdict is not Verdict.REJECTED_BY_RATIO:
             diced_since = None
             continue
         diced_since = now_s if diced_since is None else diced_since
@@ -189,9 +189,12 @@ def test_databases_are_counted_apart() -> None:
 def test_answers_and_explanations_tell() -> None:
     world = World()
     refused = world.ask(after_s=10.0)
-    assert "refused by dice for 0 ms, they are waived in 30.0 s" in answer_doc(refused).reason
+    assert (
+        "rejected by ratio for 0 ms, ratio rules are skipped in 30.0 s"
+        in answer_doc(refused).reason
+    )
     later = world.ask(after_s=20.0)
-    told = "refused by dice for 20.0 s, they are waived in 10.0 s"
+    told = "rejected by ratio for 20.0 s, ratio rules are skipped in 10.0 s"
     assert told in answer_doc(later).reason and not answer_doc(later).dice_waived
     seen = explain_doc(world.checker.explain(check("etl")), world.checker.rules)
     assert seen.fairness == told

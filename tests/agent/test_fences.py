@@ -39,7 +39,7 @@ class FakeFence:
 class World:
     def __init__(self) -> None:
         self.clock = HandClock()
-        self.demand = Demand("main", Idleness(slow_after_s=60, hibernate_after_s=600), self.clock)
+        self.demand = Demand("main", Idleness(idle_after_s=60, hibernate_after_s=600), self.clock)
         self.server = FakeRole(self.clock, primary(term=None))
         self.probe = FakeFence()
         self.watcher = RoleWatcher(

@@ -67,8 +67,8 @@ async def test_an_address_that_the_settings_do_not_allow_is_never_connected_to(
     world.shards.found_in_fleet([registered("db-b", url="https://evil.example:8087")])
     await world.pass_s(1, "shard/lag")
     assert world.links == []
-    assert "does not fit discover" in world.shards.unbelieved["db-b"]
-    assert any("not asked" in line for line in world.view().told)
+    assert "does not match discover" in world.shards.unbelieved["db-b"]
+    assert any("not contacted" in line for line in world.view().told)
 
 
 async def test_without_discover_nobody_is_connected_to_and_it_is_said_what_to_do(
@@ -78,7 +78,7 @@ async def test_without_discover_nobody_is_connected_to_and_it_is_said_what_to_do
     world.shards.found_in_fleet([registered("db-b"), registered("db-c", url="")])
     assert world.links == []
     assert 'set discover = "https://{host}:8087"' in world.shards.unbelieved["db-b"]
-    assert "tells no address" in world.shards.unbelieved["db-c"]
+    assert "reports no address" in world.shards.unbelieved["db-c"]
 
 
 async def test_a_peer_of_the_settings_is_taken_from_there(open_world: OpenWorld) -> None:
@@ -109,7 +109,7 @@ async def test_another_host_by_our_own_name_is_told_of(open_world: OpenWorld) ->
     ours = registered("db-a", "primary", host="db-a")
     world.shards.found_in_fleet([ours, registered("db-a", host="db-x", url=url("db-x"))])
     assert "agents db-a and db-x are both registered as db-a" in world.shards.unbelieved["db-a"]
-    assert any("a `member` of its own" in line for line in world.view().told)
+    assert any("its own `member` name" in line for line in world.view().told)
     world.shards.found_in_fleet([ours])
     assert not world.shards.unbelieved
 
@@ -351,7 +351,7 @@ async def test_the_one_registered_primary_is_asked_while_nobody_has_been_heard_o
     world = await open_world(role=replica(), discover=HOSTS)
     world.shards.found_in_fleet([registered("db-b", "primary"), registered("db-c")])
     await world.pass_s(0.5)
-    assert world.look().verdict is Verdict.MISDIRECTED and world.look().ask == url("db-b")
+    assert world.look().verdict is Verdict.WRONG_AGENT and world.look().ask == url("db-b")
 
 
 async def test_two_registered_primaries_say_nothing(open_world: OpenWorld) -> None:

@@ -22,7 +22,7 @@ STALLED = ProbeFailed(Cause.FAILED, "disk full")
 class World:
     def __init__(self, *, lease_s: float = 5.0, hibernate_after_s: float = 600.0) -> None:
         self.clock = HandClock()
-        idleness = Idleness(slow_after_s=60, hibernate_after_s=hibernate_after_s)
+        idleness = Idleness(idle_after_s=60, hibernate_after_s=hibernate_after_s)
         self.demand = Demand("main", idleness, self.clock)
         self.writer = FakeWriter()
         self.replica = False
@@ -208,7 +208,7 @@ async def test_only_beats_that_were_written_are_counted() -> None:
     world.writer.is_primary = False
     await world.clock.advance(2)
     assert world.writer.beats and world.heart.beats_total == 0
-    assert not world.demand.costs[(Activity.NORMAL, Work.BEATS)]
+    assert not world.demand.costs[(Activity.AWAKE, Work.BEATS)]
     await world.close()
 
 
@@ -237,7 +237,7 @@ async def test_a_server_that_takes_no_writes_is_told_of_and_one_that_does_again(
     assert told[-1] == "--read-only" and world.fault() == "--read-only"
     world.writer.fault, world.writer.is_primary = None, False
     await world.clock.advance(0.5)
-    assert told[-1] == "it calls itself no primary"
+    assert told[-1] == "it says that it is not a primary"
     world.writer.is_primary = True
     await world.clock.advance(0.5)
     assert told[-1] == "written" and world.fault() is None

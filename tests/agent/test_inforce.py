@@ -10,7 +10,7 @@ import pytest
 from headgate.agent.inforce import OwnInForce, SharedInForce
 from headgate.agent.logfollower import LogFollower
 from headgate.core.change import ChangeKind, Item
-from headgate.core.change_codec import item_bytes
+from headgate.core.change_log import item_bytes
 from headgate.core.keyvalue import Entry
 from headgate.core.reach import EVERYWHERE, HERE, Place
 from tests.agent.fakes import HandClock

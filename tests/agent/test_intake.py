@@ -17,7 +17,7 @@ from headgate.core.snapshot import Counted
 from tests.agent.fakes import HandClock
 from tests.builders import NOW, check, health
 
-OK, REFUSED, DICED = Verdict.OK, Verdict.THRESHOLD_EXCEEDED, Verdict.REJECT_BY_RATIO
+OK, REFUSED, DICED = Verdict.OK, Verdict.THRESHOLD_EXCEEDED, Verdict.REJECTED_BY_RATIO
 MINUTE = int(NOW.wall_s // 60)
 
 
@@ -140,4 +140,4 @@ async def test_a_report_wakes_a_database_that_rests(world: World) -> None:
     world.take(row(times=1, last_s_ago=100))
     assert world.demands.state("main") is Activity.HIBERNATING, "that was long ago"
     world.take(row(times=1), batch=2)
-    assert world.demands.state("main") is Activity.NORMAL
+    assert world.demands.state("main") is Activity.AWAKE

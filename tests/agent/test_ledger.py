@@ -41,7 +41,8 @@ def test_what_is_declared_is_owed_until_it_has_drained() -> None:
     assert debits[1].capacity_s == 1.0
     assert debits[1].retry_after_s == pytest.approx(0.4)
     assert debits[1].note == (
-        "budget etl: 0.600 s of CPU owed and 0.600 s asked, 1.000 s allowed; it fits in 0.400 s"
+        "budget etl: the debt is 0.600 s of CPU, the check declares 0.600 s, the limit is "
+        "1.000 s; it fits in 0.400 s"
     )
     later = Instant(NOW.mono_s + 0.4, NOW.wall_s)
     assert own.debit(budget, 600_000_000, later).state is DebitState.CHARGED
@@ -57,7 +58,9 @@ def test_a_budget_that_warns_lets_it_go_and_says_so() -> None:
     own, budget = OwnLedger(cpus_milli=1000), made(mode="warn")
     states = [own.debit(budget, 600_000_000, NOW) for _ in range(2)]
     assert [one.state for one in states] == [DebitState.CHARGED, DebitState.WARNED]
-    assert states[1].admitted and states[1].note.startswith("budget etl warns: 0.600 s of CPU owed")
+    assert states[1].admitted and states[1].note.startswith(
+        "budget etl warns: the debt is 0.600 s of CPU"
+    )
 
 
 def test_a_place_is_given_back_at_once() -> None:
@@ -79,8 +82,8 @@ def test_what_never_fits_is_told_so() -> None:
     refused = OwnLedger(cpus_milli=1000).debit(made(burst=10), S, NOW)
     assert refused.retry_after_s is None
     assert refused.note == (
-        "budget etl: 1.000 s of CPU asked, 0.100 s allowed at once; it never fits as it is: ask "
-        "for less at once, or raise the budget's limit"
+        "budget etl: the check declares 1.000 s of CPU, the per-query limit is 0.100 s; it can "
+        "never fit: declare less per check, or raise the budget's limit"
     )
 
 
@@ -116,8 +119,8 @@ async def test_the_servers_ledger_is_used_where_it_can_be_had() -> None:
     assert ledger.describe() == "the server's own"
     shared.fault = "not running"
     assert isinstance(ledger.current, OwnLedger)
-    assert "cannot be had: not running" in ledger.describe()
-    assert "no server is told" in LedgerOf("main", None, 1000).describe()
+    assert "is unavailable: not running" in ledger.describe()
+    assert "no server has" in LedgerOf("main", None, 1000).describe()
 
 
 def test_a_check_asks_for_the_budgets_own_bucket() -> None:
@@ -195,7 +198,7 @@ async def test_to_explain_charges_nothing(gate_of: Any) -> None:
     ("name", "told"),
     [
         ("elt", "main: it has no budget 'elt'; did you mean 'etl'?"),
-        ("payments", "main: it has no budget 'payments'; there are: etl"),
+        ("payments", "main: it has no budget 'payments'; budgets: etl"),
     ],
 )
 async def test_an_unknown_budget_is_refused_with_the_nearest_name(
@@ -219,7 +222,7 @@ async def test_a_database_without_traffic_control_has_no_budgets(gate_of: Any) -
     [
         ({"mode": "off"}, "it is off"),
         ({"expires_at": 1}, "it has ended"),
-        ({"when": "unhealthy"}, "it bites when the database is unhealthy"),
+        ({"when": "unhealthy"}, "it applies only when the database is unhealthy"),
     ],
 )
 async def test_a_budget_that_rests_is_not_charged(

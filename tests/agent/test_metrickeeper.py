@@ -64,7 +64,7 @@ class World:
         await self.book.tick()
 
     def plan(self, raw: Mapping[str, Any] | None = None, connection: object = 1) -> DatabasePlan:
-        metrics = {"lag": {"threshold": 5}} if raw is None else raw
+        metrics = {"lag": {"threshold": "5s"}} if raw is None else raw
         return DatabasePlan(
             "main", Engine.POSTGRES, metrics, lambda: self.probes, connection=connection
         )
@@ -88,7 +88,7 @@ async def test_a_threshold_changes_without_a_new_probe_and_judges_at_once(world:
     world.probes.values["lag"] = 3.0
     await world.clock.advance(1.1)
     assert world.passes()
-    await world.book.patch("main", "lag", {"threshold": 2}, who="ops")
+    await world.book.patch("main", "lag", {"threshold": "2s"}, who="ops")
     assert not world.passes()
     assert len(world.probes.opened) == 2  # one running, one opened to validate
 
@@ -107,7 +107,7 @@ async def test_a_custom_metric_is_added_and_removed(world: World) -> None:
 
 async def test_zero_restores_the_default(world: World) -> None:
     """R4"""
-    await world.book.patch("main", "lag", {"threshold": 9}, who="ops")
+    await world.book.patch("main", "lag", {"threshold": "9s"}, who="ops")
     await world.book.patch("main", "lag", {"threshold": 0}, who="ops")
     assert world.threshold() == 5.0
 
@@ -169,7 +169,7 @@ async def test_the_rest_of_a_metric_from_the_file_can_be_changed(world: World, s
 
 async def test_changes_survive_a_restart(world: World) -> None:
     """R141"""
-    await world.book.patch("main", "lag", {"threshold": 2}, who="ops")
+    await world.book.patch("main", "lag", {"threshold": "2s"}, who="ops")
     await world.book.put("main", "queue", {"sql": "select 1", "threshold": 5}, who="ops")
     await world.sampler.close()
     again = await World(world.store).start()
@@ -179,15 +179,15 @@ async def test_changes_survive_a_restart(world: World) -> None:
 
 
 async def test_changes_survive_a_reload_of_the_file(world: World) -> None:
-    await world.book.patch("main", "lag", {"threshold": 2}, who="ops")
-    await world.book.adopt([world.plan({"lag": {"threshold": 7}, "pool_usage": {}})])
+    await world.book.patch("main", "lag", {"threshold": "2s"}, who="ops")
+    await world.book.adopt([world.plan({"lag": {"threshold": "7s"}, "pool_usage": {}})])
     assert world.threshold() == 2
     assert world.threshold("pool_usage") == 1.0
 
 
 async def test_a_reload_keeps_probes_that_did_not_change(world: World) -> None:
     opened = len(world.probes.opened)
-    await world.book.adopt([world.plan({"lag": {"threshold": 7}})])
+    await world.book.adopt([world.plan({"lag": {"threshold": "7s"}})])
     assert len(world.probes.opened) == opened
     assert world.threshold() == 7
 
@@ -269,7 +269,7 @@ async def test_a_dry_run_that_hangs_holds_up_no_change(world: World) -> None:
     raw = {"sql": "select 1", "threshold": 5, "timeout_s": 60}
     dry = asyncio.create_task(world.book.put("main", "slow", raw, who="a", dry_run=True))
     await settle()
-    await world.book.patch("main", "lag", {"threshold": 2}, who="b")
+    await world.book.patch("main", "lag", {"threshold": "2s"}, who="b")
     assert not dry.done()
     dry.cancel()
     await asyncio.wait([dry])
@@ -280,21 +280,21 @@ async def test_a_dry_run_that_hangs_holds_up_no_change(world: World) -> None:
 
 async def test_a_reverted_metric_follows_the_file_again_after_a_restart_too(world: World) -> None:
     """R141"""
-    await world.book.patch("main", "lag", {"threshold": 2}, who="ops")
+    await world.book.patch("main", "lag", {"threshold": "2s"}, who="ops")
     reverted = await world.book.revert("main", "lag", who="ops", expect=1)
     assert reverted.entry is not None and world.threshold() == 5
     entry = (await world.store.audit())[0]
     assert (entry.action, entry.before, entry.after) == (
         "metric.revert",
-        {"threshold": 2},
-        {"threshold": 5},
+        {"threshold": "2s"},
+        {"threshold": "5s"},
     )
-    await world.book.adopt([world.plan({"lag": {"threshold": 7}})])
+    await world.book.adopt([world.plan({"lag": {"threshold": "7s"}})])
     assert world.threshold() == 7
     await world.log.load()
     await world.book.adopt([world.plan()])
     assert (world.threshold(), world.book.entry("main", "lag").origin) == (5, "file")
-    await world.book.patch("main", "lag", {"threshold": 3}, who="ops", expect=2)
+    await world.book.patch("main", "lag", {"threshold": "3s"}, who="ops", expect=2)
     assert world.threshold() == 3
 
 
@@ -346,7 +346,7 @@ async def test_a_patch_keeps_the_secrets_it_does_not_name(world: World) -> None:
     ],
 )
 async def test_a_hidden_secret_sent_back_is_not_kept(world: World, raw: Any) -> None:
-    with pytest.raises(InvalidSettings, match="not shown"):
+    with pytest.raises(InvalidSettings, match="placeholder of a secret"):
         await world.book.put("main", "queue", raw, who="ops")
     assert await world.store.audit() == []
 
@@ -384,18 +384,18 @@ async def test_a_database_that_left_the_file_is_closed(world: World) -> None:
 
 
 async def test_the_loser_of_two_edits_is_told(world: World) -> None:
-    await world.book.patch("main", "lag", {"threshold": 2}, who="a", expect=0)
+    await world.book.patch("main", "lag", {"threshold": "2s"}, who="a", expect=0)
     with pytest.raises(Conflict):
-        await world.book.patch("main", "lag", {"threshold": 3}, who="b", expect=0)
+        await world.book.patch("main", "lag", {"threshold": "3s"}, who="b", expect=0)
     assert world.threshold() == 2
 
 
 async def test_every_change_is_audited(world: World) -> None:
     """R140"""
-    await world.book.patch("main", "lag", {"threshold": 2}, who="ops")
+    await world.book.patch("main", "lag", {"threshold": "2s"}, who="ops")
     (entry,) = await world.store.audit()
     assert (entry.who, entry.action, entry.target) == ("ops", "metric.set", "main/lag")
-    assert (entry.before, entry.after) == ({"threshold": 5}, {"threshold": 2})
+    assert (entry.before, entry.after) == ({"threshold": "5s"}, {"threshold": "2s"})
 
 
 async def test_a_dry_run_tries_the_probe_and_changes_nothing(world: World) -> None:
@@ -410,7 +410,7 @@ async def test_a_dry_run_tries_the_probe_and_changes_nothing(world: World) -> No
 async def test_nothing_changes_when_the_store_cannot_keep_it(world: World) -> None:
     full = await World(Unwritable()).start()
     with pytest.raises(StoreUnavailable):
-        await full.book.patch("main", "lag", {"threshold": 2}, who="ops")
+        await full.book.patch("main", "lag", {"threshold": "2s"}, who="ops")
     assert full.threshold() == 5 and full.book.entry("main", "lag").revision == 0
     await full.book.close()
 
@@ -462,7 +462,7 @@ async def test_a_change_ends_and_the_file_holds_again(
     world: World, said: Callable[[World], dict[str, str]]
 ) -> None:
     """R155"""
-    set_ = await world.book.patch("main", "lag", {"threshold": 2, **said(world)}, who="ops")
+    set_ = await world.book.patch("main", "lag", {"threshold": "2s", **said(world)}, who="ops")
     end = world.clock.now().wall_s + 7200
     assert set_.entry is not None and set_.entry.expires_at == pytest.approx(end, abs=1)
     assert "for" not in world.book.entry("main", "lag").raw
@@ -475,7 +475,7 @@ async def test_a_change_ends_and_the_file_holds_again(
     assert world.log.standing(ChangeKind.METRIC) == {}
     last = (await world.store.audit())[0]
     assert (last.who, last.action, last.target) == ("headgate", "metric.expired", "main/lag")
-    assert (last.before, last.after) == ({"threshold": 2}, {"threshold": 5})
+    assert (last.before, last.after) == ({"threshold": "2s"}, {"threshold": "5s"})
 
 
 async def test_an_added_metric_that_ends_is_gone(world: World) -> None:
@@ -487,7 +487,7 @@ async def test_an_added_metric_that_ends_is_gone(world: World) -> None:
 
 
 async def test_the_loop_ends_a_change_by_itself(world: World) -> None:
-    await world.book.patch("main", "lag", {"threshold": 2, "for": "10s"}, who="ops")
+    await world.book.patch("main", "lag", {"threshold": "2s", "for": "10s"}, who="ops")
     running = asyncio.create_task(world.book.run())
     await world.clock.advance(15)
     assert world.threshold() == 5
@@ -496,7 +496,7 @@ async def test_the_loop_ends_a_change_by_itself(world: World) -> None:
 
 
 LOOSER: dict[str, dict[str, Any]] = {
-    "threshold": {"threshold": 9},
+    "threshold": {"threshold": "9s"},
     "absence": {"absence": "ignore"},
     "hold": {"absence": "hold", "hold_s": 60},
     "missing": {"missing": "ignore"},
@@ -525,16 +525,16 @@ async def test_a_change_that_loosens_ends_after_an_hour_unless_it_says_when(
 async def test_a_change_that_loosens_stays_where_it_says_so(
     world: World, never: str | None
 ) -> None:
-    done = await world.book.patch("main", "lag", {"threshold": 9, "for": never}, who="ops")
+    done = await world.book.patch("main", "lag", {"threshold": "9s", "for": never}, who="ops")
     assert done.entry is not None and done.entry.expires_at is None and not done.advice
     other = await world.book.patch("main", "lag", {"interval_s": 2}, who="ops")
     assert other.entry is not None and other.entry.expires_at is None, "it is no looser by that"
-    more = await world.book.patch("main", "lag", {"threshold": 12}, who="ops")
+    more = await world.book.patch("main", "lag", {"threshold": "12s"}, who="ops")
     assert more.entry is not None and more.entry.expires_at is not None, "that is another one"
 
 
 @pytest.mark.parametrize(
-    "raw", [{"threshold": 2}, {"interval_s": 2}, {"threshold": 5}, {"debounce": "1 of 1"}]
+    "raw", [{"threshold": "2s"}, {"interval_s": 2}, {"threshold": "5s"}, {"debounce": "1 of 1"}]
 )
 async def test_a_change_that_loosens_nothing_stays(world: World, raw: dict[str, Any]) -> None:
     """Its end would loosen."""
@@ -543,10 +543,10 @@ async def test_a_change_that_loosens_nothing_stays(world: World, raw: dict[str, 
 
 
 async def test_looser_is_what_is_looser_than_the_file(world: World) -> None:
-    await world.book.patch("main", "lag", {"threshold": 2}, who="ops")
-    raised = await world.book.patch("main", "lag", {"threshold": 4}, who="ops")
+    await world.book.patch("main", "lag", {"threshold": "2s"}, who="ops")
+    raised = await world.book.patch("main", "lag", {"threshold": "4s"}, who="ops")
     assert raised.entry is not None and raised.entry.expires_at is None
-    beyond = await world.book.patch("main", "lag", {"threshold": 6}, who="ops")
+    beyond = await world.book.patch("main", "lag", {"threshold": "6s"}, who="ops")
     assert beyond.entry is not None and beyond.entry.expires_at is not None
     raw = {"sql": "select 1", "threshold": 5}
     await world.book.put("main", "queue", raw, who="ops")
@@ -569,19 +569,19 @@ async def test_a_removed_metric_of_the_file_comes_back_after_an_hour(world: Worl
 
 
 async def test_a_patch_gives_no_more_time(world: World) -> None:
-    await world.book.patch("main", "lag", {"threshold": 9, "for": "10m"}, who="ops")
+    await world.book.patch("main", "lag", {"threshold": "9s", "for": "10m"}, who="ops")
     await world.pass_s(300)
-    patched = await world.book.patch("main", "lag", {"threshold": 8}, who="ops")
+    patched = await world.book.patch("main", "lag", {"threshold": "8s"}, who="ops")
     assert "as before" in patched.advice[0].message
     longer = await world.book.patch("main", "lag", {"for": "1h"}, who="ops", dry_run=True)
-    assert longer.entry is not None and longer.entry.raw == {"threshold": 8}
+    assert longer.entry is not None and longer.entry.raw == {"threshold": "8s"}
     await world.pass_s(302)
     assert world.threshold() == 5
 
 
 async def test_a_change_that_ended_while_the_agent_was_down_is_not_in_force(world: World) -> None:
-    await world.book.patch("main", "lag", {"threshold": 9, "for": "10m"}, who="ops")
-    await world.book.patch("main", "lag", {"threshold": 9, "for": "20m"}, who="ops")
+    await world.book.patch("main", "lag", {"threshold": "9s", "for": "10m"}, who="ops")
+    await world.book.patch("main", "lag", {"threshold": "9s", "for": "20m"}, who="ops")
     again = World(world.store)
     await again.clock.advance(900)
     await again.start()
@@ -598,7 +598,7 @@ async def test_a_change_that_ended_while_the_agent_was_down_is_not_in_force(worl
 
 async def test_a_clock_that_is_set_back_gives_no_more_time(world: World) -> None:
     """R87: neither while the agent runs, nor over a restart beyond what was given at first."""
-    await world.book.patch("main", "lag", {"threshold": 9, "for": "10m"}, who="ops")
+    await world.book.patch("main", "lag", {"threshold": "9s", "for": "10m"}, who="ops")
     again = World(world.store)
     again.clock.set_wall(-7200)
     await again.start()
@@ -612,7 +612,7 @@ async def test_a_change_ends_though_the_log_cannot_be_written(world: World) -> N
     store = Unwritable()
     store.is_full = False
     full = await World(store).start()
-    await full.book.patch("main", "lag", {"threshold": 9, "for": "10m"}, who="ops")
+    await full.book.patch("main", "lag", {"threshold": "9s", "for": "10m"}, who="ops")
     store.is_full = True
     await full.pass_s(602)
     assert full.threshold() == 5 and full.log.standing(ChangeKind.METRIC)
@@ -637,7 +637,7 @@ async def test_a_change_ends_though_the_log_cannot_be_written(world: World) -> N
 )
 async def test_an_end_that_makes_no_sense_is_refused(world: World, raw: dict[str, Any]) -> None:
     with pytest.raises(InvalidSettings, match=r"for|expires_at"):
-        await world.book.patch("main", "lag", {"threshold": 9, **raw}, who="ops")
+        await world.book.patch("main", "lag", {"threshold": "9s", **raw}, who="ops")
     assert world.threshold() == 5 and await world.store.audit() == []
 
 
@@ -651,7 +651,7 @@ async def test_an_end_that_makes_no_sense_hides_no_other_fault(world: World) -> 
 
 
 async def test_two_patches_at_once_are_both_in_force(world: World) -> None:
-    patches: list[dict[str, Any]] = [{"threshold": 2}, {"debounce": "2 of 3"}, {"interval_s": 3}]
+    patches: list[dict[str, Any]] = [{"threshold": "2s"}, {"debounce": "2 of 3"}, {"interval_s": 3}]
     await asyncio.gather(*(world.book.patch("main", "lag", p, who="ops") for p in patches))
     merged = {key: value for patch in patches for key, value in patch.items()}
     assert world.book.entry("main", "lag").raw == merged
@@ -659,8 +659,8 @@ async def test_two_patches_at_once_are_both_in_force(world: World) -> None:
 
 
 async def test_a_change_of_which_news_comes_late_does_not_undo_a_later_one(world: World) -> None:
-    old = set_here(ChangeKind.METRIC, "main/lag", {"settings": {"threshold": 2}}, n=1)
-    new = set_here(ChangeKind.METRIC, "main/lag", {"settings": {"threshold": 3}}, n=2)
+    old = set_here(ChangeKind.METRIC, "main/lag", {"settings": {"threshold": "2s"}}, n=1)
+    new = set_here(ChangeKind.METRIC, "main/lag", {"settings": {"threshold": "3s"}}, n=2)
     await world.book.follow([new], (), own=True)
     await world.book.follow([old], (), own=True)
     assert world.threshold() == 3
@@ -680,9 +680,9 @@ async def test_what_another_version_left_is_kept_and_the_file_holds(world: World
         set_here("curfew", "main", {"from": "22:00"}),
     ]
     await keep(store, *left)
-    again = await World(store).start({"lag": {"threshold": 5}, "pool_usage": {}})
+    again = await World(store).start({"lag": {"threshold": "5s"}, "pool_usage": {}})
     assert (again.threshold(), again.threshold("pool_usage")) == (5, 1)
-    await again.book.patch("main", "lag", {"threshold": 2}, who="ops", expect=1)
+    await again.book.patch("main", "lag", {"threshold": "2s"}, who="ops", expect=1)
     await again.book.revert("main", "pool_usage", who="ops", expect=1)
     assert again.threshold() == 2
     assert again.log.standing("curfew") == {"main": left[2]}
@@ -703,7 +703,7 @@ async def test_no_secret_of_a_metric_is_told_of_its_change(world: World) -> None
 async def test_a_reverted_metric_is_forgotten_after_a_day_and_can_be_changed_then(
     world: World,
 ) -> None:
-    await world.book.patch("main", "lag", {"threshold": 2}, who="ops")
+    await world.book.patch("main", "lag", {"threshold": "2s"}, who="ops")
     await world.book.revert("main", "lag", who="ops")
     forgetter = Forgetter(world.log.book.forget, world.clock, [world.book.kept])
     await forgetter.tick()
@@ -713,5 +713,5 @@ async def test_a_reverted_metric_is_forgotten_after_a_day_and_can_be_changed_the
     assert not world.log.book.held.items
     seen = (await world.book.revert("main", "lag", who="ops", dry_run=True)).entry
     assert seen is not None and seen.revision == 0
-    await world.book.patch("main", "lag", {"threshold": 3}, who="ops", expect=seen.revision)
+    await world.book.patch("main", "lag", {"threshold": "3s"}, who="ops", expect=seen.revision)
     assert world.threshold() == 3

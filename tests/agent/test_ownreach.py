@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.agent.ownreach import own_reach
+from headgate.agent.exchange import own_reach
 from headgate.core.reach import HERE, Reach, parse_reach
 from headgate.errors import InvalidRequest
 

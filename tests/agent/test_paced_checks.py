@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.agent.board import Board
+from headgate.agent.budgetlayers import Edition
 from headgate.agent.checker import Checker
 from headgate.agent.demand import Demands
 from headgate.agent.ledger import Debits, LedgerOf
 from headgate.agent.pacer import Pacers
-from headgate.agent.policykeeper import Edition
 from headgate.agent.recorder import Recorder
 from headgate.core.decide import decide
 from headgate.core.decision import Check, Decision, Verdict
@@ -127,7 +127,7 @@ def gated(rules: RuleBook, gate: Gate, question: Check, roll: float) -> Decision
 def test_the_dice_are_rolled_once_for_the_ratio_and_the_turn() -> None:
     gate = Gate(_rule("etl", ratio=0.3)).exhaust()
     assert gate.ask(lands=0.5).verdict is Verdict.PACED
-    assert gate.ask(lands=0.1).verdict is Verdict.REJECT_BY_RATIO
+    assert gate.ask(lands=0.1).verdict is Verdict.REJECTED_BY_RATIO
     assert gate.rolls == 2
 
 
@@ -186,22 +186,22 @@ def _with_budget(**limits: Any) -> Refusing:
 
 REFUSALS: dict[str, tuple[Verdict, Refusing]] = {
     "a metric breaches": (Verdict.THRESHOLD_EXCEEDED, _told(Gate(lag=2.0))),
-    "a ratio, diced": (Verdict.REJECT_BY_RATIO, _told(Gate(_rule("etl", ratio=0.999)))),
+    "a ratio, diced": (Verdict.REJECTED_BY_RATIO, _told(Gate(_rule("etl", ratio=0.999)))),
     "a hold that ends soon": (
-        Verdict.APP_DENIED,
+        Verdict.ON_HOLD,
         _told(Gate(_rule("etl", kind=Kind.HOLD, expires_at=NOW.wall_s + 5))),
     ),
-    "a hold for an hour": (Verdict.APP_DENIED, _told(Gate(_rule("etl", kind=Kind.HOLD)))),
-    "no name": (Verdict.APP_DENIED, _told(Gate(), check(""))),
+    "a hold for an hour": (Verdict.ON_HOLD, _told(Gate(_rule("etl", kind=Kind.HOLD)))),
+    "no name": (Verdict.ON_HOLD, _told(Gate(), check(""))),
     "no such metric": (Verdict.UNKNOWN_METRIC, _told(Gate(), check("etl", "nope"))),
     "no such database": (Verdict.UNKNOWN_METRIC, _told(Gate(), check("etl", database="nope"))),
     "a metric never read": (Verdict.UNKNOWN_METRIC, _told(Gate(lag=None))),
-    "a metric that failed": (Verdict.INTERNAL_ERROR, _told(_broken())),
+    "a metric that failed": (Verdict.METRIC_UNAVAILABLE, _told(_broken())),
     "released all it bears": (Verdict.PACED, _told(Gate().exhaust())),
     "a budget that is full": (Verdict.OVER_BUDGET, _with_budget(rate=50, capacity=200)),
     "a budget for less": (Verdict.OVER_BUDGET, _with_budget(rate=50, capacity=50)),
     "a budget that drains slowly": (Verdict.OVER_BUDGET, _with_budget(rate=0.1, capacity=200)),
-    "another agent answers": (Verdict.MISDIRECTED, _told(_standing_by())),
+    "another agent answers": (Verdict.WRONG_AGENT, _told(_standing_by())),
 }
 
 
@@ -219,4 +219,5 @@ def test_release_thundering_herd_every_refusal_says_when_to_come_back(why: str) 
 
 
 def test_no_verdict_is_left_out_of_that() -> None:
-    assert {verdict for verdict, _ in REFUSALS.values()} == {*Verdict} - {Verdict.OK}
+    no_decision = {Verdict.OK, Verdict.INTERNAL_ERROR}
+    assert {verdict for verdict, _ in REFUSALS.values()} == {*Verdict} - no_decision

@@ -221,7 +221,7 @@ def test_a_paced_check_is_told_when_and_why() -> None:
     assert decision.verdict is Verdict.PACED
     assert decision.retry_after_s is not None
     assert decision.retry_after_s > 0
-    assert "released" in decision.note
+    assert "allowance is used up" in decision.note
 
 
 def test_what_the_gate_refuses_is_never_admitted() -> None:

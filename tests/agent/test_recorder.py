@@ -64,7 +64,7 @@ def test_rules_that_come_and_go_for_years_are_bounded_and_still_counted() -> Non
     totals = recorder.totals()
     assert len(totals) == recorder_module.MAX_REASONS + 1
     assert sum(totals.values()) == 200
-    assert totals["main", "etl", Verdict.APP_DENIED, f"rule:{OTHER}"] == 136
+    assert totals["main", "etl", Verdict.ON_HOLD, f"rule:{OTHER}"] == 136
 
 
 def test_rows_of_a_minute_are_bounded_and_sums_stay_exact(

@@ -74,7 +74,7 @@ async def test_who_was_seen_before_a_rest_is_not_told_throughout_it() -> None:
     demands.by_database["main"].state = Activity.HIBERNATING
     await rogues.look()
     assert rogues.suspects("main") == () and rogues.databases == []
-    demands.by_database["main"].state = Activity.NORMAL
+    demands.by_database["main"].state = Activity.AWAKE
     probe.fault = ProbeFailed(Cause.FAILED, "permission denied")
     await rogues.look()
     demands.by_database["main"].state = Activity.HIBERNATING

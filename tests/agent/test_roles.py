@@ -20,7 +20,7 @@ from tests.fixtures.eventually import aeventually
 class World:
     def __init__(self) -> None:
         self.clock = HandClock()
-        self.demand = Demand("main", Idleness(slow_after_s=60, hibernate_after_s=600), self.clock)
+        self.demand = Demand("main", Idleness(idle_after_s=60, hibernate_after_s=600), self.clock)
         self.server = FakeRole(self.clock, primary(term=1))
         self.watcher = RoleWatcher(
             "main", self.server, self.clock, self.demand, interval_s=0.25, timeout_s=0.05
@@ -76,7 +76,7 @@ async def test_a_promotion_is_seen_within_one_interval(world: World) -> None:
 async def test_each_reading_is_told_since_ages_count(world: World) -> None:
     await world.clock.advance(1.1)
     assert len(world.changes) == 5 and world.server.reads == 5
-    assert world.demand.costs[(Activity.NORMAL, Work.PROBES)] == 5
+    assert world.demand.costs[(Activity.AWAKE, Work.PROBES)] == 5
 
 
 async def test_a_lost_connection_voids_the_role_at_once(world: World) -> None:
@@ -167,9 +167,9 @@ async def test_a_connection_lost_while_hibernating_voids_the_role_and_wakes_nobo
     assert world.role() is Role.PRIMARY
 
 
-async def test_a_slow_watcher_may_be_older_but_no_answer_rests_on_that(world: World) -> None:
+async def test_an_idle_watcher_may_be_older_but_no_answer_rests_on_that(world: World) -> None:
     world.demand.refresh(world.clock.now().mono_s + 100)
-    assert world.demand.state is Activity.SLOW
+    assert world.demand.state is Activity.IDLE
     assert world.watcher.max_age_s == pytest.approx(5.05)
     assert world.watcher.strict_age_s == pytest.approx(0.55)
 

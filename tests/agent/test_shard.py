@@ -25,8 +25,8 @@ from tests.agent.shard_world import ShardWorld, url
 from tests.builders import metric
 from tests.fixtures.eventually import DEADLINE_S, aeventually
 
-NORMAL, SLOW, HIBERNATING = Activity.NORMAL, Activity.SLOW, Activity.HIBERNATING
-SHORT = Idleness(slow_after_s=2, hibernate_after_s=5)
+AWAKE, IDLE, HIBERNATING = Activity.AWAKE, Activity.IDLE, Activity.HIBERNATING
+SHORT = Idleness(idle_after_s=2, hibernate_after_s=5)
 
 
 def db_c_hangs(world: ShardWorld) -> None:
@@ -86,7 +86,7 @@ async def test_a_member_that_never_answers_is_waited_for_once_then_counts_as_mis
     world = await open_world("db-b", "db-c", prepare=db_c_hangs)
     await world.pass_s(LINK_TIMEOUT_S + 0.5)
     decision = world.ask()
-    assert decision.verdict is Verdict.INTERNAL_ERROR
+    assert decision.verdict is Verdict.METRIC_UNAVAILABLE
     assert decision.failing[0].cause is Cause.TIMED_OUT
     assert "db-c: no answer" in decision.failing[0].detail
 
@@ -99,7 +99,7 @@ async def test_an_unreachable_replica_is_set_aside_after_its_time_and_named(
     await world.pass_s(1)
     world.agents["db-c"].fault = UNREACHABLE
     await world.pass_s(2, "shard/lag")
-    assert world.ask().verdict is Verdict.INTERNAL_ERROR
+    assert world.ask().verdict is Verdict.METRIC_UNAVAILABLE
     assert world.member("db-c").problem == "connection refused"
     await world.pass_s(2, "shard/lag")
     assert world.ask().admitted
@@ -257,7 +257,7 @@ async def test_a_replica_is_not_hopeless_while_the_primary_is_busy_itself(
 
 async def test_who_led_in_between_starts_over(open_world: OpenWorld) -> None:
     """B9: what was shown under another primary says nothing of this one; a rest says the same."""
-    idle = Idleness(slow_after_s=5, hibernate_after_s=10)
+    idle = Idleness(idle_after_s=5, hibernate_after_s=10)
     world = await open_world("db-b", "db-c", metrics=(FAR,), role=primary(term=1), idleness=idle)
     world.agents["db-c"].values["lag"] = 92_886.0
     await world.pass_s(24, "shard/lag")
@@ -284,7 +284,7 @@ async def test_a_replicas_agent_says_where_to_ask(open_world: OpenWorld) -> None
     world = await open_world("db-b", "db-c", role=replica())
     await world.answer("db-b", primary())
     decision = world.ask()
-    assert decision.verdict is Verdict.MISDIRECTED
+    assert decision.verdict is Verdict.WRONG_AGENT
     assert decision.ask == url("db-b")
     assert world.ask("self/lag").admitted
     link = world.shards.primary_link("main")
@@ -300,9 +300,9 @@ async def test_a_replicas_agent_that_is_asked_looks_for_the_primary(
     world.agents["db-b"].url = "https://told:1"
     await world.pass_s(1)
     assert world.pulls() == 0
-    assert world.ask().verdict is Verdict.INTERNAL_ERROR
+    assert world.ask().verdict is Verdict.METRIC_UNAVAILABLE
     await world.pass_s(0.25)
-    assert world.ask().verdict is Verdict.MISDIRECTED
+    assert world.ask().verdict is Verdict.WRONG_AGENT
     assert world.ask().ask == "https://told:1"
     assert world.pulls() == 2
 
@@ -315,7 +315,7 @@ async def test_a_search_wakes_whom_it_asks_and_is_not_repeated_for_each_check(
     await world.pass_s(4, "shard/lag", every_s=0.05)
     assert 2 <= world.pulls() <= 2 * 5
     pulls = [pull for _, pull in world.agents["db-b"].pulls]
-    assert {pull.activity for pull in pulls} == {NORMAL}
+    assert {pull.activity for pull in pulls} == {AWAKE}
     assert {pull.wait_s for pull in pulls} == {0.0}
 
 
@@ -345,7 +345,7 @@ async def test_a_follower_pulls_from_nobody(open_world: OpenWorld) -> None:
 async def test_a_client_of_a_replica_wakes_the_primarys_heartbeat(open_world: OpenWorld) -> None:
     """R58, R60: its lag cannot be told while no heartbeat is written."""
     world = await open_world("db-b", role=replica())
-    world.servers["main"].values["lag"] = ProbeFailed(Cause.HEARTBEAT_RESTING, "resting")
+    world.servers["main"].values["lag"] = ProbeFailed(Cause.HEARTBEAT_IDLE, "resting")
     await world.answer("db-b", primary())
     world.ask("self/lag")
     await world.pass_s(4)
@@ -368,7 +368,7 @@ async def test_a_promotion_warms_up_and_never_answers_from_the_old_view(
     world.role.says = primary(term=2)
     answers = await world.pass_s(2, "shard/lag", every_s=0.05)
     verdicts = [answer.verdict for answer in answers]
-    assert verdicts[0] is Verdict.MISDIRECTED
+    assert verdicts[0] is Verdict.WRONG_AGENT
     assert Verdict.OK in verdicts
     admitted_from = verdicts.index(Verdict.OK)
     heard = [agent.pulls for agent in world.agents.values()]
@@ -457,7 +457,7 @@ async def test_split_brain_seen_by_a_pull_of_ours(open_world: OpenWorld) -> None
     await world.pass_s(1)
     answers = await world.pass_s(5, "shard/lag")
     assert not any(answer.admitted for answer in answers)
-    assert answers[-1].verdict is Verdict.INTERNAL_ERROR
+    assert answers[-1].verdict is Verdict.METRIC_UNAVAILABLE
     assert answers[-1].failing[0].cause is Cause.SPLIT_BRAIN
     assert "db-a" in answers[-1].failing[0].detail and "db-b" in answers[-1].failing[0].detail
 
@@ -576,7 +576,7 @@ async def test_one_agent_under_two_names_is_no_split_brain(open_world: OpenWorld
         agent.name, agent.says = "db-b", primary(server_id="1")
     world.ask()
     await world.pass_s(0.5)
-    assert world.ask().verdict is Verdict.MISDIRECTED
+    assert world.ask().verdict is Verdict.WRONG_AGENT
 
 
 # --- who counts --------------------------------------------------------------------------------
@@ -723,7 +723,7 @@ async def test_a_pull_says_who_asks_and_how_awake_it_is(open_world: OpenWorld) -
     pull = world.agents["db-b"].pulls[-1][1]
     assert (pull.sender, pull.database, pull.shard) == ("db-a", "main", world.view().shard)
     assert pull.role is not None and pull.role.role is primary().role
-    assert pull.activity is NORMAL
+    assert pull.activity is AWAKE
 
 
 async def test_clock_skew_is_computed_and_handed_to_the_member(open_world: OpenWorld) -> None:
@@ -811,7 +811,7 @@ async def test_a_hibernating_shard_costs_nothing(open_world: OpenWorld) -> None:
     await world.pass_s(300, every_s=50)
     assert (world.pulls(), world.role.reads) == (pulls, reads)
     assert world.demand.costs == costs
-    assert world.demand.costs[(NORMAL, Work.MESSAGES)] > 0
+    assert world.demand.costs[(AWAKE, Work.MESSAGES)] > 0
     assert world.demand.costs[(HIBERNATING, Work.MESSAGES)] <= 2
 
 
@@ -824,7 +824,7 @@ async def test_the_first_question_about_the_shard_wakes_all_of_it(open_world: Op
     assert not answers[0].admitted
     assert answers[4].admitted, "four intervals"
     pull = world.agents["db-c"].pulls[-1][1]
-    assert pull.activity is NORMAL
+    assert pull.activity is AWAKE
 
 
 async def test_questions_about_the_host_leave_the_shard_asleep(open_world: OpenWorld) -> None:
@@ -833,13 +833,13 @@ async def test_questions_about_the_host_leave_the_shard_asleep(open_world: OpenW
     await world.pass_s(12, "self/lag", every_s=0.5)
     before = world.pulls()
     answers = await world.pass_s(20, "self/lag", every_s=0.5)
-    assert world.pulls() == before and world.state() is NORMAL
+    assert world.pulls() == before and world.state() is AWAKE
     assert all(answer.admitted for answer in answers)
 
 
 async def test_a_shard_that_slept_alone_is_brought_back_at_once(open_world: OpenWorld) -> None:
     """R59: its host was kept awake by questions of its own, its shard was slow."""
-    world = await open_world("db-b", idleness=Idleness(slow_after_s=2, hibernate_after_s=600))
+    world = await open_world("db-b", idleness=Idleness(idle_after_s=2, hibernate_after_s=600))
     await world.pass_s(8.1, "self/lag", every_s=0.3)
     answers = await world.pass_s(2, "shard/lag")
     first = next(i for i, answer in enumerate(answers) if answer.admitted)
@@ -876,15 +876,15 @@ async def test_a_new_leader_does_not_remember_absences_of_its_last_time(
     assert not any(answer.admitted for answer in answers)
 
 
-async def test_slow_pulls_seldom_and_does_not_hold(open_world: OpenWorld) -> None:
+async def test_idle_pulls_seldom_and_does_not_hold(open_world: OpenWorld) -> None:
     """R56"""
-    world = await open_world("db-b", idleness=Idleness(slow_after_s=2, hibernate_after_s=600))
+    world = await open_world("db-b", idleness=Idleness(idle_after_s=2, hibernate_after_s=600))
     await world.pass_s(6)
     before = world.pulls()
     await world.pass_s(25, every_s=2.5)
     assert 9 <= world.pulls() - before <= 11
     pull = world.agents["db-b"].pulls[-1][1]
-    assert pull.activity is SLOW and pull.wait_s == 0.0
+    assert pull.activity is IDLE and pull.wait_s == 0.0
 
 
 async def test_a_keeper_keeps_the_shard_rolled_up(open_world: OpenWorld) -> None:

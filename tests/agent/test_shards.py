@@ -12,19 +12,21 @@ from headgate.agent.ownitems import Forgetter
 from headgate.agent.shard import Shard
 from headgate.agent.shards import NoSuchMember, NoSuchShard
 from headgate.core.activity import Activity, Idleness
-from headgate.core.change import ChangeKind, Item
-from headgate.core.change_log import ChangeMade
+from headgate.core.change import ITEMS, ChangeKind, Item
+from headgate.core.change_log import ChangeMade, read_item_at
 from headgate.core.decision import Verdict
-from headgate.core.reach import HERE, Level, Reach
+from headgate.core.reach import EVERYWHERE, HERE, Level, Reach
 from headgate.core.samples import Cause
 from headgate.core.shard import MAX_MEMBERS, MAX_SKIP_S
 from headgate.core.topology import Downstream, Leading
 from headgate.errors import HeadgateError, InvalidRequest, StoreUnavailable, WrongShard
+from tests.agent.changebook_world import FaultyStore, book_on
 from tests.agent.conftest import OpenWorld
 from tests.agent.fakes import FakeWriter, primary, replica, settle
 from tests.agent.own_world import Unwritable, keep, set_here
 from tests.agent.shard_world import SHARD, ShardWorld, url
 from tests.builders import metric
+from tests.fixtures.memory_log import KeptInMemory
 from tests.fixtures.memory_store import MemoryStore
 
 HOSTS = "https://{host}:8087"
@@ -38,7 +40,7 @@ async def test_a_pull_for_another_shard_is_refused_and_changes_nothing(
 ) -> None:
     """R39"""
     world = await open_world("db-b", role=replica())
-    with pytest.raises(WrongShard, match="'commerce/-80' here, not to 'commerce/80-'"):
+    with pytest.raises(WrongShard, match="'commerce/-80' at this agent, not to 'commerce/80-'"):
         await world.answer("db-b", primary(), shard="commerce/80-")
     assert world.unled() is Cause.NO_PRIMARY
     with pytest.raises(WrongShard):
@@ -47,7 +49,9 @@ async def test_a_pull_for_another_shard_is_refused_and_changes_nothing(
 
 async def test_a_pull_for_a_database_that_is_not_here_says_what_is(open_world: OpenWorld) -> None:
     world = await open_world("db-b")
-    with pytest.raises(InvalidRequest, match="no database 'nope' in a shard here: main") as error:
+    with pytest.raises(
+        InvalidRequest, match="no database 'nope' in a shard of this agent: main"
+    ) as error:
         await world.answer("db-b", primary(), database="nope")
     assert error.value.status == 404
 
@@ -75,29 +79,29 @@ async def test_no_message_crosses_shards(open_world: OpenWorld) -> None:
 
 async def test_a_pull_keeps_a_member_as_awake_as_the_primary(open_world: OpenWorld) -> None:
     """R58"""
-    idleness = Idleness(slow_after_s=2, hibernate_after_s=5)
+    idleness = Idleness(idle_after_s=2, hibernate_after_s=5)
     world = await open_world("db-b", role=replica(), idleness=idleness)
     await world.pass_s(8)
     assert world.state() is Activity.HIBERNATING
     await world.answer("db-b", primary())
-    assert world.state() is Activity.NORMAL
+    assert world.state() is Activity.AWAKE
     for _ in range(6):
-        await world.answer("db-b", primary(), activity=Activity.SLOW)
+        await world.answer("db-b", primary(), activity=Activity.IDLE)
         await world.pass_s(2.5, every_s=0.5)
-    assert world.state() is Activity.SLOW
+    assert world.state() is Activity.IDLE
     await world.pass_s(12, every_s=1)
     assert world.state() is Activity.HIBERNATING
 
 
 async def test_a_wake_wakes(open_world: OpenWorld) -> None:
     """R58"""
-    idleness = Idleness(slow_after_s=2, hibernate_after_s=5)
+    idleness = Idleness(idle_after_s=2, hibernate_after_s=5)
     world = await open_world("db-b", idleness=idleness)
     await world.pass_s(8)
     before = world.pulls()
     world.shards.woken(SHARD, "main", "db-b")
     await world.pass_s(1)
-    assert world.state() is Activity.NORMAL and world.pulls() > before
+    assert world.state() is Activity.AWAKE and world.pulls() > before
 
 
 # --- discovery ---------------------------------------------------------------------------------
@@ -122,7 +126,7 @@ async def test_the_upstream_is_found_in_the_database(open_world: OpenWorld) -> N
     world.agents["10.0.0.1"].says = primary()
     world.ask()
     await world.pass_s(0.5)
-    assert world.ask().verdict is Verdict.MISDIRECTED
+    assert world.ask().verdict is Verdict.WRONG_AGENT
     assert world.ask().ask == url("10.0.0.1")
 
 
@@ -241,7 +245,7 @@ async def test_who_does_not_exist_cannot_be_skipped(open_world: OpenWorld) -> No
     world = await open_world("db-b")
     with pytest.raises(NoSuchMember, match="it has db-a, db-b"):
         await world.shards.skip("main", "db-x", for_s=9, reason="x", who="ops")
-    with pytest.raises(NoSuchMember, match="not set aside"):
+    with pytest.raises(NoSuchMember, match="is not skipped"):
         await world.shards.unskip("main", "db-b", who="ops")
     with pytest.raises(NoSuchShard, match="belongs to no shard"):
         await world.shards.skip("elsewhere", "db-b", for_s=9, reason="x", who="ops")
@@ -302,7 +306,7 @@ async def test_an_added_member_can_be_removed_and_added_again(open_world: OpenWo
         await world.shards.add_peer(
             "main", "db-c", url=url("db-c"), peer_database="main", who="ops"
         )
-        with pytest.raises(InvalidRequest, match="has a member 'db-c' already"):
+        with pytest.raises(InvalidRequest, match="already has a member 'db-c'"):
             await world.shards.add_peer(
                 "main", "db-c", url=url("db-c"), peer_database="main", who="ops"
             )
@@ -317,7 +321,7 @@ async def test_an_added_member_can_be_removed_and_added_again(open_world: OpenWo
 
 async def test_a_member_of_the_file_is_removed_in_the_file(open_world: OpenWorld) -> None:
     world = await open_world("db-b")
-    with pytest.raises(InvalidRequest, match="stands in the settings file"):
+    with pytest.raises(InvalidRequest, match="is in the settings file"):
         await world.shards.remove_peer("main", "db-b", who="ops")
     with pytest.raises(NoSuchMember):
         await world.shards.remove_peer("main", "db-x", who="ops")
@@ -439,6 +443,82 @@ async def test_what_is_set_at_an_agent_counts_before_its_shards(open_world: Open
     await world.shards.skip("main", "db-c", for_s=60, reason="mine", who="ops")
     await _copy(leader, world)
     assert [skip.reason for skip in world.shards.skips("main")] == ["mine"]
+
+
+# --- for a shard of a fleet -----------------------------------------------------------------------
+
+
+class InFleet:
+    """Agents of a shard with a log that they share."""
+
+    def __init__(self, *worlds: ShardWorld) -> None:
+        self.worlds = worlds
+        self.store = FaultyStore(KeptInMemory())
+        for world in worlds:
+            world.shards.make_shared = book_on(self.store, world.clock).make
+
+    async def tell(self) -> None:
+        """All of them hear of what is set."""
+        listing = await self.store.list([ITEMS])
+        items = [read_item_at(entry.key, entry.value) for entry in listing.entries]
+        for world in self.worlds:
+            await world.shards.follow(items, (), whole=True)
+
+
+async def test_with_a_fleet_a_skip_is_for_its_shard_and_a_promotion_keeps_it(
+    open_world: OpenWorld,
+) -> None:
+    leader, other = await open_world("db-b", "db-c"), await open_world("db-b", "db-c")
+    fleet = InFleet(leader, other)
+    made = await leader.shards.skip("main", "db-c", for_s=3600, reason="restoring", who="ops")
+    assert [item.reach for item in made.items] == [OF_SHARD]
+    assert len(leader.shards.skips("main")) == 1, "in force where it was set, at once"
+    assert leader.log.standing(ChangeKind.SKIP) == {}
+    await fleet.tell()
+    assert [skip.reason for skip in other.shards.skips("main")] == ["restoring"]
+    await other.shards.unskip("main", "db-c", who="ops")
+    await fleet.tell()
+    assert leader.shards.skips("main") == other.shards.skips("main") == []
+    with pytest.raises(NoSuchMember, match="db-c is not skipped"):
+        await leader.shards.unskip("main", "db-c", who="ops")
+
+
+async def test_with_a_fleet_a_skip_of_this_agent_alone_works_while_etcd_is_away(
+    open_world: OpenWorld,
+) -> None:
+    world = await open_world("db-b", "db-c")
+    fleet = InFleet(world)
+    fleet.store.fates = ["away"] * 9
+    with pytest.raises(StoreUnavailable):
+        await world.shards.skip("main", "db-c", for_s=60, reason="ours", who="ops")
+    assert world.shards.skips("main") == []
+    await world.shards.skip("main", "db-c", for_s=60, reason="mine", reach=HERE, who="ops")
+    assert [skip.reason for skip in world.shards.skips("main")] == ["mine"]
+    await world.shards.unskip("main", "db-c", who="ops")
+    assert world.shards.skips("main") == []
+    await world.shards.skip("main", "db-c", for_s=60, reason="mine", reach=HERE, who="ops")
+    fleet.store.fates = []
+    await world.shards.skip("main", "db-c", for_s=90, reason="ours", who="ops")
+    assert [skip.reason for skip in world.shards.skips("main")] == ["ours"], "not hidden by mine"
+    assert world.log.standing(ChangeKind.SKIP) == {}
+
+
+async def test_a_skip_that_is_only_tried_changes_nothing(open_world: OpenWorld) -> None:
+    world = await open_world("db-b", "db-c")
+    fleet = InFleet(world)
+    for reach in (None, HERE):
+        made = await world.shards.skip(
+            "main", "db-c", for_s=60, reason="x", reach=reach, who="ops", dry_run=True
+        )
+        assert made.dry_run and len(made.changes) == 1
+    await world.shards.skip("main", "db-c", for_s=60, reason="x", who="ops")
+    assert (await world.shards.unskip("main", "db-c", who="ops", dry_run=True)).dry_run
+    assert len(world.shards.skips("main")) == 1
+    assert await fleet.store.count(ITEMS) == 1
+    with pytest.raises(InvalidRequest, match=r"for its shard, .* or for this agent alone"):
+        await world.shards.skip(
+            "main", "db-c", for_s=60, reason="x", reach=EVERYWHERE, who="ops", dry_run=True
+        )
 
 
 async def test_an_agent_is_no_peer_of_its_own(open_world: OpenWorld) -> None:
@@ -606,7 +686,7 @@ async def test_a_primary_that_nobody_asks_about_is_not_taken_for_a_replica(
     open_world: OpenWorld,
 ) -> None:
     """R60: a lease of 0 beats for ever, although roles are no longer read when it hibernates."""
-    idleness = Idleness(slow_after_s=2, hibernate_after_s=5)
+    idleness = Idleness(idle_after_s=2, hibernate_after_s=5)
     world = await open_world("db-b", idleness=idleness)
     await world.pass_s(30, every_s=1)
     assert world.state() is Activity.HIBERNATING

@@ -28,7 +28,7 @@ class World:
         self.clock = HandClock()
         self.board = Board()
         self.demands = Demands(self.clock)
-        self.demand = self.demands.open("main", Idleness(slow_after_s=2, hibernate_after_s=5))
+        self.demand = self.demands.open("main", Idleness(idle_after_s=2, hibernate_after_s=5))
         self.board.open("main", None)
         self.board.place("main", metric("loadavg", max_age_s=7200), at=self.clock.now().mono_s)
         self.board.push("main", "loadavg", Sample(0.1, self.clock.now().mono_s))
@@ -80,7 +80,7 @@ async def world() -> AsyncIterator[World]:
 
 async def test_a_standby_sends_everybody_to_the_active_agent(world: World) -> None:
     decision = world.checker.check(check())
-    assert decision.verdict is Verdict.MISDIRECTED and decision.ask == ACTIVE
+    assert decision.verdict is Verdict.WRONG_AGENT and decision.ask == ACTIVE
     assert world.passive() and world.standby.takeovers_total == 0
 
 
@@ -93,7 +93,7 @@ async def test_a_standby_is_active_until_the_other_was_seen() -> None:
     assert world.standby.takeovers_total == 0, "it never was passive"
     world.fault = None
     await world.clock.advance(1)
-    assert world.verdict() is Verdict.MISDIRECTED
+    assert world.verdict() is Verdict.WRONG_AGENT
     await world.close()
 
 
@@ -102,7 +102,7 @@ async def test_it_takes_over_after_its_time_and_not_before(world: World) -> None
     await world.clock.advance(10)
     world.fault = UNREACHABLE
     await world.clock.advance(1.9)
-    assert world.verdict() is Verdict.MISDIRECTED
+    assert world.verdict() is Verdict.WRONG_AGENT
     await world.clock.advance(1.1)
     assert world.verdict() is Verdict.OK
     assert not world.passive() and world.standby.takeovers_total == 1
@@ -128,7 +128,7 @@ async def test_it_steps_back_after_two_answers(world: World) -> None:
     await world.clock.advance(0.5)
     assert world.looks == before + 1 and not world.passive()
     await world.clock.advance(0.5)
-    assert world.passive() and world.verdict() is Verdict.MISDIRECTED
+    assert world.passive() and world.verdict() is Verdict.WRONG_AGENT
     assert world.standby.fault == ""
 
 
@@ -164,7 +164,7 @@ async def test_a_warm_standby_stays_awake_while_it_is_passive(world: World) -> N
     for _ in range(20):
         await world.clock.advance(1)
         world.demands.tick(world.clock.now().mono_s)
-    assert world.demand.state is Activity.NORMAL
+    assert world.demand.state is Activity.AWAKE
     assert world.demand.keepers
 
 
@@ -191,7 +191,7 @@ async def test_a_takeover_of_a_warm_standby_finds_it_awake(world: World) -> None
     world.fault = UNREACHABLE
     await world.clock.advance(3)
     assert not world.passive()
-    assert world.demand.state is Activity.NORMAL
+    assert world.demand.state is Activity.AWAKE
 
 
 async def test_what_is_sent_away_is_no_decision_of_ours(world: World) -> None:
@@ -292,7 +292,7 @@ async def test_while_the_store_is_away_each_answers_by_itself_and_says_so(
     await elected.pair.true.advance(30)
     for name, seat in elected.seats.items():
         assert not seat.passive and not elected.asked(name)
-        assert seat.words("30 s").startswith("nobody is known to lead the pair pair, since 30 s")
+        assert seat.words("30 s").startswith("no leader of the pair pair is known, since 30 s")
         assert "rough: away" in seat.words("30 s")
     elected.pair.set_away(False)
     await elected.pair.true.advance(15)
@@ -324,7 +324,7 @@ async def test_one_that_leads_by_the_store_and_answers_nobody_is_stood_in_for(
     assert passive(), "not for one question that was lost"
     await elected.pair.true.advance(2)
     assert not passive() and not elected.asked(other)
-    assert "gives no answer: this agent answers by itself" in seat.words("2 s")
+    assert "does not answer: this agent answers alone" in seat.words("2 s")
     await elected.pair.true.advance(60)
     assert not passive() and seat.takeovers_total == 1
     elected.unreachable = set()

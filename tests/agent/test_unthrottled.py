@@ -192,9 +192,9 @@ def test_the_advice_names_the_most_work_first() -> None:
     ]
     lines = unthrottled_advice(docs)
     assert lines[0] == (
-        "c6 went without a throttler for 2 min and started 12 pieces of work meanwhile; "
-        "that ended 12 min ago: could it reach its agent?"
+        "c6 worked without a throttler for 2 min and started 12 pieces of work; "
+        "that ended 12 min ago. Check whether it can reach its agent"
     )
-    assert lines[-1] == "and 1 more clients went without a throttler"
+    assert lines[-1] == "and 1 more clients worked without a throttler"
     assert len(lines) == 6
     assert unthrottled_advice([]) == []

@@ -26,7 +26,7 @@ from headgate.core.decide import decide
 from headgate.core.decision import Verdict
 from headgate.core.rules import Kind, Order, Rule, RuleBook, book_of
 from headgate.core.samples import Sample
-from headgate.core.starvation import Culprit, Starved
+from headgate.core.starvation import Culprit, Finding, Starved
 from headgate.errors import StoreUnavailable
 from tests.agent.fakes import HandClock
 from tests.builders import check, metric
@@ -98,7 +98,7 @@ async def test_client_starvation_is_told_once_and_its_end_too() -> None:
     assert not agent.watch.findings
     await agent.work(6, "etl:nightly")
     [finding] = agent.watch.findings
-    assert (finding.client, finding.culprit) == ("etl:nightly", Culprit.UNEXPLAINED_LOAD)
+    assert (finding.client, finding.cause) == ("etl:nightly", Culprit.UNEXPLAINED_LOAD)
     assert (agent.count(BEGINS), agent.count(ENDS)) == (1, 0)
     agent.measure(lag=1.0)
     await agent.work(1, "etl:nightly")
@@ -112,24 +112,24 @@ async def test_exemption_starvation_suspends_the_exemption() -> None:
     agent.measure(lag=9.0)
     await agent.work(19, "etl:nightly", "fix:x")
     [finding] = agent.watch.findings
-    assert finding.culprit is Culprit.EXEMPT_CLIENT and finding.rule == "r7"
+    assert finding.cause is Culprit.EXEMPT_CLIENT and finding.rule == "r7"
     assert agent.suspended == [] and agent.count(BEGINS) == 1
     await agent.work(2, "etl:nightly", "fix:x")
     [why] = agent.suspended
-    assert "starves etl:nightly on main: refused by lag for 20 min" in why
+    assert "starves etl:nightly on main: lag has rejected it for 20 min" in why
     assert agent.count(SUSPENDED) == 1
 
 
-def finding(since_s: float, for_s: float, client: str = "etl", rule: str = "r7") -> Starved:
-    return Starved(
+def finding(since_s: float, for_s: float, client: str = "etl", rule: str = "r7") -> Finding:
+    starved = Starved(
         database="main",
         client=client,
         is_level=False,
         members=(client,),
         metric="lag",
-        culprit=Culprit.EXEMPT_CLIENT,
-        since_s=since_s,
-        for_s=for_s,
+        cause=Culprit.EXEMPT_CLIENT,
+        why="",
+        starved_s=for_s,
         runtime_s=for_s,
         share=1.0,
         alarming=True,
@@ -139,6 +139,7 @@ def finding(since_s: float, for_s: float, client: str = "etl", rule: str = "r7")
         dice_s=0.0,
         rule=rule,
     )
+    return Finding(starved, since_s)
 
 
 def test_a_breath_now_and_then_does_not_refill_an_exemptions_budget() -> None:
@@ -224,16 +225,17 @@ async def test_differential_metric_starvation_names_who_is_judged_by_less() -> N
     agent.measure(lag=9.0)
     await agent.work(12, "etl:nightly", "backfill:x")
     [finding] = agent.watch.findings
-    assert finding.culprit is Culprit.DIFFERENTIAL_METRICS
+    assert finding.cause is Culprit.DIFFERENTIAL_METRICS
     assert finding.blamed == ("backfill:x",)
-    assert finding.proposal == "headgate rule metrics backfill:x lag loadavg --for 1h"
+    command = "headgate rule metrics backfill:x --database all lag loadavg --for 1h"
+    assert finding.proposal == command
 
 
 async def test_a_stricter_threshold_of_ones_own_is_named() -> None:
     agent = Agent(Rule("r2", "etl", kind=Kind.THRESHOLDS, thresholds={"lag": 0.5}))
     await agent.work(15, "etl:nightly", "backfill:x")
     [finding] = agent.watch.findings
-    assert finding.culprit is Culprit.DIFFERENTIAL_METRICS
+    assert finding.cause is Culprit.DIFFERENTIAL_METRICS
     assert (finding.rule, finding.proposal) == ("r2", "headgate rule lift r2")
 
 

@@ -33,7 +33,7 @@ OPERATOR, VIEWER = "ann-operator-token", "vic-viewer-token"
 _OFTEN = "interval_s=0.5, timeout_s=10, max_age_s=600"
 _PRIMARY = f"threads_running: threshold=40, {_OFTEN}; pool_usage: threshold=0.9, {_OFTEN}"
 _REPLICA = (
-    f'lag: threshold=5, {_OFTEN}, options={{method="heartbeat"}}; '
+    f'lag: threshold="5s", {_OFTEN}, options={{method="heartbeat"}}; '
     f"pool_usage: threshold=0.9, {_OFTEN}"
 )
 _BEATS = "heartbeat_interval_s = 0.2"

@@ -14,7 +14,7 @@ def test_who_is_held_is_seen_and_leads_to_its_rule(site: Site, tab: Page, shot: 
     site.check("hf:job", times=3)
     tab.goto("/clients?q=hf:job")
     first = tab.locator("#clients-table tbody tr").first
-    expect(first).to_contain_text(re.compile(rf"held.* by rule {rule['id']}"))
+    expect(first).to_contain_text(re.compile(rf"(throttled|rejected).* by rule {rule['id']}"))
     shot(tab, "clients-held", width=360)
     first.get_by_role("link", name="hf:job").click()
     expect(tab.get_by_role("heading", name="hf:job")).to_be_visible()
@@ -26,9 +26,9 @@ def test_only_who_is_held_can_be_asked_for(site: Site, tab: Page) -> None:
     site.check("free:job")
     tab.goto("/clients?q=free:job")
     expect(tab.locator("#clients-table tbody tr")).to_have_count(1)
-    tab.get_by_label("only who is held").check()
-    expect(tab.locator("#clients-live")).to_contain_text("and is held. Show all")
-    expect(tab).to_have_url(re.compile("held=1"))
+    tab.get_by_label("only throttled clients").check()
+    expect(tab.locator("#clients-live")).to_contain_text("throttled clients matches")
+    expect(tab).to_have_url(re.compile("throttled=1"))
 
 
 def test_levels_fold_by_mouse_and_key_and_stay_so_while_live(site: Site, tab: Page) -> None:
@@ -116,4 +116,4 @@ def test_without_script_all_of_it_can_be_read(site: Site, new_tab: NewTab) -> No
     plain.get_by_role("button", name="fold quiet").click()
     expect(plain.locator("#clients-table tbody tr")).to_have_count(1)
     plain.goto("/clients/quiet?since=24h")
-    expect(plain.get_by_role("heading", name="When it was held")).to_be_visible()
+    expect(plain.get_by_role("heading", name="When it was throttled")).to_be_visible()

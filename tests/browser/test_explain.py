@@ -18,13 +18,13 @@ def test_an_identity_is_explained_and_the_address_can_be_shared(
     form.get_by_label("Client").fill("shared:job")
     form.get_by_role("button", name="Explain").click()
     told = tab.locator("#explained")
-    expect(told).to_contain_text("shared:job on main: refused APP_DENIED")
-    expect(told.locator(".step.bad").first).to_contain_text("Rules stops here")
+    expect(told).to_contain_text("shared:job on main: rejected ON_HOLD")
+    expect(told.locator(".step.bad").first).to_contain_text("Rules rejects")
     expect(told).to_contain_text(f"rule {rule['id']} must end")
     expect(tab).to_have_url(re.compile(r"/explain\?app=shared%3Ajob&database=main$"))
     shot(tab, "explain", width=360)
     tab.reload()
-    expect(told).to_contain_text("shared:job on main: refused")
+    expect(told).to_contain_text("shared:job on main: rejected")
     assert not [one for one in site.get("/v1/clients")["clients"] if one["client"] == "shared:job"]
 
 

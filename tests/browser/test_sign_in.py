@@ -59,7 +59,7 @@ def test_a_wrong_token_is_told_and_nothing_is_kept(visitor_tab: Page) -> None:
     visitor_tab.get_by_label("Token").fill("wrong")
     visitor_tab.get_by_role("button", name="Sign in").click()
     expect(visitor_tab.get_by_role("alert").filter(visible=True)).to_have_text(
-        "this token is not known here"
+        "this agent does not know the token"
     )
     assert visitor_tab.context.cookies() == []
 
@@ -81,7 +81,9 @@ def test_a_link_signs_in_once_and_leaves_no_trace_in_the_address(
     assert code not in site.agent.log()
     again = new_tab()
     again.goto(path)
-    expect(again.get_by_role("alert").filter(visible=True)).to_contain_text("not known here")
+    expect(again.get_by_role("alert").filter(visible=True)).to_contain_text(
+        "does not know the token"
+    )
 
 
 def test_signing_out_ends_the_session(site: Site, new_tab: NewTab) -> None:

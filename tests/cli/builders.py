@@ -34,7 +34,7 @@ def metric(name: str = "lag", **given: Any) -> Doc:
         "age_ms": 412,
         "cause": None,
         "detail": "",
-        "absent_for_ms": None,
+        "unavailable_for_ms": None,
     }
     return _doc(MetricDoc, values, given)
 
@@ -45,14 +45,14 @@ def breached(name: str = "lag", value: float = 7.2, **given: Any) -> Doc:
 
 def absent(name: str = "threads_running", **given: Any) -> Doc:
     values = {
-        "state": "absent",
+        "state": "unavailable",
         "value": None,
         "unit": "",
         "threshold": 100.0,
         "age_ms": None,
         "cause": "timed_out",
         "detail": "no answer in 0.5 s",
-        "absent_for_ms": 2210,
+        "unavailable_for_ms": 2210,
     }
     return metric(name, **{**values, **given})
 
@@ -68,7 +68,7 @@ def answer(**given: Any) -> Doc:
         "utilization": 0.16,
         "rule": None,
         "rules": [],
-        "waived": [],
+        "exempted": [],
         "dice_waived": False,
         "read_only": False,
         "ask": None,
@@ -159,7 +159,7 @@ def database(name: str = "main", **given: Any) -> Doc:
         "metrics": [metric(), metric("threads_running", value=12.0, unit="", threshold=100.0)],
         "other_metrics": [],
         "role": None,
-        "activity": "normal",
+        "activity": "awake",
         "shard": None,
         "pace": None,
     }
@@ -202,7 +202,7 @@ def member(name: str = "db-b", **given: Any) -> Doc:
         "upstream_member": "db-a",
         "bytes_behind": 4096,
         "labels": {"region": "eu"},
-        "activity": "normal",
+        "activity": "awake",
         "reachable": True,
         "problem": "",
         "unreachable_for_s": None,
@@ -252,8 +252,8 @@ def shard(**given: Any) -> Doc:
         "messages_total": 1204,
         "told": [],
         "costs": [
-            {"state": "normal", "probes": 5120, "messages": 1204, "beats": 960},
-            {"state": "slow", "probes": 12, "messages": 3, "beats": 0},
+            {"state": "awake", "probes": 5120, "messages": 1204, "beats": 960},
+            {"state": "idle", "probes": 12, "messages": 3, "beats": 0},
             {"state": "hibernating", "probes": 0, "messages": 0, "beats": 0},
         ],
     }
@@ -340,10 +340,10 @@ def busy_status() -> Doc:
                 value=0.7,
                 unit="per core",
                 threshold=1.0,
-                state="held",
+                state="last_value",
                 cause="failed",
                 detail="permission denied",
-                absent_for_ms=4000,
+                unavailable_for_ms=4000,
                 age_ms=4100,
             ),
         ],

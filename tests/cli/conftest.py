@@ -13,7 +13,7 @@ import pytest
 
 from headgate.__main__ import main
 from headgate.cli import api
-from headgate.cli.json_documents import DOCUMENTS
+from headgate.cli.reference import DOCUMENTS
 from headgate.http.openapi import documents
 from tests.cli.scripted import Heard, ScriptedAgent
 from tests.fixtures.api import route_of

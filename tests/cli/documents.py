@@ -54,7 +54,7 @@ STARVED: dict[str, Any] = {
     "members": ["a:etl", "b:etl"],
     "metric": "lag",
     "cause": "exempt_client",
-    "why": "an exempt client works on",
+    "why": "an exempt client continues",
     "starved_s": 900.0,
     "runtime_s": 3600.0,
     "share": 0.25,

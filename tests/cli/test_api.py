@@ -172,7 +172,7 @@ def test_a_large_history_is_taken(scripted: ScriptedAgent) -> None:
 
 
 def test_a_refusal_is_an_answer_and_a_problem_is_an_error(scripted: ScriptedAgent) -> None:
-    replies = iter([Reply(builders.refusal(), 500), problem(500, "failed inside the agent")])
+    replies = iter([Reply(builders.refusal(), 424), problem(500, "failed inside the agent")])
     scripted.replies["GET", "/v1/check"] = lambda _: next(replies)
     assert connect(scripted.url, None).ask("/v1/check").document["verdict"] == "THRESHOLD_EXCEEDED"
     with pytest.raises(InvalidRequest, match="answers 500: failed inside the agent"):

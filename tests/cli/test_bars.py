@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.cli.bars import ASCII, UNICODE, Marks, bar, marks_for, share_text, sparkline
+from headgate.cli.render import ASCII, UNICODE, Marks, bar, marks_for, sparkline
+from headgate.present.words import share_text
 
 MARKS = st.sampled_from([UNICODE, ASCII])
 

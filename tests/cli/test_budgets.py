@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from base64 import b64decode
 from pathlib import Path
 from typing import Any
@@ -11,22 +10,18 @@ from typing import Any
 import msgspec
 import pytest
 import typer
-from hypothesis import given
-from hypothesis import strategies as st
 
 from headgate.cli.budget import TAKEN_NAMES
-from headgate.cli.budget_files import read_rules, to_toml
+from headgate.cli.budget_files import read_rules
 from headgate.cli.exits import FAILED
 from headgate.http.budget_replay import REPLAY_ROUTES
 from headgate.http.budgets import BUDGET_ROUTES
 from headgate.settings.document import load_policy
 from headgate.traffic.compiled import read_compiled
-from headgate.traffic.parse import parse_policy, written
 from headgate.wire.budgets import (
     BudgetDoc,
     PolicyChangeDoc,
     PolicyDoc,
-    RevisionsDoc,
     StatementExplainDoc,
     ViolationsDoc,
 )
@@ -79,7 +74,7 @@ def budget(name: str = "etl", **given: Any) -> dict[str, Any]:
         "name": name,
         "mode": "enforce",
         "state": "enforcing",
-        "says": "20% of the server, up to 200%·s owed; for username=etl",
+        "says": "20% of the server, up to 200%·s of debt; for username=etl",
         "origin": "file",
         "settings": {**ETL, "name": name, "mode": "enforce"},
         "expires_at": None,
@@ -171,8 +166,8 @@ def sent(agent: ScriptedAgent) -> Heard:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    path = tmp_path / "policy.toml"
-    path.write_text(to_toml(document(ETL, WEB)))
+    path = tmp_path / "policy.json"
+    path.write_text(json.dumps(document(ETL, WEB)))
     return path
 
 
@@ -210,7 +205,7 @@ def test_what_is_wrong_stands_above_the_table(agent: ScriptedAgent, run: Run) ->
         "headgate budget mode main --all enforce",
         "NOT PUBLISHED  The newest policy is not at server a for 90.0 s",
         "disk full",
-        "REFUSED BY THE SERVER",
+        "REJECTED BY THE SERVER",
         "COUNTERS UNREADABLE",
         "and 4 more pieces of advice",
     ):
@@ -281,20 +276,6 @@ def test_violations_are_shown_by_limit_and_minute(agent: ScriptedAgent, run: Run
     assert "no violation" in run("budget", "violations", "main").out
 
 
-def test_history_shows_the_way_back(agent: ScriptedAgent, run: Run) -> None:
-    entry = {
-        "revision": 7,
-        "at": "2026-11-16T02:00:00Z",
-        "who": "ann",
-        "action": "budget.changed",
-        "summary": "etl: rate 20 → 30",
-        "is_current": True,
-    }
-    agent.says(f"{MAIN}/history", checked({"database": "main", "revisions": [entry]}, RevisionsDoc))
-    out = run("budget", "history", "main").out
-    assert "etl: rate 20 → 30  (in force)" in out and "rollback main REVISION" in out
-
-
 def test_an_explanation_tells_the_verdict_and_what_would_help(
     agent: ScriptedAgent, run: Run
 ) -> None:
@@ -349,9 +330,9 @@ def test_an_explanation_tells_the_verdict_and_what_would_help(
 
 def test_one_frame_of_top(agent: ScriptedAgent, run: Run) -> None:
     agent.says("/v1/status", builders.busy_status())
-    shown = run("budget", "top", "main", "--once", "--interval", "0.2")
+    shown = run("budget", "top", "main", "--once", "--interval", "0.2s")
     assert shown.code == 0 and "enforcing" in shown.out
-    unknown = run("budget", "top", "other", "--once", "--interval", "0.2")
+    unknown = run("budget", "top", "other", "--once", "--interval", "0.2s")
     assert unknown.code == 1 and "budgets cannot be shown: the agent answers 404" in unknown.out
     assert run("budget", "top", "main", "--once", url="http://127.0.0.1:9").code == 20
 
@@ -367,7 +348,7 @@ def test_a_budget_is_made_of_words(agent: ScriptedAgent, run: Run) -> None:
     )
     assert shown.code == 0, shown.err
     heard = sent(agent)
-    assert (heard.method, heard.path, heard.headers["if-match"]) == ("PUT", f"{MAIN}/web", '"7"')
+    assert (heard.method, heard.path, heard.headers["if-none-match"]) == ("PUT", f"{MAIN}/web", "*")
     assert heard.body == {
         "rate": 20,
         "capacity": 0.5,
@@ -397,7 +378,6 @@ def test_a_budget_is_made_of_words(agent: ScriptedAgent, run: Run) -> None:
         (("set", "main", "etl"), "nothing to change"),
         (("set", "main", "etl", "--match", "username"), "KEY=VALUE"),
         (("set", "main", "etl", "--match", "username=a,username=b"), "twice"),
-        (("create", "main", "etl", "rate=5"), "there already"),
         (("create", "main", "state", "rate=5"), "another name"),
         (("mode", "main", "etl"), "mode main off --all"),
         (("mode", "main", "etl", "on"), "mode main off --all"),
@@ -430,7 +410,6 @@ def test_every_word_of_the_api_is_no_name() -> None:
         (("mode", "main", "off", "--all"), "PATCH", "", {"mode_cap": "off"}),
         (("delete", "main", "etl"), "DELETE", "/etl", None),
         (("forgive", "main", "etl"), "POST", "/etl/forgive", None),
-        (("rollback", "main", "5"), "POST", "/rollback", {"revision": 5}),
     ],
 )
 def test_each_change_is_built_on_what_was_seen(
@@ -471,8 +450,7 @@ def test_what_is_not_as_it_seems_stands_above_the_table(agent: ScriptedAgent, ru
     out = run("budget", "list", "main").out
     assert "exempt: monitor, headgate (the agent's own)" in out
     assert "SWITCHED OFF AT THE SERVER" in out
-    assert "Version 23 at server a was published by somebody else; it is left alone" in out
-    assert "# Exempt besides: headgate (the agent's own)." in run("budget", "export", "main").out
+    assert "Version 23 at server a was published by another program; it is left alone" in out
     agent.says(f"{MAIN}/etl", budget(own_role="headgate"))
     assert "exempt: headgate (the agent's own)" in run("budget", "show", "main", "etl").out
 
@@ -488,23 +466,6 @@ def test_a_rule_for_everything_can_be_typed() -> None:
 
 
 # --- files -----------------------------------------------------------------------------------
-
-
-def test_a_file_becomes_the_policy(agent: ScriptedAgent, run: Run, file: Path) -> None:
-    shown = run("budget", "apply", "main", str(file), "--dry-run")
-    assert shown.code == 0, shown.err
-    heard, replayed = (one for one in agent.heard if one.method != "GET")
-    assert (replayed.path, replayed.body["policy"]) == (f"{MAIN}/replay", heard.body)
-    assert (heard.method, heard.path, heard.query) == ("PUT", MAIN, {"dry_run": "true"})
-    assert heard.body == document(ETL, WEB) and heard.headers["if-match"] == '"7"'
-
-
-def test_a_file_that_is_wrong_is_never_sent(agent: ScriptedAgent, run: Run, tmp_path: Path) -> None:
-    wrong = tmp_path / "wrong.toml"
-    wrong.write_text('[[budgets]]\nname = "etl"\nrate = 120\n')
-    refused = run("budget", "apply", "main", str(wrong))
-    assert refused.code == 2 and "line 3, budgets[0].rate: 120 is more than 100" in refused.err
-    assert agent.heard == []
 
 
 def test_a_file_is_judged_without_an_agent(run: Run, file: Path, tmp_path: Path) -> None:
@@ -552,54 +513,3 @@ def test_what_locks_out_or_is_too_large_for_a_parameter_is_not_compiled(
     large.write_text(json.dumps({"budgets": [{"name": "x", "rules": rules}]}))
     rejected = run("budget", "compile", str(large))
     assert rejected.code == 2 and "headgate pg publish" in rejected.err
-
-
-def test_two_files_are_compared_without_an_agent(run: Run, file: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other.json"
-    other.write_text(json.dumps(document({**ETL, "rate": 30})))
-    shown = run("budget", "diff", str(file), str(other), url="http://127.0.0.1:9")
-    assert "~ etl: rate 20 → 30" in shown.out and "- web: gone" in shown.out
-    assert run("budget", "diff", str(file), str(other), "--strict").code == 1
-    assert "no difference" in run("budget", "diff", str(file), str(file)).out
-    assert (
-        json.loads(run("budget", "diff", str(file), str(other), "--json").out)["difference_total"]
-        == 2
-    )
-
-
-def test_a_file_is_compared_with_what_is_in_force(
-    agent: ScriptedAgent, run: Run, file: Path
-) -> None:
-    shown = run("budget", "diff", "main", str(file))
-    assert "~ etl: mode enforce → warn" in shown.out and "+ web: new" in shown.out
-
-
-def test_what_is_in_force_is_exported_as_a_file(
-    agent: ScriptedAgent, run: Run, tmp_path: Path
-) -> None:
-    out = run("budget", "export", "main").out
-    assert out.startswith("# Policy of main, revision 7.")
-    assert written(parse_policy(tomllib.loads(out))) == policy()["document"]
-    assert json.loads(run("budget", "export", "main", "--json").out) == policy()["document"]
-
-
-hard_texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
-keys = st.sampled_from(["username", "tag.a", "application_name"]) | st.from_regex(
-    r"tag\.[a-z \"'é🐘]{1,4}", fullmatch=True
-)
-rules = st.builds(
-    lambda match, each: {"match": match, "each": sorted(set(each))},
-    st.dictionaries(keys, hard_texts, max_size=3),
-    st.lists(st.sampled_from(["username", "tag.t"]), max_size=2),
-)
-
-
-@given(st.lists(rules, max_size=3), st.floats(0, 100), st.text("aé\"'\\ 🐘", max_size=9))
-def test_any_policy_survives_the_way_through_toml(
-    found: list[dict[str, Any]], rate: float, comment: str
-) -> None:
-    raw = {"name": "a.b", "rate": round(rate, 3), "comment": comment, "rules": found}
-    exempt = {"exempt_usernames": ["a b"], "health_unknown": "unhealthy"}
-    policy = parse_policy({"policy": exempt, "budgets": [raw, WEB]})
-    text = to_toml(written(policy), ["head"])
-    assert parse_policy(tomllib.loads(text)) == policy

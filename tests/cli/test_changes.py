@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from headgate.cli.changes import CHANGES
+from headgate.wire.budget_replay import BudgetTallyDoc
 from headgate.wire.changes import (
     ChangeExportDoc,
     ChangeMadeDoc,
@@ -22,6 +23,7 @@ from headgate.wire.fleet_reach import ReachedDoc
 from tests.cli.conftest import Ran, Run
 from tests.cli.scripted import Heard, Reply, ScriptedAgent, problem
 from tests.cli.terminal import terminal
+from tests.cli.test_budgets import policy
 from tests.fixtures.eventually import eventually
 
 REACHED = {
@@ -97,7 +99,7 @@ def item(**given: Any) -> dict[str, Any]:
         "id": "half",
         "reach": "fleet",
         "state": "in_force",
-        "says": "refuses 50% of the checks of etl",
+        "says": "rejects 50% of the checks of etl",
         "value": {"target": "etl", "ratio": 0.5},
         "expires_at": "2026-11-16T18:00:00Z",
         "left_s": 7200.0,
@@ -146,16 +148,16 @@ def test_what_is_set_is_listed_with_reach_and_revision(run: Run, agent: Scripted
         item(
             id="cap@region:eu-*", kind="budget", reach="region:eu-*", says="warn: 20%", left_s=None
         ),
-        item(id="old", state="ended", says="refuses every check of x; lifted by ann", left_s=None),
+        item(id="old", state="ended", says="rejects every check of x; lifted by ann", left_s=None),
     ]
-    refused = ["items/wide/rule/strange: is no item"]
+    refused = ["items/wide/rule/strange: is not an item"]
     document = built(ChangesDoc, {"log": "fleet", "n": 12, "changes": items, "refused": refused})
     agent.says(CHANGES, document)
     ran = run("changes", "--fleet", "--all")
     assert ran.code == 0 and sent(agent).query == {"log": "fleet", "all": "true"}
     assert "the fleet is at revision 12" in ran.out
     assert "half" in ran.out and "2.0 h" in ran.out
-    assert "refuses 50% of the checks of etl" in ran.out
+    assert "rejects 50% of the checks of etl" in ran.out
     assert "budget: warn: 20%" in ran.out and "ended" in ran.out
     assert "UNREADABLE" in ran.out and "strange" in ran.out
     assert json.loads(run("changes", "list", "--fleet", "--json").out) == document
@@ -376,7 +378,7 @@ ratio = 0.5
 [[metrics]]
 database = "main"
 metric = "lag"
-threshold = 10
+threshold = "10s"
 
 [metrics.options]
 table = "x"
@@ -422,6 +424,53 @@ def test_without_a_word_the_asked_agents_own_log_is_meant(
     assert ran.code == 1 and sent(agent).query == {"dry_run": "true"}
 
 
+def test_a_policy_file_is_applied_to_a_database_with_its_budgets_whole(
+    run: Run, agent: ScriptedAgent, tmp_path: Path
+) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text(
+        '[policy]\nexempt_usernames = ["ops"]\n\n[[budgets]]\nname = "etl"\nrate = 20\n'
+    )
+    agent.says(f"{CHANGES}/apply", own_change(), method="POST")
+    assert run("changes", "apply", str(file), "--database", "main", "--yes").code == 0
+    assert sent(agent).body == {
+        "budgets": [{"database": "main", "whole": True, "name": "etl", "mode": "warn", "rate": 20}],
+        "policies": [{"database": "main", "exempt_usernames": ["ops"]}],
+    }
+    heard = len(agent.heard)
+    file.write_text('[[budgets]]\nname = "etl"\nrate = 120\n')
+    refused = run("changes", "apply", str(file), "--database", "main")
+    assert refused.code == 2 and "line 3, budgets[0].rate: 120 is more than 100" in refused.err
+    assert len(agent.heard) == heard, "a file that is wrong is never sent"
+
+
+def test_diff_and_a_dry_run_say_what_budgets_would_have_done(
+    run: Run, agent: ScriptedAgent, tmp_path: Path
+) -> None:
+    file = tmp_path / "budgets.toml"
+    file.write_text('[[budgets]]\ndatabase = "main"\nname = "etl"\nrate = 20\n')
+    agent.says(f"{CHANGES}/apply", own_change(), method="POST")
+    agent.says("/v1/budgets", {"databases": [policy()]})
+    agent.says("/v1/budgets/main/replay", replayed(difference_total=1), method="POST")
+    for words in (("diff", str(file)), ("apply", str(file), "--dry-run")):
+        out = run("changes", *words).out
+        assert "main: nothing was traced within the last hour" in out
+        body = next(one.body for one in reversed(agent.heard) if one.path.endswith("/replay"))
+        assert body["changes"]["budgets"][0]["name"] == "etl"
+    agent.says("/v1/budgets/main/replay", replayed(difference_total=0), method="POST")
+    assert "main:" not in run("changes", "diff", str(file)).out, "it concerns another one"
+
+
+def replayed(**given: Any) -> Any:
+    tally = dict.fromkeys(BudgetTallyDoc.__struct_fields__, 0.0)
+    return {
+        "database": "main", "since": "2026-11-16T12:00:00Z", "until": "2026-11-16T13:00:00Z",
+        "step_s": 60, "by": ["username"], "traces": 0, "total": tally, "in_force": tally,
+        "clients": [], "more_clients": 0, "steps": [], "more_steps": 0, "difference": [],
+        "difference_total": 0, "notes": [], **given,
+    }  # fmt: skip
+
+
 def test_a_change_of_a_shard_says_who_has_it(run: Run, agent: ScriptedAgent, own: Path) -> None:
     copies = {"have": 1, "of": 2, "missing": ["db-c"], "standby": None, "says": "1 of 2 replicas"}
     agent.says(f"{CHANGES}/apply", own_change(copies=copies), method="POST")
@@ -438,7 +487,7 @@ def test_it_asks_for_this_agent(agent: ScriptedAgent, own: Path) -> None:
 
 
 def test_what_no_file_can_have_is_a_comment_of_the_export(run: Run, agent: ScriptedAgent) -> None:
-    told = "not exported: policy main. Files have no section for it"
+    told = "not exported: quota main. Files have no section for it"
     document = {"rules": [{"id": "half", "target": "etl"}]}
     export = {"log": "agent", "n": 3, "document": document, "left_out": [told]}
     agent.says(f"{CHANGES}/export", built(ChangeExportDoc, export))

@@ -40,6 +40,32 @@ def said(verdict: Verdict) -> Reply:
 # --- check -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "argv",
+    [
+        (*CHECK, "--wait"),
+        ("wait", "--as", "etl", "--unavailable-after"),
+        ("wait", "--as", "etl", "--max-wait"),
+        ("run", "--as", "etl", "--every"),
+        ("run", "--as", "etl", "--steady"),
+        ("run", "--as", "etl", "--max-stop"),
+        ("top", "--interval"),
+        ("budget", "top", "main", "--interval"),
+        ("fleet", "status", "--interval"),
+        ("pg", "publish", "policy.toml", "--within"),
+        ("demo", "--for"),
+        ("debug", "bundle", "--since"),
+        ("hold", "etl", "--reason", "x", "--for"),
+    ],
+)
+def test_a_time_without_a_unit_is_rejected(
+    scripted: ScriptedAgent, run: Run, argv: tuple[str, ...]
+) -> None:
+    ran = run(*argv, "30")
+    assert ran.code == 2 and "which has no unit: 30s or 30m?" in " ".join(ran.err.split())
+    assert scripted.heard == []
+
+
 @pytest.mark.parametrize("verdict", list(Verdict))
 def test_every_verdict_has_its_exit_code(
     scripted: ScriptedAgent, run: Run, verdict: Verdict
@@ -48,7 +74,7 @@ def test_every_verdict_has_its_exit_code(
     scripted.replies["GET", "/v1/check"] = said(verdict)
     ran = run(*CHECK)
     assert ran.code == EXIT_CODES[verdict]
-    assert ran.out.startswith("ADMITTED" if verdict is Verdict.OK else "REFUSED")
+    assert ran.out.startswith("ADMITTED" if verdict is Verdict.OK else "REJECTED")
     assert ran.err == ""
 
 
@@ -58,7 +84,7 @@ def test_verdicts_reach_the_shell(scripted: ScriptedAgent, verdict: Verdict) -> 
     scripted.replies["GET", "/v1/check"] = said(verdict)
     ran = headgate(*CHECK, HEADGATE_URL=scripted.url)
     assert ran.returncode == EXIT_CODES[verdict]
-    assert ran.stdout.startswith("ADMITTED" if verdict is Verdict.OK else "REFUSED")
+    assert ran.stdout.startswith("ADMITTED" if verdict is Verdict.OK else "REJECTED")
     assert ran.stderr == ""
 
 
@@ -130,14 +156,12 @@ def test_a_cost_that_is_none_is_a_usage_error(scripted: ScriptedAgent, run: Run)
 
 
 def test_explain_says_what_is_released_and_who_waits(scripted: ScriptedAgent, run: Run) -> None:
-    reason = "main: as much as it bears has been released for now"
+    reason = "main: the current allowance is used up"
     refused = builders.refusal("PACED", reason=reason, metrics=[builders.metric()])
     scripted.says("/v1/explain", builders.explained(refused, pace=builders.pace()))
     ran = run(*EXPLAIN)
-    assert "would be REFUSED  PACED" in ran.out
-    assert (
-        "paced  12.3/s of cost released, to keep lag near 2.5 s (50% of its threshold)" in ran.out
-    )
+    assert "would be REJECTED  PACED" in ran.out
+    assert "12.3/s of cost are admitted" in ran.out
 
 
 def test_check_prints_the_document_as_it_came(scripted: ScriptedAgent, run: Run) -> None:
@@ -150,7 +174,7 @@ def test_check_prints_the_document_as_it_came(scripted: ScriptedAgent, run: Run)
 def test_check_waits_until_admitted(scripted: ScriptedAgent, run: Run) -> None:
     replies = iter([Reply(builders.refusal(retry_after_ms=20), 429)] * 3 + [said(Verdict.OK)])
     scripted.replies["GET", "/v1/check"] = lambda _: next(replies)
-    assert run(*CHECK, "--wait", "20").code == 0
+    assert run(*CHECK, "--wait", "20s").code == 0
     assert len(scripted.heard) == 4
 
 
@@ -159,7 +183,7 @@ def test_check_does_not_ask_sooner_than_told_nor_wait_in_vain(
 ) -> None:
     """R143: where the agent says an hour and half of one is left, the answer is given now."""
     scripted.says("/v1/check", builders.refusal(retry_after_ms=3_600_000), status=429)
-    assert run(*CHECK, "--wait", "1800").code == 10
+    assert run(*CHECK, "--wait", "30m").code == 10
     assert len(scripted.heard) == 1
 
 
@@ -169,7 +193,7 @@ def test_check_waits_for_an_agent_that_is_restarted(
     from headgate.cli import ask
 
     monkeypatch.setattr(ask, "RETRY_S", 0.02)
-    ran = run(*CHECK, "--wait", "0.1", url=f"unix://{tmp_path}/none.sock")
+    ran = run(*CHECK, "--wait", "100ms", url=f"unix://{tmp_path}/none.sock")
     assert ran.code == 20
 
 
@@ -201,18 +225,56 @@ def test_check_explain_and_wait_take_the_same_names(
 
 
 def test_the_token_is_never_printed(scripted: ScriptedAgent, run: Run) -> None:
-    scripted.replies["GET", "/v1/status"] = problem(401, "this token is not known here")
+    scripted.replies["GET", "/v1/status"] = problem(401, "this agent does not know the token")
     for argv in (("status", "--token", "hunter2hunter2"), ("status", "--token", "hunter2 x")):
         ran = run(*argv)
         assert ran.code in (1, 2)
         assert "hunter2" not in ran.out + ran.err
 
 
+# --- idle databases ------------------------------------------------------------------------------
+
+
+def without_value(cause: str) -> Reply:
+    metrics = [builders.metric(), builders.absent("lag", cause=cause)]
+    return Reply(builders.refusal("METRIC_UNAVAILABLE", metrics=metrics), 424)
+
+
+def test_a_check_wakes_an_idle_database_and_waits_for_its_first_readings(
+    scripted: ScriptedAgent, run: Run
+) -> None:
+    causes = ("hibernating", "warming_up", "never_read")
+    replies = iter([*map(without_value, causes), said(Verdict.OK)])
+    scripted.replies["GET", "/v1/check"] = lambda _: next(replies)
+    ran = run(*CHECK)
+    assert (ran.code, ran.out.split()[0]) == (0, "ADMITTED")
+    assert ran.err == "headgate: main was idle; it wakes up\n"
+
+
+def test_a_check_waits_no_longer_than_waking_takes(
+    scripted: ScriptedAgent, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headgate.cli.ask.WAKE_S", 0.5)
+    scripted.replies["GET", "/v1/check"] = without_value("stale")
+    ran = run(*CHECK)
+    assert ran.code == EXIT_CODES[Verdict.METRIC_UNAVAILABLE]
+    assert len(scripted.heard) > 1
+
+
+@pytest.mark.parametrize("cause", ["failed", "never_read", "no_primary"])
+def test_a_check_does_not_wait_for_what_is_not_idle(
+    scripted: ScriptedAgent, run: Run, cause: str
+) -> None:
+    scripted.replies["GET", "/v1/check"] = without_value(cause)
+    assert run(*CHECK).code == EXIT_CODES[Verdict.METRIC_UNAVAILABLE]
+    assert len(scripted.heard) == 1
+
+
 # --- scopes, and being sent elsewhere ----------------------------------------------------------
 
 
-def misdirected(ask: str | None, **more: object) -> Reply:
-    return Reply(builders.refusal("MISDIRECTED", ask=ask, metrics=[], **more), 421)
+def wrong_agent(ask: str | None, **more: object) -> Reply:
+    return Reply(builders.refusal("WRONG_AGENT", ask=ask, metrics=[], **more), 421)
 
 
 def test_check_and_explain_pass_on_the_scope(scripted: ScriptedAgent, run: Run) -> None:
@@ -227,7 +289,7 @@ def test_check_and_explain_pass_on_the_scope(scripted: ScriptedAgent, run: Run) 
 def test_check_asks_where_it_is_sent_and_says_so(scripted: ScriptedAgent, run: Run) -> None:
     """R37"""
     with ScriptedAgent().serving() as primary:
-        scripted.replies["GET", "/v1/check"] = misdirected(primary.url)
+        scripted.replies["GET", "/v1/check"] = wrong_agent(primary.url)
         primary.says("/v1/check", builders.answer())
         ran = run(*CHECK, "--token", "hunter2hunter2")
         assert (ran.code, ran.out.split()[0]) == (0, "ADMITTED")
@@ -238,7 +300,7 @@ def test_check_asks_where_it_is_sent_and_says_so(scripted: ScriptedAgent, run: R
 
 def test_check_uses_the_name_that_the_database_has_there(scripted: ScriptedAgent, run: Run) -> None:
     with ScriptedAgent().serving() as primary:
-        sent = misdirected(primary.url, ask_database="orders")
+        sent = wrong_agent(primary.url, ask_database="orders")
         scripted.replies["GET", "/v1/check"] = sent
         primary.says("/v1/check", builders.answer())
         assert run(*CHECK).code == 0
@@ -249,22 +311,22 @@ def test_check_uses_the_name_that_the_database_has_there(scripted: ScriptedAgent
 def test_check_that_is_sent_nowhere_is_refused(
     scripted: ScriptedAgent, run: Run, where: str | None
 ) -> None:
-    scripted.replies["GET", "/v1/check"] = misdirected(where)
+    scripted.replies["GET", "/v1/check"] = wrong_agent(where)
     ran = run(*CHECK)
     assert (ran.code, ran.err) == (15, "")
-    assert ran.out.startswith("REFUSED")
+    assert ran.out.startswith("REJECTED")
 
 
 def test_check_does_not_run_in_circles(scripted: ScriptedAgent, run: Run) -> None:
     with ScriptedAgent().serving() as other:
-        scripted.replies["GET", "/v1/check"] = misdirected(other.url)
-        other.replies["GET", "/v1/check"] = misdirected(scripted.url)
+        scripted.replies["GET", "/v1/check"] = wrong_agent(other.url)
+        other.replies["GET", "/v1/check"] = wrong_agent(scripted.url)
         assert run(*CHECK).code == 15
         assert (len(scripted.heard), len(other.heard)) == (2, 1)
 
 
 def test_check_that_is_sent_to_nobody_has_no_leave(scripted: ScriptedAgent, run: Run) -> None:
-    scripted.replies["GET", "/v1/check"] = misdirected(REFUSED_URL)
+    scripted.replies["GET", "/v1/check"] = wrong_agent(REFUSED_URL)
     ran = run(*CHECK)
     assert ran.code == 20
     assert "no agent answers at http://127.0.0.1:1" in ran.err
@@ -297,7 +359,7 @@ def test_a_member_is_set_aside_and_counts_again(scripted: ScriptedAgent, run: Ru
     scripted.says(path, builders.shard(), method="PUT")
     scripted.says(path, builders.shard(), method="DELETE")
     ran = run("shard", "skip", "main", "db-b", "--for", "2h", "--reason", "rebuild")
-    assert "SET ASIDE  db-b of main for 2h: rebuild" in ran.out
+    assert "SKIPPED  db-b of main for 2h: rebuild" in ran.out
     assert scripted.heard[-1].body == {"for": "2h", "reason": "rebuild"}
     assert "in force here" not in ran.out
     says = "in force here; 2 of 2 replicas have a copy"
@@ -326,7 +388,7 @@ def test_a_switchover_is_announced_and_taken_back(scripted: ScriptedAgent, run: 
     scripted.says(path, builders.shard(), method="DELETE")
     ran = run("shard", "handover", "main")
     assert (ran.code, scripted.heard[-1].body) == (0, {"for": "60s", "reason": ""})
-    assert "HANDING OVER  main: shard scope is refused for 60s" in " ".join(ran.out.split(" "))
+    assert "HANDING OVER  main: checks at shard scope are rejected for 60s" in ran.out
     run("shard", "handover", "main", "--for", "5m", "--reason", "upgrade")
     assert scripted.heard[-1].body == {"for": "5m", "reason": "upgrade"}
     ran = run("shard", "take-back", "main")
@@ -347,15 +409,15 @@ def test_peers_come_and_go(scripted: ScriptedAgent, run: Run) -> None:
 
 
 def test_a_change_that_is_refused_says_why(scripted: ScriptedAgent, run: Run) -> None:
-    scripted.replies["DELETE", f"{SHARD}/skips/db-z"] = problem(404, "db-z is not set aside")
+    scripted.replies["DELETE", f"{SHARD}/skips/db-z"] = problem(404, "db-z is not skipped")
     ran = run("shard", "unskip", "main", "db-z")
     assert ran.code == 1
-    assert "db-z is not set aside" in ran.err
+    assert "db-z is not skipped" in ran.err
 
 
 def test_wake_wakes_and_status_does_not(scripted: ScriptedAgent, run: Run) -> None:
     """R58"""
-    woken = {"database": "main", "activity": "normal"}
+    woken = {"database": "main", "activity": "awake"}
     scripted.says("/v1/databases/main/wake", woken, method="POST")
     assert "AWAKE  main is being measured" in run("wake", "main").out
     assert json.loads(run("wake", "main", "--json").out) == woken

@@ -22,10 +22,14 @@ from typing import Any
 import pytest
 
 from headgate.cli import debug, debug_pack
-from headgate.cli.debug_items import Item
-from headgate.cli.debug_logs import lines_without_literals
-from headgate.cli.debug_machine import NotThere, log_tail
-from headgate.cli.debug_scrub import Names, known_secrets, shape_of, without_literals
+from headgate.cli.debug_items import Item, NotThere, log_tail
+from headgate.cli.debug_scrub import (
+    Names,
+    known_secrets,
+    lines_without_literals,
+    shape_of,
+    without_literals,
+)
 from headgate.core.redaction import HIDDEN, Scrubber, shown, shown_dsn
 from headgate.errors import HeadgateError
 from headgate.main import Agent

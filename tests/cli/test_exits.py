@@ -43,6 +43,7 @@ def test_a_verdict_of_a_newer_agent_is_a_refusal() -> None:
         (AgentUnreachable("x"), 20),
         (InvalidRequest("x", status=400), 2),
         (InvalidRequest("x", status=401), 1),
+        (InvalidRequest("x", status=500), 18),
         (InvalidSettings([Fault("url", "x")]), 2),
         (InvalidName("x"), 2),
         (HeadgateError("x"), 1),
@@ -55,4 +56,4 @@ def test_errors_have_exit_codes(error: HeadgateError, code: int) -> None:
 def test_the_table_lists_each_code_once() -> None:
     codes = [code for code, _, _ in exit_code_rows()]
     assert codes == sorted(set(codes))
-    assert {0, 1, 2, 10, 11, 12, 13, 14, 15, 16, 17, 19, 20} == set(codes)
+    assert {0, 1, 2, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20} == set(codes)

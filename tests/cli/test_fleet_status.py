@@ -10,12 +10,12 @@ import msgspec
 import pytest
 from rich.console import Console, RenderableType
 
-from headgate.agent.registry import FleetLedger, Noted
+from headgate.agent.picture import FleetLedger, Noted
 from headgate.cli.api import connect
 from headgate.cli.documents import read
 from headgate.cli.fleet_pages import PATH
 from headgate.cli.render import Canvas
-from headgate.cli.views import drawn as drawn_view
+from headgate.cli.render import drawn as drawn_view
 from headgate.core.fleet_holders import Holders
 from headgate.core.fleet_view import Link
 from headgate.core.keyvalue import Entry
@@ -106,7 +106,7 @@ def test_only_shards_where_only_some_were_asked_for() -> None:
 
 def test_a_store_that_is_not_heard_is_no_empty_place() -> None:
     fleet = msgspec.structs.replace(fleet_of(entries_of(n=50)), source="")
-    assert "at revision 50 · STALE: its store is not heard · shown by view-1" in page_of(fleet)
+    assert "at revision 50 · STALE: its store does not answer · shown by view-1" in page_of(fleet)
 
 
 def test_pages_say_how_to_go_on() -> None:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headgate.cli.grid import GAP, PlainTable
+from headgate.cli.render import GAP, PlainTable
 
 CELLS = st.text(st.sampled_from("abé日– \n"), max_size=40).map(str.strip)
 COLUMNS = st.fixed_dictionaries(

@@ -18,10 +18,10 @@ engine = "postgres"
 dsn = "postgresql://headgate@127.0.0.1/app"
 
 [databases.main.metrics.lag]
-threshold = 5
+threshold = "5s"
 """
-FAULTY = GOOD.replace("listen", "lisen").replace("threshold = 5", 'threshold = "five"')
-ADVISED = GOOD.replace("threshold = 5", "threshold = 60")
+FAULTY = GOOD.replace("listen", "lisen").replace('"5s"', '"five"')
+ADVISED = GOOD.replace('"5s"', '"60s"')
 
 
 @pytest.fixture
@@ -201,3 +201,26 @@ def test_connect_reads_each_metric_once(run: Run, settings: Path) -> None:
     assert f"{settings}:13: fault databases.main.metrics.gone: has no value: " in ran.out
     found = json.loads(run("lint", "--connect", "--json", str(settings)).out)
     assert [one["value"] for one in found["readings"]] == [None, 7.0, None]
+
+
+def test_all_faults_are_told_at_once(
+    run: Run, settings: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the file, of the environment, and of what only building the parts can tell."""
+    monkeypatch.setenv("HEADGATE_MAX_CLIENTS", "many")
+    settings.write_text(
+        GOOD.replace('"5s"', "5")
+        + '[databases.main.metrics.raid]\ncommand = ["/no/such/program"]\nthreshold = 1\n'
+        + '[databases.orders]\nengine = "postgres"\ndsn = "host=db port=abc"\n'
+        + 'password_file = "/no/such/file"\n'
+    )
+    out = run("lint", str(settings)).out
+    for told in (
+        "environment: fault HEADGATE_MAX_CLIENTS: must be a whole number",
+        ":9: fault databases.main.metrics.lag.threshold: is 5, which has no unit: 5ms or 5s?",
+        ":11: fault databases.main.metrics.raid.command: there is no program '/no/such/program'",
+        ":15: fault databases.orders.dsn: has the port 'abc', must be a number from 1 to 65535",
+        ":16: fault databases.orders.password_file: no password can be read",
+    ):
+        assert told in out, out
+    assert out.rstrip().endswith("5 faults")

@@ -13,19 +13,21 @@ import typer
 from rich.console import Console, RenderableType
 
 from headgate.cli.api import connect
-from headgate.cli.ask import explain
-from headgate.cli.bars import ASCII
+from headgate.cli.ask import Question, explain
 from headgate.cli.documents import read
 from headgate.cli.history import history, minutes_ago, moment, step_of
-from headgate.cli.render import Canvas, advice_line
+from headgate.cli.options import Agent
+from headgate.cli.pages import advice_line
+from headgate.cli.render import ASCII, Canvas, drawn
 from headgate.cli.replay import last_hour, read_rule, replay
-from headgate.cli.views import drawn
-from headgate.cli.watch import clients, rogue_page, starvation, starvation_page
+from headgate.cli.watch import clients, starvation
+from headgate.core.starvation import Starved
 from headgate.errors import InvalidSettings
 from headgate.present.history import past_view, replay_view, timeline_view
+from headgate.present.starvation import rogues_view, starvation_view
 from headgate.wire.history import ReplayDoc, TimelineDoc
 from headgate.wire.past import PastDoc
-from headgate.wire.starvation import RogueFaultDoc, RoguesDoc, StarvedDoc, SuspectDoc
+from headgate.wire.starvation import RogueFaultDoc, RoguesDoc, SuspectDoc
 from tests.cli.documents import STARVATION, STARVED, SUSPECT, TIMELINE, sums
 from tests.cli.scripted import ScriptedAgent
 
@@ -138,7 +140,8 @@ def test_the_timeline_says_it_in_one_line_and_draws_it() -> None:
     """R68, R91"""
     page = shown(drawn(timeline_view(read(TimelineDoc, TIMELINE), UTC), CANVAS))
     assert "mostly throttled between 07:00 and 07:25 by shard/lag (92% of 14,200 checks)" in page
-    assert "17,000 checks, 82% refused (77% refused by metrics, 5.5% refused by dice)" in page
+    kinds = "77% rejected by metrics, 5.5% rejected by a ratio rule"
+    assert f"17,000 checks, 82% rejected ({kinds})" in page
     assert "██████" in page and "u1:etl" in page
     ascii_page = drawn(timeline_view(read(TimelineDoc, TIMELINE), UTC), Canvas(160, ASCII))
     assert shown(ascii_page).isascii()
@@ -151,7 +154,7 @@ def test_times_are_those_of_the_machine() -> None:
 
 def test_nobody_asked_and_never_held_are_said() -> None:
     empty = TIMELINE | {"total": sums(0, 0), "bins": [], "spans": [], "children": []}
-    assert "nobody asked" in shown(drawn(timeline_view(read(TimelineDoc, empty), UTC), CANVAS))
+    assert "no checks" in shown(drawn(timeline_view(read(TimelineDoc, empty), UTC), CANVAS))
     fine = TIMELINE | {"spans": []}
     told = shown(drawn(timeline_view(read(TimelineDoc, fine), UTC), CANVAS))
     assert "at no time was it mostly throttled" in told
@@ -237,12 +240,10 @@ def test_a_past_minute_is_shown_with_what_is_not_known() -> None:
     page = shown(drawn(past_view(read(PastDoc, PAST), UTC), CANVAS))
     assert "etl on main  02 Mar 06:10–06:11" in page
     assert "98 of 100 checks were refused" in page and "75%" in page
-    assert "no rule is meant for this client" in page
+    assert "no rule matches this client" in page
     assert "not known: what each check saw is not kept" in page
     asked = PAST | {"asked_before": "2026-03-02T06:05:00Z"}
-    assert "it asked last before that at 06:05" in shown(
-        drawn(past_view(read(PastDoc, asked), UTC), CANVAS)
-    )
+    assert "last check: 06:05" in shown(drawn(past_view(read(PastDoc, asked), UTC), CANVAS))
 
 
 @pytest.mark.parametrize(
@@ -259,7 +260,7 @@ def test_explain_asks_about_the_past(
     scripted: ScriptedAgent, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scripted.says("/v1/explain", PAST)
-    explain("etl", "main", at="2026-03-02T06:10Z", url=scripted.url)
+    explain(Question("etl"), Agent(scripted.url), at="2026-03-02T06:10Z")
     asked = {"app": "etl", "database": "main", "at": "2026-03-02T06:10:00Z"}
     assert scripted.heard[0].query == asked
     assert "not known" in capsys.readouterr().out
@@ -291,7 +292,7 @@ REPLAY: dict[str, Any] = {
             "shadowed_by": "",
         }
     ],
-    "notes": ["What the others would have done is not replayed."],
+    "notes": ["What other clients would have done is not replayed."],
 }
 
 
@@ -330,7 +331,7 @@ def test_replay_sends_the_rule_of_a_file(
     [
         ({}, "of 150 checks here 100 were admitted; with this rule 10 (headgate replay"),
         ({"admitted_low": 2.0, "admitted_high": 40.0}, "with this rule 2 to 40"),
-        ({"checks": 0}, "nobody whom it is meant for has asked this agent"),
+        ({"checks": 0}, "no client that it matches has checked at this agent"),
     ],
 )
 def test_a_dry_run_tells_what_the_last_hour_would_have_been(
@@ -369,17 +370,19 @@ def test_a_file_that_is_no_rule_is_named(tmp_path: Path, text: str, told: str) -
 
 
 def test_who_is_starved_with_cause_and_remedy() -> None:
-    page = shown(starvation_page([read(StarvedDoc, STARVED)], CANVAS))
-    assert "STARVED  etl (2 clients) on main: refused by lag for 15 min, 25%" in page
-    assert "an exempt client works on (fix:x)" in page and "headgate rule lift r7" in page
-    quiet = [read(StarvedDoc, STARVED | {"alarming": False})]
-    assert shown(starvation_page(quiet, CANVAS)).startswith("waits")
-    assert "nobody is starved" in shown(starvation_page((), CANVAS))
+    page = shown(drawn(starvation_view([read(Starved, STARVED)]), CANVAS))
+    assert "STARVED  etl (2 clients) on main is rejected by lag for 15 min, 25%" in page
+    assert "an exempt client continues (fix:x)" in page
+    assert "Lift rule r7: headgate rule lift r7" in page
+    assert "Prioritize etl: headgate favor etl --for 30m" in page
+    quiet = [read(Starved, STARVED | {"alarming": False})]
+    assert shown(drawn(starvation_view(quiet), CANVAS)).startswith("WAITS")
+    assert "no client is starved" in shown(drawn(starvation_view(()), CANVAS))
 
 
 def test_starvation_is_loud_in_status_and_top() -> None:
-    line = advice_line("starved: etl on main has been refused").plain
-    assert line == "STARVED  etl on main has been refused"
+    line = advice_line("starved: etl on main has been rejected").plain
+    assert line == "STARVED  etl on main has been rejected"
     assert advice_line("warning x").plain == "advice  x"
     assert advice_line("suspended: rule r7").plain == "SUSPENDED  rule r7"
     assert advice_line("exempt: rule r7").plain == "EXEMPT  rule r7"
@@ -389,13 +392,13 @@ def test_rogues_are_listed_and_what_hides_them_is_said() -> None:
     """R138"""
     suspects = [read(SuspectDoc, SUSPECT)]
     faults = [RogueFaultDoc("b", "denied")]
-    page = shown(rogue_page(RoguesDoc(suspects, faults), CANVAS))
+    page = shown(drawn(rogues_view(RoguesDoc(suspects, faults)), CANVAS))
     assert "alice" in page and "psql" in page and "60%" in page
-    assert "b: sessions cannot be listed: denied" in page
-    assert "everybody at work there has asked" in shown(rogue_page(RoguesDoc((), ()), CANVAS))
-    assert "everybody" not in shown(rogue_page(RoguesDoc((), faults), CANVAS)), (
-        "not listed is not cleared"
-    )
+    assert "NOT LISTED  the sessions of b: denied" in page
+    cleared = "every client at work in the databases checks"
+    assert cleared in shown(drawn(rogues_view(RoguesDoc((), ())), CANVAS))
+    hidden = shown(drawn(rogues_view(RoguesDoc((), faults)), CANVAS))
+    assert cleared not in hidden, "not listed is not cleared"
 
 
 @pytest.mark.parametrize(

@@ -54,12 +54,12 @@ def changes(agent: ScriptedAgent) -> list[Heard]:
         (("rule", "hold", "etl", "--reason", "x"), ("--region", "eu-*"), "region:eu-*"),
         (("hold", "etl", "--reason", "x"), ("--cluster", "shop"), "cluster:shop"),
         (
-            ("rule", "exempt", "etl", "--because", "incident", "--reason", "x"),
+            ("rule", "exempt", "etl", "--justification", "incident", "--reason", "x"),
             ("--shard", "commerce/*"),
             "shard:commerce/*",
         ),
         (("rule", "metrics", "etl", "lag"), ("--host", "db-1"), "host:db-1"),
-        (("rule", "thresholds", "etl", "lag=2"), ("--fleet",), "fleet"),
+        (("rule", "thresholds", "etl", "lag=2s"), ("--fleet",), "fleet"),
         (("favor", "etl"), ("--shard", "commerce/-80"), "shard:commerce/-80"),
     ],
     ids=lambda part: " ".join(part[:2]) if isinstance(part, tuple) else part,
@@ -91,7 +91,7 @@ def test_a_change_says_whom_it_reaches_although_nobody_was_asked(
 
 def test_a_rule_of_the_fleet_rests_at_one_agent(run: Run, agent: ScriptedAgent) -> None:
     path = f"{RULES}/f-1a2b3c/rest"
-    resting = rule("f-1a2b3c", reach="fleet", n=14, suspended="rests here by ann: etcd is away")
+    resting = rule("f-1a2b3c", reach="fleet", n=14, suspended="by ann at this agent: etcd is away")
     document = {"rules": [resting], "refused": [], "reached": None}
     agent.says(path, document, method="PUT")
     agent.says(
@@ -99,20 +99,20 @@ def test_a_rule_of_the_fleet_rests_at_one_agent(run: Run, agent: ScriptedAgent) 
     )
     ran = run("rule", "rest", "f-1a2b3c", "--reason", "etcd is away")
     assert (ran.code, agent.heard[-1].body) == (0, {"reason": "etcd is away"})
-    assert "RESTS HERE" in ran.out and "SUSPENDED: rests here by ann" in ran.out
+    assert "SUSPENDED HERE" in ran.out and "SUSPENDED: by ann" in ran.out
     ran = run("rule", "wake", "f-1a2b3c")
-    assert (ran.code, agent.heard[-1].method) == (0, "DELETE") and "COUNTS AGAIN" in ran.out
+    assert (ran.code, agent.heard[-1].method) == (0, "DELETE") and "IN FORCE AGAIN" in ran.out
     assert run("rule", "rest", "f-1a2b3c").code == 2, "a reason is needed"
 
 
 def test_a_change_that_reaches_nobody_says_so_first(run: Run, agent: ScriptedAgent) -> None:
     """A host's name that was mistyped."""
-    says = "reaches nobody who is registered now; it holds for those who come"
+    says = "matches no registered agent now; it applies to agents that register later"
     nobody = {**REACHED, "reach": "host:typo", "shards": 0, "hosts": 0, "sample": [], "says": says}
     document = rule("f-1a2b3c", reach="host:typo", n=14, reached=nobody)
     agent.replies["POST", RULES] = lambda _: Reply(document)
     ran = run(*HALF, "--host", "typo", "--yes")
-    assert "SET" in ran.out and "NOBODY host:typo: reaches nobody who is registered" in said(ran)
+    assert "SET" in ran.out and "NOBODY host:typo: matches no registered agent" in said(ran)
 
 
 def test_without_a_reach_nothing_is_asked_and_nothing_is_said_of_one(
@@ -225,16 +225,26 @@ def test_a_budget_of_the_fleet_is_shown_asked_for_and_built_on_what_was_seen(
 def test_a_budget_with_a_reach_names_no_database(run: Run, keeper: ScriptedAgent) -> None:
     """It is for every database that its reach meets: one that is named would mean less."""
     for command in (("create", "main", "etl", "rate=20"), ("delete", "main", "etl")):
-        ran = run("budget", *command, "--fleet", "--yes")
-        assert ran.code == 2 and "write `all`" in said_err(ran)
+        for reach in (("--fleet",), ("--shard", "commerce/*")):
+            ran = run("budget", *command, *reach, "--yes")
+            assert ran.code == 2 and "write `all`" in said_err(ran)
     assert run("budget", "mode", "all", "off", "--all", "--fleet").code == 2
     assert keeper.heard == []
+
+
+def test_a_budget_of_one_shard_or_agent_may_name_the_database(
+    run: Run, keeper: ScriptedAgent
+) -> None:
+    for reach in (("--shard", "commerce/-80"), ("--host", "db-1")):
+        run("budget", "create", "main", "etl", "rate=20", *reach, "--dry-run")
+        query = {"reach": f"{reach[0][2:]}:{reach[1]}", "dry_run": "true"}
+        assert (keeper.heard[-1].path, keeper.heard[-1].query) == ("/v1/budgets/main/etl", query)
 
 
 def test_a_budget_of_the_fleet_says_so(run: Run, keeper: ScriptedAgent) -> None:
     ran = run("budget", "show", "all", "etl", "--fleet")
     assert keeper.heard[-1].query == {"reach": "fleet"}
-    assert "set for the fleet: fleet, n 14" in ran.out
+    assert "set for fleet, n 14" in ran.out
 
 
 def said_err(ran: Ran) -> str:
@@ -280,8 +290,8 @@ def wide_metric(heard: Heard) -> Reply:
 @pytest.mark.parametrize(
     ("command", "method", "path", "done"),
     [
-        (("set", "*", "lag", "threshold=5"), "PATCH", EVERY_LAG, "SET"),
-        (("add", "*", "lag", "threshold=5"), "PUT", EVERY_LAG, "SET"),
+        (("set", "*", "lag", "threshold=5s"), "PATCH", EVERY_LAG, "SET"),
+        (("add", "*", "lag", "threshold=5s"), "PUT", EVERY_LAG, "SET"),
         (("remove", "*", "lag", "--for", "2h"), "DELETE", EVERY_LAG, "REMOVED"),
         (("revert", "*", "lag"), "POST", f"{EVERY_LAG}/revert", "REVERTED"),
     ],

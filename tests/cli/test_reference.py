@@ -8,8 +8,7 @@ import typer
 
 from headgate.cli.app import app
 from headgate.cli.exits import exit_code_rows
-from headgate.cli.json_documents import DOCUMENTS, OWN
-from headgate.cli.reference import _commands, render
+from headgate.cli.reference import DOCUMENTS, OWN, _commands, render
 from headgate.http.control import description
 
 PAGE = render()

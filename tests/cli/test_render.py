@@ -11,18 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
-from headgate.cli.bars import ASCII
 from headgate.cli.documents import read
 from headgate.cli.pages import (
     answer_page,
     change_page,
     clients_page,
+    columns_for,
     explain_page,
     metric_page,
+    metric_table,
     metrics_page,
+    status_page,
 )
-from headgate.cli.render import Canvas, columns_for, metric_table, status_page
-from headgate.cli.views import drawn
+from headgate.cli.render import ASCII, Canvas, drawn
 from headgate.present.changes import audit_view
 from headgate.present.history import unthrottled_view
 from headgate.tui.overview import fitted
@@ -58,10 +59,10 @@ def test_status_and_top_say_what_is_released_and_who_waits() -> None:
     top = overview_of(Picture("http://agent", status, 0.0), 120, 30, 0.0)
     for page in (status_page(status, Canvas(120)), top):
         text = shown(page, 120)
-        assert "paced  12.3/s of cost released, to keep lag near 2.5 s (50% of its thres" in text
-        assert "last sent away to come back later: etl:nightly, purge and 7 more" in text
-        assert "waits 800 ms by pacing" in text
-        assert "REFUSED" not in text
+        assert "paced  12.3/s of cost are admitted, limited by lag, to keep lag near 2.5 s" in text
+        assert "last paced: etl:nightly, purge and 7 more" in text
+        assert "200ms  paced" in text
+        assert "REJECTED" not in text
 
 
 @pytest.mark.parametrize(
@@ -70,21 +71,21 @@ def test_status_and_top_say_what_is_released_and_who_waits() -> None:
 def test_a_rate_is_short_at_any_size(rate: float, text: str) -> None:
     database = builders.database(pace=builders.pace(rate=rate, starting=True))
     status = read(StatusDoc, builders.status(databases=[database]))
-    assert f"paced  slow start, {text} of cost" in shown(status_page(status, Canvas(120)), 120)
+    assert f"paced  slow start: {text} of cost" in shown(status_page(status, Canvas(120)), 120)
 
 
 def test_status_tells_the_whole_story() -> None:
     text = shown(status_page(BUSY, Canvas(120)), 120)
     for told in (
         "agent db1 0.1.0 · up 3.2 h",
-        "REFUSES for 12.4 s  THRESHOLD_EXCEEDED",
+        "REJECTS for 12.4 s  THRESHOLD_EXCEEDED",
         "144%",
         "BREACHED",
         "timed out for 2.2 s: no answer",
         "shard/queue_depth",
         "last value; failed for 4.0 s:",
         "orders  mysql  ADMITS  nearest to its threshold",
-        "HELD 13 min by lag",
+        "THROTTLED 13 min by lag",
         "store sqlite  writable",
         "advice  databases.main.metrics.lag.threshold",
     ):
@@ -106,7 +107,7 @@ def test_a_store_that_cannot_be_written_is_loud() -> None:
 def test_a_refused_reload_is_loud() -> None:
     status = read(StatusDoc, builders.status(settings_fault="line 3, agent.lisen: unknown"))
     text = squeezed(shown(status_page(status, Canvas())))
-    assert "and the earlier settings hold: line 3, agent.lisen" in text
+    assert "and the earlier settings stay in force: line 3, agent.lisen" in text
 
 
 @pytest.mark.parametrize("width", [32, 40, 60, 80, 100, 160, 300])
@@ -114,7 +115,7 @@ def test_no_line_is_wider_than_the_terminal_and_every_state_is_on_it(width: int)
     text = shown(status_page(BUSY, Canvas(width)), width)
     assert max(len(line) for line in text.splitlines()) <= width
     assert "BREACHED" in text
-    assert "ABSENT" in text
+    assert "UNAVAILABLE" in text
     assert "timed out" in squeezed(text)
 
 
@@ -123,8 +124,8 @@ def test_columns_always_leave_room_for_the_state(width: int, recent: bool) -> No
     metrics = BUSY.databases[0].metrics
     columns = columns_for(metrics, width, recent=recent)
     cells = (columns.threshold, columns.used, columns.recent, columns.age)
-    needed = columns.name + columns.value + 8 + 4 + sum(c + 2 for c in cells if c)
-    assert needed <= max(width, 6 + columns.value + 8 + 4)
+    needed = columns.name + columns.value + 11 + 4 + sum(c + 2 for c in cells if c)
+    assert needed <= max(width, 3 + columns.value + 11 + 4)
 
 
 def test_an_ascii_terminal_gets_ascii_marks() -> None:
@@ -138,7 +139,7 @@ def test_states_are_words_and_without_colour_nothing_is_lost() -> None:
     plain = shown(page, 120)
     colourless = shown(page, 120, force_terminal=True, no_color=True)
     assert "\x1b[3" not in colourless
-    for word in ("BREACHED", "ABSENT", "held", "healthy", "REFUSES", "ADMITS"):
+    for word in ("BREACHED", "UNAVAILABLE", "last value", "healthy", "REJECTS", "ADMITS"):
         assert word in plain
 
 
@@ -154,9 +155,9 @@ def test_names_are_neither_markup_nor_escape_sequences() -> None:
 
 def test_a_refusal_says_why_and_when_to_ask_again() -> None:
     text = squeezed(shown(answer_page(read(AnswerDoc, builders.refusal()), Canvas())))
-    assert text.startswith("REFUSED etl:nightly on main: lag is 7.2 s, above its threshold of 5 s")
-    assert "ask again in 1.4 s" in text
-    assert "BREACHED" in text and "ABSENT" in text
+    assert text.startswith("REJECTED etl:nightly on main: lag is 7.2 s, above its threshold of 5 s")
+    assert "retry in 1.4 s" in text
+    assert "BREACHED" in text and "UNAVAILABLE" in text
 
 
 def test_an_admission_is_one_line() -> None:
@@ -174,23 +175,22 @@ def explained(answer: dict[str, Any], **given: Any) -> ExplainDoc:
 def test_explain_says_what_would_have_to_change() -> None:
     """R144."""
     text = shown(explain_page(explained(builders.refusal(), needed=[MUST_FALL]), Canvas()))
-    assert "would be REFUSED  THRESHOLD_EXCEEDED" in text
+    assert "would be REJECTED  THRESHOLD_EXCEEDED" in text
     assert f"To be admitted:\n  · {MUST_FALL}" in text
 
 
 def test_explain_of_an_exempt_client_says_that_it_is() -> None:
     """R78: nothing stands in its way, but much would in anybody else's."""
-    answer = builders.answer(metrics=[{**builders.metric(value=9.0), "state": "waived"}])
+    answer = builders.answer(metrics=[{**builders.metric(value=9.0), "state": "exempted"}])
     text = squeezed(shown(explain_page(explained(answer), Canvas())))
-    assert "EXEMPT: lag would refuse anybody else." in text
-    assert "Nothing stands in the way" not in text
+    assert "EXEMPT: lag would reject every other client." in text
 
 
 def test_explain_of_an_admission_names_the_nearest_metric() -> None:
     answer = builders.answer(metrics=[builders.metric(value=4.0)])
     text = squeezed(shown(explain_page(explained(answer), Canvas())))
     assert "would be ADMITTED" in text
-    assert "Nearest to refusing: lag, at 80% of its threshold (4 s; refused > 5 s)" in text
+    assert "Nearest to its threshold: lag, at 80% of it (4 s; rejected > 5 s)" in text
 
 
 def test_a_change_shows_what_differs() -> None:
@@ -266,7 +266,7 @@ def test_clients_who_are_refused_longest_stand_on_top() -> None:
     clients = [read(ClientDoc, document) for document in builders.busy_status()["clients"]]
     text = shown(clients_page(clients[::-1], Canvas()))
     assert text.splitlines()[1].startswith("etl:nightly")
-    assert "no client has asked yet" in shown(clients_page([], Canvas()))
+    assert "no client has checked yet" in shown(clients_page([], Canvas()))
 
 
 def test_periods_without_a_throttler_stand_below_the_history() -> None:
@@ -296,7 +296,7 @@ LONG = "connection to server at 127.0.0.1, port 1 failed: Connection refused; is
 
 def test_a_long_message_stands_once_beneath_its_table() -> None:
     dead = [builders.absent(name, cause="failed", detail=LONG) for name in ("lag", "lock_waits")]
-    dead[1]["absent_for_ms"] = 9000
+    dead[1]["unavailable_for_ms"] = 9000
     metrics = [read(MetricDoc, document) for document in dead]
     text = shown(metric_table("main", metrics, Canvas(110)), 110)
     assert text.count("Connection refused") == 1
@@ -308,8 +308,8 @@ def test_a_refusal_of_a_page_is_told_as_a_sentence() -> None:
     dead = builders.absent("lock_waits", cause="failed", detail=LONG)
     answer = builders.refusal(reason=LONG * 5, metrics=[builders.breached(), dead])
     line = squeezed(shown(answer_page(read(AnswerDoc, answer), Canvas(160)), 160))
-    told = "lag is 7.2 s, above 5 s; lock_waits has no value (failed for 2.2 s); ask again"
-    assert f"REFUSED etl:nightly on main: {told}" in line
+    told = "lag is 7.2 s, above 5 s; lock_waits has no value (failed for 2.2 s); retry"
+    assert f"REJECTED etl:nightly on main: {told}" in line
 
 
 # --- one frame of top ------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from headgate.cli.pacer import Move, Pace, Pacer, pause_s
+from headgate.cli.run import Move, Pace, Pacer, pause_s
 from tests.client import bodies
 from tests.client.scripted import OK, REFUSED, ScriptedAgent, answer
 from tests.fixtures.eventually import eventually
@@ -22,7 +22,7 @@ from tests.fixtures.forking import Forked, Forks
 HELD = answer(429, bodies.refusal(retry_after_ms=60_000), Retry_After="60")
 # A leader with a child, as any script has: the whole group is to stop. `wait` lets traps run.
 JOB = "echo $$ > pid.new; sleep 600 & echo $! >> pid.new; mv pid.new pids; wait; echo over"
-QUICK = ("--every", "0.05", "--steady", "0")
+QUICK = ("--every", "50ms", "--steady", "0")
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,7 @@ def test_a_lost_agent_is_answered_by_the_policy(
     agent: ScriptedAgent, running: Start, policy: str, states: str
 ) -> None:
     """R48: stopped or running when the agent went, the policy decides."""
-    with running("--on-unavailable", policy, "--unavailable-after", "0.3") as run:
+    with running("--on-unavailable", policy, "--unavailable-after", "300ms") as run:
         if policy == "open":
             agent.script.default = REFUSED
             run.until("T")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headgate.cli.lazy import ListedCommand
+from headgate.cli.app import ListedCommand
 from headgate.cli.table import COMMANDS, GROUPS, Row
 from tests.cli.conftest import Run
 from tests.fixtures.eventually import DEADLINE_S
@@ -85,7 +85,7 @@ def test_completing_a_name_loads_no_command() -> None:
 
 
 def test_a_command_loads_itself_alone() -> None:
-    assert _loaded_by("version") == {"headgate.cli.small"}
+    assert _loaded_by("version") == {"headgate.cli.host"}
     assert _loaded_by("budget", "list", "--help") == {"headgate.cli.budget"}
 
 

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.cli.bars import ASCII, UNICODE
 from headgate.cli.documents import read
-from headgate.cli.pages import shard_page
-from headgate.cli.render import Canvas, status_page
+from headgate.cli.pages import shard_page, status_page
+from headgate.cli.render import ASCII, UNICODE, Canvas
 from headgate.cli.tree import shard_line, shard_tree
 from headgate.present.shard import facts as member_facts
 from headgate.tui.trend import Picture
@@ -35,12 +34,12 @@ def test_the_tree() -> None:
         "│  ├─ db-b      replica  lag 20 ms ●",
         "│  │  └─ db-b2  replica  lag 20 ms ●",
         "│  ├─ db-c      replica  lag 8.1 s ✖ above 5 s",
-        "│  │     SET ASIDE by ops for another 20 min: rebuild",
+        "│  │     SKIPPED by ops for another 20 min: rebuild",
         "│  │     lag: replication stopped: paused",
         "│  ├─ db-d      ?",
         "│  │     ✖ UNREACHABLE for 42.0 s: https://db-d:8087: connection refused",
         "│  ├─ db-e      replica",
-        "│  │     hibernating: nobody asks, nothing is measured; last asked 12 s ago",
+        "│  │     hibernating: no checks, so nothing is measured; last check 12 s ago",
         "│  └─ db-f      replica  lag 20 ms ●",
         "│        NOT COUNTED: it is on timeline 2, the primary on 3",
         "│        its clock is 310 ms ahead of the primary's",
@@ -55,7 +54,7 @@ def test_no_line_is_wider_than_the_terminal_and_everybody_is_on_it(width: int) -
     assert max(len(line) for line in text.splitlines()) <= width
     for member in TROUBLED.members:
         assert member.member in text
-    for word in ("UNREACHABLE", "SET ASIDE", "hibernating", "NOT COUNTED", "not watched"):
+    for word in ("UNREACHABLE", "SKIPPED", "hibernating", "NOT COUNTED", "not watched"):
         assert word in squeezed(text.replace("│", ""))
 
 
@@ -83,7 +82,7 @@ def test_split_brain_is_loud_and_both_are_shown() -> None:
         detail="db-a and db-b both say that they are the primary",
         members=[builders.primary(), builders.primary("db-b", here=False)],
     )
-    assert "✖ SPLIT BRAIN: nobody may speak for commerce/-80" in squeezed(text)
+    assert "✖ SPLIT BRAIN: no agent rolls up commerce/-80" in squeezed(text)
     assert "db-a and db-b both say" in squeezed(text)
     assert text.count("  primary  ") == 2
 
@@ -97,13 +96,13 @@ def test_a_shard_without_a_primary_is_told_once() -> None:
     )
     lag = builders.absent("lag", scope="shard", cause="no_primary", detail=detail)
     text = squeezed(shown(status_page(a_status(metrics=[lag], shard=shard), Canvas(80)), 80))
-    assert "✖ NO PRIMARY: nobody may speak for commerce/-80" in text
+    assert "✖ NO PRIMARY: no agent rolls up commerce/-80" in text
     assert text.count("connection refused") == 1
 
 
 def test_who_follows_says_where_to_ask() -> None:
     text = drawn(standing="following", primary="db-a", primary_url="https://db-a:8087")
-    assert "→ following db-a: ask https://db-a:8087 at shard scope" in text
+    assert "→ following db-a: check at https://db-a:8087 at shard scope" in text
 
 
 def test_warming_up_is_said() -> None:
@@ -115,7 +114,7 @@ def test_warming_up_is_said() -> None:
 def test_an_absent_reading_is_no_number() -> None:
     """R151"""
     gone = builders.absent("lag", cause="replication_broken", detail="error 1062", unit="s")
-    assert "lag ✖ absent: replication broken for 2.2 s" in drawn(
+    assert "lag ✖ unavailable: replication broken for 2.2 s" in drawn(
         members=[builders.member(readings=[gone])]
     )
 
@@ -182,12 +181,16 @@ def test_status_says_who_spoke_for_the_shard() -> None:
     assert "shard/lag" in text and "db-b, worst of 2" in text
 
 
-def test_status_of_a_hibernating_database_says_how_to_wake_it() -> None:
+@pytest.mark.parametrize("activity", ["idle", "hibernating"])
+def test_status_of_an_idle_database_is_no_rejection_and_says_how_to_wake_it(activity: str) -> None:
     """R56"""
-    text = shown(status_page(a_status(activity="hibernating"), Canvas()))
+    metrics = [builders.absent("lag", state="idle", cause="stale", value=0.5)]
+    told = a_status(activity=activity, idle=True, verdict="METRIC_UNAVAILABLE", metrics=metrics)
+    text = shown(status_page(told, Canvas()))
+    assert "IDLE: the next check wakes it (about 1 s)" in text
     assert "Wake it: headgate wake main" in text
-    assert "seldom asked: measured less often" in shown(
-        status_page(a_status(activity="slow"), Canvas())
+    assert "idle: few checks, so measured less often" in shown(
+        status_page(a_status(activity="idle"), Canvas())
     )
 
 
@@ -195,9 +198,9 @@ def test_the_page_of_a_shard_shows_all_that_is_known() -> None:
     text = squeezed(shown(shard_page(TROUBLED, Canvas(120)), 120))
     for told in (
         "db-b agent https://db-b:8087 · timeline 3 · from db-a:5432 · 4,096 bytes behind",
-        "region=eu · clock +2 ms · heard 100 ms ago · asked 12.0 s ago",
-        "collected every 250 ms while asked · 1,204 messages to other agents so far",
-        "while normal 5,120 1,204 960",
+        "region=eu · clock +2 ms · last seen 100 ms ago · last check 12.0 s ago",
+        "collected every 250 ms while clients check · 1,204 messages to other agents so far",
+        "while awake 5,120 1,204 960",
         "while hibernating 0 0 0",
     ):
         assert told in text
@@ -210,7 +213,7 @@ def test_a_hopeless_replica_is_not_overlooked() -> None:
         "db-c", readings=[builders.breached("lag", 9000.0)], asides={"lag": why}, hopeless=["lag"]
     )
     text = drawn(members=[builders.primary(), member])
-    assert "✖ skipped from lag: hopeless, skipped 5 min ago: 9000 s did not fall" in squeezed(text)
+    assert "✖ skipped for lag: hopeless, skipped 5 min ago: 9000 s did not fall" in squeezed(text)
     line = shard_line(read(ShardDoc, builders.shard(members=[member])), UNICODE)
     assert "HOPELESS" in line.plain
 
@@ -220,7 +223,7 @@ def test_top_has_the_shard_in_a_line() -> None:
     picture = Picture("http://h", status, 1.0)
     text = squeezed(shown(overview_of(picture, 100, 40, 1.0)))
     assert "● leading, timeline 3 · db-a primary threads_running 12 ● · db-b lag 20 ms ●" in text
-    assert "db-c SET ASIDE lag 8.1 s ✖ above 5 s · db-d UNREACHABLE" in text
+    assert "db-c SKIPPED lag 8.1 s ✖ above 5 s · db-d UNREACHABLE" in text
     assert "├─" not in text
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from headgate.cli.exits import exit_code_of_error
@@ -31,7 +33,7 @@ def test_quiet_says_nothing(scripted: ScriptedAgent, run: Run) -> None:
     assert (ran.code, ran.out, ran.err) == (0, "", "")
 
 
-@pytest.mark.parametrize(("verdict", "code"), [("THRESHOLD_EXCEEDED", 10), ("APP_DENIED", 12)])
+@pytest.mark.parametrize(("verdict", "code"), [("THRESHOLD_EXCEEDED", 10), ("ON_HOLD", 12)])
 def test_what_waited_too_long_exits_as_check_would(
     scripted: ScriptedAgent, run: Run, verdict: str, code: int
 ) -> None:
@@ -39,14 +41,23 @@ def test_what_waited_too_long_exits_as_check_would(
     scripted.says("/v1/check", builders.refusal(verdict, retry_after_ms=3_600_000), status=429)
     ran = run(*WAIT, "--max-wait", "30m")
     assert (ran.code, len(scripted.heard)) == (code, 1)
-    assert "no further question fits into 1800 s" in ran.err and "come back in 3600.0 s" in ran.err
+    assert "no further check fits into 1800 s" in ran.err and "retry after 3600.0 s" in ran.err
+    told = json.loads(run(*WAIT, "--max-wait", "30m", "--json").out)
+    assert (told["admitted"], told["verdict"], told["waited_s"]) == (False, verdict, 1800.0)
+
+
+def test_an_admission_as_a_document(scripted: ScriptedAgent, run: Run) -> None:
+    scripted.says("/v1/check", builders.answer())
+    told = json.loads(run(*WAIT, "--json").out)
+    assert (told["app"], told["database"], told["admitted"]) == ("etl:nightly", "main", True)
+    assert told["verdict"] == "OK" and not told["unthrottled"]
 
 
 @pytest.mark.parametrize(("policy", "code"), [("closed", 20), ("open", 0)])
 def test_a_silent_agent_is_answered_by_the_policy(run: Run, policy: str, code: int) -> None:
     """R48."""
     ran = run(
-        *WAIT, "--unavailable-after", "0.1", "--on-unavailable", policy, url="http://127.0.0.1:1"
+        *WAIT, "--unavailable-after", "100ms", "--on-unavailable", policy, url="http://127.0.0.1:1"
     )
     assert ran.code == code
     assert "no agent answered" in ran.err
@@ -76,6 +87,6 @@ def test_the_environment_says_who_asks(
 
 
 def test_errors_of_the_sdk_have_the_codes_of_check() -> None:
-    refusal = Answer("REJECT_BY_RATIO", admitted=False, reason="")
+    refusal = Answer("REJECTED_BY_RATIO", admitted=False, reason="")
     assert exit_code_of_error(WaitedTooLong("x", refusal)) == 11
     assert exit_code_of_error(ThrottlerUnavailable("x")) == 20

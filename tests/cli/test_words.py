@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headgate.cli.documents import read
-from headgate.cli.words import age_text, plain
+from headgate.cli.render import age_text, plain
 from headgate.present.metrics import absence_text, nearest
 from headgate.present.words import ago
 from headgate.wire.answers import MetricDoc
@@ -33,7 +33,9 @@ def test_a_servers_message_does_not_steer_the_terminal(text: str, shown: str) ->
 
 
 def test_an_absence_without_detail_still_has_its_cause() -> None:
-    metric = read(MetricDoc, builders.absent(detail="", absent_for_ms=None, cause="never_read"))
+    metric = read(
+        MetricDoc, builders.absent(detail="", unavailable_for_ms=None, cause="never_read")
+    )
     assert absence_text(metric) == "never read"
 
 

@@ -16,18 +16,18 @@ LAG = {
     "age_ms": 412,
     "cause": None,
     "detail": "",
-    "absent_for_ms": None,
+    "unavailable_for_ms": None,
 }
 ABSENT = LAG | {
     "metric": "threads_running",
-    "state": "absent",
+    "state": "unavailable",
     "value": None,
     "unit": "",
     "threshold": 100.0,
     "age_ms": None,
     "cause": "timed_out",
     "detail": "no answer in 0.5 s",
-    "absent_for_ms": 2210,
+    "unavailable_for_ms": 2210,
 }
 REASON = "main: lag is 7.2 s, above its threshold of 5 s (measured 0.4 s ago)"
 
@@ -43,7 +43,7 @@ def ok(database: str = "main", **changes: Any) -> dict[str, Any]:
         "utilization": 0.2,
         "rule": None,
         "rules": [],
-        "waived": [],
+        "exempted": [],
         "dice_waived": False,
         "read_only": False,
         "metrics": [],

@@ -80,7 +80,7 @@ def test_the_sdk_knows_the_status_of_every_verdict(verdict: Verdict) -> None:
 
 
 def test_the_sdk_reads_a_problem() -> None:
-    body = problems.problem(400, "name the database to ask about", field="database")
-    with pytest.raises(InvalidRequest, match="name the database") as caught:
+    body = problems.problem(400, "give the database to check", field="database")
+    with pytest.raises(InvalidRequest, match="give the database") as caught:
         read_reply(Response(400, {}, body, keep_alive=True), ASKER.may_write(()))
     assert caught.value.field == "database"

@@ -34,7 +34,7 @@ def test_a_refusal_keeps_all_that_was_said() -> None:
     assert answer.utilization == 1.44
     lag, threads = answer.metrics
     assert lag == MetricAnswer("lag", "host", "breached", 7.2, "s", 5.0, ">", 0.412, None, "", None)
-    assert (threads.value, threads.cause, threads.absent_for_s) == (None, "timed_out", 2.21)
+    assert (threads.value, threads.cause, threads.unavailable_for_s) == (None, "timed_out", 2.21)
     assert answer.raw["app"] == "etl:nightly"
 
 

@@ -278,7 +278,7 @@ def test_a_cursor_file_that_is_none_is_not_taken_for_the_beginning(
 ) -> None:
     path = tmp_path / "job.cursor"
     path.write_text(text)
-    with pytest.raises(InvalidSettings, match="remove it to begin anew"):
+    with pytest.raises(InvalidSettings, match="delete it to start from the beginning"):
         FileCursor(path).load()
 
 

@@ -45,7 +45,7 @@ def gate(agent: ScriptedAgent) -> Iterator[Client]:
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"app": ""}, InvalidName, "say who asks"),
+        ({"app": ""}, InvalidName, "set it to the client's identity"),
         ({"app": "a b"}, InvalidName, "'a b'"),
         ({"database": "x y"}, InvalidName, "'x y'"),
         ({"database": ()}, InvalidSettings, "one or more"),
@@ -57,7 +57,7 @@ def gate(agent: ScriptedAgent) -> Iterator[Client]:
         ({"url": "https://u:hunter2@h"}, InvalidSettings, "token instead"),
         ({"url": "https://h", "tls_ca": "/none.pem"}, InvalidSettings, "no such file"),
         ({"url": "https://h", "tls_ca": __file__}, InvalidSettings, "name a PEM file"),
-        ({"url": "http://h", "tls_ca": __file__}, InvalidSettings, "for an https:// url"),
+        ({"url": "http://h", "tls_ca": __file__}, InvalidSettings, "needs an https:// url"),
         ({"url": "localhost:8087"}, InvalidSettings, "scheme 'localhost'"),
         ({"url": "http://"}, InvalidSettings, "names no host"),
         ({"url": "http://a..b"}, InvalidSettings, "names no host"),

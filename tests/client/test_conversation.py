@@ -98,6 +98,7 @@ class Talk:
         (refusal(status=200), "THRESHOLD_EXCEEDED"),
         (response(429, b""), "REFUSED"),
         (response(417, b"no"), "REFUSED"),
+        (response(424, b"no"), "REFUSED"),
         (response(429, encoded(bodies.ok())), "REFUSED"),
     ],
 )
@@ -112,12 +113,12 @@ def test_check_returns_what_was_answered(reply: Response, verdict: str) -> None:
     ("reply", "detail"),
     [
         (SILENT, "no answer in 1 s"),
-        (response(200, b""), "status 200 .* 0 bytes that are not JSON"),
+        (response(200, b""), "status 200.* 0 bytes that are not JSON"),
         (response(200, b'{"admitted": true}'), "'verdict' is missing"),
         (response(200, encoded(bodies.ok("other"))), "about 'other'"),
         (response(200, encoded(bodies.ok(read_only=True))), "a write check was answered as a read"),
-        (response(201, encoded(bodies.ok())), "says OK, its status does not"),
-        (response(500, encoded(bodies.ok())), "says OK, its status does not"),
+        (response(201, encoded(bodies.ok())), "the verdict is OK, but the HTTP status is"),
+        (response(500, encoded(bodies.ok())), "the verdict is OK, but the HTTP status is"),
         (response(500, b""), "status 500"),
         (response(503, b"<html>"), "status 503"),
         (response(302, b""), "status 302"),
@@ -137,7 +138,7 @@ def test_unavailable_says_who_what_how_long_and_what_next() -> None:
         talk.check(SILENT)
     assert str(caught.value) == (
         "etl:nightly on main: no agent answered at http://agent:8087 for 1.0 s"
-        " (questions: 1; the last: no answer in 1 s); start `headgate agent` there,"
+        " (checks sent: 1; last error: no answer in 1 s); start `headgate agent` there,"
         " or point url or HEADGATE_URL at one"
     )
 
@@ -230,8 +231,8 @@ def test_waited_too_long_carries_the_last_reason() -> None:
     with pytest.raises(WaitedTooLong) as caught:
         talk.wait(itertools.repeat(refusal(400)), deadline_s=1.0)
     assert str(caught.value) == (
-        "etl:nightly on main: refused for 0.8 s of at most 1 s (3 refusals);"
-        f" the last, THRESHOLD_EXCEEDED: {bodies.REASON}; come back in 0.4 s"
+        "etl:nightly on main: not admitted within 1 s (rejections: 3, over 0.8 s);"
+        f" the last, THRESHOLD_EXCEEDED: {bodies.REASON}; retry after 0.4 s"
     )
     answer = caught.value.answer
     assert answer is not None
@@ -271,7 +272,7 @@ def test_no_deadline_cuts_an_agents_time_short() -> None:
 
 
 def test_the_client_s_own_limit_is_the_default_deadline() -> None:
-    with pytest.raises(WaitedTooLong, match="at most 2 s"):
+    with pytest.raises(WaitedTooLong, match="not admitted within 2 s"):
         Talk(Patience(max_wait_s=2.0)).wait(itertools.repeat(REFUSED))
     assert Talk(Patience(max_wait_s=0.1)).wait([*[REFUSED] * 9, OK], deadline_s=60)
 
@@ -545,12 +546,12 @@ class Lifted:
         return self.looks > 2
 
 
-@pytest.mark.parametrize(("verdict", "slept_s"), [("APP_DENIED", 2.25), ("REJECT_BY_RATIO", 30.0)])
+@pytest.mark.parametrize(("verdict", "slept_s"), [("ON_HOLD", 2.25), ("REJECTED_BY_RATIO", 30.0)])
 def test_a_lifted_hold_is_noticed_by_who_decides_here(verdict: str, slept_s: float) -> None:
     """It looks at what it was told, and asks nobody (R32); of dice nobody learns anything so."""
     talk, gate = Talk(), Lifted(verdict)
     talk.conversation.decide_locally(gate)
-    if verdict != "APP_DENIED":
+    if verdict != "ON_HOLD":
         with pytest.raises(WaitedTooLong):
             talk.wait([], deadline_s=40)
         assert (gate.looks, sum(talk.time.slept)) == (0, 30.0)

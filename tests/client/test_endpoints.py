@@ -15,7 +15,7 @@ from tests.client import bodies
 from tests.client.conftest import MakeCaller
 from tests.client.scripted import OK, Play, ScriptedAgent, answer
 
-MISDIRECTED = {"verdict": "MISDIRECTED", "admitted": False}
+WRONG_AGENT = {"verdict": "WRONG_AGENT", "admitted": False}
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ async def test_a_standby_that_takes_over_goes_unnoticed(
 ) -> None:
     """R52: while passive it sends to the active one; for two seconds nobody speaks."""
     active, standby = pair
-    sent_on = bodies.ok() | MISDIRECTED | {"ask": active.url, "reason": "stands by"}
+    sent_on = bodies.ok() | WRONG_AGENT | {"ask": active.url, "reason": "stands by"}
     caller = make_caller([active.url, standby.url])
     assert await caller.wait()
     active.stop()
@@ -142,7 +142,7 @@ def test_the_environment_may_name_several(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_one_authority_for_the_https_of_several() -> None:
-    with pytest.raises(InvalidSettings, match="for an https:// url"):
+    with pytest.raises(InvalidSettings, match="needs an https:// url"):
         Client("etl", database="main", url=["http://a", "http://b"], tls_ca=__file__)
 
 

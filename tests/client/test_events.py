@@ -36,7 +36,7 @@ ONE_OF_EACH: tuple[Event, ...] = (
     events.CircuitOpened("etl:nightly", "http://a", 10.0, "connection refused"),
     events.CircuitHalfOpened("etl:nightly", "http://a", 20.0),
     events.CircuitClosed("etl:nightly", "http://a", 30.0),
-    events.Rerouted(*WHO, "http://a", "http://b", "the shard is spoken for there"),
+    events.Rerouted(*WHO, "http://a", "http://b", "it decides for the shard"),
     events.WentUnthrottled(*WHO, "http://a", 20.0, 421),
 )
 
@@ -101,7 +101,7 @@ async def test_failing_closed_in_events(agent: ScriptedAgent, make_caller: MakeC
 async def test_being_sent_on_in_events(agent: ScriptedAgent, make_caller: MakeCaller) -> None:
     told: list[Event] = []
     with ScriptedAgent() as primary:
-        sent_on = bodies.ok(verdict="MISDIRECTED", admitted=False, ask=primary.url, reason="there")
+        sent_on = bodies.ok(verdict="WRONG_AGENT", admitted=False, ask=primary.url, reason="there")
         agent.script.default = answer(421, sent_on)
         caller = make_caller(agent.url, on_event=told.append)
         await caller.check()

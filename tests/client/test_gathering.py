@@ -72,7 +72,7 @@ async def test_the_answer_says_who_refused(kind: str, agents: dict[str, Scripted
     assert [part.database for part in found.refusals] == ["users"]
     assert found.reason == "users: lag is 7.2 s"
     assert found.retry_after_s == 1.43
-    with pytest.raises(WaitedTooLong, match="orders and users and audit: refused"):
+    with pytest.raises(WaitedTooLong, match="orders and users and audit: not admitted"):
         await gate.wait(0)
     await gate.close()
 

@@ -84,11 +84,11 @@ def test_the_agent_is_asked_until_there_is_a_snapshot(
     monkeypatch.setattr(local_feed, "REFUSED_RETRY_S", 0.05)
     monkeypatch.setattr(agent.broadcasts, "max_subscribers", 0)
     with headgate.Client("etl", database="main", url=agent.base_url, local=True) as gate:
-        eventually(lambda: "is not to be had (status 503" in caplog.text)
+        eventually(lambda: "is not available (status 503" in caplog.text)
         assert gate.check().decided == "agent"
         monkeypatch.setattr(agent.broadcasts, "max_subscribers", 9)
         eventually(lambda: gate.check().decided == "local")
-    assert caplog.text.count("is not to be had") == 1, "said once"
+    assert caplog.text.count("is not available") == 1, "said once"
 
 
 def test_over_tls_as_well(tmp_path: Path, authority: Authority) -> None:
@@ -131,7 +131,7 @@ def test_breaches_and_rules_are_obeyed_as_they_come(agent: Served, opened: Opene
     eventually(lambda: gate.check().admitted)
     agent.rule(rule(kind=Kind.HOLD))
     answer = refused(gate)
-    assert (answer.verdict, answer.decided, answer.raw["rule"]) == ("APP_DENIED", "local", "r1")
+    assert (answer.verdict, answer.decided, answer.raw["rule"]) == ("ON_HOLD", "local", "r1")
 
 
 def test_a_rule_ends_here_by_itself(agent: Served, opened: Opened) -> None:
@@ -188,7 +188,7 @@ def test_several_databases_are_decided_together_or_not_at_all(
     assert [part.decided for part in answer.checks] == ["local", "local"]
     agent.rule(rule(target="both", kind=Kind.HOLD, database="replica"))
     answer = refused(gate)
-    assert [part.verdict for part in answer.checks] == ["OK", "APP_DENIED"]
+    assert [part.verdict for part in answer.checks] == ["OK", "ON_HOLD"]
 
 
 def newest() -> Snapshot:
@@ -310,11 +310,11 @@ def test_a_database_that_rests_is_woken_by_asking(agent: Served, opened: Opened)
 
     def is_asked() -> bool:
         # Each time anew: what was decided here before is still to be told, and wakes it as well.
-        assert agent.call(rest) is not Activity.NORMAL
+        assert agent.call(rest) is not Activity.AWAKE
         return gate.check().decided == "agent"
 
     eventually(is_asked)
-    eventually(lambda: demand.state is Activity.NORMAL)
+    eventually(lambda: demand.state is Activity.AWAKE)
     eventually(lambda: gate.check().decided == "local")
 
 
@@ -402,7 +402,7 @@ def test_counts_are_exact_over_a_flaky_connection(
         eventually(lambda: not FEEDS._feeds)
         assert relay.connections > 10
     assert agent.counted("flaky") == 10_000
-    assert agent.counted("flaky", "REJECT_BY_RATIO") > 1000
+    assert agent.counted("flaky", "REJECTED_BY_RATIO") > 1000
     assert agent.intake.repeated_total > repeated, "some came twice, and counted once"
 
 

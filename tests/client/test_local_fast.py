@@ -172,7 +172,7 @@ def test_who_is_refused_by_dice_each_time_is_refused_quickly(
     taken = slow_ways(world, monkeypatch)
     world.roll = 0.3
     answers = [world.local.quick(lambda: world.now_s) for _ in range(50)]
-    assert all(answer is not None and answer.verdict == "REJECT_BY_RATIO" for answer in answers)
+    assert all(answer is not None and answer.verdict == "REJECTED_BY_RATIO" for answer in answers)
     assert len(taken) == 1
 
 
@@ -231,7 +231,7 @@ def test_whoever_spoke_for_the_shard_is_believed_while_the_own_agent_is_silent(
     assert routes.to(WRITE) is there
     world.feed.snapshot = None
     answer = world.local.quick(lambda: world.now_s)
-    assert answer is not None and answer.verdict == "APP_DENIED"
+    assert answer is not None and answer.verdict == "ON_HOLD"
     world.feed.snapshot = primary.snapshot
     assert world.local.ready(0.0) is not None
     assert routes.to(WRITE) is None, "its own agent speaks again"

@@ -103,7 +103,7 @@ def test_a_rule_set_by_the_command_line_is_obeyed(agent: AgentProcess) -> None:
             return [answer] if is_here else []
 
         (answer,) = eventually(held_here)
-        assert answer.verdict == "APP_DENIED" and "incident 7" in answer.reason
+        assert answer.verdict == "ON_HOLD" and "incident 7" in answer.reason
         assert agent.request("DELETE", "/v1/rules/held", unix=True).status == 200
         eventually(lambda: gate.check().admitted)
     counted = agent.get("/v1/clients").json["clients"]
@@ -122,7 +122,7 @@ def test_a_killed_agent_is_missed_and_found_again(
         assert decided(gate) == "local", "what was said a moment ago still holds"
         aged(DEADLINE_S)
         assert decided(gate) == "nobody"
-        assert "from now on the agent is asked" in caplog.text
+        assert "checks now go to the agent" in caplog.text
         agent.start()
         eventually(lambda: decided(gate) == "local")
         eventually(lambda: "snapshots come again" in caplog.text)
@@ -338,7 +338,7 @@ def told_at(*ages_s: float) -> bytes:
 
 @pytest.mark.parametrize(
     ("said_s", "told"),
-    [(60.0, "this host's clock stood still for "), (-9.0, " s old when it is read")],
+    [(60.0, "this host's clock stopped for "), (-9.0, " s old when it is read")],
 )
 def test_a_stream_that_cannot_be_dated_is_asked_for_anew(
     said_s: float, told: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

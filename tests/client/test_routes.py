@@ -21,13 +21,13 @@ from tests.client.scripted import REFUSED, Play, ScriptedAgent, answer
 REASON = "main: commerce/-80 is rolled up by db-a's agent"
 
 
-def misdirected(ask: str | None, database: str = "main", **more: Any) -> dict[str, Any]:
-    told = {"verdict": "MISDIRECTED", "reason": REASON, "retry_after_ms": 10, "metrics": []}
+def wrong_agent(ask: str | None, database: str = "main", **more: Any) -> dict[str, Any]:
+    told = {"verdict": "WRONG_AGENT", "reason": REASON, "retry_after_ms": 10, "metrics": []}
     return bodies.refusal(database, **told, ask=ask, **more)
 
 
 def ask_at(url: str | None) -> Play:
-    return answer(421, misdirected(url))
+    return answer(421, wrong_agent(url))
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ async def test_the_database_may_have_another_name_there(
 ) -> None:
     """An agent that probes a whole shard calls its databases by other names than the primary's."""
     home, primary, _ = agents
-    says(home, always=answer(421, misdirected(primary.url, ask_database="orders")))
+    says(home, always=answer(421, wrong_agent(primary.url, ask_database="orders")))
     says(primary, always=answer(200, bodies.ok("orders")))
     caller = make_caller(home.url)
     for _ in range(2):
@@ -112,7 +112,7 @@ async def test_two_hops_are_followed_and_no_more(
     caller = make_caller(home.url)
     assert await caller.check()
     says(third, always=ask_at("http://127.0.0.1:9"))
-    assert (await make_caller(home.url).check()).verdict == "MISDIRECTED"
+    assert (await make_caller(home.url).check()).verdict == "WRONG_AGENT"
     assert counts(agents) == [2, 2, 2], "where a third hop would lead is not asked"
 
 
@@ -124,9 +124,9 @@ async def test_agents_that_point_at_each_other_are_a_refusal_that_is_waited_out(
     says(other, always=ask_at(one.url))
     caller = make_caller(one.url, max_wait_s=60, unavailable_after_s=0)
     refused = await caller.check()
-    assert (refused.verdict, refused.admitted, refused.ask) == ("MISDIRECTED", False, other.url)
+    assert (refused.verdict, refused.admitted, refused.ask) == ("WRONG_AGENT", False, other.url)
     assert counts(agents)[:2] == [2, 1]
-    with pytest.raises(WaitedTooLong, match="MISDIRECTED"):
+    with pytest.raises(WaitedTooLong, match="WRONG_AGENT"):
         await caller.wait()
     assert sum(counts(agents)) < 400, "with pauses in between"
     assert sum(caller.time.slept) == pytest.approx(60, abs=1)
@@ -136,9 +136,9 @@ async def test_agents_that_point_at_each_other_are_a_refusal_that_is_waited_out(
 async def test_nowhere_to_go_is_a_refusal(
     agents: list[ScriptedAgent], make_caller: MakeCaller, where: Any
 ) -> None:
-    says(agents[0], always=answer(421, misdirected(where)))
+    says(agents[0], always=answer(421, wrong_agent(where)))
     answered = await make_caller(agents[0].url).check()
-    assert (answered.verdict, answered.reason) == ("MISDIRECTED", REASON)
+    assert (answered.verdict, answered.reason) == ("WRONG_AGENT", REASON)
 
 
 async def test_an_agent_that_points_at_itself_is_asked_once(
@@ -146,7 +146,7 @@ async def test_an_agent_that_points_at_itself_is_asked_once(
 ) -> None:
     home = agents[0]
     says(home, always=ask_at(home.url))
-    assert (await make_caller(home.url).check()).verdict == "MISDIRECTED"
+    assert (await make_caller(home.url).check()).verdict == "WRONG_AGENT"
     assert counts(agents) == [1, 0, 0]
 
 
@@ -156,7 +156,7 @@ async def test_following_can_be_switched_off(
     home, primary, _ = agents
     says(home, always=ask_at(primary.url))
     answered = await make_caller(home.url, follow=False).check()
-    assert (answered.verdict, answered.ask) == ("MISDIRECTED", primary.url)
+    assert (answered.verdict, answered.ask) == ("WRONG_AGENT", primary.url)
     assert counts(agents) == [1, 0, 0]
 
 
@@ -183,7 +183,7 @@ async def test_a_primary_that_fell_silent_is_asked_after_at_home(
     [
         ask_at(None),
         answer(404, bodies.refusal(verdict="UNKNOWN_METRIC", retry_after_ms=1)),
-        answer(500, bodies.refusal(verdict="INTERNAL_ERROR", retry_after_ms=1)),
+        answer(500, bodies.refusal(verdict="METRIC_UNAVAILABLE", retry_after_ms=1)),
     ],
     ids=["misdirects to nowhere", "knows it no more", "cannot speak for it"],
 )
@@ -222,7 +222,9 @@ async def test_a_primary_that_does_not_answer_is_unavailability(
     gone.stop()
     says(home, always=ask_at(url))
     closed = make_caller(home.url, unavailable_after_s=2)
-    with pytest.raises(ThrottlerUnavailable, match=f"{url}, where an agent said to ask: conn"):
+    with pytest.raises(
+        ThrottlerUnavailable, match=f"{url} \\(named by another agent as the right one\\): conn"
+    ):
         await closed.wait()
     opened = make_caller(home.url, unavailable_after_s=2, on_unavailable="open")
     assert (await opened.wait()).unthrottled
@@ -253,7 +255,7 @@ async def test_of_several_databases_each_is_asked_about_where_it_is_spoken_for(
     home, for_main, for_other = agents
     says(
         home,
-        both(misdirected(for_main.url), bodies.ok("here"), misdirected(for_other.url, "other")),
+        both(wrong_agent(for_main.url), bodies.ok("here"), wrong_agent(for_other.url, "other")),
         always=answer(200, bodies.ok("here")),
     )
     says(for_other, always=answer(200, bodies.ok("other")))
@@ -273,7 +275,7 @@ async def test_one_refusal_among_several_is_a_refusal_though_another_is_silent(
     home, gone, refusing = agents
     url = gone.url
     gone.stop()
-    says(home, always=both(misdirected(url), misdirected(refusing.url, "other")))
+    says(home, always=both(wrong_agent(url), wrong_agent(refusing.url, "other")))
     says(refusing, always=answer(429, bodies.refusal("other")))
     settings = {"unavailable_after_s": 0, "on_unavailable": "open", "database": ("main", "other")}
     caller = make_caller(home.url, **settings)
@@ -330,7 +332,7 @@ async def test_over_tls_the_callers_authority_is_asked_for(
         assert await make_caller(home.url, tls_ca=authority.ca_path).check()
         says(home, always=ask_at(primary.url.replace("https", "http")))
         refused = await make_caller(home.url, tls_ca=authority.ca_path).check()
-        assert refused.verdict == "MISDIRECTED"
+        assert refused.verdict == "WRONG_AGENT"
 
 
 def test_places_are_compared_without_their_spelling() -> None:

@@ -70,7 +70,9 @@ async def test_names_are_checked_as_the_url_spells_them(
     with ScriptedAgent(tls=authority.vouches_for("localhost")) as agent:
         url = agent.url.replace("127.0.0.1", "localhost")
         assert await make_caller(url, tls_ca=str(authority.ca_path)).check()
-        with pytest.raises(ThrottlerUnavailable, match=r"certificate is refused: IP address mis"):
+        with pytest.raises(
+            ThrottlerUnavailable, match=r"certificate is not accepted: IP address mis"
+        ):
             await make_caller(agent.url, tls_ca=authority.ca_path).check()
     assert len(agent.heard) == 1
 
@@ -90,7 +92,7 @@ async def test_a_certificate_of_an_unknown_authority(
     other = Authority(tmp_path)
     with ScriptedAgent(tls=authority.vouches_for("127.0.0.1")) as agent:
         for settings in ({"tls_ca": other.ca_path}, {}):
-            with pytest.raises(ThrottlerUnavailable, match=r"certificate is refused.*tls_ca"):
+            with pytest.raises(ThrottlerUnavailable, match=r"certificate is not accepted.*tls_ca"):
                 await make_caller(agent.url, **settings).check()
     assert not agent.heard
 

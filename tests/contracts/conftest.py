@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from headgate.agent.ports import Store
+from headgate.agent.ports import ChangeLog, Store
 from headgate.stores import SqliteStore
-from tests.contracts.fleets import FLEETS, Fleet
+from tests.contracts.logs import FLEETS, LOGS, Fleet, KeptLog
 from tests.fixtures.eventually import DEADLINE_S
 from tests.fixtures.memory_store import MemoryStore
 
@@ -30,6 +30,18 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     await made.open()
     yield made
     await made.close()
+
+
+@pytest.fixture(params=list(LOGS))
+async def kept(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[KeptLog]:
+    async with LOGS[request.param](request, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def log(kept: KeptLog) -> ChangeLog:
+    """A log of changes, empty."""
+    return kept.log
 
 
 @pytest.fixture(params=list(FLEETS))

@@ -94,8 +94,8 @@ class BothStores(RuleBasedStateMachine):
         """But for the id, which is random."""
 
         async def listed(store: Store) -> Listing:
-            found = store.salvage_list(prefixes) if salvaged else store.list(prefixes)
-            return replace(await found, store_id="")
+            found = await store.list(prefixes, allow_stale=salvaged)
+            return replace(found, store_id="")
 
         found = self.alike(listed)
         assert isinstance(found, Listing)

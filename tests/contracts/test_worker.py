@@ -109,7 +109,7 @@ async def test_too_many_waiting_are_refused_at_once(worker: Worker) -> None:
     await aeventually(hang.begun.is_set)
     tasks += [asyncio.create_task(worker.run(hang, until_mono_s=soon())) for _ in range(2)]
     await asyncio.sleep(0)
-    with pytest.raises(StoreUnavailable, match="2 operations wait already"):
+    with pytest.raises(StoreUnavailable, match="2 operations are already waiting"):
         await worker.run(hang, until_mono_s=soon())
     hang.let_go.set()
     assert await asyncio.gather(*tasks) == ["late"] * 3

@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 
 from headgate.core.activity import Activity, Idleness, activity_after, most_awake
 
-NORMAL, SLOW, HIBERNATING = Activity.NORMAL, Activity.SLOW, Activity.HIBERNATING
+AWAKE, IDLE, HIBERNATING = Activity.AWAKE, Activity.IDLE, Activity.HIBERNATING
 
 
 @pytest.mark.parametrize(
     ("idle_s", "state"),
     [
-        (0.0, NORMAL),
-        (59.999, NORMAL),
-        (60.0, SLOW),
-        (599.999, SLOW),
+        (0.0, AWAKE),
+        (59.999, AWAKE),
+        (60.0, IDLE),
+        (599.999, IDLE),
         (600.0, HIBERNATING),
         (1e9, HIBERNATING),
     ],
@@ -29,10 +29,10 @@ def test_the_boundaries(idle_s: float, state: Activity) -> None:
 @pytest.mark.parametrize(
     ("idleness", "state"),
     [
-        (Idleness(slow_after_s=0, hibernate_after_s=0), NORMAL),
-        (Idleness(slow_after_s=60, hibernate_after_s=0), SLOW),
-        (Idleness(slow_after_s=0, hibernate_after_s=600), HIBERNATING),
-        (Idleness(slow_after_s=900, hibernate_after_s=600), HIBERNATING),
+        (Idleness(idle_after_s=0, hibernate_after_s=0), AWAKE),
+        (Idleness(idle_after_s=60, hibernate_after_s=0), IDLE),
+        (Idleness(idle_after_s=0, hibernate_after_s=600), HIBERNATING),
+        (Idleness(idle_after_s=900, hibernate_after_s=600), HIBERNATING),
     ],
 )
 def test_0_is_never(idleness: Idleness, state: Activity) -> None:
@@ -54,5 +54,5 @@ def test_more_idleness_never_means_more_work(a_s: float, b_s: float, idleness: I
 def test_whoever_is_most_awake_decides(states: list[Activity]) -> None:
     awake = most_awake(*states)
     assert awake in states
-    assert (NORMAL in states) is (awake is NORMAL)
+    assert (AWAKE in states) is (awake is AWAKE)
     assert (awake is HIBERNATING) is (set(states) == {HIBERNATING})

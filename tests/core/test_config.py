@@ -21,7 +21,7 @@ dsn = "host=/tmp dbname=app"
 default_metrics = ["lag"]
 
 [databases.main.metrics.lag]
-threshold = 3
+threshold = "3s"
 
 [databases.main.metrics.queue_depth]
 sql = "select count(*) from jobs"
@@ -53,9 +53,9 @@ def test_a_good_file() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        ("threshold = 3", "treshold = 3", "line 12, databases.main.metrics.lag.treshold: unknown"),
-        ("threshold = 3", "threshold = nan", "line 12"),
-        ("threshold = 3", "threshold = -3", "line 12"),
+        ('threshold = "3s"', "treshold = 3", "line 12, databases.main.metrics.lag.treshold: unkn"),
+        ('threshold = "3s"', "threshold = nan", "line 12"),
+        ('threshold = "3s"', "threshold = -3", "line 12"),
         ("threshold = 100", "", "line 14, databases.main.metrics.queue_depth.threshold"),
         ('engine = "postgres"', 'engine = "oracle"', "line 7"),
         ('engine = "postgres"', "", "databases.main.engine: is missing"),
@@ -86,7 +86,17 @@ def test_lint_errors_refuse_the_file() -> None:
         'sql = "select count(*) from jobs"',
         "mode = 'rate'\nsql = 'select xact_commit from pg_stat_database'",
     )
-    assert "a fixed rate is no sign of health" in refused(custom)[0]
+    assert "a fixed rate says nothing about health" in refused(custom)[0]
+
+
+def test_a_fault_of_the_environment_names_the_variable() -> None:
+    with pytest.raises(InvalidSettings) as caught:
+        parse_settings(GOOD, {"HEADGATE_MAX_BODY_BYTES": "64"}, source="a.toml")
+    assert str(caught.value) == (
+        'HEADGATE_MAX_BODY_BYTES: is 64 B, must be from 1 KiB to 16 MiB: did you mean "64 KiB"?'
+    )
+    agent = parse_settings(GOOD, {"HEADGATE_MAX_BODY_BYTES": "64 KiB"}).agent
+    assert agent.max_body_bytes == 65536
 
 
 def test_the_environment_overrides_the_agent_table() -> None:
@@ -184,7 +194,7 @@ def test_a_shard_in_the_file() -> None:
         PeerSettings("db-c", "http://127.0.0.1:9", "other"),
     )
     assert settings.agent.advertise == "https://db-a:8087"
-    assert (main.slow_after_s, main.hibernate_after_s, main.heartbeat_lease_s) == (60, 600, 30)
+    assert (main.idle_after_s, main.hibernate_after_s, main.heartbeat_lease_s) == (60, 600, 30)
     assert main.collect_interval_s == 0.25
 
 
@@ -284,7 +294,7 @@ def test_a_standby_in_the_file() -> None:
 
 
 @pytest.mark.parametrize(
-    "setting", ["slow_after_s", "hibernate_after_s", "heartbeat_lease_s", "heartbeat_interval_s"]
+    "setting", ["idle_after_s", "hibernate_after_s", "heartbeat_lease_s", "heartbeat_interval_s"]
 )
 def test_0_is_never_or_always(setting: str) -> None:
     """R56, R60"""

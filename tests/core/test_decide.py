@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.core.decide import asks_shard, decide, findings, judge, misdirected
+from headgate.core.activity import Activity
+from headgate.core.decide import asks_shard, decide, findings, idles, judge, wrong_agent
 from headgate.core.decision import PASSING, Decision, State, Verdict
 from headgate.core.health import FOREVER, Health, ShardHealth, Standing, health_of, stand
 from headgate.core.metrics import AbsencePolicy, MetricSpec
@@ -49,6 +50,32 @@ def test_admits_only_when_every_metric_is_healthy() -> None:
     assert ask(health((LAG, 1.0), (THREADS, 101))).verdict is Verdict.THRESHOLD_EXCEEDED
 
 
+AWAKE, IDLE, HIBERNATING = Activity.AWAKE, Activity.IDLE, Activity.HIBERNATING
+OLD = sample(1.0, age_s=LAG.max_age_s + 9)
+
+
+@pytest.mark.parametrize(
+    ("activity", "readings", "idle"),
+    [
+        (AWAKE, [(LAG, 1.0)], False),
+        (AWAKE, [(LAG, OLD)], False),
+        (IDLE, [(LAG, 1.0)], True),
+        (IDLE, [(LAG, OLD), (THREADS, 3)], True),
+        (IDLE, [(LAG, OLD), (THREADS, 101)], False),
+        (IDLE, [(LAG, OLD), (THREADS, absent(Cause.FAILED))], False),
+        (IDLE, [(LAG, absent(Cause.HEARTBEAT_IDLE))], True),
+        (HIBERNATING, [(LAG, absent(Cause.HIBERNATING))], True),
+        (HIBERNATING, [(LAG, absent(Cause.NO_PRIMARY))], False),
+        (AWAKE, [(LAG, absent(Cause.HIBERNATING))], True),
+        (IDLE, [], False),
+    ],
+)
+def test_a_database_is_idle_where_nobody_checks_and_nothing_else_is_wrong(
+    activity: Activity, readings: list[Any], idle: bool
+) -> None:
+    assert idles(health(*readings).own.standings, activity, NOW) is idle
+
+
 def test_rejection_lists_every_breach_not_only_the_first() -> None:
     """R10: value, threshold, scope and age of each."""
     decision = ask(health((LAG, 7.0), (THREADS, 500), (POOL, 0.1)))
@@ -76,11 +103,11 @@ def test_no_absence_is_ever_healthy(cause: Cause) -> None:
     """R9, R151: whatever the cause, and although an earlier value was fine."""
     decision = ask(health((LAG, window(sample(0.0, age_s=1), absent(cause)))))
     assert decision.verdict in (
-        Verdict.INTERNAL_ERROR,
+        Verdict.METRIC_UNAVAILABLE,
         Verdict.UNKNOWN_METRIC,
-        Verdict.MISDIRECTED,
+        Verdict.WRONG_AGENT,
     )
-    assert (decision.verdict is Verdict.MISDIRECTED) is (cause is Cause.ELSEWHERE)
+    assert (decision.verdict is Verdict.WRONG_AGENT) is (cause is Cause.ELSEWHERE)
     assert decision.failing[0].cause is cause
     assert not decision.admitted
 
@@ -90,9 +117,9 @@ def test_compounded_polling_staleness_a_value_past_its_age_limit_is_stale() -> N
     known = health((LAG, 0.2))
     assert ask(known, after_s=LAG.max_age_s).verdict is Verdict.OK
     late = ask(known, after_s=LAG.max_age_s + 0.001)
-    assert late.verdict is Verdict.INTERNAL_ERROR
+    assert late.verdict is Verdict.METRIC_UNAVAILABLE
     assert late.failing[0].cause is Cause.STALE
-    assert late.failing[0].absent_for_s == pytest.approx(LAG.max_age_s + 0.001)
+    assert late.failing[0].unavailable_for_s == pytest.approx(LAG.max_age_s + 0.001)
 
 
 def test_age_is_counted_from_the_start_of_the_probe() -> None:
@@ -120,9 +147,9 @@ def test_hold_stands_in_for_a_bounded_time() -> None:
     known = health((held, window(sample(1.0, age_s=0), absent(Cause.TIMED_OUT))))
     decision = ask(known, after_s=9.9)
     assert decision.admitted
-    assert findings(decision)[0].state is State.HELD
+    assert findings(decision)[0].state is State.LAST_VALUE
     assert findings(decision)[0].cause is Cause.TIMED_OUT
-    assert ask(known, after_s=10.1).verdict is Verdict.INTERNAL_ERROR
+    assert ask(known, after_s=10.1).verdict is Verdict.METRIC_UNAVAILABLE
 
 
 def test_hold_keeps_a_breach_as_well() -> None:
@@ -190,7 +217,7 @@ def test_an_empty_identity_gets_a_named_answer() -> None:
     """R63"""
     known = health((LAG, 1.0))
     denied = ask(known, app="", anonymous_may_pass=False)
-    assert denied.verdict is Verdict.APP_DENIED
+    assert denied.verdict is Verdict.ON_HOLD
     assert "no client name" in denied.note
     assert ask(known, app="").check.identity.text == "anonymous"
 
@@ -228,7 +255,7 @@ class TestRules:
     def test_a_ratio_refuses_its_share_before_any_metric(self) -> None:
         known = health((LAG, 1.0))
         refused = ask(known, rules=self.RULES, roll=0.39)
-        assert refused.verdict is Verdict.REJECT_BY_RATIO
+        assert refused.verdict is Verdict.REJECTED_BY_RATIO
         assert refused.rule is not None and refused.rule.id == "r1"
         assert ask(known, rules=self.RULES, roll=0.40).admitted
 
@@ -237,7 +264,7 @@ class TestRules:
 
     def test_everyone_else_falls_under_all(self) -> None:
         decision = ask(health((LAG, 1.0)), rules=self.RULES, app="other", roll=0.99)
-        assert decision.verdict is Verdict.APP_DENIED
+        assert decision.verdict is Verdict.ON_HOLD
 
     def test_stale_policy_a_rule_ends_by_itself(self) -> None:
         assert ask(
@@ -377,14 +404,14 @@ class TestShardScope:
     ) -> None:
         """R37"""
         decision = ask(without_speaker(health((LAG, 1.0)), **FOLLOWING), *names)  # type: ignore[arg-type]
-        assert decision.verdict is Verdict.MISDIRECTED
+        assert decision.verdict is Verdict.WRONG_AGENT
         assert decision.ask == "https://db-a:8087"
         assert decision.retry_after_s is not None
 
     def test_a_breach_here_does_not_hide_where_to_ask(self) -> None:
         known = without_speaker(health((LAG, 1.0), (THREADS, 500)), **FOLLOWING)  # type: ignore[arg-type]
         decision = ask(known)
-        assert decision.verdict is Verdict.MISDIRECTED
+        assert decision.verdict is Verdict.WRONG_AGENT
         assert {f.ref.metric for f in decision.failing} == {"lag", "threads_running"}
 
     def test_shard_primary_spof_host_scope_goes_on(self) -> None:
@@ -399,7 +426,7 @@ class TestShardScope:
     def test_nobody_speaks_for_a_shard_without_one_primary(self, cause: Cause) -> None:
         """R43, R53"""
         decision = ask(without_speaker(health((LAG, 0.0)), cause))
-        assert decision.verdict is Verdict.INTERNAL_ERROR
+        assert decision.verdict is Verdict.METRIC_UNAVAILABLE
         assert decision.failing[0].cause is cause and not decision.ask
 
     def test_cold_start_on_stale_data_a_new_primary_is_warming_up(self) -> None:
@@ -488,8 +515,8 @@ class TestShardScope:
 def test_a_standby_sends_everybody_to_the_active_agent() -> None:
     """R52"""
     known = health((LAG, 0.0))
-    decision = misdirected(check(), known, "https://active:1", now=NOW, roll=0.5)
-    assert decision.verdict is Verdict.MISDIRECTED and not decision.admitted
+    decision = wrong_agent(check(), known, "https://active:1", now=NOW, roll=0.5)
+    assert decision.verdict is Verdict.WRONG_AGENT and not decision.admitted
     assert decision.ask == "https://active:1" and "https://active:1" in decision.note
     assert decision.retry_after_s is not None and decision.retry_after_s > 0
 

@@ -12,35 +12,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.core.change import ChangeKind, Edit, Item, Revision
-from headgate.core.change_codec import (
+from headgate.core.change_log import (
+    KEEP_S,
     MAX_ITEM_BYTES,
     MAX_N,
+    MAX_PART_BYTES,
+    MAX_PART_KEYS,
+    What,
+    difference,
     head_bytes,
+    is_taken_out,
     item_bytes,
     item_document,
+    lease_s,
+    newest,
+    oversized,
+    parts_of,
+    put_by,
     read_head,
     read_item,
     read_item_at,
     read_revision,
     revision_bytes,
-)
-from headgate.core.change_log import (
-    What,
-    difference,
-    is_taken_out,
-    newest,
     same_setting,
     stands,
     summary_of,
-)
-from headgate.core.change_parts import (
-    KEEP_S,
-    MAX_PART_BYTES,
-    MAX_PART_KEYS,
-    lease_s,
-    oversized,
-    parts_of,
-    put_by,
 )
 from headgate.core.reach import EVERYWHERE, parse_reach
 

@@ -131,7 +131,7 @@ def test_two_agents_that_call_theirs_alike_are_both_shown_and_told_of() -> None:
     agents = seen(told, members=(registered("a/0", "main", host="c"), first)).agents
     assert [(agent.host, agent.role) for agent in agents] == [("c", "primary"), ("a", "replica")]
     for agent in agents:
-        assert "agents a and c both call theirs main" in agent.problem
+        assert "agents a and c both use the name main" in agent.problem
 
 
 def test_an_agent_that_only_registered_and_one_that_never_did_are_both_shown() -> None:
@@ -159,14 +159,14 @@ def test_agents_that_have_just_registered_are_given_time_to_find_their_primary()
 
 
 def test_one_that_rests_is_not_unhealthy() -> None:
-    assert seen(shard_told("a/0", state="resting")).condition is Condition.RESTING
+    assert seen(shard_told("a/0", state="idle")).condition is Condition.IDLE
 
 
 def test_what_needs_a_person_comes_first() -> None:
     wanted = Wanted(9, 0.0)
     shards = [
         seen(shard_told("a/healthy")),
-        seen(shard_told("a/rests", state="resting")),
+        seen(shard_told("a/rests", state="idle")),
         seen(shard_told("a/behind", member_told("db-b", n=3)), wanted=wanted),
         seen(shard_told("a/silent"), silent_since=T0 - 5),
         seen(shard_told("a/new trouble", state="unhealthy", since=T0 - 60)),
@@ -182,7 +182,7 @@ def test_what_needs_a_person_comes_first() -> None:
         "rests",
     ]
     counts = picture.counts
-    assert (counts.shards, counts.unhealthy, counts.silent, counts.resting) == (6, 2, 1, 1)
+    assert (counts.shards, counts.unhealthy, counts.silent, counts.idle) == (6, 2, 1, 1)
     assert (counts.agents, counts.behind) == (1, 1)
     assert [agent.member for agent in picture.behind] == ["db-b"]
 
@@ -191,7 +191,7 @@ SHARDS = st.lists(
     st.builds(
         lambda name, state, since: seen(shard_told(f"a/{name}", state=state, since=since)),
         st.integers(0, 99),
-        st.sampled_from(["healthy", "unhealthy", "resting"]),
+        st.sampled_from(["healthy", "unhealthy", "idle"]),
         st.floats(0, 1e9),
     ),
     max_size=12,

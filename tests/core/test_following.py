@@ -55,7 +55,7 @@ def test_a_newer_term_wins_whoever_is_asked_first() -> None:
 def test_an_old_primary_that_is_cut_off_does_not_pull_traffic_back() -> None:
     found = elect(Led("b", 2), [A1], 0.0)
     assert (found.led, found.by) == (Led("b", 2), None)
-    assert "that is the past" in found.doubt
+    assert "this report is outdated" in found.doubt
 
 
 def test_two_primaries_in_one_term_change_nothing() -> None:
@@ -137,8 +137,8 @@ LAGGING = (ToldReading("lag", "s", "breached"),)
         (member("b"), Standing.TAKES),
         (member("b", readings=(ToldReading("lag", "s", "healthy"),)), Standing.TAKES),
         (member("b", readings=LAGGING), Standing.RESTS),
-        (member("b", readings=(ToldReading("lag", "s", "absent"),)), Standing.RESTS),
-        (member("b", readings=(ToldReading("disk_used", "ratio", "absent"),)), Standing.TAKES),
+        (member("b", readings=(ToldReading("lag", "s", "unavailable"),)), Standing.RESTS),
+        (member("b", readings=(ToldReading("disk_used", "ratio", "unavailable"),)), Standing.TAKES),
         (member("b", None, reachable=False), Standing.RESTS),
         (member("b", None), Standing.RESTS),
         (member("b", skipped=True), Standing.GONE),

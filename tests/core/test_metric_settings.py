@@ -70,7 +70,8 @@ def test_a_metric_without_a_threshold_is_refused_with_the_reason() -> None:
     [
         ({"threshold": float("nan")}, "NaN"),
         ({"threshold": -1}, "at least 0"),
-        ({"threshold": "5"}, "must be a number"),
+        ({"threshold": "5"}, 'is 5, which has no unit: 5ms or 5s? Write "5ms" or "5s"'),
+        ({"threshold": 5}, 'is 5, which has no unit: 5ms or 5s? Write "5ms" or "5s"'),
         ({"threshold": True}, "must be a number"),
         ({"interval_s": 0}, "at least 10ms"),
         ({"debounce": "5 of 3"}, "1 ≤ M ≤ N"),
@@ -169,7 +170,7 @@ class TestLint:
     @pytest.mark.parametrize(("threshold", "count"), [(0.5, 1), (1, 1), (5, 0), (30, 0), (31, 1)])
     def test_lag_thresholds(self, threshold: float, count: int) -> None:
         """R14"""
-        codes = self.advice("lag", threshold=threshold, interval_s=threshold / 5)
+        codes = self.advice("lag", threshold=f"{threshold}s", interval_s=threshold / 5)
         assert codes.count("lag-threshold") == count
 
     @pytest.mark.parametrize(("interval_s", "codes"), [(1, []), (2, []), (3, ["undersampled"])])
@@ -179,10 +180,10 @@ class TestLint:
 
     def test_commit_delay_of_100_ms_wants_20_to_50_ms(self) -> None:
         """R16"""
-        assert self.advice("commit_delay", threshold=0.1, interval_s=0.5, timeout_s=0.4) == [
+        assert self.advice("commit_delay", threshold="100ms", interval_s=0.5, timeout_s=0.4) == [
             "undersampled"
         ]
-        assert self.advice("commit_delay", threshold=0.1, interval_s=0.04, timeout_s=0.04) == []
+        assert self.advice("commit_delay", threshold="100ms", interval_s=0.04, timeout_s=0.04) == []
 
     def test_an_ignored_absence_is_warned_about(self) -> None:
         assert self.advice("lag", absence="ignore") == ["absence-ignored"]
@@ -244,7 +245,7 @@ def test_a_roll_up_as_it_is_written() -> None:
         rollup_of="all",
         rollup_labels={"region": "eu"},
         ignore_hosts=1,
-        ignore_above=60,
+        ignore_above="1m",
         missing="ignore",
         missing_for_s=30,
         empty="admit",
@@ -274,7 +275,7 @@ def test_a_quorum_as_it_is_written() -> None:
         ({"quorum": 2}, "only with rollup = 'quorum'"),
         ({"rollup_limit": 1}, "only with rollup = 'unhealthy'"),
         ({"ignore_above": 9}, "only with ignore_hosts"),
-        ({"rollup": "quorum", "quorum": 2, "ignore_hosts": 1}, "that counts members"),
+        ({"rollup": "quorum", "quorum": 2, "ignore_hosts": 1}, "which counts members"),
         ({"rollup": "quorum", "quorum": 0}, "from 1 to 256"),
         ({"rollup": "quorum", "quorum": 1.5}, "whole number"),
         ({"rollup": "No Name"}, "or the name of a plug-in"),
@@ -345,14 +346,14 @@ def test_a_wrong_pace_is_refused(wrong: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("raw", "than"),
     [
-        ({"threshold": 6}, {"threshold": 5}),
-        ({"threshold": 5, "comparison": ">"}, {"threshold": 5, "comparison": ">="}),
+        ({"threshold": "6s"}, {"threshold": "5s"}),
+        ({"threshold": "5s", "comparison": ">"}, {"threshold": "5s", "comparison": ">="}),
         ({"absence": "hold"}, {}),
         ({"absence": "ignore"}, {"absence": "hold"}),
         ({"absence": "hold", "hold_s": 60}, {"absence": "hold", "hold_s": 30}),
         ({"missing": "ignore"}, {}),
         ({"empty": "admit"}, {}),
-        ({"threshold": 2, "absence": "ignore"}, {"threshold": 5}),
+        ({"threshold": "2s", "absence": "ignore"}, {"threshold": "5s"}),
     ],
 )
 def test_a_metric_that_may_pass_where_another_does_not_is_looser(raw: Any, than: Any) -> None:
@@ -363,7 +364,7 @@ def test_a_metric_that_may_pass_where_another_does_not_is_looser(raw: Any, than:
 
 
 @pytest.mark.parametrize(
-    "raw", [{"threshold": 4}, {"comparison": ">="}, {"interval_s": 2}, {"debounce": "1 of 1"}]
+    "raw", [{"threshold": "4s"}, {"comparison": ">="}, {"interval_s": 2}, {"debounce": "1 of 1"}]
 )
 def test_a_metric_that_is_stricter_or_the_same_is_not_looser(raw: Any) -> None:
     none: dict[str, Any] = {}
@@ -408,9 +409,11 @@ def test_a_custom_metric_is_compared_in_its_own_unit(
     [
         ("pool_usage", {"threshold": 80}, 'did you mean "80%"?'),
         ("pool_usage", {"threshold": "120%"}, "is '120%': pool_usage is a share, and 1 is all"),
-        ("commit_delay", {"threshold": "80%"}, "is '80%', and the metric is measured in s"),
-        ("threads_running", {"threshold": "5s"}, "is '5s', and the metric is a plain number"),
-        ("commit_delay", {"threshold": "50"}, "must be a number, or a text with a unit"),
+        ("commit_delay", {"threshold": "80%"}, "is '80%', but the metric is measured in s"),
+        ("threads_running", {"threshold": "5s"}, "is '5s', but the metric is a plain number"),
+        ("commit_delay", {"threshold": "50"}, "is 50, which has no unit: 50ms or 50s?"),
+        ("threads_running", {"threshold": "50"}, "is '50', a text: write 50"),
+        ("pool_usage", {"threshold": "50"}, "is '50', a text: write 50 or \"50%\""),
         ("lag", {"interval_s": "30"}, "is 30, which has no unit: 30s or 30m?"),
     ],
 )
@@ -422,7 +425,7 @@ def test_a_wrong_unit_is_a_fault(name: str, raw: dict[str, object], told: str) -
 
 def test_a_threshold_far_from_the_default_is_advised_against() -> None:
     """A7: 50 for `above 50 ms` is 50 s, and nobody is ever throttled."""
-    raw = {"threshold": 50}
+    raw = {"threshold": "50s"}
     spec = parse_metric_settings("commit_delay", raw, Engine.POSTGRES)
     told = [str(advice) for advice in lint_metric(spec, raw, Engine.POSTGRES)]
     assert any("is 50 s, 1000 times the default of 0.05 s" in one for one in told)

@@ -111,7 +111,7 @@ def test_a_lock_of_one_that_is_not_listed_counts() -> None:
     """Its member key ran out before the lock did."""
     found = cluster(leader="db-a", members_db_b=member())
     assert found.leader == "db-a"
-    assert found.words() == "db-a leads, and is not among the members"
+    assert found.words() == "db-a has the leader lock but is not among the members"
 
 
 def test_without_a_lock_nobody_is_anything() -> None:
@@ -129,7 +129,9 @@ def test_a_standby_cluster_has_no_primary() -> None:
     )
     assert found.leader == ""
     assert found.role_of("db-a") is Role.REPLICA and found.role_of("db-b") is Role.REPLICA
-    assert found.words() == "db-a holds the lock, as standby_leader: no primary here"
+    assert (
+        found.words() == "db-a has the leader lock as standby_leader: this cluster has no primary"
+    )
 
 
 def test_what_is_out_of_the_ordinary_is_said() -> None:
@@ -140,7 +142,7 @@ def test_what_is_out_of_the_ordinary_is_said() -> None:
         config='{"pause":true}',
     )
     assert found.words() == (
-        "db-a leads, timeline 3; db-b is creating replica; paused: nothing fails over by itself"
+        "db-a leads, timeline 3; db-b is creating replica; paused: no automatic failover"
     )
 
 

@@ -25,7 +25,7 @@ def test_a_file_that_has_all_of_them_is_followed(new: str) -> None:
 
 def test_a_lost_database_is_named_with_the_way_to_confirm_it() -> None:
     (fault,) = faults("z = 1\n", ONE)
-    assert fault.startswith("databases.b: is not in the file any more.")
+    assert fault.startswith("databases.b: is no longer in the file.")
     assert "headgate reload --drop b" in fault
     assert len(faults("z = 1\n", {})) == 2
 

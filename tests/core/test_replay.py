@@ -71,7 +71,7 @@ def test_dice_leave_their_share_of_what_the_metrics_admitted(ratio: float, left:
 def test_a_laxer_ratio_lets_more_reach_the_metrics() -> None:
     """Half was refused by dice before; of the rest, the metrics took 4 of 5."""
     book = RuleBook([Rule("r1", "etl", 0.5)])
-    now = [tally(OK, 40), tally(LAG, 10, "lag"), tally("REJECT_BY_RATIO", 50, "rule:r1")]
+    now = [tally(OK, 40), tally(LAG, 10, "lag"), tally("REJECTED_BY_RATIO", 50, "rule:r1")]
     change = changed(rule(target="etl:nightly", ratio=0.1), *now, book=book)
     assert change.after.low == change.after.high == pytest.approx(72)
     assert change.after.how is How.EXPECTED
@@ -132,7 +132,7 @@ def test_an_absent_metric_is_no_zero() -> None:
 
 def test_an_exemption_admits_what_metrics_dice_and_holds_refused() -> None:
     """But for what has no value: nobody could tell that it is below its ceiling."""
-    now = [tally(OK, 10), tally(LAG, 90, "lag"), tally("INTERNAL_ERROR", 5, "lag")]
+    now = [tally(OK, 10), tally(LAG, 90, "lag"), tally("METRIC_UNAVAILABLE", 5, "lag")]
     high_lag = (minute(low=6, high=12),)
     assert after(changed(rule(kind=Kind.EXEMPT), *now, metrics=high_lag)) == (100, 100, How.EXACT)
     above = (minute(low=6, high=16),)
@@ -175,14 +175,14 @@ def test_where_fairness_waives_dice_a_ratio_is_bounded() -> None:
 
 def test_dice_that_fell_after_the_metrics_say_who_had_passed_them() -> None:
     book = RuleBook([Rule("r1", "all", 0.5, order=Order.AFTER)])
-    now = [tally(OK, 40), tally(LAG, 20, "lag"), tally("REJECT_BY_RATIO", 40, "rule:r1")]
+    now = [tally(OK, 40), tally(LAG, 20, "lag"), tally("REJECTED_BY_RATIO", 40, "rule:r1")]
     change = changed(rule(ratio=0.25), *now, book=book)
     assert (change.after.low, change.after.how) == (60, How.EXPECTED)
 
 
 def test_who_was_held_has_not_met_the_metrics() -> None:
     book = RuleBook([Rule("r1", "all", kind=Kind.HOLD)])
-    now = [tally(OK, 5), tally("APP_DENIED", 95, "rule:r1")]
+    now = [tally(OK, 5), tally("ON_HOLD", 95, "rule:r1")]
     assert after(changed(rule(ratio=0.5), *now, book=book)) == (2.5, 50, How.BOUNDED)
 
 
@@ -204,7 +204,7 @@ ABSENT = (minute("pool", 1, 1, absent=59), minute("lag", 1, 1))
 
 
 def test_refusals_for_absence_are_freed_where_the_metric_no_longer_judges() -> None:
-    now = [tally(OK, 1), tally("INTERNAL_ERROR", 59, "pool")]
+    now = [tally(OK, 1), tally("METRIC_UNAVAILABLE", 59, "pool")]
     both = gate("lag", "pool")
     by_lag = rule(kind=Kind.METRICS, metrics=("lag",))
     assert after(changed(by_lag, *now, metrics=ABSENT, by=both)) == (60, 60, How.EXACT)
@@ -215,7 +215,7 @@ def test_refusals_for_absence_are_freed_where_the_metric_no_longer_judges() -> N
 
 
 def test_whom_a_check_without_a_name_was_refused_for_no_rule_helps() -> None:
-    now = [tally("APP_DENIED", 7, client="anonymous")]
+    now = [tally("ON_HOLD", 7, client="anonymous")]
     change = changed(rule(target="all", kind=Kind.EXEMPT), *now, metrics=(minute(),))
     assert after(change) == (0, 0, How.EXACT)
 

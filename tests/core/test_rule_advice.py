@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.core.rule_advice import Sparing, not_held
+from headgate.core.rule_settings import Sparing, not_held
 from headgate.core.rules import Kind, Rule
 from tests.builders import NOW
 from tests.core.test_rules import rule

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.core.rule_advice import advise
 from headgate.core.rule_settings import (
     KnownMetric,
     RuleLimits,
     RuleSpec,
+    advise,
     parse_kept,
     parse_rule,
     written,
@@ -83,7 +83,7 @@ def test_an_exemption_as_it_is_written() -> None:
         ({**HALF, "ratio": -0.1}, "rule.ratio: is -0.1, must be at least 0"),
         ({**HALF, "ratio": float("nan")}, "rule.ratio: is NaN"),
         ({**HALF, "ratio": "0.5"}, "rule.ratio: is '0.5', a text without a unit"),
-        ({**HALF, "ratio": 1}, "rule.ratio: is 1, which refuses every check: say so with the kind"),
+        ({**HALF, "ratio": 1}, "rule.ratio: is 1, which rejects every check: set a hold"),
         ({**HALF, "ration": 1}, "rule.ration: unknown setting 'ration'; did you mean 'ratio'?"),
         ({**HALF, "target": ""}, "rule.target: is empty"),
         (
@@ -91,14 +91,14 @@ def test_an_exemption_as_it_is_written() -> None:
             "rule.target: is 'etl:ni ghtly': level 2, 'ni ghtly', holds ' ' at its character 3",
         ),
         ({**HALF, "target": "etl::x"}, "rule.target: is 'etl::x': level 2 is empty"),
-        ({**HALF, "target": "etl:all"}, "rule.target: is 'etl:all': `all` is everybody"),
+        ({**HALF, "target": "etl:all"}, "rule.target: is 'etl:all': `all` is every client"),
         ({**HALF, "target": "a:" * 8 + "a"}, "rule.target: client name"),
         ({**HALF, "target": "*.etl.*"}, "rule.target: is '*.etl.*': level 1"),
-        ({"target": "etl", "kind": "hold"}, "rule.reason: is missing: a hold says why"),
+        ({"target": "etl", "kind": "hold"}, "rule.reason: is missing: a hold needs a reason"),
         ({**HOLD, "reason": "  "}, "rule.reason: is missing"),
-        ({**HOLD, "reason": "a\nb"}, "rule.reason: holds a line break"),
-        ({**HOLD, "ratio": 0.5}, "rule.ratio: says nothing in a rule of kind 'hold'"),
-        ({**HOLD, "target": "all"}, "rule.target: a hold on `all` locks out everything"),
+        ({**HOLD, "reason": "a\nb"}, "rule.reason: has a line break"),
+        ({**HOLD, "ratio": 0.5}, "rule.ratio: has no effect in a rule of kind 'hold'"),
+        ({**HOLD, "target": "all"}, "rule.target: a hold on `all` locks out every client"),
         ({**HOLD, "lock_out": True}, "rule.lock_out: is only for a hold on 'all'"),
         ({**EXEMPT, "justification": "boss"}, "rule.justification: is 'boss', must be one of"),
         ({**EXEMPT, "ceiling": 0.5}, "rule.ceiling: is 0.5, must be at least 1"),
@@ -110,17 +110,25 @@ def test_an_exemption_as_it_is_written() -> None:
             "rule.thresholds: lag is 0, must be more than 0",
         ),
         (
+            {"target": "etl", "kind": "thresholds", "thresholds": {"commit_delay": 10}},
+            "rule.thresholds: commit_delay is 10, which has no unit: 10ms or 10s? Write \"10ms\"",
+        ),
+        (
+            {"target": "etl", "kind": "thresholds", "thresholds": {"pool_usage": 80}},
+            "rule.thresholds: pool_usage is 80: pool_usage is a share, and 1 is all of it; did you",
+        ),
+        (
             {"target": "etl", "kind": "thresholds", "thresholds": {"lagg": 1}},
             "rule.thresholds.lagg: unknown metric 'lagg'",
         ),
         ({**HALF, "for": "soon"}, "rule.for: is 'soon', must read like 250ms, 90s"),
         ({**HALF, "for": "0s"}, "rule.for: is '0s', must be more than 0s"),
         ({**HALF, "for": "31d"}, "rule.for: is 31 days from now, at most 30"),
-        ({**HALF, "expires_at": W - 1}, "which is over: a rule ends after it begins"),
+        ({**HALF, "expires_at": W - 1}, "which is in the past: a rule ends after it begins"),
         ({**HALF, "expires_at": "2023-01-01T00:00:00Z"}, "rule.expires_at: is '2023-01-01T00"),
         ({**HALF, "expires_at": "2999-01-01T00:00:00Z"}, "at most 30"),
         ({**HALF, "expires_at": "tomorrow"}, "rule.expires_at: is 'tomorrow', must read like"),
-        ({**HALF, "expires_at": W + 9, "for": "1h"}, "say `for` or `expires_at`, not both"),
+        ({**HALF, "expires_at": W + 9, "for": "1h"}, "give `for` or `expires_at`, not both"),
         ({**HALF, "id": "favor"}, "rule.id: is 'favor'"),
         ({**HALF, "id": "../x"}, "rule.id: is '../x'"),
         ({**HALF, "database": "a b"}, "rule.database: database name 'a b'"),
@@ -169,7 +177,7 @@ def test_to_be_judged_by_what_is_not_measured_is_a_lock_out_that_nobody_said() -
         parsed(target="all", kind="metrics", metrics=["queue", "lag"])
     parsed(target="all", kind="metrics", metrics=["queue"])
     # These say nothing there, and refuse nobody.
-    parsed(target="all", kind="thresholds", thresholds={"lag": 2})
+    parsed(target="all", kind="thresholds", thresholds={"lag": "2s"})
     parsed(target="x", kind="exempt", metrics=["lag"], justification="incident", reason="the fix")
 
 
@@ -205,9 +213,11 @@ def test_what_is_no_date_is_refused(text: object) -> None:
         parse_date_time(text)
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("30m", 1800), ("2d", 172800), (5, 5)])
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("30m", 1800), ("2d", 172800)])
 def test_durations(text: object, seconds: float) -> None:
     assert parse_for(text) == seconds
+    with pytest.raises(ValueError, match="is 30, which has no unit: 30s or 30m"):
+        parse_for(30)
 
 
 @pytest.mark.parametrize(
@@ -234,11 +244,11 @@ def test_schedules_as_a_table_and_as_a_line(raw: object, schedule: Schedule) -> 
     ("raw", "told"),
     [
         ("mon-fri", "schedule.from: is missing"),
-        ("mon 09:00-09:00", "is no window"),
+        ("mon 09:00-09:00", "is empty; 00:00"),
         ("mon 25:00-26:00", "must be a time of day"),
-        ("mon-xyz 07:00-09:00", "'xyz' is no day"),
+        ("mon-xyz 07:00-09:00", "'xyz' is not a day"),
         ("mon 07:00-09:00 Europe Berlin", "schedule.zone: is 'Europe Berlin'"),
-        ({"days": [], "from": "07:00", "to": "08:00"}, "names no day"),
+        ({"days": [], "from": "07:00", "to": "08:00"}, "has no day"),
         ({"form": "07:00"}, "did you mean 'from'"),
         (5, "must be a table"),
     ],
@@ -252,7 +262,7 @@ def test_what_is_no_schedule_is_refused(raw: object, told: str) -> None:
 # --- who would lock out everybody (R77) --------------------------------------------------------
 
 
-def tight(target: str = "all", **limits: float) -> dict[str, Any]:
+def tight(target: str = "all", **limits: float | str) -> dict[str, Any]:
     return {"target": target, "kind": "thresholds", "thresholds": limits}
 
 
@@ -263,11 +273,11 @@ def measured(database: str) -> Mapping[str, KnownMetric]:
 @pytest.mark.parametrize(
     ("raw", "told"),
     [
-        (tight(lag=1e-9), "rule.thresholds.lag: is 1e-09 for everybody, less than 1%"),
-        (tight(lag=0.049), "set 0.05 or more"),
-        (tight(lag=1.9), "it stands at 2 on main just now"),
+        (tight(lag="1us"), "rule.thresholds.lag: is 0.000001s for all clients, less than 1%"),
+        (tight(lag="49ms"), "set 50ms or more"),
+        (tight(lag="1.9s"), "lag is 2s on main now"),
         ({"target": "all", "ratio": 0.9999}, "rule.ratio: is 0.9999 on `all`, at most 0.999"),
-        ({"target": "all", "ratio": 0.9999999999999999}, "locks out everybody"),
+        ({"target": "all", "ratio": 0.9999999999999999}, "locks out"),
     ],
 )
 def test_who_would_lock_out_everybody_has_to_say_hold(raw: dict[str, Any], told: str) -> None:
@@ -278,11 +288,11 @@ def test_who_would_lock_out_everybody_has_to_say_hold(raw: dict[str, Any], told:
 @pytest.mark.parametrize(
     "raw",
     [
-        tight(lag=2.0),
+        tight(lag="2s"),
         tight(pool_usage=0.5),  # Not measured yet: nobody can tell.
-        tight("etl", lag=1e-9),
-        {**tight(lag=1.9), "schedule": "22:00-23:00"},
-        tight(lag=6.0),
+        tight("etl", lag="1us"),
+        {**tight(lag="1.9s"), "schedule": "22:00-23:00"},
+        tight(lag="6s"),
         {"target": "all", "ratio": 0.999},
         {"target": "etl", "ratio": 0.9999},
     ],
@@ -293,7 +303,7 @@ def test_a_stricter_rule_for_everybody_is_no_lock_out(raw: dict[str, Any]) -> No
 
 def test_what_refuses_at_its_threshold_is_met_below_the_value() -> None:
     known = {"lag": KnownMetric(5.0, True, "", 2.0, "main", at_least=True)}
-    assert "stands at 2" in fault(tight(lag=2.0), known_metrics=lambda _: known)
+    assert "lag is 2s" in fault(tight(lag="2s"), known_metrics=lambda _: known)
 
 
 # --- kept ------------------------------------------------------------------------------------
@@ -321,8 +331,9 @@ _raws = st.one_of(
         {
             "target": _names,
             "kind": st.just("thresholds"),
-            "thresholds": st.dictionaries(
-                st.sampled_from(sorted(KNOWN)), st.floats(0.05, 9), min_size=1
+            "thresholds": st.fixed_dictionaries(
+                {"lag": st.integers(50, 9000).map("{}ms".format)},
+                optional={"pool_usage": st.floats(0.05, 1)},
             ),
             "schedule": st.sampled_from(["mon-fri 07:00-09:00 UTC", "sun 22:00-02:00"]),
             "database": st.sampled_from(["", "main"]),
@@ -374,10 +385,10 @@ def test_a_subset_of_metrics_is_a_partial_exemption() -> None:
 
 
 def test_a_laxer_threshold_says_nothing() -> None:
-    limits = {"lag": 5.0, "pool_usage": 0.5}
+    limits = {"lag": "5s", "pool_usage": 0.5}
     spec = parse({"target": "etl", "kind": "thresholds", "thresholds": limits})
     (told,) = advise(spec, (), KNOWN, W)
-    assert "5 says nothing: lag refuses at 5 already" in told.message
+    assert "5s says nothing: the threshold of lag is 5s already" in told.message
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ class Course:
 
     @property
     def found(self) -> tuple[Starved, ...]:
-        return judge(self.scene, self.policy)
+        return tuple(one.starved for one in judge(self.scene, self.policy))
 
 
 def test_ten_minutes_of_twelve_hours_are_probably_fine() -> None:
@@ -78,7 +78,7 @@ def test_evidence_and_proposal_come_with_a_finding() -> None:
     day = Course()
     day.go(900, PINNED, etl_nightly=REFUSED, fix_x=Seen(exempted=4, exempt_by="r7"))
     [finding] = day.found
-    assert (finding.client, finding.metric, finding.culprit) == (
+    assert (finding.client, finding.metric, finding.cause) == (
         "etl:nightly",
         "lag",
         Culprit.EXEMPT_CLIENT,
@@ -86,7 +86,7 @@ def test_evidence_and_proposal_come_with_a_finding() -> None:
     assert finding.blamed == ("fix:x",) and finding.rule == "r7"
     assert finding.proposal == "headgate rule lift r7"
     assert finding.breached_share == 1.0 and finding.mean_utilization == pytest.approx(3.0)
-    assert finding.for_s == pytest.approx(895) and finding.refusals == 180
+    assert finding.starved_s == pytest.approx(895) and finding.refusals == 180
 
 
 def test_a_level_is_told_once_for_all_its_clients() -> None:
@@ -114,9 +114,9 @@ def test_those_without_a_name_are_told_by_their_level() -> None:
 @pytest.mark.parametrize(
     ("busy", "proposal"),
     [
-        (["other:import:nightly"], "headgate rule ratio import 0.5 --for 1h"),
+        (["other:import:nightly"], "headgate rule ratio import 0.5 --database all --for 1h"),
         (["other"], "headgate clients"),
-        (["other", "x:web"], "headgate rule ratio x:web 0.5 --for 1h"),
+        (["other", "x:web"], "headgate rule ratio x:web 0.5 --database all --for 1h"),
         (["other:nightly"], "headgate clients"),
     ],
 )
@@ -126,7 +126,7 @@ def test_no_rule_is_proposed_that_matches_nobody_or_the_starved(
     seen = {"u1:etl:nightly": REFUSED} | dict.fromkeys(busy, ADMITTED)
     day = Course().pass_by(1200, PINNED, seen)
     [finding] = day.found
-    assert finding.culprit is Culprit.ADMITTED_WORK
+    assert finding.cause is Culprit.ADMITTED_WORK
     assert finding.proposal == proposal
 
 
@@ -138,7 +138,7 @@ def test_no_metrics_are_proposed_for_those_without_a_name() -> None:
         tick = Tick(day.scene.now_s + 5, seen, {"lag": PINNED}, judged)
         day.scene = advance(day.scene, tick, POLICY)
     [finding] = day.found
-    assert finding.culprit is Culprit.DIFFERENTIAL_METRICS
+    assert finding.cause is Culprit.DIFFERENTIAL_METRICS
     assert finding.proposal == "headgate clients"
 
 
@@ -173,7 +173,7 @@ def test_a_metric_that_was_never_seen_accuses_nobody() -> None:
 
 def test_a_finding_lasts_until_its_client_comes_through() -> None:
     day = Course().go(700, PINNED, etl=REFUSED)
-    [finding] = day.found
+    [finding] = judge(day.scene, POLICY)
     day.go(600, Look(False, 0.9), etl=REFUSED)
     assert day.found == () and lasts(finding, day.scene, POLICY)
     day.go(5, FINE, etl=ADMITTED)

@@ -51,11 +51,11 @@ def test_minutes_are_added_up_and_compared_with_what_was() -> None:
         checks(1, 20, EXCEEDED, "lag"),
         checks(2, 10, EXCEEDED, "lag"),
         checks(2, 7, EXCEEDED, "threads_running"),
-        checks(2, 3, "REJECT_BY_RATIO", "rule:r-1"),
+        checks(2, 3, "REJECTED_BY_RATIO", "rule:r-1"),
     ]
     found = replay_threshold(metric("lag", threshold=5), values, tallies)
-    assert found == ThresholdReplay(60, 170, 20, 70, 30, 0)
-    assert found.words == (
+    assert found == ThresholdReplay(60, 170, 20, 70, 30, 0, found.says)
+    assert found.says == (
         "would have rejected between 20 and 70 of 170 checks of the last 60 minutes (now: 30)"
     )
 
@@ -65,15 +65,15 @@ def test_minutes_without_values_are_in_neither_bound() -> None:
     tallies = [checks(0, 5), checks(1, 6), checks(2, 7)]
     found = replay_threshold(metric("lag", threshold=5), values, tallies)
     assert (found.at_least, found.at_most, found.unknown) == (7, 7, 11)
-    assert found.words.startswith("would have rejected 7 of 18 checks")
-    assert found.words.endswith("of 11 checks the value is not known")
+    assert found.says.startswith("would have rejected 7 of 18 checks")
+    assert found.says.endswith("the value is unknown for 11 checks")
 
 
 def test_without_history_it_says_so() -> None:
     spec = metric("lag", threshold=5)
-    assert "nobody checked" in replay_threshold(spec, [minute(0, 9, 9)], []).words
-    assert "no values" in replay_threshold(spec, [], [checks(0, 5)]).words
-    assert "no values" in replay_threshold(spec, [minute(0, 9, 9, "x")], [checks(0, 5)]).words
+    assert "no client checked" in replay_threshold(spec, [minute(0, 9, 9)], []).says
+    assert "no values" in replay_threshold(spec, [], [checks(0, 5)]).says
+    assert "no values" in replay_threshold(spec, [minute(0, 9, 9, "x")], [checks(0, 5)]).says
 
 
 def test_one_that_is_switched_off_rejects_nobody() -> None:

@@ -67,10 +67,10 @@ def test_kinds_of_refusal_are_kept_apart() -> None:
     """R91"""
     day = [
         tally(1, "THRESHOLD_EXCEEDED", 1, "lag"),
-        tally(1, "REJECT_BY_RATIO", 2, "rule:r1"),
-        tally(1, "APP_DENIED", 3, "rule:r2"),
+        tally(1, "REJECTED_BY_RATIO", 2, "rule:r1"),
+        tally(1, "ON_HOLD", 3, "rule:r2"),
         tally(1, "PACED", 4),
-        tally(1, "INTERNAL_ERROR", 5, "lag"),
+        tally(1, "METRIC_UNAVAILABLE", 5, "lag"),
         tally(1, "OK", 6),
         tally(1, "OK", 7, "rule:r3"),
     ]
@@ -105,7 +105,7 @@ def test_children_by_level(client: str, level: int | None, name: str) -> None:
 
 def test_too_many_children_are_summed_up_exactly() -> None:
     many = [tally(1, "OK", 1, client=f"u{n}") for n in range(MAX_CHILDREN + 20)]
-    many.append(tally(1, "APP_DENIED", 1, "rule:r", client="held"))
+    many.append(tally(1, "ON_HOLD", 1, "rule:r", client="held"))
     found = timeline((), (), many, since_minute=0, until_minute=9, step_minutes=1)
     assert found.children[0].client == "held"
     assert len(found.children) == MAX_CHILDREN + 1
@@ -114,7 +114,7 @@ def test_too_many_children_are_summed_up_exactly() -> None:
 
 def test_of_clients_that_were_left_out_other_holds_what_is_missing() -> None:
     """R135: a list that was cut must not make the sums wrong."""
-    all_of_it = [tally(1, "OK", 900), tally(1, "PACED", 100), tally(1, "APP_DENIED", 5, "rule:r")]
+    all_of_it = [tally(1, "OK", 900), tally(1, "PACED", 100), tally(1, "ON_HOLD", 5, "rule:r")]
     listed = [tally(1, "OK", 300, client="u1"), tally(1, "PACED", 60, client="u2")]
     found = timeline(
         all_of_it, (), listed, since_minute=0, until_minute=9, step_minutes=1, whole=False

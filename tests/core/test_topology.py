@@ -103,7 +103,7 @@ def test_no_primary_is_refused_and_everybody_is_told() -> None:
         member("e", None),
     )
     assert told.cause is Cause.NO_PRIMARY
-    for words in ("a: replica", "b: connection refused", "c: no route", "d: not heard of", "e: "):
+    for words in ("a: replica", "b: connection refused", "c: no route", "d: no report yet", "e: "):
         assert words in told.detail
 
 

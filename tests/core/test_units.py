@@ -65,7 +65,7 @@ def test_a_key_takes_its_own_unit_as_a_number_or_any_as_a_text() -> None:
         (share(0, 1), 250, "is 250, must be at least 0 and at most 1"),
         (share(0, 1), "250%", "is '250%', must be at least 0 and at most 1"),
         (size(4, 64, 1 << 20), "2 GiB", "is '2 GiB', must be from 4 MiB to 64 MiB"),
-        (size(4, 64, 1 << 20), 65, "is 65, must be from 4 to 64"),
+        (size(4, 64, 1 << 20), 65, "is 65 MiB, must be from 4 MiB to 64 MiB"),
     ],
 )
 def test_what_does_not_fit_is_told_in_its_unit(read: object, value: object, told: str) -> None:

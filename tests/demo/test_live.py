@@ -78,7 +78,7 @@ def test_another_leader_is_told_with_what_becomes_of_the_page(director: Director
     )
     for earlier, later in ((first, first), (first, nobody), (nobody, second)):
         director.note(earlier, later)
-    assert told(director) == ["db-b's agent speaks for the shard: the page is its own now"]
+    assert told(director) == ["db-b's agent decides for the shard; the page is its own now"]
 
 
 def test_in_a_terminal_a_scene_waits_and_n_takes_it_on(director: Director) -> None:

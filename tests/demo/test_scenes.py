@@ -73,7 +73,7 @@ class TestFlood:
 
     def test_a_lag_that_nobody_knows_is_no_0(self) -> None:
         unknown = [both(n, None) for n in range(6)]
-        assert any("without asking" in text for text in broken(flood.promises(unknown, [], JOBS)))
+        assert any("without checks" in text for text in broken(flood.promises(unknown, [], JOBS)))
 
     def test_a_lag_that_does_not_come_down_again_breaks_it(self) -> None:
         high = (*self.ASKING[:-1], both(17, 2.1))
@@ -81,7 +81,7 @@ class TestFlood:
 
     def test_a_job_that_was_never_held_breaks_it(self) -> None:
         free = [both(10 + n, lag_s) for n, lag_s in enumerate((3.0, 1.0, 1.0, 1.0, 1.0))]
-        assert any("HELD" in text for text in broken(flood.promises(self.GREEDY, free, JOBS)))
+        assert any("THROTTLED" in text for text in broken(flood.promises(self.GREEDY, free, JOBS)))
 
 
 class TestFavor:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
-from headgate.cli.bars import UNICODE
+from headgate.cli.render import UNICODE
 from headgate.demo.live import views_of
 from headgate.demo.scenes import SCENES
 from headgate.demo.screen import HINTS, Event, Playing, Shown, strip
@@ -72,7 +72,7 @@ def test_every_size_is_kept_to_and_the_keys_and_the_scene_are_there(
 
 def test_a_roomy_terminal_shows_scene_jobs_crowd_and_the_newest_events() -> None:
     drawn = "\n".join(screen(shown()))
-    for words in ("scene 2 of 6", "press n for the next", "HELD 1.2 s", "OK by db-a's agent"):
+    for words in ("scene 2 of 6", "press n for the next", "THROTTLED 1.2 s", "OK by db-a's agent"):
         assert words in drawn
     for words in ("UNTHROTTLED", "export.py", "SQLSTATE 53000", "event 11", SIGN_IN, "/clients"):
         assert words in drawn
@@ -95,7 +95,7 @@ def test_a_scene_that_waits_says_which_key_brings_what() -> None:
 
 def test_a_page_is_named_without_what_its_link_fills_in() -> None:
     drawn = "\n".join(screen(shown()))
-    assert "/explain why it was refused in that minute" in drawn and "at=" not in drawn
+    assert "/explain why it was rejected in that minute" in drawn and "at=" not in drawn
 
 
 @pytest.mark.parametrize("width", [60, 40])

@@ -167,7 +167,7 @@ ABSENT_FOR_A_REASON = (
     ("headgate_alerts_", "headgate_alerts_total", "the agent told no alert of its own"),
     ("headgate_unthrottled_", "headgate_unthrottled_seconds", "nobody went without a throttler"),
     ("headgate_rule_", "headgate_rule_seconds_left", "no rule was in force"),
-    ("headgate_metric_absent", "headgate_metric_absent", "everything was measured"),
+    ("headgate_metric_unavailable", "headgate_metric_unavailable", "everything was measured"),
     ("headgate_client_held_", "headgate_client_held_seconds", "nobody was held"),
     ("headgate_member_clock", "headgate_member_clock_ahead_seconds", "clocks are not compared"),
     ("ALERTS", 'ALERTS{alertstate="firing"}', "nothing was told for as long as an alert waits"),

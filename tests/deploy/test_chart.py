@@ -187,7 +187,7 @@ WRITTEN: dict[str, Any] = {
     "databases": {
         "with.dot": {
             "dsn": "tab\tand line\nand ü",
-            "slow_after_s": 0.25,
+            "idle_after_s": 0.25,
             "connections": 3,
             "default_metrics": ["lag", "pool usage"],
             "labels": {},

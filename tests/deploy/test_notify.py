@@ -77,7 +77,7 @@ def test_a_manager_hears_of_the_whole_life_of_an_agent(
     watched.settings.write_text("[agent]\nlisen = 1\n")
     watched.process.send_signal(signal.SIGHUP)
     manager.wait_for(lambda message: "RELOADING" in message)
-    assert "refused" in manager.wait_for(is_ready)["STATUS"]
+    assert "is invalid" in manager.wait_for(is_ready)["STATUS"]
 
     watched.process.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, watched.process.pid, os.WSTOPPED)

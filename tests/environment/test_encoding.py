@@ -27,7 +27,7 @@ SETTINGS = f"""\
 engine = "postgres"
 dsn = "host=127.0.0.1 dbname=größe"
 [databases.main.metrics.lag]
-threshold = 2
+threshold = "2s"
 """
 
 
@@ -37,7 +37,8 @@ def scripted() -> Iterator[ScriptedAgent]:
     status["databases"][0]["metrics"].insert(0, builders.absent(detail=WORDS))
     with ScriptedAgent().serving() as agent:
         agent.says("/v1/status", status)
-        agent.says("/v1/budgets/main", {"document": POLICY, "revision": 1})
+        export = {"log": "agent", "n": 1, "document": POLICY, "left_out": []}
+        agent.says("/v1/changes/export", export)
         yield agent
 
 
@@ -64,8 +65,8 @@ def test_documents_stay_what_they_are(scripted: ScriptedAgent) -> None:
     """With question marks in it, a document for a program would be another one."""
     status = json.loads(shown("ascii", scripted, "status", "--json"))
     assert status["databases"][0]["metrics"][0]["detail"] == WORDS
-    assert json.loads(shown("latin-1", scripted, "budget", "export", "main", "--json")) == POLICY
-    assert tomllib.loads(shown("ascii", scripted, "budget", "export", "main").decode()) == POLICY
+    assert json.loads(shown("latin-1", scripted, "changes", "export", "--json")) == POLICY
+    assert tomllib.loads(shown("ascii", scripted, "changes", "export").decode()) == POLICY
 
 
 def test_files_are_read_as_utf_8(scripted: ScriptedAgent, tmp_path: Path) -> None:

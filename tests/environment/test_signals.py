@@ -24,7 +24,7 @@ from tests.fixtures.eventually import eventually
 HELD = answer(429, bodies.refusal(retry_after_ms=3_600_000), Retry_After="3600")
 NOBODY = "http://127.0.0.1:1"
 NOHUP = Left(ignored=("SIGHUP", "SIGINT"))
-RUN = (*HEADGATE, "run", "--as", "etl:nightly", "--every", "0.05", "--quiet")
+RUN = (*HEADGATE, "run", "--as", "etl:nightly", "--every", "50ms", "--quiet")
 
 
 @pytest.fixture

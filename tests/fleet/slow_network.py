@@ -29,16 +29,22 @@ class SlowRoad:
         self._far = urlsplit(endpoint)
         self.delay_there_s = self.delay_back_s = delay_s
         self.connections = 0
+        self._port = 0
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def endpoint(self) -> str:
         assert self._server is not None
-        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return f"http://127.0.0.1:{self._port}"
+
+    async def open(self) -> None:
+        """At the same port as before."""
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._port)
+        self._port = self._server.sockets[0].getsockname()[1]
 
     async def __aenter__(self) -> SlowRoad:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        await self.open()
         return self
 
     async def __aexit__(
@@ -47,6 +53,9 @@ class SlowRoad:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
         assert self._server is not None
         self._server.close()
         for task in self._tasks:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import pytest
 
 from headgate.agent.changebook import ChangeBook
 from headgate.agent.clock import SystemClock
 from headgate.core.change import HEAD, ITEMS, LOG
-from headgate.core.change_codec import read_head, read_item
+from headgate.core.change_log import read_head, read_item
 from headgate.core.keyvalue import Compare, Lease, Put
 from headgate.errors import OutcomeUnknown
 from headgate.stores.etcd import EtcdAccess, EtcdStore
@@ -32,7 +33,7 @@ class Recording(EtcdStore):
         self.leases.append(lease.id)
         return lease
 
-    async def commit(self, compares: Sequence[Compare], puts: Sequence[Put]) -> int:
+    async def commit(self, compares: Sequence[Compare], puts: Sequence[Put], **more: Any) -> int:
         revision = await super().commit(compares, puts)
         if self.to_lose:
             self.to_lose -= 1

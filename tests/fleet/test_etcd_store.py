@@ -10,9 +10,16 @@ import pytest
 
 from headgate.agent.ports import SharedLog
 from headgate.core.keyvalue import Changes, Compare, Event, Put
-from headgate.errors import Compacted, Conflict, StoreUnavailable
-from headgate.stores.etcd import EtcdAccess, EtcdStore, parse_endpoint, reading
-from headgate.stores.etcd.gateway import MAX_CONNECTIONS
+from headgate.errors import (
+    Compacted,
+    Conflict,
+    LeaseLost,
+    OutcomeUnknown,
+    StoreRefused,
+    StoreUnavailable,
+)
+from headgate.stores.etcd import EtcdAccess, EtcdStore, client, parse_endpoint
+from headgate.stores.etcd.gateway import MAX_CONNECTIONS, Gateway
 from tests.fixtures.etcd import EtcdCluster, etcd_store
 from tests.fixtures.eventually import DEADLINE_S, aeventually
 from tests.fleet.following import reading as followed
@@ -85,7 +92,7 @@ async def test_the_name_of_the_data_is_nobodys_entry(store: EtcdStore) -> None:
 async def test_a_listing_of_many_pages_is_of_one_revision(
     store: EtcdStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "PAGE_KEYS", 7)
+    monkeypatch.setattr(client, "PAGE_KEYS", 7)
     await store.commit([], [Put(f"a/{n:03}", b"v") for n in range(50)])
     await store.commit([], [Put(f"b/{n:03}", b"v") for n in range(7)])
     listing = await store.list(["b/", "a/"])
@@ -107,9 +114,9 @@ async def test_more_prefixes_than_one_transaction_takes(store: EtcdStore) -> Non
 async def test_too_much_below_a_prefix_is_told_not_held(
     store: EtcdStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "MAX_LISTING_BYTES", 100)
+    monkeypatch.setattr(client, "MAX_LISTING_BYTES", 100)
     await store.commit([], [Put("a", b"x" * 200)])
-    with pytest.raises(StoreUnavailable, match="is that what"):
+    with pytest.raises(StoreUnavailable, match="check the prefix"):
         await store.list([""])
 
 
@@ -268,12 +275,47 @@ async def test_as_many_compares_as_are_allowed(store: EtcdStore) -> None:
         await store.commit([*compares[:-1], Compare("a", 0)], [Put("a", b"2")])
 
 
-async def test_how_questions_ended_is_counted(store: EtcdStore) -> None:
-    await store.commit([], [Put("a", b"1")])
+async def test_every_request_is_counted_by_its_outcome(store: EtcdStore) -> None:
+    before = dict(store.requests)
+    lease = await store.grant(60)
+    revision = await store.commit([Compare("a", 0)], [Put("a", b"1", lease.id)])
+    assert await store.count("a") == len((await store.list(["a"])).entries) == 1
+    await store.renew(lease.id)
     with pytest.raises(Conflict, match="etcd: a changed meanwhile"):
-        await store.commit([Compare("a", 1)], [Put("a", b"2")])
-    assert store.outcomes["conflict"] == 1
-    assert store.outcomes["ok"] >= 2
+        await store.commit([Compare("a", revision + 1)], [Put("a", b"2")])
+    with pytest.raises(Compacted):
+        await anext(store.watch(["a"], after_revision=revision + 1000))
+    await store.revoke(lease.id)
+    with pytest.raises(LeaseLost):
+        await store.renew(lease.id)
+    counted = {name: count - before[name] for name, count in store.requests.items()}
+    assert {name: count for name, count in counted.items() if count} == {
+        "ok": 6,
+        "conflict": 1,
+        "compacted": 1,
+        "lease_lost": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome"),
+    [
+        (StoreUnavailable("away"), "unavailable"),
+        (StoreRefused("who are you"), "refused"),
+        (OutcomeUnknown("no answer"), "unknown"),
+        (RuntimeError("a bug"), "other"),
+    ],
+)
+async def test_what_goes_wrong_is_told_apart(
+    store: EtcdStore, monkeypatch: pytest.MonkeyPatch, fault: Exception, outcome: str
+) -> None:
+    async def fail(*args: object, **kwargs: object) -> bytes:
+        raise fault
+
+    monkeypatch.setattr(Gateway, "ask", fail)
+    with pytest.raises(type(fault)):
+        await store.grant(5)
+    assert store.requests[outcome] == 1
 
 
 # --- where ---------------------------------------------------------------------------------

@@ -198,7 +198,7 @@ async def test_without_a_quorum_everything_says_so_and_comes_back(
         await _is_told_everywhere(clients.of(breakable, first=left.endpoint, timeout_s=HASTY_S))
         # An open watch would stay open and silent: it is ended instead.
         await aeventually(lambda: any("no leader" in str(end) for end in reader.ends))
-        anyone = await store.list(["items/"], at_any_member=True)
+        anyone = await store.list(["items/"], allow_stale=True)
         assert [entry.value for entry in anyone.entries] == [b"before"]
         assert anyone.store_id.startswith("etcd-")
         for member in lost:

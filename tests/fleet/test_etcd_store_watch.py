@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from headgate.errors import Compacted, StoreRefused
-from headgate.stores.etcd import watch
-from headgate.stores.etcd.client import widest
+from headgate.stores.etcd import client
+from headgate.stores.etcd.client import CatchUp, Missed, Order, Reader, lines, widest
 from headgate.stores.etcd.faults import NoAnswer, NoToken
 from headgate.stores.etcd.messages import EventAnswer, Keys, KeyValue
-from headgate.stores.etcd.watch import CatchUp, Missed, Order, Reader, lines
 from tests.fixtures.eventually import DEADLINE_S
 
 PREFIXES = ("a", "b", "c")
@@ -113,7 +112,7 @@ async def test_what_was_cut_apart_is_told_as_one() -> None:
 
 
 async def test_what_is_too_much_to_hold_has_us_list_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "MAX_HELD_BYTES", 3)
+    monkeypatch.setattr(client, "MAX_HELD_BYTES", 3)
     stream = chunks_of(told([put("a", 5)], fragment=True), told([put("aaa", 5)]))
     with pytest.raises(Compacted, match="list anew"):
         await Reader("m0", stream).next()

@@ -25,13 +25,14 @@ from headgate.agent.standby import Standby
 from headgate.agent.unthrottled import Told
 from headgate.agent.watch import Watch
 from headgate.core.builtins import BUILTINS
-from headgate.core.copies import CopyState
+from headgate.core.change_log import CopyState
 from headgate.core.decision import Verdict
 from headgate.core.health import ShardHealth, stand
 from headgate.core.names import Scope
 from headgate.core.rules import Justification, Kind, Rule
 from headgate.core.samples import Absent, Cause, Sample
 from headgate.core.shard import ShardView
+from headgate.core.starvation import Finding
 from headgate.http.exposition import Works, render_metrics
 from headgate.proxy.metrics import render_metrics as render_proxy
 from headgate.proxy.ports import Cause as Refusal
@@ -144,7 +145,7 @@ class Everything:
         served.measure(threads_running=BUSY)
         assert self.ask("saved:job") == "OK", "though others are refused"
         assert self.ask("report") == "THRESHOLD_EXCEEDED"
-        assert self.ask("held:job") == "APP_DENIED"
+        assert self.ask("held:job") == "ON_HOLD"
         served.lose("threads_running", Cause.TIMED_OUT, "no answer in 0.5 s")
         self.go_on()
 
@@ -227,7 +228,7 @@ class Everything:
             rules=lambda: served.checker.rules,
             minutes=MetricMinutes(),
         )
-        watch._findings["main"] = (STARVED,)
+        watch._findings["main"] = (Finding(STARVED, 10.0),)
         watch.alerts.put("starvation.begins", {"client": "etl"})
         rogues = Rogues(
             served.recorder,

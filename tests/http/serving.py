@@ -19,9 +19,8 @@ from typing import Any, TypeVar, cast
 import uvloop
 
 from headgate.agent.board import Board
-from headgate.agent.budgetfiles import BudgetRoom
 from headgate.agent.budgets import Budgets, TrafficPlan
-from headgate.agent.changebook import ChangeBook, OwnBook
+from headgate.agent.changebook import OwnBook, SharedBook
 from headgate.agent.checker import Checker
 from headgate.agent.clock import SystemClock
 from headgate.agent.demand import Demands
@@ -35,6 +34,7 @@ from headgate.agent.logwriter import Draft
 from headgate.agent.metricfiles import MetricRoom
 from headgate.agent.metrickeeper import DatabasePlan, MetricKeeper
 from headgate.agent.pacer import Pacers
+from headgate.agent.policykeeper import BudgetRoom
 from headgate.agent.ports import PeerLink, SharedLog, Store
 from headgate.agent.recorder import Recorder
 from headgate.agent.ruledrafts import Asked, Here
@@ -193,8 +193,10 @@ class Served:
             self.store, self.clock, known_metrics, lambda: 0.5, here, self.own_in_force.changed
         )
         self.budgets.own = self.own
+        budgets = BudgetRoom(self.budgets.by_database)
         self.own.rooms |= {
-            ChangeKind.BUDGET: BudgetRoom(self.budgets.by_database),
+            ChangeKind.BUDGET: budgets,
+            ChangeKind.POLICY: budgets,
             ChangeKind.METRIC: MetricRoom(self.book),
         }
         self.shard = stub_shard(plan.shard, "agent", self.demands)
@@ -254,7 +256,7 @@ class Served:
 
     def _fleet_of(self, store: SharedLog) -> Fleet:
         known = metrics_known_to(self.book)
-        book = ChangeBook(store, self.clock, known, self.dice.roll)
+        book = SharedBook(store, self.clock, known, self.dice.roll)
         book.rooms |= {ChangeKind.METRIC: MetricRoom(self.book)}
         return Fleet(book, Mirror(self.clock))
 

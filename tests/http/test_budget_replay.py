@@ -12,8 +12,7 @@ from headgate.agent.budgets import Gear, TrafficPlan
 from headgate.cli.api import Answered
 from headgate.cli.budget_replay import last_hour
 from headgate.cli.documents import read
-from headgate.cli.render import Canvas
-from headgate.cli.views import drawn
+from headgate.cli.render import Canvas, drawn
 from headgate.present.budget_replay import replay_view
 from headgate.traffic.ask import Who
 from headgate.traffic.traces import Trace, TraceBatch
@@ -25,6 +24,7 @@ from tests.http.serving import Plan, Served
 from tests.http.talk import Reply
 from tests.http.test_budgets import READINGS
 from tests.http.test_checks import is_problem
+from tests.http.test_ruling import change
 
 PATH = "/v1/budgets/main/replay"
 MS = 1_000_000
@@ -169,16 +169,26 @@ def test_a_page_of_nothing_says_so(served: Made) -> None:
 
 
 class FakeApi:
-    def __init__(self, document: Any) -> None:
-        self.document = document
+    """Asks the served agent."""
+
+    def __init__(self, made: Served) -> None:
+        self.made = made
+
+    def get(self, path: str, **query: str) -> Answered:
+        return Answered(200, self.made.ask("GET", path).json, b"", None)
 
     def change(self, method: str, path: str, body: Any) -> Answered:
-        return Answered(200, self.document, b"", None)
+        reply = change(self.made, method, path, body)
+        assert reply.status == 200, reply.body
+        return Answered(200, reply.json, b"", None)
 
 
-def test_a_dry_run_tells_of_the_last_hour(served: Made) -> None:
-    made = served(*BUSY)
-    api: Any = FakeApi(replay(made, policy={"budgets": [WATCHED, TIGHT]}).json)
-    assert last_hour(api, "main", {}).startswith(
-        "within the last hour, of 4 statements 1 that ran would have been blocked"
+def test_a_file_of_changes_is_replayed_where_it_changes_budgets(served: Made) -> None:
+    api: Any = FakeApi(served(*BUSY))
+    entries = [{"database": "main", **one} for one in (WATCHED, TIGHT)]
+    (told,) = last_hour(api, {"budgets": entries}, None)
+    assert told.startswith(
+        "main: within the last hour, of 4 statements 1 that ran would have been blocked"
     )
+    assert last_hour(api, {"rules": []}, None) == []
+    assert api.made.ask("GET", "/v1/changes").json["n"] == 0, "only tried"

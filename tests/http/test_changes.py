@@ -128,7 +128,7 @@ def test_what_was_applied_is_listed_with_its_reach_and_its_revision(served: Serv
         "ops",
         "in_force",
     )
-    assert half["says"] == "refuses 50% of the checks of etl"
+    assert half["says"] == "rejects 50% of the checks of etl"
     assert 7100 < half["left_s"] <= 7200
     assert by_id["cap@region:eu-*"]["says"].startswith("warn: 20% of the server")
 
@@ -138,7 +138,7 @@ def test_a_dry_run_tells_what_would_change_and_changes_nothing(served: Served) -
     assert described(reply, "/apply", "post")
     assert (reply.json["dry_run"], reply.json["changed"], reply.json["after_n"]) == (True, True, 0)
     assert reply.json["difference_total"] == 3
-    assert reply.json["reached"]["unknown"] and "not known" in reply.json["reached"]["says"]
+    assert reply.json["reached"]["unknown"] and "unknown" in reply.json["reached"]["says"]
     assert ask(served, "GET", "").json == {
         "log": "fleet",
         "n": 0,
@@ -164,7 +164,7 @@ def test_what_a_file_does_not_name_stays_but_for_prune(served: Served) -> None:
     assert not kept.json["changed"] and "--prune" in kept.json["advice"][0]
     pruned = applied(served, rest, "?prune=true")
     assert [one["line"] for one in pruned.json["difference"]] == [
-        "budget cap@region:eu-*: taken out, warn: 20% of the server, up to 200%·s owed; "
+        "budget cap@region:eu-*: taken out, warn: 20% of the server, up to 200%·s of debt; "
         "for no statement (checks that name it)"
     ]
     assert {item["id"] for item in ask(served, "GET", "").json["changes"]} == {"half", "stop"}
@@ -296,7 +296,7 @@ def test_a_store_that_is_away_is_told_apart_from_a_change_that_may_have_been_mad
     store.fault = OutcomeUnknown("etcd a:2379: no answer in 2 s")
     unknown = ask(served, "GET", "")
     assert is_problem(unknown, 503)
-    assert "may have been changed" in unknown.json["detail"]
+    assert "may or may not have been made" in unknown.json["detail"]
     assert "nothing was changed" not in unknown.json["detail"]
 
 
@@ -319,7 +319,7 @@ def test_a_revision_that_cannot_be_read_is_told_and_not_nothing(
     told = ask(served, "GET", "/history/1")
     assert described(told, "/history/{n}", "get")
     assert (told.json["about"]["n"], told.json["about"]["at"]) == (1, None)
-    assert "no JSON" in told.json["about"]["unread"]
+    assert "not JSON" in told.json["about"]["unread"]
 
 
 def test_an_agent_of_no_fleet_says_how_to_join_one(tmp_path: Path) -> None:

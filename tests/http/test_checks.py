@@ -50,7 +50,7 @@ def test_a_healthy_database_admits(served: Served, unix: bool) -> None:
         "utilization": 0.1,
         "rule": None,
         "rules": [],
-        "waived": [],
+        "exempted": [],
         "dice_waived": False,
         "read_only": False,
         "ask": None,
@@ -93,14 +93,14 @@ def test_a_lost_metric_is_never_healthy(served: Served) -> None:
     """R9, misleading zero: the answer says which metric, why, and for how long."""
     served.lose("lag", Cause.TIMED_OUT, "no answer in 0.5 s")
     answer = served.ask("GET", CHECK)
-    assert (answer.status, answer.json["verdict"]) == (500, "INTERNAL_ERROR")
+    assert (answer.status, answer.json["verdict"]) == (424, "METRIC_UNAVAILABLE")
     (lag,) = [m for m in answer.json["metrics"] if m["metric"] == "lag"]
     assert (lag["state"], lag["cause"], lag["detail"]) == (
-        "absent",
+        "unavailable",
         "timed_out",
         "no answer in 0.5 s",
     )
-    assert lag["absent_for_ms"] >= 0
+    assert lag["unavailable_for_ms"] >= 0
 
 
 @pytest.mark.parametrize(
@@ -119,9 +119,9 @@ def test_rules_refuse_before_metrics(served: Served) -> None:
     """A hold is 417, a ratio 429; both name their rule."""
     served.rule(Rule("hold-1", "etl", 1.0, FAR), Rule("half-1", "web", 0.6, FAR))
     held = served.ask("GET", CHECK)
-    assert (held.status, held.json["verdict"], held.json["rule"]) == (417, "APP_DENIED", "hold-1")
+    assert (held.status, held.json["verdict"], held.json["rule"]) == (417, "ON_HOLD", "hold-1")
     diced = served.ask("GET", "/v1/check?app=web:a&database=main")
-    assert (diced.status, diced.json["verdict"]) == (429, "REJECT_BY_RATIO")
+    assert (diced.status, diced.json["verdict"]) == (429, "REJECTED_BY_RATIO")
     served.dice.lands = 0.7
     assert served.ask("GET", "/v1/check?app=web:a&database=main").status == 200
 
@@ -129,7 +129,7 @@ def test_rules_refuse_before_metrics(served: Served) -> None:
 @pytest.mark.parametrize("app", ["", "anonymous"])
 def test_a_check_without_a_name_is_denied(served: Served, app: str) -> None:
     reply = served.ask("GET", f"/v1/check?app={app}&database=main")
-    assert (reply.status, reply.json["verdict"]) == (417, "APP_DENIED")
+    assert (reply.status, reply.json["verdict"]) == (417, "ON_HOLD")
     assert "app=etl:nightly" in reply.json["reason"]
 
 

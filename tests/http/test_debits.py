@@ -40,7 +40,7 @@ def test_the_first_goes_and_the_second_comes_back_later(served: Served) -> None:
         "ledger": "the agent's own",
     }
     assert (second.status, second.json["verdict"]) == (429, "OVER_BUDGET")
-    assert "0.600 s asked, 1.000 s allowed" in second.json["reason"]
+    assert "the check declares 0.600 s, the limit is 1.000 s" in second.json["reason"]
     assert 19_000 < second.json["retry_after_ms"] <= 30_000
     assert int(second.headers["retry-after"]) >= 19
     assert second.json["budget"]["state"] == "over"
@@ -99,4 +99,4 @@ def test_a_question_about_several_databases_names_no_budget(served: Served) -> N
     body = {"checks": [{"database": "main"}], "budget": "etl", "cpu_s": 1}
     reply = post(served, body)
     assert is_problem(reply, 400, field="budget")
-    assert "ask about that by itself" in reply.json["detail"]
+    assert "check it alone" in reply.json["detail"]

@@ -12,13 +12,15 @@ from typing import Any
 
 import pytest
 
+from headgate.agent.budgets import TrafficPlan
 from headgate.core.change import Item
-from headgate.core.change_codec import item_bytes
+from headgate.core.change_log import item_bytes
 from headgate.core.exchange import MAX_SHARED_BYTES, Inventory, Offer, version_of
 from headgate.core.reach import parse_reach
 from headgate.core.samples import Absent, Cause
 from headgate.core.topology import Following, Leading, Unled
 from headgate.wire.exchange import decode_answer, encode_offer
+from tests.agent.budget_world import document
 from tests.agent.exchange_world import StubRemote
 from tests.fixtures.eventually import eventually
 from tests.http.page.test_rules import set_by
@@ -321,6 +323,99 @@ def test_a_replica_that_is_gone_is_named(start: Start, served: Served) -> None:
     assert (reply.json["copies"]["have"], reply.json["copies"]["of"]) == (0, 1)
     assert reply.json["copies"]["missing"][0].startswith("db-b ")
     assert served.ask("GET", "/v1/rules/half").json["state"] == "in_force"
+
+
+# --- budgets -------------------------------------------------------------------------------
+
+BUDGETS = "/v1/budgets/main"
+ETL = {"rate": 20, "capacity": 200, "rules": [{"match": {"username": "etl"}}]}
+WITH_TRAFFIC = {"traffic": TrafficPlan("main", document({"name": "web", "rate": 50}), "policy")}
+
+
+def budgets_at(served: Served) -> dict[str, tuple[str, str | None]]:
+    found = served.ask("GET", BUDGETS).json["budgets"]
+    return {one["name"]: (one["origin"], one["reach"]) for one in found}
+
+
+def test_a_budget_of_a_shard_is_in_force_at_all_of_its_agents_when_it_is_acknowledged(
+    start: Start,
+) -> None:
+    a, b, c = (start(name, **WITH_TRAFFIC) for name in "abc")
+    for other in (b, c):
+        follow(other)
+    lead(a, b, c)
+    reply = change(a, "PUT", f"{BUDGETS}/etl", ETL)
+    assert reply.status == 201, reply.body
+    assert (reply.json["reach"], reply.json["reached"]) == (f"shard:{SHARD}", None)
+    assert reply.json["copies"]["says"] == "in force here; 2 of 2 replicas have a copy"
+    here, of_shard = ("file", None), ("shard", f"shard:{SHARD}")
+    for one in (a, b, c):
+        assert budgets_at(one) == {"web": here, "etl": of_shard}
+    for method, path, body in (
+        ("PATCH", f"{BUDGETS}/etl", {"mode": "enforce"}),
+        ("PATCH", f"/v1/budgets/all/etl?reach=shard:{SHARD}", {"rate": 30}),
+        ("POST", f"{BUDGETS}/etl/forgive", None),
+    ):
+        changed = change(a, method, path, body)
+        assert changed.status == 200 and changed.json["copies"]["have"] == 2, changed.body
+    settings = {**ETL, "name": "etl", "mode": "enforce", "rate": 30, "epoch": 1}
+    for one in (a, b, c):
+        assert one.ask("GET", f"{BUDGETS}/etl").json["settings"] == settings
+    assert change(a, "DELETE", f"{BUDGETS}/etl").json["copies"]["have"] == 2
+    assert budgets_at(a) == budgets_at(b) == budgets_at(c) == {"web": here}
+
+
+def test_the_page_says_how_many_have_a_copy_of_a_budget(start: Start) -> None:
+    a, b = start("a", **WITH_TRAFFIC), start("b", **WITH_TRAFFIC)
+    follow(b)
+    lead(a, b)
+    ann = signed_in(a, OPERATOR)
+    shown = ann.post("/budgets/main/new", {"name": "etl", "s.rate": "20", "s.capacity": "200"})
+    sent = {name: field_of(shown, name) for name in ("document", "step")}
+    made = ann.post("/budgets/main/new", sent)
+    assert made.status == 303, made.body
+    assert "1 of 1 replicas have a copy." in text_of(ann.get(made.headers["location"]))
+    assert set(budgets_at(b)) == {"web", "etl"}
+    asked = ann.post("/budgets/main/etl/mode", {"mode": "enforce"})
+    assert "at every agent of the shard" in text_of(asked)
+    sent = {name: field_of(asked, name) for name in ("mode", "revision", "step")}
+    assert ann.post("/budgets/main/etl/mode", sent).status == 303
+    assert b.ask("GET", f"{BUDGETS}/etl").json["mode"] == "enforce"
+
+
+def test_a_promoted_agent_goes_on_with_the_budgets_of_its_shard(start: Start) -> None:
+    a, b = start("a", **WITH_TRAFFIC), start("b", **WITH_TRAFFIC)
+    lead(a, b)
+    follow(b)
+    assert change(a, "PUT", f"{BUDGETS}/etl", ETL).json["copies"]["have"] == 1
+    refused = change(b, "PATCH", f"{BUDGETS}/etl", {"rate": 30})
+    assert is_problem(refused, 409) and "made at the agent of its primary" in refused.json["detail"]
+    lead(b)
+    seen = b.ask("GET", f"{BUDGETS}/etl")
+    token = {"Authorization": bearer(OPERATOR), "If_Match": seen.headers["ETag"], **JSON}
+    first = b.ask("PATCH", f"{BUDGETS}/etl", body=b'{"rate":30}', **token)
+    assert first.status == 200, first.body
+    again = b.ask("PATCH", f"{BUDGETS}/etl", body=b'{"rate":40}', **token)
+    assert is_problem(again, 412)
+    assert b.ask("GET", f"{BUDGETS}/etl").json["settings"]["rate"] == 30
+
+
+def test_a_budget_is_for_the_shard_or_for_this_agent_as_is_said(start: Start) -> None:
+    served = start(**WITH_TRAFFIC)
+    lead(served)
+    assert change(served, "PUT", f"{BUDGETS}/mine?reach=host:agent", ETL).json["copies"] is None
+    ours = change(served, "PUT", f"{BUDGETS}/ours", {**ETL, "reach": f"shard:{SHARD}"})
+    assert ours.json["copies"]["says"] == "in force here; no other agent of the shard is known"
+    # What the settings file has is this host's: so is a change of it.
+    assert change(served, "PATCH", f"{BUDGETS}/web", {"rate": 60}).json["copies"] is None
+    assert budgets_at(served) == {
+        "web": ("changed", None),
+        "ours": ("shard", f"shard:{SHARD}"),
+        "mine": ("runtime", None),
+    }
+    again = served.ask("GET", f"/v1/budgets/all/ours?reach=shard:{SHARD}")
+    assert again.json["settings"] == {**ETL, "name": "ours", "mode": "warn"}
+    assert change(served, "PUT", "/v1/budgets/all/x?reach=fleet", ETL).status == 409
 
 
 @pytest.mark.parametrize("reach", ["host", "host:agent"])

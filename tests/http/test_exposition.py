@@ -13,7 +13,8 @@ import headgate
 from headgate.agent.demand import Work
 from headgate.agent.metrickeeper import NoSuchMetric
 from headgate.agent.standby import Standby
-from headgate.core.copies import CopyState
+from headgate.core.activity import Activity
+from headgate.core.change_log import CopyState
 from headgate.core.health import ShardHealth, stand
 from headgate.core.names import Scope
 from headgate.core.samples import Absent, Cause, Sample
@@ -63,7 +64,7 @@ ELSEWHERE = {
     "headgate_standing_by",
     "headgate_takeovers_total",
     "headgate_client_held_seconds",
-    "headgate_metric_absent",
+    "headgate_metric_unavailable",
     "headgate_unthrottled_seconds",
     "headgate_unthrottled_pieces",
     "headgate_rule_seconds_left",
@@ -159,6 +160,50 @@ def test_an_absent_metric_has_no_value(served: Served) -> None:
     assert value(samples, "headgate_metric_value", **place) is None
     assert value(samples, "headgate_metric_healthy", **place) == 0
     assert value(samples, "headgate_database_admitting", database="main") == 0
+
+
+def fall_idle(served: Served, activity: Activity) -> None:
+    def fall() -> None:
+        served.demands.by_database["main"].state = activity
+        served.views.parts = replace(served.views.parts, demands=served.demands)
+
+    served.call(fall)
+
+
+@pytest.mark.parametrize(
+    ("activity", "cause"),
+    [(Activity.IDLE, Cause.STALE), (Activity.HIBERNATING, Cause.HIBERNATING)],
+)
+def test_an_idle_database_is_neither_healthy_nor_at_fault(
+    serve: Serve, activity: Activity, cause: Cause
+) -> None:
+    """B12: whoever alerts on 0 is not called because a job has ended."""
+    served = serve(Plan())
+    main = {"database": "main"}
+    assert value(scraped(served), "headgate_database_idle", **main) == 0
+    served.lose("lag", cause)
+    fall_idle(served, activity)
+    samples = scraped(served)
+    assert value(samples, "headgate_database_idle", **main) == 1
+    assert value(samples, "headgate_database_admitting", **main) is None
+    assert value(samples, "headgate_database_seconds_since_healthy", **main) is None
+    assert value(samples, "headgate_metric_healthy", **main, metric="lag") is None
+    status = served.ask("GET", "/v1/status").json["databases"][0]
+    assert (status["idle"], status["activity"]) == (True, activity.value)
+    assert status["reason"] == "main: the next check wakes it (about 1 s)"
+    [lag] = [m for m in status["metrics"] if m["metric"] == "lag"]
+    assert (lag["state"], lag["cause"]) == ("idle", cause.value)
+
+
+def test_a_fault_of_an_idle_database_stays_one(serve: Serve) -> None:
+    served = serve(Plan())
+    served.lose("lag", Cause.FAILED, "password authentication failed")
+    fall_idle(served, Activity.IDLE)
+    samples = scraped(served)
+    assert value(samples, "headgate_database_idle", database="main") == 0
+    assert value(samples, "headgate_database_admitting", database="main") == 0
+    status = served.ask("GET", "/v1/status").json["databases"][0]
+    assert (status["idle"], status["verdict"]) == (False, "METRIC_UNAVAILABLE")
 
 
 @pytest.mark.parametrize(
@@ -305,7 +350,7 @@ def test_the_cost_of_watching_is_shown_by_state(serve: Serve) -> None:
     for work, times in ((Work.PROBES, 5), (Work.MESSAGES, 3), (Work.BEATS, 2)):
         served.call(demand.count, work, times)
     samples = scraped(served)
-    for name, asleep in (("normal", False), ("hibernating", True)):
+    for name, asleep in (("awake", False), ("hibernating", True)):
         where = {"database": "main", "state": name}
         assert value(samples, "headgate_activity", **where) == (not asleep)
         assert (value(samples, "headgate_probes_total", **where) == 0) is asleep
@@ -318,7 +363,7 @@ def test_status_shows_the_shard_and_advises(serve: Serve) -> None:
     watching(served, member("db-b", clock_ahead_s=0.4))
     status = served.ask("GET", "/v1/status").json
     main, replica = status["databases"]
-    assert (main["role"], main["activity"]) == ("primary", "normal")
+    assert (main["role"], main["activity"]) == ("primary", "awake")
     assert [member["member"] for member in main["shard"]["members"]] == ["db-a", "db-b"]
     assert (replica["role"], replica["shard"]) == (None, None)
     assert any("the clock of db-b is 400 ms ahead" in told for told in status["advice"])
@@ -343,7 +388,7 @@ def test_a_standby_says_which_of_the_two_it_is(serve: Serve) -> None:
         warm=False,
     )
     served.call(setattr, served.views.facts, "standby", standby)
-    for told in ("stands by for https://db-a:8087", "stands in for https://db-a:8087, which"):
+    for told in ("standby of https://db-a:8087", "replaces https://db-a:8087, which"):
         served.run_there(standby.look_once)
         [line] = served.ask("GET", "/v1/status").json["advice"]
         assert told in line

@@ -128,7 +128,7 @@ def test_who_is_held_says_by_what_and_for_how_long(world: Everything) -> None:
     text = world.agent()
     by = ("client", "verdict", "scope", "metric")
     held = told_by(text, "headgate_client_held_seconds", *by)
-    assert ("held:job", "APP_DENIED", "", "(rule)") in held
+    assert ("held:job", "ON_HOLD", "", "(rule)") in held
     count = told(text, "headgate_clients_held", "database")
     assert count["main"] == len(held)
 
@@ -161,7 +161,7 @@ def test_who_went_without_a_throttler_is_told(world: Everything) -> None:
 def test_an_absence_names_its_cause_and_scope(world: Everything) -> None:
     world.served.lose("threads_running", Cause.TIMED_OUT)
     absent = told_by(
-        world.agent(), "headgate_metric_absent", "database", "metric", "scope", "cause"
+        world.agent(), "headgate_metric_unavailable", "database", "metric", "scope", "cause"
     )
     assert ("main", "threads_running", "host", "timed_out") in absent
     assert ("main", "threads_running", "shard", "unreachable") in absent

@@ -13,7 +13,7 @@ import pytest
 
 from headgate.agent.logmirror import MAX_LOG_BYTES, Mirror
 from headgate.core.change import BEAT, HEAD, WIDE, followed_prefixes, shard_items
-from headgate.core.change_codec import MAX_ITEM_BYTES, head_bytes
+from headgate.core.change_log import MAX_ITEM_BYTES, head_bytes
 from headgate.core.keyvalue import Changes, Event, Listing, Put
 from headgate.errors import Compacted, StoreRefused, StoreUnavailable
 from headgate.peers.access import PeerAccess
@@ -184,7 +184,7 @@ def test_no_answer_is_longer_than_another_agent_takes(following: World) -> None:
 
 def test_pages_of_a_listing_that_is_kept_no_longer_are_asked_for_anew(following: World) -> None:
     gone = following.ask(page(*PREFIXES, **{"revision": 1, "from": "x"}))
-    assert is_problem(gone, 410) and "list anew" in gone.json["detail"]
+    assert is_problem(gone, 410) and "list again" in gone.json["detail"]
 
 
 # --- changes -----------------------------------------------------------------------------------
@@ -289,5 +289,5 @@ def test_a_question_that_is_none_is_told_so(
 def test_an_agent_that_knows_nothing_yet_hands_nothing_down(world: World) -> None:
     """An empty answer would say that nothing is set."""
     assert is_problem(world.ask(page(*PREFIXES)), 503)
-    with pytest.raises(StoreUnavailable, match="knows nothing"):
+    with pytest.raises(StoreUnavailable, match="no data of the fleet"):
         world.listed()

@@ -220,7 +220,7 @@ async def test_a_page_beyond_the_last_is_the_last() -> None:
 
 async def test_a_store_that_is_away_is_said_first_and_loudly() -> None:
     text, _ = await page(large_fleet(3), stale_since_wall_s=T0 - 300, fault="connect timeout")
-    assert "nothing was heard of the store for 15 min (connect timeout)" in text
+    assert "no contact with the store for 15 min (connect timeout)" in text
     assert text.index("connect timeout") < text.index("data-label")
     text, _ = await page(large_fleet(3), went_back=True)
     assert "headgate changes restore --fleet" in text
@@ -251,7 +251,7 @@ async def test_a_program_gets_the_same_as_a_person() -> None:
         ("db-b", "behind"),
     ]
     rule, budget = doc["items"]
-    assert rule["says"] == "refuses 50% of the checks of etl"
+    assert rule["says"] == "rejects 50% of the checks of etl"
     assert (rule["agents"], rule["have"], rule["without"], rule["left_s"]) == (2, 1, 1, 1200)
     assert (budget["kind"], budget["have"], budget["left_s"]) == ("budget", 2, None)
     assert [agent["member"] for agent in doc["behind"]] == ["db-b"]
@@ -269,7 +269,7 @@ async def test_a_rule_as_the_book_writes_it_says_how_long_it_still_holds() -> No
 async def test_a_silent_shard_says_who_is_still_there() -> None:
     doc = await document(entries_of(members=[registered("a/0", "db-a"), registered("a/0", "db-b")]))
     assert doc["shards"][0]["condition"] == "silent"
-    assert doc["shards"][0]["why"].startswith("2 agents are registered, and none speaks")
+    assert doc["shards"][0]["why"].startswith("2 agents are registered, but none reports")
 
 
 async def test_a_rule_of_a_newer_version_is_listed_all_the_same() -> None:

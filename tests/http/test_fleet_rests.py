@@ -42,7 +42,10 @@ def test_it_rests_here_while_the_store_is_away(served: Served, store: FaultyStor
     assert rests.status == 200 and described(rests, "/v1/rules/{rule}/rest", "put")
     assert served.ask("GET", CHECK).status == 200
     [shown] = listed(served)
-    assert (shown["state"], shown["suspended"]) == ("suspended", "rests here by ops: etcd is away")
+    assert (shown["state"], shown["suspended"]) == (
+        "suspended",
+        "by ops at this agent: etcd is away",
+    )
     woken = change(served, "DELETE", REST)
     assert woken.status == 200 and described(woken, "/v1/rules/{rule}/rest", "delete")
     assert served.ask("GET", CHECK).status == 417
@@ -81,4 +84,4 @@ def test_who_only_looks_is_not_told_that_nothing_was_changed(
 ) -> None:
     away(served, store)
     detail = served.ask("GET", "/v1/changes?log=fleet").json["detail"]
-    assert "the store cannot be used: etcd: no answer in 2 s" in detail
+    assert "the store is unavailable: etcd: no answer in 2 s" in detail

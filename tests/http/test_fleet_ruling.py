@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from headgate.agent.budgets import Gear, TrafficPlan
-from headgate.agent.changeshelf import ChangeShelf
+from headgate.agent.inforce import ChangeShelf
 from headgate.core.change import HEAD, ITEMS
-from headgate.core.change_codec import head_bytes, item_bytes
+from headgate.core.change_log import head_bytes, item_bytes
 from headgate.core.keyvalue import Put
 from headgate.core.reach import Place
 from headgate.errors import StoreUnavailable
@@ -80,7 +80,7 @@ def test_a_rule_is_set_for_the_fleet_and_shown_beside_the_agents_own(
     assert reply.status == 201 and described(reply, RULES, "post")
     assert (reply.headers["ETag"], reply.headers["Location"]) == ('"1"', "/v1/rules/stop")
     assert (reply.json["reach"], reply.json["n"]) == ("fleet", 1)
-    assert "no agent has told where it stands" in reply.json["reached"]["says"]
+    assert "no agent has registered" in reply.json["reached"]["says"]
     assert served.ask("GET", CHECK).status == 200, "not heard of yet"
     change(served, "POST", RULES, {"target": "web", "ratio": 0.1, "id": "own"})
     follow(served, store)
@@ -239,7 +239,7 @@ def test_a_rule_in_force_is_shown_though_the_store_is_away(
 def test_an_id_that_nobody_knows_is_looked_for_in_both(served: Served) -> None:
     for method in ("GET", "DELETE"):
         reply = change(served, method, f"{RULES}/nobody")
-        assert is_problem(reply, 404) and "nor is one set for the fleet" in reply.json["detail"]
+        assert is_problem(reply, 404) and "exists here or for the fleet" in reply.json["detail"]
     assert is_problem(change(served, "PATCH", f"{RULES}/nobody", {"ratio": 0.1}), 404)
 
 
@@ -348,7 +348,7 @@ def test_one_that_cannot_stand_here_is_told_in_the_status(
     monkeypatch.setattr(parse, "MAX_RULES", 12)
     follow(served, store)
     told = served.ask("GET", "/v1/budgets/main").json["advice"]
-    assert any("budget cap@fleet of the fleet is left out here" in line for line in told)
+    assert any("budget cap@fleet is left out here" in line for line in told)
 
 
 def test_what_a_store_has_lost_stays_in_force(served: Served, store: FaultyStore) -> None:

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headgate.agent.logfollower import FollowState
 from headgate.agent.logmirror import WentBack
-from headgate.core.fleet_view import Counts
+from headgate.core.fleet_view import FleetCounts
 from headgate.core.samples import Instant
 from headgate.http.fleet_status import MAX_TOLD, FleetLook, amiss
 from tests.http.serving import LOOPS, Plan, Served, serving
@@ -58,7 +58,7 @@ class Follower:
 
 
 class View:
-    counts = Counts(shards=3, unhealthy=1, silent=1, healthy=1, agents=9, behind=2, stale=1)
+    counts = FleetCounts(shards=3, unhealthy=1, silent=1, healthy=1, agents=9, behind=2, stale=1)
 
 
 def look(state: FollowState, **more: Any) -> FleetLook:
@@ -67,14 +67,14 @@ def look(state: FollowState, **more: Any) -> FleetLook:
 
 def test_a_fleet_that_is_heard_is_one_quiet_line() -> None:
     doc = look(FRESH).doc(NOW)
-    assert doc.says == "n 14 from etcd 10.0.0.1:2379, heard 1.0 s ago"
+    assert doc.says == "n 14 from etcd 10.0.0.1:2379, last seen 1.0 s ago"
     assert (doc.heard_s_ago, doc.stale_for_s, doc.kept) == (1.0, None, 0)
     assert look(FRESH).advice() == []
 
 
 def test_a_fleet_that_is_not_heard_is_told_with_what_stays_in_force() -> None:
     (told,) = look(STALE).advice()
-    assert "nothing was heard for" in told and "etcd: no answer in 2 s" in told
+    assert "no contact for" in told and "etcd: no answer in 2 s" in told
     assert "n 14 stay in force" in told
     assert "STALE for" in look(STALE).doc(NOW).says
 
@@ -88,11 +88,11 @@ def test_what_is_from_the_disk_says_how_old_it_is() -> None:
 def test_knowing_nothing_is_not_said_to_be_nothing_set() -> None:
     assert "nothing is known of the fleet yet: etcd: no answer" in look(UNKNOWN).doc(NOW).says
     (told,) = look(UNKNOWN).advice()
-    assert "not in force here until it does" in told
+    assert "not in force here until it has" in told
 
 
 def test_a_fleet_for_which_nothing_was_ever_set_is_known_to_be_so() -> None:
-    assert look(EMPTY).doc(NOW).says == "n 0 from etcd 10.0.0.1:2379, heard 1.0 s ago"
+    assert look(EMPTY).doc(NOW).says == "n 0 from etcd 10.0.0.1:2379, last seen 1.0 s ago"
     assert look(EMPTY).advice() == []
 
 
@@ -106,7 +106,7 @@ def test_a_store_that_went_back_is_loud_and_says_what_to_do() -> None:
 def test_items_deleted_by_hand_are_not_called_a_store_that_went_back() -> None:
     by_hand = replace(FRESH, went_back=WentBack(1_699_999_000.0, 14, 14, 1))
     (told,) = look(by_hand).advice()
-    assert "deleted items from its store by hand (n 14 as before)" in told
+    assert "items were deleted from its store by hand (n 14 as before)" in told
     assert "1 item that stay in force" in told
 
 
@@ -114,8 +114,8 @@ def test_what_others_have_by_the_same_names_is_told_of_and_bounded() -> None:
     told = amiss(
         {"db-a": "https://copy:8087"}, {"ghost": "it does not count"}, {"c/0": "db-x at u"}
     )
-    assert "another agent registers db-a, too, at https://copy:8087" in told[0]
-    assert "shard c/0 is told of by db-x at u, too" in told[1]
+    assert "another agent at https://copy:8087 also registers db-a" in told[0]
+    assert "shard c/0 is also reported by db-x at u" in told[1]
     assert told[2:] == ["it does not count"]
     assert amiss({}, {}, {}) == []
     many = amiss({}, {str(at): f"why {at}" for at in range(20)}, {})
@@ -156,10 +156,10 @@ def test_an_agent_stays_ready_while_its_fleet_is_away(served: Served) -> None:
     stand(served, look(STALE))
     ready = served.ask("GET", "/readyz")
     assert ready.status == 200 and ready.json["ready"]
-    assert "nothing was heard" in ready.json["notes"][0]
+    assert "no contact for" in ready.json["notes"][0]
     status = served.ask("GET", "/v1/status").json
     assert status["fleet"]["source"] is None and status["fleet"]["n"] == 14
-    assert any("nothing was heard" in advice for advice in status["advice"])
+    assert any("no contact for" in advice for advice in status["advice"])
 
 
 def test_an_agent_of_no_fleet_tells_nothing_of_one(served: Served) -> None:

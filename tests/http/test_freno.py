@@ -97,7 +97,7 @@ def test_app_denied_is_417_whether_held_or_diced(served: Served, ratio: float) -
     served.rule(Rule("r", "gh-ost", ratio, FAR))
     reply = served.ask("GET", "/check/gh-ost/mysql/main")
     assert (reply.status, reply.json["StatusCode"]) == (417, 417)
-    assert reply.json["Message"].startswith("App denied: rule r refuses")
+    assert reply.json["Message"].startswith("App denied: rule r rejects")
 
 
 def test_unknown_store_is_404_and_200_if_exists(served: Served) -> None:

@@ -44,7 +44,7 @@ OWN = ["127.0.0.1", "127.0.0.1:1", "[::1]:1", "localhost", "a.localhost:1", "AGE
 def test_nothing_is_read_under_another_sites_name(served: Served, path: str, host: str) -> None:
     reply = served.ask("GET", path, Host=host)
     assert is_problem(reply, 421)
-    assert "add that name to `hosts` of [agent]" in reply.json["detail"]
+    assert "add it to `hosts` of [agent]" in reply.json["detail"]
 
 
 @pytest.mark.parametrize("host", OWN)

@@ -95,13 +95,13 @@ def test_a_late_second_request_does_not_spoil_the_answer_to_the_first(serve: Ser
         assert store.asked.wait(DEADLINE_S)
         time.sleep(2 * SHORT_S)
         store.go_on.set()
-        assert talk.reply().json["settings"] == {**FILED, "threshold": 60}
+        assert talk.reply().json["settings"] == {**FILED, "threshold": "60s"}
         assert is_problem(talk.reply(), 408)
         assert talk.ended()
 
 
 def patch_of_lag() -> bytes:
-    body = json.dumps({"threshold": 60}).encode()
+    body = json.dumps({"threshold": "60s"}).encode()
     headers = {"Authorization": bearer(OPERATOR), "Content_Type": "application/json"}
     return request("PATCH", LAG, body=body, **headers)
 
@@ -323,7 +323,7 @@ def test_a_stop_lets_the_request_under_way_finish(serve: Serve) -> None:
         assert half.ended()
         assert stopping.is_alive()
         store.go_on.set()
-        assert busy.reply().json["settings"] == {**FILED, "threshold": 60}
+        assert busy.reply().json["settings"] == {**FILED, "threshold": "60s"}
         assert busy.ended(), "what waited behind it is not begun"
         stopping.join(DEADLINE_S)
         assert not stopping.is_alive()

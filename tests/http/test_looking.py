@@ -67,7 +67,7 @@ async def test_who_crowds_is_told_to_come_back_and_others_are_not() -> None:
     lookers = Lookers()
     await lookers.come(*["a"] * (MAX_WAITING_EACH + 1))
     (crowding,) = await lookers.come("a")
-    with pytest.raises(InvalidRequest, match="look again in 5 s") as caught:
+    with pytest.raises(InvalidRequest, match="try again in 5 s") as caught:
         await crowding
     assert (caught.value.status, caught.value.retry_after_s) == (429, 5.0)
     lookers.tasks.remove(crowding)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.agent.changeshelf import ChangeShelf
+from headgate.agent.inforce import ChangeShelf
 from headgate.core.change import ITEMS
 from tests.fixtures.memory_log import MemoryLog
 from tests.http.serving import LOOPS, VIEWER, Plan, Served, serving
@@ -49,11 +49,15 @@ def threshold(served: Served, path: str = LAG) -> float:
 
 def test_a_threshold_is_set_and_reverted_for_the_fleet(served: Served, store: MemoryLog) -> None:
     before = threshold(served)
-    tried = change(served, "PATCH", f"{EVERY}?reach=fleet&dry_run=true", {"threshold": 2})
+    tried = change(served, "PATCH", f"{EVERY}?reach=fleet&dry_run=true", {"threshold": "2s"})
     assert tried.json["dry_run"] is True and tried.json["reached"]["reach"] == "fleet"
-    done = change(served, "PATCH", f"{EVERY}?reach=fleet", {"threshold": 2})
+    assert tried.json["replay"]["says"], "what it would have done here in the last hour"
+    elsewhere = change(served, "PATCH", "/v1/databases/x/metrics/lag?reach=fleet&dry_run=true",
+                       {"threshold": 2})  # fmt: skip
+    assert elsewhere.json["replay"] is None
+    done = change(served, "PATCH", f"{EVERY}?reach=fleet", {"threshold": "2s"})
     assert (done.status, done.json["state"], done.json["reach"]) == (200, "set", "fleet")
-    assert done.json["settings"] == {"threshold": 2} and done.headers["etag"] == '"1"'
+    assert done.json["settings"] == {"threshold": "2s"} and done.headers["etag"] == '"1"'
     assert any("main/lag" in line for line in done.json["advice"])
     assert threshold(served) == before, "the agent follows the fleet's log"
     follow(served, store)
@@ -67,16 +71,16 @@ def test_a_threshold_is_set_and_reverted_for_the_fleet(served: Served, store: Me
 
 
 def test_what_is_for_this_agent_alone_needs_no_fleet(alone: Served) -> None:
-    assert change(alone, "PATCH", f"{LAG}?reach=host", {"threshold": 3}).status == 200
+    assert change(alone, "PATCH", f"{LAG}?reach=host", {"threshold": "3s"}).status == 200
     assert threshold(alone) == 3
-    refused = change(alone, "PATCH", f"{LAG}?reach=fleet", {"threshold": 2})
+    refused = change(alone, "PATCH", f"{LAG}?reach=fleet", {"threshold": "2s"})
     assert is_problem(refused, 409, field="reach") and threshold(alone) == 3
-    assert is_problem(change(alone, "PATCH", f"{EVERY}", {"threshold": 2}), 404)
+    assert is_problem(change(alone, "PATCH", f"{EVERY}", {"threshold": "2s"}), 404)
 
 
 @pytest.mark.parametrize("reach", ["flet", "shard:", "fleet&reach=host"])
 def test_a_reach_that_nobody_understands_changes_nothing(served: Served, reach: str) -> None:
-    refused = change(served, "PATCH", f"{LAG}?reach={reach}", {"threshold": 2})
+    refused = change(served, "PATCH", f"{LAG}?reach={reach}", {"threshold": "2s"})
     assert is_problem(refused, 400, field="reach")
 
 
@@ -104,5 +108,5 @@ def test_what_is_not_in_force_here_is_told(served: Served, store: MemoryLog) -> 
 
 
 def test_only_operators_change_the_fleet(served: Served) -> None:
-    reply = change(served, "PATCH", f"{LAG}?reach=fleet", {"threshold": 2}, token=VIEWER)
+    reply = change(served, "PATCH", f"{LAG}?reach=fleet", {"threshold": "2s"}, token=VIEWER)
     assert is_problem(reply, 403)

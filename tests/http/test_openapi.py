@@ -18,6 +18,7 @@ from headgate.core.settings import Table
 from headgate.http.control import ROUTES, description
 from headgate.http.routes import NoQuery, Role, Route, Settings, Unread
 from headgate.traffic.limits import BUDGET_SETTINGS
+from headgate.wire.fields import FIELDS
 from headgate.wire.questions import FRENO_ROUTES
 from headgate.wire.rules import RuleDoc
 from tests.fixtures.api import validator
@@ -46,6 +47,22 @@ def test_every_schema_is_a_schema() -> None:
     for name, schema in description()["components"]["schemas"].items():
         assert re.fullmatch(r"[A-Za-z0-9._-]+", name)
         assert jsonschema_rs.meta.is_valid(schema), name
+
+
+def test_every_field_is_described() -> None:
+    """By the string below it, or by what its name means everywhere."""
+    for name, schema in description()["components"]["schemas"].items():
+        for field, one in schema.get("properties", {}).items():
+            assert one["description"], f"{name}.{field}: describe it there, or in wire/fields.py"
+    shard = description()["components"]["schemas"]["MemberDoc"]["properties"]
+    assert (
+        shard["upstream"]["description"] == "host:port that it replicates from; empty on a primary."
+    )
+
+
+def test_no_meaning_is_kept_of_a_field_that_no_document_has() -> None:
+    known = description()["components"]["schemas"].values()
+    assert {name for schema in known for name in schema.get("properties", {})} >= set(FIELDS)
 
 
 def test_every_reference_leads_somewhere() -> None:
@@ -134,7 +151,7 @@ def test_batches_and_changes_are_as_described(served: Served) -> None:
     tried = served.ask(
         "PATCH",
         f"{LAG}?dry_run=true",
-        body=b'{"threshold": 6}',
+        body=b'{"threshold": "6s"}',
         Content_Type="application/json",
         Authorization=bearer(OPERATOR),
     )

@@ -25,7 +25,7 @@ from tests.http.test_checks import is_problem
 FILE: dict[str, Any] = {
     "rules": [{"id": "half", "target": "etl", "kind": "hold", "reason": "x", "for": "2h"}],
     "budgets": [{"database": "main", "name": "etl", "rate": 30}],
-    "metrics": [{"database": "main", "metric": "lag", "threshold": 9, "for": "never"}],
+    "metrics": [{"database": "main", "metric": "lag", "threshold": "9s", "for": "never"}],
 }
 LAG = "/v1/databases/main/metrics/lag"
 
@@ -81,8 +81,8 @@ def listed(served: Served, query: str = "") -> dict[tuple[str, str], Any]:
     return {(one["kind"], one["id"]): one for one in changes}
 
 
-def lag_threshold(served: Served) -> float:
-    threshold: float = ask(served, "GET", LAG).json["settings"].get("threshold", 0)
+def lag_threshold(served: Served) -> str | float | str:
+    threshold: str | float | str = ask(served, "GET", LAG).json["settings"].get("threshold", 0)
     return threshold
 
 
@@ -97,7 +97,7 @@ def verdict(served: Served) -> str:
 def test_whatever_was_set_one_by_one_is_in_one_list(served: Served) -> None:
     rule = {"target": "etl", "ratio": 0.5, "for": "2h"}
     rule_id = ask(served, "POST", "/v1/rules", rule).json["id"]
-    ask(served, "PATCH", LAG, {"threshold": 9, "for": "2h"})
+    ask(served, "PATCH", LAG, {"threshold": "9s", "for": "2h"})
     ask(served, "DELETE", LAG.replace("lag", "threads_running"))
     ask(served, "PATCH", "/v1/budgets/main/etl", {"rate": 30})
     reply = ask(served, "GET", "", token=VIEWER)
@@ -113,7 +113,7 @@ def test_whatever_was_set_one_by_one_is_in_one_list(served: Served) -> None:
     assert {one["reach"] for one in found.values()} == {"host"}
     lag = found["metric", "main/lag"]
     assert (lag["says"], lag["state"], lag["set_by"]) == (
-        "max_age_s = 600, threshold = 9",
+        "max_age_s = 600, threshold = 9s",
         "in_force",
         "ops",
     )
@@ -164,16 +164,20 @@ def test_a_file_is_in_force_when_it_is_acknowledged(served: Served) -> None:
     assert described(tried, "/apply", "post")
     assert (tried.json["log"], tried.json["dry_run"], tried.json["after_n"]) == ("agent", True, 0)
     assert (verdict(served), lag_threshold(served)) == ("OK", 0)
+    rule, metric = tried.json["replay"]
+    assert rule.startswith("rule ") and "of the last hour" in rule
+    assert metric.startswith("metric main/lag: ")
     made = applied(served)
+    assert made.json["replay"] == []
     assert described(made, "/apply", "post") and made.headers["ETag"] == '"1"'
     assert [one["kind"] for one in made.json["difference"]] == [
         "rule added",
         "budget added",
         "metric added",
     ]
-    assert made.json["difference"][2]["line"] == "metric main/lag: set, threshold = 9"
+    assert made.json["difference"][2]["line"] == "metric main/lag: set, threshold = 9s"
     assert made.json["reached"] is None
-    assert (verdict(served), lag_threshold(served)) == ("APP_DENIED", 9)
+    assert (verdict(served), lag_threshold(served)) == ("ON_HOLD", "9s")
     budget = ask(served, "GET", "/v1/budgets/main/etl").json
     assert budget["settings"]["rate"] == 30
 
@@ -187,7 +191,7 @@ def test_an_export_that_is_applied_again_changes_nothing(served: Served) -> None
     less = {**exported["document"], "metrics": []}
     pruned = applied(served, less, "?prune=true")
     assert [one["line"] for one in pruned.json["difference"]] == [
-        "metric main/lag: reverted to the settings file, threshold = 9"
+        "metric main/lag: reverted to the settings file, threshold = 9s"
     ]
     assert lag_threshold(served) == 0
 
@@ -243,7 +247,7 @@ def test_what_was_built_on_an_older_revision_is_refused(served: Served) -> None:
 
 def test_history_outlives_a_restart_and_so_does_the_way_back(home: Home) -> None:
     applied(home.served)
-    ask(home.served, "PATCH", LAG, {"threshold": 7})
+    ask(home.served, "PATCH", LAG, {"threshold": "7s"})
     home.stop()
     served = home.start()
     history = ask(served, "GET", "/history", token=VIEWER)
@@ -255,14 +259,14 @@ def test_history_outlives_a_restart_and_so_does_the_way_back(home: Home) -> None
     assert history.json["revisions"][0]["is_current"]
     one = ask(served, "GET", "/history/2")
     assert described(one, "/history/{n}", "get")
-    assert [two["line"] for two in one.json["difference"]] == ["metric main/lag: threshold 9 → 7"]
+    assert [two["line"] for two in one.json["difference"]] == ["metric main/lag: threshold 9s → 7s"]
     back = ask(served, "POST", "/rollback", {"n": 1})
     assert described(back, "/rollback", "post")
-    assert (back.json["after_n"], lag_threshold(served)) == (3, 9)
-    assert verdict(served) == "APP_DENIED"
+    assert (back.json["after_n"], lag_threshold(served)) == (3, "9s")
+    assert verdict(served) == "ON_HOLD"
     home.stop()
     served = home.start()
-    assert (lag_threshold(served), verdict(served)) == (9, "APP_DENIED")
+    assert (lag_threshold(served), verdict(served)) == ("9s", "ON_HOLD")
     ask(served, "POST", "/rollback", {"n": 0})
     assert (listed(served), lag_threshold(served), verdict(served)) == ({}, 0, "OK")
 
@@ -273,7 +277,7 @@ def test_one_sort_goes_back_and_the_others_stay(served: Served) -> None:
     assert [one["kind"] for one in tried.json["difference"]] == ["budget taken out"]
     ask(served, "POST", "/rollback", {"n": 0, "only": ["budgets", "metrics"]})
     assert set(listed(served)) == {("rule", "half")}
-    assert (verdict(served), lag_threshold(served)) == ("APP_DENIED", 0)
+    assert (verdict(served), lag_threshold(served)) == ("ON_HOLD", 0)
     for body in ({"n": 0, "only": ["quotas"]}, {"n": 0, "only": "rules"}, {"only": ["rules"]}):
         field = "only" if "n" in body else "n"
         assert is_problem(ask(served, "POST", "/rollback", body), 400, field=field)

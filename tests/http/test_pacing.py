@@ -53,7 +53,7 @@ def test_paced_says_when_to_come_back(paced: Served) -> None:
     assert (reply.status, reply.json["verdict"], reply.json["admitted"]) == (429, "PACED", False)
     assert reply.json["retry_after_ms"] > 0
     assert int(reply.headers["Retry-After"]) >= reply.json["retry_after_ms"] / 1000
-    assert "lag" in reply.json["reason"] or "released" in reply.json["reason"]
+    assert "lag" in reply.json["reason"] or "allowance" in reply.json["reason"]
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
@@ -63,7 +63,7 @@ def test_freno_s_clients_are_paced_without_a_change(paced: Served, method: str) 
     assert int(reply.headers["Retry-After"]) >= 1
     if method == "GET":
         assert reply.json["StatusCode"] == 429
-        assert "released" in reply.json["Message"]
+        assert "allowance" in reply.json["Message"]
 
 
 def test_a_herd_is_sent_away_to_different_times(paced: Served) -> None:

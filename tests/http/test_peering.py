@@ -41,7 +41,7 @@ def served(loop_factory: LoopFactory, tmp_path: Path) -> Iterator[Agent]:
 
 
 def pull_body(shard: str = SHARD, database: str = "main", wait_s: float = 0.0) -> bytes:
-    return encode_pull(Pull(shard, database, "db-a", "", None, Activity.NORMAL, wait_s), now=NOW)
+    return encode_pull(Pull(shard, database, "db-a", "", None, Activity.AWAKE, wait_s), now=NOW)
 
 
 def pull(served: Agent, body: bytes, token: str | None = PEER, **more: Any) -> Reply:
@@ -104,7 +104,7 @@ def test_a_wrong_token_is_refused_on_the_unix_socket_as_well(served: Agent) -> N
         ("DELETE", SKIP, None),
         ("PUT", ADD, ADDED),
         ("DELETE", ADD, None),
-        ("PATCH", "/v1/databases/main/metrics/lag", {"threshold": 9}),
+        ("PATCH", "/v1/databases/main/metrics/lag", {"threshold": "9s"}),
     ],
 )
 def test_neither_a_peer_nor_a_viewer_changes_settings(
@@ -182,7 +182,7 @@ def test_what_is_no_pull_is_refused(served: Agent, body: bytes) -> None:
 def test_a_wake_up_call(served: Agent) -> None:
     body = encode_wake(SHARD, "main", "db-c")
     reply = served.ask("POST", "/v1/peer/wake", body=body, Authorization=bearer(PEER), **JSON)
-    assert (reply.status, reply.json) == (200, {"database": "main", "activity": "normal"})
+    assert (reply.status, reply.json) == (200, {"database": "main", "activity": "awake"})
     assert served.shards.woken_by == [(SHARD, "main", "db-c")]
 
 
@@ -344,7 +344,13 @@ def test_a_member_whose_name_is_none_is_refused(served: Agent, path: str, body: 
 
 
 def test_a_wish_that_is_not_understood_changes_nothing(served: Agent) -> None:
-    assert is_problem(change(served, "PUT", f"{SKIP}?dry_run=true", SKIPPED), 400, field="dry_run")
+    assert is_problem(change(served, "PUT", f"{SKIP}?dryrun=true", SKIPPED), 400, field="dryrun")
+    assert is_problem(change(served, "PUT", f"{SKIP}?reach=here", SKIPPED), 400, field="reach")
+    assert not served.shards.skipped
+
+
+def test_a_skip_that_is_only_tried_changes_nothing(served: Agent) -> None:
+    assert change(served, "PUT", f"{SKIP}?dry_run=true&reach=host", SKIPPED).status == 200
     assert not served.shards.skipped
 
 
@@ -370,8 +376,8 @@ def test_waking_needs_nothing_more_than_looking_does(served: Agent) -> None:
     served.call(sleep)
     assert served.call(served.demands.state, "main") is Activity.HIBERNATING
     reply = served.ask("POST", "/v1/databases/main/wake", body=b"{}", **JSON)
-    assert (reply.status, reply.json) == (200, {"database": "main", "activity": "normal"})
-    assert served.call(served.demands.state, "main") is Activity.NORMAL
+    assert (reply.status, reply.json) == (200, {"database": "main", "activity": "awake"})
+    assert served.call(served.demands.state, "main") is Activity.AWAKE
     nowhere = served.ask("POST", "/v1/databases/nowhere/wake", body=b"{}", **JSON)
     assert is_problem(nowhere, 404)
     assert is_problem(served.ask("GET", "/v1/databases/main/wake"), 405)

@@ -315,7 +315,8 @@ def test_a_defect_in_a_check_is_a_500_not_the_clients_fault(serve: Serve) -> Non
     with capture_logs() as logs, served.talk() as talk:
         reply = talk.send(get("/v1/check?app=a&database=nowhere")).reply()
         assert is_problem(reply, 500)
-        assert "its log says how" in reply.json["detail"]
+        assert "see the agent's log" in reply.json["detail"]
+        assert reply.json["verdict"] == "INTERNAL_ERROR"
         assert talk.ended()
     assert [line["event"] for line in logs] == ["http.check_failed"]
     served.dice.lands = 0.5

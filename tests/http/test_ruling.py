@@ -121,7 +121,7 @@ def test_a_rule_is_lifted_and_listed_as_ended(served: Served) -> None:
     (ended,) = listed(served, "?all=true")
     assert (ended["state"], ended["lifted_by"]) == ("ended", "ops")
     again = change(served, "DELETE", f"{RULES}/stop")
-    assert is_problem(again, 422) and "was lifted by" in again.json["faults"][0]
+    assert is_problem(again, 422) and "was already lifted by" in again.json["faults"][0]
 
 
 def test_favor_is_one_request_and_one_lift(served: Served) -> None:
@@ -144,11 +144,11 @@ def test_favor_is_one_request_and_one_lift(served: Served) -> None:
     [
         (RULES, {"target": "etl", "ratio": 1.5}, "rule.ratio: is 1.5"),
         (RULES, {"target": "e l", "ratio": 0.5}, "rule.target: is 'e l'"),
-        (RULES, {"target": "all", "kind": "hold", "reason": "x"}, "locks out everything"),
+        (RULES, {"target": "all", "kind": "hold", "reason": "x"}, "locks out every client"),
         (RULES, {**HALF, "expires_at": "2001-01-01T00:00:00Z", "for": None}, "rule.expires_at"),
         (RULES, {**HALF, "for": "365d"}, "rule.for"),
         (RULES, {"target": "etl", "kind": "metrics", "metrics": ["nope"]}, "unknown metric 'nope'"),
-        (RULES, {**HALF, "schedule": "mon 7:00-8:00 Mars/Olympus"}, "no time zone"),
+        (RULES, {**HALF, "schedule": "mon 7:00-8:00 Mars/Olympus"}, "does not know the time zone"),
         (RULES, {}, "rule.target: is missing"),
         (f"{RULES}/favor", {"target": "all"}, "favor.target"),
         (f"{RULES}/favor", {}, "favor.target"),

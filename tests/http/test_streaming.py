@@ -190,7 +190,7 @@ def test_too_many_listeners_are_told_to_ask(serve: Serve) -> None:
     with listening(served) as listener:
         listener.until("snapshot", after=None)
         reply = served.ask("GET", "/v1/snapshot?database=main")
-        assert reply.status == 503 and "ask instead" in reply.json["detail"]
+        assert reply.status == 503 and "check at the agent" in reply.json["detail"]
 
 
 def test_an_address_that_takes_all_places_gives_way_to_another(serve: Serve) -> None:

@@ -1,4 +1,4 @@
-"""Clients tell over HTTP how long they went without a throttler, and operators see it (R55)."""
+"""Clients tell over HTTP how long they worked without a throttler, and operators see it (R55)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_it_stands_in_history_and_status_and_not_in_the_audit(served: Served) ->
     history = served.ask("GET", "/v1/history?app=etl:shown").json
     assert [one["pieces"] for one in history["unthrottled"]] == [421]
     advice = served.ask("GET", "/v1/status").json["advice"]
-    assert any("etl:shown went without a throttler for 53.0 s" in told for told in advice)
+    assert any("etl:shown worked without a throttler for 53.0 s" in told for told in advice)
     entries = served.ask("GET", "/v1/audit?limit=1000").json["audit"]
     assert not [e for e in entries if "unthrottled" in e["action"] or "client:" in e["who"]]
 

@@ -18,7 +18,7 @@ from headgate.agent.rogues import Rogues
 from headgate.agent.watch import KINDS, Watch
 from headgate.core.records import MetricMinute, Tally
 from headgate.core.sessions import SessionGroup
-from headgate.core.starvation import Culprit, Starved
+from headgate.core.starvation import Culprit, Finding, Starved
 from tests.http.serving import LOOPS, Served, serving
 from tests.http.talk import Reply
 
@@ -28,9 +28,9 @@ STARVED = Starved(
     is_level=True,
     members=("a:etl", "b:etl"),
     metric="lag",
-    culprit=Culprit.EXEMPT_CLIENT,
-    since_s=10.0,
-    for_s=900.0,
+    cause=Culprit.EXEMPT_CLIENT,
+    why="an exempt client goes on while this metric rejects the others",
+    starved_s=900.0,
     runtime_s=3600.0,
     share=0.25,
     alarming=True,
@@ -178,7 +178,7 @@ def test_a_look_back_that_takes_too_long_is_ended_with_advice(
     [
         ("since=0s", 422, "since"),
         ("since=999999d", 422, "since"),
-        ("since=1h&until=2h", 422, "less long ago"),
+        ("since=1h&until=2h", 422, "later than since"),
         ("since=1h&step=0m", 422, "step"),
         ("since=366d&step=1m", 422, "step"),
         ("level=9", 400, "level"),
@@ -261,7 +261,7 @@ def watching(watched: Served) -> Iterator[Served]:
             rules=lambda: watched.checker.rules,
             minutes=MetricMinutes(),
         )
-        watch._findings["main"] = (STARVED,)
+        watch._findings["main"] = (Finding(STARVED, 10.0),)
         alerts.put("starvation.begins", {"client": "etl"})
         rogues = Rogues(
             watched.recorder,
@@ -288,11 +288,11 @@ def test_who_is_starved_and_why(watching: Served) -> None:
 def test_status_says_it_first(watching: Served) -> None:
     advice = ok(watching.ask("GET", "/v1/status"))["advice"]
     assert advice[0].startswith(
-        "starved: etl (2 clients) on main has been refused by lag for 15 min, 25% of its runtime"
+        "starved: etl (2 clients) on main is rejected by lag for 15 min, 25% of its runtime"
     )
     watching.measure(lag=9.0)
     advice = ok(watching.ask("GET", "/v1/status"))["advice"]
-    assert "psql (user alice, from 10.0.0.9) works there and never asked" in advice[1]
+    assert "rogue client psql (user alice, from 10.0.0.9) never checks" in advice[1]
     watching.reset()
 
 
@@ -344,28 +344,28 @@ def test_explain_at_a_past_instant(watched: Served) -> None:
     keep(
         watched,
         (30, "u1:pt", "THRESHOLD_EXCEEDED", "load", 90),
-        (30, "u2:pt", "REJECT_BY_RATIO", "rule:r1", 8),
+        (30, "u2:pt", "REJECTED_BY_RATIO", "rule:r1", 8),
         (30, "u2:pt", "OK", "", 2),
         (25, "u2:pt", "OK", "", 1),
     )
     found = ok(past(watched, "app=pt&database=main&at=30m"))
     assert found["sums"]["by_reason"] == {"metric": 90, "dice": 8}
     assert found["told"] == [
-        "98 of 100 checks were refused: 90 by load, 8 by rule:r1",
+        "98 of 100 checks were rejected: 90 by load, 8 by rule:r1",
         "load was above its threshold of 5 for 75% of the minute: 2 to 9",
     ]
     assert [child["client"] for child in found["clients"]] == ["u1:pt", "u2:pt"]
     assert [metric["high"] for metric in found["metrics"]] == [9.0]
-    assert any("kept by the minute" in told for told in found["unknown"])
+    assert any("stored by the minute" in told for told in found["unknown"])
     quiet = ok(past(watched, "app=pt&database=main&at=28m"))
-    assert quiet["told"] == ["nobody asked as pt on main in that minute"]
+    assert quiet["told"] == ["pt did not check main in that minute"]
     assert quiet["asked_before"] < quiet["at"] < quiet["asked_after"]
     assert any("no metric of that minute" in told for told in quiet["unknown"])
 
 
 def test_explain_at_tells_of_forgotten_times(watched: Served) -> None:
     found = ok(past(watched, "app=pt&database=main&at=20d"))
-    assert any("are forgotten" in told for told in found["unknown"])
+    assert any("have expired" in told for told in found["unknown"])
     named = ok(past(watched, "app=pt&database=main&at=2026-01-01T07:10:00Z"))
     assert named["at"] == "2026-01-01T07:10:00Z" and named["until"] == "2026-01-01T07:11:00Z"
 
@@ -378,7 +378,7 @@ def test_explain_at_tells_of_forgotten_times(watched: Served) -> None:
         ("app=x&database=main&at=2999-01-01T07:10Z", 422, "not in the past"),
         ("app=x&database=none&at=1h", 404, "main, replica"),
         ("app=&database=main&at=1h", 422, "client"),
-        ("app=x&database=main&metrics=lag&at=1h", 422, "app and database alone"),
+        ("app=x&database=main&metrics=lag&at=1h", 422, "only app and database"),
     ],
 )
 def test_a_past_that_cannot_be_explained_is_refused(

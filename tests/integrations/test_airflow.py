@@ -73,4 +73,4 @@ def test_a_dag_runs_when_admitted(agent: ScriptedAgent, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
     asked = [heard.line.split("&")[0] for heard in agent.heard]
     name = "GET /v1/check?app={}%3Anightly_orders%3Aairflow"
-    assert asked == [name.format("bear")] * 2 + [name.format("load")]
+    assert asked == [name.format("gate")] * 2 + [name.format("load")]

@@ -56,5 +56,5 @@ def test_a_node_that_waits_too_long_does_not_run(
     agent.script.default = LATER
     ran = dbt(project, database, agent, "run", HEADGATE_MAX_WAIT_S="0.2")
     assert ran.returncode == 1, ran.stdout + ran.stderr
-    assert "dbt on main: refused for" in ran.stdout
+    assert "dbt on main: not admitted within" in ran.stdout
     assert "PASS=0 WARN=0 ERROR=1 SKIP=1" in ran.stdout

@@ -18,7 +18,7 @@ from tests.fixtures.servers import Pair
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-PAGE = (ROOT / "docs" / "howto" / "integrations.md").read_text()
+PAGES = "".join(page.read_text() for page in sorted(ROOT.glob("docs/*/integrations.md")))
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ PYTHON = re.compile(r"```python\n# (examples/[a-z_]+\.py)\n(.*?)```", re.DOTALL)
 
 
 def test_the_page_prints_the_examples() -> None:
-    blocks = PYTHON.findall(PAGE)
+    blocks = PYTHON.findall(PAGES)
     assert {path for path, _ in blocks} == {
         f"examples/{name}.py"
         for name in (

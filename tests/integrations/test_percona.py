@@ -135,7 +135,7 @@ def test_headgate_run_stops_pt_archiver_between_its_transactions(
     ran = run(
         "pt-archiver", "--source", dsn(table.primary), "--where", "id <= 200", "--purge",
         "--limit", "100", "--commit-each", "--no-check-charset", "--sleep", "1",
-        wrap=("--as", "orders:purge", "--every", "0.1", "--steady", "0"),
+        wrap=("--as", "orders:purge", "--every", "100ms", "--steady", "0"),
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     assert count(table.primary) == 800

@@ -33,7 +33,7 @@ BOUNDED = settings(
 )
 STATES = ["2xx", "401", "403", "404", "409", "412", "413", "421", "429", "5xx"]
 """What depends on state and settings alone: who asks, what there is, what a metric says, how busy
-the agent is, how long a body may be. A check is rejected with 417 and 429 as well."""
+the agent is, how long a body may be. A check is rejected with 417, 424 and 429 as well."""
 
 
 SHAPE = re.compile(
@@ -51,7 +51,7 @@ def described(*, refusing: bool) -> BaseSchema:
     for route in ROUTES:
         if (bool(route.refuses) is not refusing) and route.answer is not None:
             schema = schema.exclude(method=route.method, path=route.path)
-    statuses = [*STATES, "417", *(["422"] if refusing else [])]
+    statuses = [*STATES, "417", "424", *(["422"] if refusing else [])]
     schema.config.checks.positive_data_acceptance.expected_statuses = statuses
     schema.config.checks.negative_data_rejection.expected_statuses = ["4xx", "5xx"]
     return schema

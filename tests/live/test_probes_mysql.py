@@ -205,7 +205,7 @@ async def test_misleading_zero_lag_from_the_primarys_own_heartbeat(
         assert await writer.beat() is True
         failed = await failure(probes.probe_for(spec_of("lag", options={"method": method})))
     assert failed.cause is Cause.UNSUPPORTED
-    assert "ask on the replica" in failed.detail
+    assert "check on the replica" in failed.detail
 
 
 @pytest.mark.parametrize(("thread", "said"), [("SQL", "SQL_Running"), ("IO", "IO_Running")])

@@ -133,7 +133,7 @@ async def test_an_idle_shard_does_not_look_lagged_while_its_heartbeat_rests(
         await in_sync(mariadb_pair)
         lag = down.probe_for(spec_of("lag", options=OPTIONS))
         await becomes(lambda: stays_below(lag, 1))
-        assert await says(lag, Cause.HEARTBEAT_RESTING)
+        assert await says(lag, Cause.HEARTBEAT_IDLE)
         with stopped(mariadb_pair.replica):
             await becomes(lambda: says(lag, Cause.REPLICATION_STOPPED))
             assert (await measured(lag)).value > 0
@@ -181,9 +181,9 @@ async def test_a_table_of_the_earlier_layout_is_widened_by_the_writer(
             assert await writer.beat() is True
             assert scalar(primary, f"SELECT interval_s FROM {TABLE}") == 0.5
             assert await writer.beat(resting=True) is True
-            assert scalar(primary, f"SELECT resting FROM {TABLE}") == 1
+            assert scalar(primary, f"SELECT idle FROM {TABLE}") == 1
         await in_sync(mariadb_pair)
-        assert await says(down.probe_for(spec_of("lag", options=OPTIONS)), Cause.HEARTBEAT_RESTING)
+        assert await says(down.probe_for(spec_of("lag", options=OPTIONS)), Cause.HEARTBEAT_IDLE)
 
 
 async def test_an_earlier_table_that_may_not_be_widened_goes_on_working(
@@ -202,7 +202,7 @@ async def test_an_earlier_table_that_may_not_be_widened_goes_on_working(
             execute(primary, caught.value.detail.partition("as an administrator run: ")[2])
             assert await writer.beat(resting=True) is True
             assert await writer.beat() is True
-            assert scalar(primary, f"SELECT resting FROM {TABLE}") == 0
+            assert scalar(primary, f"SELECT idle FROM {TABLE}") == 0
 
 
 async def test_a_table_of_pt_heartbeats_is_never_written(mariadb_pair: Pair[MariaDBServer]) -> None:

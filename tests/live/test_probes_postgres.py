@@ -378,7 +378,7 @@ async def test_misleading_zero_lag_from_the_primarys_own_heartbeat(
         await writer.close()
     execute(postgres_pair.primary, "DROP SCHEMA own CASCADE")
     assert failed.cause is Cause.UNSUPPORTED
-    assert "ask on the replica" in failed.detail
+    assert "check on the replica" in failed.detail
 
 
 async def test_a_logical_subscriber_reads_the_heartbeat_and_does_not_write_it(

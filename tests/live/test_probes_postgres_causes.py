@@ -149,7 +149,7 @@ async def test_an_idle_shard_does_not_look_lagged_while_its_heartbeat_rests(
         beats = down.probe_for(spec_of("lag", options=OPTIONS))
         await becomes(lambda: stays_below(beats, 0.1))
         resting = await measured(beats)
-        assert (resting.value, resting.cause) == (0.0, Cause.HEARTBEAT_RESTING)
+        assert (resting.value, resting.cause) == (0.0, Cause.HEARTBEAT_IDLE)
         assert "native positions" in resting.detail
         with replay_paused(postgres_pair.replica):
             write(postgres_pair.primary)
@@ -202,10 +202,10 @@ async def test_a_table_of_the_earlier_layout_is_widened_by_the_writer(
             assert await writer.beat() is True
             assert scalar(primary, f"SELECT interval_s FROM {TABLE}") == 0.5
             assert await writer.beat(resting=True) is True
-            assert scalar(primary, f"SELECT resting FROM {TABLE}") is True
+            assert scalar(primary, f"SELECT idle FROM {TABLE}") is True
         await in_sync(postgres_pair)
         beats = down.probe_for(spec_of("lag", options=OPTIONS))
-        assert await says(beats, Cause.HEARTBEAT_RESTING)
+        assert await says(beats, Cause.HEARTBEAT_IDLE)
 
 
 async def test_an_earlier_table_that_may_not_be_widened_goes_on_working(
@@ -229,7 +229,7 @@ async def test_an_earlier_table_that_may_not_be_widened_goes_on_working(
             execute(primary, caught.value.detail.partition("as an administrator run: ")[2])
             assert await writer.beat(resting=True) is True
             assert await writer.beat() is True
-            assert scalar(primary, f"SELECT resting FROM {TABLE}") is False
+            assert scalar(primary, f"SELECT idle FROM {TABLE}") is False
         execute(primary, "DROP SCHEMA beats CASCADE")
 
 

@@ -40,7 +40,7 @@ from tests.fixtures.shard_agents import (
 )
 from tests.fixtures.shards import Shard, start_postgres_shard
 
-LAG = "lag: threshold=0.5, timeout_s=5"
+LAG = "lag: threshold='0.5s', timeout_s=5"
 
 
 @pytest.fixture(scope="module")
@@ -253,7 +253,7 @@ def _pull_as(agent: AgentProcess, tls: ssl.SSLContext) -> int:
     connection = http.client.HTTPSConnection("127.0.0.1", agent.port, timeout=60, context=tls)
     question = (
         f'{{"version":1,"shard":"{SHARD}","database":"main","sender":"x",'
-        '"activity":"normal","wait_s":0,"sent_wall_s":0}'
+        '"activity":"awake","wait_s":0,"sent_wall_s":0}'
     )
     try:
         headers = {"Content-Type": "application/json"}
@@ -384,7 +384,7 @@ def _two_agents(folder: Path) -> tuple[AgentProcess, AgentProcess]:
 
 
 def _stands_by(standby: AgentProcess, active: AgentProcess) -> None:
-    answer = eventually(lambda: (a := standby.check())["verdict"] == "MISDIRECTED" and a)
+    answer = eventually(lambda: (a := standby.check())["verdict"] == "WRONG_AGENT" and a)
     assert answer["ask"] == active.url
     eventually(active.admitted)
     eventually(lambda: _is_advised(standby, "stands by for"))
@@ -392,7 +392,7 @@ def _stands_by(standby: AgentProcess, active: AgentProcess) -> None:
 
 def _takes_over(standby: AgentProcess) -> None:
     eventually(standby.admitted)
-    assert _is_advised(standby, "stands in for")
+    assert _is_advised(standby, "this agent replaces")
 
 
 def _is_advised(agent: AgentProcess, words: str) -> bool:
@@ -401,7 +401,7 @@ def _is_advised(agent: AgentProcess, words: str) -> bool:
 
 # --- nobody asks -----------------------------------------------------------------------------
 
-ASLEEP = "slow_after_s = 0.5\nhibernate_after_s = 1\nheartbeat_interval_s = 0.2"
+ASLEEP = "idle_after_s = 0.5\nhibernate_after_s = 1\nheartbeat_interval_s = 0.2"
 SLOW_INTERVAL_S = 2.6
 """Ten times that of reading, and what a reading takes: how long a slow pause may still last."""
 WORK = """SELECT pid, query_start FROM pg_stat_activity
@@ -508,7 +508,7 @@ def test_a_shard_that_sleeps_beside_a_busy_host_wakes(
         assert sleepy[lead].check(metrics="host/lag")
         activity = _activity(sleepy)
         asleep = all(activity[name] == "hibernating" for name in replicas)
-        return asleep and activity[lead] == "normal"
+        return asleep and activity[lead] == "awake"
 
     eventually(only_others_sleep)
     explain = "/v1/explain?app=test:job&database=main&metrics=shard/lag"

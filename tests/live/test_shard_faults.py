@@ -58,7 +58,7 @@ def deployment(servers_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> I
         agents_for(
             shard,
             tmp_path_factory.mktemp("agents"),
-            metrics='lag: threshold=0.5, timeout_s=5, options={method="native"}',
+            metrics='lag: threshold="0.5s", timeout_s=5, options={method="native"}',
             database="heartbeat_interval_s = 0.2",
         ) as agents,
     ):
@@ -182,7 +182,7 @@ def test_split_brain_is_visible_and_refused_by_both(shared: Deployment) -> None:
     new.promote()
     for name in (old.name, new.name):
         answer = agents.await_refusal(name, because("split_brain", old.name, new.name))
-        assert answer["verdict"] == "INTERNAL_ERROR"
+        assert answer["verdict"] == "METRIC_UNAVAILABLE"
         eventually(partial(_shows_split_brain, agents, name))
     with watching({name: agents[name].port for name in (old.name, new.name)}) as watch:
         eventually(lambda: len(watch.told) >= 100)

@@ -46,7 +46,7 @@ NOT_LEADING = {"elsewhere", "no_primary", "split_brain"}
 
 def lag_by(method: str, threshold: float = 1.0) -> str:
     how = f'interval_s=0.2, timeout_s=5, options={{method="{method}"}}'
-    return f"lag: threshold={threshold}, {how}"
+    return f"lag: threshold='{threshold}s', {how}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +149,8 @@ class Row(NamedTuple):
 
 
 def row_on(server: MariaDBServer) -> Row:
-    [row] = server.query(f"SELECT ts, server, resting FROM {TABLE}")
-    return Row(row["ts"], int(row["server"].rpartition(":")[2]), bool(row["resting"]))
+    [row] = server.query(f"SELECT ts, server, idle FROM {TABLE}")
+    return Row(row["ts"], int(row["server"].rpartition(":")[2]), bool(row["idle"]))
 
 
 def written_by(server: MariaDBServer) -> int:
@@ -335,11 +335,11 @@ class TestShard:
         try:
             for replica in shared.replicas:
                 lag = shared.await_host(replica, because("heartbeat_dead"))
-                assert lag["state"] == "absent" and str(shared.primary.port) in lag["detail"]
+                assert lag["state"] == "unavailable" and str(shared.primary.port) in lag["detail"]
             lead.settings.write_text(settings.replace(EVERY, "heartbeat_interval_s = 0"))
             lead.start()
             names = [replica.name for replica in shared.replicas]
-            answer = shared.refusal(because("heartbeat_dead", "its writer is gone", *names))
+            answer = shared.refusal(because("heartbeat_dead", "writer has stopped", *names))
             assert all(replica.name in answer["reason"] for replica in shared.replicas)
         finally:
             lead.settings.write_text(settings)
@@ -452,7 +452,7 @@ class TestShard:
             shared.await_whole()
             with stopped(middle):
                 shared.refusal(lambda lag: lag["cause"] is not None)
-                shared.await_host(last, because("heartbeat_dead", "above this one"))
+                shared.await_host(last, because("heartbeat_dead", "a replica upstream"))
                 eventually(lambda: shared.seen_lag(middle)["cause"] == "replication_stopped")
         finally:
             shard.follow(last, shared.primary)
@@ -491,7 +491,7 @@ class TestShard:
         """
         [replica, _] = shared.replicas
         with frozen(shared.lead):
-            _skewed(shared, replica, "absent", ahead_s=-3600, told_s=None)
+            _skewed(shared, replica, "unavailable", ahead_s=-3600, told_s=None)
             for ahead_s, side in ((-3600, "behind"), (7200, "ahead of")):
                 lag = _skewed(shared, replica, "healthy", ahead_s=ahead_s, told_s=ahead_s)
                 assert 0 <= lag["value"] < 1
@@ -528,7 +528,7 @@ def _skewed(
     beat = f"UPDATE {TABLE} SET ts = UTC_TIMESTAMP(6) - INTERVAL {ahead_s} SECOND"
     pull = {
         "version": 1, "shard": SHARD, "database": "main", "sender": shared.primary.name,
-        "activity": "normal", "wait_s": 0, "sent_wall_s": time.time(), "clock_error_s": 0.001,
+        "activity": "awake", "wait_s": 0, "sent_wall_s": time.time(), "clock_error_s": 0.001,
     }  # fmt: skip
     if told_s is not None:
         pull["clock_ahead_s"] = told_s
@@ -586,7 +586,7 @@ class TestLease:
     @staticmethod
     def await_rest(deployment: Deployment) -> None:
         eventually(lambda: row_on(deployment.primary).resting)
-        eventually(lambda: _seen_causes(deployment) == {"heartbeat_resting"})
+        eventually(lambda: _seen_causes(deployment) == {"heartbeat_idle"})
 
     def test_binlog_bloat_the_last_beat_of_a_lease_is_the_last(self, resting: Deployment) -> None:
         """R60: looking at agents renews nothing, and replicas know that it rests."""
@@ -671,9 +671,9 @@ class TestLease:
 
 def _rests_for_hours(deployment: Deployment) -> bool:
     """Everywhere. A beat that came in between is no rest."""
-    rested = "resting AND ts > UTC_TIMESTAMP(6) - INTERVAL 1 HOUR"
+    rested = "idle AND ts > UTC_TIMESTAMP(6) - INTERVAL 1 HOUR"
     deployment.primary.query(f"UPDATE {TABLE} SET ts = ts - INTERVAL 9 HOUR WHERE {rested}")
-    old = "SELECT resting AND ts < UTC_TIMESTAMP(6) - INTERVAL 1 HOUR AS old"
+    old = "SELECT idle AND ts < UTC_TIMESTAMP(6) - INTERVAL 1 HOUR AS old"
     return all(s.query(f"{old} FROM {TABLE}")[0]["old"] for s in deployment.shard.servers)
 
 
@@ -697,7 +697,7 @@ def _seen_causes(deployment: Deployment) -> set[str | None]:
 
 class TestHibernation:
     METRICS = lag_by("auto")
-    DATABASE = "heartbeat_lease_s = 0.5\nslow_after_s = 0.5\nhibernate_after_s = 1"
+    DATABASE = "heartbeat_lease_s = 0.5\nidle_after_s = 0.5\nhibernate_after_s = 1"
 
     def test_throttler_self_load_a_hibernating_shard_costs_nothing_and_wakes_as_one(
         self, deployment: Deployment
@@ -712,7 +712,7 @@ class TestHibernation:
         assert row_on(deployment.primary).resting
         first = deployment.agents.check_shard(deployment.primary.name)
         assert not first["admitted"] and first["verdict"] != "THRESHOLD_EXCEEDED"
-        eventually(lambda: deployment.counted() == 2 and _activities(deployment) == {"normal"})
+        eventually(lambda: deployment.counted() == 2 and _activities(deployment) == {"awake"})
         eventually(lambda: not row_on(deployment.primary).resting)
         after = _costs(deployment)
         assert all(after[server.name] != before[server.name] for server in servers)
@@ -760,7 +760,7 @@ def stalled(primary: MariaDBServer) -> Iterator[None]:
 
 
 class TestStall:
-    METRICS = f"{lag_by('heartbeat')}; commit_delay: threshold=1, interval_s=0.1, timeout_s=0.5"
+    METRICS = f"{lag_by('heartbeat')}; commit_delay: threshold='1s', interval_s=0.1, timeout_s=0.5"
     DATABASE = "heartbeat_lease_s = 0"
 
     def test_a_semi_sync_stall_hangs_neither_the_agent_nor_a_demotion(

@@ -39,7 +39,7 @@ from tests.fixtures.shards import Shard, start_postgres_shard
 
 VIEWER = "the-viewers-token"
 METRICS = (
-    "lag: threshold=0.5, timeout_s=5, missing_for_s=600;"
+    "lag: threshold='0.5s', timeout_s=5, missing_for_s=600;"
     'queue: sql="SELECT 1", threshold=10, interval_s=0.2, timeout_s=20;'
     'brief: sql="SELECT 1", threshold=10, interval_s=0.2, timeout_s=1;'
     "sleepers: threshold=5, interval_s=0.2, timeout_s=20,"
@@ -212,7 +212,7 @@ def test_a_metric_that_a_replica_cannot_read_refuses_the_shard(
     agents.change(shared.replica, "PATCH", path, settings)
     try:
         answer = agents.await_refusal(shared.primary, because(cause, "db-b", words), metric)
-        assert answer["metrics"][0]["state"] == "absent"
+        assert answer["metrics"][0]["state"] == "unavailable"
         eventually(lambda: shared.lead.admitted(metrics=f"host/{metric}"))
         eventually(lambda: shared.lead.admitted(metrics="shard/lag"))
     finally:
@@ -245,8 +245,10 @@ def test_a_replicas_dead_agent_refuses_its_shard_until_somebody_sets_it_aside(
         answer = agents.await_refusal(lead, because("unreachable", "db-b"))
         first = answer["metrics"][0]
         assert "db-b" in answer["reason"] and " for " in answer["reason"]
-        later = agents.await_refusal(lead, lambda m: m["absent_for_ms"] > first["absent_for_ms"])
-        assert later["verdict"] == "INTERNAL_ERROR"
+        later = agents.await_refusal(
+            lead, lambda m: m["unavailable_for_ms"] > first["unavailable_for_ms"]
+        )
+        assert later["verdict"] == "METRIC_UNAVAILABLE"
         eventually(lambda: agents.member_of(lead, "db-b")["unreachable_for_s"])
         assert agents[shared.primary].admitted(metrics="host/queue")
 
@@ -271,12 +273,12 @@ def _shown_aside(shared: Deployment) -> None:
     """In the answer, and in the view of the shard."""
     agents, primary = shared.agents, shared.primary
     answer = eventually(lambda: (told := agents.check_shard(primary))["admitted"] and told)
-    assert "set aside: db-b (skipped by uid:" in answer["metrics"][0]["detail"]
+    assert "skipped: db-b (skipped by uid:" in answer["metrics"][0]["detail"]
     member = eventually(lambda: (m := agents.member_of(primary, "db-b"))["asides"] and m)
     assert member["skip"]["reason"] == "its host is being replaced"
     assert 0 < member["skip"]["until_s"] <= 3600
     assert "skipped by" in member["asides"]["lag"]
-    assert any("db-b is set aside" in told for told in shared.lead.get("/v1/status").json["advice"])
+    assert any("db-b is skipped" in told for told in shared.lead.get("/v1/status").json["advice"])
 
 
 def test_a_replicas_frozen_agent_refuses_its_shard(shared: Deployment) -> None:
@@ -284,7 +286,7 @@ def test_a_replicas_frozen_agent_refuses_its_shard(shared: Deployment) -> None:
     bench/notice.py measures."""
     with frozen(shared.agents[shared.replica]):
         answer = shared.agents.await_refusal(
-            shared.primary, lambda m: m["state"] == "absent" and "db-b" in m["detail"]
+            shared.primary, lambda m: m["state"] == "unavailable" and "db-b" in m["detail"]
         )
         assert answer["metrics"][0]["cause"] in ("stale", "timed_out", "unreachable")
     shared.agents.await_lead(shared.primary)
@@ -295,12 +297,12 @@ def test_losing_all_replicas_agents_is_no_zero_lag(shared: Deployment) -> None:
     agents, lead = shared.agents, shared.primary
     with ended(agents["db-b"]), ended(agents["db-c"]):
         answer = agents.await_refusal(lead, because("unreachable", "db-b", "db-c"))
-        assert answer["metrics"][0]["state"] == "absent"
+        assert answer["metrics"][0]["state"] == "unavailable"
         for member in ("db-b", "db-c"):
             skip = {"for": "1h", "reason": "gone"}
             agents.change(lead, "PUT", f"shard/skips/{member}", skip)
         try:
-            agents.await_refusal(lead, because("empty_shard", "db-b", "db-c", "set aside"))
+            agents.await_refusal(lead, because("empty_shard", "db-b", "db-c", "skipped"))
         finally:
             for member in ("db-b", "db-c"):
                 agents.change(lead, "DELETE", f"shard/skips/{member}")
@@ -318,7 +320,7 @@ def test_shard_primary_spof_costs_only_the_shard_scope(shared: Deployment) -> No
             assert answer["ask"] == shared.lead.url or "no primary" in answer["reason"]
         # Forwarding falls back to saying where to ask.
         question = "/v1/check?app=test:job&database=main&metrics=shard/lag"
-        assert agents[shared.forwarding].get(question).status in (421, 500)
+        assert agents[shared.forwarding].get(question).status in (421, 424)
         gate = headgate.Client(
             "test:job", database="main", url=agents["db-b"].url, scope="shard", metrics="lag"
         )
@@ -350,10 +352,10 @@ def test_a_replicas_dead_database_refuses_until_missing_for_s_then_stands_aside(
     agents, lead, replica = shared.agents, shared.primary, shared.shard.server(shared.replica)
     replica.kill()
     try:
-        agents.await_refusal(lead, lambda m: m["state"] == "absent" and "db-b" in m["detail"])
+        agents.await_refusal(lead, lambda m: m["state"] == "unavailable" and "db-b" in m["detail"])
         agents.change(lead, "PATCH", "metrics/lag", {"missing_for_s": 0.5})
         answer = eventually(lambda: (told := agents.check_shard(lead))["admitted"] and told)
-        assert "set aside: db-b (missing for" in answer["metrics"][0]["detail"]
+        assert "skipped: db-b (missing for" in answer["metrics"][0]["detail"]
         member = eventually(lambda: (m := agents.member_of(lead, "db-b"))["asides"] and m)
         assert "missing for" in member["asides"]["lag"]
     finally:
@@ -373,7 +375,7 @@ def test_a_replicas_agent_says_where_to_ask(shared: Deployment) -> None:
     agent = shared.agents[shared.replica]
     response = eventually(lambda: told if (told := agent.get(path)).status == 421 else None)
     assert response is not None
-    assert response.json["verdict"] == "MISDIRECTED"
+    assert response.json["verdict"] == "WRONG_AGENT"
     assert response.json["ask"] == shared.lead.url
 
 
@@ -405,7 +407,7 @@ def test_the_sdk_follows_to_the_primarys_agent(shared: Deployment) -> None:
 def _pull(agent: AgentProcess, token: str | None) -> tuple[int, str]:
     question = {
         "version": 1, "shard": SHARD, "database": "main", "sender": "db-x",
-        "activity": "normal", "wait_s": 0, "sent_wall_s": 0,
+        "activity": "awake", "wait_s": 0, "sent_wall_s": 0,
     }  # fmt: skip
     headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
     answer = agent.request("POST", "/v1/peer/pull", question, headers)
@@ -426,7 +428,7 @@ def test_a_peer_of_another_shard_is_refused_with_words(shared: Deployment) -> No
     """R39: not even by a mistake in somebody's settings."""
     body = {
         "version": 1, "shard": "commerce/80-", "database": "main", "sender": "db-x",
-        "activity": "normal", "wait_s": 0, "sent_wall_s": 0,
+        "activity": "awake", "wait_s": 0, "sent_wall_s": 0,
     }  # fmt: skip
     headers = {"Authorization": f"Bearer {shared.agents.token}"}
     answer = shared.agents["db-b"].request("POST", "/v1/peer/pull", body, headers)

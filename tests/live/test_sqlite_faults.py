@@ -287,7 +287,7 @@ async def test_a_write_that_the_disk_refuses_is_not_there_and_later_ones_are(
                 await store.add_tallies([Tally(10**6, "main", "x" * 10**6, "OK", "", 1)])
     assert taken > 0
     assert message.startswith("state.db: ")
-    assert "look at the disk" in message
+    assert "Check the disk" in message
     assert await minutes_kept(store) == list(range(taken))
     await put(store, 2)
     await store.close()
@@ -300,7 +300,7 @@ async def test_a_full_file_refuses_whole_batches_still_reads_and_forgets_its_way
     async with opened(tmp_path / "state.db", max_bytes=400_000) as store:
         await put(store, 1)
         taken, message = await fill(store)
-        assert "state.db: database or disk is full (SQLITE_FULL); make room" in message
+        assert "state.db: database or disk is full (SQLITE_FULL); free disk space" in message
         assert await minutes_kept(store) == list(range(taken))
         assert [entry.value for entry in await kept(store, LAG)] == [b"1"]
         await store.forget_before(taken)
@@ -354,7 +354,7 @@ async def test_a_read_only_file_is_named_and_well_again_when_it_may_be_written(
     path.chmod(0o400)
     with without_privileges(reachable):
         store = patient(path)
-        with pytest.raises(StoreUnavailable, match=r"state\.db: .*let the agent's user write"):
+        with pytest.raises(StoreUnavailable, match=r"state\.db: .*give the agent's user write"):
             await store.open()
         with pytest.raises(StoreUnavailable, match=r"state\.db: "):
             await put(store, 2)
@@ -377,10 +377,10 @@ async def test_what_is_kept_in_a_read_only_file_is_salvaged(reachable: Path) -> 
     path.chmod(0o400)
     with without_privileges(reachable):
         store = patient(path)
-        with pytest.raises(StoreUnavailable, match="may only be read"):
+        with pytest.raises(StoreUnavailable, match="is read-only"):
             await store.open()
-        assert await store.salvage_list([""]) == listing
-        assert (await store.salvage_list(["items/wide/peer/"])).entries == ()
+        assert await store.list([""], allow_stale=True) == listing
+        assert (await store.list(["items/wide/peer/"], allow_stale=True)).entries == ()
         await store.close()
     assert path.read_bytes() == before
 
@@ -591,7 +591,7 @@ async def test_a_second_agent_is_told_who_holds_the_file(tmp_path: Path) -> None
     link = tmp_path / "link.db"
     link.symlink_to(path)
     second = patient(link)
-    with pytest.raises(StoreUnavailable, match=rf"agent with pid {holder.pid} holds it; stop"):
+    with pytest.raises(StoreUnavailable, match=rf"agent with pid {holder.pid} uses it; stop"):
         await second.open()
     holder.kill()
     await holder.wait()
@@ -615,10 +615,11 @@ async def test_two_stores_in_one_process_cannot_share_a_file(
     store: SqliteStore, tmp_path: Path
 ) -> None:
     second = patient(tmp_path / "state.db")
-    with pytest.raises(StoreUnavailable, match=f"pid {os.getpid()} holds it"):
+    with pytest.raises(StoreUnavailable, match=f"pid {os.getpid()} uses it"):
         await second.open()
     await put_skip(store, 1)
-    assert await second.salvage_list([""]) == await store.list([""]), "of what the WAL alone has"
+    stale = await second.list([""], allow_stale=True)
+    assert stale == await store.list([""]), "of what the WAL alone has"
     await second.close()
     await put(store, 1)
 
@@ -634,7 +635,7 @@ async def test_a_lock_that_another_program_holds_is_named_and_does_not_stop_read
         waiting = asyncio.create_task(store.add_tallies(batch(1)))
         assert await state(store) == (1, 0)
         assert not waiting.done(), "a read waited for a write"
-        with pytest.raises(StoreUnavailable, match=r"state\.db: database is locked .*end that"):
+        with pytest.raises(StoreUnavailable, match=r"state\.db: database is locked .*stop that"):
             await waiting  # While the lock is still held.
         intruder.execute("ROLLBACK")
         intruder.close()

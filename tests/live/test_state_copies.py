@@ -69,7 +69,7 @@ async def in_force(store: SqliteStore) -> dict[str, bytes]:
 
 
 async def salvaged(store: SqliteStore) -> dict[str, bytes]:
-    return told(await store.salvage_list(["head", "items/", "notes/"]))
+    return told(await store.list(["head", "items/", "notes/"], allow_stale=True))
 
 
 async def rules(store: SqliteStore) -> list[str]:
@@ -159,7 +159,7 @@ async def test_a_file_without_its_log_is_older_than_its_copy(path: Path) -> None
     async with opened(path) as store:
         assert await in_force(store) == ALL
         assert (await store.audit())[0].action == "state.restored"
-        assert any("what is in force comes from its copy" in note for note in store.notes)
+        assert any("the changes in force come from its copy" in note for note in store.notes)
 
 
 async def test_a_file_of_another_log_gives_way_whole(path: Path, tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ async def test_an_older_file_put_back_does_not_lift_what_was_set_since(path: Pat
         assert await rules(store) == ["r1", "r2"]
         assert len((await store.list(["log/"])).entries) == 1, "its own history stays"
         (note,) = store.notes
-        assert "to go by the file, stop the agent, remove state.db.copy and start it" in note
+        assert "to use the file instead, stop the agent, remove state.db.copy and start it" in note
     shutil.copy(backup, path)
     Path(f"{path}.copy").unlink()
     async with opened(path) as store:
@@ -317,7 +317,7 @@ async def is_lost(path: Path) -> StateLost:
         with pytest.raises(StoreUnavailable):
             await store.open()
         with pytest.raises(StateLost, match="headgate state acknowledge") as caught:
-            await store.salvage_list([""])
+            await store.list([""], allow_stale=True)
     finally:
         await store.close()
     return caught.value
@@ -336,7 +336,7 @@ async def test_both_lost_is_a_loss_and_no_new_beginning(
     before = lying_in(path.parent)
     for _ in range(2):
         fault = await is_lost(path)
-        assert "state.db: what was in force is lost" in str(fault)
+        assert "state.db: the operators' changes are lost" in str(fault)
     assert lying_in(path.parent) == before, "something was begun or moved"
 
 
@@ -438,7 +438,7 @@ async def test_a_copy_that_cannot_be_written_fails_no_change_and_is_never_old(
         assert await rules(store) == ["r1", "r2"]
         assert Path(f"{path}.copy").read_bytes() == b"", "an old one would lack the new rule"
         (note,) = store.notes
-        assert "second copy of what is in force cannot be written" in note
+        assert "second copy of the changes in force cannot be written" in note
         in_the_way.rmdir()
         await store.add_tallies([Tally(2, "main", "etl", "OK", "", 1)])
         assert list(store.notes) == []

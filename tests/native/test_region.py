@@ -179,7 +179,7 @@ def test_a_view_writes_nothing_and_needs_no_right_to() -> None:
 @pytest.mark.parametrize(
     ("at", "value", "fault"),
     [
-        (0, b"XXREGION", "does not begin as one"),
+        (0, b"XXREGION", "its signature is wrong"),
         (8, (9).to_bytes(4, "little"), "format 9, and this headgate reads 1"),
         (12, bytes(4), "sizes that no region has"),
         (32, (2**31).to_bytes(4, "little"), "do not lie within"),

@@ -25,8 +25,7 @@ from headgate.agent.recorder import Recorder
 from headgate.agent.sampler import Sampler
 from headgate.agent.shards import NoSuchMember
 from headgate.core.activity import Activity, Idleness
-from headgate.core.change_log import ChangeMade
-from headgate.core.copies import Copies
+from headgate.core.change_log import ChangeMade, Copies
 from headgate.core.metrics import Engine
 from headgate.core.samples import Absent, Cause, Instant, Sample
 from headgate.core.shard import Handover, Pull, ShardView, Skip
@@ -116,7 +115,7 @@ class ScriptedShards:
                 "disk_used": Absent(Cause.TIMED_OUT, "no answer in 0.5 s", now - 3),
             },
             labels={"region": "eu"},
-            activity=Activity.NORMAL,
+            activity=Activity.AWAKE,
             url="https://db-b:8087",
         )
 
@@ -126,9 +125,11 @@ class ScriptedShards:
 
     def _expect(self, shard: str, database: str) -> None:
         if database != "main":
-            raise InvalidRequest(f"no database {database!r} in a shard here: main", status=404)
+            raise InvalidRequest(
+                f"no database {database!r} in a shard of this agent: main", status=404
+            )
         if shard != SHARD:
-            raise WrongShard(f"main belongs to shard {SHARD!r} here, not to {shard!r}")
+            raise WrongShard(f"main belongs to shard {SHARD!r} at this agent, not to {shard!r}")
 
     def view(self, database: str) -> ShardView | None:
         if database != "main":
@@ -137,17 +138,19 @@ class ScriptedShards:
         return ShardView(SHARD, "main", "db-b", point, None, (), (), 0.25, 0)
 
     async def skip(
-        self, database: str, member: str, *, for_s: float, reason: str, who: str
+        self, database: str, member: str, *, for_s: float, reason: str, who: str, **more: Any
     ) -> ChangeMade:
         self._with_member(member)
+        if more["dry_run"]:
+            return MADE
         now = self.clock.now().wall_s
         self.skipped[member] = Skip(SHARD, member, now + for_s, who, reason, now)
         self.who.append(who)
         return MADE
 
-    async def unskip(self, database: str, member: str, *, who: str) -> ChangeMade:
+    async def unskip(self, database: str, member: str, *, who: str, **more: Any) -> ChangeMade:
         if self.skipped.pop(member, None) is None:
-            raise NoSuchMember(f"{member} is not set aside in {SHARD}")
+            raise NoSuchMember(f"{member} is not skipped in {SHARD}")
         self.who.append(who)
         return MADE
 

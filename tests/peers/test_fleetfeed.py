@@ -8,7 +8,7 @@ import pytest
 
 from headgate.agent.logmirror import Mirror
 from headgate.core.change import HEAD
-from headgate.core.change_codec import item_bytes
+from headgate.core.change_log import item_bytes
 from headgate.core.keyvalue import Changes, Event, Listing
 from headgate.errors import Compacted, StoreRefused, StoreUnavailable
 from headgate.peers.fleetfeed import AgentReader

@@ -32,7 +32,7 @@ ANSWER_S = 60.0
 
 def question(*, wait_s: float = 0.0, shard: str = SHARD, database: str = "main") -> Pull:
     role = RoleSeen(Role.PRIMARY, LOCAL.now().mono_s - 0.5, term=3)
-    return Pull(shard, database, "db-a", "https://db-a:8087", role, Activity.NORMAL, wait_s)
+    return Pull(shard, database, "db-a", "https://db-a:8087", role, Activity.AWAKE, wait_s)
 
 
 @asynccontextmanager
@@ -83,7 +83,7 @@ def test_a_pull_brings_the_report_dated_by_our_own_clock(serve: Serve, run: Run)
             assert pulled.wall_ahead_s == pytest.approx(12.5, abs=pulled.error_s + 0.001)
             assert pulled.error_s <= ended - began
             (asked,) = agent.shards.asked
-            assert (asked.sender, asked.shard, asked.activity) == ("db-a", SHARD, Activity.NORMAL)
+            assert (asked.sender, asked.shard, asked.activity) == ("db-a", SHARD, Activity.AWAKE)
             assert asked.role is not None
             assert began - 0.5 <= asked.role.taken_at - 1e6 + 0.001
             assert asked.role.taken_at - 1e6 - 0.001 <= ended - 0.5

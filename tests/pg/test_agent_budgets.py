@@ -14,6 +14,8 @@ from headgate.agent.board import Board
 from headgate.agent.budgets import Budgets, Controlled, Gear, TrafficPlan
 from headgate.agent.clock import SystemClock
 from headgate.agent.demand import Demands
+from headgate.agent.policykeeper import BudgetRoom
+from headgate.core.change import ChangeKind
 from headgate.http.budget_views import explained
 from headgate.pgext.meter import RegionMeter
 from headgate.pgext.publisher import FilePolicySink
@@ -39,6 +41,8 @@ class Agent:
         self.log = OwnLog(self.store, clock)
         self.log.attach(self.budgets)
         self.budgets.own = self.log.book
+        room = BudgetRoom(self.budgets.by_database)
+        self.budgets.own.rooms |= {ChangeKind.BUDGET: room, ChangeKind.POLICY: room}
         gear = Gear((gate.sink,), RegionMeter(gate.server.traffic_dir))
         self.plan = TrafficPlan("main", directory="dir", open_gear=lambda: gear, own_role="other")
 
@@ -144,11 +148,12 @@ def test_no_budget_ever_refuses_the_agents_own_probes(gate: Gate, agent: Agent) 
     rules = [{"match": {"database": "postgres"}}]
     for when in ("always", "unhealthy"):
         budget = {"max_workers": 0, "mode": "enforce", "when": when, "penalty_s": 0}
-        whole = {
-            "policy": {"exempt_usernames": ["postgres", "replicator"]},
-            "budgets": [{"name": "all", "rules": rules, **budget}],
+        exempt = {"exempt_usernames": ["postgres", "replicator"]}
+        file = {
+            "policies": [{"database": "main", **exempt}],
+            "budgets": [{"database": "main", "name": "all", "rules": rules, **budget}],
         }
-        agent.run(partial(agent.main.book.put, whole, who="ann"))
+        agent.run(partial(agent.budgets.own.apply, file, who="ann"))
         until_ms = agent.main.wall_ms + 3_600_000
         gate.sink.tell_health_now(healthy=False, until_ms=until_ms)
         with gate.app(dbname="postgres", autocommit=True) as session:
@@ -187,7 +192,7 @@ def test_what_is_done_beside_the_agent_is_put_back_but_for_the_switch(
             return _is_refused(session)
 
         eventually(put_back)
-        assert "somebody else's" in outlet.put_back
+        assert "another program's" in outlet.put_back
         beside.switch_off()
         eventually(lambda: not _is_refused(session))
         total = outlet.put_back_total

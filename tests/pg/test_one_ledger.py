@@ -111,7 +111,7 @@ async def test_a_restarted_server_is_reached_again(fresh: Fresh) -> None:
     assert "the server's own" in ledger.describe()
     gate.server.stop()
     await ledger.tend()
-    assert ledger.describe().startswith("the agent's own, for the server's cannot be had")
+    assert ledger.describe().startswith("the agent's own, the server's is unavailable")
     gate.server.restart()
     with as_owner_of(gate.server.traffic_dir):
         await ledger.tend()

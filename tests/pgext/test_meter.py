@@ -97,7 +97,7 @@ def test_a_restarted_server_is_found_again(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"magic": b"HGPOLICY"}, "does not begin as one"),
+        ({"magic": b"HGPOLICY"}, "its signature is wrong"),
         ({"format": 2}, "format 2.*the same version"),
         ({"counts_at": 1 << 40}, "do not lie within"),
     ],

@@ -79,7 +79,7 @@ def test_enable_disable_enable(
     done = enabled(server, written(tmp_path, blocking("etl")))
     assert (done["state"], done["detail"]) == (
         "waiting",
-        "no statement has run since; the next one goes by it",
+        "no statement has run since; the next one uses it",
     )
     eventually(lambda: not runs(session))
     assert force_in(server.traffic_dir).version == done["version"]

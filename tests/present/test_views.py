@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from rich.console import Console
 
-from headgate.cli.bars import ASCII
 from headgate.cli.documents import read
-from headgate.cli.render import Canvas
-from headgate.cli.views import drawn
+from headgate.cli.pages import explain_page
+from headgate.cli.render import ASCII, Canvas, drawn
 from headgate.http.page.rendering import render
-from headgate.http.page.rules_view import acts_of, rule_list
+from headgate.http.page.rules import acts_of, rule_list
 from headgate.present import clients
+from headgate.present.explain import explained
 from headgate.present.rules import TOLD, RuleRow, rule_view
 from headgate.present.view import (
     BREAK,
@@ -25,15 +27,10 @@ from headgate.present.view import (
     columns,
     line,
 )
-from headgate.wire.rules import RuleDoc, RulesDoc
+from headgate.wire.rules import ExplainDoc, RuleDoc, RulesDoc
 from headgate.wire.status import ClientDoc
+from tests.cli import builders
 from tests.tui.scenes import rule
-
-
-class TicketedRule(RuleDoc, frozen=True):
-    """A rule with a field that no presenter has heard of."""
-
-    ticket: str | None = None
 
 
 def shown(*blocks: Block, canvas: Canvas | None = None) -> str:
@@ -46,13 +43,13 @@ def shown(*blocks: Block, canvas: Canvas | None = None) -> str:
 
 def test_a_new_field_of_a_rule_is_shown_without_a_presenter_of_its_own() -> None:
     link = "https://tickets.example/OPS-7"
-    doc = read(TicketedRule, {**rule(), "ticket": link})
+    doc = read(RuleDoc, {**rule(), "ticket": link})
     assert f"ticket: {link}" in shown(*rule_view(doc))
     found = rule_list(RulesDoc([doc]), "")
     context = {"found": found, "poll_s": 2, "may_change": True, "why_not": "", "acts_of": acts_of}
     assert f'ticket: <a href="{link}"' in render("rules_list.html", context)
     assert RuleRow(doc).others == [("ticket", link)]
-    assert RuleRow(read(TicketedRule, rule())).others == []
+    assert RuleRow(read(RuleDoc, rule())).others == []
 
 
 def test_no_field_is_listed_that_a_rule_does_not_have() -> None:
@@ -85,10 +82,32 @@ def test_nothing_steers_the_terminal_and_ascii_stays_ascii() -> None:
     assert shown(line("one", BREAK, "two")).splitlines() == ["one", "two"]
 
 
-def test_a_client_that_checks_no_more_is_silent_not_held() -> None:
+def test_a_client_that_checks_no_more_is_silent_not_throttled() -> None:
     """In the terminal as on the page."""
-    held = ClientDoc("etl", "main", 1, 5, "THRESHOLD_EXCEEDED", 0.2, 30.0, "lag")
-    assert clients.state_of(held).text.startswith("held 30 s by lag")
-    gone = msgspec.structs.replace(held, last_seen_s_ago=61.0, refused_for_s=90.0)
+    throttled = ClientDoc("etl", "main", 1, 5, "THRESHOLD_EXCEEDED", 0.2, 30.0, "lag")
+    assert clients.state_of(throttled) == Said("throttled 30 s by lag", "bad")
+    just_now = msgspec.structs.replace(throttled, refused_for_s=0.4)
+    assert clients.state_of(just_now) == Said("rejected by lag", "warned")
+    gone = msgspec.structs.replace(throttled, last_seen_s_ago=61.0, refused_for_s=90.0)
     assert clients.state_of(gone) == Said("silent", "quiet")
-    assert clients.rejected_for(gone) is None
+    assert clients.throttled_for(gone) is None
+
+
+def explain(**given: Any) -> ExplainDoc:
+    return read(ExplainDoc, builders.explained(builders.answer(**given)))
+
+
+def test_explain_says_no_share_of_a_metric_without_a_value() -> None:
+    """In the terminal as on the page."""
+    for metrics, told in (
+        ([builders.absent("lag")], "No metric has a value to compare with its threshold."),
+        ([], "No metric was compared with its threshold."),
+        ([builders.metric(value=4.0)], "Nearest to its threshold: lag, at 80% of it"),
+    ):
+        found = explained(explain(metrics=metrics, utilization=0.0))
+        assert found.summary.startswith(told)
+        shown_page = explain_page(found.doc, Canvas(120))
+        console = Console(width=120, color_system=None)
+        with console.capture() as captured:
+            console.print(shown_page)
+        assert found.summary in captured.get()

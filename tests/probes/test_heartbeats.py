@@ -80,11 +80,11 @@ async def test_an_idle_shard_does_not_look_lagged_while_its_heartbeat_rests() ->
     """R25, R57"""
     resting = Heartbeat("t", 9 * HOURS, resting=True)
     seen = await judged(resting, native=0.0)
-    assert seen == Measured(0.0, Cause.HEARTBEAT_RESTING, "heartbeat rests, native positions")
+    assert seen == Measured(0.0, Cause.HEARTBEAT_IDLE, "heartbeat is idle, native positions")
     assert await judged(resting, native=BROKEN) == BROKEN
     assert (await refused(resting, native=STOPPED)).cause is Cause.REPLICATION_STOPPED
     blind = await refused(resting, native=BLIND)
-    assert blind.cause is Cause.HEARTBEAT_RESTING
+    assert blind.cause is Cause.HEARTBEAT_IDLE
     assert "may not see" in blind.detail
 
 

@@ -212,7 +212,7 @@ async def test_other_answers_are_failures(
         ("/secret.json", {"pointer": ""}, "a value of type dict and no number"),
         ("/secret.prom", {"series": "up"}, "text of 10 characters and no Prometheus text"),
         ("/reason", {}, "answered 403 Forbidden"),
-        ("/banner", {}, "answered what is no HTTP (BadStatusLine)"),
+        ("/banner", {}, "did not answer with HTTP (BadStatusLine)"),
     ],
 )
 async def test_the_text_of_a_wrong_answer_is_never_shown(

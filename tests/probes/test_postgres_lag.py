@@ -100,7 +100,7 @@ def test_a_silent_network_is_lag_once_the_receiver_should_have_heard() -> None:
     cut = lag.judge(replace(CURRENT, silent_s=32.0), now_s=61.0)
     assert isinstance(cut, Measured)
     assert (cut.value, cut.cause) == (32.0, Cause.REPLICATION_BROKEN)
-    assert "heard nothing for 32 s" in cut.detail
+    assert "received nothing for 32 s" in cut.detail
 
 
 @pytest.mark.parametrize(

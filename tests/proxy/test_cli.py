@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,18 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from headgate.cli.app import app
-from headgate.cli.proxy_pages import reload_page, sessions_page, status_page
+from headgate.cli.documents import read
+from headgate.cli.render import Canvas, drawn
 from headgate.errors import HeadgateError, InvalidSettings
+from headgate.present.proxy import proxy_view, reloaded_view, sessions_view
+from headgate.present.view import Block
 from headgate.proxy.status import status_document
 from headgate.proxyparts import check_files
 from headgate.settings.proxy import load_proxy_settings
+from headgate.wire.proxy import ProxyReloadedDoc, ProxySessionListDoc, ProxyStatusDoc
+from tests.cli.scripted import ScriptedAgent
+from tests.cli.terminal import terminal
+from tests.fixtures.eventually import eventually
 from tests.proxy.test_status import FACTS, seen
 
 GOOD = """
@@ -54,11 +63,15 @@ def invoke(*argv: str, host: Host | None = None) -> Any:
     return CliRunner().invoke(app, ["proxy", *argv], obj=host or Host())
 
 
-def shown(page: Any) -> str:
-    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
-    console.print(page)
-    console.file.close()
-    return console.export_text()
+def shown(blocks: Iterable[Block]) -> str:
+    console = Console(width=160, color_system=None)
+    with console.capture() as captured:
+        console.print(drawn(blocks, Canvas(160)))
+    return captured.get()
+
+
+def status_shown(document: dict[str, Any]) -> str:
+    return shown(proxy_view(read(ProxyStatusDoc, document)))
 
 
 @pytest.mark.parametrize("argv", [["run"], []])
@@ -117,7 +130,7 @@ def test_check_also_builds(path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ("[slowlog]\npath = '{0}/away/slow.log'\n", "slowlog.path: {0}/away is not there"),
+        ("[slowlog]\npath = '{0}/away/slow.log'\n", "slowlog.path: {0}/away does not exist"),
         ("[slowlog]\npath = '{0}'\n", "slowlog.path: {0} is a directory"),
         ("[plans]\ndsn = 'host=x nonsense=3'\n", "plans.dsn: is no connection string"),
     ],
@@ -146,17 +159,17 @@ def test_a_proxy_that_does_not_run_is_told_with_what_to_do(path: Path) -> None:
 
 
 def test_status_shows_who_is_refused_by_what() -> None:
-    text = shown(status_page(status_document(FACTS, seen(targets=[]))))
+    text = status_shown(status_document(FACTS, seen(targets=[])))
     assert "serving" in text
     assert "unidentified 25.0%" in text
     assert "health 2" in text
-    assert "problem: there is no server" in text
+    assert "PROBLEM  no server takes sessions" in text
 
 
 def test_no_message_steers_a_terminal() -> None:
     document = status_document(FACTS, seen())
     document["clients"][0]["client"] = "\x1b[31mred"
-    assert "\x1b" not in shown(status_page(document))
+    assert "\x1b" not in status_shown(document)
 
 
 def test_sessions_and_reload_have_pages() -> None:
@@ -165,9 +178,23 @@ def test_sessions_and_reload_have_pages() -> None:
         "server": "db1", "server_process": 42, "age_s": 3.0, "phase": "held",
         "in_transaction": True, "statement_s": 0.5,
     }  # fmt: skip
-    text = shown(sessions_page({"sessions": [session], "next": 7}))
+    text = shown(sessions_view(read(ProxySessionListDoc, {"sessions": [session], "next": 7})))
     assert "held, in transaction" in text and "db1/42" in text and "there are more" in text
-    assert "no sessions" in shown(sessions_page({"sessions": [], "next": None}))
+    assert "no sessions" in shown(sessions_view(ProxySessionListDoc([], None)))
     done = {"changed": ["gate"], "waits_for_restart": ["proxy.threads"], "advice": ["odd"]}
-    text = shown(reload_page(done))
+    text = shown(reloaded_view(read(ProxyReloadedDoc, done)))
     assert "RELOADED" in text and "proxy.threads" in text and "odd" in text
+
+
+def test_watching_a_proxy_is_a_view_of_the_live_screen() -> None:
+    agent = ScriptedAgent()
+    agent.says("/v1/proxy/status", json.loads(json.dumps(status_document(FACTS, seen()))))
+    agent.says("/v1/proxy/sessions", {"sessions": [], "next": None})
+    watch = ("proxy", "status", "--watch", "--interval", "0.2", "--url")
+    with agent.serving(), terminal(*watch, agent.url) as shown_there:
+        eventually(lambda: "1 proxy" in shown_there.text and "serving" in shown_there.text)
+        shown_there.press(b"2")
+        eventually(lambda: "no sessions" in shown_there.text)
+        shown_there.press(b"xq")
+        assert shown_there.wait() == 0
+        assert "Traceback" not in shown_there.text

@@ -82,7 +82,7 @@ async def test_a_policy_that_is_torn_is_told_and_the_last_one_stays(
     (directory / POLICY_FILE).write_bytes(b"HGPOLICYnot one")
     await aeventually(lambda: watcher.refusal)
     assert version(relay) == good
-    assert "is refused" in watcher.state().summary and not watcher.state().healthy
+    assert "is invalid" in watcher.state().summary and not watcher.state().healthy
     published(directory)
     await aeventually(lambda: watcher.state().healthy)
 

@@ -396,7 +396,7 @@ async def test_without_room_for_all_those_that_refuse_come_first_and_it_is_said(
     exempt, held = Rule("r0", "web", kind=Kind.EXEMPT), rule("etl", kind=Kind.HOLD)
     await world.hear(view(OK, exempt, held))
     assert set(world.relay.levels) == {"etl"}
-    assert "1 names that rules speak of have no place" in world.gates.state().summary
+    assert "1 names in rules have no place" in world.gates.state().summary
     world.relay.places = 2
     await world.gates.refresh()
     assert set(world.relay.levels) == {"etl", "web"}

@@ -183,7 +183,7 @@ async def test_a_file_that_is_refused_changes_nothing(started: Started, path: Pa
     status, told = await ask(proxy, "POST", "/v1/proxy/reload")
     assert status == 422 and "did you mean 'mode'?" in told["faults"][0]
     _, found = await ask(proxy, "GET", "/v1/proxy/status")
-    assert any("the settings file is refused" in problem for problem in found["problems"])
+    assert any("the settings file is invalid" in problem for problem in found["problems"])
     write(path)
     await proxy.reload()
     assert proxy.facts.settings_fault == ""
@@ -281,7 +281,7 @@ async def test_one_that_knows_no_server_does_not_take_over(
     monkeypatch.setattr("headgate.proxymain.FIRST_TARGETS_S", 0.05)
     old = await started()
     follow = "[agent]\nurl = 'http://127.0.0.1:1'\ndatabase = 'main'\n[follow]\n"
-    with pytest.raises(RelayFault, match="the process before serves on"):
+    with pytest.raises(RelayFault, match="the old process keeps serving"):
         await started(follow)
     assert not old._handed_over.is_set()
     assert (await ask(old, "GET", "/readyz"))[0] == 200

@@ -23,7 +23,7 @@ JOB = client(2, "nightly:etl")
 URL = "http://a:1"
 HELD = Outcome(
     Gate(),
-    rule=Part(0.5, verdict=Verdict.REJECT_BY_RATIO, by="rule:r1", reason="rule r1 turns away 50%"),
+    rule=Part(0.5, verdict=Verdict.REJECTED_BY_RATIO, by="rule:r1", reason="rule r1 throttles 50%"),
     health=Part(1.0, verdict=Verdict.THRESHOLD_EXCEEDED, by="shard/lag"),
 )
 
@@ -77,10 +77,10 @@ async def test_history_says_who_was_refused_and_by_what() -> None:
     await stage.second(now)
     assert stage.rows() == {
         ("nightly:etl", "OK", ""): 3,
-        ("nightly:etl", "REJECT_BY_RATIO", "rule:r1"): 2,
+        ("nightly:etl", "REJECTED_BY_RATIO", "rule:r1"): 2,
         ("nightly:etl", "THRESHOLD_EXCEEDED", "shard/lag"): 1,
         ("nightly:etl", "PACED", ""): 1,
-        ("nightly:etl", "INTERNAL_ERROR", ""): 1,
+        ("nightly:etl", "METRIC_UNAVAILABLE", ""): 1,
     }
 
 

@@ -99,14 +99,14 @@ def test_calibration_is_of_patterns_that_ran_often_enough() -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"targets": []}, "there is no server"),
+        ({"targets": []}, "no server takes sessions"),
         ({"parts": [PartState("agent", False, "silent for 5 s")]}, "agent: silent for 5 s"),
         ({"readings": None, "readings_fault": "no"}, "budgets cannot be read: no"),
         ({"threads": [{"sessions": 10, "longest_round_ns": 0}]}, "all 10 sessions are taken"),
-        ({"threads": [{"out_of_buffers": 2, "longest_round_ns": 0}]}, "want of buffers"),
+        ({"threads": [{"out_of_buffers": 2, "longest_round_ns": 0}]}, "no buffer was free"),
         ({"clients_full": 3}, "more clients than [memory] clients"),
         ({"statements_full": 3}, "more statements at once"),
-        ({"policy_refusal": "policy.hgp is refused: torn"}, "policy.hgp is refused: torn"),
+        ({"policy_refusal": "policy.hgp is invalid: torn"}, "policy.hgp is invalid: torn"),
     ],
 )
 def test_what_somebody_on_call_should_know(changes: dict[str, Any], told: str) -> None:

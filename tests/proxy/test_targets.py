@@ -232,7 +232,7 @@ async def test_an_old_primarys_agent_does_not_pull_traffic_back_even_after_a_res
     await again.targets.recall()
     await again.targets.look()
     assert again.relay.targets == []
-    assert "that is the past" in again.targets.state().summary
+    assert "this report is outdated" in again.targets.state().summary
 
 
 async def test_both_sides_of_a_split_are_asked_and_the_newer_term_wins() -> None:

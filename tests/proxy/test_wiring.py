@@ -86,7 +86,7 @@ async def test_a_call_that_hangs_holds_one_thread_and_refuses_the_next() -> None
     beside, go_on = Beside("looking up"), threading.Event()
     hanging = asyncio.ensure_future(beside.run(go_on.wait))
     await asyncio.sleep(0)
-    with pytest.raises(OSError, match="looking up: the call before this one hangs still"):
+    with pytest.raises(OSError, match="looking up: the call before this one still hangs"):
         await beside.run(lambda: None)
     hanging.cancel()
     go_on.set()

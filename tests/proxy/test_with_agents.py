@@ -110,7 +110,7 @@ async def test_health_rules_policy_and_reports_of_a_real_agent(
         await aeventually(lambda: _history(started))
         assert _history(started) == {
             ("nightly:etl", "OK", ""): 5,
-            ("nightly:etl", "APP_DENIED", _rule_of(proxy)): 3,
+            ("nightly:etl", "ON_HOLD", _rule_of(proxy)): 3,
         }
         await _outlives(started, proxy, tmp_path)
 

@@ -14,7 +14,7 @@ LONG = {
     "200 saturating jobs, the metric hovers",
     "chunks of 20 s each, the metric hovers",
     "dice after the metrics, 99.9 %",
-    "one that asks once a minute, among fast ones",
+    "a client that checks once a minute, among fast ones",
     "a rogue, after hours of work",
 }
 """To play through; shorter ones of their kind are left in each run."""

@@ -141,7 +141,7 @@ async def in_force(state: Path) -> Found | None:
             if all(entry.action != "state.restored" for entry in audit):
                 audited = frozenset(entry.target for entry in audit)
         except StoreUnavailable:
-            listing = await store.salvage_list(PREFIXES)
+            listing = await store.list(PREFIXES, allow_stale=True)
     except StateLost:
         return None
     finally:

@@ -90,7 +90,7 @@ async def test_too_large_a_copy_leaves_the_last_one(
     cache = LogCache(tmp_path / "fleet.copy")
     await cache.save(COPY)
     monkeypatch.setattr(logcache, "MAX_CACHE_BYTES", 100)
-    with pytest.raises(StoreUnavailable, match="are more than 100"):
+    with pytest.raises(StoreUnavailable, match="at most 100"):
         await cache.save(COPY)
     monkeypatch.undo()
     assert await cache.load() == COPY
@@ -144,7 +144,7 @@ async def test_a_copy_of_another_fleet_is_put_aside(
     if is_ours:
         assert await now.load() == COPY
     else:
-        with pytest.raises(StoreUnavailable, match=r"of another store: .*a:2379, .* /stage/"):
+        with pytest.raises(StoreUnavailable, match=r"to another store: .*a:2379, .* /stage/"):
             await now.load()
         assert names(tmp_path) == [f"fleet.copy{ASIDE}"]
     await before.close()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import re
 import signal
+import subprocess
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -34,7 +36,7 @@ MAX_AGE_S = 1.0
 
 
 def metrics(how: str) -> str:
-    slow_commits = f"commit_delay: threshold=30, {how}"
+    slow_commits = f"commit_delay: threshold='30s', {how}"
     return f"lag: {how}; threads_running: {how}; pool_usage: {how}; {slow_commits}"
 
 
@@ -63,7 +65,7 @@ class TestDatabaseFaults:
         lent_postgres.primary.pause()
         answer = never_admitted(hasty, for_ms=1500)
         assert {m["cause"] for m in answer["metrics"]} <= {"timed_out", "stale"}
-        assert all(m["absent_for_ms"] is not None for m in answer["metrics"])
+        assert all(m["unavailable_for_ms"] is not None for m in answer["metrics"])
         assert "lag has no value for" in answer["reason"]
         lent_postgres.primary.resume()
         eventually(hasty.admitted)
@@ -75,7 +77,7 @@ class TestDatabaseFaults:
         started(agent, mysql_database(dsn_of(primary), f"threads_running: {HASTY}"))
         primary.pause()
         answer = never_admitted(agent, for_ms=500)
-        assert answer["verdict"] == "INTERNAL_ERROR"
+        assert answer["verdict"] == "METRIC_UNAVAILABLE"
         assert answer["metrics"][0]["cause"] in ("timed_out", "stale")
         primary.resume()
         eventually(agent.admitted)
@@ -103,8 +105,8 @@ class TestDatabaseFaults:
             assert put.status == 200
         for name in queries:
             eventually(partial(_is_invalid, serving, name))
-            assert serving.check(metrics=name)["verdict"] == "INTERNAL_ERROR"
-        assert serving.check()["verdict"] == "INTERNAL_ERROR"
+            assert serving.check(metrics=name)["verdict"] == "METRIC_UNAVAILABLE"
+        assert serving.check()["verdict"] == "METRIC_UNAVAILABLE"
 
     def test_probes_never_pile_up_on_a_hung_server(
         self, hasty: AgentProcess, lent_postgres: Pair[PostgresServer]
@@ -125,6 +127,31 @@ class TestDatabaseFaults:
             eventually(sessions)
 
 
+def test_an_idle_database_is_no_rejection_and_a_check_wakes_it(
+    agent: AgentProcess, lent_postgres: Pair[PostgresServer]
+) -> None:
+    """A2: what everybody sees who comes back from coffee, or checks once, from cron."""
+    idle = "idle_after_s = 0.5\nhibernate_after_s = 2"
+    dsn = lent_postgres.primary.dsn()
+    started(agent, postgres_database(dsn, metrics(PATIENT), more=idle))
+
+    def main() -> Any:
+        return agent.get("/v1/status").json["databases"][0]
+
+    def command(*argv: str) -> subprocess.CompletedProcess[str]:
+        whole = [sys.executable, "-m", "headgate", *argv, "--url", f"unix://{agent.socket}"]
+        return subprocess.run(whole, capture_output=True, text=True, timeout=60, check=False)
+
+    eventually(lambda: main()["activity"] == "hibernating")
+    eventually(lambda: main()["idle"])
+    told = command("status").stdout
+    assert "IDLE: the next check wakes it (about 1 s)" in told
+    assert "REFUSES" not in told and "UNAVAILABLE" not in told
+    woken = command("check", "--as", "cron:hourly")
+    assert (woken.returncode, woken.stdout.split()[0]) == (0, "ADMITTED"), woken.stdout
+    assert "main was idle" in woken.stderr
+
+
 def never_admitted(agent: AgentProcess, *, for_ms: float) -> Any:
     """The last of many answers, from the moment on that no value is young enough; until a value
     has been missing for so long."""
@@ -133,7 +160,7 @@ def never_admitted(agent: AgentProcess, *, for_ms: float) -> Any:
     def refused() -> Any:
         asked_at, answer = time.monotonic(), agent.check()
         assert asked_at < too_old_at or not answer["admitted"], answer
-        absent_ms = min(float(metric["absent_for_ms"] or 0) for metric in answer["metrics"])
+        absent_ms = min(float(metric["unavailable_for_ms"] or 0) for metric in answer["metrics"])
         return answer if asked_at >= too_old_at and absent_ms > for_ms else None
 
     return eventually(refused)
@@ -190,7 +217,7 @@ class TestLife:
         text = serving.settings.read_text()
         with serving.under_load(ask) as failures:
             for threshold in (3, 4, 5, 6):
-                changed = f"[databases.main.metrics.lag]\nthreshold = {threshold}\n"
+                changed = f"[databases.main.metrics.lag]\nthreshold = '{threshold}s'\n"
                 serving.settings.write_text(text.replace("[databases.main.metrics.lag]\n", changed))
                 serving.process.send_signal(signal.SIGHUP)
                 eventually(partial(_has_threshold, serving, threshold))
@@ -317,7 +344,7 @@ class TestStore:
     def test_changes_survive_kill_9(self, serving: AgentProcess) -> None:
         """R141"""
         done = serving.request(
-            "PATCH", "/v1/databases/main/metrics/lag", {"threshold": 3.5}, unix=True
+            "PATCH", "/v1/databases/main/metrics/lag", {"threshold": "3.5s"}, unix=True
         )
         assert done.status == 200
         serving.kill()
@@ -330,7 +357,7 @@ class TestStore:
         """R155: it is as in the file again, and the log says so."""
         lag = "/v1/databases/main/metrics/lag"
         before = serving.metric("lag")["threshold"]
-        change = {"threshold": 3.5, "for": "3s"}
+        change = {"threshold": "3.5s", "for": "3s"}
         assert serving.request("PATCH", lag, change, unix=True).status == 200
         serving.kill()
         serving.start()
@@ -350,7 +377,7 @@ class TestStore:
         assert status["store"]["writable"] is False and status["store"]["fault"]
         assert agent.get("/readyz").status == 503
         refused = agent.request(
-            "PATCH", "/v1/databases/main/metrics/lag", {"threshold": 3}, unix=True
+            "PATCH", "/v1/databases/main/metrics/lag", {"threshold": "3s"}, unix=True
         )
         assert refused.status == 503
         assert agent.metric("lag")["threshold"] == 5.0

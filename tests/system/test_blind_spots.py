@@ -22,7 +22,7 @@ from tests.fixtures.servers import Pair
 
 PATIENT = "interval_s=0.1, timeout_s=20"
 """What cannot see the fault stays healthy, however slow the machine is."""
-COMMITS = "commit_delay: threshold=30, interval_s=0.1, timeout_s=1"
+COMMITS = "commit_delay: threshold='30s', interval_s=0.1, timeout_s=1"
 LONG_S = 600
 
 
@@ -85,11 +85,11 @@ class TestPostgres:
     ) -> None:
         primary, replica = lent_postgres.primary, lent_postgres.replica
         metrics = (
-            f"lag: threshold=0.5, {PATIENT}; threads_running: {PATIENT}; pool_usage: {PATIENT}"
+            f"lag: threshold='0.5s', {PATIENT}; threads_running: {PATIENT}; pool_usage: {PATIENT}"
         )
         agent.write_settings(
             postgres_database(primary.dsn(), metrics)
-            + postgres_database(replica.dsn(), f"lag: threshold=0.5, {PATIENT}", name="replica")
+            + postgres_database(replica.dsn(), f"lag: threshold='0.5s', {PATIENT}", name="replica")
         )
         agent.start()
         eventually(lambda: agent.admitted() and agent.admitted("replica"))
@@ -145,7 +145,7 @@ class TestMariaDB:
         self, agent: AgentProcess, lent_mariadb: Pair[MariaDBServer]
     ) -> None:
         replica = lent_mariadb.replica
-        metrics = f"lag: threshold=0.5, {PATIENT}; threads_running: {PATIENT}"
+        metrics = f"lag: threshold='0.5s', {PATIENT}; threads_running: {PATIENT}"
         agent.write_settings(mysql_database(dsn_of(replica), metrics))
         agent.start()
         eventually(agent.admitted)

@@ -58,14 +58,14 @@ def nothing_is_left(told: str) -> bool:
 
 @pytest.mark.timeout(WHOLE_S + 20)
 def test_the_scenes_do_what_they_promise() -> None:
-    """Held by lag, thinned by a rule, refused by a budget, led by the new primary's agent, and
+    """Held by lag, rejected by a rule, refused by a budget, led by the new primary's agent, and
     never an OK that nobody may give (R36, R38, R45, R49, R127, R138)."""
     done = subprocess.run(
-        [*DEMO, "--headless", "--seconds", "30"], capture_output=True, text=True, timeout=WHOLE_S
+        [*DEMO, "--headless", "--for", "30s"], capture_output=True, text=True, timeout=WHOLE_S
     )
     told = done.stdout
     assert done.returncode == 0, told + done.stderr
-    assert "HELD" in told and "PROMISE BROKEN" not in told
+    assert "THROTTLED" in told and "PROMISE BROKEN" not in told
     _assert_favored(told)
     _assert_shed(told)
     _assert_promoted(told)
@@ -86,8 +86,8 @@ def scene(number: int, told: str) -> str:
 
 def _assert_favored(told: str) -> None:
     assert "OK by db-a" in scene(1, told) and "lag of db-c" in scene(2, told)
-    assert "thinned by a rule" in scene(3, told)
-    _found(r"explain names the rule that thins ETL: r-\w+", told)
+    assert "rejected by a rule" in scene(3, told)
+    _found(r"explain names the rule that throttles ETL: r-\w+", told)
 
 
 def _assert_shed(told: str) -> None:
@@ -96,26 +96,26 @@ def _assert_shed(told: str) -> None:
     _found(r"is listed: export\.py of adhoc, \d sessions", told)
     warned = _found(r"warned first: of (\d+) statements, while (\d+) ran", told)
     assert int(warned[1]) > 0 and int(warned[2]) > 0
-    refused = _found(r"enforced, (\d+) statements were refused with SQLSTATE 53000: (.+)", told)
+    refused = _found(r"enforced, (\d+) statements were blocked with SQLSTATE 53000: (.+)", told)
     assert int(refused[1]) > 0 and 'budget "best-effort"' in refused[2]
-    _found(r"0 of the jobs' statements refused, 0 of the dashboard's", told)
+    _found(r"0 of the jobs' statements blocked, 0 of the dashboard's", told)
 
 
 def _assert_promoted(told: str) -> None:
     new = _found(r"kept: (db-[bc]) was promoted and db-a's agent leads no more", told)[1]
     _found(rf"kept: {new}'s agent led the shard, \d+\.\d\d s after its promotion", told)
-    refused = _found(r"while nobody led, checks were refused: (.+)", told)
-    assert re.search(r"no primary|warming up|elsewhere", refused[1]), told
-    watched = _found(r"of (\d+) answers watched, 0 were an OK from the wrong view", told)
+    refused = _found(r"while no agent led, checks were rejected: (.+)", told)
+    assert re.search(r"no primary|warming up|wrong agent", refused[1]), told
+    watched = _found(r"of (\d+) answers watched, 0 were an OK from an outdated view", told)
     assert int(watched[1]) > 0, told
     assert "kept: db-a is a replica again" in told
     # In the end of the scene: the new one speaks, and both jobs go by its word.
-    _found(rf"(?m)^\d.*primary, speaks.*OK by {new}.*OK by {new}", scene(5, told))
+    _found(rf"(?m)^\d.*primary, leads.*OK by {new}.*OK by {new}", scene(5, told))
 
 
 def _assert_agent_died(told: str) -> None:
     _found(r"the others said so: db-\w says of db-\w: .*cannot be reached", told)
-    _found(r"waited: backfill:orders, etl:nightly; OKs they were given: 0", told)
+    _found(r"waited: backfill:orders, etl:nightly; OKs they got: 0", told)
     assert "unthrottled" in scene(6, told)
     assert int(_found(r"unthrottled is on record: (\d+) pieces", told)[1]) > 0
 
@@ -241,21 +241,21 @@ def test_keys_promote_and_kill_and_the_terminal_is_given_back() -> None:
     and the views of `headgate top` are those of that agent."""
     with in_a_terminal() as terminal:
         before = terminal.settings()
-        terminal.await_words("db-a's agent speaks for it", "OK by db-a")
+        terminal.await_words("db-a's agent decides for it", "OK by db-a")
         begun = terminal.drawn
         terminal.press("n")
-        terminal.await_words("scene 2 of 6", "asks nobody")
+        terminal.await_words("scene 2 of 6", "does not check")
         terminal.press("b")
         terminal.await_words("scene 1 of 6", "press n for the next", "OK by db-a")
         terminal.press("p")
         terminal.await_words(
             "db-b takes writes", "db-a is back, as a replica of db-b", "wrong OKs: 0"
         )
-        terminal.await_words("db-b's agent speaks for it", "OK by db-b", "timeline 2")
+        terminal.await_words("db-b's agent decides for it", "OK by db-b", "timeline 2")
         terminal.press("1")
         terminal.await_words("agent db-b", "1 overview", "scene 1 of 6", "etl:nightly")
         terminal.press("0f")
-        terminal.await_words("nobody tells them OK", "NO PRIMARY", "HELD")
+        terminal.await_words("no agent admits them", "NO PRIMARY", "THROTTLED")
         terminal.press("q")
         assert terminal.await_end() == 0
         assert "Traceback" not in terminal.drawn and "nothing is left behind" in terminal.drawn

@@ -13,7 +13,7 @@ from tests.fixtures.mariadb import MariaDBServer
 from tests.fixtures.servers import Pair
 from tests.system.test_blind_spots import dsn_of
 
-LAG = 'lag: threshold=1.5, interval_s=0.1, timeout_s=20, options={method="heartbeat"}'
+LAG = 'lag: threshold="1.5s", interval_s=0.1, timeout_s=20, options={method="heartbeat"}'
 WRITES = "heartbeat_interval_s = 0.1"
 
 
@@ -86,8 +86,8 @@ def test_questions_about_a_replica_keep_its_primarys_heartbeat_alive(
 
 
 def _rests(server: MariaDBServer) -> bool:
-    [row] = server.query("SELECT resting FROM headgate.heartbeat")
-    return bool(row["resting"])
+    [row] = server.query("SELECT idle FROM headgate.heartbeat")
+    return bool(row["idle"])
 
 
 def _cause(agent: AgentProcess) -> str | None:

@@ -47,7 +47,7 @@ def test_a_hold_on_a_category_reaches_every_job_of_it_and_ends_by_itself(
     started(agent, 1)
     held = {"target": "etl", "kind": "hold", "reason": "INC-1"}
     rule = put(agent, **held, **{"for": "1h"})
-    assert {agent.check(app=f"{n}:etl")["verdict"] for n in range(20)} == {"APP_DENIED"}
+    assert {agent.check(app=f"{n}:etl")["verdict"] for n in range(20)} == {"ON_HOLD"}
     assert agent.check(app="report")["verdict"] == "OK"
     assert agent.request("DELETE", f"/v1/rules/{rule['id']}", unix=True).status == 200
     before = time.monotonic()
@@ -62,7 +62,7 @@ def test_favoured_over_all_others_and_never_over_the_database(agent: AgentProces
     favor = {"target": "migration", "over": "all", "ratio": 0.9, "for": "1h"}
     assert agent.request("POST", "/v1/rules/favor", favor, unix=True).status == 201
     others = verdicts(agent, "etl:nightly")
-    assert 5 <= others.count("OK") <= 45 and "REJECT_BY_RATIO" in others
+    assert 5 <= others.count("OK") <= 45 and "REJECTED_BY_RATIO" in others
     assert set(verdicts(agent, "u1:migration", 50)) == {"OK"}
     (agent.folder / "queue").write_text("9")
     eventually(lambda: agent.check(app="u1:migration")["verdict"] == "THRESHOLD_EXCEEDED")
@@ -86,7 +86,7 @@ def test_rules_survive_a_kill(agent: AgentProcess) -> None:
     rule = put(agent, target="etl", kind="hold", reason="INC-3", **{"for": "1h"})
     agent.kill()
     agent.start()
-    assert agent.check(app="etl")["verdict"] == "APP_DENIED"
+    assert agent.check(app="etl")["verdict"] == "ON_HOLD"
     assert agent.request("DELETE", f"/v1/rules/{rule['id']}", unix=True).status == 200
     eventually(lambda: agent.check(app="etl")["verdict"] == "OK")
     audit = agent.get("/v1/audit").json["audit"]

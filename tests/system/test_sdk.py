@@ -17,7 +17,7 @@ from tests.fixtures.eventually import eventually
 from tests.fixtures.servers import Pair
 
 PATIENT = "interval_s=0.1, timeout_s=20"
-METRICS = f"lag: threshold=0.5, {PATIENT}; threads_running: {PATIENT}"
+METRICS = f"lag: threshold='0.5s', {PATIENT}; threads_running: {PATIENT}"
 ASKING: dict[str, Any] = {"timeout_s": 60.0, "unavailable_after_s": 60.0}
 """A slow agent is not a dead one."""
 

@@ -1,8 +1,8 @@
-"""R164: without etcd a shard keeps its rules, over promotions with kill -9 while rules are set.
+"""R164: without etcd a shard keeps its rules and budgets, over promotions with kill -9 meanwhile.
 
-Real servers, real agents. Operators set and lift rules all the time, and write down what was
-acknowledged, with how many copies. What every agent has must be at whichever leads next; and when
-all are back, everything that was ever acknowledged is so at every agent.
+Real servers, real agents. Operators set and lift rules and budgets all the time, and write down
+what was acknowledged, with how many copies. What every agent has must be at whichever leads next;
+and when all are back, everything that was ever acknowledged is so at every agent.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ from tests.fixtures.shards import Shard
 
 REACH = f"shard:{SHARD}"
 RULES = "/v1/rules"
+BUDGETS = "/v1/budgets/main"
+BUDGET = {"rate": 20, "capacity": 200, "rules": [{"match": {"username": "etl"}}], "for": "2h"}
+TRAFFIC = "[databases.main.traffic]\n"
 PAUSE_S = 0.1
 OPERATORS = 2
 MOST_STANDING = 15
@@ -37,7 +40,7 @@ FEW, MANY = 3, 50
 
 @dataclass
 class Told:
-    """What was last acknowledged of a rule."""
+    """What was last acknowledged of a rule, or of a budget."""
 
     lifted: bool
     have: int
@@ -50,7 +53,7 @@ class Told:
 
 @dataclass
 class Operator:
-    """Sets and lifts rules of its own wherever that can be done just now."""
+    """Sets and lifts rules and budgets of its own wherever that can be done just now."""
 
     name: str
     agents: ShardAgents
@@ -78,14 +81,19 @@ class Operator:
 
     def _set(self) -> None:
         self.made += 1
-        name = f"{self.name}-{self.made}"
-        body = {"id": name, "target": name, "ratio": 0.5, "for": "2h", "reach": REACH}
-        answer = self._ask(name, "POST", RULES, body)
+        if self.agents.tail == TRAFFIC and self.made % 2:
+            name = f"budget-{self.name}-{self.made}"
+            answer = self._ask(name, "PUT", f"{BUDGETS}/{name}", {**BUDGET, "reach": REACH})
+        else:
+            name = f"{self.name}-{self.made}"
+            body = {"id": name, "target": name, "ratio": 0.5, "for": "2h", "reach": REACH}
+            answer = self._ask(name, "POST", RULES, body)
         if answer is not None:
             self.told[name] = _told(answer.json["copies"], lifted=False)
 
     def _lift(self, name: str) -> None:
-        answer = self._ask(name, "DELETE", f"{RULES}/{name}")
+        of = BUDGETS if name.startswith("budget-") else RULES
+        answer = self._ask(name, "DELETE", f"{of}/{name}")
         if answer is not None:
             self.told[name] = _told(answer.json["copies"], lifted=True)
 
@@ -189,7 +197,10 @@ class Drill:
 
 
 def in_force_at(agent: AgentProcess) -> set[str]:
-    return {rule["id"] for rule in agent.request("GET", RULES, unix=True).json["rules"]}
+    rules = agent.request("GET", RULES, unix=True).json["rules"]
+    policy = agent.request("GET", BUDGETS, unix=True)
+    budgets = policy.json["budgets"] if policy.status == 200 else []
+    return {rule["id"] for rule in rules} | {budget["name"] for budget in budgets}
 
 
 @contextmanager
@@ -215,8 +226,10 @@ def working(operators: list[Operator]) -> Iterator[None]:
     assert not faults, faults
 
 
-def drilled(shard: Shard[Any], folder: Path, promotions: int, seed: int) -> Drill:
-    with agents_for(shard, folder) as agents:
+def drilled(
+    shard: Shard[Any], folder: Path, promotions: int, seed: int, *, tail: str = ""
+) -> Drill:
+    with agents_for(shard, folder, tail=tail) as agents:
         agents.await_lead(shard.primary.name)
         operators = [Operator(f"op{n}", agents, random.Random(seed + n)) for n in range(OPERATORS)]
         drill = Drill(shard, agents, operators, random.Random(seed))
@@ -242,13 +255,16 @@ TIMES = [
 
 
 @pytest.mark.parametrize("promotions", TIMES)
-def test_promotions_lose_no_rule_and_bring_none_back_on_postgres(
+def test_promotions_lose_no_rule_or_budget_and_bring_none_back_on_postgres(
     postgres_shard: Shard[Any],
     tmp_path: Path,
     promotions: int,
     record_property: Callable[[str, object], None],
 ) -> None:
-    _report(drilled(postgres_shard, tmp_path, promotions, seed=1), record_property)
+    drill = drilled(postgres_shard, tmp_path, promotions, seed=1, tail=TRAFFIC)
+    told = {name for operator in drill.operators for name in operator.known()}
+    assert any(name.startswith("budget-") for name in told)
+    _report(drill, record_property)
 
 
 @pytest.mark.parametrize("promotions", TIMES)
@@ -266,7 +282,7 @@ def _report(drill: Drill, record: Callable[[str, object], None]) -> None:
     figures = {
         "promotions": drill.promotions,
         "agents killed": drill.killed,
-        "rules acknowledged": len(told),
+        "rules and budgets acknowledged": len(told),
         "of them lifted": sum(one.lifted for one in told),
         "last acknowledged with every copy": sum(one.everywhere for one in told),
         "outcome unknown": sum(len(operator.unknown) for operator in drill.operators),
@@ -302,7 +318,7 @@ def test_a_standby_that_takes_over_has_every_acknowledged_rule_and_hands_back_th
     try:
         active.start()
         standby.start()
-        eventually(lambda: standby.check()["verdict"] == "MISDIRECTED")
+        eventually(lambda: standby.check()["verdict"] == "WRONG_AGENT")
         eventually(lambda: _set(active, "first").json["copies"]["standby"])
         said = _set(active, "stays").json["copies"]["says"]
         assert said == "in force here; the standby has a copy"
@@ -316,7 +332,7 @@ def test_a_standby_that_takes_over_has_every_acknowledged_rule_and_hands_back_th
         assert _lift(standby, "goes").status == 200
         active.start()
         eventually(lambda: in_force_at(active) == {"stays", "meanwhile"})
-        eventually(lambda: standby.check()["verdict"] == "MISDIRECTED")
+        eventually(lambda: standby.check()["verdict"] == "WRONG_AGENT")
         assert _set(active, "last").status == 201
         eventually(lambda: in_force_at(standby) == {"stays", "meanwhile", "last"})
     finally:

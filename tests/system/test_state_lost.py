@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from headgate.agent.changenotes import RULE_TIME
+from headgate.agent.rulekeeper import RULE_TIME
 from tests.fixtures.agents import HOST_ONLY, AgentProcess
 from tests.fixtures.eventually import eventually
 
@@ -70,7 +70,7 @@ def test_a_hold_outlives_a_damaged_state_file(held: AgentProcess, damage: str) -
         state(held, ".lock").unlink()
     held.start()
     eventually(lambda: verdict(held, "web") == "OK")
-    assert verdict(held, "job:etl") == "APP_DENIED"
+    assert verdict(held, "job:etl") == "ON_HOLD"
     assert held.metric("loadavg")["threshold"] == 7e8
     assert held.get("/v1/status").json["state_lost"] is None
 
@@ -80,7 +80,7 @@ def test_a_lost_state_rejects_until_an_operator_acknowledges_it(held: AgentProce
     held.start()
     for app in ("etl", "web", "job:etl"):
         answer = held.check(app=app)
-        assert answer["verdict"] == "APP_DENIED"
+        assert answer["verdict"] == "ON_HOLD"
         assert "the agent has lost its state" in answer["reason"]
     assert held.get("/check/web/mysql/main").status == 417
     assert held.get("/check-if-exists/web/mysql/main").status == 417
@@ -88,7 +88,7 @@ def test_a_lost_state_rejects_until_an_operator_acknowledges_it(held: AgentProce
     told_everywhere(held, "every check is rejected")
     held.stop()
     held.start()
-    assert verdict(held, "web") == "APP_DENIED", "a restart is no acknowledgement"
+    assert verdict(held, "web") == "ON_HOLD", "a restart is no acknowledgement"
 
     assert held.request("POST", "/v1/state/acknowledge", {}).status == 401
     said = headgate(held, "state", "acknowledge")
@@ -105,7 +105,7 @@ def test_a_lost_state_rejects_until_an_operator_acknowledges_it(held: AgentProce
     held.kill()
     held.start()
     eventually(lambda: verdict(held, "web") == "OK")
-    assert verdict(held, "etl") == "APP_DENIED"
+    assert verdict(held, "etl") == "ON_HOLD"
 
 
 def test_a_file_whose_log_had_all_of_it_is_a_loss_without_that_log(held: AgentProcess) -> None:
@@ -117,7 +117,7 @@ def test_a_file_whose_log_had_all_of_it_is_a_loss_without_that_log(held: AgentPr
     assert state(held).stat().st_size > 0
     os.truncate(state(held, ".copy"), 100)
     held.start()
-    assert verdict(held, "web") == "APP_DENIED"
+    assert verdict(held, "web") == "ON_HOLD"
     told_everywhere(held, "every check is rejected")
 
 
@@ -147,7 +147,7 @@ def test_what_is_put_back_is_in_force_without_a_restart(held: AgentProcess) -> N
     kept = {suffix: state(held, suffix).read_bytes() for suffix in ("", "-wal", ".copy")}
     lose_both(held)
     held.start()
-    assert verdict(held, "web") == "APP_DENIED"
+    assert verdict(held, "web") == "ON_HOLD"
     for suffix in ("-wal", "-shm"):
         state(held, suffix).unlink(missing_ok=True)
     state(held, ".copy").write_bytes(kept[".copy"])
@@ -155,7 +155,7 @@ def test_what_is_put_back_is_in_force_without_a_restart(held: AgentProcess) -> N
     new.write_bytes(b"")
     new.rename(state(held))
     eventually(lambda: verdict(held, "web") == "OK")
-    assert verdict(held, "job:etl") == "APP_DENIED"
+    assert verdict(held, "job:etl") == "ON_HOLD"
 
 
 def test_a_new_folder_is_no_loss(agent: AgentProcess) -> None:

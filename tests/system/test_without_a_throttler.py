@@ -128,7 +128,7 @@ def test_agent_database_and_network_die_in_turn(
 
 
 def _absent_for_s(agent: AgentProcess) -> float:
-    return float(agent.metric("threads_running")["absent_for_ms"] or 0) / 1000
+    return float(agent.metric("threads_running")["unavailable_for_ms"] or 0) / 1000
 
 
 def _periods(serving: AgentProcess) -> list[Any]:

@@ -175,7 +175,7 @@ async def test_checks_are_traced_where_their_caller_traces_them(
         assert (await ask(agent, "GET", CHECK, traceparent=PARENT))[0] == 417
         await aeventually(lambda: len(collecting.named("check")) == 3)
         (held,) = [
-            s for s in collecting.named("check") if s.facts.get("headgate.verdict") == "APP_DENIED"
+            s for s in collecting.named("check") if s.facts.get("headgate.verdict") == "ON_HOLD"
         ]
         assert held.facts["headgate.rule"]
         # Scrapes are not told, unless somebody wants to know.
@@ -192,12 +192,12 @@ async def test_a_trace_goes_on_in_the_other_agent(collecting: Collector, tmp_pat
         try:
             status, _, _ = await link.ask("GET", "/v1/status?x=secret", timeout_s=DEADLINE_S)
             assert status == 200
-            pull = Pull("s", "main", "db-a", "", None, Activity.NORMAL, 0.0)
+            pull = Pull("s", "main", "db-a", "", None, Activity.AWAKE, 0.0)
             with pytest.raises(PeerFailed):
                 await link.pull(pull, timeout_s=DEADLINE_S)
         finally:
             await link.close()
-        asked = await one(collecting, "peer ask")
+        asked = await one(collecting, "peer request")
         answered = await one(collecting, "GET /v1/status")
         assert answered.parent_id == asked.span_id
         assert asked.facts["url.path"] == "/v1/status"

@@ -293,9 +293,9 @@ def test_what_it_cannot_know_is_said() -> None:
     named = budget(rules=[{"match": {"fingerprint": "00000000000000ab", "tag.a": "b"}}])
     told = " ".join(play(traces, named).notes)
     for words in (
-        "1 traces are of statements that no budget concerned",
+        "1 traces are of statements that no budget matched",
         "1 of 4 traces stand for several",
-        "1 statements were refused then",
+        "1 statements were blocked then",
         "4 traces have no fingerprint",
         "2 traces lack some or all of their tags",
     ):

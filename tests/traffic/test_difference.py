@@ -67,7 +67,7 @@ def test_the_policy_as_a_whole_changes() -> None:
         "policy: health_unknown healthy → unhealthy",
         "policy: a is exempt no longer",
         "policy: c is exempt",
-        "budgets stand in another order, by which the first to refuse is told",
+        "budgets are in another order, by which the first to block is reported",
     ]
 
 

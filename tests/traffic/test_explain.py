@@ -6,8 +6,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from headgate.traffic.ask import Ask, Asked, Limit, Statement, Verdict, Who
-from headgate.traffic.explain import Explanation, explain
-from headgate.traffic.findings import Outcome, findings
+from headgate.traffic.explain import Explanation, Outcome, explain, findings
 from headgate.traffic.matching import Now
 from tests.traffic.worlds import MS, S, World, budget, rule_set, world
 
@@ -44,7 +43,7 @@ def test_every_rule_of_every_budget_is_accounted_for() -> None:
     assert told == [
         ("off", Outcome.OFF, "its budget is off"),
         ("gone", Outcome.EXPIRED, "its budget has expired"),
-        ("rests", Outcome.RESTS, "its budget bites when unhealthy; health is good"),
+        ("rests", Outcome.RESTS, "its budget applies if unhealthy; health is good"),
         ("far", Outcome.HIDDEN, "budget near has the longer prefix 10.1.0.0/16"),
         ("far", Outcome.DIFFERS, "username is app, not etl; database is shop, not x"),
         (
@@ -62,7 +61,7 @@ def test_every_rule_of_every_budget_is_accounted_for() -> None:
 def test_an_exempt_user_is_told_so() -> None:
     rules = rule_set(budget(), exempt_usernames=["app"])
     (only,) = findings(rules, WHO, TEXT, Now())
-    assert (only.outcome, only.why) == (Outcome.EXEMPT, "no rule concerns the user app")
+    assert (only.outcome, only.why) == (Outcome.EXEMPT, "no rule applies to the user app")
 
 
 def test_what_would_have_to_change() -> None:
@@ -96,7 +95,7 @@ def test_what_would_have_to_change() -> None:
     ]
     owing = told.budgets[2]
     assert (owing.owed_ns, owing.capacity_ns, owing.fill) == (900 * MS, S, 0.9)
-    assert "asks for 3 workers, 1 allowed: allow 4" in explained(w, workers=3).changes[0]
+    assert "needs 3 workers, 1 allowed: allow 4" in explained(w, workers=3).changes[0]
 
 
 def test_it_reads_as_text() -> None:
@@ -104,11 +103,11 @@ def test_it_reads_as_text() -> None:
     lines = explained(w, 2 * S).lines()
     assert lines == [
         "block: estimated 2.000 s of CPU, by budget etl [tenant=acme]: "
-        "0.000 s owed of 1.000 s, never fits",
+        "debt 0.000 s of 1.000 s, never fits",
         "to change that:",
         "  etl: it is larger than the whole capacity: make it cheaper, or raise that to 200",
         "budgets that apply:",
-        "  etl [tenant=acme]: enforce, 0 of 4 workers running, 0.000 s of 1.000 s owed, 0 % full",
+        "  etl [tenant=acme]: enforce, 0 of 4 workers running, debt 0.000 s of 1.000 s, 0 % full",
         "rules:",
         "  etl: everything, for each tag.tenant: applies: bucket tenant=acme",
     ]
@@ -122,7 +121,7 @@ def test_inside_a_transaction_it_says_so() -> None:
     asked = Ask(0, cost_ns=10**9, flags=Asked.COST_GIVEN | Asked.IN_TRANSACTION)
     told = explain(w.rules, w.ledger, WHO, TEXT, asked, Now())
     assert told.answer.passed
-    assert told.lines()[1] == "inside a transaction: a limit is broken, and lets it pass"
+    assert told.lines()[1] == "inside a transaction: a limit is exceeded, but it may go on"
 
 
 def test_asking_why_changes_nothing() -> None:

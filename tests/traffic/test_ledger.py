@@ -13,10 +13,9 @@ from headgate.traffic.ask import NEVER, Ask, Asked, Limit, Match, Verdict, Who
 from headgate.traffic.bucket import Bucket, drain_ns
 from headgate.traffic.cost import AGAIN_AFTER_NS
 from headgate.traffic.hashes import budget_key
-from headgate.traffic.ledger import Holding, Ledger
+from headgate.traffic.ledger import EACH_WAYS, WAYS, BucketTable, Holding, Ledger
 from headgate.traffic.parse import parse_budget
 from headgate.traffic.policy import Budget
-from headgate.traffic.tables import EACH_WAYS, WAYS, BucketTable
 from tests.traffic.worlds import MS, S, World, budget, learn, rule_set, world
 
 HALF: dict[str, Any] = {"rate": 50, "capacity": 100}

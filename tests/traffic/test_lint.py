@@ -72,11 +72,11 @@ def test_a_kill_switch_is_told_plainly_and_wants_an_end() -> None:
     """R124."""
     switch = {"mode": "enforce", "max_workers": 0, "rules": [ETL]}
     first, second = advice(switch)
-    assert "refuses every statement that it matches" in first.message
+    assert "blocks every statement that it matches" in first.message
     assert (second.code, second.place) == ("kill-switch-without-end", "budgets[0].expires_at")
     assert [code for code, _ in told({**switch, "expires_at": 10})] == ["kill-switch"]
     (found,) = advice({**switch, "mode": "warn"})
-    assert "would refuse, once enforced," in found.message
+    assert "would block, once enforced," in found.message
 
 
 def test_shares_above_the_whole_server_are_told_once() -> None:

@@ -7,9 +7,8 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from headgate.cli.bars import UNICODE
 from headgate.cli.documents import read
-from headgate.cli.render import Canvas
+from headgate.cli.render import UNICODE, Canvas
 from headgate.tui.page import Moment, Surroundings, still
 from headgate.tui.sources import Scene, Strip, Told
 from headgate.tui.trend import Picture, Trend
@@ -29,7 +28,7 @@ def rule(name: str = "r7", **given: Any) -> dict[str, Any]:
         "id": name,
         "target": "etl",
         "kind": "hold",
-        "says": "refuses every check of etl",
+        "says": "rejects every check of etl",
         "ratio": None,
         "order": None,
         "metrics": [],

@@ -381,7 +381,7 @@ def test_a_narrow_screen_still_says_what_is_wrong_with_a_policy(agent: ScriptedA
     text = budgets_page(asked_budgets(agent), (60, 30))
     for told in (
         "SWITCHED OFF",
-        "REFUSED BY THE SERVER",
+        "REJECTED BY THE SERVER",
         "no such file",
         "CAPPED TO WARN",
     ):

@@ -62,10 +62,10 @@ def screen_of(shown: Terminal, columns: int, lines: int) -> str:
 
 
 def test_top_draws_follows_a_resize_and_leaves_on_q(busy: ScriptedAgent) -> None:
-    with terminal("top", "--interval", "0.1", HEADGATE_URL=busy.url) as shown:
+    with terminal("top", "--interval", "0.1s", HEADGATE_URL=busy.url) as shown:
         modes = shown.modes()
         eventually(lambda: "BREACHED" in shown.text and "threshold" in shown.text)
-        eventually(lambda: "HELD 13 min by lag" in shown.text)
+        eventually(lambda: "THROTTLED 13 min by lag" in shown.text)
         assert shown.modes() != modes, "keys come one by one"
         for columns, lines in ((60, 20), (40, 12), (300, 100)):
             shown.forget()
@@ -74,7 +74,7 @@ def test_top_draws_follows_a_resize_and_leaves_on_q(busy: ScriptedAgent) -> None
             text = screen_of(shown, columns, lines)
             assert len(text.splitlines()) == lines and "q quit" in text.splitlines()[-1]
             assert ("postgres" in text) == (columns >= 72), "no room for that below"
-        for key, told in ((b"3", "3 clients, 1 held"), (b"?", "hold the picture still")):
+        for key, told in ((b"3", "3 clients, 1 throttled"), (b"?", "hold the picture still")):
             shown.press(key)
             eventually(partial(lambda told: told in screen_of(shown, 300, 100), told))
         shown.press(b"\x1b[B")
@@ -97,7 +97,7 @@ def test_the_mouse_chooses_rows_and_views_on_a_small_terminal(busy: ScriptedAgen
         eventually(lambda: any(line.startswith("> r8") for line in screen()))
         at = screen()[-1].index("3") + 1
         shown.press(b"\x1b[<0;%d;15M" % at)
-        eventually(lambda: "3 clients, 1 held" in screen_of(shown, 60, 15))
+        eventually(lambda: "3 clients, 1 throttled" in screen_of(shown, 60, 15))
         shown.press(b"m")
         eventually(lambda: shown.raw.endswith(MOUSE_OFF) or "selects text" in shown.text)
         assert MOUSE_OFF in shown.raw, "the terminal selects text itself"
@@ -115,7 +115,7 @@ def test_the_mouse_chooses_rows_and_views_on_a_small_terminal(busy: ScriptedAgen
 def test_budget_top_and_fleet_watch_are_views_of_the_same_program(
     busy: ScriptedAgent, argv: tuple[str, ...], told: str
 ) -> None:
-    with terminal(*argv, "--interval", "1", HEADGATE_URL=busy.url) as shown:
+    with terminal(*argv, "--interval", "1s", HEADGATE_URL=busy.url) as shown:
         modes = shown.modes()
         eventually(lambda: told in screen_of(shown, 110, 36))
         eventually(lambda: "cannot be shown: the agent answers 404" in screen_of(shown, 110, 36))
@@ -130,7 +130,7 @@ def test_budget_top_and_fleet_watch_are_views_of_the_same_program(
 
 def test_few_bytes_are_sent_where_little_changes(busy: ScriptedAgent) -> None:
     """Over ssh: a second of a screen that only its clock changes."""
-    with terminal("top", "--interval", "0.1", HEADGATE_URL=busy.url) as shown:
+    with terminal("top", "--interval", "0.1s", HEADGATE_URL=busy.url) as shown:
         # With its last row, and with rates, for which two looks are needed.
         rates = re.compile(r"backfill:users +orders +0 +0 ")
         eventually(lambda: rates.search(screen_of(shown, 110, 36)))
@@ -200,7 +200,7 @@ def test_top_shows_an_agent_that_goes_away_and_comes_back(tmp_path: Path) -> Non
     path = tmp_path / "agent.sock"
     agent = ScriptedAgent()
     agent.says("/v1/status", builders.busy_status())
-    with terminal("top", "--interval", "0.1", HEADGATE_URL=f"unix://{path}") as shown:
+    with terminal("top", "--interval", "0.1s", HEADGATE_URL=f"unix://{path}") as shown:
         eventually(lambda: "AGENT UNREACHABLE" in shown.text)
         with agent.serving(path):
             eventually(lambda: "BREACHED" in shown.text)
@@ -231,11 +231,20 @@ def test_a_hung_agent_hangs_no_key(scripted: ScriptedAgent) -> None:
 
 
 def test_a_dumb_terminal_gets_frames_and_no_cursor_control(busy: ScriptedAgent) -> None:
-    with terminal("top", "--interval", "0.1", term="dumb", HEADGATE_URL=busy.url) as shown:
+    with terminal("top", "--interval", "0.1s", term="dumb", HEADGATE_URL=busy.url) as shown:
         eventually(lambda: shown.text.count("agent db1") >= 3)
         assert "\x1b" not in shown.raw
         shown.process.send_signal(signal.SIGINT)
         assert shown.wait() == 0
+
+
+def test_q_leaves_a_dumb_terminal_as_it_was(busy: ScriptedAgent) -> None:
+    with terminal("top", "--interval", "5s", term="dumb", HEADGATE_URL=busy.url) as shown:
+        modes = shown.modes()
+        eventually(lambda: "agent db1" in shown.text)
+        shown.press(b"q")
+        assert shown.wait() == 0
+        assert shown.modes() == modes
 
 
 def test_no_color_is_obeyed(busy: ScriptedAgent) -> None:
@@ -266,7 +275,7 @@ def test_who_wants_databases_awake_wakes_them_again_and_again() -> None:
     wake = [("POST", f"/v1/databases/{name}/wake") for name in ("main", "orders")]
     agent = ScriptedAgent()
     for method, path in wake:
-        agent.says(path, {"database": "x", "activity": "normal"}, method=method)
+        agent.says(path, {"database": "x", "activity": "awake"}, method=method)
     status = read(StatusDoc, builders.busy_status())
     with agent.serving():
         waker = Waker(connect(agent.url, None))
@@ -281,9 +290,9 @@ def woken(agent: ScriptedAgent) -> list[str]:
 
 def test_looking_wakes_nobody_unless_it_is_asked_for(busy: ScriptedAgent, run: Run) -> None:
     """R56: an open screen must not keep what nobody asks about from hibernating."""
-    assert run("top", "--once", "--interval", "0.1").code == 0
+    assert run("top", "--once", "--interval", "0.1s").code == 0
     assert woken(busy) == []
-    ran = run("top", "--once", "--wake", "--interval", "0.1")
+    ran = run("top", "--once", "--wake", "--interval", "0.1s")
     assert ran.code == 0 and "BREACHED" in ran.out, "though this agent knows no waking"
     assert woken(busy) == ["/v1/databases/main/wake", "/v1/databases/orders/wake"]
 
@@ -305,7 +314,7 @@ def test_once_prints_one_frame_with_rates(scripted: ScriptedAgent, run: Run) -> 
         return Reply(builders.status(clients=[client]))
 
     scripted.replies["GET", "/v1/status"] = growing
-    ran = run("top", "--once", "--interval", "0.1")
+    ran = run("top", "--once", "--interval", "0.1s")
     assert ran.code == 0
     assert "agent db1" in ran.out
     row = next(line for line in ran.out.splitlines() if line.startswith("etl:nightly"))
@@ -314,8 +323,8 @@ def test_once_prints_one_frame_with_rates(scripted: ScriptedAgent, run: Run) -> 
 
 def test_each_view_can_be_printed(busy: ScriptedAgent, run: Run) -> None:
     busy.says("/v1/history/timeline", documents.TIMELINE)
-    ran = run("top", "--once", "--view", "clients", "--interval", "0.1")
-    assert "3 clients, 1 held" in ran.out and "HELD 13 min by lag" in ran.out
+    ran = run("top", "--once", "--view", "clients", "--interval", "0.1s")
+    assert "3 clients, 1 throttled" in ran.out and "THROTTLED 13 min by lag" in ran.out
     assert "last hour" in ran.out and "q quit" not in ran.out
     assert "rules cannot be shown: the agent answers 404" in run("top", "--once", "--view", "4").out
     ran = run("top", "--once", "--view", "clint")
@@ -327,7 +336,7 @@ def test_history_is_there_from_the_first_frame_on(busy: ScriptedAgent, run: Run)
     minute = {"at": at, "database": "main", "metric": "lag", "looks": 4, "absent": 0, "low": 1.0}
     minute |= {"mean": 2.0, "high": 5.0, "breached_share": 0.0, "threshold": 5.0}
     busy.says("/v1/history/metrics", {"minutes": [minute], "whole": True})
-    ran = run("top", "--once", "--view", "shard", "--interval", "0.1")
+    ran = run("top", "--once", "--view", "shard", "--interval", "0.1s")
     line = next(line for line in ran.out.splitlines() if line.strip().startswith("lag"))
     assert line.count("▆") == 4, "a minute of history is four quarters of one"
 
@@ -370,7 +379,7 @@ def test_once_without_an_agent_shows_so_and_fails() -> None:
 def test_a_snapshot_is_a_file(
     busy: ScriptedAgent, run: Run, tmp_path: Path, name: str, begins: str
 ) -> None:
-    ran = run("top", "--snapshot", str(tmp_path / name), "--interval", "0.1")
+    ran = run("top", "--snapshot", str(tmp_path / name), "--interval", "0.1s")
     assert (ran.code, ran.out) == (0, "")
     text = (tmp_path / name).read_text()
     assert text.startswith(begins)
@@ -384,6 +393,6 @@ def test_what_a_view_needs_is_loaded_when_it_is_opened() -> None:
     told = subprocess.run(
         [sys.executable, "-c", load + "print(*sys.modules)"], capture_output=True, text=True
     )
-    late = ("clients", "lists", "budgets", "actions", "export")
+    late = ("clients", "lists", "actions", "export")
     assert not {"pydantic", *(f"headgate.tui.{name}" for name in late)} & set(told.stdout.split())
     assert "headgate.tui.session" in told.stdout

@@ -57,7 +57,7 @@ def test_the_worst_of_a_quarter_of_a_minute_is_kept_and_absences_are_gaps() -> N
     trend.take(status(value=1.0), 0.0)
     trend.take(status(value=9.0), 1.0)
     trend.take(status(value=2.0), 2.0)
-    trend.take(status(value=None, state="absent", cause="timed_out"), SLOT_S)
+    trend.take(status(value=None, state="unavailable", cause="timed_out"), SLOT_S)
     view = trend.take(status(value=3.0), 3 * SLOT_S)
     assert last(view, 4) == (9.0, None, None, 3.0)
 

@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 from rich.color import ColorSystem
 
-from headgate.cli.bars import ASCII, UNICODE, Marks
 from headgate.cli.documents import read
-from headgate.tui.clients import Node, flat, grown, matching, resampled
+from headgate.cli.render import ASCII, UNICODE, Marks
+from headgate.tui.clients import listed, resampled
 from headgate.tui.layout import Column, Cursor, fit, place, window
 from headgate.tui.page import Surroundings, compose
 from headgate.tui.paint import Paint, difference
@@ -17,7 +17,6 @@ from headgate.tui.state import Flash, Panel, Prompt, State
 from headgate.tui.views import VIEWS
 from headgate.wire.history import TimelineDoc
 from headgate.wire.rules import RulesDoc
-from headgate.wire.status import ClientDoc
 from tests.cli import builders
 from tests.cli.documents import TIMELINE
 from tests.tui import scenes
@@ -81,26 +80,26 @@ def test_ascii_terminals_get_ascii_alone() -> None:
 
 def test_a_small_screen_keeps_what_matters() -> None:
     text = shown(State(), BUSY, (40, 12))
-    assert "REFUSES" in text and "BREACHED" in text and "q quit" in text
+    assert "REJECTS" in text and "BREACHED" in text and "q quit" in text
     text = shown(State("clients"), BUSY, (40, 12))
-    assert "etl:nightly" in text and "HELD 13 min" in text and "admitted/s" not in text
+    assert "etl:nightly" in text and "THROTTLED 13 min" in text and "admitted/s" not in text
 
 
 def test_advice_comes_first() -> None:
-    """3 a.m.: what to do, what is unhealthy, who is held, by what and since when."""
+    """3 a.m.: what to do, what is unhealthy, who is throttled, by what and for how long."""
     text = shown(State(), BUSY)
-    places = [text.index(told) for told in ("advice", "REFUSES", "etl:nightly")]
+    places = [text.index(told) for told in ("advice", "REJECTS", "etl:nightly")]
     assert places == sorted(places)
-    assert "2 in force: etl (refuses every check of etl)" in text
-    assert "HELD 13 min by lag" in text
+    assert "2 in force: etl (rejects every check of etl)" in text
+    assert "THROTTLED 13 min by lag" in text
 
 
-def test_a_database_that_hibernates_is_said_and_how_to_wake_it() -> None:
+def test_an_idle_database_is_said_and_how_to_wake_it() -> None:
     """R56: looking wakes nobody."""
-    resting = scenes.scene(builders.status(databases=[builders.database(activity="hibernating")]))
-    assert "hibernating  main: no checks, so nothing is measured; w wakes" in shown(
-        State(), resting
-    )
+    main = builders.database(activity="hibernating", idle=True)
+    text = shown(State(), scenes.scene(builders.status(databases=[main])))
+    assert "idle  main: the next check wakes it (about 1 s); w wakes it now" in text
+    assert "REFUSES" not in text
 
 
 def test_an_agent_that_does_not_answer_is_said_and_the_last_picture_stays_dimmed() -> None:
@@ -121,41 +120,39 @@ def test_the_shard_is_a_tree_with_curves() -> None:
     document = builders.status(databases=[builders.database(shard=builders.troubled_shard())])
     text = shown(State("shard"), scenes.scene(document), (120, 50))
     assert "├─ db-b" in text and "▁  lag 20 ms ●" in text
-    for told in ("UNREACHABLE for 42", "hibernating: nobody asks", "its clock is 310 ms ahead"):
+    for told in ("UNREACHABLE for 42", "hibernating: no checks", "its clock is 310 ms ahead"):
         assert told in text
 
 
-def test_clients_say_since_when_by_what_their_hour_and_the_remedy() -> None:
+def test_clients_say_how_long_by_what_their_hour_and_the_remedy() -> None:
     text = shown(State("clients"), BUSY, (170, 36))
     line = next(line for line in text.splitlines() if line.startswith("> etl:nightly"))
-    assert "HELD 13 min by lag, since 02:59" in line
+    assert "THROTTLED 13 min by lag" in line
     assert "··········▃▇▃▇▃▇▃▇▃▇" in line
     assert "headgate rule lift r7" in text
-    assert "mostly held for at most 10 min; 90% of its checks at worst" in text
+    assert "mostly throttled for at most 10 min; 90% of its checks at worst" in text
 
 
-def test_levels_have_the_sums_of_their_clients() -> None:
-    clients = [read(ClientDoc, builders.client(name)) for name in ("a:x", "a:y:1", "a:y:2", "b")]
-    clients.append(read(ClientDoc, builders.client("b", database="orders")))
-    nodes = {node.label: node for node in grown(clients)}
-    assert set(nodes) == {"a", "b"}
-    assert [below.label for below in nodes["a"].below] == ["x", "y"]
-    assert [below.app for below in nodes["a"].below[1].below] == ["a:y:1", "a:y:2"]
-    assert [below.label for below in nodes["b"].below] == ["on main", "on orders"]
-    assert [len(nodes[name].clients) for name in "ab"] == [3, 2]
-    keys = [node.key for top in nodes.values() for node in everybody(top)]
+def test_a_client_on_several_databases_has_a_row_for_each() -> None:
+    clients = [builders.client(name) for name in ("a:x", "a:y:1", "a:y:2", "b")]
+    clients.append(builders.client("b", database="orders"))
+    picture = scenes.scene(builders.status(clients=clients)).picture
+    rows = listed(picture, "", "name", as_tree=True).rows
+    assert [(row.depth, row.label) for row in rows] == [
+        (0, "a"), (1, "x"), (1, "y"), (2, "1"), (2, "2"),
+        (0, "b"), (1, "on main"), (1, "on orders"),
+    ]  # fmt: skip
+    keys = [row.key for row in rows]
     assert len(keys) == len(set(keys)), "each can be chosen by its own key"
 
 
-def everybody(node: Node) -> list[Node]:
-    return [node, *(one for below in node.below for one in everybody(below))]
+def test_a_filter_finds_names_databases_and_what_throttles() -> None:
+    def found(text: str) -> list[str]:
+        return [row.app for row in listed(BUSY.picture, text, "throttled", as_tree=False).rows]
 
-
-def test_a_filter_finds_names_databases_and_what_holds() -> None:
-    clients = BUSY.picture.status.clients if BUSY.picture.status else ()
-    assert [c.client for c in matching(clients, "held LAG")] == ["etl:nightly"]
-    assert [c.client for c in matching(clients, "orders")] == ["backfill:users"]
-    assert len(flat(matching(clients, ""))) == 3
+    assert found("throttled LAG") == ["etl:nightly"]
+    assert found("orders") == ["backfill:users"]
+    assert len(found("")) == 3
     assert "no client matches 'zzz'" in shown(State("clients", filter="zzz"), BUSY)
 
 
@@ -175,7 +172,7 @@ def test_refusals_and_changes_share_a_view() -> None:
 
 
 def test_what_an_agent_cannot_tell_is_said_in_its_place() -> None:
-    none = Told(fault="the agent answers 404: this agent keeps no rules")
+    none = Told(fault="the agent answers 404: this agent has no rules")
     assert "rules cannot be shown: the agent answers 404" in shown(
         State("rules"), scenes.scene(rules=none)
     )

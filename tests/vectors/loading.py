@@ -129,10 +129,10 @@ def line_of(answer: Answer) -> str:
     parts = [answer.verdict]
     if answer.raw.get("rules"):
         parts.append(f"rules {','.join(answer.raw['rules'])}")
-    bad = [m for m in answer.metrics if m.state not in ("healthy", "held", "ignored")]
+    bad = [m for m in answer.metrics if m.state not in ("healthy", "last_value", "ignored")]
     parts += [f"{m.scope}/{m.metric} {m.state}{f' ({m.cause})' if m.cause else ''}" for m in bad]
-    waived = answer.raw.get("waived", [])
-    parts += [f"waived {m['scope']}/{m['metric']}" for m in waived]
+    exempted = answer.raw.get("exempted", [])
+    parts += [f"exempted {m['scope']}/{m['metric']}" for m in exempted]
     if answer.ask:
         parts.append(f"ask {answer.ask} about {answer.ask_database}")
     if answer.retry_after_s is not None:

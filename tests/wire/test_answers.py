@@ -64,22 +64,24 @@ def test_the_statuses_of_the_reference() -> None:
         429,
         429,
         417,
+        429,
+        429,
+        424,
         404,
-        500,
-        429,
-        429,
         421,
+        500,
     ]
     assert [FRENO_STATUS[verdict] for verdict in Verdict] == [
         200,
         429,
         417,
         417,
+        429,
+        429,
+        500,
+        404,
         404,
         500,
-        429,
-        429,
-        404,
     ]
     assert [v for v, status in STATUS.items() if status == 200] == [Verdict.OK]
     assert [v for v, status in FRENO_STATUS.items() if status == 200] == [Verdict.OK]
@@ -101,7 +103,7 @@ def test_the_statuses_of_the_reference() -> None:
         ),
         (
             decided(health((LAG, absent(Cause.TIMED_OUT, "no answer in 0.5 s", age_s=2)))),
-            "INTERNAL_ERROR",
+            "METRIC_UNAVAILABLE",
             "main: lag has no value for 2.0 s (timed out: no answer in 0.5 s)",
         ),
         (
@@ -111,7 +113,7 @@ def test_the_statuses_of_the_reference() -> None:
         ),
         (
             decided(health((LAG, 1.0)), after_s=3),
-            "INTERNAL_ERROR",
+            "METRIC_UNAVAILABLE",
             "main: lag has no value for 3.0 s (stale: no probe has finished within the age limit "
             "of 1 s)",
         ),
@@ -123,23 +125,23 @@ def test_the_statuses_of_the_reference() -> None:
         (
             decided(health((LAG, 1.0)), "shard/lag"),
             "UNKNOWN_METRIC",
-            "main: shard/lag: this database belongs to no shard here; ask for host scope",
+            "main: shard/lag: this agent's database belongs to no shard; check with scope=host",
         ),
         (decided(None), "UNKNOWN_METRIC", "no database 'main' is configured on this agent"),
         (
             decided(health()),
             "UNKNOWN_METRIC",
-            "main: no metric is configured on this database, so nothing shows that it is healthy",
+            "main: no metric is configured for this database, so its health is unknown",
         ),
         (
             decided(health((LAG, 1.0)), ratio=1.0),
-            "APP_DENIED",
-            "rule r1 refuses every check of etl for another 10 min",
+            "ON_HOLD",
+            "rule r1 rejects every check of etl for another 10 min",
         ),
         (
             decided(health((LAG, 1.0)), ratio=0.75),
-            "REJECT_BY_RATIO",
-            "rule r1 refuses 75% of the checks of etl for another 10 min",
+            "REJECTED_BY_RATIO",
+            "rule r1 rejects 75% of the checks of etl for another 10 min",
         ),
     ],
 )
@@ -174,31 +176,31 @@ SPLIT = absent(Cause.SPLIT_BRAIN, "db-a and db-b both say that they are the prim
             "worst of 2, measured 0 ms ago)",
         ),
         (
-            in_shard(sample(7.2, detail="db-b, worst of 1; set aside: db-c (skipped by ops)")),
+            in_shard(sample(7.2, detail="db-b, worst of 1; skipped: db-c (skipped by ops)")),
             "THRESHOLD_EXCEEDED",
-            "main: shard/lag is 7.2 s, above its threshold of 5 s (db-b, worst of 1; set aside: "
+            "main: shard/lag is 7.2 s, above its threshold of 5 s (db-b, worst of 1; skipped: "
             "db-c (skipped by ops); measured 0 ms ago)",
         ),
         (
             in_shard(absent(Cause.UNREACHABLE, "db-b: no answer in 0.5 s", age_s=2)),
-            "INTERNAL_ERROR",
+            "METRIC_UNAVAILABLE",
             "main: shard/lag has no value for 2.0 s (unreachable: db-b: no answer in 0.5 s)",
         ),
         (
             in_shard(ELSEWHERE, primary="db-a", ask="https://db-a:8087"),
-            "MISDIRECTED",
-            "main: commerce/-80 is rolled up by db-a's agent: ask https://db-a:8087",
+            "WRONG_AGENT",
+            "main: db-a's agent answers for commerce/-80: check with https://db-a:8087",
         ),
         (
             in_shard(ELSEWHERE, primary="db-a"),
-            "MISDIRECTED",
-            "main: commerce/-80 is rolled up by db-a's agent: its address is not known here, "
-            "give it an advertise setting",
+            "WRONG_AGENT",
+            "main: db-a's agent answers for commerce/-80: its address is unknown, "
+            "set its `advertise`",
         ),
         (
             in_shard(SPLIT),
-            "INTERNAL_ERROR",
-            "main: no agent may speak for commerce/-80 (split brain: db-a and db-b both say that "
+            "METRIC_UNAVAILABLE",
+            "main: no agent can answer for commerce/-80 (split brain: db-a and db-b both say that "
             "they are the primary)",
         ),
         (
@@ -258,7 +260,7 @@ def test_a_refusal_lists_every_metric_an_admission_none() -> None:
             "age_ms": 0,
             "cause": None,
             "detail": "",
-            "absent_for_ms": None,
+            "unavailable_for_ms": None,
         }
     ]
 
@@ -280,7 +282,7 @@ def test_a_batch_speaks_with_its_first_refusal() -> None:
     assert [c["verdict"] for c in document["checks"]] == [
         "OK",
         "THRESHOLD_EXCEEDED",
-        "INTERNAL_ERROR",
+        "METRIC_UNAVAILABLE",
     ]
     fine = json.loads(encode(batch_doc([good, good])))
     assert (fine["verdict"], fine["reason"], fine["retry_after_ms"]) == ("OK", "", None)
@@ -408,7 +410,7 @@ def test_every_decision_renders_in_both_dialects(
     for told in native["metrics"]:
         assert told["state"] in {state.value for state in State}
         assert told["comparison"] in {"", *(c.value for c in Comparison)}
-        for ms in (told["age_ms"], told["absent_for_ms"]):
+        for ms in (told["age_ms"], told["unavailable_for_ms"]):
             assert ms is None or 0 <= ms <= MAX_MS
     assert len(native["reason"]) < 2000
     parse: Callable[[bytes], Any] = json.loads

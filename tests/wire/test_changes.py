@@ -35,7 +35,7 @@ def test_a_rule_is_told_with_what_is_left_of_it() -> None:
     assert (doc.state, doc.left_s, doc.says) == (
         "in_force",
         3600.0,
-        "refuses 50% of the checks of etl",
+        "rejects 50% of the checks of etl",
     )
     assert (doc.n, doc.set_by, doc.set_at) == (12, "ops", "2023-11-14T22:12:20Z")
     over = change_doc(item(RULE), NOW_S + 7200)
@@ -109,9 +109,9 @@ def test_a_change_tells_what_comes_and_goes_with_what_it_does() -> None:
     )
     doc = change_made_doc(ChangeMade(3, 4, changes, Reached(0, 0, 0)), Log.FLEET)
     lines = [one.line for one in doc.difference]
-    assert lines[0].startswith("rule half (fleet): added, refuses 50% of the checks of etl, until")
+    assert lines[0].startswith("rule half (fleet): added, rejects 50% of the checks of etl, until")
     assert lines[1] == "rule half (fleet): ratio 0.5 → 0.9"
-    assert lines[2].startswith("rule half (fleet): taken out, refuses 50%")
+    assert lines[2].startswith("rule half (fleet): taken out, rejects 50%")
     assert lines[3] == "rule odd (fleet): added"
     assert [one.kind for one in doc.difference][:3] == [
         "rule added",
@@ -133,8 +133,11 @@ def test_a_large_change_is_told_in_part_and_counted_whole() -> None:
         (Reached(1, 3, 0, ("a",)), "reaches 1 shard, 3 hosts; a"),
         (Reached(9, 27, None, tuple("abcdefghi")), "reaches 9 shards, 27 hosts; a, b, c, d, e, …"),
         (Reached(0, 2, 0), "reaches 0 shards, 2 hosts"),
-        (Reached(0, 0, 0), "reaches nobody who is registered now; it holds for those who come"),
-        (Reached(unknown="etcd is away"), "whom it reaches is not known: etcd is away"),
+        (
+            Reached(0, 0, 0),
+            "matches no registered agent now; it applies to agents that register later",
+        ),
+        (Reached(unknown="etcd is away"), "which agents it reaches is unknown: etcd is away"),
         (
             Reached(10_000, 30_000, None, (), "only counted"),
             "reaches 10,000 shards, 30,000 hosts; only counted",

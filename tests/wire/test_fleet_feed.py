@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.core.change_codec import MAX_ITEM_BYTES
+from headgate.core.change_log import MAX_ITEM_BYTES
 from headgate.core.keyvalue import Changes, Entry, Event, Listing
 from headgate.errors import StoreUnavailable
 from headgate.peers.line import MAX_ANSWER_BYTES

@@ -41,11 +41,11 @@ REPORT = MemberReport(
         "threads_running": Absent(Cause.TIMED_OUT, "no answer in 0.5 s", THERE.mono_s - 2),
     },
     labels={"region": "eu"},
-    activity=Activity.SLOW,
+    activity=Activity.IDLE,
     asked_s_ago=3.0,
     url="https://db-b:8087",
 )
-PULL = Pull("commerce/-80", "main", "db-a", "https://db-a:8087", ROLE, Activity.NORMAL, 0.25)
+PULL = Pull("commerce/-80", "main", "db-a", "https://db-a:8087", ROLE, Activity.AWAKE, 0.25)
 
 
 def later(moment: Instant, seconds: float) -> Instant:
@@ -256,7 +256,7 @@ def test_a_role_of_a_later_version_is_no_role() -> None:
 
 
 def test_an_activity_of_a_later_version_is_awake() -> None:
-    assert heard_of(report_body(activity="dozing")).activity is Activity.NORMAL
+    assert heard_of(report_body(activity="dozing")).activity is Activity.AWAKE
 
 
 def test_fields_of_a_later_version_are_passed_over() -> None:

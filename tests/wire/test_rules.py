@@ -54,7 +54,7 @@ def decided(known: Health, *rules: Rule, roll: float = 0.5) -> Decision:
 
 def test_a_hold_says_who_how_long_by_whom_and_why() -> None:
     assert reason_of(decided(health((LAG, 1.0)), HOLD)) == (
-        "rule h refuses every check of etl for another 30 min, set by ops: incident 42"
+        "rule h rejects every check of etl for another 30 min, set by ops: incident 42"
     )
 
 
@@ -73,7 +73,7 @@ def test_an_exemption_that_cannot_be_judged_says_so() -> None:
     """R79"""
     blind = health((LAG, window(sample(1.0, age_s=9.0), absent(Cause.FAILED, age_s=4.0))))
     assert reason_of(decided(blind, EXEMPT)).endswith(
-        "rule x exempts etl, and rests: its ceiling cannot be judged while lag is failed for 4.0 s"
+        "but is suspended: its ceiling cannot be compared while lag is failed for 4.0 s"
     )
 
 
@@ -86,7 +86,7 @@ def test_an_exemption_that_rests_says_why() -> None:
     """R79"""
     told = reason_of(decided(health((LAG, 10.5)), EXEMPT))
     assert told.startswith("main: lag is 10.5 s, above its threshold of 5 s")
-    assert told.endswith("rule x exempts etl, and rests: lag is above 2 times its threshold")
+    assert told.endswith("rule x exempts etl, but is suspended: lag is above 2 times its threshold")
 
 
 def test_what_is_left_of_a_partial_exemption_is_told() -> None:
@@ -99,16 +99,22 @@ def test_what_is_left_of_a_partial_exemption_is_told() -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (HOLD, "refuses every check of etl"),
-        (rule("r", ratio=0.9), "refuses 90% of the checks of etl"),
-        (rule("r", ratio=0.0), "leaves etl to the metrics alone"),
+        (HOLD, "rejects every check of etl"),
+        (rule("r", ratio=0.9), "rejects 90% of the checks of etl"),
+        (rule("r", ratio=0.0), "sets no ratio for etl: only the metrics decide"),
         (
             rule("r", ratio=0.9, order=Order.AFTER, database="main"),
-            "refuses 90% of the checks of etl, once the metrics have let them on main",
+            "rejects 90% of the checks of etl, after the metrics have admitted them on main",
         ),
-        (EXEMPT, "EXEMPTS etl from every metric and refusal, up to 2 times its threshold"),
-        (rule("m", kind=Kind.METRICS, metrics=("lag", "pool_usage")), "judges etl by lag, pool_us"),
-        (rule("t", kind=Kind.THRESHOLDS, thresholds={"lag": 2.0}), "stricter thresholds: lag 2"),
+        (EXEMPT, "EXEMPTS etl from every metric and rejection, up to 2 times its threshold"),
+        (
+            rule("m", kind=Kind.METRICS, metrics=("lag", "pool_usage")),
+            "decides checks of etl by lag, pool_us",
+        ),
+        (
+            rule("t", kind=Kind.THRESHOLDS, thresholds={"lag": 2.0}),
+            "stricter thresholds for etl: lag 2 s",
+        ),
     ],
 )
 def test_every_kind_has_its_sentence(given: Rule, told: str) -> None:
@@ -178,7 +184,7 @@ def test_exemptions_are_told_in_status() -> None:
     ended = rule("old", kind=Kind.EXEMPT, expires_at=W)
     (told,) = exemptions_told(RuleBook([HOLD, EXEMPT, ended]), W)
     assert told == (
-        "exempt: rule x EXEMPTS etl from every metric and refusal, up to 2 times its threshold, "
+        "exempt: rule x EXEMPTS etl from every metric and rejection, up to 2 times its threshold, "
         "for another 30 min, by ops (incident: the fix)"
     )
     (resting,) = exemptions_told(RuleBook([EXEMPT], suspended=frozenset({"x"})), W)
@@ -194,8 +200,8 @@ def test_partial_exemptions_are_told_in_status() -> None:
         rule("ended", kind=Kind.METRICS, metrics=("lag",), expires_at=W),
     ]
     assert exemptions_told(RuleBook(rules), W, lambda _: known) == [
-        "exempt: rule m judges etl by lag alone: partial exemption from pool_usage, for another "
-        "30 min, by ops"
+        "exempt: rule m decides checks of etl by lag: partial exemption from pool_usage, "
+        "for another 30 min, by ops"
     ]
 
 
@@ -245,8 +251,8 @@ def test_thresholds_that_count_in_part_say_for_what_they_do_not() -> None:
     decision = decide(check("u1:etl:nightly"), health((LAG, 1.0)), book, now=NOW, roll=0.5)
     told = {m.rule: (m.state, m.says) for m in explain_doc(decision, book).matched}
     assert told["job"][0] == told["cat"][0] == "applies"
-    assert told["cat"][1].endswith("; but for lag, where rule job on etl:nightly comes first")
-    assert "but for" not in told["job"][1]
+    assert told["cat"][1].endswith("; except for lag, where rule job on etl:nightly decides")
+    assert "except for" not in told["job"][1]
 
 
 def test_what_is_needed_names_the_metrics_behind_a_rule_too() -> None:
@@ -266,7 +272,7 @@ def test_an_explanation_holds_the_answer_the_rules_and_what_is_needed() -> None:
         ("base", "shadowed", "cat"),
         ("old", "ended", None),
     ]
-    assert doc.matched[1].says.endswith("does not apply, for rule cat on etl comes first")
+    assert doc.matched[1].says.endswith("does not apply, because rule cat on etl decides")
     assert doc.matched[2].ended_s_ago == 90.0
     assert doc.needed == ["lag must fall from 7 s to 5 s or below"]
     assert msgspec.json.decode(msgspec.json.encode(doc))["metrics"][0]["metric"] == "lag"
@@ -283,7 +289,7 @@ def test_an_explanation_holds_the_answer_the_rules_and_what_is_needed() -> None:
         (
             decided(health((LAG, 1.0)), rule("r", ratio=0.9)),
             [
-                "other dice: rule r lets 10% of the checks of etl through to the metrics, and ends "
+                "more luck: rule r lets 10% of the checks of etl reach the metrics, and ends "
                 "in 30 min; `headgate rule lift r` ends it now"
             ],
         ),

@@ -72,7 +72,7 @@ def test_a_lost_member_has_no_role_and_says_for_how_long() -> None:
 def test_a_member_that_was_never_heard_of_is_shown_without_numbers() -> None:
     [_, shown] = doc(member(report=False)).members
     assert (shown.role, shown.activity, shown.reported_s_ago) == (None, None, None)
-    assert shown.role_detail == "not heard of yet"
+    assert shown.role_detail == "no report yet"
 
 
 def test_readings_are_judged_by_our_own_threshold() -> None:
@@ -85,20 +85,20 @@ def test_an_absent_reading_keeps_its_cause_and_is_no_zero() -> None:
     """R151"""
     gone = absent(Cause.REPLICATION_BROKEN, "error 1062", age_s=3)
     [lag] = doc(member(readings={"lag": gone})).members[1].readings
-    assert (lag.state, lag.value, lag.cause) == ("absent", None, "replication_broken")
+    assert (lag.state, lag.value, lag.cause) == ("unavailable", None, "replication_broken")
     assert lag.detail == "error 1062"
 
 
 def test_a_reading_that_stopped_coming_is_stale() -> None:
     [lag] = doc(member(readings={"lag": sample(0.1, age_s=30)})).members[1].readings
-    assert (lag.state, lag.cause) == ("absent", "stale")
+    assert (lag.state, lag.cause) == ("unavailable", "stale")
 
 
 def test_a_metric_that_is_not_ours_is_shown_unjudged() -> None:
     readings = {"theirs": sample(9e9, age_s=1), "gone": absent(age_s=2)}
     gone, theirs = doc(member(readings=readings)).members[1].readings
     assert (theirs.value, theirs.threshold, theirs.age_ms) == (9e9, None, 1000)
-    assert (gone.state, gone.cause, gone.absent_for_ms) == ("absent", "failed", 2000)
+    assert (gone.state, gone.cause, gone.unavailable_for_ms) == ("unavailable", "failed", 2000)
 
 
 def test_a_skip_ends_by_itself() -> None:
@@ -171,7 +171,7 @@ def test_a_quiet_shard_needs_no_advice() -> None:
 
 def test_an_unwatched_replica_is_told_with_the_command_that_adds_it() -> None:
     [line] = told(unwatched=(Downstream("db-x", "10.0.0.9"),))
-    assert line.startswith("main: replica db-x (10.0.0.9) of commerce/-80 is not watched")
+    assert line.startswith("main: replica db-x (10.0.0.9) of commerce/-80 has no agent")
     assert "`headgate shard add-peer main db-x https://10.0.0.9:8087`" in line
 
 
@@ -187,31 +187,32 @@ def test_split_brain_is_told() -> None:
     detail = "db-a and db-b both say that they are the primary: demote or stop one of them"
     [line] = told(standpoint=Unled(Absent(Cause.SPLIT_BRAIN, detail, NOW.mono_s)))
     assert (
-        line == f"main: split brain in commerce/-80, all of it is refused at shard scope: {detail}"
+        line
+        == f"main: split brain in commerce/-80, every check with scope shard is rejected: {detail}"
     )
 
 
 def test_a_member_set_aside_is_told_with_why_and_until_when() -> None:
     [line] = told(member(skip=SKIP, asides={"lag": "skipped by ops"}))
-    assert "db-b is set aside: skipped by ops for another 20 min: rebuild" in line
+    assert "db-b is skipped by ops for another 20 min: rebuild" in line
     assert "`headgate shard unskip main db-b`" in line
     [line] = told(
         member(asides={"lag": "missing for 11 min: refused", "x": "missing for 11 min: refused"})
     )
-    assert line == "main: db-b is set aside from lag, x: missing for 11 min: refused"
+    assert line == "main: db-b is skipped for lag, x: missing for 11 min: refused"
 
 
 def test_a_hopeless_replica_is_told_loudly_and_once() -> None:
     """B9"""
     [line] = told(member(asides={"lag": "hopeless, skipped 5 min ago: …"}, hopeless=("lag",)))
-    assert line.startswith("HOPELESS: main: db-b does not count for lag, and work goes on")
+    assert line.startswith("HOPELESS: main: db-b does not count for lag, and clients are admitted")
     assert "hopeless, skipped 5 min ago" in line
 
 
 def test_a_newcomer_that_holds_up_its_shard_is_told_with_the_way_out() -> None:
     late: dict[str, Any] = {"readings": {"lag": sample(900.0)}, "joined_s_ago": 120.0}
     [line] = told(member(**late))
-    assert "db-b joined 2 min ago and its lag is 900 s, which holds up the shard" in line
+    assert "db-b joined 2 min ago and its lag is 900 s, which blocks the shard" in line
     assert "`headgate shard skip main db-b --for 30m --reason catching-up`" in line
     assert "grace_s" in line
     assert told(member(**late), uptime_s=125.0) == [], "everybody is new to a new agent"

@@ -26,18 +26,19 @@ MAX_WAITING = 100
 MAX_TRIES = 6
 TIMEOUT_S = 5.0
 GIVE_UP_AFTER_S = 10.0
-"""A call that hangs beyond its own timeouts, in name resolution for one, is left behind."""
+"""A call that hangs beyond its own timeouts, for example in DNS, is abandoned after this time."""
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 MAX_REPLY_BYTES = 64 * 1024
 
 Alert = Mapping[str, Any]
 Send = Callable[[bytes], int]
-"""Blocks for a bounded time; the status of the answer, or OSError or HTTPException."""
+"""Sends one alert and blocks for a bounded time. Returns the HTTP status, or raises OSError or
+HTTPException."""
 
 
 class Webhook:
-    """Where alerts go. The address may hold secrets: only its host is ever told."""
+    """Where alerts go. The address may hold secrets: only its host is ever shown."""
 
     def __init__(self, url: str, token: str | None = None) -> None:
         self._url = urlsplit(url)
@@ -67,7 +68,7 @@ OUTCOMES = ("told", "sent", "dropped")
 
 
 class Alerts:
-    """What happened, to whoever is to know. Without a webhook it is only logged and counted."""
+    """Sends alerts to the webhook. Without a webhook, alerts are only logged and counted."""
 
     def __init__(self, clock: Clock, *, agent: str = "", send: Send | None = None) -> None:
         self._clock = clock
@@ -77,7 +78,7 @@ class Alerts:
         self._stirred = asyncio.Event()
         self._left_behind: threading.Thread | None = None
         self.fault: str | None = None
-        """Why the last try failed; None once one was taken."""
+        """Why the last try failed; None: it succeeded."""
         self.outcomes: Counter[tuple[str, str]] = Counter()
         """(kind, one of OUTCOMES) → how often."""
 
@@ -130,10 +131,10 @@ class Alerts:
 
     async def _posted(self, body: bytes) -> str | None:
         if self._left_behind is not None and self._left_behind.is_alive():
-            return "the try before this one has not returned yet"
+            return "the previous alert is still being sent"
         send = self._send
         if send is None:
-            return "no webhook is configured any more"
+            return "the webhook was removed from the settings"
         answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         # Not asyncio.to_thread: a call that hangs must hold neither its pool nor the process.
         thread = threading.Thread(

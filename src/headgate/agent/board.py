@@ -34,7 +34,7 @@ class Board:
         """Read directly on the hot path: database → its newest Health."""
 
     def place(self, database: str, spec: MetricSpec, *, at: float) -> None:
-        """Start or change a metric. The values it has are judged anew by the changed spec."""
+        """Start or change a metric. A changed spec applies to the existing values, too."""
         key = (database, spec.name)
         self._windows.setdefault(key, never_read(spec, at=at))
         self._judge(database, spec)
@@ -50,7 +50,7 @@ class Board:
         self._refresh(database)
 
     def open(self, database: str, default: tuple[str, ...] | None) -> None:
-        """Know `database`, or change what its checks are judged by when they name no metric."""
+        """Add `database`, or change which metrics apply to checks that name none."""
         self._default[database] = default
         self._standings.setdefault(database, {})
         self._refresh(database)

@@ -1,7 +1,7 @@
-"""Budgets of a fleet, as drafts of changes.   what is asked + LogState ──► Draft
+"""Budgets of a fleet, as drafts of changes.   what is requested + LogState ──► Draft
 
-Each is judged alone, as a policy of one: with what it will stand together is for the agents
-that it reaches to judge, by their own policies.
+Each is validated alone, as a policy of one: the agents that it reaches validate it together with
+their own policies.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from headgate.agent.budgetedition import ANOTHER, RESERVED_NAMES
-from headgate.agent.budgetlayers import merged
+from headgate.agent.budgetlayers import ANOTHER, RESERVED_NAMES, merged
+from headgate.agent.changetime import iso
 from headgate.agent.logwriter import Draft, NoSuchItem
 from headgate.agent.ruledrafts import (
     UNCHANGED,
@@ -20,9 +20,8 @@ from headgate.agent.ruledrafts import (
     is_change,
     taken_out,
 )
-from headgate.agent.rulesteps import iso
 from headgate.core.change import ChangeKind, Edit, Item
-from headgate.core.change_log import LogState, budget_id, stands
+from headgate.core.change_log import LogState, budget_id, said_by, stands
 from headgate.core.lint import Advice, Severity
 from headgate.core.reach import Place, Reach
 from headgate.core.rule_times import parse_for
@@ -33,7 +32,7 @@ from headgate.traffic.policy import Policy
 
 MAX_TOLD = 5
 MAX_BUDGETS = 10_000
-"""Of a fleet, that stand: every agent holds against its policy those that reach it."""
+"""Budgets of a fleet in force: every agent compares those that reach it with its policy."""
 
 
 def set_budget(
@@ -46,10 +45,10 @@ def set_budget(
     expect: int | None = None,
     new: bool = False,
 ) -> Draft:
-    """Add or replace one; `new`: only where there is none yet. Starts in `warn` (R122)."""
+    """Add or replace one; `new`: only if there is none yet. Starts in `warn`."""
     before = held.budget(name, reach)
     if before is not None and stands(before, asked.wall_s) and new:
-        raise Conflict(f"budget {before.id} is there already; change that one")
+        raise Conflict(f"budget {before.id} already exists; change that one")
     if expect is not None:
         check_expected(_standing(held, name, reach, asked), expect)
     whole = {**raw, "name": raw.get("name", name)}
@@ -73,13 +72,22 @@ def patch_budget(
     check_expected(before, expect)
     fixed = {"name": raw.get("name", name) != name, "reach": "reach" in raw}
     if any(fixed.values()):
-        message = "cannot be changed: that would be another budget; make it, and delete this"
+        message = "cannot be changed: that is another budget; create it, and delete this"
         raise InvalidSettings([Fault(key, message) for key, is_so in fixed.items() if is_so])
     if not raw:
         raise InvalidSettings([Fault("", "nothing to change: give a setting of it")])
     lasting = {"expires_at": None} if raw.get("for") is not None else {}
-    item, advice = judged(merged(before.value or {}, {**lasting, **raw}), reach, asked)
+    item, advice = judged(merged(said_by(before), {**lasting, **raw}), reach, asked)
     return _drafted(held, "budget.changed", Edit(before, item), advice, asked)
+
+
+def forgive_budget(
+    held: LogState, asked: Asked, *, name: str, reach: Reach, expect: int | None = None
+) -> Draft:
+    """Its buckets begin empty again: its epoch rises."""
+    epoch = (_standing(held, name, reach, asked).value or {}).get("epoch", 0)
+    draft = patch_budget(held, name, {"epoch": epoch + 1}, reach, asked, expect=expect)
+    return replace(draft, action="budget.forgiven")
 
 
 def remove_budget(
@@ -99,7 +107,7 @@ def judged(
     """As it will be kept; InvalidSettings with its faults."""
     name = raw.get("name")
     if name in RESERVED_NAMES:
-        message = f"{name} is a word of the API's own: {ANOTHER}"
+        message = f"{name} is a reserved word of the API: {ANOTHER}"
         raise InvalidSettings([Fault(f"{place}.name".lstrip("."), message)])
     try:
         budget = parse_budget(with_end(raw, asked.wall_s, place=place), place=place)
@@ -121,7 +129,7 @@ def with_end(raw: Mapping[str, Any], wall_s: float, *, place: str = "") -> dict[
         return given
     where = f"{place}.for" if place else "for"
     if given.get("expires_at") is not None:
-        raise InvalidSettings([Fault(where, "says the end twice: give `for` or `expires_at`")])
+        raise InvalidSettings([Fault(where, "has two ends: give `for` or `expires_at`")])
     try:
         ends_s = wall_s + parse_for(lasts)
     except ValueError as error:
@@ -135,7 +143,7 @@ def check_budget_room(held: LogState, changes: Sequence[Edit], wall_s: float) ->
         if after is not None and after.kind is ChangeKind.BUDGET:
             (budgets.add if stands(after, wall_s) else budgets.discard)((after.kind, after.id))
     if len(budgets) > MAX_BUDGETS:
-        message = f"the fleet would have {len(budgets):,}, at most {MAX_BUDGETS:,}; remove some"
+        message = f"the log would have {len(budgets):,}, at most {MAX_BUDGETS:,}; remove some"
         raise InvalidSettings([Fault("budgets", message)])
 
 
@@ -163,13 +171,13 @@ def _narrower(held: LogState, item: Item | None, wall_s: float) -> Iterator[Advi
     )
     if found:
         more = f" and {len(found) - MAX_TOLD:,} more" if len(found) > MAX_TOLD else ""
-        message = f"where {', '.join(found[:MAX_TOLD])}{more} reach as well, those count instead"
+        message = f"where {', '.join(found[:MAX_TOLD])}{more} apply as well, those count instead"
         place = f"budget {item.id}"
-        yield Advice(Severity.WARNING, "narrower", place, f"{message}: they reach less far")
+        yield Advice(Severity.WARNING, "narrower", place, f"{message}: their reach is narrower")
 
 
 def _may_meet(wide: Reach, narrow: Reach) -> bool:
-    """Whether both can meet one place; which regions a shard is in, nobody says here."""
+    """Whether both can apply at one place; the regions of a shard are not known here."""
     if wide.level is not narrow.level or not narrow.is_exact:
         return True
     return wide.meets(Place(**{narrow.level.value: narrow.pattern}))
@@ -184,7 +192,7 @@ def _standing(held: LogState, name: str, reach: Reach, asked: Asked) -> Item:
             if one.kind is ChangeKind.BUDGET and (one.value or {}).get("name") == name
         ]
         known = f"; there is one for {', '.join(alike[:5])}" if alike else ""
-        raise NoSuchItem(f"the fleet has no budget {name!r} for {reach}{known}")
+        raise NoSuchItem(f"there is no budget {name!r} for {reach}{known}")
     return item
 
 
@@ -193,7 +201,7 @@ def _placed(faults: Sequence[Fault]) -> list[Fault]:
 
 
 def _as_advice(one: Advice, shown: str) -> Advice:
-    """What an agent would refuse depends on whom its own policy exempts."""
+    """What an agent would reject depends on the users that its own policy exempts."""
     place = one.place.replace("budgets[0]", f"budget {shown}")
     if one.severity is not Severity.ERROR:
         return replace(one, place=place)

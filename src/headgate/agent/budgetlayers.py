@@ -1,23 +1,36 @@
-"""The policy's document in layers: the settings file's, the fleet's, what was changed on top. Pure.
+"""A policy in layers: the settings file's, the fleet's, what was changed on top. Pure.
 
 what is said of budgets ──core/layers_at──► FleetBudget…, BudgetHere…, for a place
-file + fleet ──beneath──► base          base + Changes ──laid_over──► document
+file + fleet ──beneath──► base          base + Changes ──laid_over──► document ──► Edition
                                         base, document ──changes_on──► Changes
+items of the own log ──read_budget, read_policy──► BudgetHere, Changes
+items of now, Changes as wanted ──edits──► Edits ──► OwnBook
+
+    budget  <database>/<name>  {"settings": {…}, "whole": true, "at": 3}, or {"removed": true}
+    policy  <database>         {"policy": {…}, "order": […], "mode_cap": "warn", "of_fleet": […]}
 
 Of a budget that the base has, only the settings that differ are kept: what it says of the others
 goes on counting, also after the base has changed. What has a reach beyond this agent is a whole
-budget, and hides what lies beneath.
+budget, and hides what lies beneath. `at` orders the budgets that neither the settings file nor the
+fleet has; where it is missing, the item's n does. An item that cannot be read, for a newer version
+set it, is left alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
+from headgate.agent.ruledrafts import Asked, taken_out
+from headgate.core.change import ChangeKind, Edit, Item
+from headgate.core.lint import Advice, Severity
 from headgate.core.reach import HERE, Place, Reach
-from headgate.traffic.policy import Mode
+from headgate.errors import InvalidSettings
+from headgate.traffic.difference import Change as Difference
+from headgate.traffic.difference import differences as policy_differences
+from headgate.traffic.policy import MAX_EXEMPT, Budget, Mode, Policy
 
 Document = Mapping[str, Any]
 """As parse.written makes it: {"policy": {…}, "budgets": [{"name": …}, …]}."""
@@ -28,7 +41,7 @@ EMPTY: Document = MappingProxyType({"budgets": []})
 
 @dataclass(frozen=True, slots=True)
 class FleetBudget:
-    """One that is set for the fleet, and meets a database."""
+    """A budget of the fleet that applies to a database."""
 
     name: str
     raw: Raw
@@ -36,8 +49,10 @@ class FleetBudget:
     item_id: str
     reach: Reach
     n: int
-    """The fleet's revision that set it."""
+    """The revision that set it, of the fleet's log or of the agent's own."""
     set_by: str
+    of_shard: bool = False
+    """In the agent's own log: the agents of its shard exchange it (exchange.py)."""
 
     def applies_to(self, place: Place) -> bool:
         return self.reach.meets(place)
@@ -46,7 +61,7 @@ class FleetBudget:
 @dataclass(frozen=True, slots=True)
 class BudgetChange:
     settings: Raw
-    """Those that differ from the file's; None takes one out."""
+    """Settings that differ from the file's; None removes one."""
     whole: bool = False
     """The file has no such budget: these are all of it."""
 
@@ -63,7 +78,7 @@ class BudgetHere:
     change: BudgetChange | None
     """None: removed."""
     at: int = 0
-    """Its place among those that were added here."""
+    """Its position among those that were added here."""
 
     @property
     def reach(self) -> Reach:
@@ -217,3 +232,350 @@ def changed_budgets(before: Document, after: Document) -> tuple[dict[str, Raw], 
     old, new = budgets_of(before), budgets_of(after)
     names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     return {n: old[n] for n in names if n in old}, {n: new[n] for n in names if n in new}
+
+
+# --- editions: a policy as it is, and what a change makes of it -----------------------------------
+
+MAX_AUDIT_BUDGETS = 50
+"""Shown in full in one audit entry; of more, the names."""
+MAX_TOLD = 5
+"""Differences in the line that sums a revision up."""
+MODES = (Mode.OFF, Mode.WARN, Mode.ENFORCE)
+"""From the mildest on."""
+RESERVED_NAMES = frozenset({"violations", "state", "explain", "lint", "replay"})
+"""Words of the API's own routes: such a budget could not be shown."""
+ANOTHER = "the API could not show such a budget; choose another name"
+NONE_OF_FLEET: Mapping[str, FleetBudget] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Edition:
+    """The policy of a database, as a whole."""
+
+    revision: int
+    """Revision of the agent's own log that last changed it; 0: nothing was ever changed here."""
+    document: Document
+    policy: Policy
+    file: Document = field(default_factory=lambda: EMPTY)
+    """What the settings file has."""
+    changes: Changes = NO_CHANGES
+    """What was changed here, on top of the file and the fleet."""
+    advice: tuple[Advice, ...] = ()
+    by_health: bool = False
+    """Some budget applies only while the database is unhealthy."""
+    ending: tuple[Budget, ...] = ()
+    """Those that end automatically: looked at each second, where there may be thousands."""
+    own_role: str = ""
+    """Database user of the agent: always exempt. A budget that blocked the probes would make the
+    database unhealthy, and one that applies while it is would never end."""
+    fleet: Mapping[str, FleetBudget] = field(default_factory=lambda: NONE_OF_FLEET)
+    """Budgets of the fleet, by name: between the file and the changes."""
+    left_out: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    """Budgets of the fleet, by id: why one is not valid together with the rest."""
+    over: frozenset[str] = frozenset()
+    """Of those that end by what was changed here: their time is used up, whatever the wall clock
+    says (changetime.py)."""
+
+    @property
+    def layers(self) -> Layers:
+        return Layers(self.file, tuple(self.fleet.values()), self.changes)
+
+    def budget(self, name: str) -> Budget | None:
+        return next((budget for budget in self.policy.budgets if budget.name == name), None)
+
+    def origin(self, name: str) -> str:
+        """`file`, `fleet`, `shard`, `changed` (here, on top of one of them) or `runtime`."""
+        change = self.changes.budgets.get(name)
+        if change is not None:
+            return "runtime" if change.whole else "changed"
+        if name not in self.fleet:
+            return "file"
+        return "shard" if self.fleet[name].of_shard else "fleet"
+
+    def of_shard(self, name: str) -> FleetBudget | None:
+        """The one that counts, where the agents of a shard share it: who changes that budget
+        changes it for all of them."""
+        found = self.fleet.get(name)
+        is_so = found is not None and found.of_shard and name not in self.changes.budgets
+        return found if is_so else None
+
+    def built_on(self, name: str) -> int:
+        """The revision that a change of that budget is built on."""
+        shared = self.of_shard(name)
+        return self.revision if shared is None else shared.n
+
+    def ends_at_agent(self, name: str) -> bool:
+        """Its end is of what was changed at run time, and that is what ends then."""
+        change = self.changes.budgets.get(name)
+        if change is None:
+            return False
+        return change.whole or (name in self.fleet and "expires_at" in change.settings)
+
+    def has_ended(self, budget: Budget, wall_ms: int) -> bool:
+        return budget.expired(wall_ms) or (
+            budget.expires_at_ms is not None and budget.name in self.over
+        )
+
+    def ended(self, wall_ms: int) -> set[str]:
+        return {budget.name for budget in self.ending if self.has_ended(budget, wall_ms)}
+
+    def in_force(self, wall_ms: int) -> Policy:
+        """As servers get it: no budget beyond the cap, none that has expired."""
+        return self.as_published(self.policy, wall_ms)
+
+    def as_published(self, policy: Policy, wall_ms: int) -> Policy:
+        budgets = (b for b in policy.budgets if not self.has_ended(b, wall_ms))
+        return replace(
+            exempting(policy, self.own_role),
+            budgets=tuple(self._capped(budget) for budget in budgets),
+        )
+
+    def _capped(self, budget: Budget) -> Budget:
+        mode = capped(budget.mode, self.changes.mode_cap)
+        return budget if mode is budget.mode else replace(budget, mode=mode)
+
+
+class Fit(NamedTuple):
+    """What can stand of all layers."""
+
+    edition: Edition
+    layers: Layers
+    refused: str = ""
+    """Why the changes on top are not valid; empty if they are."""
+
+
+def fitting(layers: Layers, judge: Callable[[Layers], Edition]) -> Fit:
+    """The file counts in any case; what was changed on top, if it is valid; of the fleet's each
+    that is valid with the rest. `judge` raises InvalidSettings for what cannot."""
+    try:
+        return Fit(judge(layers), layers)
+    except InvalidSettings:
+        fits, refused = replace(layers, fleet=()), ""
+    try:
+        judge(fits)
+    except InvalidSettings as error:
+        # The file, or another version of this program, has made them invalid together: the file
+        # counts alone, except for the switch.
+        refused = str(error)
+        fits = replace(fits, changes=Changes(mode_cap=layers.changes.mode_cap))
+    left_out = {}
+    for one in layers.fleet:
+        more = replace(fits, fleet=(*fits.fleet, one))
+        try:
+            judge(more)
+            fits = more
+        except InvalidSettings as error:
+            left_out[one.item_id] = str(error)
+    return Fit(replace(judge(fits), left_out=left_out), fits, refused)
+
+
+def exempting(policy: Policy, role: str) -> Policy:
+    """That role first: where there are as many as there may be, the last one goes."""
+    if not role or role in policy.exempt_usernames:
+        return policy
+    return replace(policy, exempt_usernames=(role, *policy.exempt_usernames)[:MAX_EXEMPT])
+
+
+def capped(mode: Mode, cap: Mode) -> Mode:
+    return min(mode, cap, key=MODES.index)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What became of a change, or would."""
+
+    before: Edition
+    after: Edition
+    dry_run: bool
+
+    @property
+    def changed(self) -> bool:
+        return (self.before.document, self.before.changes) != (
+            self.after.document,
+            self.after.changes,
+        )
+
+    @property
+    def differences(self) -> Sequence[Difference]:
+        if self.before.policy is self.after.policy:
+            return ()
+        return policy_differences(self.before.policy, self.after.policy)
+
+
+def no_room(policy: Policy, role: str) -> Iterator[Advice]:
+    names = policy.exempt_usernames
+    if role and role not in names and len(names) >= MAX_EXEMPT:
+        message = (
+            f"has {len(names)} names, and the agent's own role, {role}, is always exempt: "
+            f"{names[-1]} is left out for it. Remove one, or add {role} to them"
+        )
+        yield Advice(Severity.WARNING, "exempt-full", "policy.exempt_usernames", message)
+
+
+def summary(change: Change) -> str:
+    """What changed, in a line: `etl: mode warn → enforce; web: new, warn, 2 rules`."""
+    told = [one.line for one in change.differences]
+    if len(told) > MAX_TOLD:
+        told = [*told[:MAX_TOLD], f"and {len(told) - MAX_TOLD:,} more"]
+    cap = change.after.changes.mode_cap
+    if cap is not change.before.changes.mode_cap:
+        lifted = "each budget by its own mode again"
+        told.insert(0, lifted if cap is Mode.ENFORCE else f"no budget beyond {cap.value}")
+    return "; ".join(told) or "as it was"
+
+
+def audited(change: Change) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What changed, as it was and as it is; bounded, for the revision has it whole."""
+    was, became = dict[str, Any](), dict[str, Any]()
+    if change.before.document is not change.after.document:
+        was, became = changed_budgets(change.before.document, change.after.document)
+    told = []
+    for edition, budgets in ((change.before, was), (change.after, became)):
+        short = budgets if len(budgets) <= MAX_AUDIT_BUDGETS else sorted(budgets)[:1000]
+        head = {"policy": edition.document["policy"]} if "policy" in edition.document else {}
+        cap = {"mode_cap": edition.changes.mode_cap.value}
+        told.append({**head, **cap, "budgets": short})
+    return told[0], told[1]
+
+
+# --- as items of the agent's own log --------------------------------------------------------
+
+KINDS = (ChangeKind.BUDGET, ChangeKind.POLICY)
+UNREADABLE = (KeyError, TypeError, ValueError, AttributeError)
+
+
+class ChangesHere(NamedTuple):
+    """All that was changed of one database at this agent."""
+
+    changes: Changes = NO_CHANGES
+    revision: int = 0
+    """Revision of the own log that last changed it; 0: nothing was ever changed."""
+
+
+def database_of(item: Item) -> str:
+    """Whose policy it changes at this agent; empty: none's."""
+    if item.reach != HERE or item.kind not in KINDS:
+        return ""
+    return item.id if item.kind == ChangeKind.POLICY else item.id.partition("/")[0]
+
+
+def read_budget(item: Item) -> BudgetHere | None:
+    """None: taken out. Raises one of UNREADABLE for what is none."""
+    if item.value is None:
+        return None
+    database, _, name = item.id.partition("/")
+    if not name:
+        raise ValueError("its id names no budget of a database")
+    about = (name, item.id, item.n, database)
+    if item.value.get("removed") is True:
+        return BudgetHere(*about, None)
+    settings = {**item.value["settings"]}
+    return BudgetHere(
+        *about,
+        BudgetChange(settings, bool(item.value["whole"])),
+        int(item.value.get("at", item.n)),
+    )
+
+
+def read_policy(item: Item) -> Changes:
+    """Without its budgets. Raises one of UNREADABLE for what is none."""
+    if item.value is None:
+        return NO_CHANGES
+    return Changes(
+        policy={**item.value["policy"]},
+        order=tuple(item.value["order"]),
+        mode_cap=Mode(item.value["mode_cap"]),
+        of_fleet=frozenset(item.value.get("of_fleet", ())),
+    )
+
+
+def changes_of(budgets: Iterable[BudgetHere], policy: Changes = NO_CHANGES) -> Changes:
+    ordered = sorted(budgets, key=lambda one: (one.at, one.name))
+    return replace(policy, budgets={one.name: one.change for one in ordered})
+
+
+def changes_here(items: Iterable[Item], database: str) -> ChangesHere:
+    """As items of a log say; what cannot be read of them is left out."""
+    found = list(_of(items, database))
+    policy, budgets = NO_CHANGES, list[BudgetHere]()
+    for item in found:
+        try:
+            if item.kind == ChangeKind.POLICY:
+                policy = read_policy(item)
+            elif (budget := read_budget(item)) is not None:
+                budgets.append(budget)
+        except UNREADABLE:
+            continue
+    return ChangesHere(changes_of(budgets, policy), max((item.n for item in found), default=0))
+
+
+def _of(items: Iterable[Item], database: str) -> Iterator[Item]:
+    return (item for item in items if database_of(item) == database)
+
+
+def edits(items: Iterable[Item], database: str, wanted: Changes, asked: Asked) -> list[Edit]:
+    """What makes `wanted` of them; those that say it already are not touched."""
+    known = {(item.kind, item.id): item for item in _of(items, database)}
+    found = list[Edit]()
+    last = 0
+    for name, change in wanted.budgets.items():
+        item = known.pop((ChangeKind.BUDGET, f"{database}/{name}"), None)
+        was = _readable(item)
+        at = 0
+        if change is not None and change.whole:
+            at = was.at if was is not None and was.at > last else last + 1
+            last = at
+        if was is None or was.change != change or (at and was.at != at):
+            value = _budget_value(change, at)
+            found.append(_put(item, ChangeKind.BUDGET, f"{database}/{name}", value, asked))
+    policy = known.pop((ChangeKind.POLICY, database), None)
+    for item in known.values():
+        if _readable(item) is not None:
+            found.append(Edit(item, taken_out(item, asked)))
+    if not _says(policy, rest := replace(wanted, budgets={})):
+        found.append(_put(policy, ChangeKind.POLICY, database, policy_value(rest), asked))
+    return found
+
+
+def _says(policy: Item | None, wanted: Changes) -> bool:
+    try:
+        return (NO_CHANGES if policy is None else read_policy(policy)) == wanted
+    except UNREADABLE:
+        return wanted == NO_CHANGES
+
+
+def _readable(item: Item | None) -> BudgetHere | None:
+    """None, too, where there is none, or it is taken out."""
+    try:
+        return None if item is None else read_budget(item)
+    except UNREADABLE:
+        return None
+
+
+def _put(
+    before: Item | None,
+    kind: ChangeKind,
+    item_id: str,
+    value: Mapping[str, Any] | None,
+    asked: Asked,
+) -> Edit:
+    return Edit(before, Item(kind, item_id, HERE, value, 0, asked.wall_s, asked.who))
+
+
+def _budget_value(change: BudgetChange | None, at: int) -> dict[str, Any]:
+    if change is None:
+        return {"removed": True}
+    value = {"settings": dict(change.settings), "whole": change.whole}
+    return {**value, "at": at} if at else value
+
+
+def policy_value(changes: Changes) -> dict[str, Any] | None:
+    """None: all of it is as by default."""
+    if changes == NO_CHANGES:
+        return None
+    return {
+        "policy": dict(changes.policy),
+        "order": list(changes.order),
+        "mode_cap": changes.mode_cap.value,
+        "of_fleet": sorted(changes.of_fleet),
+    }

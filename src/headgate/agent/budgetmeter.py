@@ -1,6 +1,6 @@
-"""What servers count of their budgets.   BudgetMeter ──each second──► BudgetWatch ──► Store
+"""What servers count for their budgets.   BudgetMeter ──each second──► BudgetWatch ──► Store
 
-Two readings one after the other make what happened in between; it is kept by the minute (R137).
+Two readings one after the other make what happened in between; it is kept by the minute.
 A server that crashed counts from 0 again: what it counts then is new, and nothing is negative.
 Labels are bounded: a budget has a place of its own here, or it is counted under `other`.
 """
@@ -28,7 +28,7 @@ READ_TIMEOUT_S = 2.0
 MAX_LABELLED = 200
 """Budgets of a database that are counted by name in metrics."""
 MAX_ROWS_A_MINUTE = 1000
-"""Of a database's violations; what would be one more is counted under `other`."""
+"""Violations of a database; further ones are counted as `other`."""
 MAX_WAITING = 20_000
 MANY = 500
 """Budgets; more are compared in a thread, so that checks have their turn."""
@@ -164,7 +164,7 @@ async def _compared(
 def _violations(
     before: Mapping[str, BudgetCounts], readings: BudgetReadings
 ) -> Iterator[tuple[Alike, int]]:
-    """What came since. A counter that fell began anew, whatever else is said."""
+    """What came since. A counter that fell started again, whatever else is said."""
     for name, counts in readings.budgets.items():
         was = before.get(name, NOTHING_COUNTED)
         for what, old, new in (
@@ -225,8 +225,8 @@ class ViolationMinutes:
 
 
 class Rates:
-    """How much CPU budgets and statements of one server take of late; each newer second weighs
-    more. Servers count since they started; what counts at 3 a.m. is the last half minute."""
+    """How much CPU budgets and statements of one server use now; each newer second weighs more.
+    Servers count since they started; what counts at 3 a.m. is the last half minute."""
 
     def __init__(self) -> None:
         self._budgets: dict[str, float] = {}
@@ -275,7 +275,7 @@ def _after(
     weight = -math.expm1(-passed_s / MEMORY_S)
     found = {}
     for key, total_ns in now.items():
-        # One that was not there before began to be counted, or to be told, just now.
+        # One that was not there before began to be counted, or reported, just now.
         taken_ns = max(0, total_ns - before.get(key, total_ns))
         rate = rates.get(key, 0.0)
         rate += weight * (taken_ns / 1e9 / passed_s - rate)

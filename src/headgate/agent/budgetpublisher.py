@@ -1,12 +1,12 @@
-"""Bring the policy to where it counts.   PolicyKeeper ──Edition──► Publisher ──► every PolicySink
+"""Publish the policy to its servers.   PolicyKeeper ──Edition──► Publisher ──► every PolicySink
 
-A server that cannot be told keeps its last good policy. That this is so is never silent: it is
-in the answer to the change, in the status, in the log and in the metrics, and it is tried again
-after a pause that doubles.
+A server that cannot be reached keeps its last good policy. That is never silent: it is in the
+answer to the change, in the status, in the log and in the metrics. The agent tries again after a
+pause that doubles.
 
-Each second one looks at what lies there. What was told once may be gone with its file, be older
-after a restore, or be another's: then it is put back, and that is told. Only the switch is not
-ours: what somebody has switched off at the server stays off, and is shown to be.
+Each second one looks at what lies there. What was published may be gone with its file, be older
+after a restore, or be another's: then it is put back, and that is reported. Only the switch is not
+ours: what an operator has switched off at the server stays off, and is shown to be.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from headgate.traffic.readings import BudgetReadings, Lying, Published
 log = structlog.get_logger()
 
 PUBLISH_TIMEOUT_S = 3.0
-"""Less than the command line waits, so that it is told."""
+"""Less than the command line waits, so that it can show the cause."""
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 LOOK_TIMEOUT_S = 1.0
 CALM_S = 60.0
-"""Put back and left alone for so long: whoever changes it again is new, and told anew."""
+"""Put back and left alone for so long: who changes it again is new, and is reported again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Wanted:
 
 
 class Outlet:
-    """One sink, and what it has been told."""
+    """One sink, and what it has."""
 
     def __init__(self, database: str, sink: PolicySink, clock: Clock) -> None:
         self._database = database
@@ -54,19 +54,19 @@ class Outlet:
         self.where = sink.describe()
         self.published: Published | None = None
         self.told: Wanted | None = None
-        """What it took last."""
+        """What it last accepted."""
         self.fault = ""
-        """Why it has not taken the newest; empty: it has."""
+        """Why it has not accepted the newest; empty: it has."""
         self.fault_since_s = 0.0
         """Wall clock."""
         self.failures_total = 0
         self.health_fault = ""
         self.lying: Lying | None = None
-        """What was found there last, whoever put it there."""
+        """What was found there last, of any author."""
         self.look_fault = ""
-        """Why it cannot be looked at."""
+        """Why it cannot be read."""
         self.put_back = ""
-        """What was found in place of ours, the last time."""
+        """What was last found in place of ours."""
         self.put_back_s = 0.0
         """Wall clock."""
         self.put_back_total = 0
@@ -75,7 +75,7 @@ class Outlet:
 
     @property
     def off(self) -> bool:
-        """Switched off at the server: whatever is published, no statement is judged."""
+        """Switched off at the server: whatever is published, no budget applies."""
         return self.lying is not None and self.lying.off
 
     @property
@@ -128,11 +128,11 @@ class Outlet:
         if self._under_way is not None:  # It may go by that one already.
             return
         if (readings.version, readings.checksum) != (published.version, published.checksum):
-            self._displaced(f"the server went by version {readings.version} of somebody else's")
+            self._displaced(f"the server used version {readings.version} of another program")
 
     def _displaced(self, found: str) -> None:
-        """To be put back: at once the first time, then after longer and longer, for whoever does
-        it may do it again and again."""
+        """To be put back: at once the first time, then later and later. A program that replaces
+        it once may do so again and again."""
         if self.told is None:
             return
         now = self._clock.now()
@@ -177,7 +177,7 @@ class Outlet:
             async with asyncio.timeout(PUBLISH_TIMEOUT_S):
                 await self._sink.tell_health(healthy, until_ms)
         except TimeoutError:
-            fault = f"not told within {PUBLISH_TIMEOUT_S:g} s"
+            fault = f"not reported within {PUBLISH_TIMEOUT_S:g} s"
         except (HeadgateError, OSError) as error:
             fault = str(error)
         if bool(fault) is not bool(self.health_fault):
@@ -217,10 +217,10 @@ class Outlet:
 
 def _other(lying: Lying | None, published: Published) -> str:
     if lying is None:
-        return "it was gone, or no policy"
+        return "the policy was missing, or the file had none"
     if lying.version < published.version:
-        return f"an older one lay there, version {lying.version}"
-    return f"somebody else's lay there, version {lying.version}"
+        return f"an older policy was there, version {lying.version}"
+    return f"another program's policy was there, version {lying.version}"
 
 
 async def _awaited(made: Awaitable[Published]) -> Published:
@@ -228,13 +228,13 @@ async def _awaited(made: Awaitable[Published]) -> Published:
 
 
 class Publisher:
-    """Of one database: its sinks are told the same, and none waits for another."""
+    """For one database: all its sinks get the same, and none waits for another."""
 
     def __init__(self, database: str, sinks: Sequence[PolicySink], clock: Clock) -> None:
         self.outlets = tuple(Outlet(database, sink, clock) for sink in sinks)
         self._wanted: Wanted | None = None
         self._turn = asyncio.Lock()
-        """One after the other: an older policy must not overtake a newer one."""
+        """One at a time: an older policy must not overtake a newer one."""
 
     @property
     def wanted(self) -> Wanted | None:

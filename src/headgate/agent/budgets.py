@@ -8,36 +8,56 @@ Board ──health──► (each second, where a budget hangs on it) ──► 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import structlog
 
 from headgate.agent.board import Board
-from headgate.agent.budgetitems import KINDS
-from headgate.agent.budgetlayers import EMPTY, Document
+from headgate.agent.budgetlayers import (
+    EMPTY,
+    KINDS,
+    NO_CHANGES,
+    UNREADABLE,
+    BudgetHere,
+    Change,
+    Changes,
+    ChangesHere,
+    Document,
+    Edition,
+    FleetBudget,
+    changes_of,
+    database_of,
+    read_budget,
+    read_policy,
+)
 from headgate.agent.budgetmeter import BudgetWatch
 from headgate.agent.budgetpublisher import Publisher
 from headgate.agent.changebook import OwnBook
 from headgate.agent.changetime import ChangeTime
 from headgate.agent.demand import Demands
-from headgate.agent.followedbudgets import FollowedBudgets, LayersHere
+from headgate.agent.inforce import ChangeMemory
 from headgate.agent.ledger import Debits, LedgerOf, SharedLedger
 from headgate.agent.logwriter import beside
-from headgate.agent.policykeeper import Edition, NoSuchBudget, PolicyKeeper
+from headgate.agent.policykeeper import NoSuchBudget, PolicyKeeper
 from headgate.agent.ports import BudgetMeter, Clock, PolicySink, Store
 from headgate.agent.statements import StatementTexts
 from headgate.agent.traces import TraceMemory, TraceSource
-from headgate.core.change import Item
-from headgate.core.reach import Place
+from headgate.core.change import FORGET_AFTER_S, ChangeKind, Item
+from headgate.core.change_log import counted_from, ends_at, said_by
+from headgate.core.reach import HERE, Place, layers_at
+from headgate.core.rule_times import parse_date_time
 from headgate.core.samples import Cause
-from headgate.errors import StoreUnavailable
+from headgate.errors import Fault, InvalidSettings, StoreUnavailable
+from headgate.traffic.parse import parse_budget, written
+from headgate.traffic.policy import Policy
 
 log = structlog.get_logger()
 
 TICK_S = 1.0
 TOLD_FOR_MS = 10_000
-"""How long a server believes what it was told of its health."""
+"""How long a server uses a report of its health."""
 AWAKE = "budgets"
 _TOO_EARLY = frozenset({Cause.NEVER_READ, Cause.HIBERNATING, Cause.WARMING_UP})
 
@@ -60,14 +80,14 @@ class TrafficPlan:
     base: Document = field(default_factory=lambda: EMPTY)
     """The policy file's, as `written`."""
     source: str = ""
-    """Where that is."""
+    """Path of that file."""
     directory: str = ""
     """Of the server; another one means other gear."""
     open_gear: Callable[[], Gear] = Gear
     cpus_milli: int = 1000
-    """Of this host, in thousandths: for a ledger of our own, where the server's is out of reach."""
+    """CPUs of this host, in thousandths: for our own ledger, if the server's is out of reach."""
     own_role: str = ""
-    """Whom the agent measures as: no budget may ever refuse its probes. Empty: not known."""
+    """Database user of the agent: no budget may ever block its probes. Empty: not known."""
 
 
 class Controlled:
@@ -88,7 +108,7 @@ class Controlled:
         self.book = PolicyKeeper(plan.database, store, own, clock, self._publish, plan.own_role)
         self.texts = StatementTexts()
         self.is_loaded = False
-        """What operators have changed is known: before that, nothing is published."""
+        """The operators' changes are known: before that, nothing is published."""
 
     async def adopt(self, plan: TrafficPlan) -> None:
         """Other settings of the same database."""
@@ -101,7 +121,7 @@ class Controlled:
     async def follow(self, layers: LayersHere, *, publish: bool = False) -> None:
         """What both logs say of this database. `publish`: servers get what was changed here now.
         The rest they get by the next tick: a server that hangs keeps nobody from following."""
-        self.book.over = layers.over
+        self.book.end(layers.over)
         if await self.book.follow(layers.fleet):
             edition = self.edition
             self.publisher.hold(edition.in_force(self.wall_ms), edition.revision)
@@ -130,7 +150,7 @@ class Controlled:
 
     @property
     def is_off(self) -> bool:
-        """Switched off at the server itself: whatever is published, no statement is judged."""
+        """Switched off at the server itself: whatever is published, no budget applies."""
         readings = self.watch.readings if self.watch is not None else None
         seen = readings is not None and (readings.off or not readings.enabled)
         return seen or any(outlet.off for outlet in self.publisher.outlets)
@@ -139,6 +159,10 @@ class Controlled:
         edition = self.book.edition
         if self.has_policy:
             self.publisher.hold(edition.in_force(self.wall_ms), edition.revision)
+
+    async def publish(self) -> None:
+        if self.has_policy:
+            await self._publish(self.edition)
 
     async def _publish(self, edition: Edition) -> None:
         policy = edition.in_force(self.wall_ms)
@@ -166,9 +190,9 @@ class Controlled:
             outlets[0].compare(readings)
 
     def _leave_out_expired(self) -> None:
-        """The file's: they stay in the document, and go from what servers are told."""
+        """The file's: they stay in the document, and leave what servers get."""
         wanted, wall_ms = self.publisher.wanted, self.wall_ms
-        over = {budget.name for budget in self.book.edition.ending if budget.expired(wall_ms)}
+        over = self.book.edition.ended(wall_ms)
         if over and wanted is not None and any(b.name in over for b in wanted.policy.budgets):
             self._hold()
 
@@ -198,7 +222,7 @@ class Budgets:
         self._followed = FollowedBudgets(time or ChangeTime(clock))
         self._following = asyncio.Lock()
         self.own: OwnBook
-        """The agent's own log: set by whoever puts the parts together, before `adopt`."""
+        """The agent's own log: set by the composition root, before `adopt`."""
         self.by_database: dict[str, Controlled] = {}
         self.debits = Debits(self.by_database, self.health_of)
 
@@ -208,8 +232,8 @@ class Budgets:
         except KeyError:
             known = ", ".join(sorted(self.by_database)) or "none"
             message = (
-                f"traffic control is not set up for {database!r} (it is for: {known}); give the "
-                f"settings file [databases.{database}.traffic] and SIGHUP the agent"
+                f"traffic control is not set up for {database!r} (it is for: {known}). "
+                f"Add [databases.{database}.traffic] to the settings file and SIGHUP the agent"
             )
             raise NoSuchBudget(message) from None
 
@@ -220,7 +244,7 @@ class Budgets:
             self._keep_awake(database, on=False)
             gone = self.by_database.pop(database)
             for outlet in gone.publisher.outlets:
-                # Whoever takes the table out of the settings may not mean to lift the limits.
+                # Removing the table from the settings may not mean to lift the limits.
                 detail = "it keeps its last policy; `headgate pg disable` ends that"
                 log.warning("policy.left", database=database, where=outlet.where, detail=detail)
         for database, plan in wanted.items():
@@ -259,6 +283,17 @@ class Budgets:
             followed.look()
         for controlled in list(self.by_database.values()):
             await self._follow(controlled, publish=own and not whole)
+
+    async def publish(self) -> None:
+        """Tell servers now what the next tick would tell them."""
+        for controlled in list(self.by_database.values()):
+            await controlled.publish()
+
+    async def tried(self, database: str, items: Sequence[Item]) -> Change:
+        """What these changes would make of a database's policy; nothing changes."""
+        controlled = self.of(database)
+        fleet = self._followed.fleet_with(database, items, controlled.edition.fleet)
+        return await controlled.book.tried(items, fleet)
 
     async def _follow(self, controlled: Controlled, *, publish: bool = False) -> None:
         database, followed = controlled.plan.database, self._followed
@@ -305,7 +340,7 @@ class Budgets:
     async def _tell_health(self, controlled: Controlled) -> None:
         database, edition = controlled.plan.database, controlled.book.edition
         by_health = edition.by_health and bool(controlled.publisher.outlets)
-        # Whoever never asks is no demand; but a budget that hangs on the metrics needs them.
+        # Rogue clients are no demand; but a budget that depends on metrics needs them measured.
         self._keep_awake(database, on=by_health)
         if not by_health or self._stands_aside():
             return
@@ -315,7 +350,7 @@ class Budgets:
             await controlled.publisher.tell_health(healthy=healthy, until_ms=until_ms)
 
     def health_of(self, database: str) -> bool | None:
-        """As a check of the default metrics is judged; None while nothing was measured yet."""
+        """As a check of the default metrics is decided; None while nothing was measured yet."""
         health = self._board.healths.get(database)
         if health is None or not health.own.standings:
             return None
@@ -341,3 +376,211 @@ class Budgets:
             except StoreUnavailable as error:
                 watch.minutes.restore(drained)
                 log.warning("budgets.minutes_unkept", database=watch.database, detail=str(error))
+
+
+# --- of both logs, for each database ------------------------------------------------------------
+
+ONE_AGENT = "is for one agent alone, which belongs in its own log, not in a fleet's"
+
+
+class LayersHere(NamedTuple):
+    """What lies on the settings file of one database."""
+
+    fleet: tuple[FleetBudget, ...] = ()
+    """By name."""
+    here: ChangesHere = ChangesHere()
+    over: frozenset[str] = frozenset()
+    """Budgets changed here, by name, whose time is used up, whatever the clock says."""
+
+
+class FollowedBudgets:
+    """The budgets of both logs as this agent has them: for each database those that reach beyond
+    this agent, and on top what was changed here (core/reach.py says what counts)."""
+
+    def __init__(self, time: ChangeTime) -> None:
+        self._own = _Followed(time, own=True)
+        self._fleet = _Followed(time, own=False)
+        self._used_up: frozenset[str] = frozenset()
+        self._places: dict[str, Place] = {}
+        self._by_database: dict[str, LayersHere] = {}
+        """Recomputed since the last change."""
+        self.is_own_known = False
+        """The agent's own log was read completely once."""
+
+    @property
+    def size(self) -> int:
+        return len(self._own.budgets) + len(self._fleet.budgets)
+
+    @property
+    def faults(self) -> dict[str, str]:
+        """By the id of the item: why it cannot be read as it is now."""
+        return {**self._own.faults, **self._fleet.faults}
+
+    def follow(
+        self,
+        items: Sequence[Item],
+        places: Sequence[Place],
+        wall_s: float,
+        *,
+        whole: bool,
+        own: bool,
+    ) -> None:
+        """As RuleKeeper.follow. Some of the own log mean nothing before all of it is known."""
+        if own and not whole and not self.is_own_known:
+            return
+        followed = self._own if own else self._fleet
+        by_database = {place.database: place for place in places}
+        if followed.take(items, wall_s, whole=whole) or by_database != self._places:
+            self._by_database = {}
+        self._places = by_database
+        self.is_own_known = self.is_own_known or own
+
+    def look(self) -> bool:
+        """Whether the time of others is used up than when it was last looked at."""
+        used_up = frozenset([*self._own.used_up(), *self._fleet.used_up()])
+        if used_up == self._used_up:
+            return False
+        self._used_up, self._by_database = used_up, {}
+        return True
+
+    def of(self, database: str) -> LayersHere:
+        if database not in self._by_database:
+            self._by_database[database] = self._worked_out(database)
+        return self._by_database[database]
+
+    def fleet_with(
+        self, database: str, items: Sequence[Item], now: Mapping[str, FleetBudget]
+    ) -> list[FleetBudget]:
+        """Those that reach beyond this agent, as they would be with `items`. What lies beneath one
+        that is taken out is not looked for."""
+        place = self._places.get(database, Place(database=database))
+        wide = [one for one in items if one.kind == ChangeKind.BUDGET and one.reach != HERE]
+        ids = {item.id for item in wide}
+        said = [one for one in now.values() if one.item_id not in ids]
+        said += [_fleet_budget(item, of_shard=False) for item in wide if item.value is not None]
+        found = {name: some[-1] for name, some in layers_at(place, said).items()}
+        return [found[name] for name in sorted(found)]
+
+    def _worked_out(self, database: str) -> LayersHere:
+        place = self._places.get(database, Place(database=database))
+        both = [*self._fleet.budgets.values(), *self._own.budgets.values()]
+        said = [b for b in both if isinstance(b, BudgetHere) or b.item_id not in self._used_up]
+        layers = layers_at(place, said).values()
+        # Those that reach beyond this agent are whole: of each name the last one counts.
+        fleet = {one.name: one for some in layers for one in some if isinstance(one, FleetBudget)}
+        here = [some[-1] for some in layers if isinstance(some[-1], BudgetHere)]
+        changes = changes_of(here, self._own.policies.get(database, NO_CHANGES))
+        n = self._own.newest_n.get(database, 0)
+        over = frozenset(one.name for one in here if one.item_id in self._used_up)
+        wide = tuple(fleet[name] for name in sorted(fleet))
+        return LayersHere(wide, ChangesHere(changes, n), over)
+
+
+class _Followed:
+    """The items of one log, each read once."""
+
+    def __init__(self, time: ChangeTime, *, own: bool) -> None:
+        self._time = time
+        self._notes = f"{ChangeKind.BUDGET}/{'own' if own else 'fleet'}/"
+        self._ending: dict[str, tuple[float, float]] = {}
+        """By the id of the item: when it was set, and its end."""
+        self._is_whole = self._is_news = False
+        """Everything was read once; there was news since the last look."""
+        self._is_own = own
+        self._items = [ChangeMemory(kind) for kind in KINDS]
+        self.budgets: dict[str, FleetBudget | BudgetHere] = {}
+        """By the id of the item: its last readable version."""
+        self.policies: dict[str, Changes] = {}
+        """By database: what was changed here besides budgets."""
+        self.newest_n: dict[str, int] = {}
+        """By database."""
+        self.faults: dict[str, str] = {}
+
+    def take(self, items: Sequence[Item], wall_s: float, *, whole: bool) -> bool:
+        """Whether it is news."""
+        self._is_whole = self._is_whole or whole
+        news = [(memory, memory.news(items, whole=whole)) for memory in self._items]
+        for memory, found in news:
+            for item_id, item in found.items():
+                self.faults.pop(item_id, None)
+                self._read(item_id, item, wall_s)
+            memory.remember(found)
+        if not any(found for _, found in news):
+            return False
+        self.newest_n, self._is_news = {}, True
+        for item in self._known():
+            database = database_of(item)
+            self.newest_n[database] = max(item.n, self.newest_n.get(database, 0))
+        return True
+
+    def _known(self) -> Iterator[Item]:
+        return (item for memory in self._items for item in memory.known.values())
+
+    def _read(self, item_id: str, item: Item | None, wall_s: float) -> None:
+        if item is None or item.value is None or _is_over(item, wall_s):
+            self.budgets.pop(item_id, None)
+            self.policies.pop(item_id, None)
+            self._ending.pop(item_id, None)
+            return
+        try:
+            if item.kind == ChangeKind.POLICY:
+                self.policies[item_id] = self._policy(item)
+            elif (budget := self._budget(item)) is not None:
+                self.budgets[item_id] = budget
+                self._ending.pop(item_id, None)
+                if (end_s := _end_of(budget)) is not None:
+                    self._ending[item_id] = counted_from(item), end_s
+        except UNREADABLE as error:
+            # Of a newer version, or broken: the last good one stays.
+            fault = str(error) if isinstance(error, ValueError) else repr(error)
+            self.faults[item_id] = fault
+            log.error("policy.item_refused", kind=str(item.kind), id=item_id, fault=fault)
+
+    def used_up(self) -> list[str]:
+        """Those whose time is over though the wall clock does not say so. Not for a thread: others
+        count their time, too."""
+        is_used_up, notes = self._time.is_used_up, self._notes
+        if self._is_whole and self._is_news:
+            self._time.keep_only(notes, self._ending)
+            self._is_news = False
+        return [one for one, ends in self._ending.items() if is_used_up(f"{notes}{one}", *ends)]
+
+    def _policy(self, item: Item) -> Changes:
+        if not self._is_own or item.reach != HERE:
+            raise ValueError(ONE_AGENT)
+        return read_policy(item)
+
+    def _budget(self, item: Item) -> FleetBudget | BudgetHere | None:
+        if item.reach != HERE:
+            return _fleet_budget(item, of_shard=self._is_own)
+        if not self._is_own:
+            raise ValueError(ONE_AGENT)
+        return read_budget(item)
+
+
+def _fleet_budget(item: Item, *, of_shard: bool) -> FleetBudget:
+    budget = parse_budget(said_by(item), place=f"budget {item.id}")
+    name = item.id.removesuffix(f"@{item.reach}")
+    if budget.name != name:
+        raise InvalidSettings([Fault(f"budget {item.id}", f"is named {budget.name!r} inside")])
+    (raw,) = written(Policy((budget,)))["budgets"]
+    return FleetBudget(name, raw, item.id, item.reach, item.n, item.set_by, of_shard)
+
+
+def _end_of(budget: FleetBudget | BudgetHere) -> float | None:
+    raw: Mapping[str, Any] = {}
+    if isinstance(budget, FleetBudget):
+        raw = budget.raw
+    elif budget.change is not None:
+        raw = budget.change.settings
+    given = raw.get("expires_at")
+    return None if given is None else parse_date_time(given)
+
+
+def _is_over(item: Item, wall_s: float) -> bool:
+    """One that has just ended is still shown, as others are."""
+    try:
+        end_s = ends_at(item)
+    except ValueError:
+        return False  # Reading it says what is wrong with it.
+    return end_s is not None and end_s < wall_s - FORGET_AFTER_S

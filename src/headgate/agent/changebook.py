@@ -1,8 +1,8 @@
-"""Change what is set in a log.   operators ──► ChangeBook ──commit──► log ──► in force
+"""Change what a log has.   operators ──► ChangeBook ──commit──► log ──► in force
 
 There is one for the agent's own log, and one for the log that a fleet shares, where there is one.
-Everything is validated on what stands at that moment, and again if somebody else was first
-(logwriter.py). Each change is a revision of the log, n, with who and what: to look at, and to
+Everything is validated against the state of that moment, and again if another change was first
+(logwriter.py). Each change is a revision of the log, n, with author and content: to look at, and to
 go back to.
 """
 
@@ -20,7 +20,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, Unpack, cast
+from typing import Any, NamedTuple, Protocol, Unpack
 
 from headgate.agent import budgetdrafts
 from headgate.agent.changefiles import (
@@ -34,31 +34,36 @@ from headgate.agent.logwriter import (
     Draft,
     LogWriter,
     NoSuchItem,
+    SharedWriter,
     StoppedMidway,
     beside,
 )
 from headgate.agent.ownitems import By
 from headgate.agent.ownwriter import Lead, Loaded, Merged, OwnWriter
-from headgate.agent.ports import Clock, OwnStore, SharedLog
+from headgate.agent.ports import ChangeLog, Clock, SharedLog
 from headgate.agent.rollback import of_sorts, restored, rolled_back
-from headgate.agent.ruledrafts import FAVOR_RATIO, Asked, Here, RuleDrafts
+from headgate.agent.ruledrafts import Asked, Here, RuleDrafts
 from headgate.core.beat import clock_told
 from headgate.core.change import MAX_REVISIONS, MEMBERS, SHARDS, ChangeKind, Item, Revision, log_key
-from headgate.core.change_codec import read_revision_at
 from headgate.core.change_files import parse_file
-from headgate.core.change_log import ChangeMade, LogState, Reached
-from headgate.core.change_parts import MAX_PART_KEYS
-from headgate.core.copies import Copies
+from headgate.core.change_log import (
+    MAX_PART_KEYS,
+    ChangeMade,
+    Copies,
+    LogState,
+    Reached,
+    read_revision_at,
+)
 from headgate.core.exchange import Entry, Inventory, apart, shards_of
 from headgate.core.fleet_reached import prefixes_of, reached_by
 from headgate.core.lint import Advice, Severity
 from headgate.core.reach import EVERYWHERE, HERE, Level, Reach
-from headgate.core.rule_settings import KnownMetrics, RuleLimits
+from headgate.core.rule_settings import FAVOR_RATIO, KnownMetrics, RuleLimits
 from headgate.core.rules import EVERYONE
 from headgate.errors import StoreUnavailable
 
-__all__ = ["ChangeBook", "Exported", "NoSuchItem", "StoppedMidway"]
-NOBODY = "no agent has told where it stands yet"
+__all__ = ["ChangeBook", "Exported", "NoSuchItem", "OwnBook", "SharedBook", "StoppedMidway"]
+NOBODY = "no agent has registered yet"
 REVISIONS_A_PAGE = 10
 """Read at once: each may be half a megabyte."""
 
@@ -80,11 +85,11 @@ class Exported(NamedTuple):
     document: Mapping[str, Any]
     """As core/change_files.py reads it."""
     left_out: Sequence[str] = ()
-    """What no file can have, in words."""
+    """What a file cannot hold, in words."""
 
 
 InForce = Callable[[Sequence[Item]], Awaitable[Sequence[str]]]
-"""Called with what a change of the agent's own log has put, before it is acknowledged. Tells why it
+"""Called with the new entries of the agent's own log, before it is acknowledged. Returns why it
 is not in force everywhere."""
 
 
@@ -92,43 +97,34 @@ class ChangeBook:
     """Raises InvalidSettings, Conflict, NoSuchItem and StoreUnavailable: StoreRefused,
     OutcomeUnknown, and StoppedMidway where some of several revisions were made."""
 
-    _flag = " --fleet"
-    """With which `headgate changes` asks for this log."""
+    _flag = ""
+    """Flag of `headgate changes` for this log."""
     _default_reach: Reach | None = None
-    """Of what a file says no reach of; None: it has to."""
+    """For a file's entries without a reach; None: they need one."""
     _here_called = ""
     """The agent that HERE means, by its name."""
 
     def __init__(
-        self,
-        store: SharedLog,
-        clock: Clock,
-        known_metrics: KnownMetrics,
-        roll: Callable[[], float],
-        *,
-        limits: RuleLimits = RuleLimits(),  # noqa: B008 -- frozen
-        host: str = "",
-        new_id: Callable[[], str] = _new_id,
-        new_op: Callable[[], str] = _new_op,
+        self, store: ChangeLog, writer: LogWriter, clock: Clock, rules: RuleDrafts
     ) -> None:
         self._store = store
+        self._writer = writer
         self._clock = clock
-        self._host = host
-        """The agent's name."""
-        self._writer = LogWriter(store, clock, roll, new_op)
         self._history = LogHistory(store)
-        self.rules = RuleDrafts(known_metrics, limits, new_id)
-        self.rooms: dict[str, Room] = {ChangeKind.BUDGET: FleetBudgetRoom()}
-        """Of other kinds than rules: who validates what a file says of them."""
+        self.rules = rules
+        self.has_ended: Callable[[Item], bool] = lambda item: False
+        """By the time that changes count (changetime.py), whatever the wall clock says now."""
+        self.rooms: dict[str, Room] = {}
+        """For other kinds than rules: what validates a file's entries."""
 
     # --- looking ---------------------------------------------------------------------------
 
     async def items(self) -> LogState:
         """Ended and taken out ones too, for a day."""
-        return await self._writer.read()
+        return replace(await self._writer.read(), has_ended=self.has_ended)
 
     async def export(self) -> Exported:
-        """What stands, as a file has it."""
+        """What is set, in the form of a file."""
         held, wall_s = await self.items(), self._clock.now().wall_s
         written = await beside(
             len(held.items), lambda: written_file(held.standing(wall_s).values())
@@ -148,7 +144,7 @@ class ChangeBook:
         found = await self._history.revision(n)
         if found is None:
             message = (
-                f"the log has no revision {n}, or keeps it no longer: "
+                f"the log has no revision {n}, or has dropped it: "
                 f"`headgate changes history{self._flag}` lists the last {MAX_REVISIONS}"
             )
             raise NoSuchItem(message)
@@ -178,7 +174,7 @@ class ChangeBook:
         more: Mapping[str, Any] | None = None,
         **by: Unpack[By],
     ) -> ChangeMade:
-        """De-prioritise all except the target (R76): two rules, set and lifted together.
+        """Prioritize the target by throttling all others: two rules, set and lifted together.
 
         `more`: for, expires_at, schedule, database, reason; both rules have them.
         """
@@ -287,7 +283,7 @@ class ChangeBook:
         expect_n: int | None = None,
         **by: Unpack[By],
     ) -> ChangeMade:
-        """To what stood after revision n, as new revisions. What has ended since stays so.
+        """Back to the state after revision n, as new revisions. What has ended since stays ended.
         `only`: of rollback.SORTS, those that go back; none: all of it."""
         chosen = of_sorts(only)
         return await self.make_back(
@@ -310,7 +306,7 @@ class ChangeBook:
     # --- steps -----------------------------------------------------------------------------
 
     def _asked(self, who: str) -> Asked:
-        """One look at the clock for all tries and parts: drafted anew, it is the same change."""
+        """One clock reading for all tries and parts: a new draft is the same change."""
         return Asked(who, round(self._clock.now().wall_s, 3))
 
     async def make(
@@ -356,6 +352,7 @@ class ChangeBook:
         asked = self._asked(self._signed(who))
 
         async def planned(held: LogState) -> Draft:
+            held = replace(held, has_ended=self.has_ended)
             return _with_clocks(await plan(held, asked), held, asked)
 
         change = await self._writer.carry_out(
@@ -364,11 +361,42 @@ class ChangeBook:
         return await self._made(change)
 
     def _signed(self, who: str) -> str:
+        return who
+
+    async def _made(self, change: ChangeMade) -> ChangeMade:
+        """With what there is to tell of it."""
+        return change
+
+
+class SharedBook(ChangeBook):
+    """Of the log that a fleet shares."""
+
+    _flag = " --fleet"
+
+    def __init__(
+        self,
+        store: SharedLog,
+        clock: Clock,
+        known_metrics: KnownMetrics,
+        roll: Callable[[], float],
+        *,
+        limits: RuleLimits = RuleLimits(),  # noqa: B008 -- frozen
+        host: str = "",
+        new_id: Callable[[], str] = _new_id,
+        new_op: Callable[[], str] = _new_op,
+    ) -> None:
+        writer = SharedWriter(store, clock, roll, new_op)
+        super().__init__(store, writer, clock, RuleDrafts(known_metrics, limits, new_id))
+        self._host = host
+        """The agent's name."""
+        self.rooms = {ChangeKind.BUDGET: FleetBudgetRoom()}
+
+    def _signed(self, who: str) -> str:
         """A user's number says nothing to those of another host."""
         return f"{who}@{self._host}" if self._host and who.startswith("uid:") else who
 
     async def _made(self, change: ChangeMade) -> ChangeMade:
-        """With whom it concerns, before or after: who is no longer reached is concerned, too."""
+        """With all places that it applies to, before or after: those it leaves count, too."""
         concerned = {
             item.reach
             for one in change.changes
@@ -393,12 +421,11 @@ class Exchanges(Lead, Protocol):
 class OwnBook(ChangeBook):
     """Of the agent's own log: in force when a change is acknowledged."""
 
-    _flag = ""
     _default_reach = HERE
 
     def __init__(
         self,
-        store: OwnStore,
+        store: ChangeLog,
         clock: Clock,
         known_metrics: KnownMetrics,
         roll: Callable[[], float],
@@ -410,19 +437,17 @@ class OwnBook(ChangeBook):
         new_id: Callable[[], str] = _own_id,
         new_op: Callable[[], str] = _new_op,
     ) -> None:
-        own = cast(SharedLog, store)
-        super().__init__(own, clock, known_metrics, roll, limits=limits, new_op=new_op)
-        self._own = self._writer = OwnWriter(store, clock, roll, new_op)
+        self._own = OwnWriter(store, clock, roll, new_op)
+        rules = RuleDrafts(known_metrics, limits, new_id, here)
+        super().__init__(store, self._own, clock, rules)
         self._own.on_found = self._in_force = in_force
         self._here_called = name
         self._exchanges: Exchanges | None = None
         self._merging: set[asyncio.Future[Merged]] = set()
-        self.rules = RuleDrafts(known_metrics, limits, new_id, here)
-        self.rooms = {}
 
     @property
     def held(self) -> LogState:
-        """What stands, as far as it is known."""
+        """What is set, as far as it is known."""
         return self._own.held
 
     def name(self, kind: str, item_id: str, reach: Reach) -> str:
@@ -474,8 +499,8 @@ class OwnBook(ChangeBook):
         return await self._own.entries(keys)
 
     async def merge(self, shard: str, entries: Sequence[Entry], *, by: str) -> Merged:
-        """What another agent has of a shard, in force here as far as it is newer. Whoever asked may
-        be gone meanwhile: what is kept is put in force all the same."""
+        """Apply what another agent has of a shard, as far as it is newer. The caller may be gone
+        meanwhile: what is stored is applied anyway."""
         merging = asyncio.ensure_future(self._merge(shard, entries, by))
         self._merging.add(merging)
         merging.add_done_callback(self._merged)
@@ -498,16 +523,16 @@ class OwnBook(ChangeBook):
             merging.exception()  # Seen, though nobody may be waiting any more.
 
     async def collect(self) -> None:
-        """Drop what has been over for long of all shards; what stands is not touched."""
+        """Drop what ended long ago, of all shards; what is in force is not touched."""
         await self._own.collect()
 
 
 _FOR_ONE_AGENT = (
     f"is {str(HERE)!r}, one agent alone: that is for its own log (without --fleet). For an agent "
-    "by its name, say host:NAME"
+    "of the fleet, use host:NAME"
 )
 _FURTHER = (
-    "is '{}', and this is the log of one agent: leave it out, or put the entry into a file for the "
+    "is '{}', but this is the log of one agent: leave it out, or put the entry into a file for the "
     "fleet's log (--fleet)"
 )
 
@@ -519,9 +544,9 @@ def _with_clocks(draft: Draft, held: LogState, asked: Asked) -> Draft:
     return replace(draft, advice=(*draft.advice, Advice(Severity.WARNING, "clock", "fleet", told)))
 
 
-async def look_up(store: SharedLog, reaches: Iterable[Reach]) -> Reached:
-    """Whom they meet, or why nobody can tell. A preview, and never a condition: what cannot be told
-    holds up no change."""
+async def look_up(store: ChangeLog, reaches: Iterable[Reach]) -> Reached:
+    """Which places they match, or why that is unknown. A preview, and never a condition: an unknown
+    reach stops no change."""
     wanted = sorted(set(reaches), key=str)
     if not wanted:
         return Reached(0, 0, 0)
@@ -535,12 +560,12 @@ async def look_up(store: SharedLog, reaches: Iterable[Reach]) -> Reached:
     return Reached(unknown=NOBODY, reach=reach)
 
 
-async def _read(store: SharedLog, reaches: list[Reach]) -> Reached:
+async def _read(store: ChangeLog, reaches: list[Reach]) -> Reached:
     listing = await store.list(prefixes_of(reaches))
     return await beside(len(listing.entries), lambda: reached_by(reaches, listing.entries))
 
 
-async def _is_told(store: SharedLog) -> bool:
+async def _is_told(store: ChangeLog) -> bool:
     """Whether there is anything to look among."""
     try:
         return await store.count(SHARDS) + await store.count(MEMBERS) > 0
@@ -548,7 +573,7 @@ async def _is_told(store: SharedLog) -> bool:
         return False
 
 
-async def _counted(store: SharedLog, reaches: list[Reach], unknown: Reached) -> Reached:
+async def _counted(store: ChangeLog, reaches: list[Reach], unknown: Reached) -> Reached:
     """The whole of a fleet too large to be listed in time can still be counted."""
     if not any(reach.level is Level.FLEET for reach in reaches):
         return unknown
@@ -564,7 +589,7 @@ class LogHistory:
     store was restored. One that cannot be read, for a newer version made it, takes no other away.
     """
 
-    def __init__(self, store: SharedLog) -> None:
+    def __init__(self, store: ChangeLog) -> None:
         self._store = store
 
     async def revision(self, n: int) -> Revision | None:

@@ -1,10 +1,10 @@
-"""What stands in a log as a file has it, and a file as one change of it.
+"""The changes of a log in the form of a file, and a file as one change of the log.
 
 items ──written_file──► document             ChangeFile + LogState ──ApplyDrafts──► Draft
                                                              └── Room (validates one kind)
 
-What the file says as it stands is not looked at any further: an export that is applied again
-changes nothing, whatever else has changed since.
+An entry that equals the current change is not validated again: applying an export again changes
+nothing, whatever else has changed since.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 from headgate.agent.budgetdrafts import check_budget_room, judged
+from headgate.agent.changetime import iso
 from headgate.agent.logwriter import Draft
 from headgate.agent.ownitems import known
 from headgate.agent.ruledrafts import (
@@ -29,7 +30,6 @@ from headgate.agent.ruledrafts import (
     rule_item,
     rule_spec,
 )
-from headgate.agent.rulesteps import iso
 from headgate.core.change import ChangeKind, Edit, Item, item_key
 from headgate.core.change_files import MAX_FAULTS, SECTIONS, ChangeFile, FileEntry, known_by
 from headgate.core.change_log import (
@@ -38,7 +38,6 @@ from headgate.core.change_log import (
     LogState,
     audit_values,
     name_of,
-    stands,
 )
 from headgate.core.exchange import apart as apart_from_others
 from headgate.core.lint import Advice, Severity
@@ -51,18 +50,18 @@ from headgate.errors import Fault, InvalidSettings
 
 MAX_ADVICE = 50
 MAX_ADVISED = 200
-"""Rules that are held against what stands, for advice: a file of thousands is a program's."""
+"""Rules that are compared with the current ones, for advice: thousands come from a program."""
 MAX_NAMED = 5
 NEVER = "never"
 UNSET = "unset"
-"""Settings that an entry takes out of what lies beneath: TOML has no null."""
+"""Settings that an entry removes from what is beneath: TOML has no null."""
 _SECTION_OF = {kind: section for section, kind in SECTIONS.items()}
 _NO_ENTRY = (AttributeError, KeyError, TypeError, ValueError)
 """Of a value that another version has put."""
 
 
 class Room(Protocol):
-    """Validates what a file says of one kind, as it validates what is asked one by one."""
+    """Validates a file's entries of one kind, in the same way as single requests."""
 
     def drafted(
         self, held: LogState, entry: FileEntry, asked: Asked
@@ -72,8 +71,8 @@ class Room(Protocol):
         ...
 
     def check(self, held: LogState, changes: Sequence[Edit], asked: Asked) -> Sequence[Edit]:
-        """Validates all changes of the file together, of whatever kinds; what has to change along
-        with them. `held`: what stands before."""
+        """Validates all changes of the file together, of all kinds; returns what has to change
+        along with them. `held`: the state before."""
         ...
 
 
@@ -84,11 +83,11 @@ class Written(NamedTuple):
     document: dict[str, list[dict[str, Any]]]
     """As core/change_files.parse_file takes it."""
     left_out: list[str]
-    """What no file can have, in words."""
+    """What a file cannot hold, in words."""
 
 
 def written_file(items: Iterable[Item]) -> Written:
-    """What stands, by kind and then by id."""
+    """What is set, by kind and then by id."""
     found = Written({section: [] for section in SECTIONS}, [])
     by_kind: dict[str, list[str]] = {}
     for item in sorted(items, key=lambda one: one.id):
@@ -100,6 +99,8 @@ def written_file(items: Iterable[Item]) -> Written:
         except _NO_ENTRY:
             by_kind.setdefault(str(item.kind), []).append(item.id)
             continue
+        if item.kind == ChangeKind.POLICY and entry.keys() == {"database", "reach"}:
+            continue  # It only keeps which budgets lie on the fleet's.
         if item.reach == HERE:
             del entry["reach"]  # It is what a file of the agent's own log means without a word.
         found.document[section].append(entry)
@@ -119,9 +120,12 @@ def written_entry(item: Item) -> dict[str, Any]:
     said, reach = dict(item.value or {}), {"reach": str(item.reach)}
     if item.kind == ChangeKind.METRIC:
         return {**_names(item), **reach, **_metric(said)}
-    if item.kind == ChangeKind.SKIP:
+    if item.kind in (ChangeKind.SKIP, ChangeKind.HANDOVER):
         ends = {"expires_at": iso(said["until_wall_s"])}
-        return {**_names(item), **reach, **ends, "reason": said["reason"]}
+        member = {"member": said["member"]} if item.kind == ChangeKind.HANDOVER else {}
+        return {**_names(item), **reach, **member, **ends, "reason": said["reason"]}
+    if item.kind == ChangeKind.POLICY:
+        return {**_names(item), **reach, **_policy(said)}
     if item.kind == ChangeKind.PEER:
         return {**_names(item), **reach, "url": said["url"], "database": said["database"]}
     if item.kind == ChangeKind.BUDGET and item.reach == HERE:
@@ -136,6 +140,9 @@ def written_entry(item: Item) -> dict[str, Any]:
 
 def _names(item: Item) -> dict[str, str]:
     """As FileEntry.id has them, apart."""
+    if item.kind in (ChangeKind.POLICY, ChangeKind.HANDOVER):
+        (name,) = known_by(item.kind, item.reach)
+        return {name: item.id}
     if item.kind == ChangeKind.BUDGET:
         first, _, second = item.id.partition("/")
     elif item.kind == ChangeKind.METRIC:
@@ -143,7 +150,7 @@ def _names(item: Item) -> dict[str, str]:
     else:
         first, _, second = item.id.rpartition(" ")
     if not first or not second:
-        raise ValueError(f"{item.id!r} is no name of a {item.kind}")
+        raise ValueError(f"{item.id!r} is not a valid name of a {item.kind}")
     return dict(zip(known_by(item.kind, item.reach), (first, second), strict=True))
 
 
@@ -187,6 +194,17 @@ def with_unset(settings: Mapping[str, Any], unset: Iterable[str]) -> dict[str, A
     return found
 
 
+def _policy(said: Mapping[str, Any]) -> dict[str, Any]:
+    settings = said["policy"]
+    unset = sorted(key for key, one in settings.items() if one is None)
+    return {
+        **({} if said["mode_cap"] == "enforce" else {"mode_cap": said["mode_cap"]}),
+        **({"order": list(said["order"])} if said["order"] else {}),
+        **{key: one for key, one in settings.items() if one is not None},
+        **({UNSET: unset} if unset else {}),
+    }
+
+
 def _budget_here(said: Mapping[str, Any]) -> dict[str, Any]:
     if said.get("removed") is True:
         return {"removed": True}
@@ -204,10 +222,10 @@ def _budget_here(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Standing:
-    """What stands in a log, for the entries of a file.
+    """What a log has, for the entries of a file.
 
-    In a fleet's log a change is known by its id: with another reach it is moved there. In an
-    agent's own, what is set for the agent and what is set for its shard are two (`apart`)."""
+    In a fleet's log a change is identified by its id: with another reach it is moved there. In an
+    agent's own log, a change for the agent and one for its shard are two (`apart`)."""
 
     def __init__(self, held: LogState, file: ChangeFile, wall_s: float, *, apart: bool) -> None:
         self._held = held
@@ -238,8 +256,10 @@ class _Standing:
         return apart_from_others(item) if name_of(item) in self._held.items else name_of(item)
 
     def others(self) -> list[Item]:
-        """Those that the file could name, and does not."""
-        found = ((name, item) for name, item in self._items.items() if item.kind in _SECTION_OF)
+        """Those that the file could name, and does not. What switches budgets off, or announces a
+        switchover, ends only where somebody says so."""
+        kinds = _SECTION_OF.keys() - {ChangeKind.POLICY, ChangeKind.HANDOVER}
+        found = ((name, item) for name, item in self._items.items() if item.kind in kinds)
         return [item for name, item in found if name not in self._claimed]
 
 
@@ -248,7 +268,7 @@ class _Reading:
     """What was found so far."""
 
     items: Overlay[ChangeName, Item]
-    """As it stands with that."""
+    """The resulting change."""
     held: LogState
     changes: list[Edit] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
@@ -261,7 +281,7 @@ class _Reading:
 class ApplyDrafts:
     rooms: Mapping[str, Room]
     reach_fault: Callable[[Reach], str]
-    """Why this log holds nothing with that reach; empty: it does."""
+    """Why this log has nothing with that reach; empty: it has."""
     apart: bool = False
     """See _Standing."""
 
@@ -300,7 +320,7 @@ class ApplyDrafts:
             found.faults += error.faults
             return
         if now is None and item.value is None:
-            return  # It says no more than the settings file.
+            return  # It adds nothing to the settings file.
         if now is not None and item.value is not None and _is_written_as(now, written_entry(item)):
             return
         change = Edit(standing.before(entry), item)
@@ -356,7 +376,7 @@ def _told(others: Sequence[Item], *, prune: bool) -> Iterator[Advice]:
         more = f" and {len(others) - MAX_NAMED:,} more" if len(others) > MAX_NAMED else ""
         message = (
             f"{len(others):,} that the file does not name stay as they are ({named}{more}); "
-            "--prune takes them out"
+            "--prune removes them"
         )
         yield Advice(Severity.WARNING, "not-in-file", "file", message)
 
@@ -391,7 +411,7 @@ class RuleRoom:
         if self._rules.here is None:  # Of a fleet: it may have had another reach.
             return held.standing_rule(entry.id, wall_s)
         found = known(held, ChangeKind.RULE, entry.id, entry.reach)
-        return found if found is not None and stands(found, wall_s) else None
+        return found if found is not None and held.stands(found, wall_s) else None
 
     def _spec(self, entry: FileEntry, now: Item | None, asked: Asked) -> RuleSpec:
         raw = dict(entry.raw)
@@ -406,7 +426,7 @@ class RuleRoom:
     def _advice(
         self, held: LogState, spec: RuleSpec, reach: Reach, asked: Asked
     ) -> Sequence[Advice]:
-        if held is not self._held:  # Another file, or the same on what stands by now.
+        if held is not self._held:  # Another file, or the same file after a change of the log.
             self._held, self._others, self._advised = held, None, 0
         self._advised += 1
         if self._advised > MAX_ADVISED:

@@ -1,27 +1,31 @@
-"""Time as changes that end count it: it goes on with the monotonic clock, and never back (R87).
+"""Time for changes that end: it follows the monotonic clock and never goes back.
 
-Noted every few seconds (changenotes.py) together with the wall clock and the time since the machine
+Noted every few seconds (rulekeeper.py) together with the wall clock and the time since the machine
 booted. After a restart it goes on from there, plus what has passed
-meanwhile: by the time since boot, which nobody can set, while it is the same boot; after another
-boot by the wall clock, if that says so. Thus a clock that stands behind after a restart gives no
-change back what it had used up before. Where this time was when a change was set is noted, too: of
-a rule with the rest of it (followedrules.py), of any other change here.
+meanwhile: during the same boot by the time since boot, which cannot be set; after another boot by
+the wall clock, if that is later. So a clock that is behind after a restart gives no change back the
+time that it had used up before. The time at which a change was set is noted, too: for a rule with
+the rest of it (followedrules.py), for any other change here.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from headgate.agent.ports import Clock
+from headgate.core.change import Item
+from headgate.core.change_log import counted_from
+from headgate.core.reach import HERE
 from headgate.core.samples import BootInstant, Instant
 
 STEP_S = 1.0
 """A wall clock that moved by more than this against the monotonic one was set."""
 
 Boot = Callable[[], BootInstant | None]
-"""None where the machine does not tell."""
+"""None if the machine does not report it."""
 
 
 def no_boot() -> None:
@@ -71,9 +75,9 @@ class Term(NamedTuple):
     end_s: float
     """Both by the wall clock."""
     ruled_at: float | None
-    """Where this time was when it was set; None: nobody can tell yet."""
+    """This time when it was set; None: not known yet."""
     ends_mono_s: float
-    """By this it has ended, whatever becomes of the wall clock."""
+    """It has ended by this time, whatever the wall clock says."""
 
     def has_ended(self, now: Instant) -> bool:
         return now.wall_s >= self.end_s or now.mono_s >= self.ends_mono_s
@@ -86,7 +90,7 @@ class ChangeTime:
         self._noted: dict[str, tuple[float, float]] = {}
         """The same as the store has it: set_at and ruled_at."""
         self._unkept: dict[str, None] = {}
-        """Those that the store has not got as they are now."""
+        """Those that are not in the store in their current form."""
         self.recalled = 0
         """How often notes were read."""
         self._clock = clock
@@ -118,8 +122,8 @@ class ChangeTime:
     # --- how much of its time a change has used up ---------------------------------------------
 
     def term(self, set_at: float, end_s: float, *known: float | None) -> Term:
-        """`known`: where this time was when it was set, as far as that was noted. A wall clock that
-        stands before it was set is behind: count from when it was. What was used up stays so."""
+        """`known`: this time when it was set, if noted. A wall clock before the time of setting is
+        behind: count from the time of setting. Time that was used up stays used up."""
         now, ruled_s = self._clock.now(), self.now_s()
         passed_s, term_s = max(0.0, now.wall_s - set_at), end_s - set_at
         # By a clock that is ahead it may seem to be over: that is not noted down.
@@ -153,6 +157,13 @@ class ChangeTime:
     def has_ended(self, name: str) -> bool:
         term = self._terms.get(name)
         return term is not None and term.has_ended(self._clock.now())
+
+    def has_used_up(self, item: Item, *, own: bool) -> bool:
+        """The time of a change that is no rule is over. `own`: of the agent's own log."""
+        logs = ("host" if item.reach == HERE else "shard", "own") if own else ("fleet",)
+        terms = (self._terms.get(f"{item.kind}/{log}/{item.id}") for log in logs)
+        now, set_at = self._clock.now(), counted_from(item)
+        return any(one and one.set_at == set_at and one.has_ended(now) for one in terms)
 
     def forget(self, name: str) -> None:
         self._terms.pop(name, None)
@@ -211,3 +222,7 @@ class ChangeTime:
     def _to_note(self, name: str) -> tuple[float, float] | None:
         term = self._terms.get(name)
         return None if term is None or term.ruled_at is None else (term.set_at, term.ruled_at)
+
+
+def iso(wall_s: float) -> str:
+    return datetime.fromtimestamp(wall_s, UTC).isoformat().replace("+00:00", "Z")

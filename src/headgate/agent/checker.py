@@ -11,13 +11,13 @@ from headgate.agent.ledger import Debits
 from headgate.agent.pacer import Pacer
 from headgate.agent.ports import Clock
 from headgate.agent.recorder import Recorder
-from headgate.core.decide import closed, decide, misdirected
+from headgate.core.decide import closed, decide, wrong_agent
 from headgate.core.decision import Check, Decision, Verdict
 from headgate.core.fairness import Turn
 from headgate.core.rules import NO_RULES, RuleBook
 
 NO_DICE = 0.5
-"""In place of a throw, where only the jitter of a retry-after hangs on it: its middle."""
+"""The middle of the range, instead of a random number: only the jitter of retry-after uses it."""
 NO_DEBITS = Debits({}, lambda _: None)
 _OK = Verdict.OK
 
@@ -40,23 +40,23 @@ class Checker:
         self._roll = roll
         self.anonymous_may_pass = anonymous_may_pass
         self.rules: RuleBook = NO_RULES
-        """Replaced whole when rules change."""
+        """Replaced as a whole when rules change."""
         self.pacers: Mapping[str, Pacer] = {}
-        """By database, where a metric is paced; empty costs nothing."""
+        """By database, if one of its metrics is paced."""
         self.fairness: Fairness | None = None
-        """Set where dice may keep nobody from the metrics for ever (R82)."""
+        """Set if there is a limit on how long ratio rules may reject a client."""
         self.debits: Debits | None = None
-        """Set where there is traffic control: checks may name a budget (R146)."""
+        """Set if the agent has traffic control: checks may name a budget."""
         self.active_agent = ""
-        """Set on a standby that is passive: where to ask instead."""
+        """Set on a passive standby: the address to check at instead."""
         self.closed = ""
-        """Set where what operators have set is not known: why nobody is admitted."""
+        """Set if the operators' changes cannot be read: why every check is rejected."""
 
     def check(self, check: Check) -> Decision:
         # Spelt out: this is the hot path, and a frame is a tenth of it.
         now, health = self._now(), self._healths.get(check.database)
         if self.active_agent:
-            return misdirected(check, health, self.active_agent, now=now, roll=self._roll())
+            return wrong_agent(check, health, self.active_agent, now=now, roll=self._roll())
         demand = self._demands.get(check.database)
         if demand is not None and now.mono_s >= demand.note_after:
             demand.note(check, health, now.mono_s)
@@ -89,8 +89,8 @@ class Checker:
         return charged
 
     def give_back(self, decision: Decision) -> None:
-        """It was admitted, and will not be used: a check about several databases is one piece
-        of work, and another of them has refused it; or the budget that it names has."""
+        """Undo an admission: a check about several databases is one piece of work, and another
+        database, or the budget that the check names, has rejected it."""
         pacer = self.pacers.get(decision.check.database)
         if pacer is not None and decision.admitted:
             pacer.give_back(decision)
@@ -126,7 +126,7 @@ class Checker:
         )
 
     def _in_turn(self, diced: Decision, turn: Turn, roll: float) -> Decision:
-        """Refused by dice: so it stays until its turn comes, and then the metrics decide."""
+        """A ratio rejects the client until its wait is over; then the metrics decide."""
         if not turn.dice_waived:
             return diced._replace(turn=turn)
         decision = decide(

@@ -1,9 +1,9 @@
-"""Who has a record of its own, in bounded room (R69).   Recorder ──a new name──► Clientele
+"""Which clients have a record of their own, in bounded memory.   Recorder ──a new name──► Clientele
 
 A client may make up a name for each of its jobs. While there is room, every name has a record.
-When there is none, a name that is asked with again takes the place of one that has been silent
-for a while; the others are counted together with their like (core/crowds.py). So names that
-are used once push nobody out, and whoever keeps asking is there by name.
+After that, a name that checks again replaces one that has not checked for a while; the rest are
+counted in groups (core/crowds.py). So names that are used once replace nobody, and a client that
+keeps checking is shown by name.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from headgate.core.crowds import OTHER, crowds_of
 from headgate.core.decision import Check, Verdict
 
 IDLE_S = 60.0
-"""Silent for so long, a client gives its place to another that asks."""
+"""A client that has not checked for this long gives its place to another one."""
 CROWDS_PER_CLIENT, MIN_CROWDS = 0.25, 8
-"""Room for crowds, besides that for clients: the levels of the nameless are few."""
+"""Room for groups, besides the room for clients: groups share few levels."""
 MAX_IDLE = 256
-"""So many are looked for at a time."""
+"""How many idle clients to look for at a time."""
 MAX_MET = 4096
-"""Names without a record that may be asked with again."""
+"""Names without a record that may check again."""
 MAX_TOKENS = 4096
-"""Levels of names that were new to us lately. Those of clients with a record are known anyway."""
+"""Levels of recent new names. Levels of clients with a record are known anyway."""
 
 Place = tuple[str, str]
 """(database, client)"""
@@ -49,15 +49,15 @@ class ClientRecord:
 
     def __init__(self, check: Check) -> None:
         self.check = check
-        """Its last one: what it is judged by."""
+        """Its last health: which metrics apply to the client."""
         self.admitted = 0
         self.admitted_told = 0
-        """How many of them have been rolled over into minutes and totals."""
+        """How many of them were already added to minutes and totals."""
         self.exempted = 0
-        """Those of them that a metric would have refused; counted by rule."""
+        """Those that a metric would have rejected; counted by rule."""
         self.refused = 0
         self.detailed_at = 0.0
-        """When a refusal of it was last kept in full."""
+        """When one of its rejections was last stored in full."""
         self.last_at = 0.0
         self.last_verdict = Verdict.OK
         self.refused_since: float | None = None
@@ -68,7 +68,7 @@ class ClientRecord:
         return self.admitted + self.refused
 
     def take_over(self, gone: ClientRecord) -> None:
-        """What another had counted, all of which has been told already."""
+        """Add what another record counted; all of that was reported already."""
         self.admitted += gone.admitted
         self.admitted_told += gone.admitted_told
         self.exempted += gone.exempted
@@ -77,7 +77,7 @@ class ClientRecord:
 
 
 Leaves = Callable[[Place, ClientRecord], None]
-"""Told who has lost its place."""
+"""Called with the client that has lost its place."""
 
 
 class Clientele:
@@ -88,17 +88,17 @@ class Clientele:
         self._max_crowds = max(MIN_CROWDS, int(CROWDS_PER_CLIENT * max_clients))
         self._leaves = leaves
         self._crowds: set[Place] = set()
-        """Those of them that are no client's, but for `other`, which always has a place."""
+        """Keys that are groups, not clients; without `other`, which always has a place."""
         self._others = 0
         self._idle: dict[bool, deque[tuple[Place, int]]] = {True: deque(), False: deque()}
-        """Crowds and clients that may have to go, longest silent first, with what they had asked
-        by then."""
+        """Groups and clients that may have to go, longest idle first, with their number of checks
+        at that time."""
         self._lacking: set[bool] = set()
         self._met: OrderedDict[Place, None] = OrderedDict()
         self._tokens: OrderedDict[Place, tuple[str, bool]] = OrderedDict()
-        """(database, level) → the last name it was met in, and whether there were others."""
+        """(database, level) → the last name that had it, and whether other names had it."""
         self._joined: dict[Place, tuple[str, ClientRecord]] = {}
-        """(database, all levels but the first) → their crowd, while there is no room."""
+        """(database, all levels but the first) → their group, while there is no room."""
 
     def meet(self, database: str, check: Check) -> tuple[str, ClientRecord]:
         """What a client without a record is counted under from now on, or this time."""
@@ -133,7 +133,7 @@ class Clientele:
         return crowds_of(client, lambda token: self._is_shared(database, token))
 
     def tokens(self, database: str) -> set[str]:
-        """Every level of every client that asked lately, whether it has a record or not."""
+        """Every level of every client that checked recently, with a record or without."""
         found = {token for place, token in self._tokens if place == database}
         for place, client in self.records:
             if place == database:
@@ -141,8 +141,8 @@ class Clientele:
         return found - {OTHER}
 
     def look_for_idle(self, wall_s: float) -> None:
-        """About once a second, when all that was counted has been told; only where somebody
-        has asked in vain for a place."""
+        """About once a second, after all counts were reported; only if a client needs a place and
+        found none."""
         self._joined.clear()
         for is_crowd in self._lacking:
             silent = (
@@ -168,7 +168,7 @@ class Clientele:
             record = self.records.get(place) or self._place(place, check, is_crowd=True)
             if record is not None:
                 return crowd, record
-        raise AssertionError("the last of the crowds always has a place")
+        raise AssertionError("the last group always has a place")
 
     def _place(self, place: Place, check: Check, *, is_crowd: bool) -> ClientRecord | None:
         if place[1] == OTHER:
@@ -186,7 +186,7 @@ class Clientele:
         return len(self.records) - len(self._crowds) - self._others >= self._max_clients
 
     def _makes_room(self, place: Place, *, is_crowd: bool) -> bool:
-        """Only for who has asked before: what is used once would push out what is used again."""
+        """Only for a name that checked before: single-use names must not replace others."""
         if place not in self._met:
             self._met[place] = None
             _bound(self._met, MAX_MET)

@@ -1,4 +1,4 @@
-"""The one place that asks the machine for the time and for dice."""
+"""The one place that reads the machine's clock and makes random numbers."""
 
 from __future__ import annotations
 

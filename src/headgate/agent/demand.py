@@ -1,9 +1,9 @@
-"""Who wants a database measured, and so how much is done for it (R56–R62).
+"""Who needs a database measured, and so how much the agent works for it.
 
-check, pull, wake ──► Demand ──► Sampler, RoleWatcher, Heartbeat, Shard: go on, slow down, rest
+check, pull, wake ──► Demand ──► Sampler, RoleWatcher, Heartbeat, Shard: go on, slow down, stop
 
-What the agent does for itself (status, scrapes, its own explain) is no demand. A client's
-check is; so is a pull by the shard's primary, for as long and as much as that one is awake.
+The agent's own requests (status, scrapes, its own explain) are no demand. A client's check is.
+A pull by the shard's primary is, too, as long and as much as the primary's agent is awake.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headgate.core.health import Health
 log = structlog.get_logger()
 
 NOTE_EVERY_S = 0.25
-"""A check within this time of the last one that was noted is not noted again."""
+"""A check this soon after the last noted one is not noted."""
 NEVER = float("-inf")
 
 
@@ -45,13 +45,13 @@ class Demand:
         self._clock = clock
         now = clock.now().mono_s
         self.asked_at = now
-        """When a client last asked, or the agent started: it begins awake."""
+        """When a client last checked, or the agent started: it begins awake."""
         self.shard_asked_at = now
-        self.state = Activity.NORMAL
+        self.state = Activity.AWAKE
         self.note_after = NEVER
-        """Read on the hot path: from then on a check is worth noting."""
+        """Read on the hot path: from this time on a check must be noted."""
         self.keepers: set[str] = set()
-        """What must not find this database asleep: a standby, a rule (R61)."""
+        """What keeps this database awake: a standby, a rule."""
         self.costs: Counter[tuple[Activity, Work]] = Counter()
         self._followed = Activity.HIBERNATING
         self._followed_until = NEVER
@@ -62,7 +62,7 @@ class Demand:
     # --- being wanted ----------------------------------------------------------------------
 
     def note(self, check: Check, health: Health | None, now: float) -> None:
-        """A client asked."""
+        """A client checked."""
         self.asked_at = now
         whole = health is None or health.shard is None
         if health is not None and not whole and asks_shard(check, health):
@@ -80,7 +80,7 @@ class Demand:
         self.on_shard_asked()
 
     def share(self, now: float) -> None:
-        """A client asked about the shard, by the name of another of its databases here."""
+        """A client checked the shard, under the name of another of its databases here."""
         self.asked_at = self.shard_asked_at = now
         self.refresh(now)
 
@@ -117,9 +117,9 @@ class Demand:
             watcher()
 
     def shard_state(self, now: float) -> Activity:
-        """How awake the shard has to be for those who asked about it."""
+        """How awake the shard must be for the clients that check it."""
         if self.keepers:
-            return Activity.NORMAL
+            return Activity.AWAKE
         return activity_after(now - self.shard_asked_at, self.idleness)
 
     def watch(self, callback: Callable[[], None]) -> None:
@@ -129,14 +129,14 @@ class Demand:
         self._watchers.remove(callback)
 
     def stretch(self, interval_s: float) -> float:
-        return interval_s * (self.idleness.slow_factor if self.state is Activity.SLOW else 1.0)
+        return interval_s * (self.idleness.idle_factor if self.state is Activity.IDLE else 1.0)
 
     def count(self, work: Work, times: int = 1) -> None:
         self.costs[(self.state, work)] += times
 
     async def pause(self, seconds: float) -> None:
         """Until `seconds` have passed, or more is wanted than when the pause began."""
-        if self.state is Activity.NORMAL:
+        if self.state is Activity.AWAKE:
             await self._clock.sleep(seconds)
             return
         await self._until_stirred(None if self.state is Activity.HIBERNATING else seconds)
@@ -159,7 +159,7 @@ class Demand:
 
     def _state(self, now: float) -> Activity:
         if self.keepers:
-            return Activity.NORMAL
+            return Activity.AWAKE
         own = activity_after(now - self.asked_at, self.idleness)
         return most_awake(own, self._followed) if now < self._followed_until else own
 

@@ -1,27 +1,27 @@
-"""Elect one of an active–passive pair through the fleet's store (R52, R53).
+"""Elect the active agent of an active–passive pair through the fleet's store.
 
             ┌── the key is ours, and the deadline lies ahead ──► LEADING
 store ──►───┼── it is another's, at an address of the pair ────► FOLLOWING
             └── neither, or no answer for as long as a term ────► ALONE
 
-leaders/<name> is created if absent, under a lease that is renewed three times a term. A leader
-steps down by its own monotonic clock, before the store can have given the key to another: the term
-is counted from when the lease was asked for, and shortened by what clocks may drift. So two never
-lead at once, however long an answer was under way or the process slept, or the machine (`mono_s`).
-Only a virtual machine that was paused as a whole sees nothing of it by any clock of its own: until
-its next round, a third of a term at most, it takes itself for what it was.
+An agent creates leaders/<name> if it does not exist, under a lease that it renews three times a
+term. A leader steps down by its own monotonic clock, before the store can give the key to another
+agent: the term counts from when the lease was requested, minus the possible clock drift. So two
+agents never lead at once, however slow an answer is, and even if the process or the machine sleeps
+(`mono_s`). Only a virtual machine that is paused as a whole cannot see the pause on any clock:
+until its next round, at most a third of a term, it keeps its old state.
 
-Both watch the key, so that nobody has to list it to hear of a change. A watch may have gone silent,
-and this one has no beat: it is listed once a term all the same.
+Both watch the key, so that no agent has to list it to see a change. A watch can stall, and this one
+has no beat: so the key is listed once a term anyway.
 
-While the store is away nobody leads, and nobody is sent anywhere: each answers by itself, and says
-so (`alone`). A host without an answer is the worse mistake.
+While the store is away no agent leads and no check is redirected: each agent answers alone, and
+says so (`alone`). A host without an answer would be worse.
 
-A key is nobody's but that of the lease it names. One at our own address may be our last process's,
-or that of an agent which was given the same address: nobody can tell, so it is waited for. Whoever
-may write to the store could name any address, and clients would be sent there with their tokens:
-only those that the settings let agents of the pair have are followed, and only one that answers for
-the same databases: another pair may have been given the same name.
+A key belongs only to the lease that it names. A key with our own address may be from our previous
+process, or from an agent with the same address. It cannot be known which, so we wait for its end.
+A program with write access to the store could enter any address and get clients' tokens. So an
+agent follows only addresses that the settings allow for the pair, and only an agent that answers
+for the same databases: another pair may have the same name.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ log = structlog.get_logger()
 
 TTL_S = 10.0
 MAX_DRIFT = 0.01
-"""How much slower our clock may run than the store's, as a share; real ones do 0.0002."""
+"""How much slower our clock may run than the store's, as a share; real clocks differ by 0.0002."""
 ROUNDS_PER_TERM = 3
 FOLLOWED_TERMS = 2
-"""How long whoever was seen to lead is followed: the key is looked at after one term, and there is
-another one to try it again."""
+"""How long to follow a leader after the key was last seen: the key is read after one term, and
+there is time for one more try."""
 LEAVE_WITHIN_S = 2.0
 MAX_ENTRY_BYTES = 64 * 1024
 
@@ -71,25 +71,25 @@ class Office(Enum):
 class ElectionState:
     office: Office
     leader: str
-    """Who leads, as far as is known; empty: nobody."""
+    """Address of the leader, if known; empty: no leader."""
     leader_url: str
     since: Instant
-    """When the office was last another one."""
+    """When the office last changed."""
     fault: str
-    """Why the store did not answer last; empty for nothing."""
+    """Why the store did not answer last; empty: it did."""
     obstacle: str
-    """Why whoever has the key is not followed, though the store answers; empty for nothing."""
+    """Why this agent does not follow the holder of the key; empty: it does."""
     terms_total: int
-    """How often this agent began to lead."""
+    """How often this agent became the leader."""
     until: float
-    """Monotonic: how long this still holds without another word of the store."""
+    """Monotonic: how long this is valid without another answer of the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Term:
     lease: Lease
     asked_at: float
-    """Monotonic: when the lease was last asked for. It cannot end a TTL from here, or before."""
+    """Monotonic: when the lease was last requested. It ends no earlier than one TTL after this."""
 
     @property
     def until(self) -> float:
@@ -139,12 +139,12 @@ class Elector:
         self._among = tuple(among)
         self._answers = answers
         self._term: _Term | None = None
-        """The lease of our candidature; leading once the key was put under it."""
+        """Lease of our candidacy; this agent leads once the key is written under it."""
         self._holds = False
-        """The key is ours, by the store's last word."""
+        """The key was ours at the store's last answer."""
         self._seen = NOBODY
         self._heard_at: float | None = None
-        """Monotonic: when a question was asked that the store has answered."""
+        """Monotonic: when the last request was sent that the store answered."""
         self._fault = ""
         self._told = (Office.ALONE, "")
         self._told_obstacle = ""
@@ -152,15 +152,15 @@ class Elector:
         self._terms_total = 0
         self._left = False
         self._looked_at: float | None = None
-        """Monotonic: when the key was last asked for, and told."""
+        """Monotonic: when the last answered request for the key was sent."""
         self._looked = asyncio.Event()
-        """Once it was."""
+        """The key, if it was read."""
         self._revision = 0
-        """The store's, as of when the key was last looked at."""
+        """The store's revision when the key was last read."""
         self._watched_after: int | None = None
-        """The revision from which on a watch that lives tells of the key; None: there is none."""
+        """The revision from which a live watch reports the key; None: there is no watch."""
         self._told_revision = 0
-        """The last one at which that watch told of it."""
+        """The last revision that the watch reported."""
         self._stirred = asyncio.Event()
         self._watchers: list[Callable[[], None]] = []
 
@@ -239,13 +239,13 @@ class Elector:
             return
         entry = await self._look()
         if entry is None or not self._is_ours(entry):
-            self._give_up("the key is no longer ours: somebody took it out of the store")
+            self._give_up("the key is no longer ours: another program removed it from the store")
             await self._stand()
         elif self._seen.answers != self._answers():
             await self._say_more(entry)
 
     async def _say_more(self, entry: Entry) -> None:
-        """A server has told only now which one it is, or there are other databases."""
+        """A server has only now reported its identity, or there are other databases."""
         assert self._term is not None, "holding without a lease"
         put = Put(self._key, self._value(self._term.lease), self._term.lease.id)
         with suppress(Conflict):  # Then the next round finds out whose it is.
@@ -293,12 +293,12 @@ class Elector:
         return entry
 
     def _is_known(self) -> bool:
-        """The key is as it was seen last, by a watch that has told of everything since."""
+        """The key is as last seen, and a watch has reported everything since."""
         looked_at, revision, after = self._looked_at, self._revision, self._watched_after
         if self._fault or looked_at is None or after is None:
             return False
         is_recent = self._now() - looked_at < self._ttl_s
-        # A store that went back, or was made anew, counts from below `after`.
+        # A store that went back, or was created again, counts from below `after`.
         return is_recent and after <= revision and self._told_revision <= revision
 
     def _is_ours(self, entry: Entry) -> bool:
@@ -323,21 +323,21 @@ class Elector:
         if not by or self._holds:
             return ""
         if not url:
-            return f"{self._key} in the store names no address (by {by}): take it out there"
+            return f"{self._key} in the store has no address (written by {by}): delete the key"
         if url == self._url:
             return (
-                f"{by} has the lead from our own address {url}: this agent's last process, until "
-                f"its term ends, or another agent; give each of the pair an `advertise` of its own"
+                f"{by} leads from this agent's own address {url}. It is this agent's previous "
+                f"process, until its term ends, or another agent: give each its own `advertise`"
             )
         if not self._may_be_at(url):
             return (
-                f"{by} has the lead at {url}, where no setting lets an agent of this pair be: "
-                "name its address in elect_among if it is one"
+                f"{by} leads at {url}, which the settings do not allow for this pair. If it is an "
+                "agent of the pair, add its address to elect_among"
             )
         if why := self._why_apart():
             return (
-                f"{by} at {url} has the lead of {self.name} and answers for others: {why}; give "
-                "each pair an `elect` of its own"
+                f"{by} at {url} leads {self.name} but answers for other databases: {why}. Give "
+                "each pair its own `elect` name"
             )
         return ""
 
@@ -361,8 +361,8 @@ class Elector:
     # --- what it comes to ------------------------------------------------------------------
 
     def _following_until(self) -> float:
-        """Whoever was seen to lead may have stepped down a term before, if the store is away for
-        it, too: it still answers, by itself, and whoever follows it looks whether it does."""
+        """A leader that lost the store, too, may have stepped down a term ago. It still answers
+        alone, and its follower probes whether it does."""
         return -1.0 if self._heard_at is None else self._heard_at + FOLLOWED_TERMS * self._ttl_s
 
     def _until(self, office: Office) -> float:
@@ -439,7 +439,7 @@ def _host(url: str) -> str:
 
 
 def _seen(entry: Entry | None) -> _Seen:
-    """Who holds the key; one that cannot be read is held by somebody all the same."""
+    """The holder of the key. A key that cannot be read has a holder, too."""
     if entry is None:
         return NOBODY
     document = _document(entry.value)

@@ -1,52 +1,73 @@
-"""The agents of a shard tell each other of its changes, so that a promotion loses none.
+"""The agents of a shard send each other its changes, so that a promotion loses none.
 
 OwnBook ──changed──► Exchange ──► Partner, one for each other agent ──► their Exchange.answer
 operators ──is_ready──► │ └──copied──► who has it, for the acknowledgment
 
-The agent that leads a shard tells the others at once, and every few seconds whether it still has
-the same as they. One that stands by asks the agent that it stands by for. No check waits for it.
+The agent that leads a shard sends changes to the others at once, and compares every few seconds. A
+standby fetches from the active agent. No check waits for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import structlog
 
 from headgate.agent.changebook import OwnBook
-from headgate.agent.demand import Demands
-from headgate.agent.ownreach import own_reach
-from headgate.agent.partners import Bell, Partner, Way
+from headgate.agent.demand import Demands, first_of, sleep_unless
+from headgate.agent.ownwriter import Merged
 from headgate.agent.ports import Clock, PeerLink
 from headgate.agent.shard import Shard
 from headgate.agent.shards import Shards
 from headgate.agent.supervise import supervised
 from headgate.core.activity import Activity
-from headgate.core.copies import Copies, CopyState, both
-from headgate.core.exchange import ANSWER_BYTES, Answer, Offer, compared, fitting, shard_of
-from headgate.core.reach import Level, Place, Reach
+from headgate.core.change_log import Copies, CopyState, both
+from headgate.core.exchange import (
+    ANSWER_BYTES,
+    OFFER_BYTES,
+    Answer,
+    Entry,
+    Inventory,
+    Offer,
+    Page,
+    compared,
+    fitting,
+    shard_of,
+    version_of,
+)
+from headgate.core.reach import HERE, Level, Place, Reach, of_shard
 from headgate.core.samples import Cause
 from headgate.core.topology import Following, Leading, Unled
-from headgate.errors import Conflict, InvalidRequest, StoreUnavailable, WrongShard
+from headgate.errors import (
+    Conflict,
+    HeadgateError,
+    InvalidRequest,
+    InvalidSettings,
+    PeerFailed,
+    StoreUnavailable,
+    WrongShard,
+)
 
 log = structlog.get_logger()
 
 EVERY_S, RESTING_S = 5.0, 60.0
-"""Between two looks at whether others have the same; a change is told at once."""
+"""Pause between two comparisons with others; a change is sent at once."""
 LOOK_S = 0.5
-"""Between two looks at who leads, and who is there."""
+"""Pause between two looks at who leads, and which agents there are."""
 COLLECT_EVERY_S = 60.0
 ACK_S = 1.0
-"""How long a change waits for the copies of those who answer."""
+"""How long a change waits for the copies of agents that answer."""
 MEET_S = 1.0
-"""How long the first change of one who leads from now on waits to hear what others have."""
+"""How long the first change of a new leader waits to learn what others have."""
 AWAKE_S, AWAKE_LOOK_S = 2.0, 0.02
-"""How long it may take to find out who leads a shard that was at rest."""
+"""How long it may take to find the leader of an idle shard."""
 HOLD_S, MAX_HOLD_S = 25.0, 30.0
 MAX_WAITERS = 4
-"""Of a shard, whose answers are held; more are answered at once."""
+"""Delayed answers per shard; further requests are answered at once."""
 STANDBY_SEEN_S = 60.0
 MAX_STANDBYS = 4
 MAX_LOOKED_UP = 1000
@@ -58,7 +79,7 @@ class Pair:
     """How this agent shares its host with another."""
 
     active: Callable[[], str] = lambda: ""
-    """Where the agent is that this one stands by for; empty: it stands by for none."""
+    """Address of the active agent, if this one is a standby; empty: it is not."""
     is_passive: Callable[[], bool] = lambda: False
 
 
@@ -89,11 +110,11 @@ class _Track:
     tasks: dict[tuple[str, str], asyncio.Task[None]] = field(default_factory=dict)
     waiters: set[_Waiter] = field(default_factory=set)
     standbys: dict[str, tuple[int, float]] = field(default_factory=dict)
-    """By name: so many of our changes it has, and when it last said so."""
+    """By name: how many of our changes it has, and when it last reported."""
 
 
 STANDBY = ""
-"""The name of no member: the agent that this one stands by for."""
+"""Not the name of a member: the active agent, if this one is a standby."""
 
 
 class Exchange:
@@ -130,7 +151,7 @@ class Exchange:
             await self._clock.sleep(LOOK_S)
 
     def look(self) -> None:
-        """Who leads now, and with whom to exchange."""
+        """Who leads now, and which agents to exchange with."""
         if self._is_closed:
             return
         for name in {*self._tracks} - {*self._shards.each}:
@@ -226,7 +247,7 @@ class Exchange:
     # --- who leads ---------------------------------------------------------------------------
 
     def _pushes(self, shard: Shard) -> bool:
-        """At rest, too: its server was the primary when somebody last asked."""
+        """Also while idle: its server was the primary at the last check."""
         if self.pair.is_passive():
             return False
         at_rest = isinstance(shard.point, Unled) and shard.point.absent.cause is Cause.HIBERNATING
@@ -243,7 +264,7 @@ class Exchange:
         """Where changes of a shard have to be made; empty: here."""
         name = shard.name
         if self.pair.is_passive():
-            return f"this agent stands by for {self.pair.active()}: make changes for {name} there"
+            return f"this agent is the standby of {self.pair.active()}: change {name} there"
         if _leads(shard):
             return ""
         match shard.point:
@@ -251,11 +272,11 @@ class Exchange:
                 told = f"changes for shard {name} are made at the agent of its primary"
                 return f"{told}, {primary}: {url}"
             case Unled(absent=absent):
-                return f"nobody leads shard {name}, so nothing is changed for it: {absent.detail}"
+                return f"no agent leads shard {name}, so it cannot be changed: {absent.detail}"
         return ""
 
     async def _settled(self, shards: Iterable[Shard]) -> None:
-        """Have shards looked at that were at rest: a role that is old says nothing."""
+        """Have idle shards looked at: an old role says nothing."""
         unsettled = [shard for shard in shards if _is_unsettled(shard)]
         if not unsettled:
             return
@@ -267,8 +288,8 @@ class Exchange:
             await self._clock.sleep(AWAKE_LOOK_S)
 
     async def reach(self, given: Reach | None, databases: Collection[str] = ()) -> Reach:
-        """How far a change reaches that is for these databases, or for all of this agent's.
-        InvalidRequest where another agent has to be asked."""
+        """The reach of a change for these databases, or for all of this agent's. InvalidRequest if
+        another agent has to make it."""
         places = self._own.places()
         met = [place for place in places if not databases or place.database in databases]
         concerned = {place.shard for place in met}
@@ -291,8 +312,8 @@ class Exchange:
     # --- for the book ------------------------------------------------------------------------
 
     def is_ready(self, shards: Collection[str] = ()) -> bool:
-        """Before a change: by one that leads, and has heard what the others have. Else what is made
-        here might count less than something that this agent has not heard of."""
+        """Before a change: whether this agent leads and knows what the others have. Otherwise its
+        change might count less than one that it does not know yet."""
         each = self._shards.each
         for name in shards:
             if name not in each:
@@ -369,7 +390,7 @@ class Exchange:
         shard = self._shards.asked(offer.shard, offer.database)
         own = _cluster(shard)
         if own and offer.cluster not in ("", own):
-            message = f"{offer.sender} is of cluster {offer.cluster}, {offer.database} of {own}"
+            message = f"{offer.sender} is in cluster {offer.cluster}, {offer.database} in {own}"
             raise WrongShard(f"{message}: another shard of the same name")
         if offer.entries:
             merged = await self._book.merge(offer.shard, offer.entries, by=offer.sender)
@@ -445,3 +466,321 @@ def _why_missing(partner: Partner) -> str:
 def _release(waiter: _Waiter) -> None:
     if not waiter.done.done():
         waiter.done.set_result(None)
+
+
+TIMEOUT_S = 2.0
+"""What an answer may take beyond the requested delay."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 4.0
+"""Before the next try, where one failed."""
+LEAST_ROUND_S = 1.0
+"""After an answer that should have been delayed: so that requests do not follow without a pause."""
+MAX_COMPARED = 3
+"""Comparisons in a row; if both still differ then, they pause for a while."""
+DIFFERS = "has other changes than this agent, although both were compared"
+MAX_PAGES = 2000
+MAX_READ = 500
+"""Changes that are looked up at once."""
+UNANSWERED = frozenset({Cause.UNREACHABLE, Cause.TIMED_OUT})
+
+
+# --- one other agent -------------------------------------------------------------------------
+
+
+class Bell:
+    """Wakes all that wait for something to become true."""
+
+    def __init__(self) -> None:
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    def ring(self) -> None:
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
+
+    async def until(self, is_so: Callable[[], bool], clock: Clock, within_s: float) -> bool:
+        """Or until the time is up."""
+        deadline_s = clock.now().mono_s + within_s
+        while not is_so():
+            left_s = deadline_s - clock.now().mono_s
+            if left_s <= 0:
+                return False
+            waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.add(waiting)
+            try:
+                await first_of(clock, left_s, waiting)
+            finally:
+                self._waiting.discard(waiting)
+        return True
+
+
+class Book(Protocol):
+    """As much of OwnBook as is needed."""
+
+    def inventory(self, shard: str) -> Inventory: ...
+
+    async def entries(self, keys: Iterable[str]) -> list[Entry]: ...
+
+    async def merge(self, shard: str, entries: Sequence[Entry], *, by: str) -> Merged: ...
+
+    async def collect(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The receiver and the sender."""
+
+    shard: str
+    name: str
+    """The other member."""
+    database: str
+    """As the other agent calls it."""
+    sender: str
+    cluster: Callable[[], str] = lambda: ""
+    hold_s: float = 0.0
+    """Above 0: this agent is the standby of the other, which delays its answers this long."""
+
+
+class Partner:
+    """One other agent of a shard, and how far it has what this one has.
+
+    A round sends what has changed since the last one. Where the digests differ all the same, both
+    compare versions page by page, send each other what the other lacks, and compare again.
+    """
+
+    def __init__(
+        self,
+        way: Way,
+        link: PeerLink,
+        book: Book,
+        clock: Clock,
+        *,
+        seq: Callable[[], int],
+        every_s: Callable[[], float],
+        bell: Bell,
+    ) -> None:
+        """`seq`: how many changes of the shard were made or merged here. `bell` is rung when the
+        state of the other is another one."""
+        self.way = way
+        self.link = link
+        self._book = book
+        self._clock = clock
+        self._seq = seq
+        self._every_s = every_s
+        self._bell = bell
+        self._pending: dict[str, None] = {}
+        """Keys of what the other may lack."""
+        self._kicked = asyncio.Event()
+        self._synced = -1
+        """How many of our changes it has."""
+        self._there = ""
+        """Its digest, as last reported."""
+        self._was_held = False
+        """The last answer was to be delayed."""
+        self.exchanged_at: float | None = None
+        """Monotonic: when it last answered."""
+        self.met = False
+        """It has answered since this agent leads."""
+        self.fault = ""
+        """Why the last try failed; empty: it did not."""
+        self.is_away = False
+        """With a fault: it gave no answer at all."""
+
+    @property
+    def has_all(self) -> bool:
+        return self.has(self._seq())
+
+    def has(self, seq: int) -> bool:
+        return self._synced >= seq
+
+    def changed(self, keys: Iterable[str]) -> None:
+        self._pending.update(dict.fromkeys(keys))
+        self._kicked.set()
+
+    def meet(self) -> None:
+        """This agent leads from now on: fetch what the other has before anything is changed."""
+        self.met = False
+        self._kicked.set()
+
+    # --- rounds ----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        pause_s = 0.0
+        while True:
+            self._kicked.clear()
+            began_s = self._clock.now().mono_s
+            try:
+                is_same = await self._round()
+            except (PeerFailed, StoreUnavailable, Conflict, InvalidSettings) as error:
+                self._failed(error)
+                pause_s = min(LONGEST_PAUSE_S, 2 * pause_s or FIRST_PAUSE_S)
+                await self._clock.sleep(pause_s)
+                continue
+            pause_s = 0.0
+            self._say("" if is_same else DIFFERS)
+            took_s = self._clock.now().mono_s - began_s
+            if not self.way.hold_s or not is_same:
+                await sleep_unless(self._kicked, self._clock, self._every_s())
+            elif self._was_held and took_s < LEAST_ROUND_S:
+                await sleep_unless(self._kicked, self._clock, LEAST_ROUND_S - took_s)
+
+    async def _round(self) -> bool:
+        """Whether both have the same after it."""
+        compared = 0
+        while True:
+            is_same = await self._tell()
+            if self._pending:
+                continue  # More has changed meanwhile, or did not fit.
+            if is_same or self._there == self._inventory.digest:
+                return True
+            if compared == MAX_COMPARED:
+                return False
+            compared += 1
+            await self._compare()
+
+    async def _tell(self) -> bool:
+        """What has changed, as much as goes into one message. Whether it has the same after it."""
+        sending = await self._to_send()
+        seq, digest = self._seq(), self._inventory.digest
+        is_quiet = not sending and not self._pending and self._there == digest
+        wait_s = self.way.hold_s if is_quiet else 0.0
+        self._was_held = wait_s > 0
+        offer = self._offer(digest, entries=tuple(sending), wait_s=wait_s)
+        try:
+            answer = await self._ask(offer)
+        except BaseException:
+            self._pending = dict.fromkeys([*(key for key, _ in sending), *self._pending])
+            raise
+        await self._merge(answer.entries)
+        self._there = answer.digest
+        if answer.digest == digest:
+            self._synced = max(self._synced, seq)
+            self._say("")
+        return answer.digest == digest
+
+    async def _to_send(self) -> list[Entry]:
+        keys = list(self._pending)[:MAX_READ]
+        if not keys:
+            return []
+        entries = await self._book.entries(keys)
+        sending = entries[: fitting(entries, OFFER_BYTES)]
+        left_out = {key for key, _ in entries[len(sending) :]}
+        for key in keys:
+            if key not in left_out:
+                self._pending.pop(key, None)
+        return sending
+
+    async def _compare(self) -> None:
+        """Page by page: take what it has and we lack; what it lacks is sent with the next round."""
+        await self._book.collect()
+        after = ""
+        for _ in range(MAX_PAGES):
+            page = self._inventory.page(after)
+            answer = await self._ask(self._offer(self._inventory.digest, page=page, after=after))
+            await self._merge(answer.entries)
+            self._pending.update(dict.fromkeys(answer.want))
+            reached = answer.upto or page.upto
+            if not reached:
+                return
+            if reached <= after:
+                break
+            after = reached
+        raise PeerFailed(Cause.INVALID, f"{self.link.url}: its pages do not end")
+
+    def _offer(
+        self,
+        digest: str,
+        *,
+        entries: tuple[Entry, ...] = (),
+        page: Page | None = None,
+        after: str = "",
+        wait_s: float = 0.0,
+    ) -> Offer:
+        way = self.way
+        return Offer(
+            way.shard, way.database, way.sender, digest, entries, page, after, wait_s,
+            bool(way.hold_s), way.cluster(),
+        )  # fmt: skip
+
+    async def _ask(self, offer: Offer) -> Answer:
+        answer = await self._asked(offer)
+        self.exchanged_at, self.is_away = self._clock.now().mono_s, False
+        return answer
+
+    async def _asked(self, offer: Offer) -> Answer:
+        asking = self.link.exchange(offer, timeout_s=offer.wait_s + TIMEOUT_S)
+        if not offer.wait_s:
+            return await asking
+        # What changes here meanwhile is not held up by an answer that is.
+        task, kicked = asyncio.ensure_future(asking), asyncio.ensure_future(self._kicked.wait())
+        try:
+            await asyncio.wait({task, kicked}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+                return Answer(self._there)
+            return await task
+        finally:
+            kicked.cancel()
+            task.cancel()
+
+    async def _merge(self, entries: Sequence[Entry]) -> None:
+        if not entries:
+            return
+        merged = await self._book.merge(self.way.shard, entries, by=self.way.name)
+        if merged.refused:
+            log.warning("change.refused", member=self.way.name, detail=merged.refused[0])
+        for key, raw in entries:  # No need to send it what it sent us.
+            with suppress(ValueError):
+                if self._inventory.version(key) == version_of(raw):
+                    self._pending.pop(key, None)
+
+    @property
+    def _inventory(self) -> Inventory:
+        return self._book.inventory(self.way.shard)
+
+    # --- how it is ---------------------------------------------------------------------------
+
+    def _failed(self, error: HeadgateError) -> None:
+        self.is_away = isinstance(error, PeerFailed) and error.cause in UNANSWERED
+        self._say(error.detail if isinstance(error, PeerFailed) else str(error))
+
+    def _say(self, fault: str) -> None:
+        """One line for each change of state."""
+        said = {"shard": self.way.shard, "member": self.way.name, "url": self.link.url}
+        if fault and not self.fault:
+            log.warning("changes.not_exchanged", **said, detail=fault)
+        elif self.fault and not fault:
+            log.info("changes.exchanged", **said)
+        self.fault, self.met = fault, self.met or not self.is_away
+        self._bell.ring()
+
+
+# --- how far a change reaches ----------------------------------------------------------------
+
+
+def own_reach(
+    given: Reach | None,
+    concerned: Collection[str],
+    leads: Mapping[str, str],
+    *,
+    host: str,
+    has_fleet: bool,
+) -> Reach:
+    """`concerned`: the shards of the databases that it is for, "" for one without. `leads`: for
+    each shard of this agent, where else its changes must be made; empty: here, because it leads.
+
+    The primary's agent answers for its shard: a change there without a reach is for the shard, so
+    that a promotion keeps it. InvalidRequest if another agent has to make the change.
+    """
+    if given is None:
+        [shard, *others] = sorted(set(concerned)) or [""]
+        is_led = bool(shard) and not others and leads.get(shard) == ""
+        return (of_shard(shard) or HERE) if is_led and not has_fleet else HERE
+    if given == HERE or given == Reach(Level.HOST, host):
+        return HERE
+    if has_fleet or given.level is not Level.SHARD or given.pattern not in leads:
+        return given
+    if elsewhere := leads[given.pattern]:
+        raise InvalidRequest(elsewhere, status=409, field="reach")
+    return given

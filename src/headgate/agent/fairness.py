@@ -1,10 +1,10 @@
-"""Who has been kept from the metrics by dice, and for how long (R82).
+"""Which clients ratio rules reject, and for how long.
 
-Checker ──a decision──► Fairness ──► Turn: still within the bound, or the dice are waived
+Checker ──a decision──► Fairness ──► Turn: still within the limit, or skip the ratio rules
 
-Made only where `fairness_max_wait_s` is set. Memory is bounded: so many clients have a clock
-of their own; those that come beyond share one for each rule that refuses them, so that names
-made up per check neither fill memory nor push out whoever waits.
+Created only if `fairness_max_wait_s` is set. Memory is bounded: a number of clients have their own
+timer, and the rest share one timer for each rule that rejects them. So a client that makes up a
+name for each check neither fills memory nor displaces a client that waits.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from headgate.core.decision import Decision, Verdict
 from headgate.core.fairness import Turn, turn_of
 
 MAX_CLIENTS = 4096
-"""With a clock of their own; some 200 bytes each."""
+"""Clients with a timer of their own; about 200 bytes each."""
 MAX_SHARED = 4096
-"""Clocks that are shared: one for each rule, of which more are not that busy at once."""
+"""Shared timers: one per rule. Not more rules than this are busy at once."""
 IDLE_WAITS = 2.0
-"""A client that has not asked for so many times the bound gives its place away."""
+"""A client that has not checked for this many times the limit loses its place."""
 
-_DICED = Verdict.REJECT_BY_RATIO
+_DICED = Verdict.REJECTED_BY_RATIO
 _Key = tuple[str, str]
-"""(database, client); or (database, rule id) of a shared clock"""
+"""(database, client); or (database, rule id) of a shared timer"""
 
 
 class Fairness:
     def __init__(self, max_wait_s: float, *, max_clients: int = MAX_CLIENTS) -> None:
         self.max_wait_s = max_wait_s
         self.waived_total = 0
-        """Checks whose dice were waived."""
+        """Checks that skipped ratio rules."""
         self._max_clients = max_clients
         self._waiting: dict[_Key, tuple[float, float]] = {}
-        """(refused by dice since, and last), who was refused last at the end."""
+        """(first rejected by ratio, last rejected); the latest at the end."""
         self._shared: dict[_Key, float] = {}
 
     @property
@@ -40,8 +40,8 @@ class Fairness:
         return len(self._waiting) + len(self._shared)
 
     def turn(self, decision: Decision) -> Turn | None:
-        """None unless it was refused by dice. Whoever comes to the metrics, or is held, or
-        whose dice are waived hereby, begins anew."""
+        """None unless a ratio rejected it. The wait starts over after a check reaches the metrics,
+        is put on hold, or skips the ratio rules."""
         key = (decision.check.database, decision.check.identity.text)
         if decision.verdict is not _DICED:
             self._waiting.pop(key, None)

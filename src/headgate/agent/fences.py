@@ -1,8 +1,8 @@
-"""See soon that a primary has become read only.   FenceProbe ──► FenceWatcher ──► RoleWatcher
+"""See quickly that a primary has become read only.   FenceProbe ──► FenceWatcher ──► RoleWatcher
 
 A MySQL or MariaDB server becomes a replica without closing a connection, so nothing tells the
-agent. While anybody asks about the shard, one short statement does, every 25 ms, on a connection
-that no other probe can delay. Otherwise it rests. Where it fails, the role is still read every
+agent. While clients check the shard, one short statement every 25 ms finds out, on a connection
+that no other probe can delay. Otherwise it is idle. If it fails, the role is still read every
 `collect_interval_s`, and `fault` says so.
 """
 
@@ -22,7 +22,7 @@ log = structlog.get_logger()
 
 LOOK_EVERY_S = 0.025
 AGAIN_S = 1.0
-"""After a look that failed."""
+"""Pause after a look that failed."""
 
 
 class FenceWatcher:
@@ -35,7 +35,7 @@ class FenceWatcher:
         self._demand = demand
         self._stirred = asyncio.Event()
         self.fault = ""
-        """Why the last look failed; empty for nothing."""
+        """Why the last look failed; empty: it did not."""
         watcher.on_read = self._stirred.set
 
     async def run(self) -> None:
@@ -53,7 +53,7 @@ class FenceWatcher:
 
     def _is_wanted(self) -> bool:
         now = self._clock.now().mono_s
-        return self._watcher.is_primary and self._demand.shard_state(now) is Activity.NORMAL
+        return self._watcher.is_primary and self._demand.shard_state(now) is Activity.AWAKE
 
     async def _look(self) -> None:
         self._demand.count(Work.PROBES)

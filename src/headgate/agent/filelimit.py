@@ -1,8 +1,8 @@
-"""Whether this process can still open files, and one that is kept for when it cannot.
+"""Whether this process can still open files, and one file in reserve for when it cannot.
 
-Each connection is a file. A process that may open no more takes no connection, not even by the Unix
-socket, reads no /proc and starts no command; and the system tells nobody. So it is tried, once a
-second, and told.
+Each connection is a file. A process at its file limit accepts no connection, not even on the Unix
+socket, reads no /proc and starts no command, and the system reports nothing. So the agent tries to
+open a file once a second, and reports the result.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import structlog
 log = structlog.get_logger()
 
 FILES_KEPT = 48
-"""For what is no connection: the store, the log, probes, commands, libraries."""
+"""Files that are no connections: the store, the log, probes, commands, libraries."""
 LEAST_CONNECTIONS = 8
 _OUT_OF_FILES = frozenset({errno.EMFILE, errno.ENFILE})
 _SPARE = "/dev/null"
 
 
 def most_connections(wanted: int, turned_away: int, probes: int) -> int:
-    """How many fit into the files that this process may open, `probes` and those who are told to
-    come back included."""
+    """How many connections fit into this process's file limit, next to `probes` and the
+    connections that only get a "try again" answer."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return wanted
@@ -43,13 +43,13 @@ class FileRoom:
             return None
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return (
-            f"the agent has all {soft} files open that it may have, and takes no further "
-            "connection. See who holds so many (`ss -tnp`), or raise LimitNOFILE of its unit"
+            f"the agent has reached its limit of {soft} open files and accepts no more "
+            "connections. Find the clients with `ss -tnp`, or raise LimitNOFILE in its systemd unit"
         )
 
     def look(self) -> bool:
-        """False: no file can be opened. The one in reserve is given up then, for whoever of the
-        operators comes next."""
+        """False: no file can be opened. The reserve file is closed then, so that the next
+        operator can connect."""
         try:
             found = os.open(_SPARE, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:

@@ -1,8 +1,8 @@
 """The rules of one log as this agent has them.   items, places ──► FollowedRules ──► RulesInForce
 
-An item is in force on those databases of the agent that its reach meets. What only this agent
-knows of it is noted here, and never in a log that others read: how much of its time is used up by
-the rules' own clock (R87), whether it rests, and whom it has starved (R79).
+An item is in force on those databases of the agent that its reach matches. What only this agent
+knows about it is noted here, and never in a log that others read: how much of its time is used up
+by the rules' own clock, whether it is suspended, and which clients it has starved.
 """
 
 from __future__ import annotations
@@ -13,27 +13,99 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from headgate.agent.changeshelf import ChangeMemory
-from headgate.agent.changetime import ChangeTime, TimeMark
-from headgate.agent.rulesteps import Origin, RuleEntry, value_of
-from headgate.agent.schedules import check_zone
+from headgate.agent.changetime import STEP_S, ChangeTime, TimeMark, iso, parse_mark
+from headgate.agent.inforce import ChangeMemory
+from headgate.agent.schedules import check_zone, windows_ahead
 from headgate.core.change import FORGET_AFTER_S, OURSELVES, ChangeKind, Item
 from headgate.core.change_log import ends_at
-from headgate.core.reach import HERE, Place
+from headgate.core.lint import Advice
+from headgate.core.reach import HERE, Place, Reach
 from headgate.core.records import AuditEntry
-from headgate.core.rule_settings import RULE_SETTINGS, RuleSpec, parse_kept
-from headgate.core.rules import NO_LIMITS
+from headgate.core.rule_settings import RULE_SETTINGS, RuleSpec, parse_kept, written
+from headgate.core.rule_times import parse_date_time
+from headgate.core.rules import NO_LIMITS, Rule, Window
 from headgate.core.samples import Instant
 from headgate.errors import InvalidSettings
+
+NEVER: tuple[Window, ...] = ()
+"""No clock brings back a lifted rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The change of a log that a rule is of: as what, how far, and by which revision."""
+
+    item_id: str
+    reach: Reach
+    n: int
+    set_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class RuleEntry:
+    """One rule as it is stored, and as it applies."""
+
+    spec: RuleSpec
+    ends_mono_s: float
+    """By this the rule ends, whatever the wall clock says."""
+    origin: Origin
+    advice: tuple[Advice, ...] = ()
+    unread: str = ""
+    """For a rule that a newer version set for the fleet: why it cannot be read here. Its spec then
+    has only its name, its target, and its end."""
+
+    @property
+    def id(self) -> str:
+        return self.spec.id
+
+    def in_book(self, now: Instant) -> Rule:
+        """As the book has it: with its windows, and with an end that no clock can put off."""
+        rule, schedule = self.spec.rule, self.spec.schedule
+        if self.spec.lifted_by:
+            return replace(rule, windows=NEVER)
+        by_mono = now.wall_s + self.ends_mono_s - now.mono_s
+        if by_mono < rule.expires_at - STEP_S:
+            rule = replace(rule, expires_at=by_mono)
+        if schedule is not None:
+            rule = replace(rule, windows=windows_ahead(schedule, now.wall_s))
+        return rule
+
+
+def value_of(spec: RuleSpec) -> Mapping[str, Any]:
+    """As it is kept and audited: in times that a person can read."""
+    rule = spec.rule
+    value: dict[str, Any] = {
+        **written(rule, spec.schedule),
+        "expires_at": iso(rule.expires_at),
+        "created_at": iso(rule.created_at),
+        "created_by": rule.created_by,
+        "set_at": iso(spec.set_at),
+    }
+    if spec.ruled_at is not None:
+        value["ruled_at"] = spec.ruled_at
+    if spec.charged:
+        value["charged"] = dict(spec.charged)
+    texts = {"pair": spec.pair, "suspended": spec.suspended, "lifted_by": spec.lifted_by}
+    return value | {key: text for key, text in texts.items() if text}
+
+
+def mark_of(value: Mapping[str, Any]) -> TimeMark | None:
+    """A rule that was set here tells how far time had come when its end was set, by both clocks."""
+    try:
+        set_at = parse_date_time(value.get("set_at"))
+    except ValueError:
+        return None
+    return parse_mark({"ruled_s": value.get("ruled_at"), "wall_s": set_at})
+
 
 log = structlog.get_logger()
 
 SPLIT = "@"
 """Between the id of an item and the database where it is in force; no id has it."""
 OF_FLEET = "@fleet"
-"""After the id of one whose name this agent had given to a rule of its own."""
+"""After the id of one whose name is also that of a rule of this agent."""
 SAME_S = 0.01
-HALF = "it was set together with {other}, which is not known here: neither counts alone"
+HALF = "it was set together with {other}, which is not known here: neither applies alone"
 
 
 def item_of(rule_id: str) -> str:
@@ -54,7 +126,7 @@ class Outcome:
     gone: set[str] = field(default_factory=set)
     faults: dict[str, str] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
-    """Of the entries: for want of room."""
+    """Entries that are left out because there is no room."""
 
 
 class Note(NamedTuple):
@@ -64,8 +136,8 @@ class Note(NamedTuple):
     value: Mapping[str, Any] | None
     """None: nothing is to be kept of it."""
     audit: AuditEntry | None
-    """So that the past of a fleet's rule is told like that of others; the agent's own log has an
-    entry for each change already."""
+    """So that the audit has the past of a fleet's rule, too; the agent's own log has an entry for
+    each change already."""
 
 
 class Moved(NamedTuple):
@@ -97,7 +169,7 @@ class FollowedRules:
         self.faults: dict[str, str] = {}
         """Item → why it is not in force here as it was set."""
         self.unkept: dict[str, float] = {}
-        """Rules that the store has not got as they are now; since when (wall clock)."""
+        """Rules that are not in the store in their current form; since when (wall clock)."""
 
     @property
     def name(self) -> str:
@@ -118,17 +190,19 @@ class FollowedRules:
                 self._noted[rule_id] = parse_kept(rule_id, value.get("rule"), value.get("n", 0))
             except InvalidSettings as error:
                 log.error("rule.note_refused", rule=rule_id, fault=str(error))
-        known = [entry for entry in self.entries.values() if entry.id in self._noted]
+        # One that was set here says where its time was, and needs no note for that.
+        says_it = self._own and not self._shard
+        known = [one for one in self.entries.values() if says_it or one.id in self._noted]
         again = [self._recalled(entry) for entry in known]
         changed = [one for one, was in zip(again, known, strict=True) if _differ(one, was)]
         self.entries |= {entry.id: entry for entry in changed}
         return changed
 
     def _recalled(self, entry: RuleEntry) -> RuleEntry:
-        """What was noted of it since stays: that it rests."""
+        """What was noted about it since stays: that it is suspended."""
         spec, origin = entry.spec, entry.origin
         said_at = spec.ruled_at if origin.reach == HERE else None
-        again = self._entry(replace(spec, ruled_at=said_at), origin, self._noted[entry.id])
+        again = self._entry(replace(spec, ruled_at=said_at), origin, self._noted.get(entry.id))
         suspended = entry.spec.suspended or again.spec.suspended
         return replace(again, spec=replace(again.spec, suspended=suspended))
 
@@ -251,7 +325,7 @@ class FollowedRules:
         for rule_id in self._too_many(outcome, self._make_room(outcome)):
             entry = outcome.entries.pop(rule_id)
             outcome.left_out.append(rule_id)
-            message = f"{self._max_rules:,} rules of the fleet are in force here, the most"
+            message = f"{self._max_rules:,} rules of the fleet are in force here, the maximum"
             outcome.faults[entry.origin.item_id] = message
             self._waiting.add(entry.origin.item_id)
 
@@ -306,7 +380,7 @@ class FollowedRules:
     # --- what the agent itself notes ---------------------------------------------------------
 
     def replaced(self, entry: RuleEntry, wall_s: float) -> None:
-        """As it rests, or goes on."""
+        """After it was suspended, or resumed."""
         self.entries[entry.id] = entry
         self.unkept[entry.id] = wall_s
 
@@ -362,7 +436,7 @@ class FollowedRules:
         return list(self._items.known)
 
     def ids_of(self, item_id: str) -> tuple[str, ...]:
-        """Under which it is in force here: one for each database, where it does not meet all."""
+        """Its ids here: one for each database, if it does not match all."""
         return self._ids.get(item_id, ())
 
     # --- into the store --------------------------------------------------------------------
@@ -441,7 +515,7 @@ def _renamed(spec: RuleSpec, item: Item, places: Sequence[Place]) -> RuleSpec:
 
 
 def _placed(spec: RuleSpec, item: Item, places: Sequence[Place], suffix: str) -> list[RuleSpec]:
-    """One for all databases of the agent, where it meets them all; else one for each it meets."""
+    """One for all databases of the agent, if it matches them all; else one for each match."""
     only = spec.rule.database
     if item.reach == HERE:
         return [_named(spec, item.id, only, spec.pair)]

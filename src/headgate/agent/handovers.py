@@ -1,10 +1,10 @@
-"""Planned switchovers that operators announce, so that no answer rests on the old primary's view.
+"""Planned switchovers that operators announce, so that no answer relies on the old primary's view.
 
     pre-hook ──announce──► log ──follow──► Shard.handover ──► shard scope is rejected
-    role read: the server stepped down, or the time is over ──look──► taken out of the log
+    role read: the server stepped down, or the time is over ──look──► removed from the log
 
-An orchestrator calls it before it makes the primary read only. It ends with the role, when it is
-taken back, or when its time is over: one that nobody ends holds the shard up for an hour at most.
+An orchestrator calls it before it makes the primary read only. It ends when the role changes, when
+it is taken back, or when its time is over: a forgotten one stops the shard for at most an hour.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from headgate.errors import Conflict, InvalidRequest, StoreUnavailable
 log = structlog.get_logger()
 
 HANDOVER = ChangeKind.HANDOVER
-"""One for a shard, by its name."""
+"""One for each shard, by its name."""
 
 
 class Handovers:
@@ -131,7 +131,7 @@ def _stepping_down(shard: Shard, database: str, now: float) -> LocalMember:
         message = f"{local.name} is not the primary of {shard.name}: announce it at the agent of "
         raise InvalidRequest(f"{message}{shard.point.primary}{where}", status=409)
     if local.role is not None and local.role.role is Role.REPLICA:
-        message = f"{local.name} is a replica in {shard.name}: it has nothing to hand over"
+        message = f"{local.name} is a replica in {shard.name}: only a primary can hand over"
         raise InvalidRequest(message, status=409)
     return local
 

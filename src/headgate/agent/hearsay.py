@@ -1,9 +1,9 @@
-"""What others than its own servers and agents say of a shard: the fleet's store, and Patroni.
+"""What other sources report about a shard, besides its servers and agents: the fleet, and Patroni.
 
 members/ in the fleet's store ──┐
-Patroni's keys in etcd ─────────┴─► Hearsay ──► Shards: whom to add, who is said to lead, status
+Patroni's keys in etcd ─────────┴─► Hearsay ──► Shards: members to add, reported leader, status
 
-It finds members and tells whom to ask first. What is answered rests on servers' own words.
+It finds members and says which to contact first. Answers depend only on what servers report.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from headgate.core.topology import Downstream
 log = structlog.get_logger()
 
 TOLD_MAX_AGE_S = 300.0
-"""How old Patroni's word may be and still be worth asking whom it names."""
+"""Age limit of Patroni's data: until then the member that it names is worth contacting."""
 SHOWN = 16
 
 
@@ -40,12 +40,12 @@ class Hearsay:
     ) -> None:
         self._clock = clock
         self._add = add
-        """To a shard, from a source, unless it is known already."""
+        """Adds a member from a source to a shard, unless it is known already."""
         self._note_unusable = note_unusable
         self._fleet: Mapping[str, tuple[FleetMember, ...]] = MappingProxyType({})
         self._cluster = ""
         self._alike: Mapping[str, Mapping[str, tuple[str, ...]]] = {}
-        """By shard: names that agents of several hosts registered by, with those hosts."""
+        """By shard: names that agents of several hosts use, with those hosts."""
         self._unbelieved: dict[str, Mapping[str, str]] = {}
         self.patroni: dict[str, PatroniFollower] = {}
         """By scope."""
@@ -65,7 +65,7 @@ class Hearsay:
         self._alike = {shard: called_alike(known) for shard, known in found.items()}
 
     def _some_of(self, shard: str, named: Mapping[str, FleetMember]) -> tuple[FleetMember, ...]:
-        """Where somebody has flooded the store, those that were known before stay."""
+        """If another program floods the store, the members known before stay."""
         known = {member.member for member in self.registered(shard)}
         kept = sorted(named, key=lambda name: (name not in known, name))[:MAX_MEMBERS]
         return tuple(named[name] for name in sorted(kept))
@@ -74,8 +74,8 @@ class Hearsay:
         return self._fleet.get(shard, ())
 
     def unbelieved(self, shard: Shard) -> Iterator[tuple[str, str]]:
-        """Member → why its address, or that of one that is called alike, is not asked; or why it
-        does not count."""
+        """Member → why its address, or that of a member with the same name, is not contacted; or
+        why it does not count."""
         yield from self._unbelieved.get(shard.name, {}).items()
         doubts = ((remote, shard.roster.doubt(remote)) for remote in shard.remotes.values())
         for remote, why in islice(((remote, why) for remote, why in doubts if why), SHOWN):
@@ -98,18 +98,18 @@ class Hearsay:
         shard.forget_unlisted(FLEET, {peer.url for peer in peers})
 
     def _stranger(self, shard: Shard, member: FleetMember) -> str:
-        """That it is another shard's by the same name: it is not even asked."""
-        where = f"{member.member} is registered at {member.url} by the name of this shard"
+        """Why it belongs to another shard of the same name: then it is not even contacted."""
+        where = f"{member.member} is registered at {member.url} under the name of this shard"
         own = {local.role.cluster for local in shard.locals.values() if local.role} - {""}
         if own and member.system not in {"", *own}:
             ours = " and ".join(sorted(own))
-            return f"{where}, and its server's cluster is {member.system}, not {ours}: {_RENAME}"
+            return f"{where}, but its server's cluster is {member.system}, not {ours}: {_RENAME}"
         if self._cluster and member.cluster not in {"", self._cluster}:
-            return f"{where}, and in cluster {member.cluster}, not in {self._cluster}: {_RENAME}"
+            return f"{where}, but in cluster {member.cluster}, not in {self._cluster}: {_RENAME}"
         return ""
 
     def _add_or_move(self, shard: Shard, peer: PeerPlan) -> None:
-        """An address that answers is not left for one that somebody wrote down."""
+        """An address that answers is kept, whatever the store says."""
         known = shard.remotes.get(peer.name)
         moved = known is not None and known.source == FLEET and known.url != peer.url
         if known is not None and moved and (known.lost is not None or known.report is None):
@@ -166,32 +166,32 @@ class Hearsay:
         return (*lines, *(why for _, why in self.unbelieved(shard)))
 
 
-_RENAME = "give each shard a name of its own"
+_RENAME = "give each shard its own name"
 
 
 def _why_not_asked(plans: Sequence[ShardPlan], member: FleetMember) -> str:
-    """Whoever may write to the store could name any address, and would be sent our token: only
-    those that the settings let agents have are ever connected to."""
+    """A program with write access to the store could enter any address and get our token. So the
+    agent connects only to addresses that the settings allow."""
     named = {peer.name for plan in plans for peer in plan.peers}
     if member.member in named:
         return ""  # An operator said where it is, and that counts.
     if as_name(member.member) != member.member:
-        return f"{as_name(member.member)} is registered by a name that no member may have"
+        return f"{as_name(member.member)} is registered under a name that no member may have"
     if not member.url:
-        return f"{member.member} tells no address: give its agent `advertise` or `listen`"
+        return f"{member.member} reports no address: set `advertise` or `listen` of its agent"
     templates = sorted({plan.discover for plan in plans if plan.discover})
     if any(fits(template, member.url) for template in templates):
         return ""
-    where = f"{member.member} is registered at {member.url} and not asked"
+    where = f"{member.member} is registered at {member.url} but not contacted"
     if not templates:
         return f'{where}: set discover = "https://{{host}}:8087" here, or name it as a peer'
-    return f"{where}: that does not fit discover = {' or '.join(templates)}"
+    return f"{where}: the address does not match discover = {' or '.join(templates)}"
 
 
 def _why_not_both(name: str, hosts: Sequence[str]) -> str:
     return (
-        f"agents {' and '.join(hosts[:SHOWN])} are both registered as {name}, and not both are "
-        "asked: give each a `member` of its own in its settings"
+        f"agents {' and '.join(hosts[:SHOWN])} are both registered as {name}; only one of them is "
+        "used. Give each its own `member` name in its settings"
     )
 
 

@@ -1,9 +1,9 @@
-"""Write the heartbeat that replicas measure their lag by, while anybody wants it.
+"""Write the heartbeat that replicas measure their lag by, while a client needs it.
 
 The writer decides at each beat whether its server is a primary: a heartbeat written on a
-replica would hide the lag of everything below it (R21). Beats are leased by demand (R60):
-binlog and log volume are the dearest thing a throttler can cost. The last beat of a lease
-says that it is the last, so that replicas do not take the silence for lag.
+replica would hide the lag of everything below it. Beats stop when nobody needs them, because
+binlog and log volume are the most expensive part of a throttler. The last beat before a pause says
+so, and replicas do not take the pause for lag.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Heartbeat:
         self._interval_s = interval_s
         self._lease_s = lease_s
         self._stands_aside = stands_aside
-        """True where it is known that a beat is not ours to write, without asking the server."""
+        """True if it is known, without a query, that this agent must not write a beat."""
         self.on_refused: Callable[[str], None] = lambda detail: None
-        """Called where the server takes no writes, or calls itself no primary, with its words."""
+        """Called with the server's message if it takes no writes or says it is no primary."""
         self.on_written: Callable[[], None] = lambda: None
         self._timeout_s = max(1.0, 2 * interval_s)
         self._wanted_at = NEVER
@@ -53,7 +53,7 @@ class Heartbeat:
         self.beats_total = 0
 
     def renew(self, asked_at: float) -> None:
-        """A client asked another member of the shard then."""
+        """A client checked another member of the shard at that time."""
         self._wanted_at = max(self._wanted_at, asked_at)
 
     @property
@@ -107,7 +107,7 @@ class Heartbeat:
             if written:
                 self.on_written()
             else:
-                self.on_refused("it calls itself no primary")
+                self.on_refused("it says that it is not a primary")
             self.beats_total += written
             self._demand.count(Work.BEATS, int(written))
 

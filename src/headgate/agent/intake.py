@@ -1,7 +1,7 @@
-"""Take over what clients decided by themselves.   http/reporting ──► Intake ──► Recorder, Demand
+"""Count what clients decided locally.   http/reporting ──► Intake ──► Recorder, Demand
 
-Batches of one sender come in order, one at a time, and again when the answer was lost: what is
-not newer than the last is there already. Only the last number of each sender is remembered.
+Batches of one sender come in order, one at a time, and again if the answer was lost: a batch that
+is not newer than the last one was already taken. Only the last number of each sender is kept.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from headgate.core.samples import Instant
 from headgate.core.snapshot import Counted
 
 MAX_SENDERS = 20_000
-"""Beyond that the one that has been silent longest is forgotten: its next repetition, if there
-is one, would count twice."""
+"""Beyond that, the longest silent sender is dropped. If it repeats a batch, that batch counts
+twice."""
 RECENT_S = 30.0
-"""Who decided longer ago than this does not want the database awake now."""
+"""A decision older than this does not wake the database."""
 
 
 class Intake:
@@ -43,7 +43,7 @@ class Intake:
             return False
         self._remember(sender, batch)
         now = self._clock.now()
-        # Oldest first: what a client was told last is what it is shown with.
+        # Oldest first: the client is shown with its latest answer.
         for row in sorted(rows, key=lambda row: -row.last_s_ago):
             self._count(row, now)
         self.batches_total += 1

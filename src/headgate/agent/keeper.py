@@ -54,7 +54,7 @@ class Keeper:
         """Hand over what waits. What the store does not take goes on waiting."""
         now = self._clock.now()
         if self._store.fault is not None:
-            self.mark_fault(self._store.fault)  # Of a change that somebody wanted to make.
+            self.mark_fault(self._store.fault)  # The fault of a change that an operator made.
         tallies = self._recorder.drain(now.wall_s)
         try:
             if self.fault:

@@ -42,7 +42,7 @@ def metrics_known_to(book: MetricKeeper, board: Board | None = None) -> KnownMet
 
 
 def _value_now(board: Board, database: str, metric: str) -> float | None:
-    """Of the shard where that is what checks are judged by; None while it cannot be read."""
+    """The shard's value if checks use it, else the host's; None while it cannot be read."""
     health = board.healths.get(database)
     standing = health.standings.get(metric) if health is not None else None
     if health is None or standing is None:

@@ -1,11 +1,11 @@
-"""One ledger for checks and statements (R146).   Checker ──OK──► Debits ──► BudgetLedger
+"""One ledger for checks and statements.   Checker ──OK──► Debits ──► BudgetLedger
 
-A check may name a budget of its database and say how much CPU its work will take. Once the gate
-has said OK, that much is charged to the very bucket that the statements in the query path debit:
-the server's own, if this process can reach it; else one of the agent's own, and that is told.
+A check may name a budget of its database and declare how much CPU its work will take. After the
+metrics admit it, that cost is charged to the same bucket that statements in the query path debit:
+the server's own bucket if this process can reach it, else one in the agent, and the answer says so.
 
-The cost is a declared one, so it stands as it is: nothing is settled later. A place is asked for
-as well, and given back at once, for nobody tells when such work ends.
+The declared cost is final: nothing is settled later. The check also needs a free worker slot, and
+frees it at once, because nothing reports when such work ends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Protocol
 
 import structlog
 
-from headgate.agent.policykeeper import Edition, capped
+from headgate.agent.budgetlayers import Edition, capped
 from headgate.core.debits import Debit, DebitState
 from headgate.core.decision import Decision, Verdict
 from headgate.core.samples import Instant
@@ -34,7 +34,7 @@ log = structlog.get_logger()
 
 NS = 1_000_000_000
 WORKERS = 100
-"""100 % of concurrency, for the agent's own ledger: how many a server has, it does not know."""
+"""100 % of concurrency in the agent's own ledger: it does not know the server's number."""
 TEND_TIMEOUT_S = 0.5
 MIN_RETRY_S, MAX_RETRY_S = 0.02, 40.0
 NEVER_FITS_RETRY_S = 30.0
@@ -135,9 +135,9 @@ class LedgerOf:
     def describe(self) -> str:
         """And why it is no better one."""
         if self._shared is None:
-            return f"{self._own.describe()}: no server is told of its budgets"
+            return f"{self._own.describe()}: no server has its budgets"
         if self._shared.fault:
-            return f"{self._own.describe()}, for the server's cannot be had: {self._shared.fault}"
+            return f"{self._own.describe()}, the server's is unavailable: {self._shared.fault}"
         return self._shared.describe()
 
 
@@ -172,11 +172,11 @@ def _told(budget: Budget, answer: Answer) -> str:
     if answer.decided_by is Limit.CONCURRENCY:
         what = f"{answer.used} of {answer.bound} workers are in use"
     elif answer.decided_by is Limit.QUERY:
-        what = f"{cost} of CPU asked, {_seconds(answer.bound)} allowed at once"
+        what = f"the check declares {cost} of CPU, the per-query limit is {_seconds(answer.bound)}"
     else:
         what = (
-            f"{_seconds(answer.used)} of CPU owed and {cost} asked, "
-            f"{_seconds(answer.bound)} allowed"
+            f"the debt is {_seconds(answer.used)} of CPU, the check declares {cost}, "
+            f"the limit is {_seconds(answer.bound)}"
         )
     if answer.verdict is Admission.WARN:
         return f"budget {budget.name} warns: {what}"
@@ -185,7 +185,7 @@ def _told(budget: Budget, answer: Answer) -> str:
 
 def _when(answer: Answer) -> str:
     if answer.retry_ns == NEVER:
-        return "; it never fits as it is: ask for less at once, or raise the budget's limit"
+        return "; it can never fit: declare less per check, or raise the budget's limit"
     if answer.decided_by is Limit.BUCKET:
         return f"; it fits in {_seconds(answer.retry_ns)}"
     return ""
@@ -218,8 +218,8 @@ class Debits:
         self._health_of = health_of
 
     def meter(self, decision: Decision, roll: float, *, only_look: bool = False) -> Decision:
-        """An OK that names a budget: charged and still one, or OVER_BUDGET; what names a budget
-        that is not there is told so. With `only_look`, nothing is charged."""
+        """Charge an OK that names a budget: it stays OK, or becomes OVER_BUDGET. An unknown budget
+        is an error. With `only_look`, nothing is charged."""
         debit = self._debit(decision, only_look=only_look)
         if debit.admitted:
             return decision._replace(debit=debit)
@@ -237,7 +237,7 @@ class Debits:
         charged = self._by_database.get(check.database)
         if charged is None:
             known = ", ".join(sorted(self._by_database)) or "none"
-            return _unknown(decision, f"it has no traffic control (there is for: {known})")
+            return _unknown(decision, f"it has no traffic control (databases that have: {known})")
         edition = charged.edition
         budget = edition.budget(check.budget)
         if budget is None:
@@ -255,16 +255,16 @@ class Debits:
     def _rests(self, budget: Budget, edition: Edition, database: str, now: Instant) -> str:
         if budget.mode is Mode.OFF:
             return "it is off"
-        if budget.expired(int(now.wall_s * 1000)):
+        if edition.has_ended(budget, int(now.wall_s * 1000)):
             return "it has ended"
         if rests(budget, edition.policy, self._health_of(database)):
-            return "it bites when the database is unhealthy, and it is not known to be"
+            return "it applies only when the database is unhealthy, and it is not known to be"
         return ""
 
 
 def _come_back_s(debit: Debit, roll: float) -> float:
-    """Not before it fits, and not all at once (R143). What never fits as it is may fit under
-    another policy."""
+    """Not before it fits, and not all clients at once. What can never fit now may fit after a
+    change of the policy."""
     fits_s = NEVER_FITS_RETRY_S if debit.retry_after_s is None else debit.retry_after_s
     return min(max(fits_s, MIN_RETRY_S), MAX_RETRY_S) * (1 + roll / 2)
 
@@ -278,4 +278,4 @@ def _nearest(name: str, names: list[str]) -> str:
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     if near:
         return f"; did you mean {near[0]!r}?"
-    return f"; there are: {', '.join(names[:10]) or 'none'}"
+    return f"; budgets: {', '.join(names[:10]) or 'none'}"

@@ -1,8 +1,8 @@
-"""Write the fleet's beat when it is our turn.   LogFollower.beat_heard ──► LogBeat ──► store
+"""Write the fleet's beat when it is our turn.   LogFollower.`beat_heard` ──► LogBeat ──► store
 
-There is no election and no lease: the last writer goes on every interval, and anybody else who
-follows the store itself steps in when it was not heard for two, after dice that are thrown wide.
-The write compares: of several only one goes through, and the others hear it.
+There is no election and no lease: the last writer continues every interval. If the beat is missing
+for two intervals, any other agent that follows the store itself writes it after a random pause.
+The write compares: only one of several succeeds, and the others see its beat.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class LogBeat:
         self._shards = 0
         self.beats_total = 0
         self.fault = ""
-        """Why the last try failed; empty: it did not, or there was none."""
+        """Why the last try failed; empty: it succeeded, or there was none."""
 
     async def run(self) -> None:
         while True:
@@ -83,14 +83,14 @@ class LogBeat:
         return max(since + wait_s, self._tried_at + timing.beat_interval_s)
 
     async def beat_once(self) -> None:
-        """One try. Whoever fails waits for its next turn: somebody else may fare better."""
+        """One try. An agent that fails waits for its next turn: another may succeed."""
         self._tried_at, self._dice = self._clock.now().mono_s, self._roll()
         compare = Compare(BEAT, self._follower.beat_heard.revision)
         try:
             beat = Beat(self.by, self._clock.now().wall_s, await self._count(), await self._n())
             await self._store.commit([compare], [Put(BEAT, beat_bytes(beat))])
         except Conflict:
-            self._mark("")  # Somebody was first.
+            self._mark("")  # Another agent was first.
         except StoreUnavailable as error:
             self._mark(str(error))
         else:
@@ -98,7 +98,7 @@ class LogBeat:
             self.beats_total += 1
 
     async def _count(self) -> int:
-        """By whoever beats, for everybody, and at most once a minute."""
+        """Counted by the agent that writes the beat, for all, at most once a minute."""
         now_s = self._clock.now().mono_s
         if now_s - self._counted_at >= COUNT_EVERY_S:
             self._shards = await self._store.count(SHARDS)

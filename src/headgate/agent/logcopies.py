@@ -23,7 +23,7 @@ log = structlog.get_logger()
 COALESCED_S = 1.0
 REFRESHED_S = 60.0
 AGAIN_S = 10.0
-"""After a copy that could not be written."""
+"""Pause after a copy that could not be written."""
 
 
 class CopyFile(Protocol):
@@ -51,12 +51,12 @@ class LogCopies:
         self.saved_at: float | None = None
         """Wall-clock seconds of the last copy written."""
         self.fault = ""
-        """Why the copy could not be read or written last; empty for nothing."""
+        """Why the last read or write of the copy failed; empty: it did not."""
         follower.watch(self._note)
 
     async def recall(self) -> None:
-        """What was kept, in force at once: before anything is asked, and before anybody asks us.
-        A copy that cannot be used is told, and is no reason not to start."""
+        """Apply the stored copy at once: before any request to the store, and before the first
+        check. A copy that cannot be used is reported, and does not prevent the start."""
         try:
             copy = await self._file.load()
         except StoreUnavailable as error:

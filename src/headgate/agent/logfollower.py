@@ -9,7 +9,7 @@ source is gone back to when it has answered for a while. No check waits for any 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from math import inf
@@ -17,10 +17,17 @@ from math import inf
 import structlog
 
 from headgate.agent.logmirror import Mirror, WentBack, head_n
-from headgate.agent.logsources import Sources
 from headgate.agent.ports import Clock, LogReader
 from headgate.core.change import BEAT, HEAD
-from headgate.core.fleet_timing import FleetTiming, first_contact_in_s, spread_s
+from headgate.core.fleet_timing import (
+    AGENTS_PER_SHARD,
+    LEAST_SPREAD_S,
+    FleetTiming,
+    fallback_in_s,
+    first_contact_in_s,
+    retry_in_s,
+    spread_s,
+)
 from headgate.core.keyvalue import Changes, Listing
 from headgate.core.log_copy import LogCopy
 from headgate.core.samples import Instant
@@ -29,49 +36,49 @@ from headgate.errors import Compacted, StoreUnavailable
 log = structlog.get_logger()
 
 NEVER = -inf
-QUIET = "the store can be read, but nobody has written its beat lately: does it take changes?"
-NOBODY = "waiting for our servers to say their roles: they tell whom to follow"
+QUIET = "the store can be read, but no agent has written its beat recently: can it be written?"
+NOBODY = "waiting for the roles of our servers: they decide which source to follow"
 LISTING_TRIES = 3
 """A request may try several members of the store, each with its own timeout."""
 Told = Callable[[frozenset[str]], None]
 """Called with the keys that differ, after the mirror has them."""
 MAX_PENDING = 10_000
-"""Keys that a watcher which fails still has to be told of; beyond, it is told of all there are."""
+"""Keys that a failing watcher still has to get; beyond this, it gets all there are."""
 
 
 @dataclass(frozen=True, slots=True)
 class FollowState:
-    """How following stands, for people and for metrics."""
+    """State of following, for people and for metrics."""
 
     source: str
-    """What is being followed; empty: nothing just now."""
+    """The source that is followed; empty: none now."""
     direct: bool
-    """That is the store itself, not another agent."""
+    """The source is the store itself, not another agent."""
     store_id: str
     revision: int
-    """Of the store: nothing up to it is missing here. 0: nothing is known."""
+    """Revision of the store: nothing up to it is missing here. 0: nothing is known."""
     n: int
-    """The fleet's revision that this agent has come to at least."""
+    """The fleet's revision that this agent has reached, at least."""
     heard_at: Instant | None
-    """When the store was last heard of, through whomever; None: never since the start."""
+    """When the store was last seen, through any source; None: never since the start."""
     stale_since: float | None
-    """Wall-clock seconds since when what is known may be out of date; None: it is fresh."""
+    """Wall-clock seconds since when the data may be stale; None: it is fresh."""
     stale_for_s: float
-    """The same as an age; 0 while it is fresh. By the monotonic clock, but for a copy's."""
+    """The same as an age; 0 while it is fresh. By the monotonic clock, except for a copy's."""
     from_cache_of: float | None
-    """What is in force is from the disk, and of that time (wall clock); None: it is not."""
+    """Time (wall clock) of the copy on disk that is in force; None: it is not from disk."""
     fault: str
-    """Why there is no source, or none as good as there should be; empty for nothing."""
+    """Why there is no source, or not the best one; empty: there is."""
     went_back: WentBack | None
-    """The store has lost what is in force here: `headgate changes restore --fleet` puts it back."""
+    """The store lost changes in force here: `headgate changes restore --fleet` restores them."""
     shards: int
-    """How large the fleet is, by its beat; 0: not known."""
+    """Size of the fleet, from its beat; 0: not known."""
     entries: int
     connects_total: int
     losses_total: int
-    """Watches and tries that ended in a fault."""
+    """Watches and tries that failed."""
     listings_total: int
-    """Times that everything was read anew."""
+    """Times that everything was read again."""
 
 
 @dataclass(eq=False, slots=True)
@@ -81,8 +88,8 @@ class _Watcher:
 
 
 class Watchers:
-    """One that raises is logged, and told of the same keys again with the next ones; the others
-    are not held up."""
+    """A watcher that raises is logged, and gets the same keys again with the next ones; the others
+    do not wait for it."""
 
     def __init__(self, mirror: Mirror) -> None:
         self._mirror = mirror
@@ -100,7 +107,7 @@ class Watchers:
         due = changed.union(watcher.pending) if watcher.pending else changed
         try:
             watcher.tell(due)
-        except Exception:  # The supervisor of what is told: a fault of one is not the others'.
+        except Exception:  # The supervisor of watchers: a fault of one does not affect the others.
             log.exception("fleet.watcher_failed", keys=len(due), again="with the next beat")
             too_many = len(due) > MAX_PENDING
             watcher.pending = {e.key for e in self._mirror.entries()} if too_many else set(due)
@@ -112,9 +119,9 @@ class Watchers:
 class BeatHeard:
     by: str
     revision: int
-    """What the next one compares with; 0: there is none."""
+    """What the next beat compares with; 0: there is none."""
     at: float
-    """Monotonic: when it was heard, or the watch began, whichever came later."""
+    """Monotonic: when it was seen, or the watch began, whichever came later."""
 
 
 class LogFollower:
@@ -154,8 +161,8 @@ class LogFollower:
         prefixes: Callable[[], Sequence[str]],
         timing: FleetTiming | None = None,
     ) -> None:
-        """`sources`: best first, each with a name of its own; the last one is the store itself.
-        They stay the caller's, who closes them. Both are asked again at every beat."""
+        """`sources`: best first, each with its own name; the last one is the store itself. The
+        caller owns and closes them. Both are evaluated again at every beat."""
         self._mirror = mirror
         self._clock = clock
         self._roll = roll
@@ -164,7 +171,7 @@ class LogFollower:
         self._sources = Sources(sources, clock, roll, self._timing)
         self._watchers = Watchers(mirror)
         self.reader: LogReader | None = None
-        """What is being followed; None: nothing just now."""
+        """The source that is followed; None: none now."""
         self._started = clock.now()
         self._heard_at: Instant | None = None
         self._heard_revision = 0
@@ -172,7 +179,7 @@ class LogFollower:
         self._head_revision = 0
         """Of the store's head, when it was last looked at."""
         self._quiet_until: float | None = None
-        """The store lives, and nobody writes to it: when to look again."""
+        """The store answers, but nobody writes to it: when to look again."""
         self._glimpsed = False
         self._from_cache_of: float | None = None
         self._compacted = False
@@ -208,7 +215,7 @@ class LogFollower:
 
     @property
     def beat_heard(self) -> BeatHeard:
-        """For whoever writes the next one."""
+        """For the agent that writes the next one."""
         beat, entry = self._mirror.beat, self._mirror.get(BEAT)
         return BeatHeard(
             beat.by if beat is not None else "",
@@ -257,12 +264,12 @@ class LogFollower:
     # --- telling -----------------------------------------------------------------------------
 
     def watch(self, tell: Told) -> None:
-        """Have `tell` called with the keys that differ, whenever some do. One that raises is
-        logged, and told of the same keys again with the next ones; the others are not held up."""
+        """Call `tell` with the keys that differ, whenever some do. A watcher that raises is logged,
+        and gets the same keys again with the next ones; the others do not wait for it."""
         self._watchers.add(tell)
 
     def recall(self, copy: LogCopy) -> None:
-        """Put what was on disk in force, before anybody has been asked."""
+        """Apply the copy from disk, before any request to a source."""
         changed = self._mirror.recall(copy)
         if changed:
             self._from_cache_of = copy.wall_s
@@ -279,7 +286,7 @@ class LogFollower:
     # --- following ---------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """For ever. Supervised by the caller, it goes on with what the mirror has."""
+        """Runs forever. Supervised by the caller, it continues with what the mirror has."""
         recalled = self._mirror.known
         await self._pause(first_contact_in_s(self.shards if recalled else None, self._roll()))
         while True:
@@ -305,7 +312,7 @@ class LogFollower:
             self.reader = None
 
     async def _connect(self, reader: LogReader) -> bool:
-        """List if need be, and watch. True: to be followed anew, since prefixes have changed."""
+        """List if needed, and watch. True: start again, because prefixes have changed."""
         prefixes = tuple(self._prefixes())
         if not await self._resumes(reader, prefixes):
             await self._list_anew(reader, prefixes)
@@ -334,8 +341,8 @@ class LogFollower:
         if other and not is_store and head_n(listing) < mirror.n:
             # Whether the store went back is for the store to say.
             raise StoreUnavailable(
-                f"{reader.name} tells of another store, and of n {head_n(listing)} where "
-                f"{mirror.n} is known here: asking the store itself"
+                f"{reader.name} has another store, at n {head_n(listing)} where this agent knows "
+                f"{mirror.n}: reading from the store itself"
             )
         behind = not is_store and mirror.is_late(listing)
         if behind and prefixes != mirror.prefixes:
@@ -349,12 +356,12 @@ class LogFollower:
         self._watchers.tell(changed)
 
     async def _listed(
-        self, reader: LogReader, prefixes: Sequence[str], *, at_any_member: bool = False
+        self, reader: LogReader, prefixes: Sequence[str], *, allow_stale: bool = False
     ) -> Listing:
         limit_s = LISTING_TRIES * self._timing.timeout_s
         try:
             async with asyncio.timeout(limit_s):
-                return await reader.list(prefixes, at_any_member=at_any_member)
+                return await reader.list(prefixes, allow_stale=allow_stale)
         except TimeoutError:
             raise StoreUnavailable(f"{reader.name}: no answer in {limit_s:g} s") from None
 
@@ -392,11 +399,11 @@ class LogFollower:
             await self._glimpse(reader)
 
     async def _glimpse(self, reader: LogReader) -> None:
-        """Nobody has been heard since the start: what one member says that may be behind is better
-        than nothing, or than what was on disk, and stays marked as stale."""
+        """No contact since the start: data from one member that may be behind is better than
+        nothing, or than the copy on disk. It stays marked as stale."""
         prefixes, mirror = tuple(self._prefixes()), self._mirror
         try:
-            listing = await self._listed(reader, (HEAD, *prefixes), at_any_member=True)
+            listing = await self._listed(reader, (HEAD, *prefixes), allow_stale=True)
         except StoreUnavailable:
             return
         if (mirror.known and listing.store_id != mirror.store_id) or head_n(listing) < mirror.n:
@@ -408,7 +415,7 @@ class LogFollower:
     # --- watching ----------------------------------------------------------------------------
 
     async def _hold(self, reader: LogReader, prefixes: tuple[str, ...]) -> bool:
-        """Until there is a reason to leave; True: the same source, listed anew."""
+        """Until there is a reason to leave; True: the same source, listed again."""
         pump = asyncio.ensure_future(self._pump(reader, prefixes))
         try:
             while True:
@@ -439,11 +446,11 @@ class LogFollower:
     async def _expect_sound(self, reader: LogReader) -> None:
         now_s = self._clock.now().mono_s
         if now_s >= self._sources.gives_up_at(reader):
-            raise StoreUnavailable(f"{reader.name} answers, but has no news of the store")
+            raise StoreUnavailable(f"{reader.name} answers, but has no contact to the store")
         if now_s >= self._silent_at() and not await self._is_quiet(reader):
             silent_s = self._timing.silent_after_s
             raise StoreUnavailable(
-                f"{reader.name}: no beat heard for {silent_s:g} s: its watch has gone silent"
+                f"{reader.name}: no beat for {silent_s:g} s: its watch has stalled"
             )
 
     async def _is_quiet(self, reader: LogReader) -> bool:
@@ -469,7 +476,7 @@ class LogFollower:
         return quiet
 
     async def _pump(self, reader: LogReader, prefixes: tuple[str, ...]) -> None:
-        """Take in what comes, until somebody should look why it does not, or at something else."""
+        """Take in changes, until it is time to look why none come, or at something else."""
         watch = reader.watch(prefixes, after_revision=self._mirror.revision)
         async with aclosing(watch):
             async for changes in watch:
@@ -505,7 +512,7 @@ class LogFollower:
     # --- waiting -----------------------------------------------------------------------------
 
     async def _pause(self, seconds: float, *beside: asyncio.Future[None]) -> None:
-        """Until then, or until somebody says look_again, or one of `beside` ends."""
+        """Until then, or until look_again is called, or one of `beside` ends."""
         self._nap = asyncio.ensure_future(self._clock.sleep(max(0.0, seconds)))
         try:
             await asyncio.wait({self._nap, *beside}, return_when=asyncio.FIRST_COMPLETED)
@@ -526,7 +533,193 @@ def _revision_of(key: str, listing: Listing) -> int:
 
 
 def _raise_from(pump: asyncio.Future[None], reader: LogReader) -> None:
-    """One that somebody else has cancelled must not be taken for our own end."""
+    """A pump that other code cancelled must not be taken for our own end."""
     if pump.cancelled():
         raise StoreUnavailable(f"{reader.name}: the watch was cancelled")
     pump.result()
+
+
+LOOK_AGAIN_S = 0.25
+"""While there is no source: agents get known within seconds of a start."""
+SOON = 6
+"""If a source is lost within this many times `return_after_s`, the return was useless."""
+
+
+@dataclass(slots=True)
+class _Turn:
+    """Of one source. Times are monotonic."""
+
+    rests_until: float = NEVER
+    failures: int = 0
+    """Seconds since it last had news."""
+    joined_at: float = NEVER
+    good_since: float | None = None
+    """It answers again since then, although another one is followed."""
+    mark: int | None = None
+    """Our revision at the last request to it: by now it must have that, too."""
+    returned: bool = False
+    """The agent returned to it from a worse one."""
+    flaps: int = 0
+    """Useless returns in a row."""
+
+    def left(self, now_s: float, *, soon_s: float) -> None:
+        if now_s - self.joined_at >= soon_s:
+            self.flaps = 0
+        elif self.returned:
+            self.flaps += 1
+        self.returned, self.joined_at = False, inf
+
+
+class Sources:
+    """Whom to follow next, and when: the best first, the store last.
+
+    Each source rests after a failure, for longer the more often it failed. The store, which
+    everybody shares, is turned to in a time spread over the fleet; others, which serve one shard,
+    soon. A better source than the one that is followed is gone back to once it has answered for a
+    while, and the times, the longer that takes.
+    """
+
+    __slots__ = ("_clock", "_falls_back_at", "_roll", "_sources", "_timing", "_turns")
+
+    def __init__(
+        self,
+        sources: Callable[[], Sequence[LogReader]],
+        clock: Clock,
+        roll: Callable[[], float],
+        timing: FleetTiming,
+    ) -> None:
+        self._sources = sources
+        self._clock = clock
+        self._roll = roll
+        self._timing = timing
+        self._turns: dict[str, _Turn] = {}
+        self._falls_back_at: float | None = None
+        """When to contact the store, because no nearer source has news; None: one has."""
+
+    def is_store(self, reader: LogReader) -> bool:
+        sources = self._sources()
+        return bool(sources) and sources[-1] is reader
+
+    def has(self, reader: LogReader) -> bool:
+        return any(one is reader for one in self._sources())
+
+    def next(self) -> tuple[LogReader | None, float]:
+        """The best that may be turned to, and in how many seconds; None: there is none at all."""
+        sources, now_s = self._sources(), self._clock.now().mono_s
+        if not sources:
+            return None, LOOK_AGAIN_S
+        self._forget_others(sources)
+        store_at = self._due_at(sources[-1])
+        if self._falls_back_at is not None and store_at <= now_s:
+            return sources[-1], 0.0
+        # The better one of two that are both due: min() keeps the first.
+        reader = min(sources, key=lambda one: max(now_s, self._due_at(one)))
+        return reader, max(0.0, self._due_at(reader) - now_s)
+
+    def _due_at(self, reader: LogReader) -> float:
+        due_at = self._turn(reader).rests_until
+        if self._falls_back_at is not None and self.is_store(reader):
+            return max(due_at, self._falls_back_at)
+        return due_at
+
+    def gives_up_at(self, reader: LogReader) -> float:
+        """When one that answers but has no news is left for the store; infinity: not at all."""
+        sources = self._sources()
+        if self._falls_back_at is None or not sources or sources[-1] is reader:
+            return inf
+        return self._due_at(sources[-1])
+
+    def joined(self, reader: LogReader) -> None:
+        turn = self._turn(reader)
+        turn.good_since = turn.mark = None
+        turn.rests_until, turn.joined_at = NEVER, self._clock.now().mono_s
+        if self.is_store(reader):
+            self._falls_back_at = None
+        for better in self._better(reader):
+            # It was just found to be away, or to be worse; it is looked at later.
+            other = self._turn(better)
+            other.good_since = other.mark = None
+            other.rests_until = max(other.rests_until, self._probe_at())
+
+    def heard(self, reader: LogReader) -> None:
+        """Its watch has news. That it answers is not enough: it may know nothing new, or end every
+        watch at once."""
+        self._turn(reader).failures = 0
+        self._falls_back_at = None
+
+    def lost(
+        self, reader: LogReader, *, spread: float, cold: bool, compacted: bool = False
+    ) -> None:
+        """`spread`: of the fleet; `cold`: no contact since the start; `compacted`: it answers, and
+        only has to be listed again."""
+        turn, now_s = self._turn(reader), self._clock.now().mono_s
+        turn.left(now_s, soon_s=SOON * self._timing.return_after_s)
+        wide = self._spread_of(reader, spread, turn.failures)
+        turn.rests_until = now_s + retry_in_s(turn.failures, self._roll(), wide)
+        turn.failures += 1
+        if self._falls_back_at is None and not self.is_store(reader):
+            # One that is back at once has the time of a beat to show that it has news; one that
+            # answers, and only made us list again, has all the time that a silence may take.
+            timing = self._timing
+            grace_s = timing.silent_after_s if compacted else timing.beat_interval_s
+            wait_s = grace_s + fallback_in_s(self._roll(), spread, cold=cold)
+            self._falls_back_at = now_s + wait_s
+
+    def _spread_of(self, reader: LogReader, spread: float, failures: int) -> float:
+        if not self.is_store(reader):
+            return LEAST_SPREAD_S
+        # Agents with a nearer source are three in a shard, and can wait longer.
+        return spread * AGENTS_PER_SHARD if failures and len(self._sources()) > 1 else spread
+
+    # --- back to a better one ----------------------------------------------------------------
+
+    def to_probe(self, reader: LogReader) -> LogReader | None:
+        """A better one than this that is due for a test whether it answers again."""
+        now_s = self._clock.now().mono_s
+        due = (one for one in self._better(reader) if self._turn(one).rests_until <= now_s)
+        return next(due, None)
+
+    def probes_at(self, reader: LogReader) -> float:
+        """When the next of them is; infinity where there is none."""
+        return min((self._turn(one).rests_until for one in self._better(reader)), default=inf)
+
+    def failed_probe(self, reader: LogReader) -> None:
+        turn = self._turn(reader)
+        turn.good_since = turn.mark = None
+        turn.rests_until = self._probe_at()
+
+    def answered_probe(self, reader: LogReader, revision: int, known_revision: int) -> bool:
+        """It is at that revision, we at ours. True: go back to it."""
+        turn, now_s = self._turn(reader), self._clock.now().mono_s
+        keeps_up = turn.mark is None or revision >= turn.mark
+        turn.mark, turn.rests_until = known_revision, self._probe_at()
+        if not keeps_up:
+            turn.good_since = None
+            return False
+        if turn.good_since is None:
+            turn.good_since = now_s
+        ready = now_s - turn.good_since >= self._timing.returns_after_s(turn.flaps)
+        if ready:
+            turn.rests_until, turn.returned = NEVER, True
+        return ready
+
+    def _probe_at(self) -> float:
+        return self._clock.now().mono_s + self._timing.probe_every_s * (0.75 + 0.5 * self._roll())
+
+    def _better(self, reader: LogReader) -> Iterator[LogReader]:
+        for one in self._sources():
+            if one is reader:
+                return
+            yield one
+
+    # --- bookkeeping -------------------------------------------------------------------------
+
+    def _turn(self, reader: LogReader) -> _Turn:
+        return self._turns.setdefault(reader.name, _Turn())
+
+    def _forget_others(self, sources: Sequence[LogReader]) -> None:
+        names = {one.name for one in sources}
+        for gone in self._turns.keys() - names:
+            del self._turns[gone]
+        if len(sources) == 1:
+            self._falls_back_at = None

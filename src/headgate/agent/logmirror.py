@@ -1,29 +1,29 @@
-"""What an agent knows of the fleet, whole and in memory.
+"""What an agent knows of the fleet, complete and in memory.
 
 LogReader ──LogFollower──► Mirror ──listing──► rules, budgets, peers, the copy on disk
                                       ──changes_after──► http/fleet ──► the shard's other agents
 
-Revisions are the store's own, also of what another agent handed down, and only ever rise within
-one store. A store that went back (made anew, or put back from a backup) takes nothing away, nor
-does somebody who deletes an item by hand: what the store no longer has is kept here as an entry of
-revision 0, until it says something of that key again.
+Revisions are the store's own, also those from another agent, and only ever rise within one store. A
+store that went back (created again, or restored from a backup) removes nothing here, nor does
+deleting an item by hand: what the store no longer has is kept here as an entry of revision 0, until
+the store has something for that key again.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from typing import NamedTuple
 
 import structlog
 
-from headgate.agent.feedlog import FeedLog
 from headgate.agent.ports import Clock
 from headgate.core.beat import Beat, read_beat
 from headgate.core.change import BEAT, HEAD, ITEMS, Item
-from headgate.core.change_codec import head_bytes, read_head, read_item_at
-from headgate.core.change_log import ends_at, is_taken_out
+from headgate.core.change_log import ends_at, head_bytes, is_taken_out, read_head, read_item_at
 from headgate.core.keyvalue import Changes, Entry, Event, Listing
 from headgate.core.log_copy import LogCopy
 from headgate.errors import Compacted, StoreUnavailable
@@ -34,7 +34,7 @@ MAX_LOG_RECORDS = 512
 MAX_LOG_BYTES = 1024 * 1024
 MAX_WAITERS = 64
 KEPT = 0
-"""The revision of an entry that the store has no longer, and that stays in force."""
+"""The revision of an entry that the store no longer has, and that stays in force."""
 NOTHING: frozenset[str] = frozenset()
 
 
@@ -43,13 +43,13 @@ class WentBack:
     """The store is behind what is known here."""
 
     wall_s: float
-    """When it was found out."""
+    """When it was noticed."""
     from_n: int
     to_n: int
-    """The fleet's revision that was known, and that the store had then. The same: items were
+    """The fleet's revision that was known, and that the store had then. If equal: items were
     deleted by hand."""
     kept: int
-    """How many items stay in force although the store has them no longer."""
+    """How many items stay in force although the store no longer has them."""
 
 
 class Mirror:
@@ -84,16 +84,16 @@ class Mirror:
         self.revision = 0
         """Of the store: nothing up to it is missing here. 0: nothing is known."""
         self.newest = 0
-        """The last one that something was heard of: of that commit more may come."""
+        """The last revision of which something arrived: more of that commit may come."""
         self.store_id = ""
         self.prefixes: tuple[str, ...] = ()
-        """What is mirrored; of other keys nothing is known."""
+        """Prefixes that are mirrored; of other keys nothing is known."""
         self.n = 0
-        """The fleet's revision that has been reached at least."""
+        """The fleet's revision that has been reached, at least."""
         self.beat: Beat | None = None
         self._entries: dict[str, Entry] = {}
         self._kept: dict[str, float] = {}
-        """What the store has no longer, and until when (wall clock) that matters."""
+        """Items that the store no longer has, and until when (wall clock) that matters."""
         self._went_back: WentBack | None = None
         self._whole_at = 0
         """The revision of the last listing: nothing of before can be news."""
@@ -120,7 +120,7 @@ class Mirror:
 
     @property
     def mark(self) -> int:
-        """What was told just now, and all before: for `changes_after`."""
+        """Covers what was passed on just now, and all before: for `changes_after`."""
         return self._log.mark
 
     def get(self, key: str) -> Entry | None:
@@ -153,15 +153,15 @@ class Mirror:
         return Listing(tuple(found), self.revision, self.store_id)
 
     def copy(self, wall_s: float) -> LogCopy:
-        """For the disk; `wall_s`: when the store was last heard of."""
+        """For the disk; `wall_s`: when the store was last seen."""
         listing = Listing(tuple(self._entries.values()), self.revision, self.store_id)
         return LogCopy(listing, self.prefixes, self.n, wall_s)
 
     def _expect(self, prefixes: Iterable[str]) -> None:
         if not self.known:
-            raise StoreUnavailable("this agent knows nothing of the fleet yet: ask its store")
+            raise StoreUnavailable("this agent has no data of the fleet yet: use the fleet's store")
         if not self.covers(prefixes):
-            message = "this agent does not follow all of these prefixes: ask the fleet's store"
+            message = "this agent does not follow all of these prefixes: use the fleet's store"
             raise StoreUnavailable(message)
 
     # --- taking in -------------------------------------------------------------------------
@@ -249,8 +249,8 @@ class Mirror:
         return True
 
     def _vanishes(self, known: Entry, lost: dict[str, float]) -> bool:
-        """Nothing is meant by it: an item that still stands was deleted by hand, with its log
-        and all, and stays in force until somebody says otherwise in the fleet's own words."""
+        """It means nothing: an item in force was deleted by hand, without an entry in the log. It
+        stays in force until an operator changes it through the log."""
         end = _end_of(known) if known.key.startswith(ITEMS) else -inf
         if end > self._clock.now().wall_s:
             self._entries[known.key] = Entry(known.key, known.value, KEPT)
@@ -280,8 +280,8 @@ class Mirror:
         }
 
     def _outlives(self, ours: Entry, told: Entry | None, *, back: bool) -> bool:
-        """Between two stores nothing orders them but the time at which each was set. What cannot
-        be read may be of a newer version: it is not judged here."""
+        """Between two stores only the time of setting orders them. What cannot be read may be of a
+        newer version: it is left as it is."""
         if told is None:
             unread = _item(ours) is None and (back or ours.revision == KEPT)
             return unread or _end_of(ours) > self._clock.now().wall_s
@@ -331,9 +331,9 @@ class Mirror:
         store_id: str = "",
         mark: int = 0,
     ) -> Changes:
-        """What came after that revision, waited for up to `wait_s`; without events where nothing
-        did. `mark`: as it was when they were told last; then what was heard since, and nothing
-        twice. Compacted: list anew; also where `store_id`, if given, is of another store."""
+        """What came after that revision, after waiting up to `wait_s`; without events if nothing
+        did. `mark`: that of the last answer; then what arrived since, and nothing twice.
+        Compacted: list again; also if `store_id`, if given, is of another store."""
         changes = self._changes(revision, prefixes, store_id, mark)
         if wait_s > 0 and not changes.events and changes.revision <= revision:
             store_id = store_id or self.store_id
@@ -344,7 +344,7 @@ class Mirror:
     def _changes(self, revision: int, prefixes: Sequence[str], store_id: str, mark: int) -> Changes:
         self._expect(prefixes)
         if store_id and store_id != self.store_id:
-            raise Compacted("this agent has heard of another store since: list anew")
+            raise Compacted("this agent follows another store now: list again")
         found = self._log.after_mark(mark) if mark else self._log.after_revision(revision)
         under = tuple(prefixes)
         events = tuple(event for event in found if event.key.startswith(under))
@@ -353,7 +353,7 @@ class Mirror:
     async def _wait(self, wait_s: float) -> None:
         if self._waiters >= self._max_waiters:
             raise StoreUnavailable(
-                f"{self._waiters} wait for changes here already: ask the fleet's store"
+                f"{self._waiters} clients already wait for changes here: use the fleet's store"
             )
         if self._news is None:
             self._news = asyncio.get_running_loop().create_future()
@@ -369,8 +369,8 @@ class Mirror:
             news.set_result(None)
 
     def _log_listing(self, changed: frozenset[str], known_to: int) -> None:
-        """A listing of the same store is as good as the changes that led to it; unless there is
-        something in it from before `known_to`, of which others were told that they have all."""
+        """A listing of the same store is as good as the changes that led to it; unless it has
+        something from before `known_to`, which others believe to have completely."""
         events = [self._event(key) for key in changed if self._logged(key)]
         if any(event.revision <= known_to for event in events):
             self._log.forget(known_to + 1)
@@ -407,7 +407,7 @@ def _differing(before: dict[str, Entry], after: dict[str, Entry]) -> frozenset[s
 
 
 def _item(entry: Entry) -> Item | None:
-    """None: it cannot be read. Whoever puts it in force says so."""
+    """None: it cannot be read. The part that applies it reports that."""
     try:
         return read_item_at(entry.key, entry.value)
     except ValueError:
@@ -423,7 +423,7 @@ def _matters_until(kept: Entry) -> float:
 
 
 def _end_of(entry: Entry) -> float:
-    """Wall-clock seconds until which an item stands; minus infinity: it does not, or cannot be
+    """Wall-clock seconds until which an item is in force; minus infinity: it is not, or cannot be
     read."""
     item = _item(entry)
     if item is None or is_taken_out(item):
@@ -441,3 +441,95 @@ def _beat(entry: Entry) -> Beat | None:
     except ValueError as error:
         log.warning("fleet.beat_unreadable", detail=str(error))
         return None
+
+
+class _Record(NamedTuple):
+    mark: int
+    events: tuple[Event, ...]
+
+    @property
+    def newest(self) -> int:
+        return max(event.revision for event in self.events)
+
+    @property
+    def bytes(self) -> int:
+        return sum(len(event.key) + len(event.value or b"") for event in self.events)
+
+
+class FeedLog:
+    """What an agent has to tell others of its shard.
+
+    There are two ways to say from where on. A revision is the store's own, and works for a
+    reader that comes from elsewhere; but a part of the newest commit may come late. A mark counts
+    what was added here, in the order of arrival: a reader that is up to a mark has missed nothing
+    and gets nothing twice.
+    """
+
+    __slots__ = (
+        "_bytes",
+        "_floor",
+        "_lowest_mark",
+        "_max_bytes",
+        "_max_records",
+        "_records",
+        "mark",
+    )
+
+    def __init__(self, first_mark: int, *, max_records: int, max_bytes: int) -> None:
+        """`first_mark`: higher than any that was given out before a restart."""
+        self._max_records = max_records
+        self._max_bytes = max_bytes
+        self._records: deque[_Record] = deque()
+        self._bytes = 0
+        self._floor = 0
+        """Changes beyond this revision are all here."""
+        self.mark = self._lowest_mark = first_mark
+        """The last mark."""
+
+    def append(self, events: tuple[Event, ...]) -> None:
+        self.mark += 1
+        record = _Record(self.mark, events)
+        if self._records and _same_single_key(self._records[-1], record):
+            # Beats: who has missed some needs the last one only, and nothing else lay between.
+            self._bytes -= self._records.pop().bytes
+        self._records.append(record)
+        self._bytes += record.bytes
+        while len(self._records) > self._max_records or (
+            self._bytes > self._max_bytes and len(self._records) > 1
+        ):
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        oldest = self._records.popleft()
+        self._bytes -= oldest.bytes
+        self._floor = max(self._floor, oldest.newest)
+        self._lowest_mark = oldest.mark
+
+    def forget(self, floor: int) -> None:
+        """A reader with a mark, or one that is not yet at `floor`, lists again."""
+        self._records.clear()
+        self.mark += 1
+        self._bytes, self._floor, self._lowest_mark = 0, floor, self.mark
+
+    def after_mark(self, mark: int) -> list[Event]:
+        if not self._lowest_mark <= mark <= self.mark:
+            raise Compacted("the changes since that mark are not available any more: list again")
+        return _in_order(record for record in self._records if record.mark > mark)
+
+    def after_revision(self, revision: int) -> list[Event]:
+        if revision < self._floor:
+            raise Compacted(
+                f"changes after revision {revision} are known from {self._floor} on: list again"
+            )
+        return [event for event in _in_order(self._records) if event.revision > revision]
+
+
+def _in_order(records: Iterable[_Record]) -> list[Event]:
+    """By commit: pieces of one may have come apart."""
+    events = [event for record in records for event in record.events]
+    return sorted(events, key=lambda event: event.revision)
+
+
+def _same_single_key(one: _Record, other: _Record) -> bool:
+    alone = len(one.events) == len(other.events) == 1
+    return alone and one.events[0].key == other.events[0].key

@@ -1,11 +1,11 @@
-"""One change of a log, on top of what stands.   ChangeBook ──plan──► LogWriter ──► store
+"""One change of a log, on top of its current state.   ChangeBook ──plan──► LogWriter ──► store
 
 read ──LogState──► plan ──Draft──► parts ──commit, compared with head──► revisions n+1, n+2 …
   ▲                                             │
-  └── somebody else was first: all of it anew ──┘
+  └── another change was first: start over ─────┘
 
-Every commit compares head, so that of all who build on revision n one gets through. That one's
-log/<n+1> carries its op: who lost an answer looks there, and knows whether it was theirs.
+Every commit compares head, so that of all changes built on revision n only one succeeds. Its
+log/<n+1> has its op: a writer that lost an answer looks there, and knows whether it was its own.
 
 ownwriter.py does the same with the log of one agent.
 """
@@ -13,6 +13,7 @@ ownwriter.py does the same with the log of one agent.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -20,31 +21,27 @@ from typing import Any, NamedTuple, TypeVar
 
 import structlog
 
-from headgate.agent.ports import Clock, SharedLog
+from headgate.agent.ports import ChangeLog, Clock, SharedLog
 from headgate.core.beat import Beat, read_beat
 from headgate.core.change import BEAT, HEAD, ITEMS, MAX_REVISIONS, Edit, Item, Revision, log_key
-from headgate.core.change_codec import (
-    MAX_ITEM_BYTES,
-    head_bytes,
-    item_bytes,
-    op_of,
-    read_head,
-    read_item_at,
-    revision_bytes,
-)
 from headgate.core.change_log import (
+    MAX_ITEM_BYTES,
     ChangeMade,
     ChangeName,
     LogState,
-    newest,
-    summary_of,
-)
-from headgate.core.change_parts import (
+    head_bytes,
+    item_bytes,
     lease_s,
+    newest,
     numbered,
+    op_of,
     oversized,
     parts_of,
     put_by,
+    read_head,
+    read_item_at,
+    revision_bytes,
+    summary_of,
 )
 from headgate.core.keyvalue import Compare, Entry, Listing, Put
 from headgate.core.lint import Advice
@@ -62,15 +59,15 @@ from headgate.errors import (
 log = structlog.get_logger()
 
 MAX_DRAFTS = 12
-"""Times that somebody else may be first."""
+"""How often another change may be first."""
 MAX_LOOKS = 5
-"""Times that a change whose outcome was lost is looked for, or tried again."""
+"""How often a change with an unknown outcome is looked for, or tried again."""
 WITHIN_S = 20.0
-"""All tries of the same together: somebody waits for the answer."""
+"""For all tries together: an operator waits for the answer."""
 PAUSE_S = 0.05
 MAX_PAUSE_S = 1.0
 LARGE = 500
-"""Items; more are worked on in a thread, so that checks have their turn."""
+"""Items; more are processed in a thread, so that checks have their turn."""
 
 T = TypeVar("T")
 
@@ -99,16 +96,16 @@ class Shown(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a change would do to what stands."""
+    """What a change would do to the current state."""
 
     action: str
     changes: Sequence[Edit] = ()
     """Whatever n their items carry: they get that of the revision which puts them."""
     advice: tuple[Advice, ...] = ()
     least_n: int = 0
-    """Revisions go on above this, also where the store is further back."""
+    """Revisions continue above this, even if the store is behind it."""
     shown: Mapping[ChangeName, tuple[Any, Any]] = field(default_factory=dict)
-    """What the audit shows of a change as before and after, where that is not the value itself."""
+    """Before and after for the audit, if that is not the value itself."""
     entry: Shown | None = None
     """One audit entry for all of it, in place of one for each change."""
     summary: str = ""
@@ -116,7 +113,7 @@ class Draft:
 
 
 Plan = Callable[[LogState], Awaitable[Draft]]
-"""Asked again whenever somebody else was first; raises what is wrong with it."""
+"""Called again whenever another change was first; raises if the change is not valid."""
 
 
 class Ground(NamedTuple):
@@ -152,15 +149,17 @@ class Run:
         return ChangeMade(self.before_n, after_n, changes, advice=advice, revisions=len(self.done))
 
 
-class LogWriter:
-    _event = "fleet."
-    _flag = " --fleet"
-    """With which `headgate changes` asks for this log."""
+class LogWriter(ABC):
+    """The steps of a change that are the same in every log."""
+
+    _event = ""
+    _flag = ""
+    """Flag of `headgate changes` for this log."""
     _max_item_bytes = MAX_ITEM_BYTES
 
     def __init__(
         self,
-        store: SharedLog,
+        store: ChangeLog,
         clock: Clock,
         roll: Callable[[], float],
         new_op: Callable[[], str],
@@ -199,7 +198,7 @@ class LogWriter:
             if not run.done:
                 raise
             stopped = _stopped(run, error, self._flag)
-            # Who asked may be gone.
+            # The caller may be gone.
             log.error("fleet.stopped_midway", who=who, detail=str(stopped))
             raise stopped from error
         return run.change(run.draft.advice)
@@ -224,7 +223,7 @@ class LogWriter:
                 ground, patience = made, self._patience(MAX_DRAFTS)
                 continue
             if run.done and expect_n is not None:
-                raise Conflict("somebody else changed it in between")
+                raise Conflict("another change came first")
             await patience.wait(_busy(step))
             holdings = await self.read()
             _check_expected(holdings.n, expect_n)
@@ -245,8 +244,9 @@ class LogWriter:
             return draft, [()]  # Nothing but the number, so that nobody takes the store for old.
         return draft, parts
 
+    @abstractmethod
     def _parts(self, changes: Sequence[Edit]) -> list[tuple[Edit, ...]]:
-        return parts_of(changes)
+        """Each a revision of its own."""
 
     def _step(self, run: Run, ground: Ground) -> Revision:
         """The next part as a revision."""
@@ -260,12 +260,36 @@ class LogWriter:
         said = (run.who, run.draft.action, summary, self._new_op())
         return Revision(n, wall_s, *said, changes, before_n)
 
-    # --- one commit ------------------------------------------------------------------------
+    @abstractmethod
+    async def _attempt(self, ground: Ground, step: Revision, draft: Draft) -> Ground | None:
+        """One commit. What it stands on after; None: somebody else was first, and it was not
+        made."""
+
+    def _patience(self, tries: int) -> Patience:
+        return Patience(self._clock, self._roll, tries)
+
+
+class SharedWriter(LogWriter):
+    """Of the log of a fleet, in which any agent may be first."""
+
+    _event = "fleet."
+    _flag = " --fleet"
+
+    def __init__(
+        self,
+        store: SharedLog,
+        clock: Clock,
+        roll: Callable[[], float],
+        new_op: Callable[[], str],
+    ) -> None:
+        super().__init__(store, clock, roll, new_op)
+        self._leases = store
+
+    def _parts(self, changes: Sequence[Edit]) -> list[tuple[Edit, ...]]:
+        return parts_of(changes)
 
     async def _attempt(self, ground: Ground, step: Revision, draft: Draft) -> Ground | None:
-        """What it stands on after; None: somebody else was first, and it was not made.
-
-        Where no answer came the very same commit is sent again: it compares the same head, so
+        """Where no answer came the very same commit is sent again: it compares the same head, so
         that of both at most one gets through, and a Conflict tells that one of them, or somebody
         else's, did.
         """
@@ -273,7 +297,8 @@ class LogWriter:
         puts, lost = puts_of(step, lease), list[StoreUnavailable]()
         while True:
             try:
-                return Ground(step.n, await self._commit(ground, puts))
+                head = Compare(HEAD, ground.head_revision)
+                return Ground(step.n, await self._store.commit([head], puts))
             except LeaseLost:
                 return None
             except Conflict:
@@ -286,17 +311,14 @@ class LogWriter:
                     raise
             await patience.wait(_not_known(self._store.name, step, lost[0]))
 
-    async def _commit(self, ground: Ground, puts: Sequence[Put]) -> int:
-        return await self._store.commit([Compare(HEAD, ground.head_revision)], puts)
-
     async def _whose(self, step: Revision, lease: int) -> Ground | None:
-        """Ours, whose answer was lost, or somebody else's."""
+        """Our own commit, whose answer was lost, or another one's."""
         for entry in (await self._store.list((log_key(step.n),))).entries:
             if entry.key == log_key(step.n) and op_of(entry.value) == step.op:
                 return Ground(step.n, entry.revision)
-        if lease:  # Nothing was put under it. If it stays, it runs out by itself.
+        if lease:  # Nothing was put under it. If it stays, it expires.
             with suppress(StoreUnavailable):
-                await self._store.revoke(lease)
+                await self._leases.revoke(lease)
         return None
 
     async def _lease(self, step: Revision) -> int:
@@ -306,12 +328,9 @@ class LogWriter:
         if not longest_s:
             return 0
         try:
-            return (await self._store.grant(longest_s)).id
+            return (await self._leases.grant(longest_s)).id
         except OutcomeUnknown as error:  # Of the lease alone: that is no change.
             raise StoreUnavailable(f"{step.action} was not made: {error}") from error
-
-    def _patience(self, tries: int) -> Patience:
-        return Patience(self._clock, self._roll, tries)
 
 
 class Patience:
@@ -342,14 +361,14 @@ def _while_lost(lost: Sequence[StoreUnavailable]) -> Iterator[None]:
 
 def _not_known(store: str, step: Revision, cause: StoreUnavailable) -> OutcomeUnknown:
     return OutcomeUnknown(
-        f"whether {step.action} was made as revision {step.n} of the fleet is not known: "
-        f"{store} gave no answer ({cause}). Look with `headgate changes history --fleet` before "
-        f"it is tried again ({step.summary})"
+        f"it is unknown whether {step.action} was made as revision {step.n} of the fleet: "
+        f"{store} did not answer ({cause}). Look with `headgate changes history --fleet` before "
+        f"you try again ({step.summary})"
     )
 
 
 def puts_of(step: Revision, lease: int) -> list[Put]:
-    """All in one: the number, what was done, what now stands; the oldest revision goes."""
+    """All in one: the number, what was done, the new state; the oldest revision goes."""
     items = [item for change in step.changes for item in put_by(change)]
     puts = [
         Put(item.key, item_bytes(item), lease if lease_s(item, step.wall_s) else 0)
@@ -408,7 +427,7 @@ def _ground(holdings: LogState) -> Ground:
 def _check_expected(n: int, expect_n: int | None) -> None:
     if expect_n is not None and expect_n != n:
         message = (
-            f"the log is at revision {n}, not {expect_n}: somebody changed it in between; "
+            f"the log is at revision {n}, not {expect_n}: it was changed meanwhile; "
             "look again and repeat"
         )
         raise Conflict(message)
@@ -416,7 +435,7 @@ def _check_expected(n: int, expect_n: int | None) -> None:
 
 def _busy(step: Revision) -> Conflict:
     return Conflict(
-        f"{step.action} was not made: others changed the log at the same time, {MAX_DRAFTS} "
+        f"{step.action} was not made: the log was changed by others at the same time, {MAX_DRAFTS} "
         "times in a row; try again"
     )
 
@@ -433,13 +452,13 @@ def _stopped(run: Run, error: HeadgateError, flag: str) -> StoppedMidway:
     of = len(run.done) + len(run.parts)
     message = (
         f"{run.draft.action} stopped after {len(run.done)} of {of} revisions "
-        f"(n {run.done[0].n} to {run.done[-1].n}), {run.left:,} items are still to be changed: "
-        f"{error}. What was done stands; repeat the same to go on, or go back with "
+        f"(n {run.done[0].n} to {run.done[-1].n}), {run.left:,} items are not changed yet: "
+        f"{error}. The finished part is in force; repeat the same to continue, or go back with "
         f"`headgate changes rollback {run.before_n}{flag}`"
     )
     return StoppedMidway(message, run.change(), run.left)
 
 
 async def beside(size: int, work: Callable[[], T]) -> T:
-    """What concerns many items is done in a thread."""
+    """Work on many items is done in a thread."""
     return await asyncio.to_thread(work) if size > LARGE else work()

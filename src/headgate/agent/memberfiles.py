@@ -1,10 +1,15 @@
-"""Skipped members and peers in a file of changes.   FileEntry + LogState ──MemberRoom──► Item
+"""Members of shards in a file of changes.   FileEntry + LogState ──MemberRoom──► Item
 
 [[peers]]                             [[skips]]
 shard = "commerce/-80"                shard = "commerce/-80"
 member = "db-b"                       member = "db-b"
 url = "https://db-b:8087"             reason = "rebuilt"
 database = "main"                     expires_at = "2026-11-16T18:00:00Z"   or for = "2h"
+
+[[handovers]]                         announced where the server is the primary
+shard = "commerce/-80"
+reason = "upgrade"
+for = "10m"
 """
 
 from __future__ import annotations
@@ -14,9 +19,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from headgate.agent.changetime import iso
+from headgate.agent.handovers import HANDOVER
 from headgate.agent.ownitems import put, standing
 from headgate.agent.ruledrafts import Asked
-from headgate.agent.rulesteps import iso
 from headgate.agent.shard import Shard
 from headgate.agent.shards import PEER, RUNTIME, SKIP
 from headgate.core.change import Edit, Item
@@ -27,19 +33,22 @@ from headgate.core.names import parse_database
 from headgate.core.reach import HERE, Level, Reach
 from headgate.core.rule_times import parse_date_time, parse_for
 from headgate.core.settings import unknown
-from headgate.core.shard import MAX_MEMBERS, MAX_SKIP_S
+from headgate.core.shard import MAX_HANDOVER_S, MAX_MEMBERS, MAX_SKIP_S
+from headgate.core.topology import Role
+from headgate.core.units import duration_text
 from headgate.errors import Fault, InvalidName, InvalidSettings
 
-MEMBERS = (PEER, SKIP)
+MEMBERS = (PEER, SKIP, HANDOVER)
 MAX_REASON_CHARS = 500
 _KEYS = {
     SKIP: ("shard", "member", "expires_at", "for", "reason"),
     PEER: ("shard", "member", "url", "database"),
+    HANDOVER: ("shard", "member", "expires_at", "for", "reason"),
 }
 
 
 class MemberRoom:
-    """Implements changefiles.Room, for skips and for peers."""
+    """Implements changefiles.Room, for skips, peers and handovers."""
 
     def __init__(self, shards: Mapping[str, Shard], parse_url: Callable[[str], str]) -> None:
         """`shards`: of this agent, by name. `parse_url`: InvalidName for what is no agent's."""
@@ -50,17 +59,21 @@ class MemberRoom:
         self, held: LogState, entry: FileEntry, asked: Asked
     ) -> tuple[Item, Sequence[Advice]]:
         reading = _Reading(entry)
-        if entry.reach not in _reaches(entry):
+        if entry.kind == HANDOVER and entry.reach != HERE:
+            reading.fault("reach", f"is {entry.reach}, must be {HERE}: its own agent announces it")
+        elif entry.reach not in _reaches(entry):
             of_shard = _reaches(entry)[1]
-            reading.fault("reach", f"is {entry.reach}, must be {of_shard}: members are a shard's")
+            reading.fault("reach", f"is {entry.reach}, must be {of_shard}: a shard has members")
         shard = self._shards.get(entry.raw["shard"])
         if shard is None:
             known = ", ".join(sorted(self._shards)) or "none"
-            reading.fault("shard", f"is no shard of this agent; it has: {known}")
+            reading.fault("shard", f"is not a shard of this agent; it has: {known}")
             raise InvalidSettings(reading.faults)
         if entry.kind == SKIP:
             self._check_skipped(held, shard, reading)
             value = reading.skip(asked)
+        elif entry.kind == HANDOVER:
+            value = reading.handover(shard, asked)
         else:
             _check_new(shard, reading)
             value = reading.peer(self._parse_url)
@@ -76,7 +89,7 @@ class MemberRoom:
         added = standing(held, PEER, entry.id, _reaches(entry))
         if entry.raw["member"] not in names and not added:
             known = ", ".join(sorted(names))
-            reading.fault("member", f"is no member of {shard.name}; it has {known}")
+            reading.fault("member", f"is not a member of {shard.name}; it has {known}")
 
     def check(self, held: LogState, changes: Sequence[Edit], asked: Asked) -> Sequence[Edit]:
         """No shard has too many members by it."""
@@ -98,7 +111,7 @@ def _check_new(shard: Shard, reading: _Reading) -> None:
     member = reading.entry.raw["member"]
     remote = shard.remotes.get(member)
     if member in _names(shard) and (remote is None or remote.source != RUNTIME):
-        reading.fault("member", f"is a member of {shard.name} already, and not by an operator")
+        reading.fault("member", f"is already a member of {shard.name}, from another source")
 
 
 def _reaches(entry: FileEntry) -> tuple[Reach, Reach]:
@@ -129,7 +142,7 @@ class _Reading:
     def skip(self, asked: Asked) -> dict[str, Any]:
         reason = self.entry.raw.get("reason")
         if not isinstance(reason, str) or not 1 <= len(reason) <= MAX_REASON_CHARS:
-            self.fault("reason", f"must be a text of 1–{MAX_REASON_CHARS} characters: say why")
+            self.fault("reason", f"must be a text of 1–{MAX_REASON_CHARS} characters")
         end_s = self._end_s(asked.wall_s)
         return {
             "until_wall_s": end_s,
@@ -137,6 +150,26 @@ class _Reading:
             "who": asked.who,
             "reason": reason,
             "set_wall_s": asked.wall_s,
+        }
+
+    def handover(self, shard: Shard, asked: Asked) -> dict[str, Any]:
+        """As Handovers.announce."""
+        raw, role = self.entry.raw, None
+        reason = raw.get("reason", "")
+        if not isinstance(reason, str) or len(reason) > MAX_REASON_CHARS:
+            self.fault("reason", f"must be a text of at most {MAX_REASON_CHARS} characters")
+        locals_ = [one for one in shard.locals.values() if raw.get("member", one.name) == one.name]
+        for one in locals_:
+            role = one.role if one.role is not None and one.role.role is Role.PRIMARY else role
+        if role is None:
+            message = "no server of this agent is its primary: apply this at the primary's agent"
+            self.fault("member" if "member" in raw else "shard", message)
+        return {
+            "member": locals_[0].name if locals_ else "",
+            "term": None if role is None else role.term,
+            "until_wall_s": self._end_s(asked.wall_s, MAX_HANDOVER_S),
+            "who": asked.who,
+            "reason": reason,
         }
 
     def peer(self, parse_url: Callable[[str], str]) -> dict[str, Any]:
@@ -155,10 +188,10 @@ class _Reading:
             self.fault(key, str(error).replace("database name", f"{key} name"))
             return ""
 
-    def _end_s(self, wall_s: float) -> float:
+    def _end_s(self, wall_s: float, most_s: float = MAX_SKIP_S) -> float:
         given = [key for key in ("expires_at", "for") if self.entry.raw.get(key) is not None]
         if len(given) != 1:
-            self.fault(given[-1] if given else "expires_at", "give expires_at or for, one of them")
+            self.fault(given[-1] if given else "expires_at", "give either expires_at or for")
             return wall_s
         (key,) = given
         said = self.entry.raw[key]
@@ -167,6 +200,6 @@ class _Reading:
         except ValueError as error:
             self.fault(key, str(error))
             return wall_s
-        if not wall_s < end_s <= wall_s + MAX_SKIP_S:
-            self.fault(key, f"is {said!r}, must be within the next {MAX_SKIP_S / 86400:g} days")
+        if not wall_s < end_s <= wall_s + most_s:
+            self.fault(key, f"is {said!r}, must be within the next {duration_text(most_s)}")
         return end_s

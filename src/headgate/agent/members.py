@@ -26,23 +26,23 @@ from headgate.errors import PeerFailed
 log = structlog.get_logger()
 
 LINK_TIMEOUT_S = 1.0
-"""What an answer may take beyond the time it was asked to be held."""
+"""What an answer may take beyond the requested delay."""
 FOLLOWED_S = 10.0
 """How long a member stays as awake as the primary's agent last was."""
 AWAY_S = 10.0
-"""One that was away for longer has come back, and may need to catch up (R150)."""
+"""A member that was away for longer has come back, and may need to catch up."""
 
 
 FOUND = "database"
-"""Source of a member that is known from the database, or from its own pulls, alone."""
+"""Source of a member that is known only from the database, or from its own pulls."""
 FLEET = "fleet"
-"""Of one that its own agent registered in the fleet's store."""
+"""Source of a member that its own agent registered in the fleet's store."""
 PATRONI = "patroni"
-"""Of one that Patroni lists."""
+"""Source of a member that Patroni lists."""
 HEARSAY = frozenset({FLEET, PATRONI})
-"""Sources of members that only somebody else's word speaks for, until they answer."""
+"""Sources of members that are known only from a third party, until they answer."""
 UNASKED = frozenset({FOUND, *HEARSAY})
-"""Sources of members that no operator named: they may turn out to be known by another name."""
+"""Sources of members that no operator named: they may be known under another name."""
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class LocalMember:
     heartbeat: Heartbeat | None = None
     fence: FenceWatcher | None = None
     correct_clock: Callable[[float, float], None] = lambda ahead_s, error_s: None
-    """Told how far this database's clock is ahead of the primary's."""
+    """Called with how far this database's clock is ahead of the primary's."""
     _fingerprint: tuple[object, ...] = ()
     _held: set[asyncio.Future[None]] = field(default_factory=set)
 
@@ -129,7 +129,7 @@ class LocalMember:
 
 
 def readings_of(board: Board, database: str, now: float) -> dict[str, Reading]:
-    """The newest reading of each metric, with its time: whoever gets it judges its age."""
+    """The newest reading of each metric, with its time: the receiver checks its age."""
     health = board.healths.get(database)
     readings: dict[str, Reading] = {}
     for name, standing in (health.standings if health else {}).items():
@@ -148,11 +148,11 @@ class RemoteMember:
         self.database = database
         self.link = link
         self.source = source
-        """`file`, `runtime`, `database`, `fleet` or `patroni`: how it came to be known."""
+        """`file`, `runtime`, `database`, `fleet` or `patroni`: the source of the member."""
         self._clock = clock
         self.report: MemberReport | None = None
         self.claim: RoleSeen | None = None
-        """What it said of itself when it last pulled from us."""
+        """What it reported about itself when it last pulled from us."""
         self.last_role: Role | None = None
         self.lost: Absent | None = None
         self.lost_since: float | None = None
@@ -160,15 +160,15 @@ class RemoteMember:
         self.tried_at: float | None = None
         """When the last attempt that has ended began."""
         self.wanted = False
-        """One attempt is wanted, whoever leads."""
+        """One attempt is wanted, whichever agent leads."""
         self.kept_awake = False
-        """Our last question asked it to stay awake."""
+        """Our last request keeps it awake."""
         self.clock_ahead_s: float | None = None
         """Its agent's wall clock minus ours."""
         self.clock_error_s = 0.0
         self.messages_total = 0
         self.is_new = False
-        """It was added to a shard that was rolled up already."""
+        """It was added to a shard that already had a rollup."""
         self._roleless_since: float | None = None
 
     @property
@@ -237,7 +237,7 @@ class RemoteMember:
             log.info("member.back", member=self.name, url=self.url)
         self._roleless_since = None if report.role else (self._roleless_since or now)
         if report.role is None and self.claim is not None and self.claim.taken_at < report.at:
-            self.claim = None  # It has since lost what it told us then.
+            self.claim = None  # It has since lost what it reported then.
         self.report, self.lost, self.lost_since = report, None, None
         self.clock_ahead_s, self.clock_error_s = pulled.wall_ahead_s, pulled.error_s
         if report.role is not None:

@@ -1,6 +1,6 @@
 """Metrics by the minute.   Board ──look, about once a second──► MetricMinutes ──► Keeper
 
-Enough to draw a day, and to say what another threshold would have done (R145).
+Enough to draw a day, and to preview another threshold.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headgate.core.samples import Instant
 
 MAX_WAITING = 20_000
 MAX_METRICS = 500
-"""Of all databases; what is beyond is not kept by the minute."""
+"""For all databases; metrics beyond it are not kept by the minute."""
 
 
 def standings_of(health: Health) -> Iterator[tuple[str, Standing]]:
@@ -63,7 +63,7 @@ class MetricMinutes:
 def _look(minute: int, database: str, name: str, standing: Standing, now: Instant) -> MetricMinute:
     finding = judge(standing, now)
     threshold = standing.spec.threshold
-    if finding.value is None or finding.state in (State.ABSENT, State.IGNORED):
+    if finding.value is None or finding.state in (State.UNAVAILABLE, State.IGNORED):
         return MetricMinute(minute, database, name, 1, 1, 0, 0.0, None, None, threshold)
     breached, value = int(finding.state is State.BREACHED), finding.value
     return MetricMinute(minute, database, name, 1, 0, breached, value, value, value, threshold)

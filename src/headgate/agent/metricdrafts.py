@@ -1,8 +1,8 @@
-"""Metrics, as drafts of changes.   what is asked + LogState ──MetricDrafts──► Draft
+"""Metrics, as drafts of changes.   a request + LogState ──MetricDrafts──► Draft
 
-The file says what there is; changes of the logs lie over it, until they are reverted or end. One
-that is looser than what lies beneath ends after an hour unless it says otherwise (R83, R155). What
-reaches beyond this agent is a patch; what is set at this agent is whole, and lies on top.
+The file says what there is; changes of the logs are on top of it, until they are reverted or end. A
+change that is looser than what is beneath ends after an hour unless it has another end. A change
+that reaches beyond this agent is a patch; one at this agent is complete, and on top.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 import structlog
 
+from headgate.agent.changetime import iso
 from headgate.agent.logwriter import Draft
 from headgate.agent.ownitems import put
 from headgate.agent.ports import ProbeSource
 from headgate.agent.ruledrafts import Asked
-from headgate.agent.rulesteps import iso
 from headgate.core.change import ChangeKind, Item
-from headgate.core.change_log import LogState, ends_at, stands
+from headgate.core.change_log import LogState, ends_at
 from headgate.core.lint import Advice, Severity, lint_metric
 from headgate.core.metric_redaction import hidden_faults, revealed
 from headgate.core.metric_settings import parse_metric_settings
@@ -40,7 +40,7 @@ MAX_METRICS_PER_DATABASE = 64
 _PLACES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"sql": ("sql",), "url": ("url", "pointer", "series"), "command": ("command",)}
 )
-"""WantedSettings that say where a number comes from, by the source that they belong to."""
+"""Settings for the source of a number, by the source that they belong to."""
 _FILE_ONLY = MappingProxyType(
     {
         "sql": "a query reads whatever the agent's database user may read "
@@ -52,12 +52,12 @@ _FILE_ONLY = MappingProxyType(
 )
 METRIC = ChangeKind.METRIC
 ENDS = ("for", "expires_at")
-"""What a change may say beside the settings."""
+"""What a change may have besides the settings."""
 NEVER = "never"
 ANY = "*"
-"""In place of a database: each of an agent's. With a reach beyond this agent alone."""
+"""In place of a database: each one of an agent. With a reach beyond this agent alone."""
 LOOSER_FOR_S = 3600.0
-"""A change that is looser than the file ends after this, unless it says when."""
+"""A change that is looser than the file ends after this, unless it gives an end."""
 MAX_FOR_S = 3650 * 86_400.0
 
 
@@ -77,16 +77,16 @@ class DatabasePlan:
     connection: object = None
     """Compared on reload: an equal one keeps its probes and connections."""
     place: Place = Place()  # noqa: RUF009 -- frozen
-    """Where it stands: which changes apply to it."""
+    """Where it is: decides which changes apply to it."""
 
     def in_default(self, metric: str) -> bool:
-        """Whether a check that names no metric is judged by this one."""
+        """Whether this metric applies to a check that names none."""
         return not self.default_metrics or metric in self.default_metrics
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One metric as it is set; one that is disabled is neither probed nor judged."""
+    """One metric as it is set; a disabled one is neither probed nor used."""
 
     spec: MetricSpec
     raw: Mapping[str, Any]
@@ -95,7 +95,7 @@ class Entry:
     """Of the log: that of its last change, 0 for none."""
     advice: tuple[Advice, ...]
     expires_at: float | None = None
-    """Wall-clock seconds: then it is as in the file again. None: it stays."""
+    """Wall-clock seconds: then the file's settings count again. None: it stays."""
 
     @property
     def enabled(self) -> bool:
@@ -124,7 +124,7 @@ class MetricDatabase:
     probes: ProbeSource
     entries: dict[str, Entry] = field(default_factory=dict)
     grounds: dict[str, Ground] = field(default_factory=dict)
-    """Of metrics of which something is said that reaches beyond this agent."""
+    """Metrics that have a change that reaches beyond this agent."""
 
     def ground(self, metric: str) -> Ground:
         return self.grounds.get(metric) or Ground(self.plan.raw_metrics.get(metric))
@@ -139,11 +139,11 @@ class Override:
     n: int
     expires_at: float | None
     ends_mono_s: float
-    """By this it has ended, too: a wall clock that is set back does not lengthen it."""
+    """It has also ended by this: setting the wall clock back does not lengthen it."""
     item_id: str
     reach: Reach
     adds: bool = False
-    """Of one that reaches further: also where there is no such metric."""
+    """For one that reaches further: also if there is no such metric."""
 
     @property
     def name(self) -> str:
@@ -173,19 +173,19 @@ class MetricBefore(NamedTuple):
 
 
 class Wish(NamedTuple):
-    """What somebody wants of a metric."""
+    """What an operator wants of a metric."""
 
     database: str
     metric: str
     expect: int | None
-    """Only if it is of that revision."""
+    """Only if it has that revision."""
     expires_at: float | None = None
-    """None: nothing is said of its end. math.inf: it has none."""
+    """None: no end is given. math.inf: it has none."""
     keeps_end: bool = False
-    """Where nothing is said of it, the end of the change before stays."""
+    """Without a new end, that of the change before stays."""
     reach: Reach = HERE
     faults: tuple[Fault, ...] = ()
-    """What is wrong with the end: told with what is wrong with the settings."""
+    """Faults of the end: shown with those of the settings."""
 
     @property
     def id(self) -> str:
@@ -202,7 +202,7 @@ class Wish(NamedTuple):
 
 
 WantedSettings = Callable[[MetricBefore], Mapping[str, Any]]
-"""Worked out on what is known when the change is drafted."""
+"""Computed from what is known when the change is drafted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +295,7 @@ class MetricDrafts:
         if faults:
             raise InvalidSettings(faults)
         if metric not in database.entries and len(database.entries) >= MAX_METRICS_PER_DATABASE:
-            message = f"{database.plan.name} has {MAX_METRICS_PER_DATABASE} metrics, the most"
+            message = f"{database.plan.name} has {MAX_METRICS_PER_DATABASE} metrics, the maximum"
             raise InvalidSettings([Fault(metric, message)])
         errors = [a for a in entry.advice if a.severity is Severity.ERROR]
         if errors:
@@ -367,9 +367,9 @@ def _whole(settings: Mapping[str, Any], known: MetricBefore) -> Mapping[str, Any
 
 def _removal_faults(settings: Mapping[str, Any], beneath: Entry | None) -> list[Fault]:
     if settings["removed"] is not True:
-        return [Fault("removed", "must be true; leave it out to have the metric")]
+        return [Fault("removed", "must be true; leave it out to keep the metric")]
     if len(settings) > 1:
-        return [Fault("removed", "leaves no settings: give those, or removed = true")]
+        return [Fault("removed", "allows no settings: give those, or removed = true")]
     if beneath is None:
         return [Fault("removed", "the settings file has no such metric: leave the entry out")]
     return []
@@ -398,7 +398,7 @@ def known_of(held: LogState, database: MetricDatabase, wish: Wish, asked: Asked)
     """Of the log, and not of what is in force: another change may be on its way there."""
     item = held.items.get((METRIC, wish.id))
     n = n_of(item)
-    if item is None or not stands(item, asked.wall_s):
+    if item is None or not held.stands(item, asked.wall_s):
         return MetricBefore(None, laid_over(database, wish.metric, None, n), n)
     change: Override | None = None
     try:
@@ -462,7 +462,7 @@ def check_revision(wish: Wish, known: MetricBefore) -> None:
     if wish.expect is not None and wish.expect != known.n:
         message = (
             f"{wish.id} is at revision {known.n}, not {wish.expect}: "
-            "somebody changed it in between; look again and repeat"
+            "it was changed meanwhile; look again and repeat"
         )
         raise Conflict(message)
 
@@ -513,7 +513,7 @@ def _end(key: str, given: object, wall_s: float) -> float:
         return math.inf
     at = wall_s + parse_for(given) if key == "for" else parse_date_time(given)
     if at <= wall_s:
-        raise ValueError(f"is {given!r}, which is over")
+        raise ValueError(f"is {given!r}, which is in the past")
     if at > wall_s + MAX_FOR_S:
         raise ValueError(f"is {given!r}, at most {MAX_FOR_S / 86_400:g}d; {NEVER} for no end")
     return at

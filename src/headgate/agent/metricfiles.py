@@ -3,14 +3,14 @@
 [[metrics]]                      at this agent: all settings of the metric
 database = "main"
 metric = "lag"
-threshold = 10                   or removed = true
+threshold = "10s"                or removed = true
 expires_at = "never"             or for = "2h"; an end that is not said stays as it is
 
 [[metrics]]                      with a reach: a patch of what each agent has
 database = "*"                   each of an agent's
 metric = "lag"
 reach = "shard:commerce/*"
-threshold = 10
+threshold = "10s"
 unset = ["hold_s"]               as by default again
 adds = true                      a metric where there is none, too
 """
@@ -39,7 +39,7 @@ from headgate.agent.ruledrafts import Asked
 from headgate.agent.widemetrics import WideDrafts
 from headgate.core.change import Edit, Item
 from headgate.core.change_files import FileEntry
-from headgate.core.change_log import LogState, ends_at, stands
+from headgate.core.change_log import LogState, ends_at
 from headgate.core.lint import Advice
 from headgate.core.metric_redaction import revealed
 from headgate.core.names import parse_database, parse_metric
@@ -85,14 +85,14 @@ class MetricRoom:
         self, held: LogState, asked: Asked, wish: Wish, settings: Mapping[str, Any]
     ) -> tuple[Item, Sequence[Advice]]:
         before = known(held, METRIC, wish.id, wish.reach)
-        if before is None or not stands(before, asked.wall_s):
+        if before is None or not held.stands(before, asked.wall_s):
             before = None
         elif wish.expires_at is None:
             end = ends_at(before)
             wish = wish._replace(expires_at=math.inf if end is None else end)
         if "removed" in settings:
             if settings != {"removed": True}:
-                message = "must be true, and leaves no settings: give those, or removed = true"
+                message = "must be true, and allows no settings: give those, or removed = true"
                 raise InvalidSettings([Fault("removed", message)])
             draft = self._wide.remove(held, asked, wish)
         else:

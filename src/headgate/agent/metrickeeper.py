@@ -3,8 +3,8 @@
 API ──put, patch, …──► draft ──► log ──follow──► MetricKeeper ──► Sampler and Board
 other agents, the fleet ──widemetrics.py──► log ──follow──►│
 
-A change is validated first; a refused one leaves everything as it was. Runtime changes
-survive restarts and reloads of the file until they are reverted to it, or end (R155).
+A change is validated first; an invalid one changes nothing. Runtime changes survive restarts and
+reloads of the file until they are reverted or end.
 """
 
 from __future__ import annotations
@@ -50,11 +50,10 @@ from headgate.agent.ruledrafts import Asked
 from headgate.agent.sampler import CLOSE_TIMEOUT_S, Sampler, take
 from headgate.core.change import OURSELVES, Item
 from headgate.core.change_log import ChangeMade, LogState, ends_at
-from headgate.core.layers import layers_at
 from headgate.core.lint import Advice
 from headgate.core.metrics import MetricSpec
 from headgate.core.names import parse_metric
-from headgate.core.reach import HERE, Place, Reach
+from headgate.core.reach import HERE, Place, Reach, layers_at
 from headgate.core.rollup import AGGREGATES
 from headgate.core.samples import Cause, Instant, Reading
 from headgate.errors import Conflict, InvalidSettings, ProbeFailed, StoreUnavailable
@@ -68,7 +67,7 @@ NOTHING: Settings = MappingProxyType({})
 
 TICK_S = 1.0
 RETRY_S = 30.0
-"""Between two tries to take out of the log what has ended."""
+"""Pause between two tries to remove ended changes from the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +78,9 @@ class Proposal:
     """None: the metric is removed."""
     reading: Reading | None
     expires_at: float | None = None
-    """Of a removal, too."""
+    """Also for a removal."""
     advice: tuple[Advice, ...] = ()
-    """On the change; on the settings, their entry has it."""
+    """Advice on the change; advice on the settings is in the entry."""
     dry_run: bool = False
 
 
@@ -168,12 +167,12 @@ class MetricKeeper(MetricVerbs[Proposal]):
         self.kept = SetItems(
             METRIC, change_of, time or ChangeTime(clock), concerns=is_named_by_its_reach
         )
-        """What the logs hold on top of the file: `database/metric`, of this agent alone, and with
-        its reach behind it what reaches further."""
+        """Changes in the logs on top of the file: `database/metric` for this agent alone, with the
+        reach appended for a wider one."""
         self._good: dict[str, dict[str, Mapping[str, Any]]] = {}
-        """By database and change: the settings that were valid here last."""
+        """By database and change: the last settings that were valid here."""
         self._ended: set[str] = set()
-        """Those that have ended here, and that the log still has."""
+        """Changes that have ended here but are still in the log."""
         self._retry_mono_s = 0.0
         self._lock = asyncio.Lock()
 
@@ -225,7 +224,7 @@ class MetricKeeper(MetricVerbs[Proposal]):
     def grounds(
         self, database: str, metric: str, *, without: str
     ) -> list[tuple[MetricDatabase, Ground]]:
-        """What a change of these databases would lie on here, that one itself aside."""
+        """The settings under a change of these databases here, without that change itself."""
         named = [one for name, one in self._databases.items() if database in (ANY, name)]
         return [(one, self._ground(one, metric, without=without)) for one in named]
 
@@ -279,7 +278,7 @@ class MetricKeeper(MetricVerbs[Proposal]):
     async def _follow_plan(
         self, known: MetricDatabase, plan: DatabasePlan, retired: list[ProbeSource]
     ) -> None:
-        """What is still wanted never leaves the board: a check would be judged without it."""
+        """A metric that is still wanted never leaves the board: checks would ignore it."""
         connection, known.plan = known.plan.connection, plan
         wanted = self._effective(known)
         gone = [metric for metric in known.entries if metric not in wanted]
@@ -287,14 +286,14 @@ class MetricKeeper(MetricVerbs[Proposal]):
             retired.append(await self._swap_probes(known, plan.open_probes()))
         for entry in wanted.values():
             await self._install(known, entry)
-        # Only now: a default set of metrics that are not placed yet would judge by none.
+        # Only now: default metrics that are not placed yet would let every check pass.
         self._board.open(plan.name, plan.default_metrics)
         for metric in gone:
             await self._withdraw(known, metric)
 
     async def _swap_probes(self, known: MetricDatabase, probes: ProbeSource) -> ProbeSource:
-        """Read from elsewhere from now on. Old values mean nothing there: each metric stays,
-        unread, once it is installed anew, which follows without a pause."""
+        """Read from another server from now on. Old values mean nothing there: each metric stays,
+        without a value, until it is installed again, which follows at once."""
         name = known.plan.name
         await asyncio.gather(*(self._sampler.stop(name, metric) for metric in known.entries))
         old, known.probes, known.entries = known.probes, probes, {}
@@ -502,7 +501,7 @@ async def _close_source(probes: ProbeSource) -> None:
 
 
 class _Unprobeable:
-    """Stands in for a probe that cannot be built: its metric is absent, and says why."""
+    """Replaces a probe that cannot be built: its metric is unavailable, with the reason."""
 
     def __init__(self, detail: str) -> None:
         self._detail = detail
@@ -515,8 +514,8 @@ class _Unprobeable:
 
 
 def _probe_for(probes: ProbeSource, spec: MetricSpec) -> Probe:
-    """A change kept earlier may name what is gone by now (a plug-in): the metric stays, unread,
-    for a check must not be judged without it in silence."""
+    """An earlier change may name something that is gone now (a plug-in). The metric stays without a
+    value, because a check must not silently ignore it."""
     try:
         return probes.probe_for(spec)
     except InvalidSettings as error:

@@ -1,7 +1,7 @@
 """What operators set one by one: metrics, skips, peers, handovers.
 
 logs ──items──► SetItems (values by id) ──► Shards, MetricKeeper
-                 what is asked + LogState ──put──► Edit ──► OwnBook.make
+                 a request + LogState ──put──► Edit ──► OwnBook.make
                  taken out a day ago ──Forgetter──► OwnBook.forget
 """
 
@@ -12,8 +12,8 @@ from typing import Any, Generic, NotRequired, Protocol, TypedDict, TypeVar
 
 import structlog
 
-from headgate.agent.changeshelf import ChangeMemory
 from headgate.agent.changetime import ChangeTime
+from headgate.agent.inforce import ChangeMemory
 from headgate.agent.logwriter import Draft
 from headgate.agent.ports import Clock
 from headgate.agent.ruledrafts import Asked
@@ -40,7 +40,7 @@ class By(TypedDict):
 
 class Expecting(By):
     expect: NotRequired[int | None]
-    """Only if what is changed is of that revision."""
+    """Only if the changed item has that revision."""
 
 
 class Make(Protocol):
@@ -91,7 +91,7 @@ class SetItems(Generic[T]):
             for name in ("host", "shard", "fleet")
         )
         self.values: dict[str, T] = {}
-        """By id; those that stand."""
+        """By id; those in force."""
 
     @property
     def _layers(self) -> tuple[_Layer[T], ...]:
@@ -108,6 +108,11 @@ class SetItems(Generic[T]):
         known = [item for layer in self._layers if (item := layer.items.known.get(item_id))]
         standing = (item.n for item in known if item.value is not None)
         return next(standing, max((item.n for item in known), default=0))
+
+    def is_in(self, item_id: str, *, own: bool) -> bool:
+        """Whether the agent's own log, or the fleet's, has it, as far as that is known."""
+        layers = (self._here, self._shards) if own else (self._fleet,)
+        return any(item_id in layer.values for layer in layers)
 
     def follow(self, items: Sequence[Item], *, whole: bool, own: bool = True) -> list[str]:
         """The ids of those that are otherwise now."""
@@ -128,7 +133,7 @@ class SetItems(Generic[T]):
         return changed
 
     def _choose(self, item_id: str) -> None:
-        """One that has ended hides none that stands."""
+        """One that has ended hides none that is in force."""
         found = [layer for layer in self._layers if item_id in layer.values]
         found.sort(key=lambda layer: layer.has_ended(item_id))
         if found:
@@ -202,7 +207,7 @@ class _Layer(Generic[T]):
 
 
 def _over_since(item: Item) -> float:
-    """Wall-clock seconds; inf: it stands, or nobody can tell."""
+    """Wall-clock seconds; inf: it is in force, or that is not known."""
     if item.value is None:
         return item.set_at
     try:

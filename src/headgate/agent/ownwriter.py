@@ -1,8 +1,8 @@
 """One change of an agent's own log.   OwnBook ──plan──► OwnWriter ──► state file
 
-As logwriter.py does it, but that nobody else writes there: what stands is kept in memory, and the
-audit entries are put in the same transaction. Changes of a shard are there besides the agent's own.
-The agents of a shard tell each other of them (exchange.py); what they have made is merged here.
+As logwriter.py does it, but no other agent writes there: the current state is kept in memory, and
+the audit entries are in the same transaction. Changes of a shard are there besides the agent's own.
+The agents of a shard send them to each other (exchange.py); those of others are merged here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol
 
 import structlog
 
@@ -26,7 +26,7 @@ from headgate.agent.logwriter import (
     holdings_of,
     puts_of,
 )
-from headgate.agent.ports import Clock, OwnStore, SharedLog
+from headgate.agent.ports import ChangeLog, Clock
 from headgate.core.change import (
     HEAD,
     ITEMS,
@@ -38,16 +38,19 @@ from headgate.core.change import (
     Item,
     Revision,
 )
-from headgate.core.change_codec import MAX_OWN_ITEM_BYTES, item_bytes, read_item_at
 from headgate.core.change_log import (
+    MAX_OWN_ITEM_BYTES,
+    MAX_PART_KEYS,
     ChangeMade,
     ChangeName,
     LogState,
     is_taken_out,
+    item_bytes,
     name_of,
+    put_by,
+    read_item_at,
     summary_of,
 )
-from headgate.core.change_parts import MAX_PART_KEYS, put_by
 from headgate.core.exchange import (
     MAX_SHARED_BYTES,
     Entry,
@@ -73,19 +76,19 @@ log = structlog.get_logger()
 
 LOOK_AGAIN_S = 1.0
 JUST_SET_S = 60.0
-"""What was set within this is another change than the one that was to be forgotten."""
+"""A change set this recently is another one than the one to be dropped."""
 _BEHIND = (
-    "this agent leads {} since a moment, and has not heard yet what the other agents have: going "
-    "back now might undo what it does not know. Repeat it in a few seconds"
+    "this agent has just become the leader of {}, and does not know yet what other agents have: "
+    "going back now might undo their changes. Repeat it in a few seconds"
 )
 
 
 class Lead(Protocol):
-    """Asked before a change of shards: whether this agent may make it (agent/exchange.py). Both
-    raise InvalidRequest, with where the change has to be made."""
+    """Called before a change of shards: whether this agent may make it (agent/exchange.py). Both
+    raise InvalidRequest, with the agent that has to make the change."""
 
     def is_ready(self, shards: Collection[str] = ()) -> bool:
-        """Whether that can be told, and what others have of the shards that it leads is here."""
+        """Whether that is known, and so is what others have of the shards that it leads."""
         ...
 
     async def get_ready(self, shards: Collection[str] = ()) -> None:
@@ -100,9 +103,9 @@ class _Unready(Exception):
 
 class Merged(NamedTuple):
     items: tuple[Item, ...] = ()
-    """What is otherwise now."""
+    """What is different now."""
     refused: tuple[str, ...] = ()
-    """What was not taken, by its key, with the reason."""
+    """What was not accepted, by its key, with the reason."""
 
 
 Loaded = Callable[[Sequence[Item]], Awaitable[None]]
@@ -114,31 +117,28 @@ class OwnWriter(LogWriter):
     """Of the log that only this agent writes: nobody else is ever first. Changes of its shards are
     there besides its own, and other agents' are merged into them as they were made."""
 
-    _event = ""
-    _flag = ""
     _max_item_bytes = MAX_OWN_ITEM_BYTES
 
     def __init__(
         self,
-        store: OwnStore,
+        store: ChangeLog,
         clock: Clock,
         roll: Callable[[], float],
         new_op: Callable[[], str],
     ) -> None:
-        super().__init__(cast(SharedLog, store), clock, roll, new_op)
-        self._own = store
+        super().__init__(store, clock, roll, new_op)
         self._held: LogState | None = None
         """None: not read yet, or the outcome of a commit is not known."""
         self.held = LogState()
         """What was read or written last."""
         self.shared = ShardItems()
-        """Of what is held, what is of shards."""
+        """The part of `held` that belongs to shards."""
         self.lead: Lead | None = None
-        """None: nobody else has anything of this log."""
+        """None: no other agent has anything of this log."""
         self.on_shared: Callable[[Sequence[str]], None] = lambda keys: None
         """Called with the keys of what has changed of shards."""
         self.on_found: Callable[[Sequence[Item]], Awaitable[object]] | None = None
-        """Called with what a commit did after all whose outcome was not known."""
+        """Called with what a commit with an unknown outcome did after all."""
         self._lock = asyncio.Lock()
         self._looking: asyncio.Task[None] | None = None
 
@@ -166,7 +166,7 @@ class OwnWriter(LogWriter):
 
     async def read(self) -> LogState:
         if self._held is None:
-            await self._take(await self._own.list((HEAD, ITEMS)))
+            await self._take(await self._store.list((HEAD, ITEMS)))
         return self.held
 
     async def load(self, then: Loaded | None = None, *, salvaged: bool = False) -> LogState:
@@ -174,8 +174,7 @@ class OwnWriter(LogWriter):
         change: one that came in between would be missing. `salvaged`: it cannot be opened, and is
         only looked at."""
         async with self._lock:
-            read = self._own.salvage_list if salvaged else self._own.list
-            await self._take(await read((HEAD, ITEMS)))
+            await self._take(await self._store.list((HEAD, ITEMS), allow_stale=salvaged))
             if then is not None:
                 await then(list(self.held.items.values()))
             return self.held
@@ -196,7 +195,7 @@ class OwnWriter(LogWriter):
         while True:
             led = self._led(plan, awaited)
             try:
-                if dry_run:  # Who only asks holds up nobody who changes.
+                if dry_run:  # A dry run does not wait for changes, nor they for it.
                     return await super().carry_out(led, who=who, expect_n=expect_n, dry_run=True)
                 async with self._lock:
                     return await super().carry_out(led, who=who, expect_n=expect_n)
@@ -273,7 +272,7 @@ class OwnWriter(LogWriter):
         held, self._held = self._held, None
         try:
             compares = [Compare(HEAD, head)]
-            return await self._own.commit(compares, puts, audit=audit, must_fit=must_fit)
+            return await self._store.commit(compares, puts, audit=audit, must_fit=must_fit)
         except OutcomeUnknown:
             self._look_later()
             raise
@@ -396,7 +395,7 @@ class OwnWriter(LogWriter):
             else:  # A newer version says more of it than this one knows.
                 unread.append(key)
         if unread:
-            listed = (await self._own.list(unread)).entries
+            listed = (await self._store.list(unread)).entries
             found |= {entry.key: entry.value for entry in listed if entry.key in set(unread)}
         return list(found.items())
 
@@ -407,7 +406,7 @@ def _over(items: Mapping[str, Item | None], shard: str, wall_s: float) -> list[I
 
 
 def _new(item: Item) -> _New:
-    """Its bytes are told to others only where it is of a shard."""
+    """Its bytes are sent to others only if it belongs to a shard."""
     return item.key, item_bytes(item) if shard_of(item.key) else b"", item
 
 
@@ -470,6 +469,6 @@ def shard_items_of(listing: Listing) -> ShardItems:
     found = ShardItems()
     for entry in listing.entries:
         if shard_of(entry.key):
-            with suppress(ValueError):  # Told with the holdings.
+            with suppress(ValueError):  # Reported with the holdings.
                 found.put(entry.key, entry.value, _read_at(entry.key, entry.value))
     return found

@@ -1,11 +1,11 @@
-"""Meter admission while the gate is open.   Checker ──OK──► Pacer ──► go, or come back then
+"""Pace admission while the metrics are healthy.   Checker ──OK──► Pacer ──► OK, or when to retry
 
-One Pacer per database that has a paced metric. It is shown each new Health, steps the
-controller of core/pacing.py, and keeps a bucket that the controller's rate fills. A check
-goes if the bucket is not in debt, and is charged its whole cost: a big one is admitted like
-a small one, and those behind it wait longer. What is declared far beyond the usual is charged
-to the one who declares it: he waits, the others hardly. It is asked only after the gate has
-said OK, so it never admits what the gate refuses.
+One Pacer per database that has a paced metric. It gets each new Health, steps the controller of
+core/pacing.py, and has a bucket that the controller's rate refills. A check is admitted if the
+bucket is not in debt, and is charged its whole cost: a big check is admitted like a small one,
+and the checks after it wait longer. A cost far above the usual is charged to the client that
+declares it: that client waits, others hardly. The pacer runs only after the metrics admit a
+check, so it never admits what the metrics reject.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from headgate.core.samples import Reading, Sample
 log = structlog.get_logger()
 
 BURST_S = 0.1
-"""What is not taken is kept for so long: a client that comes back a little late loses nothing."""
+"""An unused allowance is kept for this long: a client that retries a little late loses nothing."""
 MIN_WAIT_S = 0.02
 MAX_WAIT_S, MAX_WAIT_AT_START_S = 5.0, 1.0
-"""Come back by then even if the queue is longer: the rate may have grown meanwhile."""
+"""Retry within this time even if the queue is longer: the rate may have grown meanwhile."""
 OVERBOOKED, OVERBOOKED_AT_START = 1.25, 4.0
-"""More are told to come than the rate has room for: some come late, and it may grow."""
+"""More clients are scheduled than the rate has room for: some come late, and the rate may grow."""
 COSTS_KEPT = 63
-"""What is usual is the median of these."""
+"""The median of these is the usual cost."""
 MAX_OWING, OWING_S = 256, 30.0
-"""Who has declared more than it was charged waits so long at most, where others want to go."""
+"""Longest wait of a client that declared more than it was charged, if others want to work."""
 
 
 class Bucket:
@@ -59,13 +59,13 @@ class Bucket:
     def __init__(self, now: float) -> None:
         self.pace = Pace()
         self.most = most_charged(self.pace, UNIT, BURST_S)
-        """What one check is charged at most."""
+        """The most that one check is charged."""
         self.usual = MOST_TYPICAL * UNIT
-        """More than this is not learnt from one that declared more than it was charged."""
+        """The most to learn from a client that declared more than it was charged."""
         self.poured = 0.0
-        """What the rate has come to so far."""
+        """Total that the rate has granted so far."""
         self.by_outlier = False
-        """In debt for one that declared more than it was charged."""
+        """The debt is from a client that declared more than it was charged."""
         self._at = self._booked_until = now
         self._tokens = self.pace.rate * BURST_S
 
@@ -80,7 +80,7 @@ class Bucket:
         self._tokens = min(pace.rate * BURST_S, max(self._tokens, -most_owed))
 
     def fill(self, now: float) -> None:
-        """A clock that stands still, or goes back, fills nothing."""
+        """A clock that stops or goes back adds nothing."""
         if now > self._at:
             rate = self.pace.rate
             more = (now - self._at) * rate
@@ -107,7 +107,8 @@ class Bucket:
         return charged
 
     def turn(self, cost: float, now: float, roll: float, *, book: bool = True) -> float:
-        """Seconds to wait. Each gets a turn behind the last: a herd comes back as a file (R143)."""
+        """Seconds to wait. Each client gets a turn after the last, so that they do not all retry
+        at once."""
         pace = self.pace
         overbooked, longest_s = OVERBOOKED, MAX_WAIT_S
         if pace.starting:
@@ -147,32 +148,32 @@ class Pacer:
 
     def __init__(self, now: float) -> None:
         self.metrics: Mapping[str, Standing] = {}
-        """The paced ones, as last seen."""
+        """The paced metrics, as last seen."""
         self.worst = ""
-        """The one of them that the rate was last set by."""
+        """The metric that last set the rate."""
         self.cost_total = 0.0
-        """Declared so far by those that went."""
+        """Total cost declared by admitted checks."""
         self.paced_total = 0
-        """Checks that were sent away."""
+        """Checks that pacing rejected."""
         self._by_default: frozenset[str] = frozenset()
-        """Those of them that a check is judged by which names no metric."""
+        """Paced metrics that apply to a check that names none."""
         self._bucket = Bucket(now)
         self._health: Health | None = None
         self._seen_at = now
         self._charged = self._returned = 0.0
-        """What went is believed to have been; and what of it did not go after all."""
+        """Admitted cost as the pacer believes it; and how much of it was given back."""
         self._taken = 0.0
         self._limited = False
         self._backlog = Backlog(now)
-        """Of what was admitted, for a delay to show how much of it is through."""
+        """Marks of the admitted cost, so that a delay shows how much of it was replayed."""
         self._costs: deque[tuple[str, float]] = deque(maxlen=COSTS_KEPT)
-        """Who declared what, of those that were admitted last."""
+        """Client and declared cost of the last admitted checks."""
         self._wanted = self._contended = False
-        """Whether anybody who owes nothing was sent away, since the last reading and before."""
+        """Whether pacing rejected a client without a debt, since the last reading and before it."""
         self._owing: dict[str, tuple[float, float]] = {}
-        """Clients that declared more than they were charged → when so much has been poured, or
-        at the latest when, they may come again."""
-        self._note = "work is released little by little until the first reading shows more"
+        """Clients that declared more than they were charged → the granted total, or at the latest
+        the time, at which they may be admitted again."""
+        self._note = "the current allowance is used up; it is small until the first reading"
 
     @property
     def pace(self) -> Pace:
@@ -221,7 +222,7 @@ class Pacer:
         return self._judged_by(decision.check)
 
     def _judged_by(self, check: Check) -> Collection[str]:
-        """Reading is no work (R34); and who is judged by other metrics is not paced by these."""
+        """Read-only checks are not paced, nor are checks that use other metrics."""
         if check.read_threshold is not None:
             return ()
         if not check.metrics:
@@ -246,7 +247,7 @@ class Pacer:
         return None
 
     def charge(self, cost: float, now: float, who: Identity = ANONYMOUS) -> float:
-        """Somebody goes, whether that was ours to say or not (an exempt client)."""
+        """Charge work that starts, whether pacing admitted it or not (an exempt client)."""
         self._bucket.fill(now)
         charged = self._bucket.take(cost)
         self._costs.append((who.text, cost))
@@ -281,7 +282,7 @@ class Pacer:
         return min(MAX_WAIT_S, max(MIN_WAIT_S, left_s)) * (0.75 + 0.5 * roll)
 
     def give_back(self, decision: Decision) -> None:
-        """Admitted, and yet it will not go: another database it works on has refused it."""
+        """Undo an admission: another database of the check has rejected it."""
         if not self._concerned(decision):
             return
         self._owing.pop(decision.check.identity.text, None)
@@ -325,7 +326,7 @@ class Pacer:
         self._seen_at, self._taken, self._limited = sample.taken_at, 0.0, False
         self.worst = worst.spec.name
         self._note = (
-            f"as much as it bears has been released for now ({self.pace.rate:.3g} of cost a "
+            f"the current allowance is used up ({self.pace.rate:.3g} of cost a "
             f"second, to keep {self.worst} near {worst.spec.pace_target:.0%} of its threshold)"
         )
 
@@ -384,14 +385,14 @@ class Pacers:
         self._healths = board.healths
         self._now = clock.now
         self.by_database: dict[str, Pacer] = {}
-        """Read directly on the hot path; empty where nothing is paced."""
+        """Read directly on the hot path; empty if nothing is paced."""
 
     def note_reading(self, database: str, _metric: str, _reading: Reading) -> None:
         """For Sampler.watch: called when the Board has the reading."""
         self.look(database)
 
     def look(self, database: str) -> None:
-        """A reading, a roll-up of its shard or a change of settings is on the Board."""
+        """A reading, a rollup of its shard or a change of settings is on the Board."""
         health, pacer = self._healths.get(database), self.by_database.get(database)
         if health is None or not paced(health):
             if pacer is not None:

@@ -1,7 +1,7 @@
-"""The rules as they stood at a past instant (R144).   audit, rules of today ──► RulesThen
+"""The rules at a past time.   audit, rules of today ──► RulesThen
 
-Every change of a rule is in the audit with what was before and after it, so the book of then
-can be put together again, as far back as the audit reaches.
+The audit has every change of a rule with the state before and after it. So the rules of that time
+can be rebuilt, as far back as the audit goes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RULE_CHANGE = "rule."
 class RulesThen(NamedTuple):
     book: RuleBook
     unreadable: tuple[str, ...]
-    """Rules of which the audit tells, in words that this version cannot read."""
+    """Rules in the audit that this version cannot read."""
 
 
 def rules_at(
@@ -74,7 +74,7 @@ def rules_between(
 
 
 VERSION = "\0"
-"""What no id contains: between it and the number of a version."""
+"""A separator that no id contains, before the number of a version."""
 
 
 def original_id(rule_id: str) -> str:
@@ -85,7 +85,7 @@ class _Version(NamedTuple):
     since_s: float
     until_s: float
     value: Any
-    """As the audit has it, None for no rule, or a RuleSpec."""
+    """As in the audit; None for no rule; or a RuleSpec."""
 
     def spec(self, rule_id: str) -> RuleSpec | None:
         if self.value is None or isinstance(self.value, RuleSpec):

@@ -1,14 +1,14 @@
-"""Follow what Patroni says of a cluster in its own etcd keys.
+"""Follow what Patroni reports about a cluster in its own etcd keys.
 
 etcd <namespace>/<scope>/ ──list, watch──► PatroniFollower ──► Shards: members, who leads
-                                           └──► PatroniRoleProbe: a role where the server tells none
+                                           └──► PatroniRoleProbe: a role if the server gives none
 
-Read only. Patroni's word never stands above a server's own: a server that says what it is knows
-better than a lock which it may be about to lose.
+Read only. Patroni's report never overrides the server's own: the server knows its role better than
+a lock that it may be about to lose.
 
-Patroni demotes primaries when its etcd is slow, and servers that tell no role are in trouble
-together: so it is watched, and asked little. A replica is one by the watch alone. A lock is
-confirmed by the quorum, not by any member: one that lost the others would never let it go.
+Patroni demotes primaries when its etcd is slow, and servers tend to lose their role all at once. So
+the agent watches, and reads little besides. For a replica the watch is enough. A lock is confirmed
+by the quorum, not by any one etcd member: a member that lost the others would keep it forever.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ log = structlog.get_logger()
 RETRY_S = 1.0
 LONGEST_RETRY_S = 15.0
 LIST_EVERY_S = 30.0
-"""A watch may go silent, and Patroni has no beat: what told nothing for so long is listed."""
+"""A watch can stall, and Patroni has no beat: after this long without a message, list the keys."""
 UNLISTED_TIMES = 4
-"""And so is what does tell, every so many times: a change says nothing of when it was made."""
+"""A watch that does report is listed every so often, too: a change has no time of its own."""
 LOCK_TRUSTED_S = 10.0
-"""How long a lock is believed after it was listed, while a watch would tell if it were let go. One
-whose holder is gone runs out later: Patroni's `ttl` is 30 s, and 20 s at least."""
+"""How long a lock counts after it was listed, while a watch would report its release. The lock of a
+dead holder expires later: Patroni's `ttl` is 30 s, and at least 20 s."""
 CONFIRM_WITHIN_S = 1.0
-"""What thousands of primaries that are slow at once do not ask within one moment."""
+"""Spreads requests, so that thousands of slow primaries do not all send them at once."""
 CONFIRMS_PER_S = 1.0
-"""Of one agent, over all its clusters."""
+"""For one agent, over all its clusters."""
 MAX_KEYS = 1024
 BESIDE_S = 0.1
-"""What is left of a role's time limit to look at Patroni's word instead."""
+"""Share of a role's timeout that is reserved for reading Patroni's report instead."""
 
 
 class ConfirmPace:
-    """How often one agent asks beside its watches, whatever the number of its clusters."""
+    """How many reads one agent sends besides its watches, whatever the number of its clusters."""
 
     def __init__(self, per_s: float = CONFIRMS_PER_S) -> None:
         self._every_s = 1 / per_s
@@ -86,15 +86,15 @@ class PatroniFollower:
         self.cluster: PatroniCluster | None = None
         """None: it has not been read yet."""
         self.heard_at: float | None = None
-        """Monotonic seconds: what is known here was so in the store at that time, or later."""
+        """Monotonic seconds: the store had this state at that time, or later."""
         self.fault = ""
         self._failures = 0
         self._patience_s = LIST_EVERY_S
         self._told_at = 0.0
-        """Monotonic: when the watch, or a list, last said anything."""
+        """Monotonic: the last message of the watch, or the last list."""
         self._is_watching = False
         self._behind = asyncio.Event()
-        """A list told what the watch had not."""
+        """A list had something that the watch had not reported."""
         self._wanted = asyncio.Event()
         self._watchers: list[Callable[[], None]] = []
 
@@ -103,10 +103,10 @@ class PatroniFollower:
         self._watchers.append(callback)
 
     def known_at(self, role: Role) -> float | None:
-        """Monotonic: until when it was surely so, that somebody is that. None: nothing is known.
+        """Monotonic: until when that role was certain. None: unknown.
 
-        A lock is believed for a while after the store confirmed it. Who is no primary by mistake
-        stands in nobody's way: there the watch is enough.
+        A lock counts for a while after the store confirmed it. A wrong "not the primary" does no
+        harm: there the watch is enough.
         """
         if self.heard_at is None or not self._is_watching:
             return self.heard_at
@@ -116,13 +116,13 @@ class PatroniFollower:
         return now if now < self._list_due_at() + 2 * self._timeout_s else self.heard_at
 
     def confirm(self) -> None:
-        """Somebody has nothing but a lock to go by: look soon, unless that was done lately."""
+        """A role depends on a lock alone: read it soon, unless that was done recently."""
         self._wanted.set()
 
     def words(self) -> str:
         """For people: what it says, and how old that is where it is old."""
         if self.cluster is None:
-            return f"Patroni ({self.scope}) has not been read: {self.fault or 'not asked yet'}"
+            return f"Patroni ({self.scope}) has not been read: {self.fault or 'no attempt yet'}"
         told = f"Patroni ({self.scope}): {self.cluster.words()}"
         if not self.fault:
             return told
@@ -197,7 +197,7 @@ class PatroniFollower:
             raise StoreUnavailable(detail) from None
 
     def _adopt(self, listing: Listing, asked_at: float) -> None:
-        """Of what the watch has told already nothing is taken back."""
+        """Nothing that the watch reported already is undone."""
         same = listing.store_id == self._store_id
         if not same or listing.revision >= self._revision:
             entries = {entry.key: entry for entry in listing.entries[:MAX_KEYS]}
@@ -306,7 +306,7 @@ class PatroniRoleProbe:
         except ProbeFailed as error:
             return self._told(error)
         except TimeoutError:
-            detail = f"the server did not tell its role in {allowed_s:g} s"
+            detail = f"the server did not report its role in {allowed_s:g} s"
             return self._told(ProbeFailed(Cause.TIMED_OUT, detail))
 
     async def lost(self) -> None:
@@ -316,18 +316,18 @@ class PatroniRoleProbe:
         await self._probe.close()
 
     def _told(self, error: ProbeFailed) -> RoleSeen:
-        """Dated by until when it was surely so: whoever uses it judges that age."""
+        """Dated by the last time at which it was certain: the caller checks that age."""
         cluster = self._follower.cluster
         member = cluster.member(self._member) if cluster else None
         if cluster is None or member is None:
-            raise self._untold(error, f"tells nothing of a member {self._member}")
+            raise self._untold(error, f"has no member {self._member}")
         role = cluster.role_of(self._member)
         if role is None:
-            raise self._untold(error, "does not tell what it is")
+            raise self._untold(error, "does not report its role")
         # The lock of a server that is gone is held until it runs out: only one that is there, and
         # too busy to answer, is taken for the primary by its lock.
         if role is Role.PRIMARY and (error.cause, member.state) != (Cause.TIMED_OUT, "running"):
-            raise self._untold(error, "is not enough for a primary that does not answer")
+            raise self._untold(error, "does not count for a primary that does not answer")
         if role is Role.PRIMARY:
             self._follower.confirm()
         known_at = self._follower.known_at(role)

@@ -5,57 +5,85 @@ fleet ─────────┼─base─┐
 own log ──Changes─────┴──► document ──parse, lint──► Edition ──► Publisher ──► every server
 
 Every change is a whole new edition: validated first, in the log next, in force last. What does not
-pass leaves the last good one where it is. The log keeps each, to look at and to go back to.
+pass leaves the last good one where it is.
 
 A change is worked out on what the log has, within the log's own turn (OwnWriter), and comes into
 force by `follow_own`, before `OwnBook.make` returns: nobody calls that with this book's lock held.
+What the settings file and the fleet bring is in the audit (PolicyNotes). A file of changes says of
+budgets and policies what `headgate changes` takes and writes (BudgetRoom):
+
+    [[budgets]]
+    database = "main"
+    name = "etl"
+    rate = 30                   what differs from the settings file and the fleet,
+    unset = ["burst"]           also what is taken out of it; or removed = true
+
+    [[budgets]]
+    database = "main"
+    name = "exports"
+    whole = true                neither has it: this is all of it
+    rate = 20
+
+    [[policies]]
+    database = "main"
+    mode_cap = "warn"           no budget goes beyond it; without it, that stays as it is
+    exempt_usernames = ["ops"]  of [policy], what differs from the settings file; unset as above
+    order = ["exports", "etl"]  of all budgets
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import hashlib
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Protocol, Unpack
 
 import structlog
 
-from headgate.agent.budgetdrafts import with_end
-from headgate.agent.budgetedition import (
+from headgate.agent.budgetdrafts import check_budget_room, judged, with_end
+from headgate.agent.budgetlayers import (
     ANOTHER,
+    EMPTY,
+    KINDS,
     RESERVED_NAMES,
     Change,
-    Edition,
-    audited,
-    capped,
-    exempting,
-    fitting,
-    no_room,
-    summary,
-)
-from headgate.agent.budgetitems import ChangesHere, changes_here, database_of, edits
-from headgate.agent.budgetlayers import (
-    EMPTY,
-    NO_CHANGES,
     Changes,
+    ChangesHere,
     Document,
+    Edition,
     FleetBudget,
     Layers,
+    audited,
     beneath,
     budgets_of,
-    laid_over,
+    changes_here,
+    database_of,
+    differences,
+    edits,
+    exempting,
+    fitting,
     merged,
+    no_room,
+    policy_value,
+    summary,
 )
 from headgate.agent.changebook import OwnBook
-from headgate.agent.logwriter import Draft, NoSuchItem, Shown, beside
+from headgate.agent.changefiles import UNSET
+from headgate.agent.logwriter import Draft, Shown, beside
 from headgate.agent.ownitems import Expecting
-from headgate.agent.policynotes import FOLLOWED, READ, PolicyNotes
-from headgate.agent.ports import Clock, OwnStore
-from headgate.agent.rollback import as_after
+from headgate.agent.ports import ChangeLog, Clock
 from headgate.agent.ruledrafts import Asked
-from headgate.core.change import FORGET_AFTER_S, OURSELVES, ChangeKind, Item, Revision
-from headgate.core.change_log import ChangeMade, LogState
-from headgate.core.lint import Severity
+from headgate.core.change import FORGET_AFTER_S, NOTES, OURSELVES, ChangeKind, Edit, Item, quoted
+from headgate.core.change_files import FileEntry
+from headgate.core.change_log import ChangeMade, LogState, name_of
+from headgate.core.keyvalue import Put
+from headgate.core.lint import Advice, Severity
+from headgate.core.reach import HERE
+from headgate.core.records import AuditEntry
+from headgate.core.stored import read_object
 from headgate.errors import (
     Conflict,
     Fault,
@@ -64,53 +92,34 @@ from headgate.errors import (
     StoreUnavailable,
 )
 from headgate.traffic.lint import advise
-from headgate.traffic.parse import parse_policy, written
+from headgate.traffic.parse import parse_budget, parse_policy, written, written_budget
 from headgate.traffic.policy import Mode, Policy, When
-
-__all__ = [
-    "ANOTHER",
-    "RESERVED_NAMES",
-    "Change",
-    "Edition",
-    "NoSuchBudget",
-    "PolicyKeeper",
-    "capped",
-    "exempting",
-]
 
 log = structlog.get_logger()
 
 LOOK_EVERY_S = 3600.0
-"""What was taken out is in the log for a day."""
+"""A removed change stays in the log for a day."""
 MAX_FORGOTTEN_AT_ONCE = 250
-UNCHANGED = "as the settings file and the fleet have it"
 WITHOUT_STORE = (
     "Nothing was changed. `headgate pg disable` on the server's host stops everything without it"
 )
 
 
 class NoSuchBudget(HeadgateError, LookupError):
-    """A budget, or a revision, that is not kept here; or a database without traffic control."""
-
-
-class Then(NamedTuple):
-    """The policy as it stood after a revision, on the settings file and the fleet of today."""
-
-    about: Revision
-    document: Document
+    """A budget that is not kept here, or a database without traffic control."""
 
 
 Wanted = Callable[[Document], object]
-"""The document as it stands in, as it is wanted out; whether it is one, parsing tells."""
+"""Takes the document, returns the one that is wanted; parsing validates it."""
 Propose = Callable[[Edition], Edition]
-"""What is in force in, what shall be out; raises what is wrong with it."""
+"""Takes what is in force, returns what shall be; raises if it is not valid."""
 
 
 class PolicyKeeper:
     def __init__(
         self,
         database: str,
-        store: OwnStore,
+        store: ChangeLog,
         own: OwnBook,
         clock: Clock,
         publish: Callable[[Edition], Awaitable[None]],
@@ -123,20 +132,18 @@ class PolicyKeeper:
         self._publish = publish
         self._file: Document = EMPTY
         self._fleet: tuple[FleetBudget, ...] = ()
-        """Those of the fleet's that meet this database; which of them stand, the edition says."""
+        """Those of the fleet's for this database; the edition has those that are valid."""
         self._here = ChangesHere()
-        """As the own log has it; what of it stands, the edition says."""
+        """As in the own log; the edition says the edition has what of it is valid."""
         self._lock = asyncio.Lock()
         self._stood: tuple[Layers, str] | None = None
-        """The layers, and our role, that the edition was worked out from."""
+        """The layers and our role that the edition was computed from."""
         self._ahead: Edition | None = None
-        """Worked out for a change that is not in force yet."""
+        """Computed for a change that is not in force yet."""
         self._notes = PolicyNotes(database, store, clock)
         self._unkept = ""
-        """Why what the agent does automatically could not be kept."""
+        """Why an automatic change of the agent could not be stored."""
         self._forget_at = clock.now().mono_s + LOOK_EVERY_S
-        self.over: frozenset[str] = frozenset()
-        """Of those that end: their time is used up, whatever the clock says (changetime.py)."""
         self.edition = Edition(0, EMPTY, Policy(), own_role=own_role)
 
     # --- looking ---------------------------------------------------------------------------
@@ -148,46 +155,6 @@ class PolicyKeeper:
 
     def raw(self, name: str) -> Mapping[str, Any]:
         return self._of(self.edition.document, name)
-
-    async def history(self, limit: int) -> Sequence[Revision]:
-        """The revisions of the own log that changed this policy, newest first."""
-        found: list[Revision] = []
-        async for revision in self._own.revisions((await self._own.items()).n):
-            if self._is_changed_by(revision):
-                found.append(replace(revision, changes=()))
-            if len(found) >= limit:
-                break
-        return found
-
-    async def at_revision(self, n: int) -> Then:
-        """0: before anything was changed here."""
-        if n == 0:
-            return Then(Revision(0, 0.0, "", "", UNCHANGED, ""), self.edition.layers.base)
-        held, later = await self._own.items(), list[Revision]()
-        async for revision in self._own.revisions(held.n, after_n=n - 1):
-            if revision.n == n and self._is_changed_by(revision):
-                changes = self._changes_at(held, n, later)
-                return Then(revision, laid_over(self.edition.layers.base, changes))
-            later.append(revision)
-        raise self._no_revision(n)
-
-    def _is_changed_by(self, revision: Revision) -> bool:
-        items = (item for one in revision.changes for item in (one.before, one.after))
-        return any(item is not None and self._is_ours(item) for item in items)
-
-    def _is_ours(self, item: Item) -> bool:
-        return database_of(item) == self.database
-
-    def _changes_at(self, held: LogState, n: int, later: Sequence[Revision]) -> Changes:
-        """`later`: every revision beyond n, newest first."""
-        if n == 0:
-            return NO_CHANGES
-        try:
-            items = {**held.items, **as_after(held, n, later)}
-        except NoSuchItem:
-            raise self._no_revision(n) from None
-        found = [item for item in items.values() if item is not None]
-        return changes_here(found, self.database).changes
 
     # --- from the file, the fleet and the log ----------------------------------------------
 
@@ -201,7 +168,7 @@ class PolicyKeeper:
             await self._stand(READ)
 
     async def follow(self, fleet: Sequence[FleetBudget]) -> bool:
-        """What is set for the fleet, as far as it meets this database, by name. Whether it is
+        """What is set for the fleet, as far as it applies to this database, by name. Whether it is
         another edition now."""
         if tuple(fleet) == self._fleet:
             return False
@@ -211,7 +178,7 @@ class PolicyKeeper:
             return self.edition.document != before.document
 
     async def follow_own(self, here: ChangesHere, *, publish: bool) -> bool:
-        """What the agent's own log has. `publish`: servers hear of it at once. Whether it is
+        """What the agent's own log has. `publish`: servers get it at once. Whether it is
         another edition now."""
         if here == self._here:
             return False
@@ -222,6 +189,11 @@ class PolicyKeeper:
                 await self._publish(self.edition)
             return True
 
+    def end(self, over: frozenset[str]) -> None:
+        """Of those that were changed here: their time is used up."""
+        if over != self.edition.over:
+            self.edition = replace(self.edition, over=over)
+
     async def _stand(self, action: str) -> None:
         """What can stand of all layers: the file in any case; of the fleet's, what can with it.
         `action`: what it is where another base is in force by it."""
@@ -229,7 +201,7 @@ class PolicyKeeper:
         before, is_first = self.edition, self._stood is None
         size = _size(self._file) + len(self._fleet) + len(layers.changes.budgets)
         ready = await beside(size, lambda: self._ready(layers) or self._fitted(layers))
-        self.edition = replace(ready, revision=revision)
+        self.edition = replace(ready, revision=revision, over=before.over)
         self._stood, self._ahead = (layers, self._own_role), None
         if is_first or (before.file, before.fleet) != (ready.file, ready.fleet):
             self._notes.brought(before, self.edition, action)
@@ -265,12 +237,22 @@ class PolicyKeeper:
 
     async def judge(self, raw: object) -> Change:
         """What a whole document would be, and change; nothing does."""
-        return await self.put(raw, who=OURSELVES, dry_run=True)
-
-    async def put(self, raw: object, **by: Unpack[Expecting]) -> Change:
-        """The whole document."""
         propose = self._written_as(lambda _: raw)
-        return await self._change(propose, "policy.set", size=_size(raw), **by)
+        return await self._change(
+            propose, "policy.set", size=_size(raw), who=OURSELVES, dry_run=True
+        )
+
+    async def tried(self, items: Iterable[Item], fleet: Sequence[FleetBudget]) -> Change:
+        """What the policy would be with these changes of the log, and these budgets that reach
+        beyond this agent; nothing changes."""
+        held = {**self._own.held.items, **{name_of(item): item for item in items}}
+
+        def propose(before: Edition) -> Edition:
+            changes = changes_here(held.values(), self.database).changes
+            layers = replace(before.layers, fleet=tuple(fleet), changes=changes)
+            return self._judged(layers.document, layers, changes)
+
+        return await self._change(propose, "policy.set", who=OURSELVES, dry_run=True)
 
     async def set_budget(
         self,
@@ -280,14 +262,14 @@ class PolicyKeeper:
         new: bool = False,
         **by: Unpack[Expecting],
     ) -> Change:
-        """Add or replace one; `new`: only where there is none yet. Starts in `warn` (R122)."""
+        """Add or replace one; `new`: only if there is none yet. Starts in `warn`."""
         whole = with_end({**raw, "name": raw.get("name", name)}, self._clock.now().wall_s)
         if whole["name"] != name:
             raise InvalidSettings([Fault("name", f"is {whole['name']!r}, not {name!r}")])
 
         def wanted(document: Document) -> Document:
             if new and name in budgets_of(document):
-                raise Conflict(f"budget {name} is there already; change that one")
+                raise Conflict(f"budget {name} already exists; change that one")
             return _with_budget(document, name, whole)
 
         return await self._change(self._written_as(wanted, name), "budget.set", name=name, **by)
@@ -298,7 +280,7 @@ class PolicyKeeper:
         """Some settings of one; null takes one out."""
         given = with_end(raw, self._clock.now().wall_s)
         if given.get("name", name) != name:
-            message = "cannot be changed: that would be another budget; make it, and delete this"
+            message = "cannot be changed: that is another budget; create it, and delete this"
             raise InvalidSettings([Fault("name", message)])
 
         def wanted(document: Document) -> Document:
@@ -307,7 +289,7 @@ class PolicyKeeper:
         return await self._change(self._written_as(wanted, name), "budget.changed", name=name, **by)
 
     async def forgive(self, name: str, **by: Unpack[Expecting]) -> Change:
-        """What its buckets owe is forgotten: its epoch rises."""
+        """Clear the debt of its buckets: its epoch rises."""
 
         def wanted(document: Document) -> Document:
             raw = self._of(document, name)
@@ -337,34 +319,10 @@ class PolicyKeeper:
         except StoreUnavailable as error:
             raise StoreUnavailable(f"{error}. {WITHOUT_STORE}") from error
 
-    async def rollback(
-        self, n: int, *, who: str, expect: int | None = None, dry_run: bool = False
-    ) -> Change:
-        """To what was changed here after revision n, as a new one; 0: to nothing. The cap is not
-        of the document, and stays."""
-        await self.at_revision(n)  # Else there is none of this database.
-        tried: list[Change] = []
-
-        def draft(held: LogState, later: Sequence[Revision], asked: Asked) -> Draft:
-            changes = self._changes_at(held, n, later)
-
-            def propose(before: Edition) -> Edition:
-                layers = replace(before.layers, changes=changes)
-                cap = before.changes.mode_cap
-                return self._judged(layers.document, layers, replace(changes, mode_cap=cap))
-
-            tried[:] = [self._tried(self._at(held), propose, expect)]
-            return self._drafted(held, tried[0], "policy.rolled_back", asked)
-
-        done = await self._own.make_back(n, draft, who, dry_run=dry_run)
-        return self._made(tried[0], done)
-
     async def tend(self) -> None:
         """Drop what has expired; have the audit say what the file and the fleet brought."""
-        wall_ms = self._wall_ms()
-        ending = self.edition.ending
-        expired = {one.name for one in ending if one.expired(wall_ms) or one.name in self.over}
-        ours = {name for name in expired if self.edition.ends_at_agent(name)}
+        ended = self.edition.ended(self._wall_ms())
+        ours = {name for name in ended if self.edition.ends_at_agent(name)}
         if ours:
             await self._automatically(self._drop(ours))
         elif self._notes.is_due:
@@ -390,7 +348,7 @@ class PolicyKeeper:
             item.id
             for item in self._own.held.items.values()
             if item.kind == ChangeKind.BUDGET
-            and self._is_ours(item)
+            and database_of(item) == self.database
             and item.value is None
             and item.set_at < before_s
             and item.n != self._here.revision
@@ -424,7 +382,7 @@ class PolicyKeeper:
         """`size`: of what is wanted, where that is not what is there but for a little."""
         before = self.edition
         size = max(size, _size(before.document))
-        if dry_run:  # Who only asks needs no store, and holds up nobody who changes.
+        if dry_run:  # A dry run needs no store, and does not delay changes.
             return await beside(size, lambda: self._tried(before, propose, expect))
         tried: list[Change] = []
 
@@ -436,21 +394,22 @@ class PolicyKeeper:
         return self._made(tried[0], done)
 
     def _at(self, held: LogState) -> Edition:
-        """As the log stands, which may be ahead of what is in force."""
+        """As the log has it, which may be ahead of what is in force."""
         here = changes_here(held.items.values(), self.database)
         if here == self._here:
             return self.edition
         layers = Layers(self._file, self._fleet, here.changes)
-        return replace(self._fitted(layers), revision=here.revision)
+        return replace(self._fitted(layers), revision=here.revision, over=self.edition.over)
 
     def _tried(self, before: Edition, propose: Propose, expect: int | None) -> Change:
         if expect is not None and expect != before.revision:
             message = (
                 f"the policy of {self.database} is at revision {before.revision}, not "
-                f"{expect}: somebody changed it in between; look again and repeat"
+                f"{expect}: another operator changed it in between; look again and repeat"
             )
             raise Conflict(message)
         after = replace(propose(before), left_out=before.left_out, revision=before.revision)
+        after = replace(after, over=before.over)
         self._check_names(after, before)
         return Change(before, after, dry_run=True)
 
@@ -470,7 +429,7 @@ class PolicyKeeper:
         )
 
     def _made(self, tried: Change, done: ChangeMade) -> Change:
-        """In force by now, and perhaps somebody else's after it."""
+        """In force by now, and perhaps another change after it."""
         if done.dry_run or not done.changes:
             return replace(tried, dry_run=done.dry_run)
         now, n = self.edition, done.after_n
@@ -518,7 +477,7 @@ class PolicyKeeper:
         """Of those that are new: what the settings file has cannot be helped."""
         known = {budget.name for budget in before.policy.budgets}
         faults = [
-            Fault(f"budgets[{at}].name", f"{budget.name} is a word of the API's own: {ANOTHER}")
+            Fault(f"budgets[{at}].name", f"{budget.name} is a reserved word of the API: {ANOTHER}")
             for at, budget in enumerate(after.policy.budgets)
             if budget.name in RESERVED_NAMES and budget.name not in known
         ]
@@ -529,14 +488,8 @@ class PolicyKeeper:
         budgets = budgets_of(document)
         if name not in budgets:
             known = ", ".join(list(budgets)[:10]) or "none"
-            raise NoSuchBudget(f"{self.database} has no budget {name!r}; there are: {known}")
+            raise NoSuchBudget(f"{self.database} has no budget {name!r}; budgets: {known}")
         return budgets[name]
-
-    def _no_revision(self, n: int) -> NoSuchBudget:
-        return NoSuchBudget(
-            f"{self.database} has no revision {n} of its policy; "
-            f"`headgate budget history {self.database}` lists those that are kept"
-        )
 
     def _wall_ms(self) -> int:
         return int(self._clock.now().wall_s * 1000)
@@ -572,3 +525,285 @@ def _about(faults: Sequence[Fault], wanted: Any, name: str) -> list[Fault]:
         else fault
         for fault in faults
     ]
+
+
+# --- what the settings file and the fleet bring, for the audit ---------------------------------
+
+READ, FOLLOWED = "policy.read", "policy.followed"
+"""Actions: the file's policy, and the fleet's, came into force."""
+NOTHING = Edition(0, EMPTY, Policy())
+
+
+class PolicyNotes:
+    """Nobody at this agent changed it, so it is no revision of the log. The note says which file
+    and which of the fleet's budgets were audited last: a start with the same ones is no change."""
+
+    def __init__(self, database: str, store: ChangeLog, clock: Clock) -> None:
+        self._database = database
+        self._store = store
+        self._clock = clock
+        self._key = f"{NOTES}policy/{quoted(database)}"
+        self._noted: str | None = None
+        """The digest that the store has; empty: it has none; None: not read yet."""
+        self._before: Edition | None = None
+        """As it was before the first change that is not audited yet."""
+        self._brought: tuple[Edition, str] | None = None
+
+    @property
+    def is_noted(self) -> bool:
+        """There has been one, as far as the store was read."""
+        return bool(self._noted)
+
+    @property
+    def is_due(self) -> bool:
+        return self._brought is not None
+
+    def brought(self, before: Edition, after: Edition, action: str) -> None:
+        """It is in force; the next `keep` audits it."""
+        if self._noted is not None and self._before is None:
+            self._before = before
+        self._brought = (after, action)
+
+    async def keep(self) -> None:
+        """Raises StoreUnavailable where it cannot be: then it is still due."""
+        due = self._brought
+        if due is None:
+            return
+        if self._noted is None:
+            self._noted = await self._read()
+        (after, action), noted = due, self._noted
+        size = len(after.policy.budgets)
+        digest = await beside(size, lambda: _digest(after))
+        if digest != (noted or NONE):
+            audit = await beside(size, lambda: self._entries(after, action, noted))
+            await self._store.commit((), (self._note(digest),), audit=audit)
+            self._noted = digest
+        if self._brought is due:
+            self._brought, self._before = None, None
+
+    def _entries(self, after: Edition, action: str, noted: str) -> list[AuditEntry]:
+        """None where the document is as it was: what was changed here lies on top of it."""
+        before = self._before if noted and self._before is not None else NOTHING
+        change = Change(before, after, dry_run=False)
+        if before.document == after.document:
+            return []
+        was, became = audited(change)
+        what = summary(change)
+        shown: Mapping[str, Any] | None = was
+        if noted and self._before is None:  # It was another when the agent ran last.
+            shown, what = None, "another than before the start"
+        log.info(action, database=self._database, who=OURSELVES, what=what)
+        now_s = self._clock.now().wall_s
+        return [AuditEntry(now_s, OURSELVES, action, self._database, shown, became)]
+
+    async def _read(self) -> str:
+        entries = (await self._store.list((self._key,))).entries
+        for entry in entries:
+            if entry.key == self._key:
+                try:
+                    return str(read_object(entry.value).get("digest", ""))
+                except ValueError as error:
+                    log.error("policy.note_unreadable", key=entry.key, fault=str(error))
+        return ""
+
+    def _note(self, digest: str) -> Put:
+        return Put(self._key, json.dumps({"digest": digest}).encode())
+
+
+def _digest(edition: Edition) -> str:
+    said = json.dumps(edition.layers.base, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(said.encode()).hexdigest()
+
+
+NONE = _digest(NOTHING)
+
+
+# --- in a file of changes -------------------------------------------------------------------
+
+_BESIDES = ("database", "name", "removed", "whole", "at", UNSET)
+"""What an entry has besides the budget's settings."""
+_BESIDES_POLICY = ("database", "mode_cap", "order", UNSET)
+"""The same, of a policy."""
+_INDEX = re.compile(r"budgets\[(\d+)\]")
+
+
+class Kept(Protocol):
+    """As Controlled: a database with traffic control."""
+
+    @property
+    def book(self) -> PolicyKeeper: ...
+
+
+class BudgetRoom:
+    """Implements changefiles.Room. One with a reach beyond this agent is a whole budget, as in a
+    fleet."""
+
+    def __init__(self, by_database: Mapping[str, Kept]) -> None:
+        self._by_database = by_database
+
+    def drafted(
+        self, held: LogState, entry: FileEntry, asked: Asked
+    ) -> tuple[Item, Sequence[Advice]]:
+        if entry.kind is ChangeKind.POLICY:
+            value = _policy(held, entry, self._book(entry))
+            return Item(ChangeKind.POLICY, entry.id, HERE, value, 0, asked.wall_s, asked.who), ()
+        if entry.reach != HERE:
+            return judged(entry.raw, entry.reach, asked, place=entry.place)
+        base = budgets_of(self._book(entry).edition.layers.base).get(entry.raw["name"])
+        removal = _removal(entry, base) if "removed" in entry.raw else None
+        value = removal or _change(held, entry, base, asked)
+        return Item(ChangeKind.BUDGET, entry.id, HERE, value, 0, asked.wall_s, asked.who), ()
+
+    def _book(self, entry: FileEntry) -> PolicyKeeper:
+        controlled = self._by_database.get(entry.raw["database"])
+        if controlled is None:
+            known = ", ".join(sorted(self._by_database)) or "none"
+            message = f"has no traffic control; databases that have it: {known}"
+            raise InvalidSettings([Fault(f"{entry.place}.database", message)])
+        return controlled.book
+
+    def check(self, held: LogState, changes: Sequence[Edit], asked: Asked) -> Sequence[Edit]:
+        """Every policy as a whole; and each says which of its budgets lie on one of the fleet's."""
+        check_budget_room(held, changes, asked.wall_s)
+        touched = [item for one in changes for item in (one.before, one.after) if item is not None]
+        items = dict(held.items)
+        items |= {name_of(one.after): one.after for one in changes if one.after is not None}
+        said = {item.id for item in touched if item.kind == ChangeKind.POLICY}
+        found: list[Edit] = []
+        for database in sorted({database_of(item) for item in touched if item.kind in KINDS}):
+            if database in self._by_database:
+                checked = _checked(self._by_database[database].book, items, asked)
+                found += [] if database in said else checked
+        return found
+
+
+def _policy(held: LogState, entry: FileEntry, book: PolicyKeeper) -> dict[str, Any] | None:
+    """`held` has the budgets of the file, too. None: it adds nothing to what lies beneath."""
+    changes = changes_here(held.items.values(), book.database).changes
+    # Who does not say leaves the switch as it is.
+    cap, order = entry.raw.get("mode_cap", changes.mode_cap.value), entry.raw.get("order", [])
+    unset, modes = entry.raw.get(UNSET, []), [mode.value for mode in Mode]
+    faults = []
+    if entry.reach != HERE:
+        faults.append(Fault(f"{entry.place}.reach", f"is {entry.reach}, must be {HERE}"))
+    if cap not in modes:
+        faults.append(Fault(f"{entry.place}.mode_cap", f"must be one of {', '.join(modes)}"))
+    for key, names in (("order", order), (UNSET, unset)):
+        if not _are_texts(names):
+            faults.append(Fault(f"{entry.place}.{key}", "must be a list of names"))
+    if faults:
+        raise InvalidSettings(faults)
+    base = book.edition.layers.base.get("policy", {})
+    given = {key: one for key, one in entry.raw.items() if key not in _BESIDES_POLICY}
+    try:
+        wanted = parse_policy({"policy": merged(base, {**given, **dict.fromkeys(unset)})})
+    except InvalidSettings as error:
+        at = len("policy")
+        faults = [fault._replace(place=entry.place + fault.place[at:]) for fault in error.faults]
+        raise InvalidSettings(faults) from None
+    fleet = book.edition.fleet.keys() | changes.of_fleet
+    return policy_value(
+        Changes(
+            differences(base, written(wanted).get("policy", {})),
+            order=tuple(order),
+            mode_cap=Mode(cap),
+            of_fleet=frozenset(changes.budgets.keys() & fleet),
+        )
+    )
+
+
+def _are_texts(names: object) -> bool:
+    return isinstance(names, list | tuple) and all(isinstance(one, str) for one in names)
+
+
+def _removal(entry: FileEntry, base: Mapping[str, Any] | None) -> dict[str, Any]:
+    fault = ""
+    if entry.raw["removed"] is not True:
+        fault = "must be true; leave it out to keep the budget"
+    elif entry.raw.keys() - {"database", "name", "removed"}:
+        fault = "removes the budget, so settings have no effect: give those, or removed = true"
+    elif base is None:
+        fault = "neither the settings file nor the fleet has such a budget: leave the entry out"
+    if fault:
+        raise InvalidSettings([Fault(f"{entry.place}.removed", fault)])
+    return {"removed": True}
+
+
+def _change(
+    held: LogState, entry: FileEntry, base: Mapping[str, Any] | None, asked: Asked
+) -> dict[str, Any] | None:
+    """None: it adds nothing to what lies beneath."""
+    name, place = entry.raw["name"], entry.place
+    whole, at, unset = _besides(entry, base)
+    given = {key: one for key, one in entry.raw.items() if key not in _BESIDES}
+    settings = with_end(given, asked.wall_s, place=place)
+    if name in RESERVED_NAMES and base is None:
+        message = f"{name} is a reserved word of the API: {ANOTHER}"
+        raise InvalidSettings([Fault(f"{place}.name", message)])
+    if whole or base is None:
+        budget = written_budget(parse_budget({"name": name, **settings}, place=place))
+        if budget == base:
+            return None
+        return {"settings": budget, "whole": True, "at": at or _next_at(held, entry)}
+    wanted = merged(base, {**settings, **dict.fromkeys(unset)})
+    differing = differences(base, written_budget(parse_budget(wanted, place=place)))
+    return {"settings": differing, "whole": False} if differing else None
+
+
+def _besides(
+    entry: FileEntry, base: Mapping[str, Any] | None
+) -> tuple[bool, int | None, list[str]]:
+    """`whole`, `at` and `unset` of an entry."""
+    whole, at, unset = (entry.raw.get(key) for key in ("whole", "at", UNSET))
+    faults = []
+    if whole is not None and not isinstance(whole, bool):
+        faults.append(Fault(f"{entry.place}.whole", "must be true or false"))
+    if whole is False and base is None:
+        message = "neither the settings file nor the fleet has such a budget: it must be whole"
+        faults.append(Fault(f"{entry.place}.whole", message))
+    if at is not None and (isinstance(at, bool) or not isinstance(at, int) or at < 1):
+        faults.append(Fault(f"{entry.place}.at", "must be a whole number from 1"))
+    if unset is not None and not _are_texts(unset):
+        faults.append(Fault(f"{entry.place}.{UNSET}", "must be a list of settings"))
+    if faults:
+        raise InvalidSettings(faults)
+    return bool(whole), at, list(unset or ())
+
+
+def _next_at(held: LogState, entry: FileEntry) -> int:
+    """Behind those that are there, and before what comes later in the file."""
+    now = held.items.get((ChangeKind.BUDGET, entry.id))
+    if now is not None and now.value is not None and isinstance(now.value.get("at"), int):
+        return int(now.value["at"])
+    there = (
+        (item.value or {}).get("at", 0)
+        for item in held.items.values()
+        if item.kind == ChangeKind.BUDGET and database_of(item) == entry.raw["database"]
+    )
+    return 1 + max((at for at in there if isinstance(at, int)), default=0)
+
+
+def _checked(book: PolicyKeeper, items: Mapping[tuple[str, str], Item], asked: Asked) -> list[Edit]:
+    changes = changes_here(items.values(), book.database).changes
+    fleet = book.edition.fleet.keys() | changes.of_fleet
+    wanted = replace(changes, of_fleet=frozenset(changes.budgets.keys() & fleet))
+    try:
+        book.validate(wanted)
+    except InvalidSettings as error:
+        names = list(budgets_of(replace(book.edition.layers, changes=wanted).document))
+        faults = [_named(fault, book.database, names) for fault in error.faults]
+        raise InvalidSettings(faults) from None
+    return [
+        change
+        for change in edits(items.values(), book.database, wanted, asked)
+        if change.after is not None and change.after.kind == ChangeKind.POLICY
+    ]
+
+
+def _named(fault: Fault, database: str, names: Sequence[str]) -> Fault:
+    """By its name: where it is in the whole policy says nothing of the file."""
+    match = _INDEX.match(fault.place)
+    if match is None or int(match[1]) >= len(names):
+        return fault._replace(place=f"policy {database}" if not fault.place else fault.place)
+    rest = fault.place[match.end() :]
+    return fault._replace(place=f"budget {database}/{names[int(match[1])]}{rest}")

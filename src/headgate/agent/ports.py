@@ -45,7 +45,7 @@ class Probe(Protocol):
 
 
 class RoleProbe(Protocol):
-    """Asks a server what it is in its shard, on a connection of its own."""
+    """Reads a server's role in its shard, on its own connection."""
 
     async def read(self) -> RoleSeen:
         """Or ProbeFailed with the cause."""
@@ -59,7 +59,7 @@ class RoleProbe(Protocol):
 
 
 class FenceProbe(Protocol):
-    """Asks a server whether it takes writes, on a connection of its own, as cheaply as it can."""
+    """Reads whether a server takes writes, on its own connection, as cheaply as possible."""
 
     async def read(self) -> bool:
         """False: it is read only now. Or ProbeFailed."""
@@ -90,7 +90,8 @@ class HeartbeatWriter(Protocol):
 
 
 class PeerLink(Protocol):
-    """The way to one other agent of a shard. One request at a time; reconnects by itself."""
+    """A connection to one other agent of a shard. One request at a time; reconnects
+    automatically."""
 
     @property
     def url(self) -> str: ...
@@ -104,7 +105,7 @@ class PeerLink(Protocol):
         ...
 
     async def exchange(self, offer: Offer, *, timeout_s: float) -> Answer:
-        """Tell that agent of a shard's changes, and hear of its own; or PeerFailed."""
+        """Send a shard's changes to that agent and receive its own; or PeerFailed."""
         ...
 
     async def ask(
@@ -126,13 +127,13 @@ class PolicySink(Protocol):
     """Where the policy of a database goes: to a server's own directory, beside its queries."""
 
     async def publish(self, policy: Policy, revision: int) -> Published:
-        """Put it in force, whole or not at all; PolicyRefused with the cause, and then the last
-        good one stays. `revision` is told along, for people."""
+        """Apply it completely or not at all. PolicyRefused has the cause, and then the last
+        good one stays. `revision` is only for display."""
         ...
 
     async def look(self) -> Lying | None:
-        """What lies there now, whoever put it there; None: no policy that could be used.
-        PolicyRefused where that cannot be told."""
+        """The policy that is there now, from any source; None: none that could be used.
+        PolicyRefused if it cannot be read."""
         ...
 
     async def tell_health(self, healthy: bool, until_ms: int) -> None:
@@ -153,10 +154,12 @@ class BudgetMeter(Protocol):
         ...
 
 
-class LogReader(Protocol):
-    """What a fleet shares, to be followed: its store, or another agent that has it from there.
+class ChangeLog(Protocol):
+    """A log of changes, as keys: SQLite for one agent, etcd for a fleet, memory in tests. What it
+    promises is asked of all of them by one suite (tests/contracts/test_change_log.py).
 
-    Every call ends within a second or two: with what was asked for, or with StoreUnavailable.
+    No check ever waits for it. Every call ends within a second or two: with what was asked for, or
+    with StoreUnavailable.
     """
 
     @property
@@ -164,38 +167,59 @@ class LogReader(Protocol):
         """For people: `etcd 10.0.0.1:2379, …`. Never with a password."""
         ...
 
-    async def list(self, prefixes: Sequence[str], *, at_any_member: bool = False) -> Listing:
-        """All under these prefixes, at one revision. `at_any_member`: also by a server that has
-        lost the others and may be behind; for a start without a quorum."""
-        ...
-
-    def watch(self, prefixes: Sequence[str], *, after_revision: int) -> AsyncGenerator[Changes]:
-        """Every change beyond that revision, in order, none left out and none twice. Ends only
-        by an error: Compacted, or StoreUnavailable when the way is gone. A way that has gone
-        silent is not noticed here: the beat is there for that; so the newest commit may be told
-        without the word that it is whole (see Changes). May yield Changes without events, to tell
-        how far the store has come."""
-        ...
-
-    async def close(self) -> None: ...
-
-
-class SharedLog(LogReader, Protocol):
-    """Keeps what a fleet shares: etcd, and in tests memory; one contract suite over both.
-
-    No check ever waits for it.
-    """
-
-    async def commit(self, compares: Sequence[Compare], puts: Sequence[Put]) -> int:
-        """All puts, if every compare holds; the new revision. Else Conflict, and nothing is done.
-
-        OutcomeUnknown where it was sent and no answer came: whoever asks again has to look first.
-        """
+    async def list(self, prefixes: Sequence[str], *, allow_stale: bool = False) -> Listing:
+        """All under these prefixes, at one revision. `allow_stale`: also what may be behind, from a
+        member that has lost the others, or from a file that cannot be opened or its copy, which has
+        all but `log/`; for a start in need. StateLost where there has been something, and it is
+        gone."""
         ...
 
     async def count(self, prefix: str) -> int:
         """How many entries there are, without reading them."""
         ...
+
+    async def commit(
+        self,
+        compares: Sequence[Compare],
+        puts: Sequence[Put],
+        *,
+        audit: Sequence[AuditEntry] = (),
+        must_fit: bool = False,
+    ) -> int:
+        """All puts, if every compare holds; the new revision. Else Conflict, and nothing is done.
+        OutcomeUnknown where it was sent and no answer came: whoever asks again has to look first.
+        InvalidSettings or ValueError for what is too long; StoreUnavailable for an entry too many.
+
+        An agent's own log keeps `audit` in the same transaction; a fleet's has who and what in its
+        revisions. `must_fit`: it lifts a restriction, and may take the room that is kept for that
+        on a full disk.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
+class LogReader(Protocol):
+    """What a fleet shares, to be followed: its log, or another agent that has it from there."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def list(self, prefixes: Sequence[str], *, allow_stale: bool = False) -> Listing: ...
+
+    def watch(self, prefixes: Sequence[str], *, after_revision: int) -> AsyncGenerator[Changes]:
+        """Every change after that revision, in order, none missing and none twice. Ends only
+        with an error: Compacted, or StoreUnavailable when the connection is gone. A connection
+        that stalls is not noticed here; the beat is for that. So the newest commit may arrive
+        without the mark that it is complete (see Changes). May yield Changes without events, to
+        report the store's revision."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class SharedLog(ChangeLog, LogReader, Protocol):
+    """The log of a fleet, with leases for its members to say that they are there."""
 
     async def grant(self, ttl_s: float) -> Lease: ...
 
@@ -208,45 +232,9 @@ class SharedLog(LogReader, Protocol):
         ...
 
 
-class OwnStore(Protocol):
-    """An agent's own log of changes, in its state file. Nobody else writes it."""
-
-    @property
-    def name(self) -> str: ...
-
-    async def list(self, prefixes: Sequence[str], *, at_any_member: bool = False) -> Listing:
-        """All entries under these prefixes, at one revision. There is one member."""
-        ...
-
-    async def salvage_list(self, prefixes: Sequence[str]) -> Listing:
-        """The same, where the store could not be opened but what it keeps can still be read, there
-        or in a copy, which has all but `log/`. StateLost where it cannot, and there has been
-        something."""
-        ...
-
-    async def commit(
-        self,
-        compares: Sequence[Compare],
-        puts: Sequence[Put],
-        *,
-        audit: Sequence[AuditEntry] = (),
-        must_fit: bool = False,
-    ) -> int:
-        """All puts and audit entries in one transaction, if every compare holds; the new revision.
-        Else Conflict, and nothing is done. A lease means nothing here: what is put stays.
-
-        InvalidSettings for what is too long; StoreUnavailable for an entry too many. `must_fit`:
-        it lifts a restriction, and may take the room that is kept for that on a full disk.
-        """
-        ...
-
-
-class Store(OwnStore, Protocol):
-    """Keeps what must outlive the process. Reads and writes may raise StoreUnavailable.
-
-    No check ever waits for it. What operators change, and what the agent notes, is a log of keys,
-    as a fleet's store has it.
-    """
+class Store(ChangeLog, Protocol):
+    """Keeps what must outlive the process: the agent's own log, where a lease means nothing, and
+    its history. Reads and writes may raise StoreUnavailable."""
 
     @property
     def fault(self) -> str | None:
@@ -263,11 +251,9 @@ class Store(OwnStore, Protocol):
         ...
 
     async def begin_anew(self, audit: AuditEntry) -> Sequence[str]:
-        """Of what cannot be opened: move it aside and begin another, with what a copy has, or
-        with nothing; the names under which the old lies. Conflict where it can be used."""
+        """If the file cannot be opened: rename it and begin another one, with the content of a
+        copy or with nothing; the new names of the old files. Conflict if it can be used."""
         ...
-
-    async def close(self) -> None: ...
 
     async def audit(self, *, limit: int = 100) -> Sequence[AuditEntry]:
         """Newest first."""
@@ -332,7 +318,7 @@ class Store(OwnStore, Protocol):
     async def minutes_asked(
         self, tokens: Sequence[str], *, since_minute: int, until_minute: int, database: str = ""
     ) -> Sequence[Asked]:
-        """Every minute in which such a client asked, in order."""
+        """Every minute in which such a client checked, in order."""
         ...
 
     async def add_metric_minutes(self, minutes: Sequence[MetricMinute]) -> None:
@@ -380,7 +366,7 @@ NO_FACTS: Mapping[str, Fact] = MappingProxyType({})
 
 
 class Span(Protocol):
-    """Something that took time, while it lasts. What is raised inside is noted by itself."""
+    """Something that takes time, while it lasts. An exception inside is noted automatically."""
 
     def note(self, facts: Mapping[str, Fact]) -> None: ...
 
@@ -393,7 +379,7 @@ class SpansOut(Protocol):
     """What becomes of spans."""
 
     fault: str | None
-    """Why the collector did not take the last ones; None once it did."""
+    """Why the collector rejected the last spans; None: it took them."""
 
     @property
     def collector(self) -> str: ...
@@ -412,7 +398,7 @@ class Tracer(Protocol):
     def request(
         self, name: str, traceparent: str, facts: Mapping[str, Fact] = NO_FACTS
     ) -> AbstractContextManager[Span]:
-        """Asked from outside; part of the caller's trace, where `traceparent` names one."""
+        """A request from outside; part of the caller's trace, if `traceparent` names one."""
         ...
 
     def step(self, name: str, facts: Mapping[str, Fact] = NO_FACTS) -> AbstractContextManager[Span]:
@@ -420,11 +406,11 @@ class Tracer(Protocol):
         ...
 
     def turn(self, name: str, facts: Mapping[str, Fact] = NO_FACTS) -> AbstractContextManager[Span]:
-        """Of a loop: whoever started that is not waiting for it."""
+        """One turn of a loop: the code that started the loop does not wait for it."""
         ...
 
     def traceparent(self) -> str:
-        """Of what is under way, for whoever is asked along the way; empty: it is not traced."""
+        """The current span, for requests to others; empty: not traced."""
         ...
 
 
@@ -433,6 +419,7 @@ __all__ = [
     "AuditEntry",
     "BudgetMeter",
     "BudgetMinute",
+    "ChangeLog",
     "Clock",
     "Fact",
     "FenceProbe",

@@ -1,7 +1,7 @@
 """How late this process is.   Pulse.run ──► counts ──► /metrics
 
-It asks to be woken at a time and sees when it is. Whatever keeps the loop busy (a large answer,
-a host without CPU) makes it late, and would make a check that came just then late as well.
+It sleeps until a given time and measures how late it wakes. Anything that keeps the loop busy (a
+large answer, a host without CPU) makes it late, and would delay a check at that moment as well.
 """
 
 from __future__ import annotations

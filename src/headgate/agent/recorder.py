@@ -1,8 +1,8 @@
 """Count every decision, exactly, in bounded memory.   Checker ──► Recorder ──flush──► Store
 
-The hot path does two dictionary updates. Counts move to the store about once a second; when
-it is away they wait here, added up by minute, for as long as they fit. Who wants to know what
-was counted (watch.py) is told at the same pace, off the hot path.
+The hot path does two dictionary updates. Counts move to the store about once a second. While the
+store is away they wait here, added up by minute, as long as they fit. Observers of the counts
+(watch.py) are called at the same pace, off the hot path.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ UNKNOWN_DATABASE = "(unknown)"
 MAX_WAITING = 100_000
 MAX_RECENT = 512
 MAX_REASONS = 64
-"""Of one client, each counted by itself: rules and budgets beyond it are counted together."""
+"""Per client, each counted separately: rules and budgets beyond it are counted together."""
 MAX_ROWS_A_MINUTE = 2000
-"""Rows of history: with 14 days of history at most 50 million. What would be one more is
-counted with its like (core/crowds.py), so that sums stay exact, those by level too."""
+"""Rows of history: with 14 days of history at most 50 million. Further rows are counted in groups
+(core/crowds.py), so that sums stay exact, also those by level."""
 MAX_CROWD_ROWS_A_MINUTE = 500
-"""Besides; then `other`."""
+"""Rows for groups, in addition; then `other`."""
 DETAIL_INTERVAL_S = 1.0
 CLIENT_KEPT_S = 24 * 3600.0
 LATE_MINUTES = 15
-"""How long ago a client may have decided by itself, to be counted in the minute it did."""
+"""How old a client's local decision may be to be counted in the minute when it was made."""
 
 _OK = Verdict.OK
 Key = tuple[str, str, Verdict, str]
@@ -42,7 +42,7 @@ Key = tuple[str, str, Verdict, str]
 Reason = tuple[Verdict, str]
 """The rest of a Key, behind its Place."""
 Watcher = Callable[[list[tuple[Key, int]]], None]
-"""Told what was counted since it was last told."""
+"""Called with what was counted since the last call."""
 
 
 def decided_by(decision: Decision) -> str:
@@ -50,7 +50,7 @@ def decided_by(decision: Decision) -> str:
     exemption without which it would have been none, else empty."""
     if decision.verdict is _OK:
         exempt = decision.applied.exempt
-        return f"{RULE}{exempt.id}" if decision.waived and exempt else ""
+        return f"{RULE}{exempt.id}" if decision.exempted and exempt else ""
     failing = decision.failing
     if failing:
         first = next((f for f in failing if f.state is State.BREACHED), failing[0])
@@ -70,23 +70,23 @@ class Recorder:
         self._clientele = Clientele(max_clients, self._has_left)
         self._clients = self._clientele.records
         self._counted: dict[Key, int] = {}
-        """Refusals and exemptions since the last roll-over. Plain admissions, the common case,
-        are counted in the client's own record, and told apart from those rolled over already."""
+        """Rejections and exemptions since the last roll-over. Plain admissions, the common case,
+        are counted in the client's own record, apart from those already rolled over."""
         self._minute = 0
         self._minute_ends = 0.0
         self._waiting: dict[tuple[int, Key], int] = {}
         self._totals: dict[Place, dict[Reason, int]] = {}
         self.forgotten: dict[tuple[str, Verdict], int] = {}
         """Decisions about clients that have no place any more, by database and verdict. Not
-        added to others' totals: a counter that jumps is a burst of checks that never was."""
+        added to others' totals: a counter that jumps would look like a burst of checks."""
         self._recent: deque[Decision] = deque(maxlen=MAX_RECENT)
-        """Refusals in full (R134), at most one a second of a client: counts are exact, this
-        is for reading."""
+        """Rejections in full, at most one a second per client: counts are exact, these are for
+        reading."""
         self.dropped_tallies = 0
         self._rows: set[Key] = set()
-        """What the present minute is kept under."""
+        """Keys of the current minute."""
         self._late_rows: dict[int, set[Key]] = {}
-        """The same of minutes past, for what is told late."""
+        """Keys of past minutes, for late reports."""
         self._watchers: list[Watcher] = []
 
     def watch(self, watcher: Watcher) -> None:
@@ -105,7 +105,7 @@ class Recorder:
         if verdict is _OK:
             known.admitted += 1
             known.refused_since = None
-            if decision.waived:
+            if decision.exempted:
                 self._count_exempted(known, (database, client, verdict, decided_by(decision)))
             return
         by = decided_by(decision)
@@ -121,7 +121,7 @@ class Recorder:
         self._counted[key] = self._counted.get(key, 0) + 1
 
     def merge(self, told: Counted, health: Health | None, now: Instant) -> None:
-        """Decisions that a client made by itself, in the minute in which it made them."""
+        """Decisions that a client made locally, in the minute in which it made them."""
         if now.wall_s >= self._minute_ends:
             self._roll_over(now.wall_s)
         check, verdict, times = told.check, told.verdict, told.times
@@ -147,7 +147,7 @@ class Recorder:
     def _keep_told(
         self, known: ClientRecord, told: Counted, health: Health | None, now: Instant
     ) -> None:
-        """A refusal in full, as far as it was told: in the client's own words."""
+        """A rejection in full, as far as the client reported it, in the client's words."""
         if abs(now.wall_s - known.detailed_at) < DETAIL_INTERVAL_S:
             return
         known.detailed_at = now.wall_s
@@ -184,7 +184,7 @@ class Recorder:
             yield database, client, record
 
     def tokens(self, database: str) -> set[str]:
-        """Every level of every client that asked lately."""
+        """Every level of every client that checked recently."""
         return self._clientele.tokens(database)
 
     def recent(self) -> list[Decision]:
@@ -201,7 +201,7 @@ class Recorder:
         ]
 
     def tell(self, wall_s: float) -> None:
-        """Have the watchers told now, and not when the next second is over."""
+        """Call the observers now, not at the end of the second."""
         self._roll_over(wall_s)
 
     def restore(self, tallies: list[Tally]) -> None:

@@ -1,13 +1,13 @@
-"""Tell the fleet's store who is here, for as long as we are.
+"""Register this agent's databases in the fleet's store, for as long as the agent runs.
 
 own databases, roles, n ──look_again──► Registrar ──one lease──► members/<shard>/<member>
 
-A server that was promoted or demoted, and a new address, are written at once, though never twice
-in a row; all else in its own time: 30,000 agents take up a rule, or lose sight of their servers,
-within a second, and must not all say so within the same one. A role that is lost for a moment is no
-news.
-A store that is away troubles nobody here: what was written stands until its lease ends, and is
-written anew afterwards.
+A promotion, a demotion and a new address are written at once, though never twice in a row. All else
+is spread over time: 30,000 agents may get a rule, or lose contact with their servers, within one
+second, and must not all write within the same second. A role that is lost for a moment is not
+written.
+A store that is away is no problem here: entries stay until their lease ends, and are written again
+afterwards.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ TTL_S = 60.0
 SPREADS_PER_TTL = 12.0
 """10,000 shards of three agents, spread over 50 s: renewed every 200 s, 150 times a second."""
 AGENTS_PER_SHARD = 3
-"""What a spreading, which is counted in shards, is taken times for what every agent does."""
+"""Spreads are counted in shards; this factor is for what every agent does, not every shard."""
 OUTGROWN = 1.5
-"""A lease that is shorter than it would be granted now, by this factor, is replaced: it keeps the
-TTL of the day on which the fleet was small, or its size not yet known."""
+"""A lease is replaced if it is shorter, by this factor, than one granted now would be: it still has
+the TTL of a time when the fleet was small, or its size unknown."""
 LOOK_S = 0.5
 RETRY_S = 5.0
 SHORTEST_S = 5.0
-"""Between two words that are said at once."""
+"""Pause between two urgent writes."""
 LOST_AFTER_S = 10.0
-"""So long a role stays as it was told while the server does not say it."""
+"""How long the last reported role is kept while the server does not report one."""
 UNKNOWN = "unknown"
 PUTS_PER_COMMIT = 100
 LEAVE_WITHIN_S = 2.0
 SETTLED_AFTER_S = 10.0
-"""What we wrote must have come back to us by then, if it is there."""
+"""After this time we must see our own entry, if it is in the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +65,19 @@ class Whereabouts:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """How registering stands, for people."""
+    """State of the registration, for display."""
 
     registered: int
-    """Databases of this agent that the store has been told of."""
+    """Databases of this agent that are in the store."""
     since: Instant
-    """When that last changed between well and not."""
+    """When registration last changed between working and failing."""
     fault: str
-    """Why they cannot be written just now; empty for nothing."""
+    """Why writing fails now; empty: it does not."""
     ttl_s: float
-    """How long they stand without us; 0: there is no lease yet."""
+    """How long the entries stay without this agent; 0: there is no lease yet."""
     doubles: Mapping[str, str]
-    """Member → the address of another agent that registers by the same name: of the same host,
-    and then over what this one wrote, or of another."""
+    """Member → the address of another agent that registers under the same name: on the same host,
+    then it overwrites this agent's entry, or on another."""
 
 
 def own_members(
@@ -89,9 +89,9 @@ def own_members(
     wall_s: float,
     refused: Callable[[str], Sequence[str]] = lambda database: (),
 ) -> list[FleetMember]:
-    """Each database of this agent, in a shard or not, as it stands now. None while it is passive:
-    the active agent has the same members, and registers them. `refused`: items of the fleet that
-    are not in force for a database, though they should be."""
+    """Each database of this agent, in a shard or not, with its current state. None while it is
+    passive: the active agent has the same members, and registers them. `refused`: items of the
+    fleet that should apply to a database here but do not."""
     if shards.url != where.url:
         return []
     stands = {stand.database: stand for stand in shards.stands()}
@@ -156,23 +156,23 @@ class Registrar:
         self._clock = clock
         self._roll = roll
         self._members = members
-        """What there is to tell now."""
+        """What to write now."""
         self._spread_s = spread_s
         self._ttl_s = ttl_s
         self._is_size_known = is_size_known
         self._held: _Held | None = None
         self._former: tuple[_Held, float] | None = None
-        """One that was outgrown, and until when it is renewed: others wrote under it, too."""
+        """A lease that became too short, and until when to renew it: others wrote under it, too."""
         self._regrant_at: float | None = None
         self._written: dict[str, _Written] = {}
         self._lost: set[str] = set()
-        """Keys that somebody took out of the store by hand."""
+        """Keys that someone deleted from the store by hand."""
         self._unsaid_since: dict[str, float] = {}
-        """Keys of those whose server does not say its role. Monotonic, as all times here."""
+        """Keys of members whose server reports no role. Monotonic, as all times here."""
         self._due_at: float | None = None
-        """When what can wait is told, once there is something."""
+        """When changes that can wait are written; None: there are none."""
         self._said_at = -math.inf
-        """When something was last said that could not wait."""
+        """When an urgent change was last written."""
         self._fault = ""
         self._since = clock.now()
         self._doubles: Mapping[str, str] = MappingProxyType({})
@@ -203,7 +203,7 @@ class Registrar:
             log.error("fleet.member_double", members=others, ours=self._own_url())
         self._doubles = MappingProxyType(others)
         for key, written in settled.items():
-            # Somebody took it out by hand; one of no shard is not followed, so not missed here.
+            # Deleted by hand. A member of no shard is not followed, so its loss is not seen here.
             if written.member.shard and key not in theirs:
                 self._lost.add(key)
                 self.look_again()
@@ -218,8 +218,8 @@ class Registrar:
         )
 
     async def run(self) -> None:
-        """The first word is spread like all others: a fleet may start at once, and without its
-        copies on disk nobody knows how large it is before the store was heard."""
+        """The first write is spread like all others: a whole fleet may start at once, and without
+        copies on disk its size is unknown before the store answers."""
         while not self._is_size_known():
             await self._clock.sleep(LOOK_S)
         await self._clock.sleep(self._spread())
@@ -244,7 +244,7 @@ class Registrar:
             await self._keep_lease()
             next_at = await self._write()
         except LeaseLost as error:
-            # A store that was made anew loses everybody's at once: nobody hurries.
+            # A store that was created again loses all entries at once: no need to hurry.
             log.warning("fleet.lease_lost", store=self._store.name, detail=str(error))
             self._forget_lease()
             await self._clock.sleep(self._spread())
@@ -268,7 +268,7 @@ class Registrar:
         await self._keep_former(now)
 
     async def _grant(self) -> None:
-        """All is written anew under it; what lies under a former one stands until that is done."""
+        """Write everything again under it; entries under the old lease stay until that is done."""
         lease = await self._store.grant(self._wanted_ttl_s())
         if self._held is not None:
             stays_s = RETRY_S + 2 * AGENTS_PER_SHARD * self._spread_s()
@@ -308,7 +308,7 @@ class Registrar:
     # --- the entries -----------------------------------------------------------------------
 
     async def _write(self) -> float:
-        """When to look again, unless somebody calls for it before."""
+        """When to look again, unless called earlier."""
         now = self._clock.now()
         wanted = {m.key: self._as_told(m, now.mono_s) for m in self._members()}
         changed = [key for key in wanted if self._differs(wanted[key])]
@@ -321,7 +321,7 @@ class Registrar:
         return min([due_at, *(since + LOST_AFTER_S for since in self._unsettled(now.mono_s))])
 
     def _plan(self, changed: Sequence[FleetMember], now: float) -> float:
-        """When all of it is told."""
+        """When all of it will be written."""
         if not changed:
             self._due_at = None
             return math.inf
@@ -349,7 +349,7 @@ class Registrar:
         return [since for since in self._unsaid_since.values() if now - since < LOST_AFTER_S]
 
     def _has_moved(self, member: FleetMember) -> bool:
-        """Promoted, demoted, or at another address: others would ask in vain."""
+        """Promoted, demoted, or at another address: others would contact the wrong one."""
         written = self._written.get(member.key)
         if written is None:
             return False

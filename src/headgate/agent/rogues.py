@@ -1,4 +1,4 @@
-"""Who works in a database without ever asking (R138).   sessions probe ──► Rogues ──► status
+"""Rogue clients: they work in a database and never check.   sessions probe ──► Rogues ──► status
 
 Every ten seconds while the database is awake, on a connection that its probes share.
 """
@@ -22,7 +22,7 @@ log = structlog.get_logger()
 LOOK_INTERVAL_S = 10.0
 RETRY_INTERVAL_S = 2.0
 KEEP = 0.98
-"""A look's weight after the next one: about eight minutes are remembered."""
+"""Weight of a look after the next one: about eight minutes are remembered."""
 MAX_SUSPECTS = 50
 
 

@@ -1,9 +1,9 @@
 """Watch what one server is in its shard.   role probe ──► RoleWatcher ──► Shard
 
-Asked every `interval_s` while anybody wants to know. A connection that the server closes
-voids the role at once: a primary that goes away is no primary from that moment on, not
-from the next question on. So does whoever else sees that the server takes no writes: the
-heartbeat, and the fence (fences.py).
+Read every `interval_s` while a client needs it. If the server closes the connection, the role is
+void at once: a primary that goes away is no primary from that moment on, not from the next read
+on. The role is void, too, when another part sees that the server takes no writes: the heartbeat,
+or the fence (fences.py).
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class RoleWatcher:
             Cause.NEVER_READ, "the server's role has not been read yet", clock.now().mono_s
         )
         self.on_change: Callable[[], None] = lambda: None
-        """Called after each reading, changed or not: ages count."""
+        """Called after each reading, changed or not, because ages count."""
         self.on_read: Callable[[], None] = lambda: None
-        """Likewise, after that."""
+        """Called after those."""
         self._void_at = NEVER
-        """A primary that was read before is none."""
+        """A primary that was read before this time does not count."""
         self._refused = ""
-        """What the server said to a write, where it has taken none since."""
+        """The server's answer to a write, if it has taken none since."""
         self._voided = asyncio.Event()
 
     @property
@@ -62,7 +62,7 @@ class RoleWatcher:
 
     @property
     def strict_age_s(self) -> float:
-        """And no answer rests on one that was not confirmed for longer than this."""
+        """No answer may use a role that was confirmed longer ago than this."""
         return 2 * self._interval_s + self._timeout_s
 
     @property
@@ -79,7 +79,7 @@ class RoleWatcher:
     def write_refused(self, detail: str) -> None:
         """Of the heartbeat. Until one is written, or the server calls itself a replica, it is no
         primary, whatever its settings say."""
-        self._refused = f"the server refused the heartbeat: {detail}"
+        self._refused = f"the server rejected the heartbeat: {detail}"
         self.void(self._refused)
 
     def write_done(self) -> None:
@@ -106,7 +106,7 @@ class RoleWatcher:
         except ProbeFailed as error:
             return Absent(error.cause, error.detail, self._now())
         except TimeoutError:
-            detail = f"the server did not tell its role in {self._timeout_s:g} s"
+            detail = f"the server did not report its role in {self._timeout_s:g} s"
             return Absent(Cause.TIMED_OUT, detail, self._now())
 
     async def _pause(self) -> None:
@@ -119,7 +119,9 @@ class RoleWatcher:
             if lost.done() and lost.exception() is not None:
                 log.error("role.watch_failed", database=self.database, error=str(lost.exception()))
             if lost.done() and not pause.done():
-                self._publish(Absent(Cause.UNREACHABLE, "the server has hung up", self._now()))
+                self._publish(
+                    Absent(Cause.UNREACHABLE, "the server closed the connection", self._now())
+                )
                 if self._demand.state is Activity.HIBERNATING:
                     await pause
         finally:

@@ -1,6 +1,6 @@
-"""The way back: to what stood after a revision, and of what a store has lost.
+"""The way back: to the state after a revision, and to what a store has lost.
 
-revisions n+1 … head ──as_after──► what stood after n ──► Draft      (rollback)
+revisions n+1 … head ──as_after──► the state after n ──► Draft       (rollback)
 what an agent still has ──────────────────────────────► Draft      (restore)
 """
 
@@ -30,7 +30,7 @@ from headgate.errors import Conflict
 
 MAX_ADVICE = 50
 PROMPT_S = 60.0
-"""Within this, other agents of a shard hear of a change while all is well."""
+"""Within this, other agents of a shard get a change while all is well."""
 SORTS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "rules": frozenset({ChangeKind.RULE}),
@@ -57,8 +57,8 @@ def of_sorts(sorts: Collection[str]) -> Only:
 def as_after(
     held: LogState, n: int, later: Sequence[Revision], only: Only = everything
 ) -> dict[ChangeName, Item | None]:
-    """Of what was changed since, by its name in `held`: as it stood after n. `later`: every
-    revision beyond it, newest first."""
+    """What was changed since, by its name in `held`: its state after n. `later`: every revision
+    after it, newest first."""
     _check_complete(held, n, later)
     _check_caught_up(n, later, only)
     wanted: dict[ChangeName, Item | None] = {}
@@ -83,7 +83,7 @@ def _name(held: LogState, item: Item) -> ChangeName:
 def rolled_back(
     held: LogState, n: int, later: Sequence[Revision], asked: Asked, only: Only = everything
 ) -> Draft:
-    """To what stood after n; `later` as for as_after. `only`: what goes back; the rest stays as
+    """Back to the state after n; `later` as for as_after. `only`: what goes back; the rest stays as
     it is now."""
     wanted = as_after(held, n, later, only)
     backs = (_back(held.items.get(name), before, asked) for name, before in wanted.items())
@@ -110,25 +110,25 @@ def _check_complete(held: LogState, n: int, later: Sequence[Revision]) -> None:
         raise NoSuchItem(f"the log has no revision {n}: {message}")
     if oldest_n > n:
         message = (
-            f"the log cannot go back to revision {n}: what was changed after it is no longer "
-            f"kept; the furthest it can go back to is {oldest_n}"
+            f"the log cannot go back to revision {n}: the changes after it are no longer stored. "
+            f"The oldest revision to go back to is {oldest_n}"
         )
         raise NoSuchItem(message)
 
 
 def _check_caught_up(n: int, later: Sequence[Revision], only: Only) -> None:
-    """What other agents of a shard had set before, and this one heard of after n, is missing in
-    what it has of n: to go back there would take all of that out."""
+    """What other agents of a shard had set before, and this one received after n, is missing in its
+    state of n: going back there would remove all of that."""
     ended_s = later[-1].wall_s - PROMPT_S if later else 0.0
     for revision in later:
         items = [one.after for one in revision.changes if one.after is not None]
         late = [item for item in items if item.set_at < ended_s and only(item)]
         if revision.action == REPLICATED and late:
             message = (
-                f"this agent cannot go back to revision {n}: it heard of {len(late):,} changes of "
-                f"its shard only with revision {revision.n}, though they were set before (such as "
-                f"{late[0].kind} {late[0].id}). Go back to {revision.n} or later, or take out one "
-                "by one what is to go"
+                f"this agent cannot go back to revision {n}: it got {len(late):,} changes of its "
+                f"shard only with revision {revision.n}, although they were set before (such as "
+                f"{late[0].kind} {late[0].id}). Go back to {revision.n} or later, or remove "
+                "changes one by one"
             )
             raise Conflict(message)
 
@@ -136,8 +136,8 @@ def _check_caught_up(n: int, later: Sequence[Revision], only: Only) -> None:
 def _unread(n: int, revision: Revision) -> str:
     by = f", by {revision.who}," if revision.who else ""
     return (
-        f"the log cannot go back to revision {n} from here: revision {revision.n}{by} cannot be "
-        f"read by this version ({revision.unread}). Ask an agent of the version that made it "
+        f"the log cannot go back to revision {n} from here: this version cannot read revision "
+        f"{revision.n}{by} ({revision.unread}). Use an agent of the version that made it "
         f"(--url), or go back to {revision.n} or later"
     )
 
@@ -178,7 +178,7 @@ def _anew(item: Item, asked: Asked) -> Item:
 
 
 def _has_run_out(item: Item, asked: Asked) -> bool:
-    """Stood then, and has come to its own end since."""
+    """In force then, and expired since."""
     return stands(item, 0.0) and not stands(item, asked.wall_s)
 
 
@@ -196,9 +196,9 @@ def _puts_first(changes: Sequence[Edit], asked: Asked) -> list[Edit]:
 
 
 def restored(held: LogState, items: Iterable[Item], known_n: int, asked: Asked) -> Draft:
-    """What `items` say and the store does not, as it was set and by whom; what they say is taken
-    out, too. Where the store has another of the same name, the one that was set later counts: its
-    numbers began anew."""
+    """What `items` have and the store does not, as it was set and by its author; also what they
+    have as removed. If the store has another one of the same name, the one that was set later
+    counts: the store's numbers started again."""
     kept = newest(items)
     changes = [
         Edit(held.items.get(name), winner)
@@ -229,5 +229,5 @@ def _newer_told(held: LogState, items: Iterable[Item], asked: Asked) -> Iterator
     for item in items:
         now = held.items.get(name_of(item))
         if now is not None and now.n < item.n and now.set_at > item.set_at:
-            message = f"{item.id} was set anew by {now.set_by} since: that one counts"
+            message = f"{item.id} was set again by {now.set_by} since: that one counts"
             yield Advice(Severity.WARNING, "set-since", f"{item.kind} {item.id}", message)

@@ -1,6 +1,6 @@
-"""The values of a shard, made of its members', and kept as windows like any metric's.
+"""The values of a shard, made of its members' values, and kept as windows like any metric's.
 
-members ──Rolling.roll──► Standing per metric, judged by the primary's own settings
+members ──Rolling.roll──► one `Standing` per metric, under the primary's own settings
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Rolling:
         self.rolled: Mapping[str, Rolled] = MappingProxyType({})
         self._windows: dict[str, Window] = {}
         self._made_at: dict[str, float] = {}
-        """When what the newest value of a metric is made of was read: R11 counts readings."""
+        """When the readings behind the newest value were taken: debounce counts readings."""
         self._missing_since: dict[tuple[str, str], float] = {}
         self._parts: dict[str, list[MemberReading]] = {}
-        """Of metrics from which replicas may be skipped as hopeless, as last rolled up."""
+        """Metrics in which replicas may be skipped as hopeless, as last rolled up."""
         self._courses: dict[str, Courses] = {}
 
     def begin_anew(self) -> None:
@@ -62,7 +62,7 @@ class Rolling:
         }
 
     def all_absent(self, specs: Mapping[str, MetricSpec], absent: Absent) -> Mapping[str, Standing]:
-        """Whatever a metric's policy on absence: nobody may speak for the shard here."""
+        """Whatever the metric's policy is: no agent may answer for the shard here."""
         window = Window().push(absent, keep=1)
         return {
             name: stand(
@@ -104,7 +104,7 @@ class Rolling:
     def follow_hopeless(
         self, specs: Mapping[str, MetricSpec], gate: Selection, now: Instant
     ) -> bool:
-        """After a roll-up that `gate` has gone by. Whether one more is to be skipped."""
+        """After a rollup that `gate` has used. Whether to skip one more."""
         before = self._skipped()
         for name, parts in self._parts.items():
             spec = specs.get(name)
@@ -146,7 +146,7 @@ class Rolling:
         if rolled.excused:
             spec = replace(spec, absence=AbsencePolicy.IGNORE)
         elif isinstance(rolled.reading, Absent):
-            # Each member's absence has had its policy already; what is left is a refusal.
+            # Each missing member has had its policy already; what is left rejects the check.
             spec = replace(spec, absence=AbsencePolicy.REJECT)
         return stand(spec, window, scope=Scope.SHARD, until=until)
 
@@ -186,8 +186,8 @@ class Rolling:
         return role.role if role else None
 
     def _is_former(self, member: Member, primary: str, accounts: Mapping[str, Downstream]) -> bool:
-        """A primary before ours that is gone: it was never a replica, nor is it one now (R44).
-        Where our server lists it, it follows us again, and only its agent is missing."""
+        """A primary before ours that is gone: it was never a replica and is none now. If our
+        server lists it, it follows us again, and only its agent is missing."""
         was_primary = self._counted_role(member) is Role.PRIMARY
         return member.name != primary and was_primary and member.name not in accounts
 
@@ -207,7 +207,7 @@ class Rolling:
             return member.lost
         report = member.report
         if report is None:
-            return Absent(Cause.NEVER_READ, "its agent has not been heard of yet", now)
+            return Absent(Cause.NEVER_READ, "its agent has not reported yet", now)
         about_replication = spec.rollup.of is RollupOf.REPLICAS
         if about_replication and report.role is None and report.role_absent is not None:
             return report.role_absent
@@ -225,16 +225,16 @@ class Rolling:
 
 
 def _the_worse(reading: Sample, account: Downstream) -> Sample:
-    """A replica whose link stands still has replayed all that it received, and knows of no lag:
-    its primary knows better."""
+    """A replica whose replication stream is stalled has replayed all that it received, and sees no
+    lag: its primary knows better."""
     if account.lag_s is None or account.lag_s <= reading.value:
         return reading
-    said = f"by the primary's account; {reading.value:.1f} s by its own"
+    said = f"as the primary measures it; {reading.value:.1f} s as the replica does"
     return reading._replace(value=account.lag_s, detail=said)
 
 
 def problems(members: Sequence[Member], leader: str) -> dict[str, str]:
-    """Replicas that follow somebody else than the primary."""
+    """Replicas that follow a server other than the primary."""
     roles = {m.name: m.report.role for m in members if m.report and m.report.role}
     primary = roles.get(leader)
     if primary is None:

@@ -40,13 +40,13 @@ class Roster:
             yield remote
 
     def doubt(self, remote: RemoteMember) -> str:
-        """Why one that nobody named does not count; empty: it does. A word that nobody stands for
-        may not stop a shard, nor may a shard of the same name elsewhere."""
+        """Why a member that no operator named does not count; empty: it does. A mere report must
+        not stop a shard, nor must a shard of the same name elsewhere."""
         if remote.source not in UNASKED:
             return ""
         told, role = remote.source in HEARSAY, remote.role()
         if role is not None and self.is_foreign(role) and (told or not self.is_fed(remote)):
-            return f"its server belongs to another cluster ({role.cluster}): no member of ours"
+            return f"its server belongs to another cluster ({role.cluster}), not to this shard"
         if not told or remote.has_answered or self.is_fed(remote):
             return ""
         return remote.lost.detail if remote.lost else "it has not answered yet"
@@ -87,14 +87,14 @@ class Roster:
         return called != remote.name and (called in own or called in self.remotes)
 
     def double_of(self, name: str) -> str | None:
-        """Why this member cannot be told from another one, if that is so: somebody's name or
-        address was copied, and it may hide a member that nobody reads."""
+        """Why this member looks the same as another one, if so: a name or address was copied, and
+        it may hide a member that is not read."""
         remote = self.remotes.get(name)
         if remote is None or remote.source in UNASKED:
             return None
         if self.is_taken(remote) and remote.report is not None:
             called = remote.report.name
-            return f"its agent calls itself {called}, as another member is called: look at its url"
+            return f"its agent calls itself {called}, the name of another member: check its url"
         doubles = [o.name for o in self.remotes.values() if o.url == remote.url and o is not remote]
         return f"it has the same url as {doubles[0]}" if doubles else None
 
@@ -119,7 +119,7 @@ class Roster:
         what is left of its list, if they are as many: one server may have several names and
         addresses, `localhost` for one."""
         if len(self.locals) > 1:
-            return []  # This agent probes the shard directly; what it is to watch, it was told.
+            return []  # This agent probes the shard directly; its settings say what to watch.
         own = {local.name for local in self.locals.values()}
         keys = ((found.name, found.host, found.server_id) for found in self.downstream())
         listed = list(dict(zip(keys, self.downstream(), strict=True)).values())

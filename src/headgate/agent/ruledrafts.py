@@ -1,9 +1,9 @@
-"""Rules, as drafts of changes.   what is asked + LogState ──RuleDrafts──► Draft
+"""Rules, as drafts of changes.   a request + LogState ──RuleDrafts──► Draft
 
-A rule of this agent's own log is judged by the metrics that it has: it is for this agent alone, or
-for the shard that it leads. One that reaches further may name what is not measured here but where
-it is to hold, so that is advice and no fault. Not so for a
-rule on `all`: what might lock out everybody is judged by an agent that can, or not set.
+A rule of this agent's own log is validated with the agent's metrics: it is for this agent alone, or
+for the shard that it leads. A rule that reaches further may name metrics that are measured only
+where it applies, so that is advice and not a fault. Except for a
+rule on `all`: it might lock out every client, so only an agent with these metrics may set it.
 """
 
 from __future__ import annotations
@@ -14,16 +14,14 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
+from headgate.agent.followedrules import value_of
 from headgate.agent.logwriter import Draft, NoSuchItem
-from headgate.agent.rulesteps import favor_targets, value_of
 from headgate.agent.schedules import check_zone
 from headgate.core.change import ChangeKind, Edit, Item
-from headgate.core.change_log import LogState, ends_at, is_taken_out, name_of, stands
-from headgate.core.change_parts import KEEP_S
+from headgate.core.change_log import KEEP_S, LogState, ends_at, is_taken_out, name_of, stands
 from headgate.core.lint import Advice, Severity
 from headgate.core.names import parse_metric
 from headgate.core.reach import EVERYWHERE, HERE, Reach
-from headgate.core.rule_advice import advise, not_held
 from headgate.core.rule_settings import (
     FIXED,
     LOCK_OUT,
@@ -32,25 +30,28 @@ from headgate.core.rule_settings import (
     KnownMetrics,
     RuleLimits,
     RuleSpec,
+    advise,
+    limit_told,
+    not_held,
     parse_kept,
     parse_rule,
+    parse_target,
     written,
 )
 from headgate.core.rules import EVERYONE, Kind, Rule
 from headgate.errors import Conflict, Fault, InvalidSettings
 
-FAVOR_RATIO = 0.9
 MAX_COMPARED = 200
-"""Rules that a new one is held against, for advice."""
+"""Rules that a new one is compared with, for advice."""
 KEPT_TIMES = 3
-"""As many items as a fleet may have rules are kept at most, ended ones too."""
+"""Factor on the number of rules: how many items are kept at most, ended ones too."""
 ELSEWHERE = "rule-elsewhere"
-"""Advice on a database that is not configured here: of a fleet's rules most are not."""
+"""Advice on a database that is not configured here: for a fleet's rules most are not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Who asks, and when that is."""
+    """The author of a change, and its time."""
 
     who: str
     wall_s: float
@@ -61,7 +62,7 @@ class Here:
     """What an agent knows of rules beyond its log: for those that are for it alone."""
 
     advice: Callable[[RuleSpec], Sequence[Advice]]
-    """On a rule beside those in force."""
+    """Advice on a rule next to those in force."""
     ruled_s: Callable[[], float]
     """The rules' own time (changetime.py)."""
 
@@ -88,7 +89,7 @@ class RuleDrafts:
         reach: Reach,
         asked: Asked,
     ) -> Draft:
-        """`targets`: who, over whom, and the share of their checks to refuse (R76)."""
+        """`targets`: which client, over which others, and the share of their checks to reject."""
         target, over, ratio = targets
         favored, reduced = favor_targets(target, over)
         reason = f"{target} is favored over {over}"
@@ -123,10 +124,10 @@ class RuleDrafts:
         item = _known(held, rule_id, expect)
         if is_taken_out(item):
             by = (item.value or {}).get("lifted_by", item.set_by)
-            raise InvalidSettings([Fault(f"rule {rule_id}", f"was lifted by {by} already")])
+            raise InvalidSettings([Fault(f"rule {rule_id}", f"was already lifted by {by}")])
         other = held.rule(_pair_id(item))
         both = [item] if other is None or is_taken_out(other) else [item, other]
-        told = () if stands(item, asked.wall_s) else (_over(item),)
+        told = () if held.stands(item, asked.wall_s) else (_over(item),)
         return Draft("rule.lifted", [Edit(one, ended(one, asked)) for one in both], told)
 
     # --- one rule --------------------------------------------------------------------------
@@ -166,7 +167,7 @@ class RuleDrafts:
         *,
         place: str = "rule",
     ) -> RuleSpec:
-        """Some of it anew. Who says nothing of its end gives it no more time."""
+        """Change some settings. Without a new end, it gets no more time."""
         rule = spec.rule
         merged = {**written(rule, spec.schedule), **raw}
         new_end = any(raw.get(key) is not None for key in PAIRED)
@@ -181,7 +182,7 @@ class RuleDrafts:
         return self.in_place_of(spec, parsed)
 
     def in_place_of(self, before: RuleSpec, parsed: RuleSpec) -> RuleSpec:
-        """The same rule, said anew: who made it stays, and when its end was set, if it is that."""
+        """The same rule, set again: its author stays, and the time of setting if the end does."""
         was = before.rule
         rule = replace(parsed.rule, created_at=was.created_at, created_by=was.created_by)
         if rule.expires_at != was.expires_at:
@@ -212,8 +213,8 @@ class RuleDrafts:
     def check_lock_out(
         self, spec: RuleSpec, reach: Reach, before: Item | None, *, place: str = "rule"
     ) -> None:
-        """Everybody, all over a fleet, by a word that was mistyped: that is a hold's to say.
-        Whoever only gives more time to one that stands (`before`) locks out nobody by it."""
+        """A mistyped word must not throttle every client of a fleet: only a hold may do that. A
+        change that only extends a rule in force (`before`) locks out nobody."""
         rule, known = spec.rule, self.known_metrics(spec.rule.database)
         if self.here or rule.target != EVERYONE or _judges_as(before, rule, reach):
             return
@@ -225,7 +226,7 @@ class RuleDrafts:
         ]
         if reach == EVERYWHERE and spec.schedule is None:
             faults += [
-                Fault(f"{place}.thresholds.{name}", f"is {limit:g} for all: {why}; {LOCK_OUT}")
+                Fault(f"{place}.thresholds.{name}", f"is {limit} for all: {why}; {LOCK_OUT}")
                 for name, limit, why in _exceeded(rule, known)
             ]
         if faults:
@@ -270,14 +271,32 @@ class RuleDrafts:
         yield from _unmeasured(spec.rule, known)
 
 
+def favor_targets(target: str, over: str) -> tuple[str, str]:
+    """The target without a ratio, and the one with it. A client in both must have no ratio: that
+    takes a rule on both, because among equals the stricter wins."""
+    faults = []
+    for place, given in (("target", target), ("over", over)):
+        try:
+            parse_target(given)
+        except ValueError as error:
+            faults.append(Fault(f"favor.{place}", str(error)))
+    if not faults and target in (over, EVERYONE):
+        faults.append(Fault("favor.target", f"{target} cannot be favored over {over}"))
+    if faults:
+        raise InvalidSettings(faults)
+    if over == EVERYONE:
+        return target, over
+    return ":".join(dict.fromkeys([*target.split(":"), *over.split(":")])), over
+
+
 class Neighbours:
-    """Rules that stand, by whom they are on: for advice on another one."""
+    """Rules in force, by their target: for advice on another one."""
 
     def __init__(self, held: LogState, wall_s: float) -> None:
         self._items = [
             item
             for item in held.items.values()
-            if item.kind is ChangeKind.RULE and stands(item, wall_s)
+            if item.kind is ChangeKind.RULE and held.stands(item, wall_s)
         ]
         self._by_tokens: dict[frozenset[str], list[Item]] = {}
         for item in self._items:
@@ -285,8 +304,8 @@ class Neighbours:
             self._by_tokens.setdefault(tokens, []).append(item)
 
     def of(self, spec: RuleSpec, reach: Reach) -> Iterator[Rule]:
-        """Those on the same clients that stand wherever this one does; for a hold, which spares
-        whoever has a rule of its own, any."""
+        """Rules on the same clients that are in force wherever this one is; for a hold, which does
+        not apply to clients with a rule of their own, any."""
         alike = self._by_tokens.get(frozenset(spec.rule.tokens), [])
         for item in self._items if spec.rule.kind is Kind.HOLD else alike:
             if item.reach in (EVERYWHERE, reach) and item.id not in (spec.id, spec.pair):
@@ -294,7 +313,7 @@ class Neighbours:
                     yield rule_spec(item).rule
 
 
-UNCHANGED = Advice(Severity.WARNING, "unchanged", "fleet", "nothing changed: it is so already")
+UNCHANGED = Advice(Severity.WARNING, "unchanged", "fleet", "nothing changed: it is already set")
 
 
 def is_change(change: Edit) -> bool:
@@ -309,7 +328,7 @@ def rule_item(spec: RuleSpec, reach: Reach, asked: Asked) -> Item:
 
 
 def lifted(item: Item, asked: Asked) -> Item:
-    """Ended now, with what it said: whoever looks for it sees who lifted it."""
+    """Ended now, with its content: a reader sees its author and who lifted it."""
     spec = rule_spec(item)
     rule = replace(spec.rule, expires_at=min(spec.rule.expires_at, asked.wall_s))
     return rule_item(replace(spec, rule=rule, lifted_by=asked.who), item.reach, asked)
@@ -359,14 +378,14 @@ def _check_kept(held: LogState, changes: Sequence[Edit], limits: RuleLimits) -> 
     count = len(held.items) + len(new)
     if new and count > KEPT_TIMES * limits.max_rules:
         message = (
-            f"the log would keep {count:,} changes, most of which have ended within "
-            f"the day, at most {KEPT_TIMES * limits.max_rules:,}; use the same ids again"
+            f"the log would have {count:,} changes, most of which ended within the last "
+            f"day; at most {KEPT_TIMES * limits.max_rules:,} are allowed: use the same ids again"
         )
         raise InvalidSettings([Fault("rules", message)])
 
 
 def check_pairs(held: LogState, changes: Sequence[Edit], wall_s: float) -> None:
-    """Two that were set together stand together, or not at all (R76)."""
+    """Two rules that were set together are kept together, or not at all."""
     after = {**held.items, **{name_of(one.after): one.after for one in changes if one.after}}
     rules = {rule_id: item for (kind, rule_id), item in after.items() if kind is ChangeKind.RULE}
     touched = {
@@ -382,7 +401,7 @@ def check_pairs(held: LogState, changes: Sequence[Edit], wall_s: float) -> None:
         if not _pair_id(rule) or not stands(rule, wall_s):
             continue
         if other is None or not stands(other, wall_s) or _pair_id(other) != rule_id:
-            message = f"was set together with {_pair_id(rule)}: keep both, or take out both"
+            message = f"was set together with {_pair_id(rule)}: keep both, or remove both"
             faults.append(Fault(f"rule {rule_id}", message))
     if faults:
         raise InvalidSettings(faults)
@@ -399,8 +418,8 @@ def _known(held: LogState, rule_id: str, expect: int | None) -> Item:
 
 def changeable(held: LogState, rule_id: str, wall_s: float, expect: int | None) -> Item:
     item = _known(held, rule_id, expect)
-    if not stands(item, wall_s):
-        message = "has ended; what has ended is not changed: set it anew"
+    if not held.stands(item, wall_s):
+        message = "has ended, and an ended rule cannot be changed: set it again"
         raise InvalidSettings([Fault(f"rule {rule_id}", message)])
     return item
 
@@ -408,8 +427,8 @@ def changeable(held: LogState, rule_id: str, wall_s: float, expect: int | None) 
 def check_expected(item: Item, expect: int | None) -> None:
     if expect is not None and expect != item.n:
         message = (
-            f"{item.kind} {item.id} is of revision {item.n}, not {expect}: "
-            "somebody changed it in between; look again and repeat"
+            f"{item.kind} {item.id} has revision {item.n}, not {expect}: "
+            "it was changed meanwhile; look again and repeat"
         )
         raise Conflict(message)
 
@@ -422,12 +441,12 @@ def _checked_vacancy(
     item = held.rule(spec.id)
     if item is None or is_taken_out(item):
         return ()
-    if item.reach == HERE and not stands(item, asked.wall_s):
+    if item.reach == HERE and not held.stands(item, asked.wall_s):
         return ()  # There is no other clock.
-    if stands(item, asked.wall_s):
+    if held.stands(item, asked.wall_s):
         message = (
-            f"rule {spec.id} is there already for {item.reach}, set by {item.set_by} in revision "
-            f"{item.n}; change that one, or give another id"
+            f"rule {spec.id} already exists for {item.reach}, set by {item.set_by} in revision "
+            f"{item.n}; change that one, or choose another id"
         )
         raise Conflict(message)
     ago_s = _ended_ago_s(item, asked.wall_s)
@@ -435,9 +454,9 @@ def _checked_vacancy(
         return ()
     told = f"ended {ago_s / 60:,.0f} min ago by this agent's clock"
     if not _is_same(item, spec, reach):
-        message = f"rule {spec.id} {told}, set by {item.set_by} for {item.reach}, and is another"
-        raise Conflict(f"{message}: give another id, or lift that one first")
-    return (_warning(spec.rule, "anew", f"{told}, set by {item.set_by}: it is set anew"),)
+        message = f"rule {spec.id} {told}, set by {item.set_by} for {item.reach}: another rule"
+        raise Conflict(f"{message}. Choose another id, or lift that one first")
+    return (_warning(spec.rule, "anew", f"{told}, set by {item.set_by}: it is set again"),)
 
 
 def _ended_ago_s(item: Item, wall_s: float) -> float:
@@ -456,15 +475,15 @@ def _is_same(item: Item, spec: RuleSpec, reach: Reach) -> bool:
 
 
 def _over(item: Item) -> Advice:
-    message = "had ended by this agent's clock; for agents whose clock is behind it is lifted"
+    message = "had ended by this agent's clock; agents whose clock is behind see it as lifted"
     return Advice(Severity.WARNING, "over", f"rule {item.id}", message)
 
 
 def _check_patch(raw: Mapping[str, Any]) -> None:
     if not raw:
         raise InvalidSettings([Fault("rule", "nothing to change: give a setting of it")])
-    another = "cannot be changed: that would be another rule; lift this one and set it"
-    endless = "cannot be taken out: every rule ends; say how long, such as 2h"
+    another = "cannot be changed: that is another rule; lift this one and set the other"
+    endless = "cannot be removed: every rule ends; give a time, such as 2h"
     faults = [Fault(f"rule.{key}", another) for key in (*FIXED, "reach") if key in raw]
     faults += [Fault(f"rule.{key}", endless) for key in PAIRED if key in raw and raw[key] is None]
     if faults:
@@ -476,17 +495,17 @@ def _pair_id(item: Item) -> str:
 
 
 def _pair_of(held: LogState, item: Item, wall_s: float) -> Item | None:
-    """The rule that was set together with it, if it stands."""
+    """The rule that was set together with it, if it is in force."""
     other = held.rule(_pair_id(item))
-    return other if other is not None and stands(other, wall_s) else None
+    return other if other is not None and held.stands(other, wall_s) else None
 
 
 # --- advice --------------------------------------------------------------------------------
 
 
 _UNJUDGED = (
-    "{} is not measured by this agent, which can therefore not tell whether the rule would lock "
-    f"out everybody: ask an agent that has it (--url); {LOCK_OUT}"
+    "this agent does not measure {}, so it cannot tell whether the rule would lock out every "
+    f"client: set the rule at an agent that measures it (--url); {LOCK_OUT}"
 )
 
 
@@ -500,36 +519,38 @@ def _judges_as(before: Item | None, rule: Rule, reach: Reach) -> bool:
     return False
 
 
-def _exceeded(rule: Rule, known: Mapping[str, KnownMetric]) -> Iterator[tuple[str, float, str]]:
+def _exceeded(rule: Rule, known: Mapping[str, KnownMetric]) -> Iterator[tuple[str, str, str]]:
     """Limits that are exceeded here just now."""
     for name, limit in rule.thresholds.items():
         metric = known.get(name)
         if metric is not None and limit < metric.threshold and metric.refuses_now(limit):
-            why = f"it stands at {metric.value:g} on {metric.value_on} just now"
-            yield name, limit, why
+            value = limit_told(name, metric.value or 0.0)
+            why = f"{name} is {value} on {metric.value_on} now"
+            yield name, limit_told(name, limit), why
 
 
 def _unmeasured(rule: Rule, known: Mapping[str, KnownMetric]) -> Iterator[Advice]:
     """Of what this agent knows; it knows nothing of the others."""
     named = list(dict.fromkeys((*rule.metrics, *rule.thresholds)))
-    if named and not known:
+    if not known and (named or rule.database):
         where = f"no database {rule.database!r}" if rule.database else "no database"
-        told = f"this agent has {where}: whether {', '.join(named)} are metrics nobody has checked"
+        told = f"this agent has {where}"
+        told += f", so {', '.join(named)} cannot be validated here" if named else ""
         yield _warning(rule, "unchecked", f"{told}; ask an agent that has it (--url)")
         return
     for name in named:
         if name not in known:
-            yield _warning(rule, "metric-elsewhere", f"{name} is no metric of this agent: where "
-                           "an agent does not have it, the rule says nothing of it")  # fmt: skip
+            yield _warning(rule, "metric-elsewhere", f"{name} is not a metric of this agent: at "
+                           "agents without it, that part of the rule has no effect")  # fmt: skip
         elif known[name].missing_on and rule.kind is Kind.METRICS:
             yield _warning(
                 rule, "metric-missing", f"{name} is not measured on {known[name].missing_on}: "
-                "the rule says nothing of it at an agent that does not measure it everywhere"
+                "it has no effect at agents that do not measure it on every database"
             )  # fmt: skip
     if rule.target == EVERYONE:
         for name, limit, why in _exceeded(rule, known):
-            yield _warning(rule, "exceeded", f"{name} {limit:g}: {why}, so that every check is "
-                           "refused wherever the rule reaches such a database")  # fmt: skip
+            yield _warning(rule, "exceeded", f"{name} {limit}: {why}, so every check is "
+                           "rejected wherever the rule reaches such a database")  # fmt: skip
 
 
 def _warning(rule: Rule, code: str, message: str) -> Advice:

@@ -1,7 +1,7 @@
 """Read each metric at its own pace.   probe.read → Sampler → Board
 
 A probe runs alone: the next one starts when the last has ended or was given up, so a slow
-host gets fewer probes, never more (R26). Whatever happens, a Reading comes out of it.
+host gets fewer probes, never more. Every attempt ends with a Reading.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = structlog.get_logger()
 CLOSE_TIMEOUT_S = 2.0
 EXPECTED = (Cause.NEVER_READ, Cause.HIBERNATING)
 """Absences that a first value ends, and that were no loss."""
-RESTING = "nobody has asked for long, so nothing is measured; this question wakes it"
+IDLE = "no client has checked for a while, so nothing is measured; a check wakes it (about 1 s)"
 
 
 async def take(probe: Probe, spec: MetricSpec, clock: Clock) -> Reading:
@@ -52,7 +52,7 @@ class Sampler:
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._on_reading: list[Callable[[str, str, Reading], None]] = []
         self.readings_total: dict[tuple[str, str, str], int] = {}
-        """(database, metric, `value` or the cause of its absence) → how often."""
+        """(database, metric, `value` or the cause of a missing one) → how often."""
 
     def watch(self, callback: Callable[[str, str, Reading], None]) -> None:
         self._on_reading.append(callback)
@@ -82,7 +82,7 @@ class Sampler:
                 try:
                     await self._run(database, spec, probe)
                 except Exception as error:
-                    # A defect in a probe must not silence its metric: it becomes an absence.
+                    # A bug in a probe must not silence its metric: it becomes unavailable.
                     log.exception("probe.crashed", database=database, metric=spec.name)
                     detail = f"the probe crashed: {type(error).__name__}"
                     self._deliver(database, spec, Absent(Cause.FAILED, detail, self._now()))
@@ -101,7 +101,7 @@ class Sampler:
                 before, reading = reading, rate_between(before, reading)
             self._deliver(database, spec, reading)
             if demand.state is Activity.HIBERNATING:
-                self._deliver(database, spec, Absent(Cause.HIBERNATING, RESTING, self._now()))
+                self._deliver(database, spec, Absent(Cause.HIBERNATING, IDLE, self._now()))
                 before = None  # A rate over the time asleep would say nothing of now.
             # Missed turns are skipped, not caught up on.
             due = max(due + demand.stretch(spec.interval_s), self._now())

@@ -26,8 +26,8 @@ def check_zone(schedule: Schedule, *, place: str = "rule.schedule.zone") -> None
         ZoneInfo(schedule.zone)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         message = (
-            f"no time zone {schedule.zone!r} is known on this host; write it like Europe/Berlin, "
-            "or install its tzdata"
+            f"this host does not know the time zone {schedule.zone!r}; write it like "
+            "Europe/Berlin, or install tzdata"
         )
         raise InvalidSettings([Fault(place, message)]) from None
 

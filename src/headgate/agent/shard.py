@@ -1,12 +1,12 @@
-"""One shard, as this agent sees it and may speak for it.
+"""One shard as this agent sees it, and when it may answer for it.
 
     roles, readings, reports ──► Shard._roll ──► ShardHealth on the Board ──► decide
 
-It leads while its own server is the only known primary: then it pulls from the other
-members and rolls up. Otherwise it says where to ask, or why nobody may answer. The law of
-this file: no shard-scope OK without (1) our server's role confirmed within its age limit,
-(2) an answer, or a failure to answer, from every member since we began to lead, (3) no
-other member that says it is the primary, (4) no handover of our server's that is under way.
+It leads while its own server is the only known primary: then it pulls from the other members and
+rolls up. Otherwise it says which agent answers, or why none may. The invariant of this file: no
+shard-scope OK without (1) our server's role confirmed within its age limit, (2) an answer, or a
+failure to answer, from every member since we began to lead, (3) no other member that says it is
+the primary, (4) no handover of our server under way.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ from headgate.errors import HeadgateError, PeerFailed
 log = structlog.get_logger()
 
 ROLL_WITHIN_S = 0.02
-"""Events that come together are rolled up together."""
+"""Events that arrive together are rolled up together."""
 SEARCH_EVERY_S = 1.0
 WAKE_EVERY_S = 5.0
 BEATS_WANTED_S = 2.0
-"""How long after a client's question its answer is still worth waking others for."""
-BEATLESS = (Cause.HEARTBEAT_RESTING, Cause.HEARTBEAT_DEAD)
+"""How long after a client's check it is still worth waking other agents for it."""
+BEATLESS = (Cause.HEARTBEAT_IDLE, Cause.HEARTBEAT_DEAD)
 
 
 class NoSuchMember(HeadgateError, LookupError):
@@ -83,10 +83,10 @@ class Shard:
         self.roster = Roster()
         self.locals, self.remotes = self.roster.locals, self.roster.remotes
         self.aliases: set[str] = set()
-        """Further addresses of members that are known by another."""
+        """Further addresses of members that are known by another address."""
         self._succession = Succession(self.roster)
         self.told_words: Callable[[], tuple[str, ...]] = tuple
-        """What others than its members say of the shard, for people."""
+        """What other sources than its members report about the shard, for display."""
         self._rolling = Rolling(
             self.roster, collect_interval_s=collect_interval_s, aggregates=aggregates
         )
@@ -94,13 +94,13 @@ class Shard:
             Absent(Cause.WARMING_UP, "the shard has not been looked at yet", self._now().mono_s)
         )
         self.handover: Handover | None = None
-        """Set by whoever keeps it; it may be over."""
+        """Set by the handover log; it may be over."""
         self.on_downstream: Callable[[], None] = lambda: None
         """Called when the list of replicas or the upstream may have changed."""
         self._leading_since: float | None = None
         self._was_pulling = False
         self._led_as = ""
-        """Which of our databases was the primary when we led last."""
+        """Which of our databases was the primary when we last led."""
         self._searched_at = self._woke_at = NEVER
         self._errands: set[asyncio.Future[None]] = set()
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -122,8 +122,8 @@ class Shard:
         self._tasks[remote.name] = asyncio.create_task(
             supervised(f"member {remote.name}", lambda: self._pull_loop(remote))
         )
-        if remote.source not in HEARSAY:  # Of those many may come at once, and then a look.
-            self._roll()  # It counts from now on, heard of or not.
+        if remote.source not in HEARSAY:  # Many of those may come at once, and then a look.
+            self._roll()  # It counts from now on, whether it has reported or not.
 
     async def remove_remote(self, name: str) -> None:
         if name in self.remotes:
@@ -173,7 +173,7 @@ class Shard:
             self._want_beats(local)
 
     def _want_beats(self, local: LocalMember) -> None:
-        """A client wants our lag, and the primary's agent rests: wake that one."""
+        """A client needs our lag, but the primary's agent is idle: wake that one."""
         now = self._now().mono_s
         asked = now - local.demand.asked_at < BEATS_WANTED_S
         if not asked or now - self._woke_at < WAKE_EVERY_S:
@@ -213,7 +213,7 @@ class Shard:
             self._stir()
 
     def wanted(self) -> None:
-        """A client asked about the shard. If nobody here knows who leads it, look."""
+        """A client checked the shard. If no agent here knows who leads it, look."""
         now = self._now().mono_s
         for local in self.locals.values():
             local.demand.share(now)
@@ -258,8 +258,8 @@ class Shard:
 
     async def _pace(self, remote: RemoteMember, spent_s: float) -> None:
         now = self._now().mono_s
-        if self._activity(now) is not Activity.NORMAL:
-            await self._rest(self.collect_interval_s * self._own_demand().idleness.slow_factor)
+        if self._activity(now) is not Activity.AWAKE:
+            await self._rest(self.collect_interval_s * self._own_demand().idleness.idle_factor)
             return
         # An early answer means news; news may not come faster than this.
         least_s = self.collect_interval_s / (1 if remote.lost is not None else 4)
@@ -267,7 +267,7 @@ class Shard:
             await self._clock.sleep(least_s - spent_s)
 
     async def _rest(self, seconds: float) -> None:
-        """Until then, or until somebody wants to know more of the shard than before."""
+        """Until then, or until a client needs more of the shard than before."""
         self._stirred.clear()
         await sleep_unless(self._stirred, self._clock, seconds)
 
@@ -295,7 +295,7 @@ class Shard:
         self._background(self.remove_remote(remote.name))
 
     def forget_unheard(self, urls: set[str]) -> None:
-        """Found once, never heard of, and not listed by our server any more: `urls` are (R44)."""
+        """Drop members that were found once, never reported, and are no longer in `urls`."""
         for remote in list(self.remotes.values()):
             unheard = remote.report is None and remote.claim is None and remote.lost is not None
             if remote.source == FOUND and unheard and remote.url not in urls:
@@ -316,7 +316,7 @@ class Shard:
         return next(iter(self.locals.values())).demand
 
     def _pulls(self) -> bool:
-        """Only who has the primary asks the others, and only while somebody wants to know."""
+        """Only the primary's agent pulls from the others, and only while a client needs it."""
         now = self._now().mono_s
         return self.roster.local_primary(now) is not None and (
             self._activity(now) is not Activity.HIBERNATING
@@ -329,8 +329,8 @@ class Shard:
         now = self._now().mono_s
         primary = self.roster.local_primary(now)
         local = primary or next(iter(self.locals.values()))
-        # Whoever looks for the primary needs to hear what it is now, not when it fell asleep.
-        looks = Activity.NORMAL if remote.wanted else Activity.HIBERNATING
+        # To find the primary we need its current role, not its role when it became idle.
+        looks = Activity.AWAKE if remote.wanted else Activity.HIBERNATING
         activity = self._activity(now) if primary else looks
         return Pull(
             shard=self.name,
@@ -345,12 +345,12 @@ class Shard:
         )
 
     def _wait_s(self, remote: RemoteMember, activity: Activity) -> float:
-        """The first question since we lead, or after a silence, is not held; nor is one that
-        will not be repeated soon: whoever wakes us should not have to wait for it."""
+        """The first request since we lead, or after a pause, is not delayed; nor is one that will
+        not be repeated soon: the client that wakes us should not wait for it."""
         since = self._leading_since
         if since is None or remote.tried_at is None or remote.tried_at < since:
             return 0.0
-        if remote.lost is not None or remote.report is None or activity is not Activity.NORMAL:
+        if remote.lost is not None or remote.report is None or activity is not Activity.AWAKE:
             return 0.0
         return self.collect_interval_s
 
@@ -363,7 +363,7 @@ class Shard:
         return remote.clock_ahead_s + theirs - ours
 
     def _renew_beats(self, asked_at: float) -> None:
-        """A client asked a member then, here or elsewhere."""
+        """A client checked a member at that time, here or elsewhere."""
         for local in self.locals.values():
             if local.heartbeat is not None:
                 local.heartbeat.renew(asked_at)
@@ -371,7 +371,7 @@ class Shard:
     # --- standpoint ------------------------------------------------------------------------
 
     def _resting(self, point: Standpoint, now: float) -> Unled | None:
-        """Nobody asks about the shard: what we knew of it grows old, and that is no fault."""
+        """No client checks the shard: its data becomes stale, and that is no fault."""
         unknown = isinstance(point, Unled) and point.absent.cause is Cause.NO_PRIMARY
         if not (unknown or isinstance(point, Leading)) or not (
             self.remotes and self.roster.had_primary()
@@ -379,7 +379,7 @@ class Shard:
             return None
         if self._activity(now) is not Activity.HIBERNATING:
             return None
-        detail = "nobody has asked about the shard; a question wakes it"
+        detail = "no client has checked the shard for a while; a check wakes it"
         return Unled(Absent(Cause.HIBERNATING, detail, now))
 
     def _handing_over(self, point: Standpoint, now: Instant) -> Unled | None:
@@ -471,7 +471,7 @@ class Shard:
         )
 
     def warming_up(self) -> Absent | None:
-        """Leading, but somebody has not been heard of since."""
+        """Leading, but a member has not reported since."""
         since = self._leading_since
         if since is None:
             return None
@@ -483,7 +483,7 @@ class Shard:
         ]
         if not silent:
             return None
-        detail = f"this agent leads the shard and waits for a first word of {', '.join(silent)}"
+        detail = f"this agent leads the shard and waits for a first report of {', '.join(silent)}"
         return Absent(Cause.WARMING_UP, detail, since)
 
     def _unrolled(
@@ -491,8 +491,8 @@ class Shard:
     ) -> ShardHealth:
         specs = self._specs(local)
         if isinstance(point, Following):
-            detail = f"the shard is rolled up by the agent of its primary, {point.primary}"
-            absent = Absent(Cause.ELSEWHERE, f"{detail}: ask {point.url}", now.mono_s)
+            detail = f"the agent of the primary, {point.primary}, answers for the shard"
+            absent = Absent(Cause.ELSEWHERE, f"{detail}: check at {point.url}", now.mono_s)
             standings = self._rolling.all_absent(specs, absent)
             remote = self.remotes.get(point.primary)
             database = remote.database if remote else local.database
@@ -524,8 +524,8 @@ class Shard:
 
     def _unfenced(self) -> list[str]:
         return [
-            f"read_only of {local.name} is read every {self.collect_interval_s:g} s only, with its "
-            f"role: {local.fence.fault}"
+            f"read_only of {local.name} is read only every {self.collect_interval_s:g} s, together "
+            f"with its role: {local.fence.fault}"
             for local in self.locals.values()
             if local.fence is not None and local.fence.fault
         ]
@@ -540,7 +540,7 @@ class Shard:
             if aside.member == member.name
         }
         local = self.roster.local_primary(now.mono_s)
-        # What others last told somebody who no longer leads says nothing of now.
+        # What others last reported to an agent that no longer leads says nothing of now.
         counts = member.local or isinstance(self.point, Leading)
         return MemberView(
             member=member,

@@ -40,9 +40,9 @@ class ShardPlan:
     connection: object = None
     """Compared on reload: an equal plan keeps its watcher and links."""
     open_fence_probe: Callable[[], FenceProbe | None] = lambda: None
-    """None where a server that steps down closes its connections."""
+    """None if a server that steps down closes its connections."""
     patroni: str = ""
-    """The scope of its Patroni cluster; empty where it has none."""
+    """The scope of its Patroni cluster; empty if it has none."""
 
     def key(self) -> tuple[object, ...]:
         return (
@@ -74,5 +74,5 @@ def found_peer(plan: ShardPlan, template: str, found: Downstream) -> PeerPlan | 
 
 
 def as_name(text: str) -> str:
-    """What operators can type, and set aside: addresses have colons, and people put spaces."""
+    """A name that operators can type: addresses have colons, and some names have spaces."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", text).strip("-.")[:63] or "member"

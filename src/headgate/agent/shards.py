@@ -2,7 +2,7 @@
 
 settings ──adopt──► Shards ──► Shard (one each) ──► Board
 other agents ──answer, woken──►│        operators ──skip, add_peer──► log ──follow──► here
-fleet's store, Patroni ──found_in_fleet, follow_patroni──► Told ──► members by `discover`
+fleet's store, Patroni ──found_in_fleet, follow_patroni──► `Told` ──► members by `discover`
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import structlog
 
@@ -30,7 +30,7 @@ from headgate.agent.members import (
     LocalMember,
     RemoteMember,
 )
-from headgate.agent.ownitems import Make, ReachOf, SetItems, always_here, put, standing
+from headgate.agent.ownitems import By, Make, ReachOf, SetItems, always_here, put, standing
 from headgate.agent.patroni import PatroniFollower
 from headgate.agent.ports import Clock, PeerLink
 from headgate.agent.roles import RoleWatcher
@@ -45,7 +45,7 @@ from headgate.core.activity import Activity
 from headgate.core.change import ChangeKind, Edit, Item
 from headgate.core.change_log import ChangeMade, LogState
 from headgate.core.fleet_members import FleetMember
-from headgate.core.reach import HERE, Level, Place, Reach
+from headgate.core.reach import HERE, Level, Place, Reach, of_shard
 from headgate.core.rollup import AGGREGATES, Aggregate
 from headgate.core.samples import Reading
 from headgate.core.shard import (
@@ -76,22 +76,22 @@ class NoSuchShard(HeadgateError, LookupError):
 
 
 class Stand(NamedTuple):
-    """Where one database of this agent stands in its shard."""
+    """State of one database of this agent in its shard."""
 
     database: str
     shard: str
     member: str
     role: Role | None
-    """As its server last said; None where that is not known."""
+    """Its server's last reported role; None: unknown."""
     leads: bool
-    """This agent speaks for the shard."""
+    """This agent answers for the shard."""
     primary: str
-    """The member that leads, where it is known and another agent's."""
+    """The member that leads, if it is known and belongs to another agent."""
     primary_url: str
     server: str = ""
-    """What its server calls its cluster, or itself; empty where it does not say."""
+    """The identifier of its server's cluster, or of the server; empty if it reports none."""
     system: str = ""
-    """What it calls its cluster alone."""
+    """The identifier of the cluster alone."""
 
 
 class Shards:
@@ -124,10 +124,12 @@ class Shards:
         self._peers = SetItems(PEER, _peer_of, time, concerns=_is_of_its_shard)
         self._handovers = Handovers(clock, make, time)
         self._unusable: set[str] = set()
-        """Found in the database, and no member could be called so; told once."""
+        """Found in the database, but the name is no valid member name; logged once."""
         self._hearsay = Hearsay(clock, self._add_found, self._note_unusable)
+        self.make_shared: Make | None = None
+        """To the log that a fleet shares; None: there is none."""
         self.on_roles: Callable[[], None] = lambda: None
-        """Called when the role of a database of ours, or where to ask for it, is another one."""
+        """Called when the role of a database of ours, or the address to check it at, changes."""
         self._roles: dict[str, Role | None] = {}
         self._lock = asyncio.Lock()
 
@@ -142,8 +144,8 @@ class Shards:
                 for plan in [*self._plans.values(), *plans]
                 if _key(self._plans.get(plan.database)) != _key(wanted.get(plan.database))
             }
-            # Everything is in its new place before anything is waited for: nobody who asks in
-            # between finds half of it.
+            # Everything is in its new place before the first await: no check in between sees half
+            # of the change.
             retired = [self._retire(name) for name in changed & self._shards.keys()]
             for database in self._plans.keys() - wanted.keys():
                 self._board.set_shard(database, None)
@@ -272,7 +274,7 @@ class Shards:
             self._note_unusable(shard.name, member, str(error))
 
     def _is_ourselves(self, shard: Shard, peer: PeerPlan) -> bool:
-        """What was added at another agent of the shard is told to the one that it names, too."""
+        """A peer added at another agent of the shard also reaches the agent that it names."""
         names = {local.name for local in shard.locals.values()}
         return peer.name in names or peer.url in {self._url, *shard.aliases}
 
@@ -373,7 +375,7 @@ class Shards:
 
     @property
     def unbelieved(self) -> Mapping[str, str]:
-        """Registered in the fleet's store → why its address is not asked, or it does not count."""
+        """Registered in the fleet's store → why it is not contacted, or does not count."""
         shards = self._shards.values()
         return MappingProxyType(
             {name: why for shard in shards for name, why in self._hearsay.unbelieved(shard)}
@@ -402,7 +404,7 @@ class Shards:
         return MappingProxyType(self._shards)
 
     def stands(self) -> list[Stand]:
-        """Where each database of ours that has a shard stands in it."""
+        """State of each database of ours that belongs to a shard."""
         return [self._stand(plan) for plan in self._plans.values() if plan.shard in self._shards]
 
     def _stand(self, plan: ShardPlan) -> Stand:
@@ -439,7 +441,7 @@ class Shards:
         return remote.link if remote and remote.database == database else None
 
     def speak_at(self, url: str) -> None:
-        """Where others are told to ask, from now on."""
+        """The address that other agents get, from now on."""
         self._url = url
         for shard in self._shards.values():
             shard.url = url
@@ -470,8 +472,8 @@ class Shards:
         return local.report(self._board, self._clock.now().mono_s, self._url)
 
     def _meet(self, shard: Shard, pull: Pull) -> None:
-        """A primary that nobody told us of: whom it pulls from has to know it as well. Only
-        where the settings say what addresses agents have: nobody else is ever connected to."""
+        """A primary that we did not know: members that it pulls from must know it as well. Only
+        if the settings say which addresses agents have: the agent connects to no others."""
         template = self._plans[pull.database].discover
         leads = pull.role is not None and pull.role.role is Role.PRIMARY
         if leads and template is not None and fits(template, pull.url):
@@ -483,13 +485,17 @@ class Shards:
         local.demand.wake(self._clock.now().mono_s)
 
     def asked(self, shard: str, database: str) -> Shard:
-        """No talk across shards: not even by a mistake in somebody's settings (R39)."""
+        """Messages never cross shards, not even after a mistake in another agent's settings."""
         plan = self._plans.get(database)
         if plan is None:
             known = ", ".join(sorted(self._plans)) or "none"
-            raise InvalidRequest(f"no database {database!r} in a shard here: {known}", status=404)
+            raise InvalidRequest(
+                f"no database {database!r} in a shard of this agent: {known}", status=404
+            )
         if plan.shard != shard:
-            raise WrongShard(f"{database} belongs to shard {plan.shard!r} here, not to {shard!r}")
+            raise WrongShard(
+                f"{database} belongs to shard {plan.shard!r} at this agent, not to {shard!r}"
+            )
         return self._shards[shard]
 
     # --- for operators ---------------------------------------------------------------------
@@ -509,15 +515,29 @@ class Shards:
         return [s for s in self._skips.values.values() if s.shard == name and s.holds(now)]
 
     async def skip(
-        self, database: str, member: str, *, for_s: float, reason: str, who: str
+        self,
+        database: str,
+        member: str,
+        *,
+        for_s: float,
+        reason: str,
+        reach: Reach | None = None,
+        **by: Unpack[By],
     ) -> ChangeMade:
-        """Leave a member out of the rollup, for a while. It is kept before it takes effect."""
+        """Leave a member out of the rollup, for a while. It is kept before it takes effect.
+        `reach`: its shard, so that a promotion keeps it, or this agent alone."""
         shard = self._with_member(database, member)
         if not 0 < for_s <= MAX_SKIP_S:
             most_days = MAX_SKIP_S / 86400
             raise InvalidRequest(f"a skip lasts at most {most_days:g} days", field="for")
 
-        reach = await self._reach_of(None, [database])
+        if reach is None and self.make_shared is not None:
+            reach = of_shard(shard.name)
+        reach = await self._reach_of(reach, [database])
+        item_id = _id(shard, member)
+        if reach not in _reaches(item_id):
+            message = f"a skip is for its shard, {shard.name}, or for this agent alone"
+            raise InvalidRequest(f"{message}, not for {reach}", status=422, field="reach")
 
         def draft(held: LogState, asked: Asked) -> Draft:
             value = {
@@ -526,20 +546,51 @@ class Shards:
                 "reason": reason,
                 "set_wall_s": asked.wall_s,
             }
-            return Draft("skip.set", _set(held, SKIP, _id(shard, member), value, asked, reach))
+            return Draft("skip.set", _set(held, SKIP, item_id, value, asked, reach))
 
-        return await self._make(draft, who, dry_run=False)
+        if reach == HERE or self.make_shared is None:
+            return await self._own(draft, **by)
+        made = await self._shared(self.make_shared, draft, **by)
+        if self._skips.is_in(item_id, own=True) and not made.dry_run:
+            await self._own(self._unskipping(shard, member), **by)  # It would hide the shard's.
+        return made
 
-    async def unskip(self, database: str, member: str, *, who: str) -> ChangeMade:
+    async def unskip(self, database: str, member: str, **by: Unpack[By]) -> ChangeMade:
+        """In whichever log has it."""
         shard = self._shard_of(database)
+        draft, item_id = self._unskipping(shard, member), _id(shard, member)
+        is_own = self._skips.is_in(item_id, own=True)
+        made: ChangeMade | None = None
+        if self.make_shared and (not is_own or self._skips.is_in(item_id, own=False)):
+            made = await self._shared(self.make_shared, draft, **by)
+        return await self._own(draft, **by) if is_own or made is None else made
 
+    def _unskipping(self, shard: Shard, member: str) -> Callable[[LogState, Asked], Draft]:
         def draft(held: LogState, asked: Asked) -> Draft:
             changes = _taken_out(held, SKIP, _id(shard, member), asked)
             if not changes:
-                raise NoSuchMember(f"{member} is not set aside in {shard.name}")
+                raise NoSuchMember(f"{member} is not skipped in {shard.name}")
             return Draft("skip.removed", changes)
 
-        return await self._make(draft, who, dry_run=False)
+        return draft
+
+    async def _own(
+        self, draft: Callable[[LogState, Asked], Draft], who: str, dry_run: bool = False
+    ) -> ChangeMade:
+        return await self._make(draft, who, dry_run=dry_run)
+
+    async def _shared(
+        self,
+        make: Make,
+        draft: Callable[[LogState, Asked], Draft],
+        who: str,
+        dry_run: bool = False,
+    ) -> ChangeMade:
+        """In force here at once: whoever asked need not wait until it is heard of."""
+        made = await make(draft, who, dry_run=dry_run)
+        if not dry_run:
+            await self.follow(made.items, ())
+        return made
 
     async def hand_over(self, database: str, *, for_s: float, reason: str, who: str) -> Handover:
         """Our server is about to stop being the primary: see Handovers.announce."""
@@ -554,11 +605,11 @@ class Shards:
         self, database: str, member: str, *, url: str, peer_database: str, who: str
     ) -> ChangeMade:
         shard = self._shard_of(database)
-        is_there = f"{shard.name} has a member {member!r} already"
+        is_there = f"{shard.name} already has a member {member!r}"
         if member in shard.remotes or member in {m.name for m in shard.locals.values()}:
             raise InvalidRequest(is_there, status=409)
         if len(shard.remotes) >= MAX_MEMBERS:
-            raise InvalidRequest(f"{shard.name} has {MAX_MEMBERS} members, which is the most")
+            raise InvalidRequest(f"{shard.name} has {MAX_MEMBERS} members, the maximum")
         reach = await self._reach_of(None, [database])
 
         def draft(held: LogState, asked: Asked) -> Draft:
@@ -586,21 +637,21 @@ class Shards:
     def _why_it_stays(self, shard: Shard, member: str) -> str | None:
         remote = shard.remotes.get(member)
         if remote is None:
-            return "is this agent's own; take the database out of the settings, and reload"
+            return "is this agent's own: remove the database from the settings, and reload"
         if remote.source == "file":
-            return "stands in the settings file; take it out there, and reload"
+            return "is in the settings file: remove it there, and reload"
         if any(member in (found.name, found.host) for found in shard.roster.downstream()):
-            return "is a replica that the database lists; set it aside with a skip"
+            return "is a replica that the database lists: skip it instead"
         if any(member == known.member for known in self._hearsay.registered(shard.name)):
-            return "registers itself in the fleet's store; stop its agent, or set it aside"
+            return "registers itself in the fleet's store: stop its agent, or skip it"
         if remote.source == PATRONI:
-            return "is listed by Patroni; set it aside with a skip"
+            return "is listed by Patroni: skip it instead"
         return None
 
     def _shard_of(self, database: str) -> Shard:
         plan = self._plans.get(database)
         if plan is None:
-            raise NoSuchShard(f"{database} belongs to no shard here; give it one in the settings")
+            raise NoSuchShard(f"{database} belongs to no shard: set its shard in the settings")
         return self._shards[plan.shard]
 
     def _with_member(self, database: str, member: str) -> Shard:

@@ -1,6 +1,6 @@
-"""How a shard is, in the words of its primary's agent.   ShardView, Health ──told_of──► ShardTold
+"""A shard's state as its primary's agent reports it.   ShardView, Health ──told_of──► ShardTold
 
-Values only; when it is told, and how often, is shardstatus.py's.
+Values only; shardstatus.py decides when and how often to report.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from headgate.agent.recorder import Key
-from headgate.core.decide import judge
-from headgate.core.decision import Finding, State, Verdict
+from headgate.core.activity import Activity
+from headgate.core.decide import IDLE_CAUSES, is_idle, judge
+from headgate.core.decision import Finding, Verdict
 from headgate.core.fleet_members import FleetMember
 from headgate.core.fleet_told import (
     HEALTHY,
+    IDLE,
     PASSING,
-    RESTING,
     UNHEALTHY,
     MemberTold,
     MetricTold,
@@ -31,10 +32,9 @@ from headgate.core.topology import Following, Leading, Role, Unled
 
 LAG = "lag"
 _TOO_EARLY = frozenset({Cause.NEVER_READ, Cause.WARMING_UP})
-_AT_REST = frozenset({Cause.HIBERNATING, Cause.HEARTBEAT_RESTING})
 STEP_S = 10.0
 STEPS = 6
-"""The share of refused checks is that of the last minute."""
+"""The share of rejected checks is that of the last minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,11 @@ def _is_primary(view: ShardView) -> bool:
 
 def told_of(view: ShardView, health: Health, speaker: Speaker, now: Instant) -> ShardTold:
     """Without its times: `dated` knows since when."""
-    metrics = tuple(_metric(judge(standing, now)) for standing in health.default.standings)
+    own = next((one.member.report for one in view.members if one.member.local), None)
+    activity = own.activity if own is not None else Activity.AWAKE
+    metrics = tuple(
+        _metric(judge(standing, now), activity) for standing in health.default.standings
+    )
     state, problem = _state(view, metrics)
     members = tuple(_member(one, speaker) for one in view.members)
     return ShardTold(
@@ -106,23 +110,23 @@ def told_of(view: ShardView, health: Health, speaker: Speaker, now: Instant) -> 
 def _state(view: ShardView, metrics: Iterable[MetricTold]) -> tuple[str, str]:
     if isinstance(view.standpoint, Unled):
         absent = view.standpoint.absent
-        return (RESTING, "") if absent.cause in _AT_REST else (UNHEALTHY, absent.detail)
+        return (IDLE, "") if absent.cause in IDLE_CAUSES else (UNHEALTHY, absent.detail)
     states = {one.state for one in metrics}
     if states - PASSING:
         return UNHEALTHY, ""
-    return (RESTING if RESTING in states else HEALTHY), ""
+    return (IDLE if IDLE in states else HEALTHY), ""
 
 
-def _metric(finding: Finding) -> MetricTold:
-    at_rest = finding.state is State.ABSENT and finding.cause in _AT_REST
+def _metric(finding: Finding, activity: Activity) -> MetricTold:
+    idle = is_idle(finding, activity)
     return MetricTold(
         metric=finding.ref.metric,
         scope=(finding.ref.scope or Scope.HOST).value,
-        state=RESTING if at_rest else finding.state.value,
+        state=IDLE if idle else finding.state.value,
         value=finding.value,
         threshold=finding.threshold,
         unit=finding.spec.unit if finding.spec else "",
-        detail="" if at_rest else clipped(finding.detail),
+        detail="" if idle else clipped(finding.detail),
     )
 
 
@@ -131,7 +135,7 @@ def _member(view: MemberView, speaker: Speaker) -> MemberTold:
     registered = speaker.registered.get(member.name)
     seen = report.role if report and member.lost is None else None
     lag = view.readings.get(LAG)
-    aside = f"set aside by {view.skip.who}: {view.skip.reason}" if view.skip else ""
+    aside = f"skipped by {view.skip.who}: {view.skip.reason}" if view.skip else ""
     told = MemberTold(
         member=member.name,
         host=registered.host if registered else member.name,
@@ -174,11 +178,11 @@ def _metric_dated(told: MetricTold, before: MetricTold | None, at: float) -> Met
     return replace(told, since=before.since if same and before else at)
 
 
-# --- how many are refused ---------------------------------------------------------------------
+# --- how many are rejected --------------------------------------------------------------------
 
 
 class RefusedShare:
-    """Checks and refusals of the last minute by database. A watcher of the recorder's."""
+    """Checks and rejections of the last minute by database. An observer of the recorder."""
 
     def __init__(self) -> None:
         self._steps: dict[str, list[tuple[int, int]]] = {}
@@ -186,8 +190,8 @@ class RefusedShare:
 
     def note(self, counted: list[tuple[Key, int]]) -> None:
         for (database, _, verdict, _), times in counted:
-            if verdict is Verdict.MISDIRECTED:
-                continue  # Sent to where the answer is: neither let in nor refused.
+            if verdict is Verdict.WRONG_AGENT:
+                continue  # Redirected to the right agent: neither admitted nor rejected.
             steps = self._steps.setdefault(database, [(0, 0)])
             checks, refused = steps[-1]
             steps[-1] = (checks + times, refused + times * (verdict is not Verdict.OK))
@@ -203,7 +207,7 @@ class RefusedShare:
             del steps[:-STEPS]
 
     def of(self, databases: Iterable[str]) -> tuple[int, float | None]:
-        """How many were asked, and the share that was refused; None where none was."""
+        """Number of checks, and the share that was rejected; None if there were none."""
         steps = [step for database in databases for step in self._steps.get(database, ())]
         checks = sum(count for count, _ in steps)
         return checks, sum(refused for _, refused in steps) / checks if checks else None

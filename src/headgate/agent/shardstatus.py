@@ -1,14 +1,14 @@
-"""Tell the fleet how our shards are: those whose primary is ours.
+"""Report the state of our shards to the fleet: those whose primary is ours.
 
 Shards, Board, Recorder ──► told_of ──on change──► FleetStatus ──registrar's lease──► shards/<shard>
 
-Only what changed is told, at a time drawn from the fleet's size and never twice within it: all
-shards together write no more than about 200 times a second, whatever happens to all of them at
-once. Nobody here waits for it, and a store that is away is told later. What vanishes with the
-lease means that nobody speaks for the shard any more, and is no news of its health.
+Only changes are reported, at a time drawn from the fleet's size and never twice within it. All
+shards together write at most about 200 times a second, whatever happens to all of them at once.
+Nothing here waits for it, and a store that is away gets the report later. An entry that vanishes
+with its lease means that no agent answers for the shard any more; it says nothing about its health.
 
-A passive agent of a pair tells nothing: the active one has the same shards. Whoever finds another's
-word again where its own was says so: two that mean different servers by one name hide each other.
+A passive agent of a pair reports nothing: the active one has the same shards. An agent that finds
+its report overwritten says so: two agents that use one name for different servers hide each other.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ log = structlog.get_logger()
 NEVER = float("inf")
 LOOK_S = 1.0
 SHORTEST_S = 5.0
-"""Between two words about the same shard."""
+"""Pause between two reports of the same shard."""
 SETTLE_S = 10.0
-"""So long a new speaker waits for its first values: that there are none yet is no trouble."""
+"""How long a new leader waits for its first values: that there are none yet is no problem."""
 REFRESH_S = 300.0
-"""Values move without a change; this often they are told all the same."""
+"""Values move without a change of state; they are reported this often anyway."""
 HANDED_OVER_S = 60.0
-"""So long the last word stands after another agent leads, if that one says nothing itself."""
+"""How long the last report stays after another agent leads, if that one reports nothing."""
 MAX_AT_ONCE = 20
-"""Shards in a commit: an agent may look after many, and a store takes half a megabyte."""
+"""Shards per commit: an agent may have many, and a store takes half a megabyte."""
 
 
 class ShardViews(Protocol):
-    """As much of agent/shards.Shards as is told of."""
+    """The part of agent/shards.Shards that is reported."""
 
     def views(self) -> list[ShardView]: ...
 
@@ -69,37 +69,37 @@ class ShardViews(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where what is told comes from; each is asked when it is needed."""
+    """Sources of the report; each is read when it is needed."""
 
     place: Callable[[str], Place]
-    """Of a database."""
+    """Health of a database."""
     url: Callable[[], str]
     footing: Callable[[], Footing]
     members: Callable[[str], Sequence[FleetMember]]
-    """Of a shard, as they registered themselves."""
+    """Members of a shard, as they registered themselves."""
     rules_in_force: Callable[[], int]
     lease_id: Callable[[], int]
-    """The registrar's; 0: there is none now, and nothing is told."""
+    """The registrar's lease; 0: there is none now, and nothing is reported."""
     spread_s: Callable[[], float]
 
 
 @dataclass(slots=True)
 class _Desk:
-    """What was told of one shard, and when it is told again. Times are monotonic."""
+    """What was reported for one shard, and when to report again. Times are monotonic."""
 
     now: ShardTold
     born_at: float
     early: bool = True
     """Something has not been measured yet."""
     told: tuple[object, ...] = ()
-    """The sign of what lies in the store; empty: nothing of ours."""
+    """The sign of our report in the store; empty: there is none."""
     told_at: float = float("-inf")
     revision: int = 0
     due_at: float = NEVER
     """A change waits for its turn."""
     refresh_at: float = NEVER
     leaves_at: float = NEVER
-    """Another agent speaks, or none has to: our last word is taken back then."""
+    """Another agent reports, or none must: remove our last report at this time."""
 
     @property
     def key(self) -> str:
@@ -148,7 +148,7 @@ class FleetStatus:
         """Why the last try failed."""
         self.writes_total = 0
         self.rivals: dict[str, str] = {}
-        """Shard → who else tells of it, and where: our word was written over while we spoke."""
+        """Shard → which other agent reports it, and from where: it overwrote our report."""
 
     async def run(self) -> None:
         while True:
@@ -273,7 +273,7 @@ class FleetStatus:
         try:
             other = read_told(entry.value)
         except ValueError as error:
-            rival = f"somebody whose word cannot be read ({error})"
+            rival = f"an agent whose report cannot be read ({error})"
         else:
             rival = f"{other.agent} at {other.url}" if other.url != desk.now.url else ""
         if rival and rival != self.rivals.get(shard):
@@ -281,7 +281,7 @@ class FleetStatus:
             self.rivals[shard] = rival
 
     async def _take_back(self, desk: _Desk) -> None:
-        """Unless somebody else has put another word in its place."""
+        """Unless another agent has replaced it."""
         shard = desk.now.shard
         try:
             if desk.revision:

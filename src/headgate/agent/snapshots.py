@@ -1,8 +1,8 @@
-"""What a database looks like to those who decide by themselves.   Board, Checker ──► View
+"""What a database looks like to clients that decide locally.   Board, Checker ──► View
 
-Everything it is made of is frozen and replaced whole, so that a change is a new object: who
-streams it (http/streaming.py) compares, a few times in a tenth of a second, and only while
-somebody listens. Nothing on the way of a check or a reading has to tell anybody.
+Everything in it is frozen and replaced as a whole, so a change is a new object. The streamer
+(http/streaming.py) compares objects, several times in a tenth of a second, and only while a client
+listens. So neither a check nor a reading has to notify anyone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Snapshots:
 
     @property
     def closed(self) -> str:
-        """Why nobody may decide by himself: the agent admits nobody either."""
+        """Why no client may decide locally: the agent rejects every check, too."""
         return self._checker.closed
 
     @property
@@ -49,7 +49,7 @@ class Snapshots:
 
     def _is_awake(self, database: str) -> bool:
         demand = self._demands.by_database.get(database) if self._demands is not None else None
-        return demand is None or demand.state is Activity.NORMAL
+        return demand is None or demand.state is Activity.AWAKE
 
 
 def differs(before: View, after: View) -> bool:
@@ -62,7 +62,7 @@ def differs(before: View, after: View) -> bool:
 
 
 def is_urgent(before: View, after: View) -> bool:
-    """Whether somebody may be decided on differently now; else it is the next reading."""
+    """Whether some check may be decided differently now; else it is just the next reading."""
     if before.rules is not after.rules or before[2:] != after[2:]:
         return True
     return _shape(before.health) != _shape(after.health)

@@ -1,12 +1,12 @@
-"""Stand by for another agent of the same host: active–passive (R52, R53).
+"""Replace another agent of the same host when it fails: active–passive.
 
-Standby         the settings say who is active; it is asked for a sign of life
-ElectedStandby  the fleet's store says who leads (agent/election.py), and that one is asked, too
+Standby         the settings say which agent is active; this one pings it
+ElectedStandby  the fleet's store says which one leads (agent/election.py), this one pings it
 
-The passive one sends everybody to the active one. A Standby asks it a few times within
-`takeover_after_s`; when there is no answer for that long, it answers by itself, and steps back once
-the other has answered twice. Both may answer for a moment: each measures the same database, so
-neither is wrong, and both show it.
+The passive agent redirects all checks to the active one. A Standby pings it a few times within
+`takeover_after_s`; without an answer for that long, it answers checks itself, and becomes passive
+again once the other has answered twice. Both may answer for a moment: each measures the same
+database, so neither is wrong, and both show it.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ class Standby(Seat):
     def words(self, since: str) -> str:
         """`since`: how long it has been so."""
         if self.passive:
-            return f"this agent stands by for {self.url}, and sends checks there"
-        fault = self.fault or "not asked yet"
-        return f"this agent stands in for {self.url}, which it has not seen for {since}: {fault}"
+            return f"this agent is the standby of {self.url}, and sends checks there"
+        fault = self.fault or "no ping yet"
+        return f"this agent replaces {self.url}, which it has not seen for {since}: {fault}"
 
     async def run(self) -> None:
         """Active until the other has been seen: a host without an answer is the worse mistake."""
@@ -111,7 +111,7 @@ class Standby(Seat):
             self._answered()
 
     async def leave(self) -> None:
-        """At the end of the agent: nobody has to be told."""
+        """At the end of the agent: nothing to announce."""
 
     def _answered(self) -> None:
         self.fault, self._silent_since = "", None
@@ -151,7 +151,7 @@ class ElectedStandby(Seat):
         self._takeover_after_s = takeover_after_s
         self._silent = _Silence()
         self.url = ""
-        """Of the one that was last known to lead, if it was another one."""
+        """Answers of the last known leader, if it was another agent."""
         elector.watch(self._follow)
 
     @property
@@ -184,22 +184,22 @@ class ElectedStandby(Seat):
     def words(self, since: str) -> str:
         """`since`: how long it has been so."""
         pair, state = self._elector.name, self._elector.state()
-        alone = f"nobody is known to lead the pair {pair}, since {since}"
+        alone = f"no leader of the pair {pair} is known, since {since}"
         match state.office:
             case Office.LEADING:
                 return f"this agent leads the pair {pair}, since {since}"
             case Office.FOLLOWING if self._silent.is_given_up:
                 return (
-                    f"{state.leader_url} leads the pair {pair} and gives no answer: this agent "
-                    f"answers by itself, since {since} ({self._silent.fault})"
+                    f"{state.leader_url} leads the pair {pair} but does not answer: this agent "
+                    f"answers alone, since {since} ({self._silent.fault})"
                 )
             case Office.FOLLOWING:
                 return f"{state.leader_url} leads the pair {pair}: this agent sends checks there"
             case Office.ALONE if state.obstacle:
-                return f"this agent answers by itself, since {since}: {state.obstacle}"
+                return f"this agent answers alone, since {since}: {state.obstacle}"
             case Office.ALONE:
-                fault = state.fault or "it has not been asked yet"
-                return f"{alone}: each agent answers by itself until the store does ({fault})"
+                fault = state.fault or "no request yet"
+                return f"{alone}: each agent answers alone until the store answers ({fault})"
 
     def _follow(self) -> None:
         state = self._elector.state()
@@ -244,7 +244,7 @@ class _Silence:
     url: str = ""
     fault: str = ""
     since: float | None = None
-    """Monotonic: when it was first asked in vain."""
+    """Monotonic: when it first did not answer."""
     answers: int = 0
     is_given_up: bool = False
 

@@ -27,21 +27,21 @@ log = structlog.get_logger()
 
 LOOK_INTERVAL_S = 10.0
 NOTICE_INTERVAL_S = 2.0
-"""A statement that is new among the dearest has its text this soon."""
+"""A statement that is new among the most expensive ones gets its text this soon."""
 ASK_AGAIN_S = 60.0
-"""After this the same text is asked for again, where it was not found."""
+"""After this, a text that was not found is looked up again."""
 MAX_TEXTS = 1000
 MAX_CHARS = 2000
 MAX_WANTED = 100
-"""Statements whose texts are asked for at once: as many as are ever shown."""
+"""How many texts are looked up at once: as many as are ever shown."""
 NEVER_BEFORE = float("-inf")
-NOT_LOOKED = "texts have not been looked for yet: the first look is within ten seconds"
-ASLEEP = "the database hibernates: texts are looked for while somebody asks the agent"
+NOT_LOOKED = "texts have not been read yet: the first look is within ten seconds"
+ASLEEP = "the database hibernates: texts are read only while clients check"
 NOT_SEEN = (
-    "its text was not seen yet: sessions are looked at every ten seconds; with the extension "
-    "`pg_stat_statements` in the agent's database it is found at once"
+    "its text was not seen yet: the agent reads sessions every ten seconds; with the extension "
+    "`pg_stat_statements` in the agent's database it finds texts at once"
 )
-NOT_TOLD = "its text may not be seen: `GRANT pg_monitor TO {role}` lets the agent see it"
+NOT_TOLD = "its text is not visible: `GRANT pg_monitor TO {role}` makes it visible to the agent"
 NO_ROLE = "the agent's role"
 _TIGHT = re.compile(r" (?=[,)\].;])|(?<=[(\[.]) | (?=::)|(?<=::) ")
 _HIDDEN = ("<insufficient privilege>", "<backend information not available>")
@@ -70,7 +70,7 @@ class StatementTexts:
         self._hidden = False
         self._look_at = NEVER_BEFORE
         self.fault = NOT_LOOKED
-        """Why nothing new comes; empty: it does."""
+        """Why nothing new comes; empty: it comes."""
 
     def learn(self, seen: Sequence[tuple[int, str]]) -> None:
         self.fault = ""
@@ -82,7 +82,7 @@ class StatementTexts:
             self._texts.popitem(last=False)
 
     def is_due(self, readings: BudgetReadings | None, mono_s: float) -> bool:
-        """Whether to look now: it is time, or something new is among the dearest."""
+        """Whether to look now: it is time, or a new statement is among the most expensive."""
         return mono_s >= self._look_at or bool(self._missing(readings, mono_s))
 
     def wanted(self, readings: BudgetReadings | None, mono_s: float) -> list[int]:

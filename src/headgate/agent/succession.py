@@ -1,10 +1,10 @@
-"""Who leads a shard, one after another, and what that lets this agent say of it.
+"""Which members led a shard one after another, and what this agent may answer because of it.
 
     members ──Succession.stand──► Leading, Following or Unled (core/topology)
 
-core/topology judges one moment. What needs a memory is here: a primary beside ours that was
-never seen to step down stands in our way (a split brain does not end by losing sight of one
-side); one that came before ours does not.
+core/topology looks at one moment. What needs a memory is here: another primary that was never seen
+to step down blocks us (a split brain does not end when one side goes out of sight). A primary
+before ours does not.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from headgate.core.topology import (
 )
 
 HINT_MAX_AGE_S = 300.0
-"""How old a memory of the primary may be and still be worth asking."""
+"""How old a memory of the primary may be and still be worth a request."""
 MAX_RIVALS = 16
 RIVAL_MEMORY_S = 600.0
-"""How long another primary that has vanished stands in the way, where no term tells who won."""
+"""How long another primary that has vanished blocks us, if no term shows which one won."""
 
 
 class Succession:
@@ -38,9 +38,9 @@ class Succession:
         self._roster = roster
         self._rivals: dict[str, RoleSeen] = {}
         self._reigns: dict[str, tuple[int | None, float]] = {}
-        """Of each member that now says it is the primary: its term, and since when it says so."""
+        """For each member that says it is the primary: its term, and since when it says so."""
         self.told: Callable[[], str] = lambda: ""
-        """The member that Patroni, or the fleet's store, says leads; empty: none says so."""
+        """The leader as Patroni or the fleet's store reports it; empty: none is reported."""
 
     def forget(self, name: str) -> None:
         self._rivals.pop(name, None)
@@ -81,12 +81,12 @@ class Succession:
         member = primaries[newest][0]
         if not member.local:
             return Following(newest, (member.report.url if member.report else "") or member.url)
-        detail = f"{newest} follows {', '.join(before)} as the primary, and waits for its word"
+        detail = f"{newest} follows {', '.join(before)} as the primary, and waits for its report"
         return Unled(Absent(Cause.WARMING_UP, detail, now))
 
     def _told_way(self, primaries: dict[str, tuple[Member, RoleSeen]]) -> Following | None:
-        """Which of two primaries is the right one, where somebody who has to know says so: its
-        agent is asked. Whether it may answer it judges by itself: our own never leads by this."""
+        """Which of two primaries is the right one, if a trusted source reports it: contact its
+        agent. That agent decides whether it may answer: our own never leads by this."""
         member = primaries[self.told()][0] if self.told() in primaries else None
         if member is None or member.local:
             return None
@@ -115,7 +115,7 @@ class Succession:
             forgotten = now.mono_s - role.taken_at > RIVAL_MEMORY_S
             if older or forgotten or self._roster.is_skipped(name, now):
                 continue
-            detail = f"{name} said that it is the primary, too, and has not been seen to step down"
+            detail = f"{name} also said that it is the primary, and was not seen to step down"
             return Absent(Cause.SPLIT_BRAIN, detail, now.mono_s)
         return None
 
@@ -140,7 +140,7 @@ class Succession:
         return self._reigns.get(local.name, (None, local.role.taken_at))[1]
 
     def _hint(self, point: Unled, now: float) -> Standpoint:
-        """Nobody knows for certain; whoever was the primary last will know better."""
+        """The primary is unknown; the agent of the last one knows better."""
         known = [
             (role.taken_at, remote)
             for remote in self._roster.distinct()
@@ -157,7 +157,7 @@ class Succession:
         return Following(remote.name, told or remote.url)
 
     def _told_hint(self) -> Following | None:
-        """Nobody here has heard of a primary; one that can be reached is asked, if it is told."""
+        """No member here knows a primary; contact the reported one, if it can be reached."""
         remote = self._roster.remotes.get(self.told())
         if remote is None or remote.lost is not None:
             return None

@@ -1,4 +1,4 @@
-"""Keep a loop running: the one place where any exception is caught, told and survived."""
+"""Keep a loop running: the one place where any exception is caught, logged and survived."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run_loop(main: Coroutine[Any, Any, None]) -> None:
 
 
 async def supervised(name: str, run: Callable[[], Awaitable[None]]) -> None:
-    """Run for ever. A crash is logged, and tried again after a pause that doubles."""
+    """Run forever. A crash is logged, and the loop starts again after a pause that doubles."""
     pause_s = FIRST_PAUSE_S
     while True:
         started = asyncio.get_running_loop().time()

@@ -1,7 +1,7 @@
-"""The parts, with a span around what they do.   whoever asks ──► Traced ──► the part itself
+"""The agent's parts with a span around their methods.   caller ──► `Traced` ──► the part itself
 
-Put together with these only where traces are wanted: without, nothing is in between, and nothing
-is asked. No check comes through here.
+Used only if traces are wanted: without them nothing is in between, and nothing is evaluated. No
+check passes through here.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def turn(tracer: Tracer, name: str, facts: Facts) -> AbstractContextManager[Span
 
 
 class Watched(NamedTuple):
-    """One method: the name of its span, and what is told of a call."""
+    """One method: the name of its span, and the facts of a call."""
 
     name: str
     facts: Callable[..., Facts] = lambda *args, **kwargs: {}
@@ -72,7 +72,7 @@ def _around(
     return called
 
 
-# --- what is told of a call ------------------------------------------------------------------
+# --- the facts of a call ---------------------------------------------------------------------
 
 
 def _audited(audit: AuditEntry) -> Facts:
@@ -109,7 +109,7 @@ def traced_store(store: Store, tracer: Tracer) -> Store:
 
 
 def traced_shared_log(store: SharedLog, tracer: Tracer) -> SharedLog:
-    def commit(compares: Any, puts: Any) -> Facts:
+    def commit(compares: Any, puts: Any, **more: Any) -> Facts:
         return {"headgate.store": store.name, "headgate.puts": len(puts)}
 
     return cast(SharedLog, Traced(store, tracer, {"commit": Watched("fleet commit", commit)}))
@@ -128,14 +128,14 @@ def traced_link(link: PeerLink, tracer: Tracer) -> PeerLink:
         return {**url, "headgate.shard": offer.shard, "headgate.changes": len(offer.entries)}
 
     def ask(method: str, target: str, *rest: Any, **more: Any) -> Facts:
-        # Without what comes after `?`, which says who asks.
+        # Without what comes after `?`, which names the client.
         return {**url, "http.request.method": method, "url.path": target.partition("?")[0]}
 
     watched = {
         "pull": Watched("shard pull", pull, turn),
         "wake": Watched("shard wake", wake, turn),
         "exchange": Watched("shard exchange", exchange, turn),
-        "ask": Watched("peer ask", ask),
+        "ask": Watched("peer request", ask),
     }
     return cast(PeerLink, Traced(link, tracer, watched))
 

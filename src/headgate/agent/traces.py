@@ -1,7 +1,7 @@
-"""Keep what servers trace, for replay (R145).   TraceSource ──each second──► TraceMemory ──► replay
+"""Keep what servers trace, for replay.   TraceSource ──each second──► TraceMemory ──► replay
 
-Bounded in number and age. What is too many is not forgotten from its beginning, but drawn again,
-the older half first: a busy hour stays an hour, told by fewer traces that stand for more each.
+Bounded in number and age. When there are too many, the oldest are not simply dropped. A sample is
+drawn again, the older half first: a busy hour stays an hour, in fewer traces that each count more.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KEPT_S = 24 * 3600.0
 READ_TIMEOUT_S = 2.0
 MAX_HEALTH_CHANGES = 2000
 FORGOTTEN_MS = 3_600_000
-"""At once: an hour's are taken out together, and not some each second."""
+"""Removed at once: an hour's traces together, not a few each second."""
 
 
 class TraceSource(Protocol):
@@ -48,9 +48,9 @@ class TraceMemory:
         self._health: list[tuple[int, bool | None]] = []
         self._since_ms: int | None = None
         self.lost_total = 0
-        """Written by the server, and gone before they were read."""
+        """Written by the server, and overwritten before they were read."""
         self.fault = "has not been read yet"
-        """Why nothing new comes; empty: it does."""
+        """Why nothing new comes; empty: it comes."""
 
     async def look(self, healthy: bool | None) -> None:
         """`healthy`: what budgets for bad times go by just now."""

@@ -1,11 +1,11 @@
-"""Who went without a throttler, when, and how much work it did (R55).
+"""Which clients worked without a throttler, when, and how much work they did.
 
     client, once it is answered again ──► POST /v1/unthrottled ──► UnthrottledBook ──► Store
 
-Anybody who reaches the agent may report, under any name. So reports are kept apart from what
-operators change, are no audit entries, and are bounded: in rows, in bytes, and in how often one
-address, and all of them, may report. Where there is no room, the address that takes up the most
-of it gives way. What the store does not take is not taken here either: the client tells it again.
+Any client that reaches the agent may report, under any name. So reports are separate from what
+operators change, are no audit entries, and have limits: in rows, in bytes, and in how often one
+address, and all of them, may report. When there is no room, the address that uses the most of it
+loses reports. If the store rejects a report, so does the agent: the client reports it again.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from headgate.core.records import Report
 from headgate.errors import InvalidRequest
 
 MAX_ROWS = 1000
-"""Of clients, each counted once for every address that it reports from."""
+"""Clients, each counted once for every address that it reports from."""
 MAX_BYTES = 2 * 1024 * 1024
 MAX_PERIODS = 100
-"""Of each row; also of one report, so that one that is repeated is known by its ids."""
+"""Per row; also per report, so that a repeated one is recognized by its ids."""
 MAX_ROW_BYTES = 20 * 1024
 """Enough for a whole report, of 100 periods and 64 databases."""
 EACH = Rate(per_s=5.0, burst=200)
-"""Reports of one address. One of many clients behind one address is told to come back, and does:
-the SDK tells it again after half a minute."""
+"""Reports of one address. If many clients share one address, some have to retry, and they do:
+the SDK reports again after half a minute."""
 ALL = Rate(per_s=10.0, burst=400)
 
 
@@ -48,7 +48,7 @@ class Period:
     id: str
     databases: tuple[str, ...]
     started_at: float
-    """Wall clock, of this agent."""
+    """Wall clock of this agent."""
     duration_s: float
     pieces: int
 
@@ -61,7 +61,7 @@ class Period:
 class _Row:
     periods: tuple[Period, ...]
     heard_at: float
-    """Wall clock; not what the client says."""
+    """This agent's wall clock, not the client's."""
     size_bytes: int
 
 
@@ -70,7 +70,7 @@ class UnthrottledBook:
         self._store = store
         self._clock = clock
         self._rows: dict[tuple[str, str], _Row] = {}
-        """By client and origin: no address can push out what another said of the same client."""
+        """By client and origin: no address can displace what another reported for that client."""
         self._quota = Quota(EACH, ALL)
         self._turn = asyncio.Lock()
 
@@ -132,7 +132,7 @@ class UnthrottledBook:
     def _giving_way(
         self, rows: dict[tuple[str, str], _Row], new: tuple[str, str]
     ) -> list[tuple[str, str]]:
-        """Of the address with the most bytes, what was heard of longest ago; never `new`."""
+        """The oldest reports of the address with the most bytes; never `new`."""
         gone: list[tuple[str, str]] = []
         while len(rows) > MAX_ROWS or sum(row.size_bytes for row in rows.values()) > MAX_BYTES:
             by_origin: dict[str, int] = {}

@@ -26,7 +26,7 @@ from headgate.core.health import Health
 from headgate.core.names import MetricRef, Scope
 from headgate.core.rules import Order, RuleBook
 from headgate.core.samples import Instant
-from headgate.core.starvation import Culprit, Starved, judge, lasts
+from headgate.core.starvation import Culprit, Finding, Starved, judge, lasts
 from headgate.errors import HeadgateError
 
 log = structlog.get_logger()
@@ -41,11 +41,11 @@ KINDS = (BEGINS, ENDS, SUSPENDED)
 """Of alerts."""
 
 Suspend = Callable[[str, str], Awaitable[bool]]
-"""Suspend the exemption of that id, for that reason (R79); False where it rests already."""
+"""Suspends the exemption of that id, for that reason; False if it is suspended already."""
 MAX_CHARGED = 100
 """Clients of one exemption."""
 MAX_KEPT = 20
-"""Of those, the ones that are worst off: the budget is theirs."""
+"""Of those, the worst off: the budget counts for them."""
 MAX_STRETCHES = 20
 EARLIER = float("-inf")
 KEEP_S = 3.0
@@ -62,8 +62,8 @@ class Accounts(Protocol):
 
 
 class Charges:
-    """How long whom an exemption has starved, over all stretches and restarts (R79): kept every few
-    seconds with the rule itself."""
+    """How long an exemption has starved which client, over all stretches and restarts: stored every
+    few seconds with the rule itself."""
 
     def __init__(self, accounts: Accounts | None = None) -> None:
         self._accounts = accounts
@@ -71,24 +71,26 @@ class Charges:
         """Rule → `database client` → when the stretch began → how long it is."""
         self._kept_at: dict[str, float] = {}
 
-    def add(self, finding: Starved, book: RuleBook) -> float:
+    def add(self, finding: Finding, book: RuleBook) -> float:
         """What the one who is worst off has been charged for by now, in seconds."""
+        starved, since_s = finding
         for gone in [rule_id for rule_id in self._stretches if rule_id not in book]:
             del self._stretches[gone]
             self._kept_at.pop(gone, None)
-        by_client = self._of(finding.rule)
-        who = f"{finding.database} {finding.client}"
+        by_client = self._of(starved.rule)
+        who = f"{starved.database} {starved.client}"
         if who not in by_client and len(by_client) >= MAX_CHARGED:
-            return finding.for_s
+            return starved.starved_s
         mine = by_client.setdefault(who, {})
-        mine[finding.since_s] = finding.for_s
+        mine[since_s] = starved.starved_s
         spent_s = sum(mine.values())
         if len(mine) > MAX_STRETCHES:  # Their sum is all that matters of the old ones.
-            by_client[who] = {EARLIER: spent_s - finding.for_s, finding.since_s: finding.for_s}
+            earlier_s = spent_s - starved.starved_s
+            by_client[who] = {EARLIER: earlier_s, since_s: starved.starved_s}
         return spent_s
 
     async def keep(self, rule_id: str, now_s: float, *, at_once: bool = False) -> None:
-        """Lest a restart refill the budget; a crash costs a few seconds of it at most."""
+        """So that a restart does not refill the budget; a crash costs a few seconds of it."""
         last_s = self._kept_at.get(rule_id, EARLIER)
         if self._accounts is None or (now_s - last_s < KEEP_S and not at_once):
             return
@@ -133,14 +135,14 @@ class Watch:
         self._suspend = suspend
         self._counted: dict[Key, int] = {}
         self._scenes: dict[str, Scene] = {}
-        self._findings: dict[str, tuple[Starved, ...]] = {}
+        self._findings: dict[str, tuple[Finding, ...]] = {}
         self._charges = Charges(accounts)
         recorder.watch(self._note)
 
     @property
     def findings(self) -> tuple[Starved, ...]:
         """Who is starved now; those below the waterline too."""
-        return tuple(f for found in self._findings.values() for f in found)
+        return tuple(f.starved for found in self._findings.values() for f in found)
 
     def scene(self, database: str) -> Scene | None:
         return self._scenes.get(database)
@@ -213,12 +215,12 @@ class Watch:
     async def _tell(self, database: str) -> None:
         scene, before = self._scenes[database], self._findings.get(database, ())
         found = judge(scene, self.policy)
-        told = {member for f in found for member in f.members}
-        # Less evident for a moment, but not over: it stays, and is not told anew.
+        told = {member for f in found for member in f.starved.members}
+        # Less evident for a moment, but not over: it stays, and is not reported again.
         kept = [
-            replace(f, for_s=scene.now_s - f.since_s)
+            f._replace(starved=replace(f.starved, starved_s=scene.now_s - f.since_s))
             for f in before
-            if not told & set(f.members) and lasts(f, scene, self.policy)
+            if not told & set(f.starved.members) and lasts(f, scene, self.policy)
         ]
         self._findings[database] = now = (*found, *kept)
         alarmed, alarming = _alarming(before), _alarming(now)
@@ -229,36 +231,38 @@ class Watch:
         for finding in now:
             await self._guard(finding)
 
-    async def _guard(self, finding: Starved) -> None:
-        """An exemption that starves others beyond its budget is suspended (R79)."""
-        if self._suspend is None or finding.culprit is not Culprit.EXEMPT_CLIENT:
+    async def _guard(self, finding: Finding) -> None:
+        """An exemption that starves others beyond its budget is suspended."""
+        starved = finding.starved
+        if self._suspend is None or starved.cause is not Culprit.EXEMPT_CLIENT:
             return
         book = self._rules()
         spent_s = self._charges.add(finding, book)
-        within = finding.rule in book.suspended or spent_s < self.policy.exemption_budget_s
-        await self._charges.keep(finding.rule, self._clock.now().mono_s, at_once=not within)
+        within = starved.rule in book.suspended or spent_s < self.policy.exemption_budget_s
+        await self._charges.keep(starved.rule, self._clock.now().mono_s, at_once=not within)
         if within:
             return
         why = (
-            f"it starves {finding.client} on {finding.database}: refused by {finding.metric} for "
-            f"{finding.for_s / 60:.0f} min now, {spent_s / 60:.0f} min in all on its account, and "
-            f"{self.policy.exemption_budget_s / 60:g} min are allowed; set it anew if it must go on"
+            f"it starves {starved.client} on {starved.database}: {starved.metric} has rejected it "
+            f"for {starved.starved_s / 60:.0f} min now, {spent_s / 60:.0f} min in all because of "
+            f"this exemption; {self.policy.exemption_budget_s / 60:g} min are allowed. Set the "
+            "rule again if it must go on"
         )
         try:
-            if await self._suspend(finding.rule, why):
-                self.alerts.put(SUSPENDED, {**document(finding), "why": why})
+            if await self._suspend(starved.rule, why):
+                self.alerts.put(SUSPENDED, {**document(starved), "why": why})
         except HeadgateError as error:
-            log.error("exemption.not_suspended", rule=finding.rule, detail=str(error))
+            log.error("exemption.not_suspended", rule=starved.rule, detail=str(error))
 
 
-def document(finding: Starved) -> dict[str, Any]:
+def document(starved: Starved) -> dict[str, Any]:
     """As alerts carry it: plain values."""
-    plain = {key: value for key, value in asdict(finding).items() if key != "since_s"}
-    return {**plain, "culprit": finding.culprit.value}
+    return {**asdict(starved), "cause": starved.cause.value}
 
 
-def _alarming(findings: tuple[Starved, ...]) -> dict[tuple[str, bool], Starved]:
-    return {(f.client, f.is_level): f for f in findings if f.alarming}
+def _alarming(findings: tuple[Finding, ...]) -> dict[tuple[str, bool], Starved]:
+    found = [one.starved for one in findings]
+    return {(one.client, one.is_level): one for one in found if one.alarming}
 
 
 # --- counts as the detector wants them -----------------------------------------------------
@@ -282,14 +286,14 @@ def _one(verdict: Verdict, by: str, count: int, diced_after: bool) -> Seen:
             return Seen(admitted=count)
         case Verdict.THRESHOLD_EXCEEDED:
             return Seen(by_metric={by: count})
-        case Verdict.REJECT_BY_RATIO:
+        case Verdict.REJECTED_BY_RATIO:
             # Thrown after the metrics, dice tell that these were fine.
             return Seen(diced=count, passed=count if diced_after else 0)
         case Verdict.PACED:
             return Seen(paced=count, passed=count)
         case Verdict.OVER_BUDGET:
             return Seen(over_budget=count, passed=count)
-        case Verdict.APP_DENIED:
+        case Verdict.ON_HOLD:
             return Seen(held=count)
         case _:
             return Seen(other=count)
@@ -298,7 +302,7 @@ def _one(verdict: Verdict, by: str, count: int, diced_after: bool) -> Seen:
 def _looks(health: Health, now: Instant) -> Iterator[tuple[str, Look]]:
     for name, standing in standings_of(health):
         finding = judge_metric(standing, now)
-        if finding.state in (State.HEALTHY, State.BREACHED, State.HELD):
+        if finding.state in (State.HEALTHY, State.BREACHED, State.LAST_VALUE):
             yield name, Look(finding.state is State.BREACHED, standing.utilization)
 
 

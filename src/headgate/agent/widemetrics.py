@@ -1,9 +1,9 @@
-"""Metrics that reach beyond this agent, as patches of what lies beneath at each.
+"""Metrics that reach beyond this agent: patches of each agent's own settings.
 
 operators ──WideMetrics──► draft ──► the fleet's log, or that of a shard ──follow──► MetricKeeper
 
-Each agent validates what it is told: one where the patched settings are not valid, or where a
-query, an address or a command may not come from outside, keeps what it had and says so.
+Each agent validates what it receives. If the patched settings are not valid, or if a query, an
+address or a command may not come from outside, it keeps what it had and says so.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from headgate.agent.metrickeeper import Drafted, MetricKeeper, MetricVerbs, Verb
 from headgate.agent.ownitems import Make, put
 from headgate.agent.ownitems import known as known_item
 from headgate.agent.ruledrafts import Asked
-from headgate.core.change_log import ChangeMade, LogState, stands
+from headgate.core.change_log import ChangeMade, LogState
 from headgate.core.lint import Advice, Severity
 from headgate.core.metric_redaction import hidden_faults
 from headgate.core.metric_settings import METRIC_SETTINGS
@@ -43,8 +43,8 @@ from headgate.core.reach import Reach
 from headgate.core.settings import read_table
 from headgate.errors import Fault, InvalidSettings
 
-MAY_BE = "may be looser than what lies beneath"
-"""One that cannot be compared with that."""
+MAY_BE = "may be looser than the current settings"
+"""A threshold that cannot be compared with those."""
 
 
 class WideMetrics(MetricVerbs[ChangeMade]):
@@ -94,7 +94,7 @@ class WideDrafts:
         and a metric where there is none; else that is patched."""
         before = known_item(held, METRIC, wish.id, wish.reach)
         known = MetricBefore(
-            before if before is not None and stands(before, asked.wall_s) else None,
+            before if before is not None and held.stands(before, asked.wall_s) else None,
             None,
             n_of(before),
         )
@@ -121,8 +121,8 @@ class WideDrafts:
 
     def revert(self, held: LogState, asked: Asked, wish: Wish) -> Draft:
         before = known_item(held, METRIC, wish.id, wish.reach)
-        if before is None or not stands(before, asked.wall_s):
-            raise NoSuchMetric(f"nothing is set for {wish.id}")
+        if before is None or not held.stands(before, asked.wall_s):
+            raise NoSuchMetric(f"{wish.id} is not set")
         check_revision(wish, MetricBefore(before, None, before.n))
         return Draft("metric.revert", [put(held, METRIC, wish.id, None, asked, wish.reach)])
 
@@ -167,7 +167,7 @@ class WideDrafts:
 
 _ALONE = (
     "this agent has no {} that it would change, so only the settings themselves were validated. "
-    "An agent where it is not valid keeps what it has, and says so in `headgate fleet status`"
+    "An agent for which they are not valid keeps its own, and reports it in `headgate fleet status`"
 )
 
 

@@ -1,7 +1,7 @@
 """One request, one document.   command ──► Api ──► agent (TCP, TLS or Unix socket)
 
 Every request has a deadline over all its reads and writes, and opens its own connection:
-a person asks seldom, and an idle connection would only hide that the agent was replaced.
+a person runs few commands, and an idle connection would only hide that the agent was replaced.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
+from headgate.cli.documents import read
 from headgate.cli.exits import AgentSilent, AgentUnreachable
 from headgate.client.drivers.pool import no_answer
 from headgate.client.drivers.sync import Deadline, converse
@@ -25,6 +26,7 @@ from headgate.client.routes import same_place
 from headgate.client.target import DEFAULT_URL, Target, parse_target, sent_on
 from headgate.errors import Fault, HeadgateError, InvalidRequest, InvalidSettings
 
+T = TypeVar("T")
 DEFAULT_TIMEOUT_S = 5.0
 # A day of history of many clients is larger than any answer to a check.
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -54,7 +56,7 @@ class Transport(Protocol):
         ...
 
     def at(self, address: object) -> Transport | None:
-        """To the agent at `address`, where it is another one that may be asked."""
+        """To the agent at `address`, where it is another one that may answer."""
         ...
 
 
@@ -78,13 +80,23 @@ class Api:
     def get(self, path: str, **query: str | None) -> Answered:
         return self._answered(self._transport.request("GET", with_query(path, query)))
 
+    def read(self, kind: type[T], path: str, **query: str | None) -> T:
+        """As its struct, without dicts in between: for what is looked at every second."""
+        from msgspec import DecodeError, json
+
+        response = self._transport.request("GET", with_query(path, query))
+        if response.status < 300:
+            with suppress(DecodeError, UnicodeDecodeError):  # Which field is wrong, `read` says.
+                return json.decode(response.body, type=kind)
+        return read(kind, self._answered(response).document)
+
     def ask(self, path: str, **query: str | None) -> Answered:
         """A check: every answer with a verdict is one, whatever its status."""
         response = self._transport.request("GET", with_query(path, query))
-        return self._answered(response, accept="verdict")
+        return self._answered(response, accept="admitted")
 
     def onward(self, address: object) -> Api | None:
-        """The agent that this one says to ask, with the same token and trust; None: nowhere."""
+        """The agent that this one points to, with the same token and trust; None: nowhere."""
         transport = self._transport.at(address)
         return None if transport is None else Api(transport, str(address))
 
@@ -232,9 +244,9 @@ class SocketTransport:
         return replace(self, target=target)
 
     def _silent(self, *, may_change: bool) -> AgentSilent:
-        """Somebody is there: whoever reads this must not start a second agent."""
+        """An agent is there: a reader must not start a second one."""
         told = f"{self.target.url} took the question, and gave no answer in {self.timeout_s:g} s"
-        more = "; it may have done what was asked, or still do it: look before you repeat it"
+        more = "; the change may be made, or still be: look before you repeat it"
         return AgentSilent(f"{told}: it is busy, or hangs{more if may_change else ''}")
 
     def _unreachable(self, detail: str) -> AgentUnreachable:

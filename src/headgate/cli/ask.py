@@ -5,31 +5,33 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headgate.cli.asking import (
-    Databases,
-    MaxWait,
-    OnUnavailable,
-    Quiet,
-    UnavailableAfter,
-)
-from headgate.cli.options import App, AsJson, Database, Metrics, Scope, Token, Url
+from headgate.cli.asking import About, MaxWait, Quiet, Silence
+from headgate.cli.options import Agent, App, Database, Duration, Metrics, Scope, duration
+from headgate.errors import WaitedTooLong
 
 if TYPE_CHECKING:
     from headgate.cli.api import Answered, Api
+    from headgate.client.answers import Answer
     from headgate.wire.answers import AnswerDoc
 
 LOOK_BACK_TIMEOUT_S = 15.0
+WAKE_S, WAKE_RETRY_S = 5.0, 0.2
+"""How long a check waits for the first readings of a database that was idle, and how often it
+looks."""
+IDLE_CAUSES = frozenset({"hibernating", "heartbeat_idle", "stale"})
+WAKING_CAUSES = IDLE_CAUSES | {"never_read", "warming_up"}
 RETRY_S = 0.5
-"""Pause before asking again an agent that did not answer, or named no time."""
+"""Pause before the next check, where an agent did not answer, or named no time."""
 
 Wait = Annotated[
-    float,
-    typer.Option(min=0, metavar="SECONDS", help="Ask again until admitted, for at most this long."),
+    Duration, duration("--wait", about="Check again until admitted, for at most this long.")
 ]
+NO_WAIT = Duration("0s")
 Cost = Annotated[
     float | None,
     typer.Option(
@@ -59,68 +61,92 @@ CpuS = Annotated[
 ]
 
 
-def check(
-    app: App,
-    database: Database = "main",
-    metrics: Metrics = None,
-    scope: Scope = None,
-    cost: Cost = None,
-    budget: Budget = None,
-    cpu_s: CpuS = None,
-    wait: Wait = 0.0,
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
-) -> None:
-    """Ask for leave to do one piece of work.
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The client and the metrics of one check."""
 
-    The exit code is the answer: 0 admitted, 10 threshold exceeded, 11 refused by ratio,
-    12 client denied, 13 unknown metric or database, 14 a metric cannot be read, 15 to be asked
-    elsewhere, 16 healthy but paced (come back when told), 17 over its budget, 20 no agent
-    answers. Where an agent says that its shard is spoken for elsewhere, this asks there, and says
-    so on standard error.
+    app: App
+    database: Database = "main"
+    metrics: Metrics = None
+    scope: Scope = None
+
+    @property
+    def query(self) -> dict[str, str | None]:
+        return {name: getattr(self, name) for name in ("app", "database", "metrics", "scope")}
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is to start."""
+
+    cost: Cost = None
+    budget: Budget = None
+    cpu_s: CpuS = None
+
+    @property
+    def query(self) -> dict[str, str | None]:
+        numbers = {"cost": self.cost, "cpu_s": self.cpu_s}
+        said = {name: f"{n:.15g}" for name, n in numbers.items() if n is not None}
+        return {**said, "budget": self.budget}
+
+
+def check(question: Question, work: Work, agent: Agent, wait: Wait = NO_WAIT) -> None:
+    """Check whether a job may run now.
+
+    The exit code is the answer: 0 admitted, 10 threshold exceeded, 11 rejected by ratio,
+    12 client on hold, 13 unknown metric or database, 14 a metric is unavailable, 15 another agent
+    answers for the shard, 16 healthy but paced (retry later), 17 over its budget, 20 no agent
+    answers. Where another agent answers for the shard, this command follows, and says so on
+    standard error. A check wakes an idle database, and waits up to 5 s for its first
+    readings.
     """
-    from headgate.cli.api import connect
     from headgate.cli.documents import read
     from headgate.cli.exits import exit_code_of_verdict
     from headgate.cli.output import show
     from headgate.cli.pages import answer_page, debit_text
     from headgate.wire.answers import AnswerDoc
 
-    question = {"app": app, "database": database, "metrics": metrics, "scope": scope}
-    if cost is not None:
-        question["cost"] = f"{cost:.15g}"
-    question |= {"budget": budget, "cpu_s": None if cpu_s is None else f"{cpu_s:.15g}"}
-    asked = ask_until(connect(url, token), question, wait_s=wait)
+    asked = ask_until(agent.connect(), {**question.query, **work.query}, wait_s=wait)
     answer = read(AnswerDoc, asked.document)
-    refuse_incoherent(asked, answer, database)
-    show(asked, as_json, lambda canvas: answer_page(answer, canvas, debit_text(asked.document)))
+    refuse_incoherent(asked, answer, question.database)
+    debit = debit_text(asked.document)
+    show(asked, agent.as_json, lambda canvas: answer_page(answer, canvas, debit))
     raise typer.Exit(exit_code_of_verdict(answer.verdict))
 
 
 def wait(
-    app: App,
-    database: Databases = "main",
-    metrics: Metrics = None,
-    scope: Scope = None,
-    max_wait: MaxWait = None,
-    on_unavailable: OnUnavailable = "closed",
-    unavailable_after: UnavailableAfter = 10.0,
-    quiet: Quiet = False,
-    url: Url = None,
-    token: Token = None,
+    about: About, silence: Silence, agent: Agent, max_wait: MaxWait = None, quiet: Quiet = False
 ) -> None:
-    """Wait for leave to do one piece of work, as a program with the SDK would.
+    """Wait until a job may run, as a program with the SDK does.
 
     With jittered pauses that are never shorter than the agent asks for. Exits with 0 once
-    admitted; with the code of the last refusal (10 to 19, as `check` has them) where --max-wait
-    is over, and with 20 where no agent answers. What it waits for goes to standard error.
+    admitted; with the code of the last rejection (10 to 19, as for `check`) when --max-wait
+    is over, and with 20 when no agent answers. What it waits for goes to standard error.
     """
-    from headgate.cli.asking import About, Asker, Silence, Whom, wait_for_leave
+    from headgate.cli.asking import Asker, Whom, wait_for_permission
+    from headgate.cli.output import show_json
 
-    about = About(app, database, metrics, scope)
-    silence = Silence(on_unavailable, unavailable_after)
-    wait_for_leave(Asker(about, silence, Whom.found(url, token), quiet), max_wait)
+    asking = Asker(about, silence, Whom.found(agent), quiet)
+    try:
+        answer, waited_s = wait_for_permission(asking, max_wait)
+    except WaitedTooLong as error:
+        if agent.as_json and error.answer is not None:
+            show_json(_waited(about, error.answer, max_wait or 0.0))
+        raise
+    if agent.as_json:
+        show_json(_waited(about, answer, waited_s))
+
+
+def _waited(about: About, answer: Answer, waited_s: float) -> dict[str, object]:
+    return {
+        "app": about.app,
+        "database": about.database,
+        "admitted": bool(answer),
+        "verdict": answer.verdict,
+        "reason": answer.reason,
+        "unthrottled": answer.unthrottled,
+        "waited_s": round(waited_s, 3),
+    }
 
 
 At = Annotated[
@@ -133,68 +159,49 @@ At = Annotated[
 ]
 
 
-def explain(
-    app: App,
-    database: Database = "main",
-    metrics: Metrics = None,
-    scope: Scope = None,
-    at: At = None,
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
-) -> None:
-    """Say what a check would be answered, and why.
+def explain(question: Question, agent: Agent, at: At = None) -> None:
+    """Show what a check would be answered, and why.
 
-    Shows every metric that is looked at, which of them decide, and what would have to
-    change. Asking this is not counted: it appears in no history and among no clients. With
-    --at, what history keeps of that minute: what was decided, by which metric or rule, and
-    which rules were in force.
+    Shows every metric that is compared, which of them decide, and what would have to change.
+    An explanation is not counted: it appears in no history and among no clients. With --at, what
+    history keeps of that minute: what was decided, by which metric or rule, and which rules were
+    in force.
     """
-    if at is not None:
-        _explain_at(app, database, at, connect_with=(url, token), as_json=as_json)
-        return
-    from headgate.cli.api import connect
     from headgate.cli.documents import read
     from headgate.cli.output import show
     from headgate.cli.pages import explain_page
     from headgate.wire.rules import ExplainDoc
 
-    api = connect(url, token)
-    question = {"app": app, "database": database, "metrics": metrics, "scope": scope}
-    asked = ask_following(api, "/v1/explain", question)
-    show(asked, as_json, lambda canvas: explain_page(read(ExplainDoc, asked.document), canvas))
+    if at is not None:
+        _explain_at(question, at, agent)
+        return
+    asked = ask_following(agent.connect(), "/v1/explain", question.query)
+    doc = asked.document
+    show(asked, agent.as_json, lambda canvas: explain_page(read(ExplainDoc, doc), canvas))
 
 
-def _explain_at(
-    app: str,
-    database: str,
-    at: str,
-    *,
-    connect_with: tuple[str | None, str | None],
-    as_json: bool,
-) -> None:
+def _explain_at(question: Question, at: str, agent: Agent) -> None:
     from datetime import datetime
 
-    from headgate.cli.api import connect
     from headgate.cli.history import moment
     from headgate.cli.output import show_view
     from headgate.present.history import past_view
     from headgate.wire.past import PastDoc
 
-    now = datetime.now().astimezone()
-    api = connect(*connect_with, timeout_s=LOOK_BACK_TIMEOUT_S)
-    asked = api.get("/v1/explain", app=app, database=database, at=moment(at, now))
-    show_view(asked, as_json, PastDoc, past_view)
+    when = moment(at, datetime.now().astimezone())
+    api = agent.connect(timeout_s=LOOK_BACK_TIMEOUT_S)
+    asked = api.get("/v1/explain", app=question.app, database=question.database, at=when)
+    show_view(asked, agent.as_json, PastDoc, past_view)
 
 
 def ask_following(api: Api, path: str, question: Mapping[str, str | None]) -> Answered:
-    """Asked where the agent sends us, as the SDK does: seldom more than once."""
-    from headgate.cli.words import plain
+    """From the agent that we are sent to, as the SDK does: rarely more than once."""
+    from headgate.cli.render import plain
     from headgate.client.routes import MAX_HOPS
 
     asked = api.ask(path, **question)
     for _ in range(MAX_HOPS):
-        if asked.document.get("verdict") != "MISDIRECTED":
+        if asked.document.get("verdict") != "WRONG_AGENT":
             break
         onward = api.onward(asked.document.get("ask"))
         if onward is None:
@@ -207,10 +214,12 @@ def ask_following(api: Api, path: str, question: Mapping[str, str | None]) -> An
 
 
 def ask_until(api: Api, question: Mapping[str, str | None], *, wait_s: float) -> Answered:
-    """The first admission, or the last answer before `wait_s` is over."""
+    """The first admission, or the last answer before `wait_s` is over. An idle database wakes by
+    the first check: its readings are waited for in any case."""
     from headgate.cli.exits import AgentUnreachable
 
-    ends_s = time.monotonic() + wait_s
+    began_s = time.monotonic()
+    ends_s, wakes_until_s = began_s + wait_s, 0.0
     while True:
         try:
             asked = ask_following(api, "/v1/check", question)
@@ -219,15 +228,30 @@ def ask_until(api: Api, question: Mapping[str, str | None], *, wait_s: float) ->
             if time.monotonic() + pause_s > ends_s:
                 raise
         else:
+            if not wakes_until_s and _misses_values(asked, IDLE_CAUSES):
+                wakes_until_s = began_s + WAKE_S
+                print(f"headgate: {question['database']} was idle; it wakes up", file=sys.stderr)
+            if time.monotonic() < wakes_until_s and _misses_values(asked, WAKING_CAUSES):
+                time.sleep(WAKE_RETRY_S)
+                continue
             pause_s = _pause_s(asked)
-            # Where no further question fits in, the caller is told now, not at the end.
+            # Where no further check fits in, the caller is told now, not at the end.
             if asked.document.get("admitted") is True or time.monotonic() + pause_s > ends_s:
                 return asked
         time.sleep(pause_s)
 
 
+def _misses_values(asked: Answered, causes: frozenset[str]) -> bool:
+    """Whether the check is rejected for metrics without a value, by these causes alone."""
+    metrics = asked.document.get("metrics")
+    failing = [m for m in metrics or () if m.get("state") in ("breached", "unavailable")]
+    return bool(failing) and all(
+        m["state"] == "unavailable" and m.get("cause") in causes for m in failing
+    )
+
+
 def refuse_incoherent(asked: Answered, answer: AnswerDoc, database: str) -> None:
-    """A leave to work that contradicts itself, or is about something else, is none (R28)."""
+    """An answer that contradicts itself, or is about another database, admits nothing."""
     from headgate.errors import BadDocument
 
     says_ok = {answer.verdict == "OK", answer.admitted, asked.status == 200}
@@ -235,7 +259,9 @@ def refuse_incoherent(asked: Answered, answer: AnswerDoc, database: str) -> None
         said = f"status {asked.status}, verdict {answer.verdict}, admitted {answer.admitted}"
         raise BadDocument("verdict", f"contradicts the rest ({said})")
     if answer.database != database:
-        raise BadDocument("database", f"is {answer.database!r}, and {database!r} was asked about")
+        raise BadDocument(
+            "database", f"is {answer.database!r}, and the check was about {database!r}"
+        )
 
 
 def _pause_s(asked: Answered) -> float:

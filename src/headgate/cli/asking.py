@@ -1,4 +1,4 @@
-"""What `wait` and `run` share: who asks about what, and the wait for leave, through the SDK."""
+"""What `wait` and `run` share: which client checks what, and the wait until it is admitted."""
 
 from __future__ import annotations
 
@@ -6,10 +6,19 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, TypeAlias, cast
 
 import typer
 
+from headgate.cli.options import (
+    Agent,
+    App,
+    Databases,
+    Duration,
+    Metrics,
+    Scope,
+    duration,
+)
 from headgate.errors import ThrottlerUnavailable, WaitedTooLong
 
 if TYPE_CHECKING:
@@ -17,63 +26,32 @@ if TYPE_CHECKING:
     from headgate.client.sync_client import Client
 
 FIRST_PAUSE_S = 0.1
-"""Before asking again an agent that named no time."""
+"""Before the next check, where the agent named no time."""
 
 
-class Duration:
-    """`90s`, `30m`, `1h30m`."""
+UNAVAILABLE_AFTER = Duration("10s")
 
-    def __init__(self, text: str) -> None:
-        from headgate.core.units import parse_seconds
-
-        try:
-            self.seconds = parse_seconds(text)
-        except ValueError as fault:
-            raise typer.BadParameter(str(fault)) from None
-
-
-Databases: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        envvar="HEADGATE_DATABASE",
-        metavar="D1,D2",
-        help="The database to be worked on; of several, all must admit.",
-    ),
-]
 MaxWait: TypeAlias = Annotated[
     Duration | None,
-    typer.Option(
-        metavar="DURATION",
-        parser=Duration,
-        show_default=False,
-        help="Give up after this long (90s, 10m, 2h). Default: wait until admitted.",
+    duration(
+        "--max-wait",
+        about="Give up after this long: 90s, 10m, 2h. Default: wait until admitted.",
+        default=False,
     ),
-]
-OnUnavailable: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        metavar="closed|open",
-        help="When no agent answers: closed gives no leave to work (and stops a running job), "
-        "open lets it go on unthrottled.",
-    ),
-]
-UnavailableAfter: TypeAlias = Annotated[
-    float,
-    typer.Option(min=0, metavar="SECONDS", help="For how long silence is no more than a pause."),
 ]
 Quiet: TypeAlias = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Say nothing but errors; the exit code tells.")
+    bool, typer.Option("--quiet", "-q", help="Print nothing but errors; the exit code tells.")
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """Who asks about what; names are judged by the client that is made of them."""
+    """Which client checks, and what; the SDK's client validates the names."""
 
-    app: str
-    database: str
-    metrics: str | None
-    scope: str | None
+    app: App
+    database: Databases = "main"
+    metrics: Metrics = None
+    scope: Scope = None
 
     def __post_init__(self) -> None:
         if self.scope not in (None, "host", "shard"):
@@ -84,8 +62,19 @@ class About:
 class Silence:
     """What an agent that does not answer means."""
 
-    policy: str
-    after_s: float
+    policy: Annotated[
+        str,
+        typer.Option(
+            "--on-unavailable",
+            metavar="closed|open",
+            help="When no agent answers: closed gives no permission (and stops a running job), "
+            "open lets it continue unthrottled.",
+        ),
+    ] = "closed"
+    after_s: Annotated[
+        Duration,
+        duration("--unavailable-after", about="How long an agent may be silent before that."),
+    ] = UNAVAILABLE_AFTER
 
     def __post_init__(self) -> None:
         if self.policy not in ("closed", "open"):
@@ -98,21 +87,21 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class Whom:
-    """The agent that is asked."""
+    """The agent to check with."""
 
     url: str
     token: str | None = field(repr=False)
 
     @classmethod
-    def found(cls, url: str | None, token: str | None) -> Whom:
+    def found(cls, agent: Agent) -> Whom:
         from headgate.cli.api import checked_token, default_url, find_target
 
-        return cls(find_target(url or default_url()).url, checked_token(token))
+        return cls(find_target(agent.url or default_url()).url, checked_token(agent.token))
 
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who asks whom about what."""
+    """A client, its check, and the agent to check with."""
 
     about: About
     silence: Silence
@@ -137,7 +126,7 @@ class Asker:
 
 def say(asking: Asker, line: str) -> None:
     """On standard error: standard output is the job's. A job goes on when nobody reads there."""
-    from headgate.cli.words import plain
+    from headgate.cli.render import plain
 
     if not asking.quiet:
         with suppress(OSError):
@@ -145,22 +134,26 @@ def say(asking: Asker, line: str) -> None:
             print(said, file=sys.stderr, flush=True)
 
 
-def wait_for_leave(asking: Asker, max_wait: Duration | None) -> float:
-    """How long it took. WaitedTooLong and ThrottlerUnavailable are the caller's to tell."""
+class Admitted(NamedTuple):
+    answer: Answer
+    waited_s: float
+
+
+def wait_for_permission(asking: Asker, max_wait_s: float | None) -> Admitted:
+    """WaitedTooLong and ThrottlerUnavailable are the caller's to tell."""
     started_s = time.monotonic()
-    limit_s = None if max_wait is None else max_wait.seconds
     with asking.client() as client:
-        answer = _told_leave(asking, client, limit_s)
+        answer = _admission(asking, client, max_wait_s)
     waited_s = time.monotonic() - started_s
     if answer.unthrottled:
-        say(asking, f"goes on unthrottled: {answer.reason}")
+        say(asking, f"continues unthrottled: {answer.reason}")
     elif waited_s >= 1:
         say(asking, f"admitted after {waited_s:.1f} s")
-    return waited_s
+    return Admitted(answer, waited_s)
 
 
-def _told_leave(asking: Asker, client: Client, limit_s: float | None) -> Answer:
-    """The SDK waits in silence; whoever sits before a terminal is told what for."""
+def _admission(asking: Asker, client: Client, limit_s: float | None) -> Answer:
+    """The SDK waits in silence; a person at a terminal wants to know why."""
     try:
         first = client.check()
     except ThrottlerUnavailable:
@@ -175,10 +168,10 @@ def _told_leave(asking: Asker, client: Client, limit_s: float | None) -> Answer:
     return client.wait(None if limit_s is None else limit_s - pause_s)
 
 
-def _in_vain(asking: Asker, refusal: Answer, limit_s: float) -> str:
+def _in_vain(asking: Asker, rejected: Answer, limit_s: float) -> str:
     about = asking.about
-    advised = f"; come back in {refusal.retry_after_s:.1f} s" if refusal.retry_after_s else ""
+    advised = f"; retry after {rejected.retry_after_s:.1f} s" if rejected.retry_after_s else ""
     return (
-        f"{about.app} on {about.database}: refused, and no further question fits into {limit_s:g}"
-        f" s; {refusal.verdict}: {refusal.reason}{advised}"
+        f"{about.app} on {about.database}: rejected, and no further check fits into {limit_s:g}"
+        f" s; {rejected.verdict}: {rejected.reason}{advised}"
     )

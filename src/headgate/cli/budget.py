@@ -1,5 +1,5 @@
-"""Commands on budgets: list, show, create, set, mode, delete, forgive, lint, compile, apply, diff,
-export, history, rollback, violations, top, explain.
+"""Commands on budgets: list, show, create, set, mode, delete, forgive, lint, compile, violations,
+top, explain. `headgate changes` has their history, files and rollback.
 
 A change is built on the revision that was seen (If-Match), as with metrics and rules.
 """
@@ -15,17 +15,24 @@ from urllib.parse import quote
 import typer
 
 from headgate.cli import completing
-from headgate.cli.confirm import Yes
-from headgate.cli.given import completed_by, lasting
-from headgate.cli.options import AsJson, DatabaseArgument, Token, Url
-from headgate.cli.reaching import (
+from headgate.cli.options import (
     FLEET_TIMEOUT_S,
+    INTERVAL,
+    Agent,
+    AsJson,
+    DatabaseArgument,
     FleetWide,
     InCluster,
     InRegion,
     InShard,
+    Interval,
     OnHost,
+    Token,
+    Url,
+    Yes,
+    completed_by,
     confirmed,
+    lasting,
     reach_of,
 )
 from headgate.cli.table import BUDGET_TABLE
@@ -34,7 +41,7 @@ if TYPE_CHECKING:
     from headgate.cli.api import Answered, Api
 
 BUDGETS = "/v1/budgets"
-TAKEN_NAMES = frozenset({"history", "rollback", "violations", "state", "explain", "lint", "replay"})
+TAKEN_NAMES = frozenset({"violations", "state", "explain", "lint", "replay"})
 """Of the API's own routes: such a budget can be had in a file, and not be named in a path."""
 
 
@@ -133,34 +140,17 @@ def show_budget(
 ) -> None:
     """Show one budget: its settings, its buckets, and what it has blocked.
 
-    With a reach: as it is set for the fleet; DATABASE is `all` then.
+    With a reach: as it is set there; DATABASE is `all` then.
     """
     from headgate.cli.api import connect
     from headgate.cli.output import show_view
     from headgate.present.budgets import budget_view
     from headgate.wire.budgets import BudgetDoc
 
-    if reach := reach_of(fleet, region, cluster, shard, host):
-        every_database(database)
+    reach = reach_of(fleet, region, cluster, shard, host)
+    _check_meant(database, reach)
     answered = connect(url, token).get(budget_path(database, name), reach=reach)
     show_view(answered, as_json, BudgetDoc, budget_view)
-
-
-def history(
-    database: DatabaseArgument,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many, newest first.")] = 20,
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
-) -> None:
-    """List the policy's revisions: when, by whom, and what changed."""
-    from headgate.cli.api import connect
-    from headgate.cli.output import show_view
-    from headgate.present.budgets import history_view
-    from headgate.wire.budgets import RevisionsDoc
-
-    answered = connect(url, token).get(policy_path(database, "history"), limit=str(limit))
-    show_view(answered, as_json, RevisionsDoc, history_view)
 
 
 def violations(
@@ -187,12 +177,9 @@ def violations(
 def top(
     context: typer.Context,
     database: DatabaseArgument,
-    interval: Annotated[
-        float, typer.Option(min=0.2, max=60, metavar="SECONDS", help="Time between two looks.")
-    ] = 1.0,
+    agent: Agent,
+    interval: Interval = INTERVAL,
     once: Annotated[bool, typer.Option("--once", help="Print one frame and exit.")] = False,
-    url: Url = None,
-    token: Token = None,
 ) -> None:
     """Watch a database's budgets live: fill, blocked a second, what to do; q quits.
 
@@ -200,24 +187,31 @@ def top(
     """
     from headgate.cli.top import Watched, watch
 
-    watch(context, Watched("budgets", interval, url, token, database=database, once=once))
+    url, token, as_json = agent.url, agent.token, agent.as_json
+    shown = Watched("budgets", interval, url, token, database, once=once, as_json=as_json)
+    watch(context, shown)
 
 
 def explain(
     database: DatabaseArgument,
     sql: Annotated[str, typer.Argument(metavar="SQL", help="The statement, or - for stdin.")],
-    username: Annotated[str | None, _option("--user", metavar="NAME", about="Whose.")] = None,
+    username: Annotated[
+        str | None,
+        _option("--user", metavar="NAME", about="Database user that runs the statement."),
+    ] = None,
     dbname: Annotated[
-        str | None, _option("--dbname", metavar="NAME", about="In which database of the server.")
+        str | None, _option("--dbname", metavar="NAME", about="Database of the server.")
     ] = None,
     application_name: Annotated[
-        str | None, _option("--application-name", metavar="NAME", about="Of the session.")
+        str | None,
+        _option("--application-name", metavar="NAME", about="Application name of the session."),
     ] = None,
     address: Annotated[
-        str | None, _option("--address", metavar="IP", about="Where from; none: a Unix socket.")
+        str | None, _option("--address", metavar="IP", about="Client IP (omit for Unix sockets).")
     ] = None,
     query_id: Annotated[
-        str | None, _option("--query-id", metavar="N", about="As the server numbers it.")
+        str | None,
+        _option("--query-id", metavar="N", about="Query id of the statement in the server."),
     ] = None,
     cost_ms: Annotated[
         float | None, _option("--cost-ms", metavar="MS", about="CPU it takes, if you know.")
@@ -226,7 +220,7 @@ def explain(
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell what would become of a statement now, by which rule and budget, and what would help."""
+    """Explain whether a statement would run now, by which rule and budget, and what would help."""
     from headgate.cli.api import connect
     from headgate.cli.output import show_view
     from headgate.present.budgets import explained_view
@@ -273,7 +267,7 @@ def create(
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a budget; it starts in `warn` unless mode=enforce is said.
+    """Create a budget. It starts in `warn` unless you say mode=enforce.
 
     For example: headgate budget create main etl rate=20% capacity=2s --match username=etl
     For a fleet: headgate budget create all etl rate=20% --match username=etl --shard 'commerce/*'
@@ -286,20 +280,9 @@ def create(
     rules = read_rules(match or (), each or ())
     given |= {"rules": rules} if rules else {}
     given |= {"for": lasts} if lasts else {}
-    if reach := reach_of(fleet, region, cluster, shard, host):
-        of_fleet = OfFleet(every_database(database), name, reach, dry_run, yes)
-        _change(of_fleet.maker("PUT", given), "CREATED", url, token, as_json)
-        return
-
-    def put(api: Api) -> Answered:
-        # Built on there being none: who was faster is not overwritten.
-        seen = api.get(policy_path(database))
-        if _has(seen, name):
-            raise typer.BadParameter(f"{name} is there already: `headgate budget set` changes it")
-        path = budget_path(database, name)
-        return api.change("PUT", path, given, etag=seen.etag, dry_run=dry_run)
-
-    _change(put, "CREATED", url, token, as_json)
+    reach = reach_of(fleet, region, cluster, shard, host)
+    one = OneBudget(database, name, reach, dry_run, yes)
+    _change(one.maker("PUT", given), "CREATED", url, token, as_json)
 
 
 def set_budget(
@@ -329,11 +312,9 @@ def set_budget(
     given |= {"for": lasts} if lasts else {}
     if not given:
         raise typer.BadParameter("nothing to change: give a setting, such as rate=30%")
-    if reach := reach_of(fleet, region, cluster, shard, host):
-        of_fleet = OfFleet(every_database(database), name, reach, dry_run, yes)
-        _change(of_fleet.maker("PATCH", given), "CHANGED", url, token, as_json)
-        return
-    _patch(database, name, given, dry_run, url, token, as_json)
+    reach = reach_of(fleet, region, cluster, shard, host)
+    one = OneBudget(database, name, reach, dry_run, yes)
+    _change(one.maker("PATCH", given), "CHANGED", url, token, as_json)
 
 
 def mode(
@@ -371,12 +352,9 @@ def mode(
     reach = reach_of(fleet, region, cluster, shard, host)
     if reach is not None and every:
         raise typer.BadParameter("--all is each agent's own switch; for a fleet name the budget")
-    if reach is not None:
-        of_fleet = OfFleet(every_database(database), words[0], reach, dry_run, yes)
-        _change(of_fleet.maker("PATCH", {"mode": words[1]}), "CHANGED", url, token, as_json)
-        return
     if not every:
-        _patch(database, words[0], {"mode": words[1]}, dry_run, url, token, as_json)
+        one = OneBudget(database, words[0], reach, dry_run, yes)
+        _change(one.maker("PATCH", {"mode": words[1]}), "CHANGED", url, token, as_json)
         return
 
     def cap(api: Api) -> Answered:
@@ -402,16 +380,9 @@ def delete(
     as_json: AsJson = False,
 ) -> None:
     """Remove a budget; what ran under it runs without it."""
-    if reach := reach_of(fleet, region, cluster, shard, host):
-        of_fleet = OfFleet(every_database(database), name, reach, dry_run, yes)
-        _change(of_fleet.maker("DELETE", None), "DELETED", url, token, as_json)
-        return
-
-    def remove(api: Api) -> Answered:
-        path = budget_path(database, name)
-        return api.change("DELETE", path, etag=api.get(path).etag, dry_run=dry_run)
-
-    _change(remove, "DELETED", url, token, as_json)
+    reach = reach_of(fleet, region, cluster, shard, host)
+    one = OneBudget(database, name, reach, dry_run, yes)
+    _change(one.maker("DELETE", None), "DELETED", url, token, as_json)
 
 
 def forgive(
@@ -422,7 +393,7 @@ def forgive(
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Forget what a budget's buckets owe: it begins anew, empty."""
+    """Clear the debt of a budget's buckets."""
 
     def raise_epoch(api: Api) -> Answered:
         path = budget_path(database, name)
@@ -431,32 +402,11 @@ def forgive(
     _change(raise_epoch, "FORGIVEN", url, token, as_json)
 
 
-def rollback(
-    database: DatabaseArgument,
-    revision: Annotated[int, typer.Argument(min=0, metavar="REVISION")],
-    dry_run: DryRun = False,
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
-) -> None:
-    """Put the policy back as it stood at a revision, as a new one.
-
-    0 stands for no change at the agent: as the settings file and the fleet have it.
-    """
-
-    def back(api: Api) -> Answered:
-        etag = api.get(policy_path(database)).etag
-        path, body = policy_path(database, "rollback"), {"revision": revision}
-        return api.change("POST", path, body, etag=etag, dry_run=dry_run)
-
-    _change(back, "ROLLED BACK", url, token, as_json)
-
-
 # --- files -----------------------------------------------------------------------------------
 
 
 def lint(path: PolicyFile, strict: Strict = False, as_json: AsJson = False) -> None:
-    """Judge a policy file, without an agent: faults with their lines, and advice.
+    """Validate a policy file without an agent: faults with their lines, and advice.
 
     Exit code 1 for faults; with --strict for advice, too.
     """
@@ -469,121 +419,38 @@ def lint(path: PolicyFile, strict: Strict = False, as_json: AsJson = False) -> N
         raise typer.Exit(1)
 
 
-def compile_file(path: PolicyFile, anyway: Anyway = False) -> None:
+def compile_file(path: PolicyFile, anyway: Anyway = False, as_json: AsJson = False) -> None:
     """Compile a policy file for the Postgres parameter pg_headgate.policy, without an agent.
 
     Prints the compiled policy as one line of base64. A policy with faults prints nothing.
     """
     from headgate.cli.budget_files import as_parameter
 
-    print(as_parameter(path, anyway=anyway))
-
-
-def apply(
-    database: DatabaseArgument,
-    path: PolicyFile,
-    dry_run: DryRun = False,
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
-) -> None:
-    """Make a file the whole policy of a database: what is not in it is removed."""
-    from headgate.settings.document import load_policy
-    from headgate.traffic.parse import written
-
-    document = written(load_policy(path))
-
-    def put(api: Api) -> Answered:
-        etag = api.get(policy_path(database)).etag
-        return api.change("PUT", policy_path(database), document, etag=etag, dry_run=dry_run)
-
-    _change(put, "APPLIED", url, token, as_json)
-    if dry_run and not as_json:
-        _tell_last_hour(database, document, url, token)
-
-
-def diff(
-    before: Annotated[
-        str, typer.Argument(metavar="DATABASE|FILE", help="In force there, or a file.")
-    ],
-    path: PolicyFile,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Exit code 1 where they differ.")
-    ] = False,
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show what a file would change: in a database's policy, or, without an agent, in a file's."""
-    from headgate.cli.budget_files import compared, is_file
-    from headgate.cli.documents import read_list
-    from headgate.cli.output import show_blocks, show_json
-    from headgate.present.budgets import difference_view
-    from headgate.settings.document import load_policy
-    from headgate.traffic.parse import parse_policy
-    from headgate.wire.budgets import DifferenceDoc
-
-    if is_file(before):
-        old = load_policy(Path(before))
-    else:
-        from headgate.cli.api import connect
-
-        old = parse_policy(connect(url, token).get(policy_path(before)).document["document"])
-    document = compared(old, load_policy(path))
+    compiled = as_parameter(path, anyway=anyway)
     if as_json:
-        show_json(document)
+        from headgate.cli.output import show_json
+
+        show_json({"file": str(path), "parameter": "pg_headgate.policy", "value": compiled})
     else:
-        found = read_list(DifferenceDoc, document, "difference")
-        show_blocks(difference_view(found, document["difference_total"]))
-    if strict and document["difference"]:
-        raise typer.Exit(1)
+        print(compiled)
 
 
-def export(
-    database: DatabaseArgument, url: Url = None, token: Token = None, as_json: AsJson = False
-) -> None:
-    """Print the policy in force as a file: TOML, or with --json as JSON."""
-    from headgate.cli.api import connect
-    from headgate.cli.budget_files import to_toml
-    from headgate.cli.output import show_json, show_toml
-
-    answered = connect(url, token).get(policy_path(database)).document
-    if as_json:
-        show_json(answered["document"])
-        return
-    head = [f"Policy of {database}, revision {answered['revision']}."]
-    if role := answered.get("own_role"):
-        head.append(f"Exempt besides: {role} (the agent's own).")
-    show_toml(to_toml(answered["document"], head))
-
-
-# --- for a fleet -----------------------------------------------------------------------------
-
-EVERY = "all"
-
-
-def every_database(database: str) -> str:
-    """A fleet's budget is for every database that its reach meets: who names one means less."""
-    if database != EVERY:
-        raise typer.BadParameter(
-            f"with a reach a budget is for every database that it meets: write `{EVERY}` instead "
-            f"of {database!r}; or leave the reach out, for {database} at this agent"
-        )
-    return database
-
-
-class OfFleet(NamedTuple):
-    """A budget that is set for a fleet, and how it is to be changed."""
+class OneBudget(NamedTuple):
+    """A budget, and how it is to be changed."""
 
     database: str
     name: str
-    reach: str
+    reach: str | None
+    """None: the agent knows how far it reaches."""
     dry_run: bool
     yes: bool
 
     def maker(self, method: str, given: Mapping[str, Any] | None) -> Callable[[Api], Answered]:
-        """Built on what was seen; shown with whom it reaches, and asked for."""
-        path, query = budget_path(self.database, self.name), {"reach": self.reach}
+        """Built on what was seen, a new one on there being none. With a reach, the command shows
+        what the change reaches, and prompts."""
+        _check_meant(self.database, self.reach)
+        path = budget_path(self.database, self.name)
+        query = {} if self.reach is None else {"reach": self.reach}
 
         def make(api: Api) -> Answered:
             new = method == "PUT"
@@ -597,47 +464,27 @@ class OfFleet(NamedTuple):
 # --- steps -----------------------------------------------------------------------------------
 
 
+EVERY = "all"
+
+
+def _check_meant(database: str, reach: str | None) -> None:
+    """A budget is for every database in its reach. One database is less than that, unless the reach
+    is one shard or one agent."""
+    level, _, pattern = (reach or "").partition(":")
+    is_one = level in ("shard", "host") and "*" not in pattern
+    if reach is not None and database != EVERY and not is_one:
+        raise typer.BadParameter(
+            f"with a reach a budget is for every database in it: write `{EVERY}` instead "
+            f"of {database!r}; or leave the reach out, for {database} at this agent"
+        )
+
+
 def policy_path(database: str, *below: str) -> str:
     return "/".join((BUDGETS, *(quote(part, safe="") for part in (database, *below))))
 
 
 def budget_path(database: str, name: str) -> str:
     return policy_path(database, name)
-
-
-def _has(policy: Answered, name: str) -> bool:
-    from headgate.errors import BadDocument
-
-    listed = policy.document.get("budgets")
-    if not isinstance(listed, list):
-        raise BadDocument("budgets", "is no list")
-    return any(isinstance(one, Mapping) and one.get("name") == name for one in listed)
-
-
-def _tell_last_hour(
-    database: str, document: Mapping[str, Any], url: str | None, token: str | None
-) -> None:
-    from headgate.cli.api import connect
-    from headgate.cli.budget_replay import TIMEOUT_S, last_hour
-
-    if told := last_hour(connect(url, token, timeout_s=TIMEOUT_S), database, document):
-        print(told)
-
-
-def _patch(
-    database: str,
-    name: str,
-    given: Mapping[str, Any],
-    dry_run: bool,
-    url: str | None,
-    token: str | None,
-    as_json: bool,
-) -> None:
-    def patch(api: Api) -> Answered:
-        path = budget_path(database, name)
-        return api.change("PATCH", path, given, etag=api.get(path).etag, dry_run=dry_run)
-
-    _change(patch, "CHANGED", url, token, as_json)
 
 
 def _change(

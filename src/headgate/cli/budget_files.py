@@ -1,9 +1,8 @@
-"""Policies in files and in words: judged and compared without an agent, and written as TOML."""
+"""Policies in files, and budgets as they are typed: validated without an agent."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,6 @@ import typer
 
 if TYPE_CHECKING:
     from headgate.cli.lint import Note
-    from headgate.traffic.policy import Policy
 
 EVERYTHING = "*"
 """As a rule: every statement."""
@@ -22,7 +20,7 @@ EVERYTHING = "*"
 
 def read_settings(words: Sequence[str]) -> dict[str, Any]:
     """`rate=20% mode=enforce capacity=unset`, by the table of settings; None for unset."""
-    from headgate.cli.given import read_words
+    from headgate.cli.options import read_words
     from headgate.traffic.limits import BUDGET_SETTINGS
 
     known = {name: row for name, row in BUDGET_SETTINGS.items() if name != "name"}
@@ -57,10 +55,6 @@ def _pair(part: str) -> tuple[str, str]:
 
 
 # --- without an agent ------------------------------------------------------------------------
-
-
-def is_file(word: str) -> bool:
-    return word.endswith((".toml", ".json")) or Path(word).is_file()
 
 
 def notes_on_policy(path: Path) -> list[Note]:
@@ -113,56 +107,3 @@ def as_parameter(path: Path, *, anyway: bool) -> str:
         )
         raise InvalidSettings([Fault("", fault)], str(path))
     return value
-
-
-def compared(before: Policy, after: Policy) -> dict[str, Any]:
-    """As the agent tells a difference."""
-    from headgate.traffic.difference import differences
-
-    found = differences(before, after)
-    docs = [
-        {
-            "kind": one.kind.value,
-            "budget": one.budget,
-            "setting": one.setting,
-            "before": one.before,
-            "after": one.after,
-            "line": one.line,
-        }
-        for one in found
-    ]
-    return {"difference": docs, "difference_total": len(docs)}
-
-
-# --- as TOML ---------------------------------------------------------------------------------
-
-
-def to_toml(document: Mapping[str, Any], head: Iterable[str] = ()) -> str:
-    """The policy's document as a file that `apply` takes; `head` is written as comments."""
-    lines = [f"# {line}" for line in head]
-    if policy := document.get("policy"):
-        lines += ["", "[policy]", *_settings(policy)]
-    for budget in document.get("budgets", ()):
-        lines += ["", "[[budgets]]", *_settings(budget)]
-        for rule in budget.get("rules", ()):
-            lines += ["", "[[budgets.rules]]", *_settings(rule)]
-    return "\n".join(lines).lstrip("\n") + "\n"
-
-
-def _settings(table: Mapping[str, Any]) -> Iterator[str]:
-    return (f"{_key(key)} = {_toml(value)}" for key, value in table.items() if key != "rules")
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(k)} = {_toml(v)}" for k, v in value.items()) + " }"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    # JSON's numbers, booleans and strings are TOML's, but for DEL and characters beyond 16 bits,
-    # which JSON escapes in a way that TOML refuses: they are written as they are.
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _key(key: str) -> str:
-    bare = key.replace("_", "").replace("-", "")
-    return key if bare.isascii() and bare.isalnum() else _toml(key)

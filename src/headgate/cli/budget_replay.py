@@ -1,4 +1,4 @@
-"""`headgate budget replay`: what a policy would have changed (R145). Changes nothing."""
+"""`headgate budget replay`: what a policy would have changed. Changes nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ReplayFile = Annotated[
         metavar="FILE",
         show_default=False,
         help="The policy: TOML, or JSON if its name ends so. Default: the one in force, which "
-        "shows how well a replay meets what happened.",
+        "shows how close a replay is to what happened.",
     ),
 ]
 Last = Annotated[str, typer.Option(metavar="TIME", help="The last 10m, 1h, up to 24h.")]
@@ -47,7 +47,7 @@ def replay(
 ) -> None:
     """Play what statements did against another policy, and print what would have changed.
 
-    By budget and client: what would have run, been warned of, waited or been refused, beside
+    By budget and client: what would have run, been warned of, waited or been blocked, beside
     what happened. Counts of statements that were drawn, and not all traced, are estimates.
     """
     from headgate.cli.api import connect
@@ -80,15 +80,25 @@ def _document(path: Path) -> Mapping[str, Any]:
     return written(load_policy(path))
 
 
-def last_hour(api: Api, database: str, document: Mapping[str, Any]) -> str:
-    """In one line, for a dry run; empty where the agent cannot say: it is no part of the change."""
-    from headgate.cli.budget import policy_path
+def last_hour(api: Api, document: Mapping[str, Any], log: str | None) -> list[str]:
+    """What a file of changes would have done to statements, one line for each database whose
+    budgets it changes; nothing where the agent cannot say: it is no part of the change."""
+    from headgate.cli.budget import BUDGETS, policy_path
     from headgate.cli.documents import read
     from headgate.present.budget_replay import last_hour_told
     from headgate.wire.budget_replay import BudgetReplayDoc
+    from headgate.wire.budgets import PoliciesDoc
 
+    if not any(document.get(section) for section in ("budgets", "policies")):
+        return []
+    told, body = [], {"changes": document, **({} if log is None else {"log": log})}
     try:
-        answered = api.change("POST", policy_path(database, "replay"), {"policy": document})
-        return last_hour_told(read(BudgetReplayDoc, answered.document))
+        known = read(PoliciesDoc, api.get(BUDGETS, most="0").document)
+        for policy in known.databases:
+            answered = api.change("POST", policy_path(policy.database, "replay"), body)
+            found = read(BudgetReplayDoc, answered.document)
+            if found.difference_total:
+                told.append(f"{policy.database}: {last_hour_told(found)}")
     except HeadgateError:
-        return ""
+        return told
+    return told

@@ -1,6 +1,6 @@
 """Commands that change metrics at run time: metrics add, set, remove, revert.
 
-A change is built on the revision it saw (If-Match): what somebody else did in between is
+A change is built on the revision it saw (If-Match): what another operator did in between is
 never overwritten, the agent answers 412 and the command says so.
 """
 
@@ -13,19 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 import typer
 
-from headgate.cli.confirm import Yes, confirm
-from headgate.cli.given import completed_by, lasting_or_never, read_words, table_at
-from headgate.cli.options import AsJson, DatabaseArgument, DryRun, MetricArgument, Token, Url
-from headgate.cli.reaching import (
+from headgate.cli.options import (
     FLEET_TIMEOUT_S,
-    FleetWide,
-    InCluster,
-    InRegion,
-    InShard,
-    OnHost,
+    Agent,
+    Change,
+    DatabaseArgument,
+    MetricArgument,
+    Reach,
+    completed_by,
+    confirm,
     confirmed,
-    reach_of,
+    lasting_or_never,
     reached_line,
+    read_words,
+    table_at,
 )
 from headgate.cli.table import METRIC_TABLE
 
@@ -64,18 +65,11 @@ For: TypeAlias = Annotated[
 def add_metric(
     database: DatabaseArgument,
     metric: MetricArgument,
+    reach: Reach,
+    change: Change,
+    agent: Agent,
     words: Words = None,
     duration: For = None,
-    fleet: FleetWide = False,
-    region: InRegion = None,
-    cluster: InCluster = None,
-    shard: InShard = None,
-    host: OnHost = None,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
 ) -> None:
     """Add a metric, a built-in one or one of your own.
 
@@ -84,35 +78,25 @@ def add_metric(
     The agent measures it at once, without a restart. With --fleet or another reach, agents that
     have the metric change these settings of it, and DATABASE may be '*' for all.
     """
-    from headgate.cli.api import connect, metric_path
-
     settings = {**settings_given(words), **_end_given(duration)}
-    if reach := reach_of(fleet, region, cluster, shard, host):
-        wanted = _Wanted(database, metric, reach, dry_run, yes, as_json)
-        _change_wide("PUT", metric_path(database, metric), settings, wanted, url, token)
+    wanted = _Wanted(database, metric, change, agent)
+    if reach.said:
+        _change_wide("PUT", wanted.path, settings, wanted, reach.said)
         return
-    api = connect(url, token, timeout_s=_patience_s(settings.get("timeout_s")))
+    api = agent.connect(timeout_s=_patience_s(settings.get("timeout_s")))
     _refuse_existing(api, database, metric)
-    path = metric_path(database, metric)
-    changed = api.change("PUT", path, settings, dry_run=dry_run)
-    _show_change(changed, {}, database, metric, dry_run=dry_run, as_json=as_json)
+    changed = api.change("PUT", wanted.path, settings, dry_run=change.dry_run)
+    _show_change(changed, {}, wanted)
 
 
 def set_metric(
     database: DatabaseArgument,
     metric: MetricArgument,
+    reach: Reach,
+    change: Change,
+    agent: Agent,
     words: Words = None,
     duration: For = None,
-    fleet: FleetWide = False,
-    region: InRegion = None,
-    cluster: InCluster = None,
-    shard: InShard = None,
-    host: OnHost = None,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
 ) -> None:
     """Change some settings of a metric; the others stay.
 
@@ -120,94 +104,68 @@ def set_metric(
     With --fleet or another reach it is changed wherever there is such a metric, until it is
     reverted with the same reach; DATABASE may be '*' for all of an agent's.
     """
-    from headgate.cli.api import connect, metric_path
-
     settings = {**settings_given(words), **_end_given(duration)}
     if not settings:
         raise typer.BadParameter("nothing to set: give a setting, such as threshold=10s")
-    if reach := reach_of(fleet, region, cluster, shard, host):
-        wanted = _Wanted(database, metric, reach, dry_run, yes, as_json)
-        _change_wide("PATCH", metric_path(database, metric), settings, wanted, url, token)
+    wanted = _Wanted(database, metric, change, agent)
+    if reach.said:
+        _change_wide("PATCH", wanted.path, settings, wanted, reach.said)
         return
-    api = connect(url, token)
-    path = metric_path(database, metric)
-    seen = api.get(path)
+    seen = agent.connect().get(wanted.path)
     before = _view_of(seen)
-    api = connect(url, token, timeout_s=_patience_s(settings.get("timeout_s") or before.timeout_s))
-    changed = api.change("PATCH", path, settings, etag=_etag(seen), dry_run=dry_run)
-    _show_change(changed, before.settings, database, metric, dry_run=dry_run, as_json=as_json)
+    api = agent.connect(timeout_s=_patience_s(settings.get("timeout_s") or before.timeout_s))
+    changed = api.change("PATCH", wanted.path, settings, etag=_etag(seen), dry_run=change.dry_run)
+    _show_change(changed, before.settings, wanted)
 
 
 def remove_metric(
     database: DatabaseArgument,
     metric: MetricArgument,
+    reach: Reach,
+    change: Change,
+    agent: Agent,
     duration: For = None,
-    fleet: FleetWide = False,
-    region: InRegion = None,
-    cluster: InCluster = None,
-    shard: InShard = None,
-    host: OnHost = None,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
 ) -> None:
-    """Remove a metric; it then refuses nobody.
+    """Remove a metric; it then rejects no check.
 
     One that the settings file has comes back after an hour, or after --for.
     """
-    from headgate.cli.api import connect, metric_path
-
-    if reach := reach_of(fleet, region, cluster, shard, host):
-        wanted = _Wanted(database, metric, reach, dry_run, yes, as_json, _end_given(duration))
-        _change_wide("DELETE", metric_path(database, metric), None, wanted, url, token)
+    wanted, end = _Wanted(database, metric, change, agent), _end_given(duration)
+    if reach.said:
+        _change_wide("DELETE", wanted.path, None, wanted, reach.said, end)
         return
-    api = connect(url, token)
-    path = metric_path(database, metric)
-    seen = api.get(path)
-    if not yes and not dry_run:
-        confirm(f"Remove {metric} from {database}? It will refuse nobody any more.")
-    end = _end_given(duration)
-    changed = api.change("DELETE", path, etag=_etag(seen), dry_run=dry_run, query=end)
-    _show_change(changed, {}, database, metric, dry_run=dry_run, as_json=as_json)
+    api = agent.connect()
+    seen = api.get(wanted.path)
+    if not change.yes and not change.dry_run:
+        confirm(f"Remove {metric} from {database}? It will no longer reject any check.")
+    etag, dry_run = _etag(seen), change.dry_run
+    changed = api.change("DELETE", wanted.path, etag=etag, dry_run=dry_run, query=end)
+    _show_change(changed, {}, wanted)
 
 
 def revert_metric(
     database: DatabaseArgument,
     metric: MetricArgument,
-    fleet: FleetWide = False,
-    region: InRegion = None,
-    cluster: InCluster = None,
-    shard: InShard = None,
-    host: OnHost = None,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
+    reach: Reach,
+    change: Change,
+    agent: Agent,
 ) -> None:
     """Drop runtime changes: the settings file decides again.
 
     A metric that the file does not have is removed; one that was removed comes back. With a reach,
     what was set with that very reach is dropped.
     """
-    from headgate.cli.api import connect, metric_path
-
-    path = metric_path(database, metric)
-    if reach := reach_of(fleet, region, cluster, shard, host):
-        wanted = _Wanted(database, metric, reach, dry_run, yes, as_json)
-        _change_wide("POST", f"{path}/revert", None, wanted, url, token)
+    wanted = _Wanted(database, metric, change, agent)
+    path = f"{wanted.path}/revert"
+    if reach.said:
+        _change_wide("POST", path, None, wanted, reach.said)
         return
-    seen = _seen(connect(url, token), path)
+    seen = _seen(agent.connect(), wanted.path)
     before = _view_of(seen) if seen else None
-    api = connect(url, token, timeout_s=_patience_s(before.timeout_s if before else None))
+    api = agent.connect(timeout_s=_patience_s(before.timeout_s if before else None))
     etag = _etag(seen) if seen else None
-    changed = api.change("POST", f"{path}/revert", etag=etag, dry_run=dry_run)
-    settings = before.settings if before else {}
-    _show_change(
-        changed, settings, database, metric, dry_run=dry_run, as_json=as_json, done="REVERTED"
-    )
+    changed = api.change("POST", path, etag=etag, dry_run=change.dry_run)
+    _show_change(changed, before.settings if before else {}, wanted, done="REVERTED")
 
 
 # --- beyond one agent ------------------------------------------------------------------------
@@ -218,11 +176,14 @@ class _Wanted(NamedTuple):
 
     database: str
     metric: str
-    reach: str
-    dry_run: bool
-    yes: bool
-    as_json: bool
-    query: Mapping[str, str] = MappingProxyType({})
+    change: Change
+    agent: Agent
+
+    @property
+    def path(self) -> str:
+        from headgate.cli.api import metric_path
+
+        return metric_path(self.database, self.metric)
 
 
 def _change_wide(
@@ -230,27 +191,22 @@ def _change_wide(
     path: str,
     settings: Mapping[str, Any] | None,
     wanted: _Wanted,
-    url: str | None,
-    token: str | None,
+    reach: str,
+    end: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    from headgate.cli.api import connect
     from headgate.cli.documents import read
     from headgate.cli.output import show
     from headgate.cli.pages import wide_metric_page
     from headgate.wire.status import WideMetricDoc
 
-    api = connect(url, token, timeout_s=FLEET_TIMEOUT_S)
-    query = {**wanted.query, "reach": wanted.reach}
-    change = partial(api.change, method, path, settings, query=query)
-    changed = confirmed(change, wanted.reach, dry_run=wanted.dry_run, yes=wanted.yes)
+    api = wanted.agent.connect(timeout_s=FLEET_TIMEOUT_S)
+    post = partial(api.change, method, path, settings, query={**end, "reach": reach})
+    changed = confirmed(post, reach, dry_run=wanted.change.dry_run, yes=wanted.change.yes)
     if "reach" not in changed.document:  # This agent alone: a change like any of its own.
-        _show_change(
-            changed, {}, wanted.database, wanted.metric,
-            dry_run=wanted.dry_run, as_json=wanted.as_json,
-        )  # fmt: skip
+        _show_change(changed, {}, wanted)
         return
     view, reached = read(WideMetricDoc, changed.document), reached_line(changed.document)
-    show(changed, wanted.as_json, lambda _: wide_metric_page(view, reached))
+    show(changed, wanted.agent.as_json, lambda _: wide_metric_page(view, reached))
 
 
 # --- from words to settings ------------------------------------------------------------------
@@ -312,40 +268,30 @@ def _view_of(seen: Answered) -> MetricView:
 
 
 def _show_change(
-    changed: Answered,
-    before: Mapping[str, Any],
-    database: str,
-    metric: str,
-    *,
-    dry_run: bool,
-    as_json: bool,
-    done: str = "SET",
+    changed: Answered, before: Mapping[str, Any], wanted: _Wanted, done: str = "SET"
 ) -> None:
     from headgate.cli.documents import read
     from headgate.cli.output import show
     from headgate.cli.pages import change_page, removed_page
     from headgate.wire.status import RemovedDoc
 
+    dry_run, as_json = wanted.change.dry_run, wanted.agent.as_json
     if "removed" in changed.document:
         removed = read(RemovedDoc, changed.document)
-        show(changed, as_json, lambda _: removed_page(removed, database, metric, dry_run=dry_run))
+        named = (wanted.database, wanted.metric)
+        show(changed, as_json, lambda _: removed_page(removed, *named, dry_run=dry_run))
         return
+    replay = _replay_line(changed.document)
+    view = _view_of(changed)
     show(
         changed,
         as_json,
-        lambda canvas: change_page(
-            _view_of(changed),
-            before,
-            canvas,
-            dry_run=dry_run,
-            done=done,
-            replay=_replay_line(changed.document),
-        ),
+        lambda canvas: change_page(view, before, canvas, dry_run=dry_run, done=done, replay=replay),
     )
 
 
 def _replay_line(document: Mapping[str, Any]) -> str:
-    """Of a dry run: what it would have done in the last hour; empty where that is not told."""
+    """Of a dry run: what it would have done in the last hour; empty where it is not said."""
     replay = document.get("replay")
     told = replay.get("says") if isinstance(replay, Mapping) else None
     return told if isinstance(told, str) else ""

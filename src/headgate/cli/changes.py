@@ -1,21 +1,27 @@
 """Commands on what operators changed: list, export, diff, apply, history, rollback, restore.
 
-    headgate changes …            what was set at the asked agent (its own log)
-    headgate changes … --fleet    what is set for its fleet, whatever agent is asked
+    headgate changes …            what was set at this agent (its own log)
+    headgate changes … --fleet    what is set for its fleet, at any agent
 
 A change that was shown before it is made is built on what was shown (If-Match).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias
 
 import typer
 
-from headgate.cli.confirm import Yes
-from headgate.cli.options import AsJson, Token, Url
-from headgate.cli.reaching import FLEET_TIMEOUT_S
+from headgate.cli import completing
+from headgate.cli.api import Refused
+from headgate.cli.options import FLEET_TIMEOUT_S, AsJson, Token, Url, Yes
+from headgate.core.change_files import SECTIONS, read_document
+from headgate.core.places import with_lines
+from headgate.errors import Fault, InvalidSettings
 from headgate.wire.changes import (
     ChangeExportDoc,
     ChangeMadeDoc,
@@ -27,23 +33,32 @@ from headgate.wire.changes import (
 
 if TYPE_CHECKING:
     from headgate.cli.api import Answered, Api
-    from headgate.cli.changes_files import File
     from headgate.present.view import Block
 
 CHANGES = "/v1/changes"
 S_PER_CHANGE = 0.02
 """A hundred are one revision, and a store under load takes seconds for that."""
 MANY_TIMEOUT_S = 240.0
-"""Where nobody here knows how many it concerns: as many as a fleet may have."""
+"""Where the number of changes is not known: as many as a fleet may have."""
 
 OfFleet: TypeAlias = Annotated[
-    bool, typer.Option("--fleet", help="The fleet's log. Without it: the asked agent's own.")
+    bool, typer.Option("--fleet", help="The fleet's log. Without it: this agent's own.")
 ]
 ChangesFile: TypeAlias = Annotated[
     Path, typer.Argument(metavar="FILE", help="TOML, or JSON if its name ends so.")
 ]
 DryRun: TypeAlias = Annotated[
     bool, typer.Option("--dry-run", help="Validate and show the difference; change nothing.")
+]
+PolicyOf: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--database",
+        metavar="DATABASE",
+        show_default=False,
+        autocompletion=completing.databases,
+        help="FILE is a policy file, and its budgets are this database's.",
+    ),
 ]
 Prune: TypeAlias = Annotated[
     bool, typer.Option("--prune", help="Take out what is set and not in the file.")
@@ -82,7 +97,7 @@ def history(
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """List revisions: when, by whom, and what changed; or what one of them did."""
+    """List revisions: time, author and what changed; or what one of them did."""
     from headgate.cli.output import show_view
     from headgate.present.changes import history_view, revision_view
 
@@ -110,7 +125,7 @@ def export(
 
     from headgate.cli.documents import read
     from headgate.cli.output import show_json, show_toml
-    from headgate.cli.words import plain
+    from headgate.cli.render import plain
     from headgate.core.change_files import to_toml
     from headgate.present.changes import export_head
 
@@ -128,6 +143,7 @@ def export(
 def diff(
     path: ChangesFile,
     fleet: OfFleet = False,
+    database: PolicyOf = None,
     prune: Prune = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit code 1 where it would change anything.")
@@ -136,14 +152,17 @@ def diff(
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a file would change, and change nothing."""
-    from headgate.cli.changes_files import load
+    """Show what a file would change, and change nothing.
+
+    Of budgets also what they would have done to the statements of the last hour.
+    """
     from headgate.cli.output import show_view
     from headgate.present.changes import tried_view
 
-    file = load(path, fleet=fleet)
+    file = load(path, fleet=fleet, database=database)
     tried = _applied(_api_for(file, url, token), file, prune=prune, dry_run=True)
     show_view(tried, as_json, ChangeMadeDoc, tried_view)
+    _show_last_hour(file, url, token, as_json=as_json)
     if strict and _read(tried).changed:
         raise typer.Exit(1)
 
@@ -151,6 +170,7 @@ def diff(
 def apply(
     path: ChangesFile,
     fleet: OfFleet = False,
+    database: PolicyOf = None,
     prune: Prune = False,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -162,15 +182,16 @@ def apply(
 
     What the file does not name stays as it is. With --prune it is taken out.
     """
-    from headgate.cli.changes_files import load
 
-    file = load(path, fleet=fleet)
+    file = load(path, fleet=fleet, database=database)
     api = _api_for(file, url, token)
 
     def post(*, dry_run: bool, etag: str | None) -> Answered:
         return _applied(api, file, prune=prune, dry_run=dry_run, etag=etag)
 
     _make(post, "APPLIED", fleet, dry_run=dry_run, yes=yes, as_json=as_json)
+    if dry_run:
+        _show_last_hour(file, url, token, as_json=as_json)
 
 
 def rollback(
@@ -210,10 +231,10 @@ def restore(
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put back what the fleet's store has lost and the asked agent still knows (--fleet).
+    """Put back what the fleet's store has lost and this agent still knows (--fleet).
 
     For a store that came back empty or from an old copy. An agent knows what reaches beyond one
-    shard, and what is of its own: ask one of each shard that had rules of its own.
+    shard, and what is of its own: run it at one of each shard that had rules of its own.
     """
     if not fleet:
         raise typer.BadParameter("restore is for the fleet's log: add --fleet")
@@ -223,6 +244,97 @@ def restore(
         return api.change("POST", f"{CHANGES}/restore", dry_run=dry_run, query=_query(fleet))
 
     _make(post, "RESTORED", fleet, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+# --- a file of changes -------------------------------------------------------------------------
+
+MAX_FILE_BYTES = 16 * 1024 * 1024
+"""As much as an agent may be set to take (`max_body_bytes`)."""
+
+
+TOO_LARGE = 413
+_LARGER = "set a larger max_body_bytes in [agent] of that agent's settings, and restart it"
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    path: Path
+    text: str
+    document: Mapping[str, Any]
+    fleet: bool = False
+    """For the fleet's log."""
+
+    @property
+    def entries(self) -> int:
+        listed = (self.document.get(section) for section in SECTIONS)
+        return sum(len(some) for some in listed if isinstance(some, list))
+
+    @property
+    def is_json(self) -> bool:
+        return self.path.suffix == ".json"
+
+    @contextmanager
+    def validated(self) -> Iterator[None]:
+        """Faults that an agent finds get the file's name and lines."""
+        try:
+            yield
+        except Refused as error:
+            if error.status == TOO_LARGE:
+                raise Refused(f"{error}; {_LARGER}", status=error.status) from None
+            if not error.faults:
+                raise
+            faults = [_fault(told) for told in error.faults]
+            raise InvalidSettings(self.located(faults), str(self.path)) from None
+
+    def located(self, faults: Sequence[Fault]) -> list[Fault]:
+        return list(faults) if self.is_json else with_lines(faults, self.text)
+
+
+def load(path: Path, *, fleet: bool, database: str | None = None) -> File:
+    """InvalidSettings for what is no document; the agent validates what it says. `database`: the
+    file is a policy, of that one."""
+    try:
+        text = _text(path)
+        document = read_document(text, is_json=path.suffix == ".json")
+        if database is not None:
+            document = _of_policy(path, database)
+        return File(path, text, document, fleet)
+    except InvalidSettings as error:
+        raise InvalidSettings(error.faults, str(path)) from None
+
+
+def _of_policy(path: Path, database: str) -> dict[str, Any]:
+    """A policy file as changes: each budget whole."""
+    from headgate.settings.document import load_policy
+    from headgate.traffic.parse import written
+
+    policy = written(load_policy(path))
+    budgets = [{"database": database, "whole": True, **one} for one in policy["budgets"]]
+    general = policy.get("policy")
+    return {
+        "budgets": budgets,
+        **({"policies": [{"database": database, **general}]} if general else {}),
+    }
+
+
+def _text(path: Path) -> str:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InvalidSettings([Fault("", f"cannot be read: {error.strerror}")]) from None
+    if len(content) > MAX_FILE_BYTES:
+        message = f"has {len(content):,} bytes, at most {MAX_FILE_BYTES:,} are taken"
+        raise InvalidSettings([Fault("", message)])
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InvalidSettings([Fault("", "is not UTF-8 here", line)]) from None
+
+
+def _fault(told: str) -> Fault:
+    place, colon, message = told.partition(": ")
+    return Fault(place, message) if colon else Fault("", told)
 
 
 # --- steps -----------------------------------------------------------------------------------
@@ -261,6 +373,17 @@ def _applied(
         )
 
 
+def _show_last_hour(file: File, url: str | None, token: str | None, *, as_json: bool) -> None:
+    from headgate.cli.budget_replay import TIMEOUT_S, last_hour
+    from headgate.cli.render import plain
+
+    if not as_json:
+        for told in last_hour(
+            _api(url, token, timeout_s=TIMEOUT_S), file.document, _log(file.fleet)
+        ):
+            print(plain(told))
+
+
 class Post(Protocol):
     """Makes one change, or tries it; `etag`: only if the log still is as it was then."""
 
@@ -297,9 +420,9 @@ def _show_and_ask(tried: Answered, done: str, fleet: bool) -> None:
     """On standard error, so that --json stays a document."""
     from rich.console import Console
 
-    from headgate.cli.confirm import confirm
+    from headgate.cli.options import confirm
     from headgate.cli.output import canvas_of
-    from headgate.cli.views import drawn
+    from headgate.cli.render import drawn
     from headgate.present.changes import made_view
 
     target = Console(stderr=True, highlight=False, markup=False, emoji=False)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headgate.cli.options import Token, Url
+from headgate.cli.options import Duration, Token, Url, duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -59,13 +59,14 @@ Unit = Annotated[
     str, typer.Option(metavar="NAME", help="Whose journal to take where no --log is named.")
 ]
 LogLines = Annotated[int, typer.Option(min=1, max=100_000, help="The last so many lines of each.")]
-Since = Annotated[str, typer.Option(metavar="SPAN", help="How much history: 30m, 6h, 2d.")]
+Since = Annotated[Duration, duration("--since", about="How much history: 30m, 6h, 2d.", low=1)]
+SINCE = Duration("6h")
 HashNames = Annotated[
     bool,
     typer.Option(
         "--hash-names",
-        help="Hashes in place of the names of clients, hosts, databases and people. What stands "
-        "for what is written beside the bundle, for you alone.",
+        help="Hashes in place of the names of clients, hosts, databases and people. The table of "
+        "hashes is written beside the bundle, for you alone.",
     ),
 ]
 PlainJson = Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")]
@@ -80,7 +81,7 @@ def bundle(
     log: Logs = None,
     unit: Unit = "headgate",
     log_lines: LogLines = 2000,
-    since: Since = "6h",
+    since: Since = SINCE,
     hash_names: HashNames = False,
     url: Url = None,
     token: Token = None,
@@ -111,7 +112,7 @@ def bundle(
         tuple(log or ()),
         unit,
         log_lines,
-        since,
+        since.text,
     )
     names = Names() if hash_names else None
     made = _made(wishes, _databases(status), names, token)
@@ -140,7 +141,7 @@ def _proxy(url: str | None, token: str | None) -> SocketTransport | None:
 
 
 def _status(agent: SocketTransport) -> Mapping[str, Any]:
-    """What the rest is asked by; empty while the agent is down."""
+    """The agent's status; empty while the agent is down."""
     from headgate.errors import HeadgateError
 
     try:
@@ -302,7 +303,7 @@ def _told(made: Bundle, where: str, *, as_json: bool, to_stdout: bool) -> None:
 def _table(made: Bundle) -> RenderableType:
     from rich.table import Table
 
-    from headgate.cli.words import plain
+    from headgate.cli.render import plain
 
     table = Table(box=None, pad_edge=False)
     for column in ("file", "bytes", "state", "what"):

@@ -8,23 +8,36 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
-from headgate.cli import debug_machine
 from headgate.cli.api import Api, Transport, with_query
-from headgate.cli.debug_machine import NotThere
 from headgate.core.redaction import shown
 from headgate.errors import HeadgateError, InvalidSettings
+from headgate.version import VERSION
 
+MAX_PACKAGES = 500
+JOURNAL_TIMEOUT_S = 5.0
+TAIL_BLOCK_BYTES = 256 * 1024
 Content = str | dict[str, Any] | list[Any]
 Keeps = Literal["head", "tail"]
 MAX_DATABASES = 64
 SYSTEM_SETTINGS = Path("/etc/headgate/headgate.toml")
+
+
+class NotThere(Exception):
+    """An item that cannot be had, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +87,7 @@ def _of_agent(wishes: Wishes) -> Iterator[Item]:
         return lambda: documented(wishes.transport, with_query(path, query))
 
     yield Item("agent/status.json", "databases, metrics, clients, advice", get("/v1/status"))
-    yield Item("agent/ready.json", "whether it can judge", get("/readyz"))
+    yield Item("agent/ready.json", "whether it can decide", get("/readyz"))
     yield Item(
         "agent/metrics.json",
         "metrics with settings and values",
@@ -84,11 +97,11 @@ def _of_agent(wishes: Wishes) -> Iterator[Item]:
     yield Item("agent/rules.json", "rules, ended ones too", get("/v1/rules", all="true"),
                look=PEOPLE)  # fmt: skip
     yield Item("agent/budgets.json", "policies of all databases", get("/v1/budgets"))
-    yield Item("agent/clients.json", "who asked lately", get("/v1/clients"), look=JOBS)
+    yield Item("agent/clients.json", "clients with recent checks", get("/v1/clients"), look=JOBS)
     yield Item("agent/starvation.json", "who is starved, and by what", get("/v1/starvation"))
-    yield Item("agent/rogues.json", "who works without asking", get("/v1/rogues"),
+    yield Item("agent/rogues.json", "rogue clients", get("/v1/rogues"),
                look="users, programs and addresses that are connected")  # fmt: skip
-    yield Item("agent/refusals.json", "recent refusals in full", get("/v1/refusals", limit="500"))
+    yield Item("agent/refusals.json", "recent rejections in full", get("/v1/refusals", limit="500"))
     yield Item("agent/audit.json", "who changed what", get("/v1/audit", limit="500"), look=PEOPLE)
     yield Item("agent/history.json", "decisions by the minute",
                get("/v1/history", since=wishes.since))  # fmt: skip
@@ -120,11 +133,10 @@ def _of_agent(wishes: Wishes) -> Iterator[Item]:
 def _of_database(wishes: Wishes, name: str) -> Iterator[Item]:
     folder, quoted = f"agent/databases/{_file_name(name)}", quote(name, safe="")
     rows = (
-        ("shard", "members, roles, roll-up", f"/v1/databases/{quoted}/shard", ""),
+        ("shard", "members, roles, rollup", f"/v1/databases/{quoted}/shard", ""),
         ("policy", "budgets and their settings", f"/v1/budgets/{quoted}", ""),
         ("state", "fill levels and statements", f"/v1/budgets/{quoted}/state", SHAPES),
-        ("violations", "what budgets refused", f"/v1/budgets/{quoted}/violations", ""),
-        ("policy-history", "revisions of the policy", f"/v1/budgets/{quoted}/history", ""),
+        ("violations", "what budgets blocked", f"/v1/budgets/{quoted}/violations", ""),
     )
     for kind, about, path, look in rows:
         fetch = partial(documented, wishes.transport, path)
@@ -149,24 +161,24 @@ def _of_here(wishes: Wishes) -> Iterator[Item]:
     yield Item("here/settings.json", "the settings file, as it is read",
                lambda: settings_of(path), "here")  # fmt: skip
     yield Item("here/machine.json", "system, clocks, disks",
-               lambda: debug_machine.machine(path), "here")  # fmt: skip
+               lambda: machine(path), "here")  # fmt: skip
     yield Item("here/packages.json", "versions of what is installed",
-               debug_machine.packages, "here", hashes_names=False)  # fmt: skip
+               packages, "here", hashes_names=False)  # fmt: skip
     yield Item("here/processes.json", "agents and proxies that run here",
-               debug_machine.processes, "here", hashes_names=False)  # fmt: skip
+               processes, "here", hashes_names=False)  # fmt: skip
     look = "whatever your log says: read it"
     for number, log in enumerate(wishes.logs, start=1):
         yield Item(
             f"logs/{number}-{_file_name(log.name)}",
             f"the last {wishes.log_lines} lines of {log}",
-            partial(debug_machine.log_tail, log, wishes.log_lines),
+            partial(log_tail, log, wishes.log_lines),
             "here",
             keeps="tail",
             look=look,
         )
     if not wishes.logs:
         yield Item("logs/journal.log", f"the journal of {wishes.unit}",
-                   lambda: debug_machine.journal(wishes.unit, wishes.log_lines), "here",
+                   lambda: journal(wishes.unit, wishes.log_lines), "here",
                    keeps="tail", look=look)  # fmt: skip
 
 
@@ -174,7 +186,7 @@ def _of_here(wishes: Wishes) -> Iterator[Item]:
 
 
 def documented(transport: Transport, path: str) -> Content:
-    """JSON, whatever its status says, as long as it is no refusal."""
+    """JSON, whatever its status says, as long as it is no error."""
     response = transport.request("GET", path)
     try:
         document = json.loads(response.body)
@@ -220,7 +232,7 @@ def _stacks(document: Content) -> str:
 
 
 def settings_of(path: Path | None) -> Content:
-    """As they are read; where they are refused, what is wrong with them."""
+    """As they are read; where they have faults, the faults."""
     from headgate.settings.agent import load_settings
 
     if path is None:
@@ -238,3 +250,137 @@ def settings_of(path: Path | None) -> Content:
 
 def _file_name(name: str) -> str:
     return "".join(c if c.isalnum() or c in "-_." else "_" for c in name).lstrip(".") or "_"
+
+
+# --- of this machine, also while the agent is down ---------------------------------------------
+
+
+def machine(settings: Path | None) -> dict[str, Any]:
+    return {
+        "headgate": VERSION,
+        "python": sys.version,
+        "executable": sys.executable,
+        "system": platform.platform(),
+        "kernel": platform.release(),
+        "distribution": _distribution(),
+        "cpus": os.cpu_count(),
+        "load": list(os.getloadavg()),
+        "memory": _memory(),
+        "clocks": _clocks(),
+        "disks": _disks(settings),
+        "environment": _environment(),
+    }
+
+
+def packages() -> dict[str, str]:
+    """By the names of what pip leaves."""
+    stems = (found.stem for place in sys.path for found in Path(place).glob("*.dist-info"))
+    pairs = ((name, version) for name, _, version in (stem.rpartition("-") for stem in stems))
+    return dict(sorted(pairs, key=lambda pair: pair[0].lower())[:MAX_PACKAGES])
+
+
+def processes() -> dict[str, Any]:
+    """Agents and proxies that run here, by what the kernel tells of them."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (folder / "cmdline").read_bytes().split(b"\0")
+            if any(b"headgate" in part for part in line[:4]):
+                found.append(_process_of(folder))
+        except OSError:
+            continue  # It ended meanwhile, or is another's.
+    return {"processes": found[:32]}
+
+
+def _process_of(folder: Path) -> dict[str, Any]:
+    status = dict(
+        line.split(":\t", 1)
+        for line in (folder / "status").read_text(encoding="utf-8", errors="replace").splitlines()
+        if ":\t" in line
+    )
+    names = ("Name", "State", "VmRSS", "VmHWM", "Threads", "Uid", "voluntary_ctxt_switches")
+    facts: dict[str, Any] = {name: status.get(name, "").strip() for name in names}
+    facts["pid"] = int(folder.name)
+    try:
+        facts["files"] = len(list((folder / "fd").iterdir()))
+    except OSError:
+        facts["files"] = None
+    return facts
+
+
+def log_tail(path: Path, lines: int) -> str:
+    """The last so many lines, read from its end."""
+    try:
+        with path.open("rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            kept = b""
+            while size > 0 and kept.count(b"\n") <= lines and len(kept) < lines * 4096:
+                start = max(0, size - TAIL_BLOCK_BYTES)
+                log.seek(start)
+                kept = log.read(size - start) + kept
+                size = start
+    except OSError as error:
+        raise NotThere(f"{path} cannot be read: {error.strerror}") from None
+    return "\n".join(kept.decode(errors="replace").splitlines()[-lines:]) + "\n"
+
+
+def journal(unit: str, lines: int) -> str:
+    program = shutil.which("journalctl")
+    if program is None:
+        raise NotThere("there is no journalctl here: name the log with --log FILE")
+    command = [program, "--unit", unit, "--lines", str(lines), "--no-pager", "--output", "cat"]
+    try:
+        ran = subprocess.run(  # noqa: S603 -- a program of the system's, by its full path
+            command, capture_output=True, timeout=JOURNAL_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NotThere(f"journalctl did not answer: {type(error).__name__}") from None
+    said = ran.stdout.decode(errors="replace")
+    if ran.returncode or not said.strip() or said.startswith("-- No entries"):
+        raise NotThere(f"the journal has nothing of {unit}: name the log with --log or --unit")
+    return said
+
+
+def _distribution() -> str:
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME", "")
+    except OSError:
+        return ""
+
+
+def _memory() -> dict[str, str]:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return {}
+    told = dict(line.split(":", 1) for line in lines if ":" in line)
+    names = ("MemTotal", "MemAvailable", "SwapTotal", "SwapFree")
+    return {name: told[name].strip() for name in names if name in told}
+
+
+def _clocks() -> dict[str, Any]:
+    return {
+        "utc": datetime.now(UTC).isoformat(),
+        "mono_s": time.monotonic(),
+        "boot_s": time.clock_gettime(time.CLOCK_BOOTTIME),
+        "zone": "/".join(time.tzname),
+    }
+
+
+def _disks(settings: Path | None) -> dict[str, Any]:
+    places = {"/", "/tmp", "/var/lib"} | ({str(settings.parent)} if settings else set())  # noqa: S108
+    found: dict[str, Any] = {}
+    for place in sorted(places):
+        try:
+            usage = shutil.disk_usage(place)
+        except OSError as error:
+            found[place] = error.strerror
+        else:
+            found[place] = {"free_bytes": usage.free, "total_bytes": usage.total}
+    return found
+
+
+def _environment() -> Mapping[str, str]:
+    """Which of ours are set: never to what."""
+    ours = (name for name in os.environ if name.startswith(("HEADGATE_", "OTEL_", "PG")))  # noqa: TID251
+    return dict.fromkeys(sorted(ours), "(set)")

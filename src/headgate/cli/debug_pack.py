@@ -16,10 +16,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headgate.cli.debug_items import Content, Item
-from headgate.cli.debug_logs import lines_without_literals
-from headgate.cli.debug_machine import NotThere
-from headgate.cli.debug_scrub import Names, without_literals
+from headgate.cli.debug_items import Content, Item, NotThere
+from headgate.cli.debug_scrub import Names, lines_without_literals, without_literals
 from headgate.cli.exits import AgentUnreachable
 from headgate.core.redaction import Scrubber
 from headgate.errors import HeadgateError
@@ -96,8 +94,8 @@ Gathered = list[tuple[Item, Outcome]]
 
 
 def gather(items: Iterable[Item], timeout_s: float = BUNDLE_TIMEOUT_S) -> Gathered:
-    """Each within its deadline. A source that says nothing is not asked again: the rest of what it
-    has is missing for the same reason."""
+    """Each within its deadline. A source that does not answer is not tried again: the rest
+    of what it has is missing for the same reason."""
     ends = time.monotonic() + timeout_s
     silent: dict[str, str] = {}
     found = []

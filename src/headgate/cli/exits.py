@@ -21,13 +21,14 @@ UNREACHABLE = 20
 EXIT_CODES: dict[Verdict, int] = {
     Verdict.OK: DONE,
     Verdict.THRESHOLD_EXCEEDED: 10,
-    Verdict.REJECT_BY_RATIO: 11,
-    Verdict.APP_DENIED: 12,
+    Verdict.REJECTED_BY_RATIO: 11,
+    Verdict.ON_HOLD: 12,
     Verdict.UNKNOWN_METRIC: 13,
-    Verdict.INTERNAL_ERROR: 14,
-    Verdict.MISDIRECTED: 15,
+    Verdict.METRIC_UNAVAILABLE: 14,
+    Verdict.WRONG_AGENT: 15,
     Verdict.PACED: 16,
     Verdict.OVER_BUDGET: 17,
+    Verdict.INTERNAL_ERROR: 18,
 }
 
 
@@ -36,12 +37,12 @@ class AgentUnreachable(HeadgateError):
 
 
 class AgentSilent(AgentUnreachable):
-    """It took the question and gave no answer in time: what it was asked to do may be done, or
+    """It took the request and gave no answer in time: the change may be made, or
     still be."""
 
 
 def exit_code_of_verdict(verdict: str) -> int:
-    """A verdict that a newer agent made up is a refusal all the same (R28)."""
+    """A verdict that only a newer agent knows is a rejection all the same."""
     try:
         return EXIT_CODES[Verdict(verdict)]
     except ValueError:
@@ -53,6 +54,8 @@ def exit_code_of_error(error: HeadgateError) -> int:
         return UNREACHABLE
     if isinstance(error, WaitedTooLong) and error.answer is not None:
         return exit_code_of_verdict(error.answer.verdict)
+    if isinstance(error, InvalidRequest) and error.status == 500:
+        return EXIT_CODES[Verdict.INTERNAL_ERROR]
     # A 422 blames what was asked, or lists the faults of settings that somebody wanted to set.
     wrong_question = isinstance(error, InvalidRequest) and (
         error.status == 400 or (error.status == 422 and not getattr(error, "faults", ()))
@@ -64,9 +67,9 @@ def exit_code_rows() -> list[tuple[int, str, str]]:
     """(code, name, meaning), ascending."""
     verdicts = [(code, v.value, VERDICT_MEANINGS[v]) for v, code in EXIT_CODES.items()]
     others = [
-        (FAILED, "failed", "the agent refused a change, or settings that were linted have faults"),
+        (FAILED, "failed", "the agent rejected a change, or linted settings have faults"),
         (USAGE, "usage", "the command was called wrongly, or settings cannot be used"),
-        (OTHER_REFUSAL, "other refusal", "refused with a verdict that this version does not know"),
-        (UNREACHABLE, "unreachable", "no agent answered: there is no leave to work"),
+        (OTHER_REFUSAL, "other rejection", "rejected with a verdict that this version lacks"),
+        (UNREACHABLE, "unreachable", "no agent answered: there is no permission to work"),
     ]
     return sorted([*verdicts, *others])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headgate.cli.options import AsJson, Token, Url
+from headgate.cli.options import AsJson, Duration, Interval, Token, Url
 
 if TYPE_CHECKING:
     pass
@@ -21,7 +21,7 @@ Unhealthy = Annotated[
 Behind = Annotated[bool, typer.Option("--behind", help="Only shards with agents that lag behind.")]
 Pattern = Annotated[
     str | None,
-    typer.Option(metavar="PATTERN", show_default=False, help="Only these; * stands for any."),
+    typer.Option(metavar="PATTERN", show_default=False, help="Only these; * matches any."),
 ]
 PageNumber = Annotated[int, typer.Option("--page", min=1, help="Which page of the shards.")]
 PerPage = Annotated[int, typer.Option(min=1, max=500, help="Shards on a page.")]
@@ -29,9 +29,7 @@ RulesPage = Annotated[int, typer.Option(min=1, help="Which page of the rules.")]
 Watch = Annotated[
     bool, typer.Option("--watch", help="Live, as the view `fleet` of `headgate top`; q quits.")
 ]
-Interval = Annotated[
-    float, typer.Option(min=1, max=600, metavar="SECONDS", help="With --watch: between two looks.")
-]
+EVERY = Duration("5s")
 
 
 def status(
@@ -45,14 +43,14 @@ def status(
     per_page: PerPage = 50,
     rules_page: RulesPage = 1,
     watch: Watch = False,
-    interval: Interval = 5.0,
+    interval: Interval = EVERY,
     url: Url = None,
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the fleet: unhealthy shards first, rules and who has them, agents that lag behind.
 
-    Asks an agent that shows the fleet (`view = true` in [fleet] of its settings).
+    Reads it from an agent that shows the fleet (`view = true` in [fleet] of its settings).
     """
     from headgate.cli.api import connect
     from headgate.cli.output import show_view
@@ -60,7 +58,7 @@ def status(
     from headgate.wire.fleet_view import FleetDoc
 
     if watch and as_json:
-        raise typer.BadParameter("--watch draws pages; for programs ask again without it")
+        raise typer.BadParameter("--watch draws pages; for programs use --json without it")
     asked = {
         "unhealthy": "true" if unhealthy else None,
         "behind": "true" if behind else None,

@@ -1,4 +1,4 @@
-"""History of clients and levels: when was it mostly refused, and by what (R68)."""
+"""History of clients and levels: when it was mostly throttled, and by what."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def history(
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show when a client or a level was refused, by what, and which of its clients most.
+    """Show when a client or a level was throttled, by what, and which of its clients most.
 
     Times without a zone are this machine's.
     """
@@ -159,7 +159,7 @@ def history(
 
 
 def unthrottled(api: Api, app: str | None, since_minutes: int) -> Sequence[UnthrottledDoc]:
-    """Who went without a throttler; nobody, where the agent is too old to be told."""
+    """Clients that went without a throttler; none, where the agent is too old to know."""
     from headgate.cli.documents import read
     from headgate.wire.unthrottled import UnthrottledsDoc
 

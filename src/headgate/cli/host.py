@@ -11,8 +11,8 @@ from typing import Annotated, Any, Protocol
 
 import typer
 
-from headgate.cli.lint import Reading
-from headgate.cli.options import AsJson, DatabaseArgument, Token, Url
+from headgate.cli.options import AsJson, DatabaseArgument, Duration, Token, Url, duration
+from headgate.core.lint import MetricLook
 
 Config = Annotated[
     Path, typer.Option("--config", "-c", metavar="FILE", help="The settings file (TOML).")
@@ -20,13 +20,13 @@ Config = Annotated[
 CheckConfig = Annotated[
     bool, typer.Option("--check-config", help="Validate the settings file, and start nothing.")
 ]
-DemoSeconds = Annotated[
-    float | None,
-    typer.Option(
-        min=1,
-        metavar="SECONDS",
-        show_default=False,
-        help="End after this long; --headless plays all scenes first, however long they take.",
+DemoTime = Annotated[
+    Duration | None,
+    duration(
+        "--for",
+        about="End after this long; --headless plays all scenes first, however long they take.",
+        low=1,
+        default=False,
     ),
 ]
 Headless = Annotated[
@@ -60,7 +60,7 @@ class Host(Protocol):
 
     def validate(self, settings: Path) -> None: ...
 
-    def read_metrics(self, settings: Path) -> Sequence[Reading]: ...
+    def read_metrics(self, settings: Path) -> Sequence[MetricLook]: ...
 
     def play(
         self, *, seconds: float | None, headless: bool, ports: tuple[int, int] | None
@@ -73,7 +73,7 @@ def agent(context: typer.Context, config: Config, check_config: CheckConfig = Fa
     """Run the agent.
 
     Until SIGTERM or SIGINT; SIGHUP reloads the settings file. Exit code 2 where the
-    settings are refused.
+    settings have faults.
     """
     if not check_config:
         raise typer.Exit(_host(context).run_agent(config))
@@ -93,8 +93,8 @@ def reload(
 ) -> None:
     """Have the agent follow its settings file, as SIGHUP does.
 
-    A file that lacks a database, or ends like one that was cut short, is refused: `--drop` and
-    `--whole` say that it is meant. Exit code 1 where it is refused; the settings in force stay.
+    A file that lacks a database, or ends like one that was cut short, is rejected: `--drop` and
+    `--whole` say that it is meant. Exit code 1 where it is rejected; the settings in force stay.
     """
     from headgate.cli.api import connect
     from headgate.cli.output import show
@@ -108,8 +108,8 @@ def reload(
 def acknowledge(url: Url = None, token: Token = None, as_json: AsJson = False) -> None:
     """Go on without a state that is lost.
 
-    Moves a state file that cannot be used aside and begins a new one: with what its copy has, or,
-    where that is lost as well, with nothing. Checks are judged by the settings file again. Deletes
+    Renames a state file that cannot be used and begins a new one: with what its copy has, or,
+    where that is lost as well, with nothing. The settings file decides again. Deletes
     nothing, and changes nothing where the state can be used.
     """
     from headgate.cli.api import connect
@@ -124,7 +124,7 @@ def _begun(document: Mapping[str, Any]) -> str:
     moved, notes = document.get("moved") or [], document.get("notes") or []
     told = [str(note) for note in notes] or ["a new state is begun, with nothing set"]
     if moved:
-        told.append(f"moved aside: {', '.join(map(str, moved))}")
+        told.append(f"renamed: {', '.join(map(str, moved))}")
     return "; ".join(told)
 
 
@@ -139,13 +139,13 @@ def _reloaded(document: Mapping[str, Any]) -> str:
 
 def demo(
     context: typer.Context,
-    seconds: DemoSeconds = None,
+    lasts: DemoTime = None,
     headless: Headless = False,
     ports: DemoPorts = None,
 ) -> None:
     """See it work: a real Postgres shard, an agent beside each server, greedy jobs."""
     chosen = None if ports is None else _ports(ports)
-    raise typer.Exit(_host(context).play(seconds=seconds, headless=headless, ports=chosen))
+    raise typer.Exit(_host(context).play(seconds=lasts, headless=headless, ports=chosen))
 
 
 def _ports(said: str) -> tuple[int, int]:
@@ -163,7 +163,7 @@ def calibrate(
 ) -> None:
     """Propose a threshold for commit_delay.
 
-    Measures the commits of a database at rest; needs its settings, not a running agent.
+    Measures the commits of an idle database; needs its settings, not a running agent.
     """
     from headgate.cli.output import show_json, show_page
     from headgate.cli.pages import settings_table
@@ -178,3 +178,42 @@ def calibrate(
 def _host(context: typer.Context) -> Host:
     host: Host = context.obj
     return host
+
+
+# --- token and version -----------------------------------------------------------------------
+
+TokenName = Annotated[str, typer.Option(metavar="NAME", help="Who will hold it, for the audit.")]
+TokenRole = Annotated[str, typer.Option(metavar="viewer|operator|peer", help="What it may do.")]
+
+
+def token(
+    name: TokenName = "operator",
+    role: TokenRole = "operator",
+    as_json: CalibrateJson = False,
+) -> None:
+    """Make a random token, shown once.
+
+    With the lines for the agent's settings file, which keeps only its SHA-256.
+    """
+    import hashlib
+    import json
+    import secrets
+
+    if role not in ("viewer", "operator", "peer"):
+        raise typer.BadParameter(f"--role {role!r} must be viewer, operator or peer")
+    made = secrets.token_urlsafe(32)
+    sha256 = hashlib.sha256(made.encode()).hexdigest()
+    if as_json:
+        print(json.dumps({"token": made, "name": name, "role": role, "sha256": sha256}))
+        return
+    print(f"token, shown this once: {made}\n")
+    print("for the agent's settings file, then `kill -HUP` it:\n")
+    quoted = json.dumps(name, ensure_ascii=False)
+    print(f'[[tokens]]\nname = {quoted}\nrole = "{role}"\nsha256 = "{sha256}"')
+
+
+def version(as_json: CalibrateJson = False) -> None:
+    """Print the version of this command."""
+    from headgate.version import VERSION
+
+    print(f'{{"version": "{VERSION}"}}' if as_json else f"headgate {VERSION}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from headgate.core.lint import Advice
+    from headgate.core.lint import Advice, MetricLook
     from headgate.errors import InvalidSettings
 
 SettingsFile = Annotated[Path, typer.Argument(metavar="FILE", help="The settings file (TOML).")]
@@ -40,29 +40,12 @@ class Note:
     message: str
 
 
-class Reading(Protocol):
-    """One look at a metric."""
-
-    @property
-    def database(self) -> str: ...
-    @property
-    def metric(self) -> str: ...
-    @property
-    def value(self) -> float | None: ...
-    @property
-    def unit(self) -> str: ...
-    @property
-    def threshold(self) -> str: ...
-    @property
-    def detail(self) -> str: ...
-
-
 class Validator(Protocol):
     """What an agent does with its file at the start, beyond this ring (__main__.py)."""
 
     def validate(self, settings: Path) -> None: ...
 
-    def read_metrics(self, settings: Path) -> Sequence[Reading]: ...
+    def read_metrics(self, settings: Path) -> Sequence[MetricLook]: ...
 
 
 def lint(
@@ -82,7 +65,7 @@ def lint(
         raise typer.BadParameter("--connect and --file-only exclude each other")
     host: Validator = context.obj
     notes = notes_on(path, None if file_only else host)
-    readings: Sequence[Reading] = ()
+    readings: Sequence[MetricLook] = ()
     if connect and not _is_refused(notes):
         readings = host.read_metrics(path)
         notes += list(_unread(path, readings))
@@ -96,24 +79,33 @@ def _is_refused(notes: Iterable[Note]) -> bool:
 
 
 def notes_on(path: Path, host: Validator | None = None) -> list[Note]:
-    """Faults, or else advice. Without a host: of the file alone."""
+    """Every fault, of the file and of what it names, or else advice. Without a host: of the file
+    alone."""
     from headgate.errors import InvalidSettings
-    from headgate.settings.agent import advice_on, load_settings
+    from headgate.settings.agent import advice_on, examine_settings
+    from headgate.settings.document import placed, settings_text
 
     try:
-        settings = load_settings(path)
-        missing = _validated(path, host) if host is not None else ""
-    except InvalidSettings as error:
+        content = settings_text(path)
+        settings, faults = examine_settings(content, source=str(path))
+    except InvalidSettings as error:  # Nothing of it can be read.
         return faults_told(error)
-    notes = [Note("advice", None, "", f"only the file is validated: {missing}")] if missing else []
-    notes += advice_told(path, [*settings.advice, *advice_on(settings)])
+    refused = placed(InvalidSettings(faults), content, str(path))
+    try:
+        missing = _validated(path, host) if host is not None else ""
+    except InvalidSettings as error:  # With those of the file.
+        missing, refused = "", error
+    notes = faults_told(refused)
     for name, database in settings.databases.items():
         policy = database.traffic and database.traffic.policy
         if policy:
             found = policy_told(policy, f"databases.{name}.traffic.policy")
             # With a host, faults of it are told already.
-            notes += [note for note in found if host is None or note.level != "fault"]
-    return notes
+            notes += [note for note in found if host is None or note.level == "advice"]
+    if _is_refused(notes):
+        return [note for note in notes if note.level == "fault"]
+    notes += [Note("advice", None, "", f"only the file is validated: {missing}")] if missing else []
+    return notes + advice_told(path, [*settings.advice, *advice_on(settings)])
 
 
 def faults_told(error: InvalidSettings) -> list[Note]:
@@ -154,7 +146,7 @@ def _validated(path: Path, host: Validator) -> str:
     return ""
 
 
-def _unread(path: Path, readings: Iterable[Reading]) -> Iterator[Note]:
+def _unread(path: Path, readings: Iterable[MetricLook]) -> Iterator[Note]:
     from headgate.core.places import line_index, nearest_line
 
     lines = line_index(path.read_text(encoding="utf-8"))
@@ -165,7 +157,7 @@ def _unread(path: Path, readings: Iterable[Reading]) -> Iterator[Note]:
 
 
 def show_notes(
-    path: Path, notes: list[Note], *, as_json: bool, readings: Sequence[Reading] = ()
+    path: Path, notes: list[Note], *, as_json: bool, readings: Sequence[MetricLook] = ()
 ) -> None:
     from headgate.cli.output import console, show_json
 
@@ -176,7 +168,7 @@ def show_notes(
         ]
         document: dict[str, Any] = {"file": str(path), "notes": found}
         show_json(
-            {**document, "readings": [_told(one) for one in readings]} if readings else document
+            {**document, "readings": [one._asdict() for one in readings]} if readings else document
         )
         return
     target = console()
@@ -192,23 +184,13 @@ def show_notes(
     target.print(_sum(path, notes))
 
 
-def _told(one: Reading) -> Mapping[str, Any]:
-    return {
-        "database": one.database,
-        "metric": one.metric,
-        "value": one.value,
-        "unit": one.unit,
-        "threshold": one.threshold,
-        "detail": one.detail,
-    }
-
-
 def _line(path: Path, note: Note) -> Text:
     from rich.text import Text
 
-    from headgate.cli.words import plain
+    from headgate.cli.render import plain
 
     where = f"{path}:{note.line}" if note.line else str(path)
+    where = "environment" if note.place.startswith("HEADGATE_") else where
     text = Text().append(f"{where}: ", style="bold")
     text.append(f"{note.level} ", style="bold red" if note.level == "fault" else "yellow")
     place = f"{note.place}: " if note.place else ""

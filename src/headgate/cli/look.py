@@ -1,4 +1,4 @@
-"""Commands that look: status, refusals, audit, metrics list and show."""
+"""Commands that only read: status, rejections, audit, metrics list and show."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def status(url: Url = None, token: Token = None, as_json: AsJson = False) -> Non
     from headgate.cli.api import connect
     from headgate.cli.documents import read
     from headgate.cli.output import show
-    from headgate.cli.render import status_page
+    from headgate.cli.pages import status_page
     from headgate.wire.status import StatusDoc
 
     answered = connect(url, token).get("/v1/status")
@@ -44,7 +44,7 @@ def refusals(
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show recent refusals in full, newest first."""
+    """Show recent rejections in full, newest first."""
     from headgate.cli.api import connect
     from headgate.cli.documents import read
     from headgate.cli.output import show

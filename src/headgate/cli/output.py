@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console, RenderableType
 
-from headgate.cli.bars import marks_for
 from headgate.cli.documents import read
-from headgate.cli.render import Canvas
-from headgate.cli.views import drawn
+from headgate.cli.render import Canvas, drawn, marks_for
 from headgate.present.view import Block
 
 if TYPE_CHECKING:

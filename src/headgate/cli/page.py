@@ -1,8 +1,8 @@
-"""`headgate page`: a way into the agent's page, for whoever may change things here.
+"""`headgate page`: a way into the agent's page, for operators.
 
     Unix socket or token ──POST /v1/page/links──► a link that is good once, for two minutes
 
-What follows the `#` never reaches a server's log. It is shown to whoever asks, and nobody else.
+What follows the `#` never reaches a server's log. It is shown to the caller alone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def page(
     """Print a link that signs in at the agent's page, once.
 
     Within two minutes, as an operator. Over the Unix socket it needs no token; what is changed is
-    audited under the name of whoever asked for the link.
+    audited under the name of the person who made the link.
     """
     import webbrowser
 

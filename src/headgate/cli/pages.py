@@ -1,61 +1,432 @@
-"""What each command shows, from its document. Pure, as render.py is."""
+"""What each command shows, from its document. Pure: values and a canvas in, renderables out."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from headgate.cli.bars import share_text
-from headgate.cli.pacing import pace_lines
 from headgate.cli.render import (
-    OUTSIDE,
-    OUTSIDE_NOTE,
+    STYLES,
     Canvas,
-    advice_line,
-    client_table,
-    held_first,
-    metric_table,
-    notes_below,
-    plain_table,
-    state_cell,
-)
-from headgate.cli.tree import shard_tree
-from headgate.cli.views import drawn, shown
-from headgate.cli.words import (
     age_text,
+    bar,
+    drawn,
     local_time,
+    note_text,
     plain,
+    plain_table,
+    shown,
+    sparkline,
+    step_lines,
 )
+from headgate.cli.tree import shard_line, shard_tree
+from headgate.present.clients import state_of as client_state
+from headgate.present.clients import throttled_for
+from headgate.present.explain import ExplainStep, explained
 from headgate.present.metrics import (
+    UNSPOKEN,
     absence_text,
-    nearest,
     refusal_text,
+    state_of,
     threshold_text,
     value_text,
 )
-from headgate.present.rules import applied_view, chance_text
+from headgate.present.rules import matched_view
 from headgate.present.shard import facts
+from headgate.present.status import (
+    SELDOM,
+    agent_notes,
+    database_state,
+    fleet_note,
+    pace_words,
+    store_note,
+)
+from headgate.present.words import advice_of, per_s, share_text
 from headgate.wire.reasons import duration
 
 if TYPE_CHECKING:
-    from headgate.wire.answers import AnswerDoc
+    from headgate.wire.answers import AnswerDoc, MetricDoc
+    from headgate.wire.pacing import PaceDoc
     from headgate.wire.rules import ExplainDoc
     from headgate.wire.shard import ShardDoc
     from headgate.wire.status import (
         ClientDoc,
+        DatabaseDoc,
         MetricsDoc,
         MetricView,
         RefusalDoc,
         RemovedDoc,
+        StatusDoc,
         WideMetricDoc,
     )
+
+STATE_STYLES = {
+    "healthy": "green",
+    "last_value": "yellow",
+    "ignored": "yellow",
+    "breached": "bold red",
+    "unavailable": "bold magenta",
+    "idle": "blue",
+    "disabled": "dim",
+}
+Key = tuple[str, str]
+Recent = Mapping[Key, Sequence[float | None]]
+Rates = Mapping[Key, tuple[float, float]]
+NO_RECENT: Recent = {}
+NOBODY: frozenset[str] = frozenset()
+OUTSIDE = "*"
+OUTSIDE_NOTE = f"{OUTSIDE} outside the default set: applies only to checks that name it"
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Widths, shared by all tables of a page so that they line up. 0: left out."""
+
+    name: int
+    value: int
+    threshold: int
+    used: int
+    recent: int
+    age: int
+
+
+GAP = 2
+INDENT = 2
+STATE_CELLS = 11
+AGE_CELLS = 6
+PERCENT_CELLS = 6
+MIN_VALUE_CELLS = 8
+MIN_NAME_CELLS, MAX_NAME_CELLS = 3, 32
+MIN_BAR_CELLS, MAX_BAR_CELLS = 8, 24
+MIN_RECENT_CELLS, MAX_RECENT_CELLS = 8, 40
+
+
+def columns_for(metrics: Sequence[MetricDoc], width: int, *, recent: bool = False) -> Columns:
+    """Name, value and state always; then bar, threshold, age and sparkline, as room allows."""
+    value = max([MIN_VALUE_CELLS, *(len(_value(m)) for m in metrics)])
+    longest = min(MAX_NAME_CELLS, max([6, *(len(plain(m.name)) for m in metrics)]))
+    name = max(MIN_NAME_CELLS, min(longest, width - value - STATE_CELLS - 2 * GAP))
+    threshold = max([9, *(len(plain(threshold_text(m))) for m in metrics)])
+    room = width - name - value - STATE_CELLS - 2 * GAP
+    used, room = _fit(MIN_BAR_CELLS + PERCENT_CELLS, room)
+    threshold, room = _fit(threshold, room)
+    age, room = _fit(AGE_CELLS, room)
+    recent_cells, room = _fit(MIN_RECENT_CELLS, room) if recent else (0, room)
+    wider = min(max(room, 0), MAX_BAR_CELLS - MIN_BAR_CELLS) if used else 0
+    more_recent = min(max(room - wider, 0), MAX_RECENT_CELLS - MIN_RECENT_CELLS)
+    recent_cells += more_recent if recent_cells else 0
+    return Columns(name, value, threshold, used + wider, recent_cells, age)
+
+
+def _fit(cells: int, room: int) -> tuple[int, int]:
+    """(cells for this column, 0 if there is no room for it; room left for the others)."""
+    return (cells, room - cells - GAP) if cells + GAP <= room else (0, room)
+
+
+# --- metrics -------------------------------------------------------------------------------
+
+
+def metric_table(
+    database: str, metrics: Sequence[MetricDoc], canvas: Canvas, recent: Recent = NO_RECENT
+) -> RenderableType:
+    columns = columns_for(metrics, canvas.width, recent=bool(recent))
+    return _metric_table(database, metrics, columns, canvas, recent)
+
+
+def _metric_table(
+    database: str,
+    metrics: Sequence[MetricDoc],
+    columns: Columns,
+    canvas: Canvas,
+    recent: Recent,
+    outside: frozenset[str] = NOBODY,
+) -> RenderableType:
+    table = _metric_columns(columns)
+    for metric in metrics:
+        cells = {
+            "metric": Text(plain(metric.name) + (OUTSIDE if metric.name in outside else "")),
+            "value": _value_cell(metric, canvas),
+            "threshold": Text(plain(threshold_text(metric)), style="dim"),
+            "used": _used_cell(metric, columns.used - PERCENT_CELLS, canvas),
+            "recent": sparkline(
+                recent.get((database, metric.name), ()),
+                metric.threshold,
+                columns.recent,
+                canvas.marks,
+            ),
+            "age": _age_cell(metric, canvas),
+            "state": state_cell(metric),
+        }
+        table.add_row(*(cells[str(column.header)] for column in table.columns))
+    notes = notes_below(metrics, columns.used)
+    return Group(table, *(Text(note, style="magenta") for note in notes)) if notes else table
+
+
+def notes_below(metrics: Sequence[MetricDoc], used_cells: int) -> list[str]:
+    """Messages too long for their row: beneath the table, each once, with its metrics."""
+    names: dict[str, list[str]] = {}
+    for metric in metrics:
+        if (
+            metric.state != "idle"
+            and (metric.cause or metric.detail)
+            and not _fits_in_row(metric, used_cells)
+        ):
+            # Without the time: what failed for one reason is told once.
+            why = plain(absence_text(structs.replace(metric, unavailable_for_ms=None)))
+            names.setdefault(why, []).append(metric.name)
+    return [f"{plain(', '.join(who))}: {why}" for why, who in names.items()]
+
+
+def _fits_in_row(metric: MetricDoc, used_cells: int) -> bool:
+    return len(absence_text(metric)) <= 2 * used_cells
+
+
+def _metric_columns(columns: Columns) -> Table:
+    table = plain_table()
+    table.add_column("metric", width=columns.name, overflow="fold")
+    table.add_column("value", width=columns.value, justify="right", no_wrap=True)
+    if columns.threshold:
+        table.add_column("threshold", width=columns.threshold, no_wrap=True)
+    if columns.used:
+        table.add_column("used", width=columns.used, overflow="fold")
+    if columns.recent:
+        table.add_column("recent", width=columns.recent, no_wrap=True, overflow="crop")
+    if columns.age:
+        table.add_column("age", width=columns.age, justify="right", no_wrap=True)
+    table.add_column("state", min_width=STATE_CELLS, overflow="fold")
+    return table
+
+
+def _value_cell(metric: MetricDoc, canvas: Canvas) -> Text:
+    value = _value(metric)
+    if not value or metric.state in ("unavailable", "idle"):
+        return Text(value or canvas.marks.nothing, style="dim")
+    return Text(value, style=STATE_STYLES.get(metric.state, ""))
+
+
+def _value(metric: MetricDoc) -> str:
+    return plain(value_text(metric) or "")
+
+
+def _used_cell(metric: MetricDoc, bar_cells: int, canvas: Canvas) -> Text:
+    """A bar against the threshold, and whose value it is; where there is no value, why."""
+    if metric.state == "idle":
+        return Text(canvas.marks.nothing, style="dim")
+    share = metric.share
+    fits = _fits_in_row(metric, bar_cells + PERCENT_CELLS)
+    why = plain(absence_text(metric, detail=fits))
+    if metric.state in ("unavailable", "ignored", "disabled") and why:
+        return Text(why, style=STATE_STYLES.get(metric.state, ""))
+    if share is None:
+        return Text(why or canvas.marks.nothing, style="dim")
+    drawn = bar(share, bar_cells, canvas.marks, over=metric.over)
+    drawn.append(f" {share_text(share)}", style="bold red" if metric.over else "")
+    if metric.state == "last_value":
+        drawn.append(f"\nlast value; {why}", style="yellow")
+    elif why:
+        drawn.append(f"\n{why}", style="magenta" if metric.cause else "dim")
+    return drawn
+
+
+def _age_cell(metric: MetricDoc, canvas: Canvas) -> Text:
+    if metric.age_ms is None:
+        return Text(canvas.marks.nothing, style="dim")
+    return Text(age_text(metric.age_ms / 1000), style="dim")
+
+
+def state_cell(metric: MetricDoc, *, with_cause: bool = False) -> Text:
+    word, tone = state_of(metric)
+    shown = plain(word).upper() if tone == "bad" else plain(word)
+    text = Text().append(shown, style=STATE_STYLES.get(metric.state, ""))
+    if with_cause and metric.cause is not None and tone == "bad":
+        text.append(f": {plain(absence_text(metric, detail=False))}")
+    return text
+
+
+# --- databases -----------------------------------------------------------------------------
+
+
+def database_blocks(
+    databases: Sequence[DatabaseDoc],
+    canvas: Canvas,
+    recent: Recent = NO_RECENT,
+    *,
+    trees: bool = True,
+) -> list[RenderableType]:
+    """Each after an empty line, all with the same columns; shards as trees or in one line."""
+    every = [metric for database in databases for metric in _as_marked(database)]
+    columns = columns_for(every, canvas.width - INDENT, recent=bool(recent))
+    blocks: list[RenderableType] = []
+    for database in databases:
+        body: RenderableType = Text("no metric is configured here", style="yellow")
+        if database.every_metric:
+            body = _database_table(database, columns, canvas, recent)
+        inside: list[RenderableType] = [*_below_head(database), *_pace_lines(database.pace), body]
+        if database.shard is not None:
+            inside.append(_shard_block(database.shard, canvas, tree=trees))
+        blocks += [Text(), _database_head(database, canvas)]
+        blocks += [Padding(part, (0, 0, 0, INDENT)) for part in inside]
+    return blocks
+
+
+def _pace_lines(pace: PaceDoc | None) -> Iterator[Text]:
+    for number, words in enumerate(pace_words(pace) if pace is not None else ()):
+        yield Text("       " if number else "paced  ", style="bold cyan").append(plain(words))
+
+
+def _shard_block(shard: ShardDoc, canvas: Canvas, *, tree: bool) -> RenderableType:
+    width = max(20, canvas.width - INDENT)
+    return shard_tree(shard, canvas.marks, width) if tree else shard_line(shard, canvas.marks)
+
+
+def _database_table(
+    database: DatabaseDoc, columns: Columns, canvas: Canvas, recent: Recent
+) -> RenderableType:
+    """All its metrics; those that apply only to checks that name them are marked."""
+    outside = _outside(database)
+    metrics = [_without_what_the_tree_tells(metric, database) for metric in database.every_metric]
+    table = _metric_table(database.database, metrics, columns, canvas, recent, outside)
+    return Group(table, Text(OUTSIDE_NOTE, style="dim")) if outside else table
+
+
+def _without_what_the_tree_tells(metric: MetricDoc, database: DatabaseDoc) -> MetricDoc:
+    """Why no agent rolls up the shard is said once, with the shard."""
+    told = database.shard is not None and metric.cause in UNSPOKEN
+    return structs.replace(metric, detail="") if told else metric
+
+
+def _outside(database: DatabaseDoc) -> frozenset[str]:
+    return frozenset(m.name for m in database.other_metrics if m.state != "disabled")
+
+
+def _as_marked(database: DatabaseDoc) -> list[MetricDoc]:
+    """For the widths of columns: names with the mark that they will be shown with."""
+    outside = _outside(database)
+    return [
+        structs.replace(m, metric=m.metric + OUTSIDE) if m.name in outside else m
+        for m in database.every_metric
+    ]
+
+
+def _database_head(database: DatabaseDoc, canvas: Canvas) -> Text:
+    state = database_state(database, 0.0)
+    head = Text().append(plain(database.database), style="bold")
+    role = f" {plain(database.role)}" if database.role else ""
+    head.append(f"  {plain(database.engine)}{role}  " if canvas.width >= 72 else "  ", style="dim")
+    since = f" for {duration(state.for_s)}" if state.for_s else ""
+    head.append(f"{state.word.upper()}{since}", style=STYLES[state.tone] or "bold blue")
+    # By which metrics, the table says.
+    says = database.verdict if state.word == "rejects" else state.says
+    return head.append(
+        f"{':' if database.idle else ' '} {plain(says)}",
+        style="red" if state.tone == "bad" else "dim",
+    )
+
+
+def _below_head(database: DatabaseDoc) -> list[Text]:
+    if database.idle:
+        steps = database_state(database, 0.0).steps
+        return [Text(f"{step.why}: {plain(step.command)}", style="blue") for step in steps]
+    return [Text(SELDOM, style="blue")] if database.activity == "idle" else []
+
+
+def _what_to_do(database: DatabaseDoc) -> list[Text]:
+    state = database_state(database, 0.0)
+    if state.tone != "bad":
+        return []
+    head = Text(f"what to do about {plain(database.database)}:", style="bold")
+    return [head, *(line for step in state.steps for line in step_lines(step))]
+
+
+# --- clients -------------------------------------------------------------------------------
+
+
+def client_table(clients: Sequence[ClientDoc], canvas: Canvas, rates: Rates | None = None) -> Table:
+    wide = canvas.width >= 80
+    counts = "/s" if rates is not None else ""
+    table = plain_table("client")
+    if wide:
+        table.add_column("database", no_wrap=True)
+    table.add_column(f"admitted{counts}", justify="right", no_wrap=True)
+    table.add_column(f"rejected{counts}", justify="right", no_wrap=True)
+    if wide:
+        table.add_column("seen", justify="right", no_wrap=True)
+    table.add_column("now", overflow="fold")
+    for client in clients:
+        admitted, refused = _counts(client, canvas, rates)
+        cells = [Text(plain(client.client)), Text(plain(client.database), style="dim")]
+        cells += [admitted, refused, Text(age_text(client.last_seen_s_ago), style="dim")]
+        chosen = cells if wide else [cells[0], *cells[2:4]]
+        table.add_row(*chosen, _client_cell(client))
+    return table
+
+
+def _counts(client: ClientDoc, canvas: Canvas, rates: Rates | None) -> tuple[Text, Text]:
+    if rates is None:
+        admitted, refused = f"{client.admitted:,}", f"{client.refused:,}"
+    elif (pair := rates.get((client.database, client.client))) is None:
+        admitted = refused = canvas.marks.nothing
+    else:
+        admitted, refused = per_s(pair[0]), per_s(pair[1])
+    quiet = refused in ("0", canvas.marks.nothing)
+    return Text(admitted), Text(refused, style="" if quiet else "red")
+
+
+def _client_cell(client: ClientDoc) -> Text:
+    text, tone = client_state(client)
+    loud = text.replace("throttled", "THROTTLED", 1) if tone == "bad" else text
+    return Text(plain(loud), style=STYLES[tone])
+
+
+def throttled_first(clients: Sequence[ClientDoc]) -> list[ClientDoc]:
+    """The longest first; then those that checked last."""
+    return sorted(clients, key=lambda c: (-(throttled_for(c) or 0.0), c.last_seen_s_ago))
+
+
+# --- the whole -----------------------------------------------------------------------------
+
+
+def status_page(status: StatusDoc, canvas: Canvas) -> RenderableType:
+    parts: list[RenderableType] = [agent_line(status, canvas)]
+    parts += [note_text(note) for note in agent_notes(status)]
+    parts += database_blocks(status.databases, canvas)
+    if not status.databases:
+        parts.append(Text("no database is configured", style="yellow"))
+    if todo := [line for database in status.databases for line in _what_to_do(database)]:
+        parts += [Text(), *todo]
+    parts.append(Text())
+    if status.clients:
+        parts.append(client_table(throttled_first(status.clients), canvas))
+    else:
+        parts.append(Text("no client has checked yet", style="dim"))
+    parts.append(Text())
+    parts += [note_text(store_note(status.store))] if status.store.writable else []
+    if status.fleet is not None and fleet_note(status.fleet).tone == "":
+        parts.append(note_text(fleet_note(status.fleet)))
+    return Group(*parts, *(note_text(note) for note in advice_of(status.advice)))
+
+
+def agent_line(status: StatusDoc, canvas: Canvas) -> Text:
+    dot = canvas.marks.dot
+    line = Text().append(f"agent {plain(status.agent)}", style="bold")
+    line.append(f" {plain(status.version)} {dot} up {duration(status.uptime_s)}")
+    if status.settings:
+        line.append(f" {dot} {plain(status.settings)}", style="dim")
+    return line
+
+
+def advice_line(advice: str) -> Text:
+    [note] = advice_of([advice])
+    return note_text(note)
+
 
 # --- check and explain ---------------------------------------------------------------------
 
@@ -76,30 +447,40 @@ def answer_page(answer: AnswerDoc, canvas: Canvas, charged: str = "") -> Rendera
         line = Text().append("ADMITTED", style="bold green")
         line.append(f"  {who} may work on {where}")
         return line.append(f"; {charged}") if charged else line
-    line = Text().append("REFUSED", style="bold red")
+    line = Text().append("REJECTED", style="bold red")
     line.append(f"  {who} on {where}: {plain(refusal_text(answer))}")
     if answer.retry_after_ms is not None:
-        line.append(f"; ask again in {duration(answer.retry_after_ms / 1000)}")
+        line.append(f"; retry in {duration(answer.retry_after_ms / 1000)}")
     if not answer.metrics:
         return line
     return Group(line, Text(), metric_table(answer.database, answer.metrics, canvas))
 
 
 def explain_page(answer: ExplainDoc, canvas: Canvas) -> RenderableType:
-    chance = plain(chance_text(answer))
-    verdict = Text("would be ADMITTED", style="bold green")
-    if chance:
-        verdict = Text(f"would be ADMITTED {chance}", style="bold yellow")
-    if not answer.admitted:
-        verdict = Text().append("would be REFUSED", style="bold red")
-        verdict.append(f"  {plain(answer.verdict)}", style="red")
-    head = Text(f"{plain(answer.app)} on {plain(answer.database)}  ").append_text(verdict)
-    parts: list[RenderableType] = [head]
-    if answer.metrics:
-        parts += [Text(), metric_table(answer.database, answer.metrics, canvas)]
-    parts += [Text(), _margin(answer) if answer.admitted else Text("To be admitted:")]
-    parts += [_bullets(answer.needed, canvas), *pace_lines(answer.pace)]
-    return Group(*parts, drawn(applied_view(answer), canvas))
+    found = explained(answer)
+    style = STYLES[found.tone]
+    word = found.word if answer.admitted else f"{found.word}  {answer.verdict}"
+    head = Text(f"{plain(found.title)}  would be ")
+    head.append(
+        plain(word).replace("admitted", "ADMITTED", 1).replace("rejected", "REJECTED", 1), style
+    )
+    parts: list[RenderableType] = [head, *([Text(plain(found.why))] if found.why else [])]
+    parts.append(Text(plain(found.summary)))
+    if answer.needed:
+        parts += [Text(), Text(found.needed_title), _bullets(answer.needed, canvas)]
+    for step in found.steps:
+        parts += [Text(), *_explain_step(step, answer.database, canvas)] if step.is_telling else []
+    return Group(*parts)
+
+
+def _explain_step(step: ExplainStep, database: str, canvas: Canvas) -> Iterator[RenderableType]:
+    head = Text(step.title, style="bold")
+    yield head.append(f"  {step.mark.value}", style=STYLES[step.tone])
+    yield from (Text(f"  {plain(line)}") for line in step.lines)
+    if step.rules:
+        yield drawn(matched_view(step.rules), canvas)
+    if step.metrics:
+        yield metric_table(database, step.metrics, canvas)
 
 
 def _bullets(lines: Sequence[str], canvas: Canvas) -> Table:
@@ -107,20 +488,6 @@ def _bullets(lines: Sequence[str], canvas: Canvas) -> Table:
     for line in lines:
         grid.add_row(Text(f"  {canvas.marks.dot}"), Text(plain(line)))
     return grid
-
-
-def _margin(answer: AnswerDoc) -> Text:
-    waived = [plain(metric.name) for metric in answer.metrics if metric.state == "waived"]
-    if waived:
-        return Text(f"EXEMPT: {', '.join(waived)} would refuse anybody else.", style="bold red")
-    metric = nearest(answer.metrics)
-    if metric is None or metric.share is None:
-        return Text("Nothing stands in the way.")
-    return Text(
-        f"Nothing stands in the way. Nearest to refusing: {plain(metric.name)}, at "
-        f"{share_text(metric.share)} of its threshold "
-        f"({plain(value_text(metric) or '')}; refused {plain(threshold_text(metric))})."
-    )
 
 
 # --- metrics -------------------------------------------------------------------------------
@@ -186,7 +553,7 @@ def metric_page(view: MetricView, canvas: Canvas) -> RenderableType:
     if view.expires_at:
         parts += [Text(), Text(_end_line(view.expires_at))]
     if not view.in_default:
-        parts += [Text(), Text("outside the default set: judged only where a check names it")]
+        parts += [Text(), Text("outside the default set: applies only to checks that name it")]
     return Group(*parts, *(advice_line(advice) for advice in view.advice))
 
 
@@ -227,7 +594,7 @@ def change_page(
     done: str = "SET",
     replay: str = "",
 ) -> RenderableType:
-    """A change as it is, or would be: what differs, and the reading it stands on."""
+    """A change as it is, or would be: what differs, and the reading behind it."""
     word = Text()
     if dry_run:
         word.append("WOULD BE", style="bold yellow")
@@ -238,7 +605,7 @@ def change_page(
         word.append("  (dry run: nothing was changed)", style="dim")
     parts: list[RenderableType] = [word, *_differences(before, view.settings, canvas)]
     if view.now.state == "disabled":
-        parts.append(Text("disabled: neither probed nor judged", style="yellow"))
+        parts.append(Text("disabled: not measured, rejects nothing", style="yellow"))
     elif dry_run and view.now.cause is not None:
         message = f"a probe of it gives no value: {plain(absence_text(view.now))}"
         parts.append(Text(message, style="bold magenta"))
@@ -274,7 +641,7 @@ def removed_page(
 
 
 def wide_metric_page(view: WideMetricDoc, reached: str) -> RenderableType:
-    """A change of a metric with a reach: what it changes, and whom it reaches."""
+    """A change of a metric with a reach: what it changes, and which agents it reaches."""
     done = view.state.upper()
     word = Text(f"WOULD BE {done}", "bold yellow") if view.dry_run else Text(done, "bold green")
     word.append(f"  {plain(view.database)}/{plain(view.metric)} for {plain(view.reach)}")
@@ -283,7 +650,8 @@ def wide_metric_page(view: WideMetricDoc, reached: str) -> RenderableType:
         shown = "default" if value is None else setting_text(value)
         parts.append(Text(f"  {plain(key)}: {shown}"))
     told = view.copies.says if view.copies is not None else ""
-    parts += [Text(plain(line)) for line in (reached, told) if line]
+    replayed = view.replay.says if view.replay is not None else ""
+    parts += [Text(plain(line)) for line in (reached, told, replayed) if line]
     if view.expires_at:
         parts.append(Text(_end_line(view.expires_at), style="yellow"))
     return Group(*parts, *(advice_line(advice) for advice in view.advice))
@@ -310,7 +678,7 @@ def shard_page(shard: ShardDoc, canvas: Canvas) -> RenderableType:
 
 def _costs(shard: ShardDoc, canvas: Canvas) -> list[RenderableType]:
     every = duration(shard.collect_interval_s)
-    line = Text(f"collected every {every} while asked", style="dim")
+    line = Text(f"collected every {every} while clients check", style="dim")
     line.append(f" {canvas.marks.dot} {shard.messages_total:,} messages to other agents so far")
     if not shard.costs:
         return [line]
@@ -333,13 +701,13 @@ def done_page(done: str, told: str, copies: str = "") -> Text:
 
 def clients_page(clients: Sequence[ClientDoc], canvas: Canvas) -> RenderableType:
     if not clients:
-        return Text("no client has asked yet", style="dim")
-    return client_table(held_first(clients), canvas)
+        return Text("no client has checked yet", style="dim")
+    return client_table(throttled_first(clients), canvas)
 
 
 def refusals_page(refusals: Sequence[RefusalDoc]) -> RenderableType:
     if not refusals:
-        return Text("nobody was refused lately", style="dim")
+        return Text("no check was rejected lately", style="dim")
     table = plain_table("when (UTC)", "client", "verdict", "why")
     for refusal in refusals:
         at = plain(refusal.at).partition("T")[2].removesuffix("Z")[:12]

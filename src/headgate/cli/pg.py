@@ -6,11 +6,18 @@ __main__.py hands it in, as the context's object.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 import typer
+
+from headgate.cli.options import Duration, duration
+
+if TYPE_CHECKING:
+    from headgate.present.view import Block
+
+T = TypeVar("T")
 
 PgConfig = Annotated[
     Path | None,
@@ -61,14 +68,8 @@ PolicyArgument = Annotated[
     Path, typer.Argument(metavar="FILE", help="A policy (TOML or JSON).", show_default=False)
 ]
 Within = Annotated[
-    float,
-    typer.Option(
-        "--within",
-        min=0,
-        max=600,
-        metavar="SECONDS",
-        help="How long to wait until the server has taken it.",
-    ),
+    Duration,
+    duration("--within", about="How long to wait until the server has taken it.", high=600),
 ]
 Purge = Annotated[
     bool, typer.Option("--purge", help="Remove the policy's files, too, once it is off.")
@@ -77,7 +78,7 @@ Anyway = Annotated[
     bool, typer.Option("--anyway", help="Publish also what would lock out an administrator.")
 ]
 PgJson = Annotated[bool, typer.Option("--json", help="Print as JSON, for programs.")]
-WITHIN_S = 5.0
+WITHIN = Duration("5s")
 
 
 class PgExtension(Protocol):
@@ -116,11 +117,12 @@ def install(
     Says which package is missing, if one is. Run it as root, or as the owner of the server's
     program files. The server loads it at its next start.
     """
-    from headgate.cli.pg_pages import install_page
+    from headgate.present.proxy import installed_view
+    from headgate.wire.proxy import InstalledDoc
 
     extension = _extension(context)
     done = extension.install(pg_config=pg_config, data_directory=data_directory, dsn=dsn)
-    _show(done, as_json, install_page)
+    _show(done, as_json, InstalledDoc, installed_view)
 
 
 def enable(
@@ -129,18 +131,19 @@ def enable(
     directory: Directory = None,
     policy: PolicyOption = None,
     anyway: Anyway = False,
-    within: Within = WITHIN_S,
+    within: Within = WITHIN,
     as_json: PgJson = False,
 ) -> None:
     """Put a policy in force, or the one that was switched off.
 
     Needs no connection to the server, and no room for one. A policy with faults changes nothing.
     """
-    from headgate.cli.pg_pages import published_page
+    from headgate.present.proxy import published_view
+    from headgate.wire.proxy import PolicyPutDoc
 
     where = _directory(data_directory, directory)
     done = _extension(context).enable(where, policy, within_s=within, anyway=anyway)
-    _show(done, as_json, published_page)
+    _show(done, as_json, PolicyPutDoc, published_view)
 
 
 def publish(
@@ -149,7 +152,7 @@ def publish(
     data_directory: DataDirectory = None,
     directory: Directory = None,
     anyway: Anyway = False,
-    within: Within = WITHIN_S,
+    within: Within = WITHIN,
     as_json: PgJson = False,
 ) -> None:
     """Replace the policy.
@@ -157,11 +160,12 @@ def publish(
     What is switched off stays off: the new policy takes the place of the old one until it is
     enabled. Where an agent publishes to the server, change the policy there.
     """
-    from headgate.cli.pg_pages import published_page
+    from headgate.present.proxy import published_view
+    from headgate.wire.proxy import PolicyPutDoc
 
     where = _directory(data_directory, directory)
     done = _extension(context).publish(where, policy, within_s=within, anyway=anyway)
-    _show(done, as_json, published_page)
+    _show(done, as_json, PolicyPutDoc, published_view)
 
 
 def disable(
@@ -169,18 +173,19 @@ def disable(
     data_directory: DataDirectory = None,
     directory: Directory = None,
     purge: Purge = False,
-    within: Within = WITHIN_S,
+    within: Within = WITHIN,
     as_json: PgJson = False,
 ) -> None:
-    """Switch traffic control off, at once: no statement is judged any more.
+    """Switch traffic control off, at once: budgets apply to no statement any more.
 
     Stays off, also when an agent publishes, until it is enabled.
     """
-    from headgate.cli.pg_pages import disabled_page
+    from headgate.present.proxy import disabled_view
+    from headgate.wire.proxy import PolicyPutDoc
 
     where = _directory(data_directory, directory)
     done = _extension(context).disable(where, purge=purge, within_s=within)
-    _show(done, as_json, disabled_page)
+    _show(done, as_json, PolicyPutDoc, disabled_view)
 
 
 def status(
@@ -195,14 +200,15 @@ def status(
     Reads the server's memory from outside, so it works with no free connection; with --server
     over SQL, where that is not allowed. Exit code 1 where something is not as it should be.
     """
-    from headgate.cli.pg_pages import status_page
+    from headgate.present.proxy import pg_view
+    from headgate.wire.proxy import PgStatusDoc
 
     where = data_directory or directory
     if where is None and dsn is None:
         raise typer.BadParameter("name the server by --data-directory (PGDATA) or --server")
     chosen = None if where is None else _directory(data_directory, directory)
     found = _extension(context).status(chosen, dsn)
-    _show(found, as_json, status_page)
+    _show(found, as_json, PgStatusDoc, pg_view)
     if found["problems"]:
         raise typer.Exit(1)
 
@@ -219,10 +225,13 @@ def _extension(context: typer.Context) -> PgExtension:
     return host.pg_extension()
 
 
-def _show(document: Mapping[str, Any], as_json: bool, page: Any) -> None:
-    from headgate.cli.output import show_json, show_page
+def _show(
+    document: Mapping[str, Any], as_json: bool, kind: type[T], view: Callable[[T], Iterable[Block]]
+) -> None:
+    from headgate.cli.documents import read
+    from headgate.cli.output import show_blocks, show_json
 
     if as_json:
         show_json(document)
     else:
-        show_page(lambda _: page(document))
+        show_blocks(view(read(kind, document)))

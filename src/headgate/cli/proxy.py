@@ -6,7 +6,7 @@ speak HTTP to its control socket, found by --url, by the settings file, or at it
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
@@ -14,18 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import typer
 
 from headgate.cli.api import (
-    Answered,
     Api,
     SocketTransport,
     checked_token,
     find_target,
 )
 from headgate.cli.exits import AgentUnreachable
-from headgate.cli.options import AsJson, Token
+from headgate.cli.options import INTERVAL, AsJson, Interval, Token
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from headgate.cli.lint import Note
 
 SYSTEM_SOCKET = Path("/run/headgate-proxy/control.sock")
@@ -62,9 +59,7 @@ ProxyUrl = Annotated[
 ]
 Strict = Annotated[bool, typer.Option("--strict", help="Advice fails, too: for a build.")]
 PlainJson = Annotated[bool, typer.Option("--json", help="Print as JSON, for programs.")]
-Watch = Annotated[
-    bool, typer.Option("--watch", "-w", help="Show it again each second, until Ctrl-C.")
-]
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Live, as `headgate top`; q quits.")]
 SessionId = Annotated[int, typer.Argument(metavar="ID", min=1, help="As `sessions` shows it.")]
 Limit = Annotated[int, typer.Option(min=1, max=10_000, help="Sessions shown, at most.")]
 
@@ -87,27 +82,40 @@ def run(context: typer.Context, settings: SettingsFile) -> None:
 
     Until SIGTERM or SIGINT: the first drains, the second ends it at once. SIGHUP reads the
     settings file again. Where a proxy runs on the same `directory`, its sockets and counters are
-    taken over and it ends by itself, with its last session. Exit code 2 where the settings are
-    refused.
+    taken over and the old one ends with its last session. Exit code 2 where the settings have
+    faults.
     """
     raise typer.Exit(_host(context).run_proxy(settings))
 
 
 def lint(settings: SettingsFile, strict: Strict = False, as_json: PlainJson = False) -> None:
-    """Judge a proxy's settings file, without running anything.
+    """Validate a proxy's configuration file.
 
     And the policy file that it names. Exit code 1 for faults; with --strict for advice, too.
     """
-    _judge(settings, strict=strict, as_json=as_json)
+    _tell(settings, _notes_on(settings), strict=strict, as_json=as_json)
 
 
-def check(context: typer.Context, settings: SettingsFile, strict: Strict = False) -> None:
-    """Judge it, and what it names: files, policy, and the relay's library.
+def check(
+    context: typer.Context,
+    settings: SettingsFile,
+    strict: Strict = False,
+    as_json: PlainJson = False,
+) -> None:
+    """Validate it, and what it names: files, policy, and the relay's library.
 
     Connects to nothing. Exit code 1 for faults.
     """
-    _judge(settings, strict=strict, as_json=False)
-    _host(context).check_proxy(settings)
+    from headgate.cli.lint import faults_told
+    from headgate.errors import InvalidSettings
+
+    notes = _notes_on(settings)
+    if not any(note.level == "fault" for note in notes):
+        try:
+            _host(context).check_proxy(settings)
+        except InvalidSettings as error:
+            notes += faults_told(error)
+    _tell(settings, notes, strict=strict, as_json=as_json)
 
 
 def build(context: typer.Context) -> None:
@@ -119,10 +127,9 @@ def build(context: typer.Context) -> None:
     print(f"built {_host(context).build_proxy()}")
 
 
-def _judge(path: Path, *, strict: bool, as_json: bool) -> None:
+def _tell(path: Path, notes: list[Note], *, strict: bool, as_json: bool) -> None:
     from headgate.cli.lint import show_notes
 
-    notes = _notes_on(path)
     show_notes(path, notes, as_json=as_json)
     if any(note.level == "fault" for note in notes) or (strict and notes):
         raise typer.Exit(1)
@@ -147,8 +154,10 @@ def _notes_on(path: Path) -> list[Note]:
 
 
 def status(
+    context: typer.Context,
     settings: OfSettings = None,
     watch: Watch = False,
+    interval: Interval = INTERVAL,
     url: ProxyUrl = None,
     token: Token = None,
     as_json: AsJson = False,
@@ -157,14 +166,19 @@ def status(
 
     Exit code 1 where something is.
     """
-    from headgate.cli.proxy_pages import status_page
+    from headgate.cli.output import show_view
+    from headgate.present.proxy import proxy_view
+    from headgate.wire.proxy import ProxyStatusDoc
 
     api = _connect(settings, url, token)
     if watch:
-        _watched(lambda: status_page(api.get("/v1/proxy/status").document))
+        from headgate.cli.top import Watched
+        from headgate.cli.top import watch as show_live
+
+        show_live(context, Watched("proxy", interval, url, token, proxy=api))
         return
     answered = api.get("/v1/proxy/status")
-    _show(answered, as_json, status_page)
+    show_view(answered, as_json, ProxyStatusDoc, proxy_view)
     if answered.document["problems"]:
         raise typer.Exit(1)
 
@@ -177,22 +191,28 @@ def sessions(
     as_json: AsJson = False,
 ) -> None:
     """List sessions: who, since when, and what they do."""
-    from headgate.cli.proxy_pages import sessions_page
+    from headgate.cli.output import show_view
+    from headgate.present.proxy import sessions_view
+    from headgate.wire.proxy import ProxySessionListDoc
 
     answered = _connect(settings, url, token).get("/v1/proxy/sessions", limit=str(limit))
-    _show(answered, as_json, sessions_page)
+    show_view(answered, as_json, ProxySessionListDoc, sessions_view)
 
 
 def kill(
-    session: SessionId, config: Config = None, url: ProxyUrl = None, token: Token = None
+    session: SessionId,
+    config: Config = None,
+    url: ProxyUrl = None,
+    token: Token = None,
+    as_json: AsJson = False,
 ) -> None:
     """End a session.
 
-    Its client is told so (57P01 in Postgres). Its connection to the server is closed: a
+    Its client gets an error (57P01 in Postgres). Its connection to the server is closed: a
     statement that runs there ends when the server notices, or when it is cancelled.
     """
     _connect(config, url, token).change("DELETE", f"/v1/proxy/sessions/{session}")
-    print(f"session {session} is ended")
+    _done({"ended": session}, f"session {session} is ended", as_json)
 
 
 def reload(
@@ -202,40 +222,56 @@ def reload(
 
     Says what it follows from now on, and what waits for a restart.
     """
-    from headgate.cli.proxy_pages import reload_page
+    from headgate.cli.output import show_view
+    from headgate.present.proxy import reloaded_view
+    from headgate.wire.proxy import ProxyReloadedDoc
 
     answered = _connect(settings, url, token).change("POST", "/v1/proxy/reload")
-    _show(answered, as_json, reload_page)
+    show_view(answered, as_json, ProxyReloadedDoc, reloaded_view)
 
 
-def restart(settings: OfSettings = None, url: ProxyUrl = None, token: Token = None) -> None:
-    """Start a successor that takes over; no client is turned away.
+def restart(
+    settings: OfSettings = None, url: ProxyUrl = None, token: Token = None, as_json: AsJson = False
+) -> None:
+    """Start a successor that takes over; no client is disconnected.
 
     The process that ran drains, and ends with its last session. Also after an upgrade: the
     successor is what is installed now.
     """
     api = _connect(settings, url, token, timeout_s=RESTART_TIMEOUT_S)
     answered = api.change("POST", "/v1/proxy/restart")
-    print(f"process {answered.document['successor']} has taken over")
-    about = api.get("/v1/proxy/status").document["proxy"]
-    if about["memory"] == "new":
-        print(
-            "with new memory, since its size or version is another: what budgets were owed, and "
-            "all counters, begin anew"
+    successor = answered.document["successor"]
+    memory = api.get("/v1/proxy/status").document["proxy"]["memory"]
+    told = f"process {successor} has taken over"
+    if memory == "new":
+        told += (
+            "\nwith new memory, because its size or version changed: debts and counters start at 0"
         )
+    _done({"successor": successor, "memory": memory}, told, as_json)
 
 
-def drain(settings: OfSettings = None, url: ProxyUrl = None, token: Token = None) -> None:
+def drain(
+    settings: OfSettings = None, url: ProxyUrl = None, token: Token = None, as_json: AsJson = False
+) -> None:
     """Have it take no more sessions, and end with the last one.
 
     As SIGTERM does; after `drain_timeout_s` the rest is closed.
     """
     _connect(settings, url, token).change("POST", "/v1/proxy/drain")
-    print("it drains, and ends with its last session")
+    _done({"draining": True}, "the proxy drains, and ends with its last session", as_json)
+
+
+def _done(document: Mapping[str, Any], told: str, as_json: bool) -> None:
+    from headgate.cli.output import show_json
+
+    if as_json:
+        show_json(document)
+    else:
+        print(told)
 
 
 class ProxyApi(Api):
-    """As an agent's, in words that say what is asked here."""
+    """As an agent's, in words for a proxy."""
 
     def _problem(self, response: Any, document: Any) -> str:
         return super()._problem(response, document).replace("the agent answers", "it answers", 1)
@@ -263,25 +299,6 @@ def _found(settings: Path | None) -> str:
 
         return f"unix://{load_proxy_settings(settings).control_socket.absolute()}"
     return f"unix://{SYSTEM_SOCKET}" if SYSTEM_SOCKET.is_socket() else DEFAULT_URL
-
-
-def _show(answered: Answered, as_json: bool, page: Callable[[Any], RenderableType]) -> None:
-    from headgate.cli.output import show
-
-    show(answered, as_json, lambda _: page(answered.document))
-
-
-def _watched(page: Callable[[], RenderableType]) -> None:
-    import time
-
-    from rich.live import Live
-
-    from headgate.cli.output import console
-
-    with Live(page(), console=console(), screen=True, auto_refresh=False) as live:
-        while True:
-            time.sleep(1.0)
-            live.update(page(), refresh=True)
 
 
 def _host(context: typer.Context) -> ProxyHost:

@@ -3,14 +3,88 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import typer
 
 from headgate.cli.app import app
 from headgate.cli.exits import exit_code_rows
-from headgate.cli.json_documents import DOCUMENTS, OWN
+
+# What `--json` prints, by command: documents of the API, as docs/reference/documents.md has them.
+# The tests of the command line hold each against the route that is asked. What is in OWN is made
+# here and not by an agent.
+DOCUMENTS: Mapping[str, str] = {
+    command: names
+    for names, commands in {
+        "AcknowledgedDoc": ("state acknowledge",),
+        "AnswerDoc BatchDoc": ("check",),
+        "AuditsDoc": ("audit",),
+        "BudgetDoc": ("budget show",),
+        "BudgetReplayDoc": ("budget replay",),
+        "ChangeExportDoc": ("changes export",),
+        "ChangeMadeDoc": ("changes apply", "changes diff", "changes restore", "changes rollback"),
+        "ChangeRevisionsDoc ChangeRevisionWholeDoc": ("changes history",),
+        "ChangesDoc": ("changes list",),
+        "ClientsDoc RoguesDoc": ("clients",),
+        "ExplainDoc PastDoc": ("explain",),
+        "FleetDoc": ("fleet status",),
+        "HistoryDoc TimelineDoc": ("history",),
+        "LinkDoc": ("page",),
+        "MetricView": ("metrics show",),
+        "MetricView RemovedDoc WideMetricDoc": ("metrics revert",),
+        "MetricView WideMetricDoc": ("metrics add", "metrics set"),
+        "MetricsDoc": ("metrics list",),
+        "PoliciesDoc PolicyDoc": ("budget list",),
+        "PolicyChangeDoc": (
+            "budget create", "budget delete", "budget forgive", "budget mode", "budget set",
+        ),
+        "ReachedDoc": ("fleet reach",),
+        "RefusalsDoc": ("refusals",),
+        "ReloadedDoc": ("reload",),
+        "RemovedDoc WideMetricDoc": ("metrics remove",),
+        "ReplayDoc": ("replay",),
+
+        "RuleDoc": (
+            "hold", "rule change", "rule exempt", "rule extend", "rule hold", "rule metrics",
+            "rule ratio", "rule show", "rule thresholds",
+        ),
+        "RulesDoc": ("favor", "rule lift", "rule rest", "rule wake", "rules"),
+        "ShardDoc": (
+            "shard add-peer", "shard handover", "shard remove-peer", "shard show", "shard skip",
+            "shard take-back", "shard unskip",
+        ),
+        "StarvationDoc": ("starvation",),
+        "StatementExplainDoc": ("budget explain",),
+        "StatusDoc": ("status",),
+        "ViolationsDoc": ("budget violations",),
+        "WokenDoc": ("wake",),
+    }.items()
+    for command in commands
+}  # fmt: skip
+_LINTED = "`file` and its `notes`"
+_SERVER = "what the Postgres server beside this command says"
+_PROXY = "what [the proxy](proxy.md) answers"
+_SCREEN = "what one screen is made of: the answers of several routes, by name"
+OWN: Mapping[str, str] = {
+    "budget compile": "`file`, `parameter` and its `value`",
+
+    "budget lint": _LINTED, "lint": _LINTED, "proxy lint": _LINTED,
+    "proxy check": _LINTED,
+    "debug bundle": "the manifest: each file of the bundle, or why it is missing",
+    "metrics calibrate": "the proposed settings of `commit_delay`",
+    "pg disable": _SERVER, "pg enable": _SERVER, "pg install": _SERVER, "pg publish": _SERVER,
+    "pg status": _SERVER,
+    "proxy reload": _PROXY, "proxy sessions": _PROXY, "proxy status": _PROXY,
+    "token": "`token`, `name`, `role` and `sha256`",
+    "proxy drain": "`draining`", "proxy kill": "`ended`: the session's id",
+    "proxy restart": "`successor`, a process id, and its `memory`: `kept` or `new`",
+    "run": "`waited_s`, `ran_s`, `stops`, `stopped_s`, `silent_s` and `exit_code`, as one line on "
+    "standard error",
+    "top": _SCREEN, "budget top": _SCREEN,
+    "wait": "`admitted`, `verdict`, `reason`, `unthrottled` and `waited_s`",
+    "version": "`version`",
+}  # fmt: skip
 
 COMMON = ("url", "token")
 _OPTIONS_HEAD = ("| option | meaning |", "|---|---|")
@@ -18,7 +92,7 @@ _HEAD = """\
 # Command line
 
 Tables are for people. `--json` prints the agent's document for programs, on standard output;
-errors go to standard error. `NO_COLOR` is obeyed, and no state is told by colour alone.
+errors go to standard error. `NO_COLOR` is obeyed, and no state is shown by color alone.
 `headgate --install-completion` teaches your shell to complete commands and options, and
 the names of databases, metrics, clients, rules and budgets that the agent knows;
 `headgate --show-completion` prints the script instead.
@@ -33,8 +107,8 @@ _EXAMPLES = """\
 ## Examples
 
 ```sh
-# One piece of work, if the database can bear it; wait up to a minute for leave.
-headgate check --as etl:nightly --database main --wait 60 && ./purge_one_batch
+# One job, if the database is healthy; wait up to a minute for permission.
+headgate check --as etl:nightly --database main --wait 60s && ./purge_one_batch
 
 # A metric of your own, tried first and then set (needs allow_runtime_sql = true).
 headgate metrics add main queue_depth sql="select count(*) from jobs" threshold=1000 --dry-run

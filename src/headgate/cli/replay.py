@@ -1,4 +1,4 @@
-"""`headgate replay`: what a proposed rule would have changed (R145). Changes nothing."""
+"""`headgate replay`: what a proposed rule would have changed. Changes nothing."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def last_hour(api: Api, rule: Mapping[str, Any]) -> str:
 
 
 def read_rule(path: Path) -> Mapping[str, Any]:
-    """The settings of one rule, on the top level or under `[rule]`; the agent judges them."""
+    """The settings of one rule, on the top level or under `[rule]`; the agent validates them."""
     import json
     import tomllib
 

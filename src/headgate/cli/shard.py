@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headgate.cli.given import lasting
-from headgate.cli.options import AsJson, DatabaseArgument, MemberArgument, Token, Url
+from headgate.cli.options import (
+    AsJson,
+    DatabaseArgument,
+    MemberArgument,
+    OnHost,
+    Token,
+    Url,
+    lasting,
+)
 
 if TYPE_CHECKING:
     from headgate.cli.api import Answered
@@ -37,6 +44,9 @@ HandoverReason = Annotated[
     typer.Option(
         "--reason", metavar="TEXT", show_default=False, help="Why; shown in status and in answers."
     ),
+]
+SkipDryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Validate it and show whom it reaches; change nothing.")
 ]
 PeerUrl = Annotated[
     str, typer.Argument(metavar="URL", help="Of the member's agent: https://host:port.")
@@ -75,36 +85,45 @@ def skip(
     member: MemberArgument,
     reason: Reason,
     duration: For = "30m",
+    host: OnHost = None,
+    dry_run: SkipDryRun = False,
     url: Url = None,
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set a member aside from its shard, for a while and for a reason.
+    """Skip a replica in the rollup of its shard, for a while and for a reason.
 
-    The others are then judged without it; every answer and `headgate status` say so.
+    The rollup then leaves it out; every answer and `headgate status` say so. It is for the
+    shard, so that a promotion keeps it. With --host and this agent's name it is for this agent
+    alone, and works while the fleet's etcd is away.
     """
     from headgate.cli.api import connect, database_path
+    from headgate.cli.options import reach_of
 
     settings = {"for": duration, "reason": reason}
+    reach = reach_of(False, None, None, None, host)
+    query = {**({} if reach is None else {"reach": reach}), **_dry_run(dry_run)}
     path = database_path(database, "shard", "skips", member)
-    changed = connect(url, token).change("PUT", path, settings)
+    changed = connect(url, token).change("PUT", path, settings, query=query)
     told = f"{member} of {database} for {settings['for']}: {reason}"
-    _show(changed, "SET ASIDE", told, as_json)
+    _show(changed, "WOULD SKIP" if dry_run else "SKIPPED", told, as_json)
 
 
 def unskip(
     database: DatabaseArgument,
     member: MemberArgument,
+    dry_run: SkipDryRun = False,
     url: Url = None,
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let a member count again that was set aside."""
+    """Count a skipped replica again, whoever skipped it and wherever."""
     from headgate.cli.api import connect, database_path
 
     path = database_path(database, "shard", "skips", member)
-    changed = connect(url, token).change("DELETE", path)
-    _show(changed, "COUNTS AGAIN", f"{member} of {database}", as_json)
+    changed = connect(url, token).change("DELETE", path, query=_dry_run(dry_run))
+    done = "WOULD COUNT AGAIN" if dry_run else "COUNTS AGAIN"
+    _show(changed, done, f"{member} of {database}", as_json)
 
 
 def handover(
@@ -127,7 +146,8 @@ def handover(
     changed = connect(url, token).change(
         "POST", database_path(database, "shard", "handover"), settings
     )
-    told = f"{database}: shard scope is refused for {settings['for']} or until the role changes"
+    until = f"{settings['for']} or until the role changes"
+    told = f"{database}: checks at shard scope are rejected for {until}"
     _show(changed, "HANDING OVER", told, as_json)
 
 
@@ -190,9 +210,14 @@ def wake(
 # --- steps -----------------------------------------------------------------------------------
 
 
+def _dry_run(given: bool) -> dict[str, str]:
+    return {"dry_run": "true"} if given else {}
+
+
 def _show(changed: Answered, done: str, told: str, as_json: bool) -> None:
+    from headgate.cli.options import copies_line, reached_line
     from headgate.cli.output import show
     from headgate.cli.pages import done_page
-    from headgate.cli.reaching import copies_line
 
-    show(changed, as_json, lambda _: done_page(done, told, copies_line(changed.document)))
+    whom = copies_line(changed.document) or reached_line(changed.document)
+    show(changed, as_json, lambda _: done_page(done, told, whom))

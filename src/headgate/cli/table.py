@@ -1,7 +1,7 @@
 """The commands: name, one line of help, and where each is at home.
 
-table.py ──names, lines──► lazy.py (groups that list them) ──► app.py
-                                └─ loads the module of one command, when that is called
+table.py ──names, lines──► app.py: groups that list them, and load the module of the one command
+                           that is called
 
 A line here is the first paragraph of the command's docstring: tests/cli/test_table.py.
 """
@@ -29,28 +29,28 @@ class Group(NamedTuple):
 
 METRIC_TABLE = "headgate.core.metric_settings:METRIC_SETTINGS"
 BUDGET_TABLE = "headgate.traffic.limits:BUDGET_SETTINGS"
-ABOUT = "Keep Postgres and MySQL/MariaDB healthy: ask before each piece of work."
+ABOUT = "Keep Postgres and MySQL/MariaDB healthy: check before each job."
 
 COMMANDS: Mapping[str, Row] = {
-    "check": Row("ask:check", "Ask for leave to do one piece of work."),
-    "wait": Row(
-        "ask:wait", "Wait for leave to do one piece of work, as a program with the SDK would."
-    ),
+    "check": Row("ask:check", "Check whether a job may run now."),
+    "wait": Row("ask:wait", "Wait until a job may run, as a program with the SDK does."),
     # What follows the command's name is the command's: no option of ours stands behind it.
     "run": Row(
         "run:run",
-        "Run a command that cannot ask for itself, when the database can bear it.",
+        "Run a command that does not check, while the database is healthy.",
         takes_the_rest=True,
     ),
-    "explain": Row("ask:explain", "Say what a check would be answered, and why."),
+    "explain": Row("ask:explain", "Show what a check would be answered, and why."),
     "top": Row(
         "top:top", "Watch what is unhealthy, who is throttled, by what, and what to do; q quits."
     ),
     "status": Row("look:status", "Show databases, metrics, clients, the store, and advice."),
-    "clients": Row("watch:clients", "List who asked lately, and who is refused by what."),
+    "clients": Row(
+        "watch:clients", "List clients that checked lately: which are throttled, and by what."
+    ),
     "history": Row(
         "history:history",
-        "Show when a client or a level was refused, by what, and which of its clients most.",
+        "Show when a client or a level was throttled, by what, and which of its clients most.",
     ),
     "replay": Row(
         "replay:replay",
@@ -58,16 +58,16 @@ COMMANDS: Mapping[str, Row] = {
     ),
     "starvation": Row(
         "watch:starvation",
-        "Show who is starved: refused by metrics for long while others work, and why.",
+        "Show starved clients: rejected by metrics for long while others progress, and why.",
     ),
-    "refusals": Row("look:refusals", "Show recent refusals in full, newest first."),
+    "refusals": Row("look:refusals", "Show recent rejections in full, newest first."),
     "audit": Row("look:audit", "Show who changed what, newest first."),
-    "rules": Row("rules:rules", "List the rules: for whom, what, how long still, by whom and why."),
+    "rules": Row("rules:rules", "List the rules: target, effect, time left, author and reason."),
     "favor": Row(
         "rules:favor",
-        "Favor one client over the others: theirs is refused by ratio, its own is not.",
+        "Prioritize one client by throttling all the others.",
     ),
-    "hold": Row("rules:hold", "Refuse every check of a client, for a while and for a reason."),
+    "hold": Row("rules:hold", "Reject every check of a client, for a while and for a reason."),
     "wake": Row(
         "shard:wake", "Wake a database that hibernates, and its shard, as a client's check would."
     ),
@@ -78,30 +78,32 @@ COMMANDS: Mapping[str, Row] = {
     ),
     "lint": Row("lint:lint", "Validate a configuration file."),
     "page": Row("page:page", "Print a link that signs in at the agent's page, once."),
-    "token": Row("small:token", "Make a random token, shown once."),
-    "version": Row("small:version", "Print the version of this command."),
+    "token": Row("host:token", "Make a random token, shown once."),
+    "version": Row("host:version", "Print the version of this command."),
 }
 
 _RULE: Mapping[str, Row] = {
-    "show": Row(
-        "rules:show_rule", "Show one rule with all that is known of it, and whom it meets."
-    ),
+    "show": Row("rules:show_rule", "Show one rule in full, and the clients it applies to."),
     "ratio": Row(
-        "rules:ratio", "Refuse a share of a client's checks, by dice.", cls="rules:RatioCommand"
+        "rules:ratio", "Reject a share of a client's checks, by dice.", cls="rules:RatioCommand"
     ),
     "hold": COMMANDS["hold"],
     "exempt": Row(
-        "rules:exempt", "Let a client work though metrics refuse: all of them, or the named ones."
+        "rules:exempt", "Admit a client although metrics breach: all of them, or the named ones."
     ),
-    "metrics": Row("rules:metrics", "Judge a client by these metrics, where its checks name none."),
-    "thresholds": Row("rules:thresholds", "Judge a client by stricter thresholds than others."),
+    "metrics": Row(
+        "rules:metrics", "Decide a client's checks by these metrics, where a check names none."
+    ),
+    "thresholds": Row(
+        "rules:thresholds", "Decide a client's checks by stricter thresholds than others have."
+    ),
     "extend": Row(
         "rules:extend", "Give a rule another end, counted from now; nothing else of it changes."
     ),
     "change": Row("rules:change", "Change some of a rule, such as its ratio alone; its end stays."),
     "lift": Row("rules:lift", "End a rule now, and the one that was set together with it."),
-    "rest": Row("rules:rest", "Have a rule of the fleet or the shard rest at the asked agent."),
-    "wake": Row("rules:wake", "Let a rule count again that rests at the asked agent."),
+    "rest": Row("rules:rest", "Suspend a rule of the fleet or the shard at this agent."),
+    "wake": Row("rules:wake", "End the suspension of a rule at this agent."),
 }
 
 _METRICS: Mapping[str, Row] = {
@@ -117,15 +119,19 @@ _METRICS: Mapping[str, Row] = {
         "Change some settings of a metric; the others stay.",
         settings=METRIC_TABLE,
     ),
-    "remove": Row("change:remove_metric", "Remove a metric; it then refuses nobody."),
+    "remove": Row("change:remove_metric", "Remove a metric; it then rejects no check."),
     "revert": Row("change:revert_metric", "Drop runtime changes: the settings file decides again."),
     "calibrate": Row("host:calibrate", "Propose a threshold for commit_delay."),
 }
 
 _SHARD: Mapping[str, Row] = {
     "show": Row("shard:show", "Draw the shard of a database, with every detail."),
-    "skip": Row("shard:skip", "Set a member aside from its shard, for a while and for a reason."),
-    "unskip": Row("shard:unskip", "Let a member count again that was set aside."),
+    "skip": Row(
+        "shard:skip", "Skip a replica in the rollup of its shard, for a while and for a reason."
+    ),
+    "unskip": Row(
+        "shard:unskip", "Count a skipped replica again, whoever skipped it and wherever."
+    ),
     "handover": Row(
         "shard:handover", "Announce a planned switchover, before the primary steps down."
     ),
@@ -147,7 +153,7 @@ _BUDGET: Mapping[str, Row] = {
     ),
     "create": Row(
         "budget:create",
-        "Make a budget; it starts in `warn` unless mode=enforce is said.",
+        "Create a budget. It starts in `warn` unless you say mode=enforce.",
         settings=BUDGET_TABLE,
     ),
     "set": Row(
@@ -157,29 +163,14 @@ _BUDGET: Mapping[str, Row] = {
     ),
     "mode": Row("budget:mode", "Switch a budget, or all of them: off, warn, enforce."),
     "delete": Row("budget:delete", "Remove a budget; what ran under it runs without it."),
-    "forgive": Row("budget:forgive", "Forget what a budget's buckets owe: it begins anew, empty."),
+    "forgive": Row("budget:forgive", "Clear the debt of a budget's buckets."),
     "lint": Row(
-        "budget:lint", "Judge a policy file, without an agent: faults with their lines, and advice."
+        "budget:lint",
+        "Validate a policy file without an agent: faults with their lines, and advice.",
     ),
     "compile": Row(
         "budget:compile_file",
         "Compile a policy file for the Postgres parameter pg_headgate.policy, without an agent.",
-    ),
-    "apply": Row(
-        "budget:apply", "Make a file the whole policy of a database: what is not in it is removed."
-    ),
-    "diff": Row(
-        "budget:diff",
-        "Show what a file would change: in a database's policy, or, without an agent, in a file's.",
-    ),
-    "export": Row(
-        "budget:export", "Print the policy in force as a file: TOML, or with --json as JSON."
-    ),
-    "history": Row(
-        "budget:history", "List the policy's revisions: when, by whom, and what changed."
-    ),
-    "rollback": Row(
-        "budget:rollback", "Put the policy back as it stood at a revision, as a new one."
     ),
     "violations": Row(
         "budget:violations",
@@ -191,7 +182,7 @@ _BUDGET: Mapping[str, Row] = {
     ),
     "explain": Row(
         "budget:explain",
-        "Tell what would become of a statement now, by which rule and budget, and what would help.",
+        "Explain whether a statement would run now, by which rule and budget, and what would help.",
     ),
     "replay": Row(
         "budget_replay:replay",
@@ -206,8 +197,7 @@ _FLEET: Mapping[str, Row] = {
     ),
     "reach": Row(
         "fleet:reach",
-        "Tell whom a rule or budget with that reach would meet: shards, hosts, unhealthy ones "
-        "first.",
+        "Show which shards and hosts a reach applies to, unhealthy ones first.",
     ),
 }
 
@@ -223,14 +213,14 @@ _CHANGES: Mapping[str, Row] = {
     "apply": Row("changes:apply", "Set what a file says."),
     "history": Row(
         "changes:history",
-        "List revisions: when, by whom, and what changed; or what one of them did.",
+        "List revisions: time, author and what changed; or what one of them did.",
     ),
     "rollback": Row(
         "changes:rollback", "Set everything as it was after a revision, as a new revision."
     ),
     "restore": Row(
         "changes:restore",
-        "Put back what the fleet's store has lost and the asked agent still knows (--fleet).",
+        "Put back what the fleet's store has lost and this agent still knows (--fleet).",
     ),
 }
 
@@ -239,7 +229,7 @@ _PG: Mapping[str, Row] = {
     "enable": Row("pg:enable", "Put a policy in force, or the one that was switched off."),
     "publish": Row("pg:publish", "Replace the policy."),
     "disable": Row(
-        "pg:disable", "Switch traffic control off, at once: no statement is judged any more."
+        "pg:disable", "Switch traffic control off, at once: budgets apply to no statement any more."
     ),
     "status": Row(
         "pg:status", "Show what is in force on a server, and which budgets are in trouble."
@@ -248,9 +238,9 @@ _PG: Mapping[str, Row] = {
 
 _PROXY: Mapping[str, Row] = {
     "run": Row("proxy:run", "Run the proxy, or take over from the one that runs."),
-    "lint": Row("proxy:lint", "Judge a proxy's settings file, without running anything."),
+    "lint": Row("proxy:lint", "Validate a proxy's configuration file."),
     "check": Row(
-        "proxy:check", "Judge it, and what it names: files, policy, and the relay's library."
+        "proxy:check", "Validate it, and what it names: files, policy, and the relay's library."
     ),
     "status": Row(
         "proxy:status", "Show sessions, clients, budgets, servers, and what is in trouble."
@@ -258,7 +248,9 @@ _PROXY: Mapping[str, Row] = {
     "sessions": Row("proxy:sessions", "List sessions: who, since when, and what they do."),
     "kill": Row("proxy:kill", "End a session."),
     "reload": Row("proxy:reload", "Have it read its settings file again, all or nothing."),
-    "restart": Row("proxy:restart", "Start a successor that takes over; no client is turned away."),
+    "restart": Row(
+        "proxy:restart", "Start a successor that takes over; no client is disconnected."
+    ),
     "drain": Row("proxy:drain", "Have it take no more sessions, and end with the last one."),
     "build": Row("proxy:build", "Build the relay's library for this installation."),
 }
@@ -275,7 +267,7 @@ GROUPS: Mapping[str, Group] = {
     "rule": Group("Set, change, extend and lift rules on clients.", _RULE),
     "metrics": Group("List, add, change and remove metrics.", _METRICS),
     "shard": Group(
-        "Look at a database's shard; set members aside, add and remove peers.",
+        "Show a database's shard; skip members, add and remove peers.",
         _SHARD,
         default="show",
     ),

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol
 
 import typer
 
-from headgate.cli.options import Token, Url
+from headgate.cli.options import INTERVAL, Agent, Interval
+
+if TYPE_CHECKING:
+    from headgate.cli.api import Api
 
 VIEW_NAMES = ("overview", "shard", "clients", "rules", "budgets", "past", "explain", "fleet")
 
-Interval = Annotated[
-    float, typer.Option(min=0.1, max=60, metavar="SECONDS", help="Time between two looks.")
-]
 Once = Annotated[bool, typer.Option("--once", help="Print one frame and exit.")]
 Snapshot = Annotated[
     Path | None,
@@ -36,10 +37,6 @@ Wake = Annotated[
     bool,
     typer.Option("--wake", help="Keep its databases awake while this runs, as a check would."),
 ]
-AsJson = Annotated[
-    bool,
-    typer.Option("--json", help="Print the whole picture as one JSON document and exit."),
-]
 
 
 class Watched(NamedTuple):
@@ -57,6 +54,8 @@ class Watched(NamedTuple):
     snapshot: Path | None = None
     as_json: bool = False
     wake: bool = False
+    proxy: Api | None = None
+    """A proxy instead of an agent."""
 
 
 class Screen(Protocol):
@@ -69,16 +68,21 @@ def watch(context: typer.Context, wanted: Watched) -> None:
     screen.watch(wanted)
 
 
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame instead of a live screen."""
+
+    once: Once = False
+    snapshot: Snapshot = None
+
+
 def top(
     context: typer.Context,
-    interval: Interval = 1.0,
-    once: Once = False,
-    snapshot: Snapshot = None,
+    frame: Frame,
+    agent: Agent,
+    interval: Interval = INTERVAL,
     view: ViewName = "overview",
     wake: Wake = False,
-    as_json: AsJson = False,
-    url: Url = None,
-    token: Token = None,
 ) -> None:
     """Watch what is unhealthy, who is throttled, by what, and what to do; q quits.
 
@@ -88,7 +92,5 @@ def top(
     red. On a terminal without cursor control, and into a pipe, frames are printed one after
     another.
     """
-    shown = Watched(
-        view, interval, url, token, once=once, snapshot=snapshot, as_json=as_json, wake=wake
-    )
-    watch(context, shown)
+    one: dict[str, Any] = {"once": frame.once, "snapshot": frame.snapshot, "as_json": agent.as_json}
+    watch(context, Watched(view, interval, agent.url, agent.token, wake=wake, **one))

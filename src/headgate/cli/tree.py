@@ -12,8 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from headgate.cli.bars import Marks, sparkline
-from headgate.cli.words import STYLES, plain
+from headgate.cli.render import STYLES, Marks, plain, sparkline
 from headgate.present.shard import MemberRow, standing_of, telling, tree, unwatched
 from headgate.present.view import Said
 from headgate.wire.shard import MemberDoc, ShardDoc
@@ -99,8 +98,8 @@ def shard_line(shard: ShardDoc, marks: Marks) -> Text:
 
 
 def _word(row: MemberRow) -> Text:
-    """What is wrong stands in capitals; a breach is told by its reading."""
-    is_told = row.tone in ("bad", "warned") and row.word not in ("breached", "absent")
+    """What is wrong is in capitals; a breach shows by its reading."""
+    is_told = row.tone in ("bad", "warned") and row.word not in ("breached", "unavailable")
     return Text(f" {row.word.upper()}" if is_told else "", style=STYLES[row.tone])
 
 
@@ -127,7 +126,7 @@ def _leaf(row: MemberRow, shard: ShardDoc, marks: Marks, drawn: Curves) -> Leaf:
 
 
 def _loud(said: Said, row: MemberRow) -> Said:
-    """What its state is called stands in capitals."""
+    """The word for its state is in capitals."""
     if row.tone not in ("bad", "warned") or not said.text.startswith(row.word):
         return said
     return Said(f"{row.word.upper()}{said.text.removeprefix(row.word)}", said.tone)
@@ -179,7 +178,7 @@ def _with_notes(line: Text, notes: Sequence[Text], width: int, beneath: str) -> 
 
 
 def _wrapped(line: Text, width: int, beneath: str) -> list[Text]:
-    """Cut at words; what is carried over stands under `beneath`."""
+    """Cut at words; what is carried over goes under `beneath`."""
     if line.cell_len <= width:
         return [line]
     ruler = Console(width=width, color_system=None)

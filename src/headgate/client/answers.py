@@ -7,19 +7,19 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 OK = "OK"
-APP_DENIED = "APP_DENIED"
+ON_HOLD = "ON_HOLD"
 UNKNOWN_METRIC = "UNKNOWN_METRIC"
-INTERNAL_ERROR = "INTERNAL_ERROR"
-MISDIRECTED = "MISDIRECTED"
+METRIC_UNAVAILABLE = "METRIC_UNAVAILABLE"
+WRONG_AGENT = "WRONG_AGENT"
 PACED = "PACED"
 OVER_BUDGET = "OVER_BUDGET"
 UNAVAILABLE = "UNAVAILABLE"
 REFUSED = "REFUSED"
-"""A refusal by its HTTP status alone: whoever sent it gave no verdict."""
+"""A rejection by its HTTP status alone: the sender gave no verdict."""
 
 
 class MetricAnswer(NamedTuple):
-    """One metric as the agent saw it. A missing value is None, never 0 (R151)."""
+    """One metric as the agent saw it. A missing value is None, never 0."""
 
     metric: str
     scope: str
@@ -31,11 +31,11 @@ class MetricAnswer(NamedTuple):
     age_s: float | None
     cause: str | None
     detail: str
-    absent_for_s: float | None
+    unavailable_for_s: float | None
 
 
 class Answer:
-    """Truthy when the work may start: one answer licenses one piece of work (R30).
+    """Truthy when the work may start: one answer is the permission for one piece of work.
 
     No NamedTuple: `for … in gate.check()` must be an error, and `raw` is no part of the value.
     """
@@ -90,14 +90,14 @@ class Answer:
             self.utilization: Final = utilization
             self.metrics: Final = metrics
             self.database: Final = database
-            """Empty where several were asked about at once: see `checks`."""
+            """Empty where the check was about several databases at once: see `checks`."""
             self.checks: Final = checks
             self.read_only: Final = read_only
-            """The answer to `check_read`; never a leave to write (R34)."""
+            """The answer to `check_read`; never a permission to write."""
             self.unthrottled: Final = unthrottled
-            """No agent answered, and this client was told to go on without one."""
+            """No agent answered, and this client's setting is to continue without one."""
             self.ask: Final = ask
-            """With MISDIRECTED: the agent to ask instead, where that is known."""
+            """With WRONG_AGENT: the URL of the agent to check at instead, if known."""
             self.ask_database: Final = ask_database
             """And what that agent calls the database."""
             self.decided: Final = decided
@@ -109,7 +109,7 @@ class Answer:
             put(self, value)
 
     def with_retry_after(self, retry_after_s: float | None) -> Answer:
-        """The same, to another who asked."""
+        """The same answer for another caller, with its own time to wait."""
         values = _values(self)
         again = object.__new__(Answer)
         again._fill((*values[:_RETRY_AFTER], retry_after_s, *values[_RETRY_AFTER + 1 :]))
@@ -120,7 +120,7 @@ class Answer:
 
     @property
     def refusals(self) -> tuple[Answer, ...]:
-        """Who refused, of the databases that were asked about; empty for an admission."""
+        """The rejections, one for each database that rejected; empty for an admission."""
         return tuple(part for part in self.checks or (self,) if not part.admitted)
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -50,11 +50,11 @@ class AsyncClient(Gate[Callable[[float], Awaitable[None]]]):
         budget: str | None = None,
         cpu_s: float | None = None,
     ) -> Answer:
-        """Ask once. A refusal is an answer; ThrottlerUnavailable if nobody gives one.
+        """Check once. A rejection is an answer; ThrottlerUnavailable if no agent answers.
 
-        With `budget`, `cpu_s` seconds of CPU are charged to that budget of the database, by the
-        agent, once nothing else refuses; OVER_BUDGET if it has no room. For work that the server
-        does not see as statements of its own under that budget."""
+        With `budget`, the agent charges `cpu_s` seconds of CPU to that budget of the database,
+        once nothing else rejects the check; OVER_BUDGET if the budget has no room. For work that
+        the server does not see as statements of its own under that budget."""
         debit = self._debit(budget, cpu_s) if budget is not None or cpu_s is not None else None
         if self._only is not None and debit is None:
             if cost is not None:
@@ -69,7 +69,7 @@ class AsyncClient(Gate[Callable[[float], Awaitable[None]]]):
     async def check_read(
         self, threshold_s: float, metric: str = "lag", *, database: str | None = None
     ) -> Answer:
-        """Is `metric` below the caller's own threshold? Never a leave to write (R34)."""
+        """Is `metric` below the caller's own threshold? Never a permission to write."""
         if self._reads is not None:
             answer = self._reads.read((threshold_s, metric, database))
             if answer is not None:
@@ -86,8 +86,8 @@ class AsyncClient(Gate[Callable[[float], Awaitable[None]]]):
         budget: str | None = None,
         cpu_s: float | None = None,
     ) -> Answer:
-        """Ask until admitted; WaitedTooLong past `deadline_s` (by default `max_wait_s`). `budget`
-        and `cpu_s` as for `check`."""
+        """Check until admitted; WaitedTooLong after `deadline_s` (by default `max_wait_s`).
+        `budget` and `cpu_s` as for `check`."""
         debit = self._debit(budget, cpu_s) if budget is not None or cpu_s is not None else None
         if self._only is not None and debit is None:
             if cost is not None or deadline_s is not None:
@@ -112,7 +112,7 @@ class AsyncClient(Gate[Callable[[float], Awaitable[None]]]):
         key: Callable[[Item], Position] | None = None,
         items_cost: bool = False,
     ) -> AsyncIterator[list[Item]]:
-        """Lists of items, each asked for before it is handed out (R30); as Client.chunks.
+        """Lists of items; each list is admitted before it is handed out. As Client.chunks.
 
         The items may come from an asynchronous source, and what a cursor returns is awaited
         where it can be.
@@ -219,7 +219,7 @@ class AsyncClient(Gate[Callable[[float], Awaitable[None]]]):
         """Lets go of its connections. What is left to be reported is sent first, for at most
         `timeout_s`."""
         if self._locally is not None:
-            self._locally.close(flush_s=0.0)  # Told by a thread: the loop does not wait for it.
+            self._locally.close(flush_s=0.0)  # A thread sends the rest: the loop does not wait.
         for member in self._members:
             await self._driver.run(member.conversation.farewell())
         await self._driver.finish()

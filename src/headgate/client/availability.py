@@ -1,14 +1,14 @@
-"""Whether an agent answers at all, remembered from one question to the next.
+"""Remember from one check to the next whether an agent answers at all.
 
-    closed ──nobody answers for the bounded wait──► open ──one probe, now and then──► half-open
+    closed ──no answer within the bounded wait──► open ──one probe, now and then──► half-open
       ▲                                              ▲                                 │   │
-      └───────────────── any answer, be it a refusal ┼─────────────────────────────────┘   │
+      └───────────────── any answer, also a rejection┼─────────────────────────────────┘   │
                                                      └───────────── no answer ─────────────┘
 
-A long outage must not cost every piece of work its full bounded wait again (R49), nor, where
-the agent's packets go nowhere, a full timeout: once declared, an outage is probed by one
-question now and then, and work goes on unasked in between. It goes on until somebody
-answers, or until nobody has wanted an answer for a while.
+A long outage must not cost every piece of work its full bounded wait again, nor a full timeout
+where a firewall drops the packets. Once an outage is declared, one check now and then probes for
+an agent, and work continues without a check in between. The outage ends when an agent answers,
+or when no caller has needed an answer for a while.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Literal, NamedTuple
 
 # A piece of work may take minutes; a declared outage is not forgotten while one runs.
 FORGET_DECLARED_AFTER_S = 600.0
-# Who asks with a deadline comes back in a while (a Celery task within 7.5 s): silence that began
-# before and has not ended goes on.
+# A caller with a deadline comes back after a while (a Celery task within 7.5 s): silence that
+# began before and has not ended goes on.
 REMEMBER_S = 15.0
 
 OnUnavailable = Literal["closed", "open"]
@@ -26,11 +26,11 @@ CircuitState = Literal["closed", "open", "half-open"]
 
 
 class Circuit(NamedTuple):
-    """As electricians say it: closed is well, open means that nobody is asked."""
+    """A circuit breaker. Closed: agents answer. Open: the client sends no checks."""
 
     state: CircuitState
     outage_s: float = 0.0
-    """How long nobody had answered when last asked."""
+    """How long no agent had answered at the time of the last check."""
     asks: int = 0
     """Questions in a row that nobody answered."""
     detail: str = ""
@@ -38,7 +38,7 @@ class Circuit(NamedTuple):
 
 class Outage(NamedTuple):
     since_s: float
-    """Monotonic: when the first question was asked that nobody answered."""
+    """Monotonic: when the first check was sent that got no answer."""
     last_s: float
     asks: int
     detail: str
@@ -65,7 +65,7 @@ class Declared(NamedTuple):
     """The circuit is open, for one outage."""
 
     since_s: float
-    """Which outage: another one is waited out anew."""
+    """Identifies the outage: for another outage the full wait starts again."""
     probe_at_s: float
     claim: Claim
     """Whose that probe is."""
@@ -121,7 +121,7 @@ class Availability:
         return outage
 
     def declare(self, outage: Outage, now_s: float, probe_at_s: float) -> bool:
-        """It has lasted long enough: until `probe_at_s` nobody need ask. True: the circuit
+        """It has lasted long enough: until `probe_at_s` no check is sent. True: the circuit
         was closed up to now."""
         was_open = self.is_declared
         self._used_s = now_s
@@ -129,15 +129,15 @@ class Availability:
         return not was_open
 
     def bypassed(self, now_s: float, next_probe_at_s: float) -> Outage | None:
-        """The declared outage, where work may go on unasked.
+        """The declared outage, where work may continue without a check.
 
-        None: ask. Who is told so while an outage is declared asks for all the others too,
-        who go on until `next_probe_at_s`.
+        None: send the check. A caller that gets None during a declared outage probes for all the
+        others; they continue without a check until `next_probe_at_s`.
         """
         outage, declared = self.outage, self._declared
         if outage is None or declared is None or declared.since_s != outage.since_s:
             return None
-        # A closed client asks each time: it must not fail work that would be admitted by now.
+        # Fail closed: check each time, so that no work fails that would be admitted by now.
         if not self._goes_on:
             return None
         due = now_s >= declared.probe_at_s

@@ -1,9 +1,9 @@
 """How large the next chunk is, and how long to pause before it. Pure arithmetic.
 
-A job that takes all it can until it is refused, and then stops dead, saws at the database.
-This one gives way: from half of the threshold on, chunks shrink from `max_size` towards
-`min_size` and are spaced out towards one in `target_s`, so that near the threshold little is
-asked for, and far from it nothing is lost.
+A job that takes all it can until it is rejected, and then stops, makes the database's load swing.
+Chunks avoid that: from half of the threshold on, they shrink from `max_size` towards `min_size`
+and are spaced out towards one per `target_s`. Near the threshold the job does little work, and
+far from it the job loses no time.
 """
 
 from __future__ import annotations

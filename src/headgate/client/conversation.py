@@ -1,20 +1,20 @@
 """The retry policy, once.   Client ──► Conversation ══steps══► driver ──► agent
 
-A conversation is a generator: it yields what it wants done (Ask, Sleep), is sent what came
-of it, and returns the Answer. It opens no socket and calls no sleep, so that threads and
-event loops share every rule below:
+A conversation is a generator: it yields `Ask` and `Sleep` steps, is sent the result,
+and returns the Answer. It opens no socket and calls no sleep, so that threads and event loops
+share every rule below:
 
-- one question per piece of work; an OK is never kept for another one (R30, R33);
-- a refusal is waited out with full jitter, never asking sooner than the agent said (R32); one
-  for the pace alone is waited out as said, for that is a turn (R143);
-- no answer is not a refusal: it is retried for a bounded time, and then the client's own
-  policy decides; a refusal in between starts that time anew (R47–R50);
-- who goes on without an agent asks seldom, until one answers: a question that nobody will
-  answer costs its whole timeout;
-- of several agents of its own, the one that answered last is asked first (R52);
-- each period of going without one is told to the agent that ends it, in the background (R55);
-- "ask there" is neither a refusal nor silence: the client asks there, MAX_HOPS times at most
-  for one question, and ends up refused where agents only point at each other (R37).
+- One check per piece of work; an OK is never kept for another one.
+- After a rejection the client waits with full jitter, never less than the agent's retry_after.
+  After PACED it waits exactly that long, because the agent has reserved a turn.
+- No answer is not a rejection: the client retries for a bounded time, and then its own policy
+  decides. A rejection in between restarts that time.
+- A client that continues without an agent checks seldom until one answers: a check without an
+  answer costs its whole timeout.
+- Of several agents of its own, the client checks first at the one that answered last.
+- Each period without an agent is reported in the background to the agent that ends it.
+- "Wrong agent" is neither a rejection nor silence: the client checks at the agent named in the
+  answer, at most MAX_HOPS times for one check. Where agents only name each other, it is rejected.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Callable, Generator
 from typing import NamedTuple, Protocol, TypeAlias
 
 from headgate.client import events
-from headgate.client.answers import APP_DENIED, UNAVAILABLE, Answer
+from headgate.client.answers import ON_HOLD, UNAVAILABLE, Answer
 from headgate.client.availability import Availability, Circuit, Outage
 from headgate.client.endpoints import Endpoints
 from headgate.client.logs import warn
@@ -51,7 +51,7 @@ from headgate.errors import HeadgateError, ThrottlerUnavailable, WaitedTooLong
 LOOK_EVERY_S = 1.0
 """So often a local client that is held looks whether it still is."""
 LOCAL = "local"
-"""Stands for the agent where a decision was made in this process."""
+"""The agent's name in answers that were decided in this process."""
 
 Emit: TypeAlias = Callable[[events.Event], None]
 Pausing: TypeAlias = "Generator[Step, Sent, float]"
@@ -62,7 +62,7 @@ class LocalGate(Protocol):
     """Decides in this process, where it knows enough."""
 
     def check(self, question: Question, now_s: float) -> Answer | None:
-        """None: ask the agent. `now_s` is of the conversation's clock."""
+        """None: send the check to the agent. `now_s` is of the conversation's clock."""
         ...
 
     def is_ready(self, question: Question) -> bool:
@@ -75,11 +75,11 @@ class LocalGate(Protocol):
 
 
 class Ways(NamedTuple):
-    """Whom to ask, and how."""
+    """Which agents to check at, and how."""
 
     endpoints: Endpoints
     routes: Routes | None = None
-    """None: whoever is asked, nobody is followed."""
+    """None: do not follow an agent's answer to another agent."""
     asker: Asker | None = None
     """None: periods of going without an agent are not reported."""
 
@@ -92,7 +92,7 @@ class _Hops:
 
 
 def _together(outcomes: list[Answer | NoAnswer]) -> Answer | NoAnswer:
-    """A no is a no, whoever else is silent (R50); else silence is silence."""
+    """A rejection counts even where other agents are silent; else silence is silence."""
     answers = tuple(one for one in outcomes if isinstance(one, Answer))
     lost = next((one for one in outcomes if isinstance(one, NoAnswer)), None)
     return lost if lost is not None and all(answers) else merged(answers)
@@ -115,7 +115,7 @@ class Conversation:
         self.dice = dice
         self._emit = emit
         self._local: LocalGate | None = None
-        """Asked before any question is put to an agent."""
+        """Consulted before any check is sent to an agent."""
 
     def decide_locally(self, local: LocalGate | None) -> None:
         self._local = local
@@ -163,9 +163,9 @@ class Conversation:
             yield Sleep(pause_s)
 
     def _held(self, question: Question, refusal: Answer, pause_s: float) -> Pausing:
-        """Of a hold, most of its pause: who knows here that it was lifted need not sleep on.
-        Nobody is asked for that; and each looks at a time of its own, lest all go on as one."""
-        if self._local is None or refusal.verdict != APP_DENIED:
+        """Of a hold, sleep most of its pause, and end it early where the hold was lifted here.
+        That sends no check; each waiter looks at its own time, so that not all start at once."""
+        if self._local is None or refusal.verdict != ON_HOLD:
             return pause_s
         while pause_s > LOOK_EVERY_S:
             slept_s = LOOK_EVERY_S * (1 + self.dice()) / 2
@@ -198,7 +198,7 @@ class Conversation:
         return outcome
 
     def _heard(self) -> Generator[Step, Sent, None]:
-        """Somebody is there: has answered, or pushed a moment ago what was decided by."""
+        """An agent is there: it answered, or it just pushed the snapshot that decided."""
         self._note_answer()
         if self.periods.pending:
             yield from self._reporting()
@@ -211,7 +211,7 @@ class Conversation:
         return (yield from self._found(question, self.routes, ends_s))
 
     def _found(self, question: Question, routes: Routes, ends_s: float) -> Replying:
-        """Asked where it was answered last; where that leads nowhere, at home again."""
+        """Check where the last answer came from; if that fails, at the client's own agent."""
         hops, known = _Hops(), routes.to(question)
         outcome = yield from self._follow(question, routes, known, hops, ends_s)
         if known is not None and is_dead_end(outcome):
@@ -256,7 +256,7 @@ class Conversation:
         if at is not None:
             outcome = yield from self._put_to(question, at, ends_s)
             if isinstance(outcome, NoAnswer):
-                return NoAnswer(f"{at}, where an agent said to ask: {outcome.detail}")
+                return NoAnswer(f"{at} (named by another agent as the right one): {outcome.detail}")
             return outcome
         if len(self.endpoints.targets) == 1:
             return (yield from self._put_to(question, None, ends_s))
@@ -293,14 +293,14 @@ class Conversation:
         reply = yield Ask(asked.request, timeout_s, target, queue_s, in_vain)
         if isinstance(reply, NoTurn):
             raise _no_turn(question, target, reply)
-        assert reply is not None and not isinstance(reply, list), "a driver replies to every Ask"
+        assert reply is not None and not isinstance(reply, list), "a driver replies to every step"
         outcome = read_reply(reply, asked)
         if self._emit is not None:
             self._tell_asked(question, target.url, outcome, asked_s)
         return outcome
 
     def _silence_since(self, asked_s: float) -> str:
-        """Who stood in line while nobody answered anybody need not find out again."""
+        """A caller that queued while no agent answered does not repeat the attempt."""
         outage = self.availability.outage
         if outage is None or outage.since_s > asked_s:
             return ""
@@ -334,9 +334,9 @@ class Conversation:
         return min(jitter_s, outage_left_s, wait_left_s)
 
     def _too_late(self, wait: Wait, outage: Outage, now_s: float) -> HeadgateError:
-        """A deadline says how long the caller has, and nothing about the agent: before it has
-        been silent for the bounded wait, nobody goes on without it (R47)."""
-        # Refused before: the last thing heard was a no, and silence does not lift it.
+        """A deadline says how long the caller has, and nothing about the agent. Only after the
+        agent was silent for the bounded wait does a caller continue without it."""
+        # Rejected before: the last answer was a rejection, and silence does not lift it.
         if wait.refusal is not None:
             return wait.too_long(now_s, wait.refusal)
         question = wait.about
@@ -374,7 +374,7 @@ class Conversation:
     def _nobody(self, question: Question, outage: Outage) -> str:
         return (
             f"{question}: no agent answered at {self.endpoints} for {outage.lasted_s:.1f} s"
-            f" (questions: {outage.asks}; the last: {outage.detail}); start `headgate agent`"
+            f" (checks sent: {outage.asks}; last error: {outage.detail}); start `headgate agent`"
             " there, or point url or HEADGATE_URL at one"
         )
 
@@ -459,7 +459,7 @@ class Conversation:
         question: Question,
         before: Target,
         now: Target,
-        why: str = "the shard is spoken for there",
+        why: str = "it decides for the shard",
     ) -> None:
         if self._emit is not None and before.url != now.url:
             told = question.app, question.databases, before.url, now.url
@@ -468,9 +468,9 @@ class Conversation:
 
 def _no_turn(question: Question, target: Target, reply: NoTurn) -> WaitedTooLong:
     return WaitedTooLong(
-        f"{question}: not asked, for every connection to {target} was busy for"
-        f" {reply.queued_s:.1f} s with questions of this client; let fewer tasks ask at once, or"
-        " decide in the process (local=True)"
+        f"{question}: no check was sent: all connections to {target} were busy for"
+        f" {reply.queued_s:.1f} s with other checks of this client. Let fewer tasks check at"
+        " once, or decide in this process (local=True)."
     )
 
 

@@ -24,7 +24,7 @@ class Cursor(Protocol):
         ...
 
     def save(self, position: Position) -> object:
-        """None: all is done, the next run begins anew."""
+        """None: all items are done; the next run starts from the beginning."""
         ...
 
 
@@ -71,7 +71,7 @@ class FileCursor:
         beside.replace(self.path)
 
     def clear(self) -> None:
-        """Forget the position: the next run begins anew."""
+        """Forget the position: the next run starts from the beginning."""
         self.path.unlink(missing_ok=True)
 
     def __repr__(self) -> str:
@@ -84,11 +84,11 @@ class FileCursor:
             return json.dumps({"position": position})
         except (TypeError, ValueError):
             kind = type(position).__name__
-            message = f"{kind} is no JSON: let key= return a number or a text, such as isoformat()"
+            message = f"{kind} is not JSON: let key= return a number or a text, such as isoformat()"
             raise InvalidSettings([Fault("cursor", message)]) from None
 
     def _unreadable(self, told: str) -> InvalidSettings:
-        advice = "mend it, or remove it to begin anew"
+        advice = "fix the file, or delete it to start from the beginning"
         return InvalidSettings([Fault("cursor", f"{self.path} cannot be read: {told}; {advice}")])
 
 
@@ -107,6 +107,6 @@ def cursor_of(given: CursorLike | None) -> Cursor | None:
     if isinstance(given, tuple) and len(given) == 2 and all(callable(part) for part in given):
         return _Callables(*given)
     if callable(getattr(given, "load", None)) and callable(getattr(given, "save", None)):
-        return given  # type: ignore[return-value]  # told by its methods, as the Protocol has them
+        return given  # type: ignore[return-value]  # recognized by its methods, as in the Protocol
     message = f"must be a path, (load, save), or have these two methods, not {given!r}"
     raise InvalidSettings([Fault("cursor", message)])

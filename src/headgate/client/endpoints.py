@@ -1,7 +1,7 @@
-"""The client's own agents, where it was given several: active–passive (R52).
+"""The client's own agents, where it was given several: active–passive.
 
 It stays with the one that answered last, goes on to the next when that falls silent, and
-looks at a more preferred one again after a while, by one question of one thread.
+tries a more preferred one again after a while, with one check of one thread.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Endpoints:
         return self.targets[self._current]
 
     def order(self, now_s: float) -> tuple[Target, ...]:
-        """Whom to ask, one after the other until one answers."""
+        """The agents to check at, one after the other until one answers."""
         first = self._current
         if first and now_s >= self._look_back_at_s and self._claim.win():
             self._look_again(now_s)
@@ -36,7 +36,7 @@ class Endpoints:
         return (*self.targets[first:], *self.targets[:first])
 
     def answered(self, target: Target, now_s: float) -> Target | None:
-        """Stay there; whom we asked before, if that is somebody else."""
+        """Stay at this agent. Returns the one used before, if that was another."""
         place, before = self.targets.index(target), self._current
         if place == before:
             return None

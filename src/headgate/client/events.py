@@ -1,6 +1,6 @@
 """What happens to a client, as values for logs and metrics.   Conversation ──► Events ──► hooks
 
-A closed union: match on the class. Hooks run in the thread or task that asks, so they should
+A closed union: match on the class. Hooks run in the thread or task that checks, so they should
 be quick; one that raises is named in the log once and never breaks the job.
 """
 
@@ -23,7 +23,7 @@ class Asked(NamedTuple):
     app: str
     databases: tuple[str, ...]
     agent: str
-    """Its URL; `local` where no agent was asked."""
+    """Its URL; `local` where the client decided without an agent."""
     verdict: str | None
     """None: no answer; `detail` says why."""
     took_s: float
@@ -31,7 +31,7 @@ class Asked(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A piece of work may not start now. Not a failure, and never counted as one (R50)."""
+    """A piece of work may not start now. Not a failure, and never counted as one."""
 
     app: str
     databases: tuple[str, ...]
@@ -39,7 +39,7 @@ class Refused(NamedTuple):
 
 
 class Waited(NamedTuple):
-    """A wait ended in leave to work; also one that was admitted at once."""
+    """A wait ended with an admission; also one that was admitted at once."""
 
     app: str
     databases: tuple[str, ...]
@@ -49,7 +49,7 @@ class Waited(NamedTuple):
 
 
 class WaitedTooLong(NamedTuple):
-    """A wait was refused to its deadline."""
+    """Checks were rejected until the deadline of the wait."""
 
     app: str
     databases: tuple[str, ...]
@@ -59,7 +59,7 @@ class WaitedTooLong(NamedTuple):
 
 
 class FailedOpen(NamedTuple):
-    """A piece of work starts without a throttler (R47, R55)."""
+    """A piece of work starts without a throttler."""
 
     app: str
     databases: tuple[str, ...]
@@ -69,7 +69,7 @@ class FailedOpen(NamedTuple):
 
 
 class FailedClosed(NamedTuple):
-    """A piece of work is stopped, because nobody answers (R48)."""
+    """A piece of work is stopped, because no agent answers."""
 
     app: str
     databases: tuple[str, ...]
@@ -88,7 +88,7 @@ class CircuitOpened(NamedTuple):
 
 
 class CircuitHalfOpened(NamedTuple):
-    """One question goes out to see whether somebody answers again."""
+    """The client sends one check to see whether an agent answers again."""
 
     app: str
     agent: str
@@ -96,7 +96,7 @@ class CircuitHalfOpened(NamedTuple):
 
 
 class CircuitClosed(NamedTuple):
-    """Somebody answers again, be it with a refusal."""
+    """An agent answers again, even if with a rejection."""
 
     app: str
     agent: str
@@ -163,7 +163,7 @@ class Events:
 
 
 def events_of(on_event: Hook | Iterable[Hook] | None) -> Events | None:
-    """None: nobody listens, and nothing is made to be told."""
+    """None: there are no hooks, so no events are created."""
     if on_event is None:
         return None
     hooks = (on_event,) if callable(on_event) else tuple(on_event)

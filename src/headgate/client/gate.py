@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Sleeper = TypeVar("Sleeper")
 Around: TypeAlias = 'Callable[[str, "Gate[Any]", Steps], Steps]'
-"""What is done, by whom, and how: the same steps, with something around them."""
+"""Takes the operation, the gate and its steps; returns the same steps with something around."""
 
 
 def system_dice() -> float:
@@ -29,28 +29,28 @@ def system_dice() -> float:
 
 
 class Gate(Generic[Sleeper]):
-    """Settings, in the caller's words:
+    """Settings:
 
-    app                  who asks, from the most to the least specific level: `job7:etl:nightly`
-    database             whose health matters; of several, all must admit. A mapping says which
-                         agent knows of which: {"orders": "http://a:8087", "users": "http://b:8087"}
+    app                  identity of the client, most specific level first: `job7:etl:nightly`
+    database             the database whose health counts; of several, all must admit. A mapping
+                         gives each its agent: {"orders": "http://a:8087", "users": "http://b:8087"}
     url                  the agent; by default HEADGATE_URL, else http://127.0.0.1:8087. Of several,
-                         the first is preferred, and the next is asked when it does not answer
-    tls_ca               for https://: a file with the authority to trust, instead of the system's
-    metrics              which to look at; by default the database's own set
-    scope                "host": of that agent's own server, "shard": of the whole shard; by
-                         default each metric's own
-    cost                 how much work each question is about, in units of your own (rows, say);
-                         where the agent paces a metric, that much is charged; by default 1
-    follow               whether to ask where an agent says that the shard is spoken for
-    timeout_s            how long one agent may take to answer one question
-    max_wait_s           how long `wait` goes on being refused; None: until admitted
+                         the first is preferred; the next is used when it does not answer
+    tls_ca               for https://: a file with the CA to trust, instead of the system's
+    metrics              metrics to check; by default the database's own set
+    scope                "host": that agent's own server, "shard": the whole shard; by default
+                         each metric's own scope
+    cost                 how much work one check is for, in units of your own (rows, say); where
+                         the agent paces a metric, it charges that much; by default 1
+    follow               whether to check at another agent when the answer names one
+    timeout_s            how long one agent may take to answer one check
+    max_wait_s           how long `wait` retries after rejections; None: until admitted
     on_unavailable       when no agent answers for `unavailable_after_s`: "closed" raises
                          ThrottlerUnavailable, "open" goes on and marks the answer `unthrottled`;
-                         from then on it asks once in `unavailable_after_s`, until answered
+                         then one check per `unavailable_after_s` is sent until an agent answers
     token                sent as a bearer token
     local                whether to decide in this process, from snapshots that the agent pushes;
-                         where none is fresh, the agent is asked
+                         without a fresh snapshot the client sends its check to the agent
     on_event             a function, or several, called with each event (headgate.client.events)
     dice, clock, sleep   chance and time, for tests
 
@@ -118,7 +118,7 @@ class Gate(Generic[Sleeper]):
 
             self._locally = decide_locally(members, token, dice=dice)
             self._locally.abandon_with(self)
-            # Who listens to events is told of each check: that is what the long way is for.
+            # Event hooks get an event for each check: that is what the long way is for.
             if emit is None:
                 self._only, self._reads = self._locally.only, self._locally.reads
         self._start(sleep)
@@ -128,7 +128,7 @@ class Gate(Generic[Sleeper]):
 
     @property
     def app(self) -> str:
-        """Who asks, as given: `job7:etl:nightly`."""
+        """The client's identity, as given: `job7:etl:nightly`."""
         return self._asker.app
 
     @property
@@ -154,7 +154,7 @@ class Gate(Generic[Sleeper]):
 
         debit = checked_debit(budget, cpu_s)
         if debit is not None and self._gathering is not None:
-            message = f"is of one database, and this client asks about {', '.join(self.databases)}"
+            message = f"is of one database, but this client checks {', '.join(self.databases)}"
             raise InvalidSettings([Fault("budget", message)])
         return debit
 
@@ -211,7 +211,7 @@ def _by_agent(
     database: str | Sequence[str] | Mapping[str, str | Sequence[str]],
     url: str | Sequence[str] | None,
 ) -> list[tuple[str | Sequence[str], str | Sequence[str] | None]]:
-    """Which databases are asked about where; those of one agent in one question."""
+    """Which databases are checked at which agent; those of one agent in one check."""
     if not isinstance(database, Mapping):
         return [(database, url)]
     if url is not None or not database:

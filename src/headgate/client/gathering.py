@@ -1,8 +1,8 @@
-"""Several agents, each asked about its own databases; all must admit (R38).
+"""Several agents, each with its own databases; all must admit.
 
-Every round asks anew: an OK of one agent is not kept while another refuses (R30), and each
-agent throws its own dice, once. Who refused last is asked first, so that a blocking driver
-seldom asks more than one agent in vain.
+Every round checks at all of them again: an OK of one agent is not kept while another rejects,
+and each agent throws its own dice, once. The agent that rejected last is first in the next
+round, so that a blocking driver seldom sends a check in vain.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Member(NamedTuple):
 
 
 class _Round(NamedTuple):
-    """What each agent said; a blocking driver asks nobody behind a refusal."""
+    """What each agent answered; a blocking driver stops at the first rejection."""
 
     outcomes: tuple[tuple[Member, Answer | Outage], ...]
 
@@ -122,7 +122,7 @@ class Gathering:
         for who, outcome in pairs:
             if Together.settles(outcome):
                 self._first = self.members.index(who)
-        # As the caller named them, whoever was asked first.
+        # In the caller's order, not in the order of the checks.
         return _Round(tuple(sorted(pairs, key=lambda pair: self.members.index(pair[0]))))
 
     def _for_the_silent(self, wait: Wait, said: _Round) -> float | None:

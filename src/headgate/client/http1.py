@@ -221,7 +221,7 @@ def _chunk_size(line: bytes) -> int:
 def _number(text: str, base: int) -> int:
     """Digits only: int() would also take signs, spaces, underscores and other scripts."""
     if not 0 < len(text) <= 8 or not _DIGITS[base].issuperset(text):
-        raise BadResponse(f"{text[:20]!r} stands where a number belongs")
+        raise BadResponse(f"expected a number, found {text[:20]!r}")
     return int(text, base)
 
 

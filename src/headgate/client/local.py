@@ -1,12 +1,12 @@
 """Decide in this process, as the agent would.   Client ──► LocalGate ──► core.decide
 
-From the newest snapshot that the agent pushed (local_feed.py), by the very functions that the
-agent decides with, and with dice of its own for each check (R33): what is kept from one check
-to the next is what everything but dice would say, never how they fell.
+From the newest snapshot that the agent pushed (local_feed.py), with the same functions as the
+agent, and with new dice for each check: what is kept from one check to the next is everything
+but the dice, never how they fell.
 
-None means: ask the agent. So it goes where the snapshot is too old, or a value in it; where the
-database rests, since asking is what wakes it; and where work is metered, since a bucket that is
-in two places is two buckets.
+None means: send the check to the agent. That happens where the snapshot, or a value in it, is
+too old; where the database is idle, because a check wakes it; and where work is metered, because
+a bucket in two places is two buckets.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MAX_CHECKS = 256
 MAX_FEEDS = 8
 LONGEST_BASE_S = MAX_RETRY_S / 2
 ALMOST_ONE = math.nextafter(1.0, 0.0)
-"""A throw that no ratio below 1 refuses."""
+"""A throw of the dice that no ratio below 1 rejects."""
 
 
 class Ready(NamedTuple):
@@ -61,15 +61,15 @@ class _Nowhere:
 
 
 Armed = tuple["Feed | _Nowhere", "Snapshot | None", float, float, "Answer | None"]
-"""(where from, by what, until when, ratio, answer): what can be said without deciding anew, as
-long as that is the newest snapshot, and but for the dice: below the ratio they refuse (a ratio
-of 1: whatever they show), and without an answer nobody knows what is said above it. A plain
-tuple: it is taken apart at each check, and interpreters are quickest at those."""
+"""(feed, snapshot, valid until, ratio, answer): what can be answered without a new decision while
+that is the newest snapshot. A roll below the ratio is a rejection (a ratio of 1: every roll).
+Above it the answer holds; without an answer, decide. A plain tuple: every check unpacks it, and
+interpreters are quickest at those."""
 NOT_ARMED: Armed = (_Nowhere(), None, -math.inf, 0.0, None)
 
 Refusing = tuple["Snapshot | None", float, float, float, "Answer | None"]
-"""(by what, until when, how long to wait at least, of which rolls, answer): a refusal that is
-told again with another wait, drawn as core.decide draws it. Its reason, and the ages in it, are
+"""(snapshot, valid until, least wait, rolls it is drawn from, answer): a rejection that is
+repeated with another wait, drawn as core.decide draws it. Its reason, and the ages in it, are
 those of the first one by that snapshot, which is replaced every second."""
 NOT_REFUSING: Refusing = (None, -math.inf, 0.0, 1.0, None)
 
@@ -122,7 +122,7 @@ class LocalCheck:
         return self._slowly(None, alone)
 
     def _refused(self, snapshot: Snapshot | None, now_s: float, roll: float) -> Answer | None:
-        """The last refusal by the same snapshot, with a wait of its own."""
+        """The last rejection by the same snapshot, with a wait of its own."""
         by, until_s, base_s, span, refusal = self._refusing
         if by is not snapshot or now_s >= until_s or refusal is None:
             return None
@@ -173,14 +173,14 @@ class LocalCheck:
         return None
 
     def _as_last_spoken_for(self, now_s: float) -> Ready | None:
-        """The client's own agent is silent; whom it pointed to may still speak for the shard."""
+        """The client's own agent is silent; the one it named may still decide for the shard."""
         if self._spoken_for is None:
             return None
         ready = self._from(*self._spoken_for, now_s)
         return ready if ready is not None and self._onward(ready, now_s) is None else None
 
     def _settle_at(self, ready: Ready, home: Ready) -> None:
-        """So that who asks, when nothing is known here any more, begins there as well."""
+        """Remember that agent, so that checks without a fresh snapshot start there as well."""
         feed, _, check = ready
         there = None if ready is home else (feed, check)
         if there != self._spoken_for:
@@ -205,12 +205,12 @@ class LocalCheck:
         return Ready(feed, snapshot, check)
 
     def _onward(self, ready: Ready, now_s: float) -> tuple[Feed | None, Check] | None:
-        """Where the shard is spoken for, if that is elsewhere (R37)."""
+        """The feed of the agent that decides for the shard, if that is another one."""
         feed, snapshot, check = ready
         if not _may_send_on(snapshot.view):
             return None
         sent = decided(snapshot.view, check, now=snapshot.now(now_s), roll=ALMOST_ONE)
-        if sent.verdict is not Verdict.MISDIRECTED:
+        if sent.verdict is not Verdict.WRONG_AGENT:
             return None
         there = sent_on(self.gate.home, sent.ask)
         if there is None or same_place(there, feed.target):
@@ -263,7 +263,7 @@ class LocalCheck:
         self.settle(now_s)
 
     def retire(self, now_s: float) -> None:
-        """Nobody will ask what it counted: who still has it in hand counts each by itself."""
+        """Its count is final: a thread that still uses it counts each decision on its own."""
         with self._lock:
             self._retired = True
         self.disarm(now_s)
@@ -296,17 +296,17 @@ def _may_send_on(view: View) -> bool:
 
 def _drawn_wait(decision: Decision, roll: float) -> tuple[float, float] | None:
     """(the least wait, the rolls it is drawn from), where these are all that dice decide about
-    this refusal; None where it has to be decided anew each time."""
+    this rejection; None where every check needs a new decision."""
     refuse, wait_s = decision.applied.refuse, decision.retry_after_s
-    if decision.verdict is Verdict.MISDIRECTED or wait_s is None:
+    if decision.verdict is Verdict.WRONG_AGENT or wait_s is None:
         return None
-    if decision.verdict is Verdict.REJECT_BY_RATIO:
+    if decision.verdict is Verdict.REJECTED_BY_RATIO:
         span = decision.rule.ratio if decision.rule else 1.0
         return wait_s / (1 + roll / span), span
     if refuse is None:
         return wait_s / (1 + roll), 1.0
     base_s = wait_s / (1 + roll)
-    # Dice may refuse it before the metrics do; and a hold that is about to end says when.
+    # Dice may reject it before the metrics do; and a hold that is about to end says when.
     if not refuse.refuses_all or base_s < LONGEST_BASE_S:
         return None
     return base_s, 1.0
@@ -330,7 +330,7 @@ def _holds_until(decision: Decision, snapshot: Snapshot) -> float:
 
 
 def _steady_until(health: Health, now_s: float) -> float:
-    """When the first of its metrics may be judged otherwise, whatever by, without a reading."""
+    """When the state of a metric may first change without a new reading, for any reason."""
     shard = health.shard.standings.values() if health.shard is not None else ()
     turns = [
         turn_s
@@ -414,7 +414,7 @@ class LocalGate:
             self._reads[asked] = check
 
     def _several(self, question: Question) -> Answer | None:
-        """All or none are decided here: who is asked decides on all of them anew."""
+        """All databases are decided here, or none: the agent would decide on all of them again."""
         found = [self._check_for(part) for part in question.parts]
         now_s = local_clock.now()
         checks = [check for check in found if check is not None]
@@ -444,7 +444,7 @@ class LocalGate:
         return known
 
     def _forget_checks(self) -> None:
-        """All but the one that a client asks on its hot path; what they counted is kept."""
+        """All but the one on the client's hot path; what they counted is kept."""
         now_s, kept = local_clock.now(), {}
         self._reads.clear()
         for request, check in self._checks.items():
@@ -522,7 +522,7 @@ class LocalGate:
 
 
 class Locally:
-    """What a client made with `local=True` has besides: a gate for each agent it asks."""
+    """What a client with `local=True` has in addition: a gate for each of its agents."""
 
     def __init__(self, gates: Sequence[LocalGate], only: LocalCheck | None) -> None:
         self._gates = tuple(gates)

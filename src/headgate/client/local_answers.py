@@ -37,10 +37,10 @@ def answer_of(decision: Decision) -> Answer:
 
 
 def decided_by(decision: Decision) -> str:
-    """What stands behind it, as the agent's history names it."""
+    """The metric or rule that decided, as the agent's history names it."""
     if decision.admitted:
         exempt = decision.applied.exempt
-        return f"{RULE}{exempt.id}" if decision.waived and exempt else ""
+        return f"{RULE}{exempt.id}" if decision.exempted and exempt else ""
     if decision.failing:
         failing = decision.failing
         first = next((f for f in failing if f.state is State.BREACHED), failing[0])
@@ -59,7 +59,7 @@ def _raw(decision: Decision) -> dict[str, Any]:
         "app": decision.check.identity.text,
         "rule": decision.rule.id if decision.rule else None,
         "rules": [rule.id for rule in decision.applied.rules],
-        "waived": [_metric(finding)._asdict() for finding in decision.waived],
+        "exempted": [_metric(finding)._asdict() for finding in decision.exempted],
     }
 
 
@@ -76,7 +76,7 @@ def _metric(finding: Finding) -> MetricAnswer:
         age_s=to_ms(finding.age_s),
         cause=finding.cause.value if finding.cause else None,
         detail=finding.detail,
-        absent_for_s=to_ms(finding.absent_for_s),
+        unavailable_for_s=to_ms(finding.unavailable_for_s),
     )
 
 

@@ -1,8 +1,8 @@
-"""The clock that snapshots are dated by: one that goes on while the host is asleep.
+"""The clock that snapshots are dated by: one that goes on while the host is suspended.
 
-Python's monotonic clock stands still then, on Linux and macOS alike, so that what was known when
-the lid was closed would be fresh when it is opened. A virtual machine that is paused as a whole
-sees nothing of it by any clock of its own: see wire/snapshot.py for what is made of that.
+Python's monotonic clock stops then, on Linux and macOS alike, so that a snapshot from before
+the laptop was closed would count as fresh when it is opened. No clock in a virtual machine
+notices that the whole machine was paused: wire/snapshot.py says how that is handled.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     agent ══stream══► Feed's thread ──Snapshot, replaced whole──► LocalGate
     LocalGate ──counts──► Ledger ──► Reporter's thread ══batches══► agent
 
-One Feed serves every client of this process that asks the same agent about the same database,
+One Feed serves every client of this process that uses the same agent for the same database,
 whether they block or await: a thread goes on while an event loop is busy. A forked child has
 the feeds of its parent without their threads; it starts its own when it first decides.
 """
@@ -50,7 +50,7 @@ FRESH_S = 3.0
 SILENT_S = 5.0
 """A stream that says nothing for so long is dead; one that says what is older is of no use."""
 RENEW_S = 600.0
-"""A stream is asked for anew after about that long: two clocks do not run quite alike."""
+"""A new stream is opened after about that long: two clocks do not run quite alike."""
 LATE_S, RENEW_SOON_S = 0.2, 5.0
 """And so soon, where its first word took longer than that, as on an overloaded host."""
 CONNECT_TIMEOUT_S = 2.0
@@ -176,13 +176,13 @@ class Feed:
         if response is None:
             return 0.0
         if response.status != 200:
-            self._tell("is not to be had", f"status {response.status}: {_why(response)}")
+            self._tell("is not available", f"status {response.status}: {_why(response)}")
             return REFUSED_RETRY_S * (1 + system_dice())
         self._tell("ended", "the agent stops, or does not know the database any more")
         return None
 
     def _stream(self, stopped: threading.Event) -> Response | None:
-        """None: it has run for long enough, and is asked for anew."""
+        """None: it has run for long enough; a new one is opened."""
         connection = connect(self.target, Deadline(CONNECT_TIMEOUT_S))
         self._connection = connection
         try:
@@ -239,15 +239,15 @@ class Feed:
     def _tell(self, what: str, detail: str) -> None:
         if what not in self._told and not self._stopped.is_set():
             self._told.add(what)
-            warn("%s at %s: the stream of snapshots %s (%s); until there is a fresh one, the "
-                 "agent is asked", self.database, self.target, what, detail)  # fmt: skip
+            warn("%s at %s: the stream of snapshots %s (%s); until there is a fresh one, "
+                 "checks go to the agent", self.database, self.target, what, detail)  # fmt: skip
 
     def note_stale(self, now_s: float, age_s: float) -> None:
-        """Said once: from here on the agent is asked."""
+        """Log once that checks go to the agent from here on."""
         if self._stale_since_s is None:
             self._stale_since_s = now_s
-            warn("%s at %s: the newest snapshot is %.1f s old, at most %g may be; from now on "
-                 "the agent is asked", self.database, self.target, age_s, FRESH_S)  # fmt: skip
+            warn("%s at %s: the newest snapshot is %.1f s old (limit %g s); checks now go to the "
+                 "agent", self.database, self.target, age_s, FRESH_S)  # fmt: skip
 
     def _note_fresh(self, asked_s: float, now_s: float) -> None:
         if self._told and now_s - asked_s > SETTLED_S:
@@ -315,7 +315,7 @@ class Feed:
         return response
 
     def _is_settled(self, response: Response) -> bool:
-        """Whether to go on to the next batch: one that is refused would be refused again."""
+        """Whether to send the next batch: a rejected batch would be rejected again."""
         if response.status == 200:
             return True
         if response.status >= 500 or response.status == 429:
@@ -337,7 +337,7 @@ def _started(name: str, run: Callable[..., None], *args: object) -> threading.Th
     try:
         thread.start()
     except RuntimeError:
-        return None  # None is to be had: the agent is asked, and a later check tries again.
+        return None  # No thread available: check at the agent; a later check tries again.
     return thread
 
 
@@ -348,7 +348,7 @@ def _hang_up(connection: Connection) -> None:
 
 def _words(fault: Exception) -> str:
     if isinstance(fault, TimeoutError):
-        return f"nothing was heard for {SILENT_S:g} s"
+        return f"no data for {SILENT_S:g} s"
     if isinstance(fault, OSError) and fault.strerror:
         return fault.strerror.lower()
     return str(fault)
@@ -453,7 +453,7 @@ class Feeds:
 
 
 def _trusted(target: Target) -> object:
-    """Whom a connection may be shared with: those who believe the same authorities."""
+    """Clients may share a connection if they trust the same certificate authorities."""
     if target.trust is None:
         return None
     return frozenset(target.trust.context.get_ca_certs(binary_form=True))

@@ -1,4 +1,4 @@
-"""What was decided here and is still to be told.   LocalCheck ──► Ledger ──batch──► Reporter
+"""What was decided here and not yet reported.   LocalCheck ──► Ledger ──batch──► Reporter
 
 Counts are exact, whatever threads do: what is counted without a lock is counted by
 `itertools.count`, of which one call is one step. A batch keeps its number until it has been
@@ -25,7 +25,7 @@ MAX_CROWD_ROWS = 100
 """Besides; then `other`. See core/crowds.py."""
 
 Key = tuple[int, Check, Verdict, str]
-"""(the agent's minute, question, verdict, what stands behind it)"""
+"""(the agent's minute, question, verdict, the metric or rule that decided)"""
 
 
 class Row:
@@ -56,7 +56,7 @@ class Meter:
         self._told = 0
 
     def take(self) -> int:
-        """How many there were since it was last asked; under the ledger's lock."""
+        """How many there were since the last call; under the ledger's lock."""
         counted = next(self._steps) - self._looks
         self._looks += 1
         times, self._told = counted - self._told, counted

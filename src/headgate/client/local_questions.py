@@ -24,7 +24,7 @@ _READS = frozenset({"app", "database", "metric", "threshold"})
 
 
 def check_of(question: Question, database: str = "") -> Check | None:
-    """About one database, by the name of `database` where that is given; None: ask the agent."""
+    """About one database, named `database` where that is given; None: check at the agent."""
     method, _, rest = question.request.partition(b" ")
     path, _, query = rest.partition(b" ")[0].decode("ascii").partition("?")
     if method != b"GET":

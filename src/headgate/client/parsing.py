@@ -13,7 +13,7 @@ from typing import Any
 
 from headgate.client.answers import OK, Answer, MetricAnswer
 
-# A refusal may ask for patience; it may not park a client for ever.
+# A rejection may name a long wait; it may not stop a client forever.
 MAX_RETRY_AFTER_S = 3600.0
 
 
@@ -22,7 +22,7 @@ class BadAnswer(Exception):
 
 
 def parse_answer(body: bytes, databases: tuple[str, ...]) -> Answer:
-    """The answer about `databases`, in the order asked; BadAnswer for anything else."""
+    """The answer about `databases`, in the same order; BadAnswer for anything else."""
     document = parse_object(body)
     if len(databases) == 1:
         return _single(document, databases[0])
@@ -42,7 +42,7 @@ def parse_object(body: bytes) -> Mapping[str, Any]:
 def _single(document: Mapping[str, Any], database: str) -> Answer:
     verdict, admitted = _verdict(document)
     if _text(document, "database") != database:
-        raise BadAnswer(f"it is about {document['database']!r}, and {database!r} was asked about")
+        raise BadAnswer(f"it is about {document['database']!r}, but the check was for {database!r}")
     return Answer(
         verdict=verdict,
         admitted=admitted,
@@ -129,7 +129,7 @@ def _metric(document: Mapping[str, Any]) -> MetricAnswer:
         age_s=_seconds(document, "age_ms"),
         cause=None if _given(document, "cause") is None else _text(document, "cause"),
         detail=_text(document, "detail"),
-        absent_for_s=_seconds(document, "absent_for_ms"),
+        unavailable_for_s=_seconds(document, "unavailable_for_ms"),
     )
 
 

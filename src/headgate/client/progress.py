@@ -114,7 +114,7 @@ def _state(progress: Progress) -> str:
 
 
 def display_of(given: ProgressLike, name: str, total: int | None) -> Display | None:
-    """None: nobody asked, or there is no terminal to write to."""
+    """None: progress was not requested, or there is no terminal to write to."""
     if given is False:
         return None
     if given is not True:

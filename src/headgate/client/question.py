@@ -1,4 +1,4 @@
-"""What is asked, as the bytes of a request. Built once: asking again sends the same bytes."""
+"""A check as the bytes of a request. Built once: a retry sends the same bytes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Question(NamedTuple):
         )
 
     def put_to(self, target: Target | None) -> Question:
-        """As another agent is asked; None: the client's own."""
+        """The same check at another agent; None: at the client's own."""
         if target is None or self.encode is None:
             return self
         name = target.database or self.databases[0]
@@ -66,7 +66,7 @@ class Question(NamedTuple):
 
 
 class Asker:
-    """Who asks whom; makes the questions. Holds the token, so it has no telling repr."""
+    """Makes the checks of one client for its agents. Has the token, so its repr shows nothing."""
 
     __slots__ = ("_scope", "_target", "_token", "app", "databases")
 
@@ -93,7 +93,7 @@ class Asker:
         """Always the agent's to answer; remembered by the budget, whatever it is charged."""
         if len(self.databases) > 1:
             known = ", ".join(self.databases)
-            raise _fault("budget", f"is of one database, and this client asks about {known}")
+            raise _fault("budget", f"is of one database, but this client checks {known}")
         asked = self._about(self.databases[0], metrics, checked_cost(cost), debit)
         usual = self._about(self.databases[0], metrics, None, debit._replace(cpu_s=1.0))
         return asked._replace(like=usual.request)
@@ -128,7 +128,7 @@ class Asker:
         return question._replace(read_only=True)
 
     def report(self, target: Target, path: str, body: bytes) -> bytes:
-        """Something to tell an agent, rather than to ask it."""
+        """A report to an agent, rather than a check."""
         return encode_request("POST", path, host=target.host_header, token=self._token, body=body)
 
     def _several(self, metrics: Sequence[str], cost: float | None) -> Question:
@@ -175,7 +175,7 @@ def make_asker(
     scope: str | None = None,
 ) -> Asker:
     if not app:
-        raise InvalidName("app is empty: say who asks, such as etl:nightly")
+        raise InvalidName("app is empty: set it to the client's identity, such as etl:nightly")
     databases = tuple(parse_database(name) for name in one_or_more(database))
     if not databases or len(set(databases)) < len(databases):
         raise _fault("database", f"must name one or more, each once, not {database!r}")

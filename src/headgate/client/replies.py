@@ -1,7 +1,7 @@
-"""What a reply amounts to: an Answer, no answer at all, or a question that was wrong.
+"""Read a reply: an Answer, no answer at all, or a check that was invalid.
 
-Only status 200 with a whole, coherent OK admits (R28). A no in any dialect stays a no: it
-must never count as unavailability, on which a client may go ahead unthrottled (R50).
+Only status 200 with a whole, consistent OK admits. A rejection in any dialect stays a rejection:
+it must never count as unavailability, on which a client may continue unthrottled.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from headgate.client.parsing import MAX_RETRY_AFTER_S, BadAnswer, parse_answer, 
 from headgate.client.question import Question
 from headgate.errors import InvalidRequest
 
-# Asking again would be answered alike: the caller has to change something first.
+# A retry would get the same answer: the caller has to change something first.
 _WRONG_QUESTION = frozenset({400, 401, 403, 405, 413, 414, 415, 422, 431})
-MISDIRECTED = 421
-"""With a verdict it says where to ask; as a problem, that the agent does not go by the name that it
-was asked under. That is for somebody to put right, and no silence on which work may go ahead."""
-# These statuses say no by themselves, whoever stands between us and the agent.
-_REFUSALS = frozenset({417, 429})
+MISDIRECTED_REQUEST = 421
+"""With a verdict, it names the agent to check at. As a problem document, it says that the agent
+does not know the host name in the request. An operator must fix that; the client may not go on."""
+# These statuses alone are a rejection, even if a proxy in front of the agent sent them.
+_REFUSALS = frozenset({417, 424, 429})
 
 
 class NoAnswer(NamedTuple):
@@ -37,14 +37,14 @@ def read_reply(reply: Response | NoAnswer, question: Question) -> Answer | NoAns
     except BadAnswer as fault:
         if reply.status in _REFUSALS:
             return _bare_refusal(reply)
-        if reply.status == MISDIRECTED and _is_problem(reply):
+        if reply.status == MISDIRECTED_REQUEST and _is_problem(reply):
             raise _wrong_question(reply, question) from None
-        return NoAnswer(f"status {reply.status} came with a body that is no answer: {fault}")
+        return NoAnswer(f"HTTP status {reply.status}, and the body is not a valid answer: {fault}")
 
 
 def _coherent(answer: Answer, reply: Response, question: Question) -> Answer:
     if answer.admitted and reply.status != 200:
-        raise BadAnswer("it says OK, its status does not")
+        raise BadAnswer(f"the verdict is OK, but the HTTP status is {reply.status}, not 200")
     if answer.read_only != question.read_only:
         kinds = {True: "a read check", False: "a write check"}
         asked, answered = kinds[question.read_only], kinds[answer.read_only]
@@ -56,7 +56,7 @@ def _bare_refusal(reply: Response) -> Answer:
     return Answer(
         verdict=REFUSED,
         admitted=False,
-        reason=f"refused with status {reply.status} and no verdict",
+        reason=f"rejected with HTTP status {reply.status} and no verdict",
         retry_after_s=_retry_after_s(reply),
     )
 
@@ -82,5 +82,7 @@ def _wrong_question(reply: Response, question: Question) -> InvalidRequest:
         detail = problem["detail"]
     if isinstance(problem.get("field"), str):
         field = problem["field"]
-    message = f"{question}: the agent refuses the question itself (status {reply.status}): {detail}"
+    message = (
+        f"{question}: the agent rejects the check as invalid (status {reply.status}): {detail}"
+    )
     return InvalidRequest(message, status=reply.status, field=field)

@@ -1,22 +1,22 @@
-"""Where questions are put instead of the client's own agent, as agents said.
+"""Which checks go to another agent than the client's own, because an agent said so.
 
-Only the shard's primary's agent may speak for a shard, and which one that is changes. Who is
-asked in the wrong place says where to ask; the client goes there, and asks there first the
-next time. What it learnt is a shortcut, never the only way: when it fails, the client's own
-agent is asked again.
+Only the agent of a shard's primary decides for the shard, and the primary can change. An agent
+that is not the right one answers with the URL of the one that is; the client goes there, and
+starts there with its next check. The URL is a shortcut, never the only way: when it fails, the
+client returns to its own agent.
 """
 
 from __future__ import annotations
 
-from headgate.client.answers import INTERNAL_ERROR, MISDIRECTED, UNKNOWN_METRIC, Answer
+from headgate.client.answers import METRIC_UNAVAILABLE, UNKNOWN_METRIC, WRONG_AGENT, Answer
 from headgate.client.question import Question
 from headgate.client.replies import NoAnswer
 from headgate.client.target import Target, sent_on
 
 MAX_HOPS = 2
 MAX_LEARNT = 64
-# From an agent that may not be the one to ask any more: better to begin at home again.
-_DOUBTFUL = frozenset({MISDIRECTED, UNKNOWN_METRIC, INTERNAL_ERROR})
+# From an agent that may not be the right one any more: better to start at the client's own again.
+_DOUBTFUL = frozenset({WRONG_AGENT, UNKNOWN_METRIC, METRIC_UNAVAILABLE})
 
 
 class Routes:
@@ -27,13 +27,13 @@ class Routes:
         self._learnt: dict[bytes, Target] = {}
 
     def to(self, question: Question) -> Target | None:
-        """None: the client's own agent. By the whole question: at host scope the same database
-        is asked about at home, although its shard is asked about elsewhere."""
+        """None: the client's own agent. By the whole check: a check at host scope goes to the
+        client's own agent, even where a check at shard scope goes to another."""
         return self._learnt.get(question.subject)
 
     def onward(self, answer: Answer | NoAnswer, here: Target | None) -> Target | None:
         """Where `answer` sends us, if it does and that is somewhere else."""
-        if isinstance(answer, NoAnswer) or answer.verdict != MISDIRECTED:
+        if isinstance(answer, NoAnswer) or answer.verdict != WRONG_AGENT:
             return None
         target = sent_on(self.home, answer.ask)
         if target is None or same_place(target, here or self.home):
@@ -59,7 +59,7 @@ class Routes:
 
 
 def is_dead_end(answer: Answer | NoAnswer) -> bool:
-    return isinstance(answer, NoAnswer) or answer.verdict == MISDIRECTED
+    return isinstance(answer, NoAnswer) or answer.verdict == WRONG_AGENT
 
 
 def same_place(one: Target, other: Target) -> bool:

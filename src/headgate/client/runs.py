@@ -1,6 +1,6 @@
-"""One run over many items, chunk by chunk: how large, how far, where to take up.
+"""One run over many items, chunk by chunk: how large, how far, where to resume.
 
-Client.chunks and AsyncClient.chunks take the items, ask and wait; all that they have in
+Client.chunks and AsyncClient.chunks take the items, check and wait; all that they have in
 common is here.
 """
 
@@ -129,7 +129,7 @@ class Run(Generic[Item]):
         told = Progress(self._done, self._total, items, elapsed_s, self._utilization)
         try:
             self._display.show(told)
-        except Exception as fault:  # the caller's function: told of once, and not called again
+        except Exception as fault:  # the caller's function: logged once, and not called again
             warn("progress of %s failed (%s: %s); nothing more is shown of it, and the job goes on",
                  self._name, type(fault).__name__, fault)  # fmt: skip
             self._display = None

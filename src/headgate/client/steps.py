@@ -1,4 +1,4 @@
-"""What a conversation wants done, and what it is told came of it. Drivers do it."""
+"""What a conversation wants done, and the results it gets. Drivers do it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Ask(NamedTuple):
     target: Target | None = None
     """None: the client's own agent."""
     queue_s: float = math.inf
-    """Of the caller: how long it may stand in line for a connection, which says nothing of the
-    agent. Whoever stands there moves on: each question before it is over within its timeout."""
+    """Of the caller: how long it may queue for a connection, which says nothing about the
+    agent. The queue always moves: each check before it ends within its timeout."""
     in_vain: Callable[[], str] = str
-    """Called at the end of that line: why nobody would answer any more; empty: ask."""
+    """Called at the end of that queue: why no agent would answer; empty: send the check."""
 
 
 class NoTurn(NamedTuple):
@@ -47,8 +47,8 @@ class Tell(NamedTuple):
 
 
 class Together(NamedTuple):
-    """Several agents are asked, at once where that is possible, else one after the other until
-    one refuses: whatever the others would say, the work may not start (R38)."""
+    """Check at several agents, at once where possible, else one after the other until one
+    rejects: whatever the others would answer, the work may not start."""
 
     asking: tuple[Asking, ...]
 

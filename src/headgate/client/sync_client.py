@@ -40,11 +40,11 @@ class Client(Gate[Callable[[float], None]]):
         budget: str | None = None,
         cpu_s: float | None = None,
     ) -> Answer:
-        """Ask once. A refusal is an answer; ThrottlerUnavailable if nobody gives one.
+        """Check once. A rejection is an answer; ThrottlerUnavailable if no agent answers.
 
-        With `budget`, `cpu_s` seconds of CPU are charged to that budget of the database, by the
-        agent, once nothing else refuses; OVER_BUDGET if it has no room. For work that the server
-        does not see as statements of its own under that budget."""
+        With `budget`, the agent charges `cpu_s` seconds of CPU to that budget of the database,
+        once nothing else rejects the check; OVER_BUDGET if the budget has no room. For work that
+        the server does not see as statements of its own under that budget."""
         debit = self._debit(budget, cpu_s) if budget is not None or cpu_s is not None else None
         if self._only is not None and debit is None:
             if cost is not None:
@@ -57,7 +57,7 @@ class Client(Gate[Callable[[float], None]]):
     def check_read(
         self, threshold_s: float, metric: str = "lag", *, database: str | None = None
     ) -> Answer:
-        """Is `metric` below the caller's own threshold? Never a leave to write (R34)."""
+        """Is `metric` below the caller's own threshold? Never a permission to write."""
         if self._reads is not None:
             answer = self._reads.read((threshold_s, metric, database))
             if answer is not None:
@@ -72,8 +72,8 @@ class Client(Gate[Callable[[float], None]]):
         budget: str | None = None,
         cpu_s: float | None = None,
     ) -> Answer:
-        """Ask until admitted; WaitedTooLong past `deadline_s` (by default `max_wait_s`). `budget`
-        and `cpu_s` as for `check`."""
+        """Check until admitted; WaitedTooLong after `deadline_s` (by default `max_wait_s`).
+        `budget` and `cpu_s` as for `check`."""
         debit = self._debit(budget, cpu_s) if budget is not None or cpu_s is not None else None
         if self._only is not None and debit is None:
             if cost is not None or deadline_s is not None:
@@ -96,17 +96,17 @@ class Client(Gate[Callable[[float], None]]):
         key: Callable[[Item], Position] | None = None,
         items_cost: bool = False,
     ) -> Iterator[list[Item]]:
-        """Lists of items, each asked for before it is handed out (R30).
+        """Lists of items; each list is admitted before it is handed out.
 
-        With `size` alone, all of that size. Else the size follows the database: it begins at
-        `size` (100), and keeps between `min_size` and `max_size`, so that a chunk takes about
-        `target_s` (0.5 s) where the database is at ease, and gives way from half of the
-        threshold on.
+        With `size` alone, all have that size. Else the size follows the database: it starts at
+        `size` (100) and stays between `min_size` and `max_size`. A chunk takes about `target_s`
+        (0.5 s) while the database is far from its threshold; from half of the threshold on,
+        chunks get smaller.
 
-        `progress` shows how far it is: True, or a function that is told. `cursor` keeps how far
-        it got, so that the next run takes up there: a path, (load, save), or an object with
-        these methods; by count, or by `key` of items that come in its order (those of one key are
-        done again together). With `items_cost`, a chunk costs as much as it has items.
+        `progress` shows how far it is: True, or a function to call. `cursor` keeps the position,
+        so that the next run resumes there: a path, (load, save), or an object with these methods;
+        by count, or by `key` of items that come in its order (items of one key are repeated
+        together). With `items_cost`, a chunk costs as much as it has items.
         """
         from headgate.client.runs import Plan  # loaded when the client was made
 
@@ -140,7 +140,7 @@ class Client(Gate[Callable[[float], None]]):
         left = (item for item in items if not run.skips(item)) if run.skips_any else iter(items)
 
         def take(size: int) -> list[Item]:
-            # Filled before asking: an OK is then neither spent on nothing nor old when used.
+            # Filled before the check: an OK is then neither spent on nothing nor old when used.
             return run.cut(size, list(islice(left, run.to_read(size))))
 
         yield from self._each(plan, run, take)

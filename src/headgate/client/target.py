@@ -27,7 +27,7 @@ class Target(NamedTuple):
     trust: Trust | None = None
     """Set: spoken to over TLS, and believed with a certificate that this trusts."""
     database: str = ""
-    """Set: what the agent there calls the database that it is asked about."""
+    """Set: the name that the agent there has for the database."""
 
     @property
     def host_header(self) -> str:
@@ -41,7 +41,7 @@ class Target(NamedTuple):
 
 
 def url_from_environment() -> str | None:
-    """The SDK's only look at the environment: a job is told where its agent is by its host."""
+    """The SDK's only look at the environment: the host says where a job's agent is."""
     return os.environ.get(ENV_URL)  # noqa: TID251 -- a library has no config file to read it from
 
 
@@ -65,13 +65,13 @@ def parse_targets(
     urls = urls_of(url)
     secure = [text for text in urls if text.lower().startswith("https:")]
     if tls_ca is not None and not secure:
-        raise InvalidSettings([Fault("tls_ca", "is for an https:// url, and this is another")])
+        raise InvalidSettings([Fault("tls_ca", "needs an https:// url")])
     return tuple(parse_target(text, tls_ca if text in secure else None) for text in urls)
 
 
 def parse_target(url: str, tls_ca: str | os.PathLike[str] | None = None) -> Target:
     if tls_ca is not None and not url.lower().startswith("https:"):
-        raise InvalidSettings([Fault("tls_ca", "is for an https:// url, and this is another")])
+        raise InvalidSettings([Fault("tls_ca", "needs an https:// url")])
     return _parsed(url, lambda host: _trust(host, tls_ca))
 
 
@@ -98,10 +98,10 @@ def _parsed(url: str, trust_in: Callable[[str], Trust]) -> Target:
 
 
 def sent_on(home: Target, address: object) -> Target | None:
-    """Where an agent says to ask instead of `home`; None for what is no place to go.
+    """The URL that an agent gave instead of `home`; None if it is not usable.
 
-    Never from TLS to plain text: whoever could make us go there could read the rest. Whom to
-    trust stays as the caller set it.
+    Never from TLS to plain text: an attacker who could send us there could read the rest. Which
+    authorities to trust stays as the caller set it.
     """
     if not isinstance(address, str) or not address.startswith(("http://", "https://")):
         return None

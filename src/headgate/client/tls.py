@@ -117,7 +117,7 @@ def _told(fault: ssl.SSLError) -> str:
         advice = "; name its authority with tls_ca or SSL_CERT_FILE"
         told = fault.verify_message.rstrip(".")
         known = fault.verify_code not in _UNKNOWN_ISSUER
-        return f"its certificate is refused: {told}{'' if known else advice}"
+        return f"its certificate is not accepted: {told}{'' if known else advice}"
     if fault.reason in _NOT_TLS:
         return f"it does not speak TLS as it should ({_reason(fault)}); is it http://?"
     return f"TLS failed: {_reason(fault)}"

@@ -1,8 +1,8 @@
-"""Periods of going without a throttler, kept until an agent has taken them (R55).
+"""Periods without a throttler, kept until an agent has accepted the report.
 
     Conversation ──piece, ended──► Periods ──Tell, in the background──► POST /v1/unthrottled
 
-An age crosses, a moment does not: the agent dates a period by its own clock.
+The report has an age, not a time: the agent dates a period by its own clock.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _UNWANTED = frozenset({400, 401, 403, 404, 405, 413, 415, 422})
 
 class Period(NamedTuple):
     id: str
-    """Of the report: told twice, it counts once."""
+    """Of the report: sent twice, it counts once."""
     started_s: float
-    """Monotonic: when the first piece of work went ahead unasked."""
+    """Monotonic: when the first piece of work started without a check."""
     ended_s: float
-    """And when somebody answered again."""
+    """And when an agent answered again."""
     pieces: int
 
     @property
@@ -50,7 +50,7 @@ class Periods:
 
     def __init__(self) -> None:
         self.pending: deque[Period] = deque(maxlen=MAX_PENDING)
-        """To be told; the oldest of too many are forgotten."""
+        """To be reported; if there are too many, the oldest are dropped."""
         self._going: dict[str, _Going] = {}
         self._claim = Claim()
         self._retry_at_s = 0.0
@@ -67,7 +67,7 @@ class Periods:
         return next(going.pieces) == 0
 
     def ended(self, now_s: float) -> Period | None:
-        """Somebody answers: the period that this ends, if there was one."""
+        """An agent answers: the period that this ends, if there was one."""
         if not self._going:
             return None
         self._leave_to_the_parent()
@@ -79,7 +79,7 @@ class Periods:
         return period
 
     def due(self, now_s: float) -> tuple[Period, ...]:
-        """What is to be told now, by whoever gets it here."""
+        """What is to be reported now; the caller that gets it here sends it."""
         self._leave_to_the_parent()
         if not self.pending or now_s < self._retry_at_s or not self._claim.win():
             return ()
@@ -89,7 +89,7 @@ class Periods:
         status = reply.status if isinstance(reply, Response) else None
         if status is not None and (status in _UNWANTED or 200 <= status < 300):
             if status in _UNWANTED:
-                warn("the agent takes no report of %d periods without a throttler (status %d); "
+                warn("the agent rejected the report of %d periods without a throttler (status %d); "
                      "they are in this log alone", len(periods), status)  # fmt: skip
             self._drop(periods)
         else:
@@ -102,7 +102,7 @@ class Periods:
                 self.pending.remove(period)
 
     def _leave_to_the_parent(self) -> None:
-        """What was before a fork is told by the process that it happened in."""
+        """A period from before a fork is reported by the process that it happened in."""
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self.pending.clear()

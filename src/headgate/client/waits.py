@@ -13,12 +13,12 @@ from headgate.errors import Fault, InvalidSettings, WaitedTooLong
 
 BACKOFF_BASE_S = 0.1
 BACKOFF_CAP_S = 5.0
-# A new primary knows its metrics within seconds (R45); a misspelt database is unknown for ever.
+# A new primary knows its metrics within seconds; a misspelled database is never known.
 UNKNOWN_WARNING_AFTER_S = 10.0
 
 
 class Patience:
-    """How long a client waits for what, and what it does when nobody answers (R48)."""
+    """How long a client waits for what, and what it does when no agent answers."""
 
     __slots__ = ("max_wait_s", "on_unavailable", "timeout_s", "unavailable_after_s")
 
@@ -86,26 +86,26 @@ class Wait:
         return self.ends_s - now_s
 
     def refused(self, refusal: Answer, now_s: float, roll: float) -> float:
-        """How long to pause before the next question; WaitedTooLong where none is left."""
+        """How long to pause before the next check; WaitedTooLong where none is left."""
         self.refusal, self.unanswered = refusal, 0
         self._note_unknown(now_s, refusal)
         advised_s = refusal.retry_after_s or 0.0
-        # Paced: the agent has given it a turn, and jitter with it; whoever comes later loses it.
+        # Paced: the agent has reserved a turn, jitter included; a client that is late loses it.
         paced = refusal.verdict == PACED and advised_s > 0
         jitter_s = 0.0 if paced else backoff_s(self.refusals, roll)
         self.refusals += 1
         left_s = self.left_s(now_s)
-        # Where no further question can be asked in time, the caller is told so now.
+        # No further check fits before the deadline: raise now.
         if left_s <= 0 or advised_s > left_s:
             raise self.too_long(now_s, refusal)
         return max(advised_s, min(jitter_s, left_s))
 
     def too_long(self, now_s: float, refusal: Answer) -> WaitedTooLong:
-        advice = f"; come back in {refusal.retry_after_s:.1f} s" if refusal.retry_after_s else ""
+        advice = f"; retry after {refusal.retry_after_s:.1f} s" if refusal.retry_after_s else ""
         lost = "; since then no agent has answered" if self.unanswered else ""
         return WaitedTooLong(
-            f"{self.about}: refused for {now_s - self.started_s:.1f} s of at most"
-            f" {self.limit_s:g} s ({self.refusals} refusals); the last, {refusal.verdict}:"
+            f"{self.about}: not admitted within {self.limit_s:g} s (rejections:"
+            f" {self.refusals}, over {now_s - self.started_s:.1f} s); the last, {refusal.verdict}:"
             f" {refusal.reason}{advice}{lost}",
             refusal,
         )

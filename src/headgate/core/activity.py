@@ -1,6 +1,6 @@
-"""How much an agent does for a database that nobody asks about (R56–R62).
+"""How much an agent works for a database that no client checks.
 
-NORMAL ──slow_after_s idle──► SLOW ──hibernate_after_s idle──► HIBERNATING ──asked──► NORMAL
+AWAKE ──idle_after_s──► IDLE ──hibernate_after_s──► HIBERNATING ──a check──► AWAKE
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from enum import Enum
 
 
 class Activity(Enum):
-    NORMAL = "normal"
-    SLOW = "slow"
+    AWAKE = "awake"
+    IDLE = "idle"
     HIBERNATING = "hibernating"
 
 
@@ -19,21 +19,21 @@ class Activity(Enum):
 class Idleness:
     """When to do less. 0 for `never`."""
 
-    slow_after_s: float = 60.0
+    idle_after_s: float = 60.0
     hibernate_after_s: float = 600.0
-    slow_factor: float = 10.0
-    """In SLOW, intervals are this many times longer."""
+    idle_factor: float = 10.0
+    """In IDLE, intervals are this many times longer."""
 
 
 def activity_after(idle_s: float, idleness: Idleness) -> Activity:
     if idleness.hibernate_after_s and idle_s >= idleness.hibernate_after_s:
         return Activity.HIBERNATING
-    if idleness.slow_after_s and idle_s >= idleness.slow_after_s:
-        return Activity.SLOW
-    return Activity.NORMAL
+    if idleness.idle_after_s and idle_s >= idleness.idle_after_s:
+        return Activity.IDLE
+    return Activity.AWAKE
 
 
-_ORDER = (Activity.NORMAL, Activity.SLOW, Activity.HIBERNATING)
+_ORDER = (Activity.AWAKE, Activity.IDLE, Activity.HIBERNATING)
 
 
 def most_awake(*states: Activity) -> Activity:

@@ -1,6 +1,6 @@
-"""The beat of a fleet: one entry that somebody writes every few seconds.
+"""The beat of a fleet: one entry that one of the agents writes every few seconds.
 
-Whoever hears it knows that its watch lives, how far the fleet has come, and how large it is.
+An agent that sees it knows that its watch works, which revision the fleet has, and its size.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ MAX_BEAT_BYTES = 4096
 _MOST = 2**53
 MAX_BEHIND_S = 60.0
 MAX_AHEAD_S = 300.0
-"""Of an old beat: somebody steps in long before that."""
+"""Longest time without a beat: another agent writes one long before that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
     by: str
-    """The agent that wrote it."""
+    """Name of the agent that wrote it."""
     at: float
-    """Wall-clock seconds, by that agent's clock: for people."""
+    """Wall-clock seconds by the writer's clock, for display."""
     shards: int = 0
-    """How many there are; 0: not known."""
+    """Number of shards; 0: not known."""
     n: int = 0
-    """The fleet's revision at least reached when it was written."""
+    """The fleet's revision when it was written, or an older one."""
 
 
 def clock_told(beat: Beat | None, wall_s: float) -> str:
@@ -36,13 +36,13 @@ def clock_told(beat: Beat | None, wall_s: float) -> str:
     ahead_s = wall_s - beat.at
     if ahead_s < -MAX_BEHIND_S:
         return (
-            f"this agent's clock is {_spoken(-ahead_s)} behind that of {beat.by}, which wrote the "
-            "fleet's beat: set it right, for the end of a rule is counted by it"
+            f"this agent's clock is {_spoken(-ahead_s)} behind the clock of {beat.by}, which wrote "
+            "the fleet's last beat. Fix this clock: rules and budgets end by it"
         )
     if ahead_s > MAX_AHEAD_S:
         return (
             f"the fleet's last beat, by {beat.by}, is {_spoken(ahead_s)} old by this agent's "
-            "clock: it is ahead, or no agent follows the fleet's store any more"
+            "clock. Either this clock is ahead, or no agent reaches the fleet's store any more"
         )
     return ""
 
@@ -59,13 +59,13 @@ def beat_bytes(beat: Beat) -> bytes:
 def read_beat(raw: bytes) -> Beat:
     """ValueError where it is none; what is missing, or of another kind, is not known."""
     if len(raw) > MAX_BEAT_BYTES:
-        raise ValueError(f"is no beat: it has {len(raw)} bytes")
+        raise ValueError(f"is not a beat: it has {len(raw)} bytes")
     try:
         document = json.loads(raw)
     except (UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"is no JSON: {error}") from None
+        raise ValueError(f"is not JSON: {error}") from None
     if not isinstance(document, Mapping):
-        raise ValueError("is no JSON object")
+        raise ValueError("is not a JSON object")
     by, at = document.get("by"), document.get("at")
     return Beat(
         by if isinstance(by, str) else "",

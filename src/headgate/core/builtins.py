@@ -1,8 +1,8 @@
 """The metrics that Headgate measures itself: one row each, with published defaults.
 
 Reading them is the job of probes/; this table is what settings, lint and the reference
-pages derive from. A default threshold is a starting point to be judged against your own
-baseline, and `headgate metrics calibrate` (R15) proposes one for commit_delay.
+pages derive from. A default threshold is a starting point: compare it with your own baseline.
+`headgate metrics calibrate` proposes one for commit_delay.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _TABLE = (
             ),
             (
                 "remember_s",
-                "Postgres primary: how long a replica that has vanished goes on counting, "
+                "Postgres primary: how long a replica that has disconnected still counts, "
                 "default 600",
             ),
         ),
@@ -70,10 +70,10 @@ _TABLE = (
     ),
     BuiltinMetric(
         "commit_delay",
-        "Seconds that a real, tiny, durable commit takes, as the primary's own clients feel it.",
+        "Seconds that a real, tiny, durable commit takes on the primary, as its clients see it.",
         "s",
         0.05,
-        "sub-millisecond to a few milliseconds is healthy on NVMe or EBS; 50 ms is a stalled queue",
+        "a few milliseconds or less is healthy on NVMe or EBS; 50 ms is a stalled queue",
         interval_s=0.25,
         options=(("table", "MySQL/MariaDB: table to write, default `headgate.commit_probe`"),),
     ),
@@ -130,7 +130,7 @@ _TABLE = (
         "Seconds that the longest current lock wait has lasted.",
         "s",
         5.0,
-        "as long as an impatient user",
+        "about as long as a user waits before giving up",
         timeout_s=1.0,
     ),
     BuiltinMetric(
@@ -138,7 +138,7 @@ _TABLE = (
         "Age in seconds of the oldest open transaction.",
         "s",
         600.0,
-        "vacuum and purge cannot clean behind it",
+        "vacuum and purge cannot remove row versions newer than it",
         interval_s=5.0,
     ),
     BuiltinMetric(
@@ -175,7 +175,7 @@ _TABLE = (
         "Autovacuum workers at work on the named tables (any table, if none is named).",
         "",
         1.0,
-        "one: bulk work on a table that is being vacuumed slows both down",
+        "one: bulk work on a table during its vacuum slows both down",
         engines=POSTGRES,
         comparison=Comparison.AT_LEAST,
         options=(("tables", "list of `schema.table`; empty means every table"),),

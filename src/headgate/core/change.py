@@ -1,18 +1,18 @@
-"""What a fleet shares, as values, and where each lies in its store.
+"""What a fleet shares, as values, and the key of each in its store.
 
 head               which revision (n) the fleet is at: every change compares and raises it
-log/<n>            what that change did, by whom: audit, history, the way back
+log/<n>            what that change did, and its author: audit, history, the way back
 items/wide/…       rules and budgets that reach beyond one shard
-items/shard/<s>/…  those of one shard: nobody else is told of them
-beat               written by whoever is first, every few seconds: finds silent watches
+items/shard/<s>/…  those of one shard: only its agents read them
+beat               written by one of the agents, every few seconds: finds stalled watches
 members/<s>/<m>@<h>  a member, its agent's (h) address, its server's role (lease); without @<h>
                    where both have the same name
-shards/<s>         how a shard is, told by its primary's agent (lease)
+shards/<s>         state of a shard, as its primary's agent reports it (lease)
 leaders/<name>     who leads an active–passive pair (lease)
-notes/…            of an agent's own log: what it noted itself, which nobody set
+notes/…            of an agent's own log: what it noted itself, not set by an operator
 
-Nothing is meant by an entry that vanishes: what is taken out is put as taken out, with its n,
-and a lease collects it later.
+An entry that vanishes means nothing: a removed change is stored as removed, with its n, and a lease
+deletes it later.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_REVISIONS = 500
 OURSELVES = "headgate"
 """The author of what an agent does automatically."""
 FORGET_AFTER_S = 86_400.0
-"""What is over is known, and shown, for so long."""
+"""How long an ended change is known and shown."""
 REPLICATED = "replicated"
 """The action of a revision: another agent of the shard has made its changes."""
 ROLLBACK = "rollback"
@@ -44,7 +44,7 @@ class ChangeKind(StrEnum):
     """Those that this version knows. Another one, of a newer version, is kept and passed on."""
 
     RULE = "rule"
-    """The value is a rule as it is kept (agent/rulesteps.value_of)."""
+    """The value is a rule as it is stored (agent/followedrules.value_of)."""
     BUDGET = "budget"
     """The value is one budget of a policy, as `written`; of HERE what differs (budgetlayers)."""
     POLICY = "policy"
@@ -64,20 +64,20 @@ class Item:
     """One thing that an operator set for the fleet."""
 
     kind: str
-    """An ChangeKind, or the word of a newer version."""
+    """A ChangeKind, or the word of a newer version."""
     id: str
     """Of a rule `f-1a2b3c`; of a budget its name and its reach: `etl-cap@shard:commerce/*`."""
     reach: Reach
     value: Mapping[str, Any] | None
-    """None: taken out."""
+    """None: removed."""
     n: int
-    """The fleet's revision that put it so."""
+    """The fleet's revision that set it."""
     set_at: float
-    """Wall-clock seconds, by the clock of who set it."""
+    """Wall-clock seconds, by the author's clock."""
     set_by: str
     again: int | None = None
-    """Of a shard whose agents share no store: how often it was set again after it was taken out
-    (core/exchange.Version). None: its log says by n what came after what."""
+    """For a shard whose agents share no store: how often it was set again after it was removed
+    (core/exchange.Version). None: its log orders changes by n."""
 
     @property
     def key(self) -> str:
@@ -101,14 +101,14 @@ class Revision:
     """Such as `rule.set`, `apply` or `rollback`."""
     summary: str
     op: str
-    """Made up by who asks: a change whose outcome was lost is found again by it."""
+    """Made up by the caller: finds a change again whose outcome was lost."""
     changes: tuple[Edit, ...] = ()
     """Empty where only the list of revisions was asked for."""
     before_n: int | None = None
     """The revision that it was built on; None: the one before it."""
     unread: str = ""
     """Why its changes cannot be read here: a newer version made it, or it is broken. Then the
-    rest is what can be read of it; `wall_s` is 0 where that cannot."""
+    rest is what can be read of it; `wall_s` is 0 if that cannot."""
 
     @property
     def built_on(self) -> int:

@@ -13,7 +13,7 @@ items ──agent/changefiles.py──► document ──to_toml, to_json──�
     [[metrics]]
     database = "main"
     metric = "lag"
-    threshold = 10
+    threshold = "10s"
     expires_at = "never"
 
 An export that is applied again changes nothing.
@@ -36,17 +36,20 @@ from headgate.errors import Fault, InvalidSettings
 
 MAX_ENTRIES = 20_000
 MAX_FAULTS = 200
-"""Then it stops looking: ten thousand rules with one typing error each are one mistake."""
+"""Then it stops looking: ten thousand rules with the same typing error are one mistake."""
 SECTIONS: Mapping[str, ChangeKind] = MappingProxyType(
     {
         "rules": ChangeKind.RULE,
         "budgets": ChangeKind.BUDGET,
+        "policies": ChangeKind.POLICY,
         "metrics": ChangeKind.METRIC,
         "peers": ChangeKind.PEER,
         "skips": ChangeKind.SKIP,
+        "handovers": ChangeKind.HANDOVER,
     }
 )
-"""In the order in which they are validated: a skip may be of a peer of the same file."""
+"""In the order in which they are validated: a skip may be of a peer of the same file, and a policy
+says which of its budgets lie on one that reaches further."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ class FileEntry:
 class ChangeFile:
     entries: tuple[FileEntry, ...] = ()
     faults: tuple[Fault, ...] = ()
-    """What is wrong with its shape: told with what the rooms find in the entries."""
+    """What is wrong with its shape: shown with what the rooms find in the entries."""
 
     def of(self, kind: ChangeKind) -> list[FileEntry]:
         return [entry for entry in self.entries if entry.kind is kind]
@@ -77,7 +80,7 @@ class ChangeFile:
 
 
 def read_document(text: str, *, is_json: bool = False) -> Mapping[str, Any]:
-    """As JSON can hold it, also where TOML's own dates stood in it."""
+    """As JSON can hold it, also if it had TOML's own dates."""
     try:
         document = json.loads(text) if is_json else tomllib.loads(text)
     except RecursionError:
@@ -173,7 +176,7 @@ class _Reading:
         if "reach" not in raw:
             if self.default_reach is not None:
                 return self.default_reach, []
-            message = 'is missing: say how far it reaches, such as "fleet" or "shard:commerce/*"'
+            message = 'is missing: give its reach, such as "fleet" or "shard:commerce/*"'
             return EVERYWHERE, [Fault(f"{place}.reach", message)]
         try:
             reach = parse_reach(raw["reach"])
@@ -194,21 +197,25 @@ _KNOWN_BY: Mapping[str, Sequence[str]] = {
     ChangeKind.METRIC: ("database", "metric"),
     ChangeKind.PEER: ("shard", "member"),
     ChangeKind.SKIP: ("shard", "member"),
+    ChangeKind.POLICY: ("database",),
+    ChangeKind.HANDOVER: ("shard",),
 }
 _UNNAMED = {
     (
         ChangeKind.RULE,
         "id",
-    ): "is missing: a file's rules are known by their ids, so that to apply it "
-    'once more changes nothing; any name will do, such as "nightly-etl"',
-    (ChangeKind.BUDGET, "name"): "is missing: a budget is known by its name",
-    (ChangeKind.BUDGET, "database"): "is missing: a budget of one agent is one database's",
-    (ChangeKind.METRIC, "database"): "is missing: a metric is one database's",
-    (ChangeKind.METRIC, "metric"): "is missing: say which metric, such as lag",
+    ): "is missing: rules of a file have ids, so that applying it "
+    'again changes nothing; any name will do, such as "nightly-etl"',
+    (ChangeKind.BUDGET, "name"): "is missing: a budget needs a name",
+    (ChangeKind.BUDGET, "database"): "is missing: a budget of one agent belongs to a database",
+    (ChangeKind.METRIC, "database"): "is missing: a metric belongs to a database",
+    (ChangeKind.METRIC, "metric"): "is missing: give the metric, such as lag",
     (ChangeKind.PEER, "shard"): "is missing: a peer is a member of a shard",
-    (ChangeKind.PEER, "member"): "is missing: a peer is known by its member's name",
+    (ChangeKind.PEER, "member"): "is missing: a peer needs its member's name",
     (ChangeKind.SKIP, "shard"): "is missing: a skip is of a member of a shard",
-    (ChangeKind.SKIP, "member"): "is missing: say which member is skipped",
+    (ChangeKind.SKIP, "member"): "is missing: give the member to skip",
+    (ChangeKind.POLICY, "database"): "is missing: a policy is one database's",
+    (ChangeKind.HANDOVER, "shard"): "is missing: a handover is of a shard",
 }
 
 
@@ -228,18 +235,18 @@ def _repeated(entries: Iterable[FileEntry], *, by_reach: bool) -> Iterator[Fault
         reach = str(entry.reach) if by_reach else ""
         other = first.setdefault((entry.id, reach), entry.place)
         if other != entry.place:
-            yield Fault(entry.place, f"{entry.id!r} is {other} as well: say it once")
+            yield Fault(entry.place, f"{entry.id!r} is {other} as well: give it once")
 
 
 def _half_pairs(rules: Iterable[FileEntry]) -> Iterator[Fault]:
-    """Set together or not at all (R76)."""
+    """Both rules of a pair are set, or none."""
     known = {(rule.id, rule.reach): rule for rule in rules}
     for rule in known.values():
         other = known.get((rule.pair, rule.reach))
         if rule.pair and (other is None or other.pair != rule.id):
             message = (
-                f"is {rule.pair!r}, and no rule of the file with that id and the same reach says "
-                f"pair = {rule.id!r}: two that were set together stand and go together"
+                f"is {rule.pair!r}, but no rule of the file with that id and the same reach has "
+                f"pair = {rule.id!r}: both rules of a pair are set and removed together"
             )
             yield Fault(f"{rule.place}.pair", message)
 

@@ -1,10 +1,10 @@
-"""What clients and metrics went through, as starvation is judged by it (R88–R91).
+"""What happened to clients and metrics over time: the input for detecting starvation.
 
-counts of a tick, looks at metrics ──advance──► Scene (Courses and Gates) ──starvation.judge──►
+counts of a tick, looks at metrics ──advance──► Scene (Courses and Gates) ──`starvation.judge`──►
 
-A Course is one client's run, or that of all clients that share a level; a Gate is one metric.
-Both are values: the Gates at the start of a stretch are kept with it, and the difference to
-the present ones is what happened meanwhile. Times are monotonic seconds.
+A Course is the current run of one client, or of all clients that share a level. A Gate is one
+metric. Both are values: a stretch keeps a copy of the Gates at its start, and the difference to
+the current ones is what happened since. Times are monotonic seconds.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ NOTHING: Mapping[str, int] = MappingProxyType({})
 NEVER = float("-inf")
 PIECE = 100
 MAX_COURSES = 4096
-"""Of one database, levels included. Beyond that, who is idle gives way; else the new one is
-not watched."""
+"""Per database, levels included. At this limit a new client replaces an idle one; if there is
+no idle one, the new client is not watched."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
     window_s: float = 600.0
-    """Refused by metrics without a break for so long, a client may be starved."""
+    """A client that metrics reject without a break for this long may be starved."""
     waterline: float = 0.05
-    """Share of its runtime from which on starvation is told aloud; 10 min of 12 h is 1.4 %."""
+    """Share of its runtime from which starvation is reported; 10 min of 12 h is 1.4 %."""
     idle_s: float = 120.0
-    """Without a question for longer, time is neither runtime nor starvation."""
+    """Longer gaps between two checks count as neither runtime nor starvation."""
     run_gap_s: float = 900.0
-    """After such a silence a client's next question begins another run."""
+    """After a gap this long, the client's next check begins another run."""
     settle_s: float = 120.0
-    """By then the effect of admitted work is over."""
+    """After this time, the effect of admitted work is over."""
     min_tries: int = 5
     pinned_share: float = 0.995
     patience_s: float = 3600.0
-    """A metric that will be below its threshold by then, as it falls now, is not pinned."""
+    """A metric is not pinned if it falls fast enough to be below its threshold within this time."""
     spells: float = 4.0
-    """A gate closes now and then; starvation lasts this many times longer than is usual."""
+    """Every gate closes sometimes; starvation lasts this many times longer than usual."""
     exemption_budget_s: float = 1200.0
-    """So long somebody may be starved on account of an exemption before it is suspended."""
+    """How long a client may be starved because of an exemption before the agent suspends it."""
     max_luck: float = 1e-9
-    """As unlikely it must be that a client merely asked at the wrong moments."""
+    """Starved only if the chance that the client just checked at bad moments is below this."""
 
 
 class Reason(Enum):
-    """Why time passes without work (R91)."""
+    """Why time passes without work."""
 
     METRIC = "metric"
     DICE = "dice"
@@ -74,12 +74,12 @@ class Seen(NamedTuple):
     """What one client's questions came to within a tick."""
 
     admitted: int = 0
-    """By the metrics."""
+    """Admitted by the metrics."""
     exempted: int = 0
-    """Although a metric would have refused."""
+    """Admitted by an exemption although a metric would have rejected them."""
     exempt_by: str = ""
     passed: int = 0
-    """Past the metrics, and refused for another reason after them."""
+    """Admitted by the metrics, then rejected for another reason."""
     by_metric: Mapping[str, int] = NOTHING
     diced: int = 0
     held: int = 0
@@ -93,7 +93,7 @@ class Seen(NamedTuple):
 
     @property
     def reason(self) -> Reason:
-        """What refused most."""
+        """What rejected most checks."""
         metrics = sum(self.by_metric.values())
         counts = (metrics, self.diced, self.held, self.paced, self.over_budget, self.other)
         return _REASONS[counts.index(max(counts))]
@@ -117,11 +117,11 @@ class Seen(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """By what one client is judged."""
+    """The metrics and thresholds that apply to one client."""
 
     metrics: frozenset[str]
     stricter: Mapping[str, str] = MappingProxyType({})
-    """Metrics with a threshold of its own → the rule that says so."""
+    """Metric with a threshold only for this client → the rule that sets it."""
 
 
 class Look(NamedTuple):
@@ -142,17 +142,17 @@ class Gate(NamedTuple):
     watched_s: float = 0.0
     breached_s: float = 0.0
     open_s: float = 0.0
-    """Time in which somebody who is judged by it came past it."""
+    """Time in which the metric admitted a client that it applies to."""
     load_s: float = 0.0
     """Its share of the threshold, times the seconds."""
     recent: float | None = None
-    """Its share of the threshold, of late."""
+    """Value as a share of the threshold, averaged over the last RECENT_S."""
     earlier: float | None = None
-    """The same, over a longer time."""
+    """The same, averaged over EARLIER_S."""
     opened_at: float = NEVER
     closed_since: float | None = None
     usual_closed_s: float = 0.0
-    """How long it commonly stays closed."""
+    """How long it usually stays closed."""
 
     def after(self, look: Look, opened: bool, now_s: float, seconds: float) -> Gate:
         return Gate(
@@ -218,23 +218,23 @@ NO_GATES: Gates = MappingProxyType({})
 class Subject(NamedTuple):
     name: str
     is_level: bool = False
-    """All clients that have it among their levels."""
+    """All clients that have this level."""
 
 
 class Stretch(NamedTuple):
-    """Refused by metrics ever since, without a break."""
+    """Time since which metrics reject every check of a client."""
 
     since_s: float
     gates: Gates
-    """As they stood then."""
+    """The Gates at the start of the stretch."""
     refused: Mapping[str, int]
     tries: int
-    """Ticks with a refusal by a metric."""
+    """Ticks in which a metric rejected a check."""
     last_s: float
 
     @property
     def metric(self) -> str:
-        """What refused most."""
+        """What rejected most checks."""
         return max(sorted(self.refused), key=lambda metric: self.refused[metric])
 
     def after(self, seen: Seen, now_s: float) -> Stretch:
@@ -249,7 +249,7 @@ class Course(NamedTuple):
     asked_s: float
     runtime_s: float = 0.0
     starved_s: float = 0.0
-    """In stretches that are over."""
+    """Starved time in stretches that are over."""
     stretch: Stretch | None = None
     admitted: int = 0
     admitted_s: float = NEVER
@@ -309,7 +309,7 @@ class Scene:
     """By client."""
 
     def running(self, policy: Policy) -> list[Course]:
-        """Clients, not levels, that asked lately."""
+        """Clients, not levels, that checked recently."""
         return [
             course
             for subject, course in self.courses.items()
@@ -339,7 +339,7 @@ def advance(scene: Scene, tick: Tick, policy: Policy) -> Scene:
 
 
 def advancing(scene: Scene, tick: Tick, policy: Policy) -> Generator[None, None, Scene]:
-    """The same in pieces of a millisecond or so: whoever drives it may do others' work between."""
+    """The same in pieces of about a millisecond, so that the caller can do other work between."""
     now_s, seen, looks, judged = tick
     seconds = max(0.0, min(now_s - scene.now_s, policy.idle_s))
     gates = _gates(scene.gates, seen, looks, judged, now_s, seconds)

@@ -1,8 +1,8 @@
-"""Names for the many that have no name of their own (R69).   names.py ──► crowds ──► counting
+"""Shared names for clients that are too many to count singly.   names.py ──► crowds ──► counting
 
-Where there is no room to tell clients apart, the level that is least like a name is dropped
-from theirs, and then the next: `u7:etl:nightly` is counted as `other:etl:nightly`, then as
-`other:nightly`, then as `other`. So what is summed up by a level stays whole.
+When there is no room for one more client, the least telling level of its name is dropped, and
+then the next: `u7:etl:nightly` is counted as `other:etl:nightly`, then as `other:nightly`, then
+as `other`. So the sum over a level stays complete.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ OTHER = "other"
 
 
 def crowds_of(client: str, is_shared: Callable[[str], bool]) -> Iterator[str]:
-    """Ever wider ones; the last is `other`.
+    """Wider and wider groups; the last is `other`.
 
-    The most specific level is the first by custom, so it goes first; yet one that several
-    clients have in common outlasts one that only this client has, wherever that stands.
+    By custom the most specific level comes first, so it is dropped first. But a level that several
+    clients share is kept longer than one that only this client has, at any position.
     """
     tokens = client.split(":")
     at = tokens.index(OTHER) if OTHER in tokens else None

@@ -1,4 +1,4 @@
-"""What a check that names a budget is charged, and what came of it (R146).
+"""What a check that names a budget is charged, and the result.
 
 A cooperative check with a declared cost and the statements in the query path debit one budget:
 see agent/ledger.py.
@@ -13,11 +13,11 @@ from typing import NamedTuple
 class DebitState(Enum):
     CHARGED = "charged"
     WARNED = "warned"
-    """It goes, for the budget only warns, or is nearly full."""
+    """Admitted although it does not fit: the budget is in warn mode or nearly full."""
     OVER = "over"
-    """It does not go, and nothing was charged."""
+    """Rejected; nothing was charged."""
     RESTS = "rests"
-    """The budget has nothing to say just now: off, ended, or for bad times alone."""
+    """The budget does not apply now: it is off, has ended, or only counts under load."""
     UNKNOWN = "unknown"
     """There is no such budget."""
 
@@ -26,15 +26,15 @@ class Debit(NamedTuple):
     budget: str
     state: DebitState
     cost_s: float
-    """CPU, as declared."""
+    """CPU seconds that the check declares."""
     owed_s: float | None = None
-    """CPU that the budget owes, before this; None: it has no bucket."""
+    """The budget's debt in CPU seconds before this check; None: it has no bucket."""
     capacity_s: float | None = None
     retry_after_s: float | None = None
-    """With OVER: when it would fit; None: as it is, never."""
+    """With OVER: when the check would fit; None: never with these limits."""
     note: str = ""
     ledger: str = ""
-    """Where it is kept: in the server, with the statements, or by the agent alone."""
+    """Where the debt is counted: in the server with the statements, or by the agent alone."""
 
     @property
     def admitted(self) -> bool:

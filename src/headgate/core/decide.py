@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from headgate.core.activity import Activity
 from headgate.core.decision import PASSING, Check, Decision, Finding, State, Verdict
 from headgate.core.health import Health, Selection, Standing, not_rolled_up
 from headgate.core.metrics import AbsencePolicy, Comparison, MetricSpec
@@ -19,13 +20,15 @@ MIN_RETRY_S = 0.05
 DENIED_RETRY_S = 1.0
 MAX_RETRY_S = 60.0
 
-# Collected never, or not at all: the caller (or the clock) has to change something first.
-_UNKNOWN = (Cause.NEVER_READ, Cause.WARMING_UP, Cause.UNKNOWN, Cause.HIBERNATING)
+# Not configured, or without a first value: the caller (or the clock) has to change something first.
+_UNKNOWN = (Cause.NEVER_READ, Cause.WARMING_UP, Cause.UNKNOWN)
+NOT_COLLECTED = (*_UNKNOWN, Cause.HIBERNATING)
+"""Nothing is known of the metric, neither good nor bad."""
 
 
 # Bound once: looking up a member of an enum is a call, and a check would make a dozen of them.
-_OK, _MISDIRECTED = Verdict.OK, Verdict.MISDIRECTED
-_BREACHED, _HEALTHY, _ABSENT = State.BREACHED, State.HEALTHY, State.ABSENT
+_OK, _WRONG_AGENT = Verdict.OK, Verdict.WRONG_AGENT
+_BREACHED, _HEALTHY, _UNAVAILABLE = State.BREACHED, State.HEALTHY, State.UNAVAILABLE
 _BEFORE, _AFTER = Order.BEFORE, Order.AFTER
 _ELSEWHERE = Cause.ELSEWHERE
 
@@ -40,9 +43,9 @@ def decide(
     anonymous_may_pass: bool = True,
     dice_waived: bool = False,
 ) -> Decision:
-    """`dice_waived`: refuse by no ratio, for this client has waited long enough (R82)."""
+    """`dice_waived`: skip ratio rules, because this client has waited long enough."""
     if check.identity is ANONYMOUS and not anonymous_may_pass:
-        return _refuse(Verdict.APP_DENIED, check, now, health, roll, note=_ANONYMOUS_NOTE)
+        return _refuse(Verdict.ON_HOLD, check, now, health, roll, note=_ANONYMOUS_NOTE)
     if health is None:
         return _no_database(check, now, roll)
     applied = rules.applied(check.identity, check.database, now.wall_s)
@@ -65,7 +68,7 @@ def _diced(rule: Rule, order: Order, roll: float) -> bool:
 
 
 def _gate(check: Check, health: Health, applied: Applied, now: Instant, roll: float) -> Decision:
-    """By the metrics alone: all that are selected must be healthy (R2)."""
+    """Decide by the metrics alone: all selected ones must be healthy."""
     if check.metrics:
         return _judged(check, health, applied, now, roll, _failing(check, health, now))
     chosen = health.default if check.scope is None else _chosen(check.scope, health)
@@ -83,14 +86,14 @@ def _judged(
     now: Instant,
     roll: float,
     failing: tuple[Finding, ...],
-    waived: tuple[Finding, ...] = (),
+    exempted: tuple[Finding, ...] = (),
 ) -> Decision:
     refuse = applied.refuse
     if not failing:
-        return Decision(_OK, check, now, health, (), refuse, applied, waived)
+        return Decision(_OK, check, now, health, (), refuse, applied, exempted)
     verdict, wait_s = _verdict_of(failing), _retry_after(failing, roll)
-    decision = Decision(verdict, check, now, health, failing, refuse, applied, waived, wait_s)
-    if verdict is not _MISDIRECTED or health.shard is None:
+    decision = Decision(verdict, check, now, health, failing, refuse, applied, exempted, wait_s)
+    if verdict is not _WRONG_AGENT or health.shard is None:
         return decision
     return decision._replace(ask=health.shard.ask, ask_database=health.shard.ask_database)
 
@@ -103,14 +106,14 @@ def _ruled_gate(
     if not check.metrics and not _chosen_or_default(check, health).standings:
         return _refuse_unjudged(check, health, applied, now, roll)
     failing = _failing(check, health, now, applied.limits)
-    waived: tuple[Finding, ...] = ()
+    exempted: tuple[Finding, ...] = ()
     if applied.exempt is not None and failing:
-        failing, waived = _exempted(applied.exempt, failing)
-    return _judged(check, health, applied, now, roll, failing, waived)
+        failing, exempted = _exempted(applied.exempt, failing)
+    return _judged(check, health, applied, now, roll, failing, exempted)
 
 
 def _by_own_metrics(check: Check, applied: Applied) -> Check:
-    """What a client is judged by that names no metric, where a rule says so."""
+    """Select the metrics that a rule sets, for a check that names none."""
     if check.metrics or not applied.metrics:
         return check
     refs = tuple(MetricRef(name, check.scope) for name in applied.judged_by)
@@ -121,13 +124,13 @@ def _by_own_metrics(check: Check, applied: Applied) -> Check:
 def _exempted(
     rule: Rule, failing: tuple[Finding, ...]
 ) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
-    """What still stands in the way, and what is waived. Above the ceiling nothing is, nor where
-    nobody can tell (R79); being asked in the wrong place cannot be waived."""
+    """What still rejects the check, and what the exemption waives. Nothing is exempted above the
+    ceiling or where the value is unknown; a check at the wrong agent is never exempted."""
     if any(_above_ceiling(f, rule) or ceiling_unknown(f, rule) for f in failing):
         return failing, ()
-    waived = tuple(f for f in failing if _waives(rule, f))
+    exempted = tuple(f for f in failing if _waives(rule, f))
     left = tuple(f for f in failing if not _waives(rule, f))
-    return left, tuple(f._replace(state=State.WAIVED) for f in waived)
+    return left, tuple(f._replace(state=State.EXEMPTED) for f in exempted)
 
 
 def _waives(rule: Rule, finding: Finding) -> bool:
@@ -148,17 +151,17 @@ def ceiling_unknown(finding: Finding, rule: Rule) -> bool:
     the probe that fails may well fail because of what is let through."""
     if not _waives(rule, finding):
         return False
-    return finding.state is not State.BREACHED or finding.absent_for_s is not None
+    return finding.state is not State.BREACHED or finding.unavailable_for_s is not None
 
 
-def misdirected(
+def wrong_agent(
     check: Check, health: Health | None, ask: str, *, now: Instant, roll: float
 ) -> Decision:
-    """The answer of an agent that stands by: another one answers for this host."""
-    note = f"this agent stands by for the one at {ask}, which answers; ask there"
+    """The answer of a passive standby: another agent answers for this host."""
+    note = f"this agent is a standby; the active agent is at {ask}. Send the check there"
     wait_s = _jittered(MIN_RETRY_S, roll)
     return Decision(
-        Verdict.MISDIRECTED, check, now, health,
+        Verdict.WRONG_AGENT, check, now, health,
         retry_after_s=wait_s, note=note, ask=ask, ask_database=check.database,
     )  # fmt: skip
 
@@ -166,12 +169,12 @@ def misdirected(
 def closed(check: Check, health: Health | None, why: str, *, now: Instant, roll: float) -> Decision:
     """The answer of an agent that does not know what operators have set."""
     wait_s = _jittered(DENIED_RETRY_S / 2, roll)
-    return Decision(Verdict.APP_DENIED, check, now, health, retry_after_s=wait_s, note=why)
+    return Decision(Verdict.ON_HOLD, check, now, health, retry_after_s=wait_s, note=why)
 
 
-_ANONYMOUS_NOTE = "the check carries no client name; send one, such as app=etl:nightly"
-_NO_METRICS_NOTE = "no metric is configured on this database, so nothing shows that it is healthy"
-_NO_SHARD = "this database belongs to no shard here; ask for host scope"
+_ANONYMOUS_NOTE = "the check has no client name; send one, such as app=etl:nightly"
+_NO_METRICS_NOTE = "no metric is configured for this database, so its health is unknown"
+_NO_SHARD = "this agent's database belongs to no shard; check with scope=host"
 
 
 def _chosen(scope: Scope, health: Health) -> Selection:
@@ -197,7 +200,7 @@ def _nothing_to_judge_by(check: Check, health: Health) -> str:
 
 
 def asks_shard(check: Check, health: Health) -> bool:
-    """Whether the answer rests on the shard, or would if this agent could speak for it."""
+    """Whether the answer depends on the shard, or would if this agent could answer for it."""
     if health.shard is None:
         return False
     return any(
@@ -207,12 +210,12 @@ def asks_shard(check: Check, health: Health) -> bool:
 
 
 def findings(decision: Decision) -> tuple[Finding, ...]:
-    """Every metric this check looked at, healthy ones included, as it was judged."""
+    """Every metric that this check looked at, healthy ones included, with its result."""
     health, applied = decision.health, decision.applied
     if health is None:
         return ()
     check = _by_own_metrics(decision.check, applied)
-    limits, waived = applied.limits, {finding.ref: finding for finding in decision.waived}
+    limits, exempted = applied.limits, {finding.ref: finding for finding in decision.exempted}
     found = (
         judge(
             target,
@@ -224,7 +227,7 @@ def findings(decision: Decision) -> tuple[Finding, ...]:
         else _not_here(target, health)
         for target in _selected(check, health)
     )
-    return tuple(waived.get(finding.ref, finding) for finding in found)
+    return tuple(exempted.get(finding.ref, finding) for finding in found)
 
 
 def finding_of(decision: Decision, metric: str) -> Finding | None:
@@ -256,7 +259,7 @@ def judge(
         if _counts_members(standing):
             # Seconds against a count of members: no number could be right.
             unsupported = (Cause.UNSUPPORTED, _COUNTED)
-            return Finding(standing.ref, _ABSENT, spec, None, None, None, *unsupported)
+            return Finding(standing.ref, _UNAVAILABLE, spec, None, None, None, *unsupported)
         allowed, breached = threshold, sample is not None and sample.value > threshold
     elif limit is not None and limit < allowed and not _counts_members(standing):
         allowed, breached = limit, breached or _over(standing, limit)
@@ -271,13 +274,13 @@ def judge(
 
 
 def _judge_unfresh(standing: Standing, now: Instant, allowed: float, breached: bool) -> Finding:
-    """One whose newest reading is an absence, or whose sample is too old."""
+    """A metric whose newest reading has no value, or whose sample is too old."""
     spec, sample, absent = standing.spec, standing.sample, standing.absent
     value = sample.value if sample else None
     age_s = max(0.0, now.mono_s - sample.taken_at) if sample else None
     if now.mono_s > standing.valid_until:
         return Finding(
-            standing.ref, _ABSENT, spec, value, age_s, allowed,
+            standing.ref, _UNAVAILABLE, spec, value, age_s, allowed,
             Cause.STALE, _UNCONFIRMED, max(0.0, now.mono_s - standing.valid_until),
         )  # fmt: skip
     return Finding(
@@ -289,8 +292,28 @@ def _judge_unfresh(standing: Standing, now: Instant, allowed: float, breached: b
         threshold=allowed,
         cause=absent.cause if absent else Cause.STALE,
         detail=absent.detail if absent else _stale_detail(spec),
-        absent_for_s=_absent_for(standing, now),
+        unavailable_for_s=_unavailable_for(standing, now),
     )
+
+
+IDLE_CAUSES = (Cause.HIBERNATING, Cause.HEARTBEAT_IDLE)
+"""Whoever has to measure or write it does not, because nobody checks."""
+
+
+def is_idle(finding: Finding, activity: Activity) -> bool:
+    """Without a value, and only because nobody checks: no fault, the next check wakes it."""
+    if finding.state is not _UNAVAILABLE:
+        return False
+    aged = finding.cause is Cause.STALE and activity is not Activity.AWAKE
+    return aged or finding.cause in IDLE_CAUSES
+
+
+def idles(standings: Sequence[Standing], activity: Activity, now: Instant) -> bool:
+    """Nobody checks the database, and nothing else is wrong with its metrics."""
+    failing = _unfit(standings, now)
+    if not failing:
+        return bool(standings) and activity is not Activity.AWAKE
+    return all(is_idle(finding, activity) for finding in failing)
 
 
 def _counts_members(standing: Standing) -> bool:
@@ -306,9 +329,9 @@ def _over(standing: Standing, limit: float) -> bool:
 
 
 PLAIN = ("max", "min", "sum", "mean")
-"""Roll-ups whose value can be compared with a caller's threshold."""
-_COUNTED = "its roll-up judges members, so a threshold of the caller's own says nothing of it"
-_UNCONFIRMED = "that this agent's server is the primary has not been confirmed in time"
+"""Rollups whose value can be compared with a caller's threshold."""
+_COUNTED = "its rollup counts members, so a threshold in the check does not apply to it"
+_UNCONFIRMED = "the server has not confirmed in time that it is the primary"
 
 
 def _absent_state(standing: Standing, now: Instant, breached: bool) -> State:
@@ -316,15 +339,15 @@ def _absent_state(standing: Standing, now: Instant, breached: bool) -> State:
     if policy is AbsencePolicy.IGNORE:
         return State.IGNORED
     if policy is AbsencePolicy.HOLD and now.mono_s <= standing.passes_until:
-        return State.BREACHED if breached else State.HELD
-    return State.ABSENT
+        return State.BREACHED if breached else State.LAST_VALUE
+    return State.UNAVAILABLE
 
 
 def _stale_detail(spec: MetricSpec) -> str:
     return f"no probe has finished within the age limit of {spec.max_age_s:g} s"
 
 
-def _absent_for(standing: Standing, now: Instant) -> float | None:
+def _unavailable_for(standing: Standing, now: Instant) -> float | None:
     since = standing.absent_since
     if since is None and standing.sample is not None:
         since = standing.sample.taken_at
@@ -332,7 +355,7 @@ def _absent_for(standing: Standing, now: Instant) -> float | None:
 
 
 def _unfit(standings: Iterable[Standing], now: Instant) -> tuple[Finding, ...]:
-    """What stands in the way. Most metrics pass by their standing alone, unjudged."""
+    """The metrics that reject the check. Most pass by `passes_until` alone, without `judge`."""
     mono_s, failing = now.mono_s, []
     for standing in standings:
         if standing.passes and mono_s <= standing.passes_until:
@@ -393,24 +416,24 @@ def _not_here(ref: MetricRef, health: Health) -> Finding:
     else:
         known = ", ".join(sorted(health.standings)) or "none"
         detail = f"no such metric on {health.database}; configured: {known}"
-    return Finding(ref, State.ABSENT, cause=Cause.UNKNOWN, detail=detail)
+    return Finding(ref, State.UNAVAILABLE, cause=Cause.UNKNOWN, detail=detail)
 
 
 def _verdict_of(failing: tuple[Finding, ...]) -> Verdict:
-    """Asked in the wrong place is said first; then a known breach says most; then a metric
-    that is broken; then one that is not there."""
+    """The most useful cause first: the wrong agent, then a breach, then a metric without a value,
+    then an unknown metric."""
     breached = broken = False
     for finding in failing:
         cause = finding.cause
         if cause is _ELSEWHERE:
-            return _MISDIRECTED
+            return _WRONG_AGENT
         if finding.state is _BREACHED:
             breached = True
         elif cause not in _UNKNOWN:
             broken = True
     if breached:
         return Verdict.THRESHOLD_EXCEEDED
-    return Verdict.INTERNAL_ERROR if broken else Verdict.UNKNOWN_METRIC
+    return Verdict.METRIC_UNAVAILABLE if broken else Verdict.UNKNOWN_METRIC
 
 
 def _no_database(check: Check, now: Instant, roll: float) -> Decision:
@@ -424,7 +447,7 @@ def _refused_by(
     rule: Rule, applied: Applied, check: Check, now: Instant, health: Health, roll: float
 ) -> Decision:
     held = rule.refuses_all
-    verdict = Verdict.APP_DENIED if held else Verdict.REJECT_BY_RATIO
+    verdict = Verdict.ON_HOLD if held else Verdict.REJECTED_BY_RATIO
     # Given that roll < ratio, roll / ratio is again uniform: one throw serves both.
     jitter = roll if held else roll / rule.ratio
     wait_s = min(applied.until - now.wall_s, MAX_RETRY_S) if held else DENIED_RETRY_S / 2
@@ -450,7 +473,7 @@ def _retry_after(failing: tuple[Finding, ...], roll: float) -> float:
 
 
 def _jittered(base_s: float, roll: float) -> float:
-    """Between one and two times the base, so that a refused herd does not come back as one;
-    a long base is cut first, lest all come back after just the longest time."""
+    """One to two times the base, so that rejected clients do not all retry at the same moment.
+    A long base is cut first, so that they do not all retry after exactly the maximum."""
     wait_s = base_s if base_s < MAX_RETRY_S / 2 else MAX_RETRY_S / 2
     return (wait_s if wait_s > MIN_RETRY_S else MIN_RETRY_S) * (1 + roll)

@@ -15,35 +15,40 @@ from headgate.core.samples import Cause, Instant
 
 
 class Verdict(Enum):
-    """OK is the only answer on which work may proceed (R28)."""
+    """Work may proceed only on OK."""
 
     OK = "OK"
     THRESHOLD_EXCEEDED = "THRESHOLD_EXCEEDED"
-    REJECT_BY_RATIO = "REJECT_BY_RATIO"
-    APP_DENIED = "APP_DENIED"
-    UNKNOWN_METRIC = "UNKNOWN_METRIC"
-    INTERNAL_ERROR = "INTERNAL_ERROR"
+    REJECTED_BY_RATIO = "REJECTED_BY_RATIO"
+    ON_HOLD = "ON_HOLD"
     PACED = "PACED"
     OVER_BUDGET = "OVER_BUDGET"
-    MISDIRECTED = "MISDIRECTED"
+    METRIC_UNAVAILABLE = "METRIC_UNAVAILABLE"
+    UNKNOWN_METRIC = "UNKNOWN_METRIC"
+    WRONG_AGENT = "WRONG_AGENT"
+    INTERNAL_ERROR = "INTERNAL_ERROR"
+    """A bug of the agent. `decide` never returns it: the listener answers 500 with it."""
 
 
 VERDICT_MEANINGS: dict[Verdict, str] = {
     Verdict.OK: "every selected metric is healthy: one piece of work may start",
     Verdict.THRESHOLD_EXCEEDED: "at least one selected metric breaches its threshold",
-    Verdict.REJECT_BY_RATIO: "a rule refuses a share of this client's checks, and this was one",
-    Verdict.APP_DENIED: "this client may not work now: a rule holds it, it gave no name, or the "
-    "agent has lost its state",
-    Verdict.UNKNOWN_METRIC: "a selected metric or database is not configured here, "
-    "or was never collected; or there is no such budget",
-    Verdict.INTERNAL_ERROR: "a selected metric has no usable value: failed, timed out, "
-    "invalid or stale; or nobody may speak for its shard",
-    Verdict.PACED: "every selected metric is healthy, and as much as it bears has been released "
-    "for now: come back when told",
-    Verdict.OVER_BUDGET: "every selected metric is healthy, and the budget that the check names "
-    "has no room for its cost: come back when told",
-    Verdict.MISDIRECTED: "the question is for the shard, whose primary's agent is elsewhere: "
-    "ask there",
+    Verdict.REJECTED_BY_RATIO: "a ratio rule rejects a share of this client's checks, "
+    "and this was one of them",
+    Verdict.ON_HOLD: "the agent admits no check of this client for now; the reason says why: "
+    "a hold rule, a check without a client name, or an agent that lost its state",
+    Verdict.PACED: "every selected metric is healthy, but the current allowance is used up: "
+    "retry after the time in the answer",
+    Verdict.OVER_BUDGET: "every selected metric is healthy, but the budget that the check names "
+    "has no room for its cost: retry after the time in the answer",
+    Verdict.METRIC_UNAVAILABLE: "a selected metric has no usable value; the reason says why: "
+    "a failed, late or invalid reading, a stale value, an idle database, or a shard "
+    "without a primary",
+    Verdict.UNKNOWN_METRIC: "a selected metric, database or budget is not configured here, "
+    "or the metric has no first value yet",
+    Verdict.WRONG_AGENT: "another agent answers this check: the shard's primary's agent, or the "
+    "active agent of a pair; the answer has its address",
+    Verdict.INTERNAL_ERROR: "the agent has a bug: its log has the details; please report it",
 }
 
 
@@ -51,22 +56,23 @@ class State(Enum):
     """What a check makes of one metric."""
 
     HEALTHY = "healthy"
-    HELD = "held"
-    """Healthy by its last value: the newest reading is an absence, the policy is `hold`."""
+    LAST_VALUE = "last_value"
+    """Healthy by its last value: there is no newer one, and the metric's `absence` is `hold`."""
     IGNORED = "ignored"
-    """Absent, and the policy is `ignore`."""
-    WAIVED = "waived"
-    """Would refuse, and the client is exempt from it."""
+    """Unavailable, and the metric's `absence` is `ignore`."""
+    EXEMPTED = "exempted"
+    """Would reject the check, but a rule exempts the client from it."""
     BREACHED = "breached"
-    ABSENT = "absent"
+    UNAVAILABLE = "unavailable"
+    """Without a usable value: the cause says why."""
 
 
 # Tuples, not sets: an enum's hash is a call, `is` is not.
-PASSING = (State.HEALTHY, State.HELD, State.IGNORED, State.WAIVED)
+PASSING = (State.HEALTHY, State.LAST_VALUE, State.IGNORED, State.EXEMPTED)
 
 
 class Finding(NamedTuple):
-    """One metric as this check saw it (R10)."""
+    """One metric as this check saw it."""
 
     ref: MetricRef
     state: State
@@ -76,7 +82,7 @@ class Finding(NamedTuple):
     threshold: float | None = None
     cause: Cause | None = None
     detail: str = ""
-    absent_for_s: float | None = None
+    unavailable_for_s: float | None = None
 
 
 class Check(NamedTuple):
@@ -87,17 +93,17 @@ class Check(NamedTuple):
     metrics: tuple[MetricRef, ...] = ()
     """Empty: the database's default set."""
     scope: Scope | None = None
-    """With no metric named: all of the default set in this scope, instead of each in its own."""
+    """Without a metric: use the default metrics all in this scope, not each in its own."""
     read_threshold: float | None = None
-    """Set: a read check of the named metrics against the caller's own threshold; never a
-    leave to write (R34)."""
+    """Set: compare the named metrics with the caller's own threshold. Such a check only reads; it
+    is never a permission to write."""
     ok_if_unknown: bool = False
     cost: float = 1.0
-    """How much work is to start, in units of the client's own (rows, chunks); for pacing."""
+    """How much work is about to start, in the client's own units (rows, chunks); for pacing."""
     budget: str = ""
-    """Set: the budget of the database that `cpu_s` is charged to (R146)."""
+    """Set: the budget of the database that `cpu_s` is charged to."""
     cpu_s: float = 0.0
-    """CPU that the work will take on the server, as its client says."""
+    """CPU seconds that the work will take on the server, as the client declares."""
 
 
 class Decision(NamedTuple):
@@ -106,23 +112,23 @@ class Decision(NamedTuple):
     at: Instant
     health: Health | None
     failing: tuple[Finding, ...] = ()
-    """Every metric that stands in the way, not only the first."""
+    """Every metric that rejects the check, not only the first."""
     rule: Rule | None = None
-    """The one that decided, or would have refused with other dice."""
+    """The rule that decided, or that could have rejected the check by chance."""
     applied: Applied = UNRULED
-    """Every rule that had a say."""
-    waived: tuple[Finding, ...] = ()
-    """What would have refused a client that is exempt: loud, and counted."""
+    """Every rule that applied."""
+    exempted: tuple[Finding, ...] = ()
+    """Metrics that would have rejected an exempt client: shown and counted."""
     retry_after_s: float | None = None
     note: str = ""
     ask: str = ""
-    """With MISDIRECTED: the address of the agent to ask, as far as it is known."""
+    """With WRONG_AGENT: the address of the agent to check with, if known."""
     ask_database: str = ""
-    """And what that agent calls the database."""
+    """With WRONG_AGENT: the name of the database at that agent."""
     turn: Turn | None = None
-    """Refused by dice, or not any more: how long already (R82). None where fairness is off."""
+    """How long ratio rules have rejected this client in a row. None if fairness is off."""
     debit: Debit | None = None
-    """Of a check that names a budget and got as far: what it was charged."""
+    """What the budget was charged, if the check names one and no metric rejected it."""
 
     @property
     def admitted(self) -> bool:

@@ -1,10 +1,10 @@
-"""The changes of a shard, which its agents keep alike without a store of their own. Pure.
+"""The changes of a shard, which its agents keep equal without a shared store. Pure.
 
 an item's bytes ──version_of──► Version   of two the higher counts, at every agent, in any order
 all of a shard ──► Inventory ──► digest   two agents of one digest have the same changes
 versions of both ──compared──► what to send, and what to ask for
 
-A change that was taken out stays as such: else whoever was away would bring it back.
+A removed change stays as removed: otherwise an agent that was away would bring it back.
 """
 
 from __future__ import annotations
@@ -17,18 +17,26 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from headgate.core.change import ITEMS, Item, shard_items, unquoted
-from headgate.core.change_codec import MAX_ITEM_BYTES, MAX_WALL_S
-from headgate.core.change_log import ChangeName, ends_at, is_taken_out, name_of, redated, stands
+from headgate.core.change_log import (
+    MAX_ITEM_BYTES,
+    MAX_WALL_S,
+    ChangeName,
+    ends_at,
+    is_taken_out,
+    name_of,
+    redated,
+    stands,
+)
 from headgate.core.reach import HERE
 from headgate.core.stored import read_object
 
 MAX_SHARED_BYTES = 60_000
 """Of one change: with what is said around it, it fits into a request by default."""
 MAX_SHARED_N = 10**11
-"""Whoever has a change of this number has to find higher ones for its own."""
+"""An agent that has a change of this number must use higher ones for its own."""
 MAX_TOLD_N = MAX_SHARED_N // 10
 MAX_AHEAD_S = 366 * 86_400.0
-"""Of what another agent tells: nothing is taken that leaves no room above it."""
+"""For changes of another agent: those that leave no room above them are rejected."""
 MAX_BY_CHARS = 1000
 TICK_S = 0.001
 OFFER_BYTES = 48 * 1024
@@ -68,31 +76,31 @@ class Version(NamedTuple):
 def check_room_above(version: Version, wall_s: float) -> None:
     """ValueError for one that no later change could come after: nobody could lift it."""
     if max(version.n, version.again) > MAX_TOLD_N:
-        raise ValueError(f"is beyond all numbers: n {version.n}, again {version.again}")
+        raise ValueError(f"has a number that is too high: n {version.n}, again {version.again}")
     if version.set_at > wall_s + MAX_AHEAD_S:
-        raise ValueError(f"was set {version.set_at - wall_s:,.0f} s from now: mind the clocks")
+        raise ValueError(f"was set {version.set_at - wall_s:,.0f} s from now: check the clocks")
 
 
 def version_of(raw: bytes) -> Version:
     """Of any kind, also one that this version does not know; ValueError where it is no item."""
     if len(raw) > MAX_ITEM_BYTES:
-        raise ValueError(f"has {len(raw):,} bytes, may have {MAX_ITEM_BYTES:,}")
+        raise ValueError(f"has {len(raw):,} bytes, at most {MAX_ITEM_BYTES:,} are allowed")
     document = read_object(raw)
     n, value, by = document.get("n"), document.get("value"), document.get("set_by")
     if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= MAX_SHARED_N:
-        raise ValueError(f"is no item: n is {str(n)[:40]}, must be 0 to {MAX_SHARED_N:,}")
+        raise ValueError(f"is not an item: n is {str(n)[:40]}, must be 0 to {MAX_SHARED_N:,}")
     if value is not None and not isinstance(value, Mapping):
-        raise ValueError("is no item: its value is no object")
+        raise ValueError("is not an item: its value is not an object")
     if not isinstance(by, str) or len(by) > MAX_BY_CHARS:
-        raise ValueError("is no item: who set it is no text")
+        raise ValueError("is not an item: its author is not text")
     set_at = document.get("set_at")
     if isinstance(set_at, bool) or not isinstance(set_at, int | float):
-        raise ValueError("is no item: when it was set is no number")
+        raise ValueError("is not an item: its time is not a number")
     if not abs(set_at) < MAX_WALL_S or math.isnan(set_at):
-        raise ValueError(f"is no item: {str(set_at)[:40]} is no time")
+        raise ValueError(f"is not an item: {str(set_at)[:40]} is not a time")
     again = document.get("again") or 0
     if isinstance(again, bool) or not isinstance(again, int) or not 0 <= again <= MAX_SHARED_N:
-        raise ValueError(f"is no item: it was set again {str(again)[:40]} times")
+        raise ValueError(f"is not an item: it was set again {str(again)[:40]} times")
     taken_out = value is None or bool(value.get("lifted_by"))
     return Version(again, taken_out, float(set_at), n, by, _mark(raw))
 
@@ -107,7 +115,7 @@ def succeeding(item: Item, before: Item | None) -> Item:
 
 
 def counts_over(item: Item, other: Item) -> bool:
-    """Of one place of a shard. Who merges two that are equal in this has judged their bytes."""
+    """For one place of a shard. If both are equal in this, a merge compares their bytes."""
     return item != other and _order(item) >= _order(other)
 
 
@@ -239,7 +247,7 @@ class ShardItems:
 
     def __init__(self) -> None:
         self.items: dict[str, Item | None] = {}
-        """None: of a shape that only a newer version can read. It is passed on as it is."""
+        """None: only a newer version can read it. It is passed on as it is."""
         self.inventories: dict[str, Inventory] = {}
 
     def of(self, shard: str) -> Inventory:
@@ -340,11 +348,11 @@ class Offer:
 
     shard: str
     database: str
-    """As the other agent calls it."""
+    """The other agent's name for the database."""
     sender: str
-    """The member that speaks."""
+    """The member that sends it."""
     digest: str
-    """Of all that it has."""
+    """Of everything that it has."""
     entries: tuple[Entry, ...] = ()
     """What the other may lack."""
     page: Page | None = None
@@ -352,11 +360,11 @@ class Offer:
     after: str = ""
     """The key behind which the page begins."""
     wait_s: float = 0.0
-    """How long the answer may be held back while nothing changes."""
+    """How long the answer may be delayed while nothing changes."""
     is_standby: bool = False
-    """The sender stands by for the other."""
+    """The sender is the standby of the other."""
     cluster: str = ""
-    """What its server calls its cluster; empty where it does not say."""
+    """The identifier of its server's cluster; empty if it reports none."""
 
 
 @dataclass(frozen=True, slots=True)

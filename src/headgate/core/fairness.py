@@ -1,9 +1,9 @@
-"""How long dice may keep a client from the metrics (R82). Off unless a bound is set.
+"""How long ratio rules may reject a client by chance. Off unless a limit is set.
 
-REJECT_BY_RATIO ──turn_of──► Turn: how long already, and whether the dice are waived now
+a rejection by ratio ──turn_of──► Turn: for how long already, and whether to skip the dice now
 
-Only the dice: a client whose turn it is gets judged by its metrics like anybody, and is
-refused by them like anybody.
+Only the dice are skipped: the client's metrics still apply to it, as to every client, and can
+still reject it.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 
 class Turn(NamedTuple):
-    """Where a client stands that was refused by dice."""
+    """How long a client has waited that ratio rules reject."""
 
     waited_s: float
-    """Since the first of the refusals by dice that came without a metric check between."""
+    """Seconds since the first rejection by ratio after the client's last check of metrics."""
     max_wait_s: float
 
     @property
@@ -29,7 +29,7 @@ class Turn(NamedTuple):
 
 
 def turn_of(diced_since: float | None, now_s: float, max_wait_s: float) -> Turn:
-    """`diced_since` is None at the first refusal. A clock that stands still, or goes back,
-    makes nobody wait longer than it goes on."""
+    """`diced_since` is None at the first rejection. A clock that stops or goes back makes no
+    client wait longer than that."""
     waited_s = 0.0 if diced_since is None else max(0.0, now_s - diced_since)
     return Turn(waited_s, max_wait_s)

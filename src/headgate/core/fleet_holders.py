@@ -23,12 +23,12 @@ class Held:
     """Who has one item."""
 
     agents: int = 0
-    """Those that it reaches, as far as they are known."""
+    """Agents that it reaches, as far as they are known."""
     have: int = 0
     without: int = 0
-    """Reached, and at an older revision. The others have told none."""
+    """Agents with an older revision. The remaining ones have not reported a revision."""
     refused: int = 0
-    """At that revision, and not able to put it in force."""
+    """Agents that have that revision but could not apply it."""
 
     def plus(self, other: Held) -> Held:
         return Held(
@@ -68,12 +68,12 @@ NOBODY = Held()
 
 
 class Holders:
-    """Made of one picture, and asked of its items."""
+    """Computed from one picture of the fleet; answers for each of its items."""
 
     def __init__(self, picture: FleetPicture) -> None:
         self._picture = picture
         self._groups: dict[Level, list[_Group]] = {}
-        """Of the levels that were asked for: few pages show items of all of them."""
+        """Only for the levels in use: few pages show items of all levels."""
 
     def held(self, item: Item) -> Held:
         level, total = item.reach.level, NOBODY
@@ -103,7 +103,7 @@ def _agents(picture: FleetPicture) -> Iterator[AgentSeen]:
 
 
 def _place(level: Level, name: str) -> Place:
-    """With as much as that level looks at: whoever is alike there is one group."""
+    """Only the parts that this level compares: agents that are equal there are one group."""
     match level:
         case Level.REGION:
             return Place(region=name)

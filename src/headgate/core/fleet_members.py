@@ -1,7 +1,7 @@
 """An agent's database as it is registered in the fleet's store.   FleetMember ◄──► members/<s>/<m>
 
-Written by its own agent under a lease. It tells where somebody is and what it said to be; whether
-that still holds, those who ask it find out.
+Its own agent writes it under a lease. It says where the agent is and what role its server had;
+other agents query that agent to learn whether this is still true.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from headgate.core.stored import read_object
 MAX_MEMBER_BYTES = 4096
 MAX_TEXT_CHARS = 512
 MAX_REFUSED = 8
-"""Items that are told of as not in force: their names must fit."""
+"""Items listed as not applied: their names must fit."""
 ROLES = frozenset({"primary", "replica", "unknown"})
 
 
 @dataclass(frozen=True, slots=True)
 class FleetMember:
     shard: str
-    """Empty for a database that belongs to none."""
+    """Empty for a database that belongs to no shard."""
     member: str
     url: str
-    """Of its agent; empty where it does not say."""
+    """The agent's address; empty if it gives none."""
     database: str
-    """As its agent calls it."""
+    """The agent's name for the database."""
     role: str
-    """`primary`, `replica` or `unknown`, as its server said when this was written."""
+    """`primary`, `replica` or `unknown`, as its server reported when this was written."""
     host: str
     """The agent's name."""
     region: str
     cluster: str
     at: float
-    """Wall-clock seconds by its agent's clock: when this was written."""
+    """Wall-clock seconds by its agent's clock when this was written."""
     n: int
-    """The fleet's revision that its agent had then."""
+    """The fleet's revision that its agent had applied then."""
     version: str
-    """Of the agent."""
+    """The agent's version."""
     system: str = ""
-    """What all servers of its cluster have in common (Postgres's system identifier), as its own
-    said; empty where it does not."""
+    """What all servers of its cluster share (Postgres's system identifier), as its server
+    reported; empty if not reported."""
     refused: tuple[str, ...] = ()
-    """Items of the fleet that its agent could not put in force; the first few."""
+    """Items of the fleet that its agent could not apply; the first few."""
     refused_total: int = 0
 
     @property
@@ -70,11 +70,11 @@ def member_bytes(member: FleetMember) -> bytes:
 
 
 def read_member(key: str, raw: bytes) -> FleetMember:
-    """ValueError where it is none. Fields that are not known are left aside."""
+    """ValueError if it is not a member. Unknown fields are ignored."""
     shard, slash, name = key.removeprefix(MEMBERS).partition("/")
     member = name.partition("@")[0]
     if not key.startswith(MEMBERS) or not slash or not member or "/" in name:
-        raise ValueError(f"{key!r} is no key of a member")
+        raise ValueError(f"{key!r} is not the key of a member")
     document = _object(key, raw)
     role = _text(key, document, "role")
     return FleetMember(
@@ -122,7 +122,7 @@ def read_members(entries: Iterable[Entry]) -> list[FleetMember]:
 
 def _object(key: str, raw: bytes) -> Mapping[str, Any]:
     if len(raw) > MAX_MEMBER_BYTES:
-        raise ValueError(f"{key}: {len(raw)} bytes, and a member has {MAX_MEMBER_BYTES} at most")
+        raise ValueError(f"{key}: {len(raw)} bytes; a member has at most {MAX_MEMBER_BYTES}")
     try:
         return read_object(raw)
     except ValueError as error:
@@ -132,7 +132,7 @@ def _object(key: str, raw: bytes) -> Mapping[str, Any]:
 def _text(key: str, document: Mapping[str, Any], name: str) -> str:
     value = document.get(name, "")
     if not isinstance(value, str) or len(value) > MAX_TEXT_CHARS:
-        raise ValueError(f"{key}: {name} is no text of up to {MAX_TEXT_CHARS} characters")
+        raise ValueError(f"{key}: {name} must be text of at most {MAX_TEXT_CHARS} characters")
     return value
 
 
@@ -145,5 +145,5 @@ def _texts(document: Mapping[str, Any], name: str) -> tuple[str, ...]:
 def _number(key: str, document: Mapping[str, Any], name: str) -> float:
     value = document.get(name, 0)
     if isinstance(value, bool) or not isinstance(value, int | float) or not -1e15 < value < 1e15:
-        raise ValueError(f"{key}: {name} is no number")
+        raise ValueError(f"{key}: {name} must be a number")
     return value

@@ -1,7 +1,7 @@
-"""Whom a reach meets, by what agents have told of themselves.   members/, shards/ ──► Reached
+"""Which agents a reach matches, from what agents report.   members/, shards/ ──► Reached
 
-Both are written by others, perhaps of other versions: what cannot be read is left aside, and
-told.
+Other agents write both, perhaps of other versions: entries that cannot be read are skipped and
+counted.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ def _object(raw: bytes) -> Mapping[str, Any]:
     try:
         document = json.loads(raw)
     except (UnicodeDecodeError, RecursionError):
-        raise ValueError("is no JSON") from None
+        raise ValueError("is not JSON") from None
     if not isinstance(document, Mapping):
-        raise ValueError("is no JSON object")
+        raise ValueError("is not a JSON object")
     return document
 
 

@@ -1,7 +1,7 @@
-"""When agents of a fleet turn to what they share: pure figures, dice given.
+"""When agents of a fleet contact their store. Pure: random numbers are arguments.
 
-Whatever all agents would do at once is spread over a time that grows with the fleet, so that its
-store is asked at the same rate by ten shards and by ten thousand.
+What all agents would do at once is spread over a time that grows with the fleet. So the store gets
+the same number of requests per second from ten shards as from ten thousand.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 CONTACTS_PER_S = 200
-"""How often a whole fleet may turn to its store, of one kind of contact."""
+"""Contacts per second that a whole fleet may make with its store, for each kind of contact."""
 LEAST_SPREAD_S, MOST_SPREAD_S = 0.5, 60.0
 LONGEST_RETRY_S = 5.0
-"""Between two tries, in a fleet that is small enough for it."""
+"""Seconds between two tries, in a fleet that is small enough for it."""
 AGENTS_PER_SHARD = 3
-"""What a spreading, which is counted in shards, is taken times for what every agent does."""
+"""Spreads are counted in shards; this factor is for what every agent does, not every shard."""
 BEATERS_PER_S = 50
 LEAST_BEAT_SPREAD_S, MOST_BEAT_SPREAD_S = 1.0, 240.0
 OTHERS_BEAT_AFTER = 2
-"""Intervals without a beat after which somebody else than its last writer writes it."""
+"""Missed intervals after which an agent other than the last writer writes the beat."""
 SILENT_AFTER = 3
-"""Intervals without a beat after which whoever watches does no longer believe its watch."""
+"""Missed intervals after which an agent assumes that its watch is broken."""
 MOST_FLAPS = 5
 
 
@@ -28,13 +28,13 @@ MOST_FLAPS = 5
 class FleetTiming:
     beat_interval_s: float = 2.0
     silent_after_s: float = 6.0
-    """Nothing heard for so long: the watch is taken for dead, and what is known for stale."""
+    """Without a message for this long, the watch counts as dead and its data as stale."""
     timeout_s: float = 2.0
-    """Of one request."""
+    """Timeout of one request."""
     return_after_s: float = 10.0
-    """A better source must have answered for so long before it is gone back to."""
+    """A better source must answer for this long before the agent switches back to it."""
     longest_return_s: float = 300.0
-    """The same, of one that was lost again soon, several times."""
+    """The same, for a source that soon failed again several times."""
 
     @classmethod
     def of(cls, *, beat_interval_s: float = 2.0, timeout_s: float = 2.0) -> FleetTiming:
@@ -47,7 +47,7 @@ class FleetTiming:
 
     @property
     def probe_every_s(self) -> float:
-        """How often a better source is asked whether it answers again."""
+        """How often to test whether a better source answers again."""
         return self.return_after_s / 2
 
     def returns_after_s(self, flaps: int) -> float:
@@ -66,8 +66,8 @@ def first_contact_in_s(shards: int | None, roll: float) -> float:
 
 
 def retry_in_s(attempt: int, roll: float, spread: float) -> float:
-    """Until the try after `attempt` failed ones (0: it was lost just now). With a fleet of ten
-    thousand this is one spreading each, and the store is asked as often as at a start."""
+    """Seconds until the next try, after `attempt` failed ones (0: it failed just now). A fleet of
+    ten thousand spreads each try, so the store gets no more requests than at a start."""
     if attempt <= 0:
         return roll * spread
     longest = max(spread, LONGEST_RETRY_S)
@@ -86,10 +86,10 @@ def beat_spread_s(shards: int) -> float:
 
 
 def beat_in_s(timing: FleetTiming, roll: float, *, mine: bool, ever: bool, shards: int) -> float:
-    """From the last beat heard (or from when the watch began) until it is this agent's turn.
+    """Seconds from the last beat (or the start of the watch) until this agent writes one.
 
-    `mine`: it wrote the last one; `ever`: there is a last one. The first of N others comes
-    about 1/N of the spread after two intervals, and the rest hear it before their turn.
+    `mine`: this agent wrote the last one; `ever`: there is a last one. The first of N other agents
+    writes about 1/N of the spread after two intervals; the rest see that beat and do not write.
     """
     if mine:
         return timing.beat_interval_s

@@ -1,7 +1,7 @@
-"""How a shard is, as its primary's agent tells the fleet.   ShardTold ◄──► shards/<shard>
+"""The state of a shard, as its primary's agent reports it.   ShardTold ◄──► shards/<shard>
 
-Readers may be older or younger than writers: a field that is not known is left aside, one that
-is missing has its default, and what cannot be read at all is a ValueError.
+Readers may be older or newer than writers: an unknown field is ignored, a missing one has its
+default, and an entry that cannot be read at all is a ValueError.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ MAX_METRICS_TOLD = 40
 MAX_MEMBERS_TOLD = 40
 MAX_DETAIL_CHARS = 200
 
-HEALTHY, UNHEALTHY, RESTING = "healthy", "unhealthy", "resting"
-STATES = (HEALTHY, UNHEALTHY, RESTING)
-PASSING = frozenset({"healthy", "held", "ignored", "waived", "resting"})
-"""States of a metric that stand in nobody's way."""
+HEALTHY, UNHEALTHY, IDLE = "healthy", "unhealthy", "idle"
+STATES = (HEALTHY, UNHEALTHY, IDLE)
+PASSING = frozenset({"healthy", "last_value", "ignored", "exempted", "idle"})
+"""States of a metric that reject no check."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricTold:
     metric: str
     scope: str
-    """`host`: of the primary's; `shard`: rolled up."""
+    """`host`: the primary's own value; `shard`: the rollup."""
     state: str
-    """As a check sees it: `healthy`, `breached`, `absent` …; or `resting`: nobody asks."""
+    """As a check sees it: `healthy`, `breached`, `unavailable` …; or `idle`: no client checks."""
     value: float | None = None
     threshold: float | None = None
     unit: str = ""
     since: float = 0.0
-    """Wall-clock seconds since when it is in this state."""
+    """Wall-clock seconds since when it has this state."""
     detail: str = ""
 
 
@@ -43,17 +43,17 @@ class MetricTold:
 class MemberTold:
     member: str
     host: str = ""
-    """The name of its agent."""
+    """Name of its agent."""
     role: str = ""
-    """`primary` or `replica`, as its server says; empty where that is not known."""
+    """`primary` or `replica`, as its server reports; empty if unknown."""
     url: str = ""
     lag_s: float | None = None
     n: int | None = None
-    """The fleet's revision that its agent has come to; None: not told."""
+    """The fleet's revision that its agent has applied; None: not reported."""
     source: str = ""
-    """Where its agent has that from."""
+    """Where its agent got that revision from."""
     stale_since: float | None = None
-    """Wall-clock seconds since when its agent has heard nothing of the fleet."""
+    """Wall-clock seconds since when its agent has no contact with the fleet."""
     problem: str = ""
 
 
@@ -63,37 +63,37 @@ class ShardTold:
     region: str
     cluster: str
     url: str
-    """Of the agent that speaks."""
+    """Address of the agent that reports."""
     agent: str
     state: str
     """One of STATES."""
     since: float
-    """Wall-clock seconds since when it is so."""
+    """Wall-clock seconds since when the shard has this state."""
     at: float
-    """When this was told, likewise."""
+    """Wall-clock seconds of this report."""
     n: int = 0
     rules: int = 0
-    """In force at the agent that speaks, the fleet's and its own."""
+    """Rules in force at the reporting agent: the fleet's and its own."""
     checks: int = 0
-    """Answered by it in the last minute."""
+    """Checks that it answered in the last minute."""
     refused: float | None = None
-    """The share of those that were refused; None: there were none."""
+    """Share of those that were rejected; None: there were none."""
     problem: str = ""
-    """Why nobody may speak for the shard, where that is so."""
+    """Why no agent can answer for the shard, if so."""
     hosts: tuple[str, ...] = ()
-    """The agents of its members, by name."""
+    """Agents of its members, by name."""
     metrics: tuple[MetricTold, ...] = ()
     members: tuple[MemberTold, ...] = ()
 
     @property
     def healthy(self) -> bool:
-        """Nothing is known to be wrong: one that rests is not unhealthy."""
+        """Nothing is known to be wrong: an idle shard is not unhealthy."""
         return self.state != UNHEALTHY
 
     def sign(self) -> tuple[object, ...]:
-        """Changes where the others are to be told; a value that merely moves is no change, nor is
-        the fleet's revision: each agent registers that itself, and one change is not to be told
-        by ten thousand shards."""
+        """Changes when other agents need a new report. A value that only moves is no change. Nor
+        is the fleet's revision: each agent registers that itself, so that one change of the fleet
+        does not make ten thousand shards report."""
         return (
             self.state,
             self.problem,
@@ -120,7 +120,7 @@ def read_told(raw: bytes) -> ShardTold:
     document = _object(raw)
     shard, state = _text(document, "shard"), _text(document, "state")
     if not shard or state not in STATES:
-        raise ValueError(f"tells of no shard: shard is {shard!r}, state is {state!r}")
+        raise ValueError(f"is not a shard's report: shard is {shard!r}, state is {state!r}")
     return ShardTold(
         shard=shard,
         region=_text(document, "region"),
@@ -181,7 +181,7 @@ def _fields(value: ShardTold | MetricTold | MemberTold) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
-# --- fields of somebody else's document --------------------------------------------------------
+# --- fields of another agent's document --------------------------------------------------------
 
 
 def _object(raw: bytes) -> Mapping[str, Any]:
@@ -196,7 +196,7 @@ def _text(document: Mapping[str, Any], key: str) -> str:
 
 
 def _number(document: Mapping[str, Any], key: str) -> float | None:
-    """A finite one. NaN and what is no number are None: not told, and never 0."""
+    """A finite number. NaN and anything else are None: not reported, never 0."""
     value = document.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
         return None

@@ -1,10 +1,10 @@
-"""A fleet as one looks at it: pure, from what its agents tell and what its operators set.
+"""A fleet as people see it: pure, from what its agents report and what its operators set.
 
     ShardTold, FleetMember ──shard_seen──► ShardSeen, AgentSeen ──┐
     Item ───────────────────────────────► ItemSeen ───────────────┴► FleetPicture ──select──► a page
 
-What an agent tells comes late by design (it is spread over the fleet's size), so one that has not
-told of a new revision yet is pending, and behind only when its time to tell is over.
+Reports of agents come late by design (they are spread over the fleet's size). So an agent that has
+not reported a new revision yet is pending, and behind only when its time to report is over.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_ALIKE_TOLD = 3
 MARK_S, MAX_MARKS = 5.0, 80
 """Together more than any grace."""
 GRACE_S, SPREADS = 10.0, 4.0
-"""How late an agent may tell of itself: so long, and so many times what telling is spread over."""
+"""How late an agent may report: this long, plus this many times the spread of reports."""
 
 
 class Condition(Enum):
@@ -32,12 +32,12 @@ class Condition(Enum):
 
     UNHEALTHY = "unhealthy"
     SILENT = "silent"
-    """Nobody tells how it is: no agent, no primary, or no way to the store."""
+    """No agent reports its state: no agent, no primary, or no way to the store."""
     STARTING = "starting"
     """Its agents have just registered."""
     HEALTHY = "healthy"
-    RESTING = "resting"
-    """Nobody asks, so nothing is measured."""
+    IDLE = "idle"
+    """No client checks, so nothing is measured."""
 
 
 class Progress(Enum):
@@ -45,10 +45,10 @@ class Progress(Enum):
 
     CURRENT = "current"
     PENDING = "pending"
-    """It is not yet due to have told."""
+    """Its report is not due yet."""
     BEHIND = "behind"
     UNKNOWN = "unknown"
-    """It has told no revision at all."""
+    """It reported no revision at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class AgentSeen:
     region: str
     cluster: str
     shard: str
-    """Empty for a database that belongs to none."""
+    """Empty for a database that belongs to no shard."""
     member: str
     host: str
     role: str
@@ -64,7 +64,7 @@ class AgentSeen:
     lag_s: float | None
     n: int | None
     wanted_n: int
-    """The newest revision that concerns it."""
+    """The newest revision that applies to it."""
     progress: Progress
     source: str
     stale_since: float | None
@@ -72,7 +72,7 @@ class AgentSeen:
     problem: str
     version: str = ""
     refused: tuple[str, ...] = ()
-    """Items that it has and could not put in force; the first few."""
+    """Items that it has but could not apply; the first few."""
     refused_total: int = 0
 
 
@@ -85,10 +85,10 @@ class ShardSeen:
     since: float | None
     """Wall-clock seconds since when; None: not known."""
     told: ShardTold | None
-    """As last told: of one that is silent, what was told before."""
+    """As last reported: for a silent shard, the report before that."""
     agents: tuple[AgentSeen, ...]
     clash: str = ""
-    """That it is not one shard, where that is so."""
+    """Why it is not one shard, if so."""
 
     @property
     def behind(self) -> int:
@@ -110,16 +110,16 @@ _LOUD = {Condition.UNHEALTHY: 0, Condition.SILENT: 1}
 class ItemSeen:
     item: Item
     ended: bool
-    """Taken out, lifted or run out: told for a while, and in force nowhere."""
+    """Removed, lifted or expired: shown for a while, and in force nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class FleetCounts:
     shards: int = 0
     unhealthy: int = 0
     silent: int = 0
     starting: int = 0
-    resting: int = 0
+    idle: int = 0
     healthy: int = 0
     agents: int = 0
     current: int = 0
@@ -128,9 +128,9 @@ class Counts:
     unknown: int = 0
     stale: int = 0
     refusing: int = 0
-    """Agents that could not put in force what they have."""
+    """Agents that could not apply what they have."""
     shardless: int = 0
-    """Databases that belong to no shard: registered, and their health is not told."""
+    """Databases that belong to no shard: registered, but their health is not reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class FleetPicture:
     shardless: tuple[AgentSeen, ...] = ()
     items: tuple[ItemSeen, ...] = ()
     """The newest first."""
-    counts: Counts = Counts()
+    counts: FleetCounts = FleetCounts()
     behind: tuple[AgentSeen, ...] = ()
     """Those furthest behind first."""
     unreadable: int = 0
@@ -151,15 +151,15 @@ class FleetPicture:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """How whoever shows the picture stands with the fleet's store."""
+    """State of the showing agent's connection to the fleet's store."""
 
     source: str
     revision: int
     stale_since_wall_s: float | None = None
-    """Since when nothing was heard: what is shown is as of then."""
+    """Since when there is no contact: what is shown is as of then."""
     fault: str = ""
     went_back: bool = False
-    """The store has lost what was set: the last good items stay in force."""
+    """The store has lost changes: the last good items stay in force."""
 
 
 def grace_s(spread_s: float) -> float:
@@ -177,8 +177,8 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The newest revision that concerns somebody, and since when it is known here; and those
-    before it: an agent that lags is not forgiven because there is something still newer."""
+    """The newest revision that applies to an agent, and since when it is known here; and those
+    before it: an agent that is behind stays so when there is something still newer."""
 
     n: int = 0
     seen_at: float = 0.0
@@ -227,7 +227,7 @@ class Known:
 
     told: ShardTold | None = None
     silent_since: float | None = None
-    """Wall-clock seconds since when what it told, or all of its agents, are gone."""
+    """Wall-clock seconds since when its report, or all of its agents, are gone."""
     members: tuple[FleetMember, ...] = ()
     first_seen_at: float = 0.0
     """Monotonic seconds."""
@@ -271,7 +271,7 @@ def _condition(known: Known, *, now: float, grace_s: float) -> tuple[Condition, 
 def _agents(
     place: Place, known: Known, wanted: Wanted, *, now: float, grace_s: float
 ) -> tuple[AgentSeen, ...]:
-    """Whoever was told of or has registered; the primary first."""
+    """All that were reported or have registered; the primary first."""
     found = []
     for one, other in _seats(known):
         n = _newest(one.n, other.n if other else None)
@@ -281,8 +281,8 @@ def _agents(
 
 
 def _seats(known: Known) -> Iterator[tuple[MemberTold, FleetMember | None]]:
-    """Each member as its primary's agent tells of it, and as its own agent has registered it. Of
-    several agents that call theirs alike, what is told is of the one that was written last."""
+    """Each member as its primary's agent reports it, and as its own agent has registered it. If
+    several agents use the same name, the report is matched with the one written last."""
     told = {one.member: one for one in known.told.members} if known.told else {}
     newest, alike = newest_of_each(known.members), called_alike(known.members)
     for member in sorted(told.keys() | newest.keys()):
@@ -302,14 +302,14 @@ def two_clusters(members: Iterable[FleetMember]) -> str:
     if len(names) < 2:
         return ""
     told = " and ".join(f"{', '.join(by[:3])} ({system})" for system, by in sorted(names.items()))
-    return f"two clusters by the name of this shard: {told}; give each a `shard` of its own"
+    return f"two clusters use the name of this shard: {told}; give each its own `shard` name"
 
 
 def _warned(told: MemberTold, alike: Mapping[str, tuple[str, ...]]) -> MemberTold:
     if told.member not in alike:
         return told
     hosts = " and ".join(alike[told.member][:MAX_ALIKE_TOLD])
-    problem = f"agents {hosts} both call theirs {told.member}: give each a `member` of its own"
+    problem = f"agents {hosts} both use the name {told.member}: give each its own `member` name"
     return replace(told, problem=problem)
 
 
@@ -334,7 +334,7 @@ def _agent(
         shard=place.shard,
         member=told.member,
         host=(registered.host if registered else told.host) or told.member,
-        # The shard's primary hears of a role as it changes; the register is told of it later.
+        # The shard's primary sees a change of a role at once; the registration follows later.
         role=told.role or (registered.role if registered else ""),
         url=(registered.url if registered else "") or told.url,
         lag_s=told.lag_s,
@@ -381,10 +381,12 @@ def picture_of(
     )
 
 
-def _counts(shards: Sequence[ShardSeen], agents: Sequence[AgentSeen], shardless: int) -> Counts:
+def _counts(
+    shards: Sequence[ShardSeen], agents: Sequence[AgentSeen], shardless: int
+) -> FleetCounts:
     conditions = [shard.condition for shard in shards]
     progress = [agent.progress for agent in agents]
-    return Counts(
+    return FleetCounts(
         shards=len(shards),
         agents=len(agents),
         stale=sum(agent.stale_since is not None for agent in agents),
@@ -400,12 +402,12 @@ def _counts(shards: Sequence[ShardSeen], agents: Sequence[AgentSeen], shardless:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Which shards somebody wants to see. Patterns as in a reach; empty: any."""
+    """Which shards to show. Patterns as in a reach; empty: any."""
 
     unhealthy: bool = False
     """Only those that are unhealthy or silent."""
     behind: bool = False
-    """Only those with agents that lag behind."""
+    """Only those with agents that are behind."""
     region: str = ""
     cluster: str = ""
     shard: str = ""

@@ -1,11 +1,11 @@
-"""Which servers a proxy sends sessions to, from what agents say of their shard.
+"""Which servers a proxy sends sessions to, from what agents report about their shard.
 
-    Told (one agent's view of the shard) ──elect──► Led (who is primary, since which term)
-                                        └──standing_of──► each replica: takes sessions, or why not
+    `Told` (one agent's view of the shard) ──elect──► Led (who is primary, since which term)
+                                          └──standing_of──► each replica: takes sessions, or why not
 
-An agent that is cut off with an old primary goes on saying that it leads. Terms tell which of two
-is the past; where an engine has none, whoever wants the traffic back has to show that it sees the
-one that has it as a replica of its own. Pure.
+An agent that is cut off together with an old primary still reports that it leads. Terms show which
+of two reports is older. An engine without terms needs another proof: a server that claims to be
+primary again must see the current primary as its own replica. Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from headgate.core.pacing import is_delay
 
 BACK_AFTER_S = 30.0
-"""Without terms: an old primary that is claimed for so long, by everybody who is heard, is it."""
+"""Without terms: an old primary is accepted if all agents that answer claim it for this long."""
 
 
 class ToldReading(NamedTuple):
@@ -68,9 +68,9 @@ class Led(NamedTuple):
     primary: str = ""
     term: int | None = None
     past: str = ""
-    """Who was before, where terms do not tell; empty: nobody."""
+    """The previous primary, for engines without terms; empty: none."""
     back_since: float | None = None
-    """Since when everybody claims that it is primary again."""
+    """Since when all agents report that it is primary again."""
 
 
 class Claim(NamedTuple):
@@ -82,18 +82,18 @@ class Claim(NamedTuple):
 class Election(NamedTuple):
     led: Led
     by: Told | None
-    """Whose view of the shard holds; None: nobody's, and all stays as it is."""
+    """The view of the shard that is used; None: nothing changes."""
     doubt: str = ""
-    """Why somebody is not believed."""
+    """Why a report is not believed."""
 
 
 def elect(before: Led, tellings: Iterable[Told], now: float) -> Election:
-    """Whom to follow from now on. With the newest term; a lower one than was seen is the past."""
+    """Which primary to follow: the one with the newest term. A lower term is an old report."""
     claims = [_claim(told) for told in tellings]
     # The primary's own agent first: it is the one that sees every member.
     known = sorted((c for c in claims if c is not None), key=lambda c: c.told.standing != "leading")
     if not known:
-        return Election(before, None, "nobody says who the primary is")
+        return Election(before, None, "no agent reports a primary")
     newest = max(known, key=lambda claim: -1 if claim.term is None else claim.term)
     if newest.term is not None:
         return _by_term(before, newest, [c for c in known if c.term == newest.term])
@@ -115,16 +115,16 @@ def _by_term(before: Led, newest: Claim, same: Sequence[Claim]) -> Election:
     assert term is not None
     if before.term is not None and term < before.term:
         doubt = (
-            f"{newest.told.agent} says that {newest.primary} is primary in term {term}, and term "
-            f"{before.term} was seen already: that is the past"
+            f"{newest.told.agent} reports {newest.primary} as primary in term {term}, but term "
+            f"{before.term} was seen already: this report is outdated"
         )
         return Election(before, None, doubt)
     others = {claim.primary for claim in same}
     if len(others) > 1:
-        doubt = f"{' and '.join(sorted(others))} are both said to be primary in term {term}"
+        doubt = f"{' and '.join(sorted(others))} are both reported as primary in term {term}"
         return Election(before, None, doubt)
     if before.primary and term == before.term and newest.primary != before.primary:
-        doubt = f"{newest.primary} is said to be primary in the term of {before.primary}, {term}"
+        doubt = f"{newest.primary} is reported as primary in the term of {before.primary}, {term}"
         return Election(before, None, doubt)
     return Election(Led(newest.primary, term), newest.told)
 
@@ -132,9 +132,9 @@ def _by_term(before: Led, newest: Claim, same: Sequence[Claim]) -> Election:
 def _without_terms(before: Led, known: Sequence[Claim], now: float) -> Election:
     names = {claim.primary for claim in known}
     if before.term is not None:
-        return Election(before, None, f"{names} are claimed without a term; {before.term} was seen")
+        return Election(before, None, f"{names} are reported without a term, after {before.term}")
     if len(names) > 1:
-        doubt = f"{' and '.join(sorted(names))} are both said to be primary"
+        doubt = f"{' and '.join(sorted(names))} are both reported as primary"
         return Election(before, None, doubt)
     claim = known[0]
     if claim.primary == before.primary:
@@ -145,8 +145,8 @@ def _without_terms(before: Led, known: Sequence[Claim], now: float) -> Election:
     if now - since >= BACK_AFTER_S:
         return Election(Led(claim.primary, None, past=before.primary), claim.told)
     doubt = (
-        f"{claim.told.agent} says that {claim.primary} is primary again, and does not see "
-        f"{before.primary}, which was made primary after it"
+        f"{claim.told.agent} reports {claim.primary} as primary again, but does not see "
+        f"{before.primary}, which became primary after it"
     )
     return Election(before._replace(back_since=since), None, doubt)
 
@@ -163,9 +163,9 @@ def _yields(told: Told, name: str) -> bool:
 class Standing(Enum):
     TAKES = "takes sessions"
     RESTS = "takes no new sessions"
-    """Lagging, or its agent is not reached: those that are there may stay."""
+    """Lagging, or its agent does not answer: existing sessions may stay."""
     GONE = "is not to be used"
-    """Set aside, or follows somebody else: sessions there are moved away."""
+    """Skipped, or it follows another primary: its sessions are moved to other servers."""
 
 
 class Fitness(NamedTuple):
@@ -179,27 +179,27 @@ FIT = Fitness(Standing.TAKES)
 def fitness_of(member: ToldMember) -> Fitness:
     """Of a member that is no primary."""
     if member.skipped:
-        return Fitness(Standing.GONE, "an operator has set it aside")
+        return Fitness(Standing.GONE, "an operator skips it")
     if not member.reachable:
-        return Fitness(Standing.RESTS, member.problem or "its agent is not reached")
+        return Fitness(Standing.RESTS, member.problem or "its agent does not answer")
     if member.problem:
         return Fitness(Standing.GONE, member.problem)
     if member.role != "replica":
-        return Fitness(Standing.RESTS, "its server has not said that it is a replica")
+        return Fitness(Standing.RESTS, "its server has not reported that it is a replica")
     for reading in member.readings:
         if reading.metric in member.asides:
             return Fitness(Standing.RESTS, f"{reading.metric}: {member.asides[reading.metric]}")
         if reading.state == "breached":
             return Fitness(Standing.RESTS, f"{reading.metric} is above its threshold")
-        if reading.state == "absent" and is_delay(reading.metric, reading.unit):
-            return Fitness(Standing.RESTS, f"nobody knows its {reading.metric}")
+        if reading.state in ("unavailable", "idle") and is_delay(reading.metric, reading.unit):
+            return Fitness(Standing.RESTS, f"its {reading.metric} is unavailable")
     return FIT
 
 
 # --- addresses -----------------------------------------------------------------------------------
 
 ADDRESS_LABEL = "address"
-"""Of a member, in its agent's settings: where its database is to be reached, `db2:5432`."""
+"""Label of a member in its agent's settings: the address of its database, `db2:5432`."""
 
 
 def place_of(member: ToldMember, told: Told, port: int | None) -> tuple[str, int] | None:

@@ -1,7 +1,7 @@
-"""From readings to the health of a database.   Sampler → Window → Standing → Health → decide
+"""From readings to the health of a database.   Sampler → Window → `Standing` → Health → decide
 
-A Standing is what one metric amounts to after its last reading; a Health is a database's
-standings. Both are made when a reading arrives, so that a check only has to compare ages.
+A `Standing` is the state of one metric after its last reading; a Health has the states of all
+metrics of a database. Both are made when a reading arrives, so that a check only compares ages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Window:
     readings: tuple[Reading, ...] = ()
     last_sample: Sample | None = None
     absent_since: float | None = None
-    """When the present run of absences began."""
+    """Since when readings have no value."""
 
     def push(self, reading: Reading, *, keep: int) -> Window:
         readings = (*self.readings, reading)[-max(keep, 1) :]
@@ -48,7 +48,7 @@ class Standing:
     spec: MetricSpec
     ref: MetricRef
     sample: Sample | None
-    """The value it is judged by; kept through absences for the record."""
+    """The value that counts; kept while newer readings have none, for display."""
     absent: Absent | None
     absent_since: float | None
     breached: bool
@@ -57,17 +57,17 @@ class Standing:
     utilization: float
     """Value as a share of the threshold; 0 where there is no value to compare."""
     valid_until: float = FOREVER
-    """After this it says nothing, whatever the policy: who made it may no longer speak."""
+    """After this the value does not count, under any policy: its agent may no longer lead."""
     fresh_until: float = -FOREVER
-    """Up to this it is judged by its sample, as it is; -inf where there is none to go by."""
+    """Until then the sample counts as it is; -inf if there is no sample."""
 
 
 def stand(
     spec: MetricSpec, window: Window, *, scope: Scope = Scope.HOST, until: float = FOREVER
 ) -> Standing:
-    """What `window` amounts to under `spec`, for no longer than `until`.
+    """The state of `window` under `spec`, valid until `until`.
 
-    Total: every window has a standing.
+    Total: every window has a state.
     """
     latest, sample = window.latest, window.last_sample
     absent = latest if isinstance(latest, Absent) else None
@@ -123,13 +123,13 @@ def _passes_until(spec: MetricSpec, sample: Sample | None, absent: Absent | None
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The standings that a check is judged by when it names no metric."""
+    """The metrics that apply to a check that names none."""
 
     standings: tuple[Standing, ...]
     all_pass: bool
     all_pass_until: float
     worst: Standing | None
-    """The one nearest to its threshold: what a one-number answer shows."""
+    """The metric nearest to its threshold: what a one-number answer shows."""
 
 
 def select(standings: Iterable[Standing]) -> Selection:
@@ -151,12 +151,12 @@ class ShardHealth:
 
     shard: str
     standings: Mapping[str, Standing]
-    """Of every metric; absent ones where this agent may not speak."""
+    """Rollups of every metric; without a value if this agent may not answer for the shard."""
     primary: str = ""
     ask: str = ""
-    """Where the shard's primary can be asked, if that is not here."""
+    """Address of the agent that answers for the shard, if it is another one."""
     ask_database: str = ""
-    """What the agent there calls its database."""
+    """That agent's name for the database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,16 +167,16 @@ class Health:
     standings: Mapping[str, Standing]
     """This host's."""
     default: Selection
-    """What a check without metric and scope is judged by: each metric in its own scope."""
+    """For checks without metric and scope: each metric in its own scope."""
     host: Selection
-    """The same metrics, all of this host."""
+    """The same metrics, all with scope host."""
     whole: Selection
-    """The same metrics, all of the shard."""
+    """The same metrics, all with scope shard."""
     shard: ShardHealth | None = None
 
     @property
     def own(self) -> Selection:
-        """What this agent can answer by itself: a replica's speaks for its host alone."""
+        """What this agent can answer alone: a replica's agent answers only for its host."""
         return self.host if self.shard is not None and self.shard.ask else self.default
 
 

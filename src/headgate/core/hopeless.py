@@ -1,13 +1,13 @@
-"""Replicas that throttling does not help, so that they do not stop their shard without end.
+"""Replicas that throttling does not help: skip them, so that they do not block their shard forever.
 
-each roll-up ──follow──► Course of every member far above its threshold ──skip_hopeless──► roll_up
+each rollup ──follow──► Course of every member far above its threshold ──skip_hopeless──► roll_up
 
-A member is hopeless once it was above `hopeless_factor` times its threshold for
-`hopeless_for_s`, during which it alone kept the gate closed and its value did not fall. One that
-lags because of the jobs recovers while they are held off, and never gets there. Time counts only
-between two looks that both saw it so; whatever else closes the gate stops the count, and a value
-that falls, however slowly, starts it over. Never more than half of the replicas are skipped,
-whatever the reason. A skipped one counts again with its first value that is not far above.
+A member is hopeless after it was above `hopeless_factor` times its threshold for
+`hopeless_for_s`, while it alone kept the gate closed and its value did not fall. A replica that
+lags because of the jobs recovers while they are throttled, so it never becomes hopeless. Time
+counts only between two looks that both saw this. If anything else closes the gate, the count stops;
+if the value falls, however slowly, it starts over. Never more than half of the replicas are
+skipped, for any reason. A skipped one counts again with its first value that is not far above.
 
 Pure. A new agent, or one that did not lead, knows nothing and starts over.
 """
@@ -33,8 +33,8 @@ from headgate.core.samples import Instant, Sample
 from headgate.core.topology import Role
 
 SLICES = 10
-"""A fall is seen by comparing the lowest values of two slices of the time: what a heartbeat adds
-to each value, up and down, does not hide it and is not taken for it."""
+"""A fall is found by comparing the lowest values of two time slices. The jitter that a heartbeat
+adds to each value neither hides a fall nor looks like one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +42,15 @@ class Course:
     """Of one member, since it came far above its threshold or last fell."""
 
     at: float
-    """When it was last looked at."""
+    """Time of the last look."""
     value: float
     alone: bool
     """Whether it alone kept the gate closed then."""
     high: float
     low: float
-    """Of the present slice."""
+    """Lowest value of the current slice."""
     low_before: float = -math.inf
-    """Of the slice before."""
+    """Lowest value of the slice before."""
     counted_s: float = 0.0
     skipped_at: float | None = None
 

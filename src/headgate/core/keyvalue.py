@@ -17,13 +17,13 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """All entries under some prefixes, as they stood at one revision, by key."""
+    """All entries under some prefixes, at one revision, by key."""
 
     entries: tuple[Entry, ...]
     revision: int
     store_id: str
-    """Of the data, not of the server: another one means that it was made anew, and that
-    revisions of before say nothing."""
+    """Identifies the data, not the server. A different one means that the store was created
+    again, and older revisions have no meaning."""
 
     @property
     def newest(self) -> int:
@@ -36,15 +36,15 @@ class Listing:
 class Event:
     key: str
     value: bytes | None
-    """None: it is gone."""
+    """None: it was deleted."""
     revision: int
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What commits did, in order and each whole: nothing up to `revision` comes after. An event
-    beyond it is of the newest commit, of which more may come: who goes on from `revision` is told
-    of that one again."""
+    """Commits in order, each complete: nothing up to `revision` comes later. An event after
+    `revision` belongs to the newest commit, which may have more; a reader that continues from
+    `revision` gets that event again."""
 
     events: tuple[Event, ...]
     revision: int
@@ -67,14 +67,14 @@ class Compare:
 class Put:
     key: str
     value: bytes | None
-    """None takes it out."""
+    """None deletes it."""
     lease: int = 0
-    """It is collected some time after that lease ran out; 0: it stays."""
+    """The store deletes it some time after that lease ends; 0: never."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
     id: int
     ttl_s: float
-    """As granted: a store may give more than was asked for. It collects garbage, sooner or
-    later; nothing is ever decided by its end."""
+    """As granted: a store may grant more than requested. A lease only removes old entries, sooner
+    or later; no decision depends on its end."""

@@ -1,4 +1,4 @@
-"""Advice on metrics that are valid but probably not what was meant (R8, R14, R16).
+"""Advice on metrics that are valid but probably not what was meant.
 
 Each piece of advice says what, why, and what to do instead. It never changes a setting.
 """
@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from headgate.core.builtins import BUILTINS
 from headgate.core.metrics import (
@@ -25,13 +26,25 @@ from headgate.core.names import Scope
 from headgate.core.units import duration_text
 
 FAR = 10.0
-"""Times the default, above or below, from which a threshold looks like a slip."""
+"""A threshold this many times above or below the default is probably a mistake."""
 PLAIN_ROLLUPS = ("max", "min", "sum", "mean")
+
+
+class MetricLook(NamedTuple):
+    """One look at a metric, for `lint --connect`."""
+
+    database: str
+    metric: str
+    value: float | None
+    unit: str
+    threshold: str
+    detail: str
+    """Why there is no value, or more about it."""
 
 
 class Severity(Enum):
     ERROR = "error"
-    """Refused, in the settings file and at run time."""
+    """Rejected, in the settings file and at run time."""
     WARNING = "warning"
 
 
@@ -74,8 +87,8 @@ def lint_metric(
 
 def _fixed_rate(spec: MetricSpec, place: str) -> list[Advice]:
     why = (
-        "a fixed rate is no sign of health: the same rate is harmless at night and fatal during "
-        "a vacuum. Measure a symptom (lag, threads_running, commit_delay, lock_waits) instead"
+        "a fixed rate says nothing about health: the same rate is harmless at night and fatal "
+        "during a vacuum. Measure a symptom instead: lag, threads_running, commit_delay, lock_waits"
     )
     counts = isinstance(spec.source, Sql) and _STATEMENT_COUNTER.search(spec.source.query)
     if spec.mode is Mode.RATE and counts:
@@ -110,13 +123,13 @@ def _lag_threshold(spec: MetricSpec, place: str) -> list[Advice]:
         return []
     if spec.threshold <= 1:
         message = (
-            f"a threshold of {spec.threshold:g} s is about as fine as lag can be measured at a "
-            f"probe every {spec.interval_s:g} s: expect refusals on a healthy replica"
+            f"a threshold of {spec.threshold:g} s is close to the measuring error of lag at one "
+            f"probe every {spec.interval_s:g} s: expect rejections on a healthy replica"
         )
     elif spec.threshold > 30:
         message = (
-            f"a threshold of {spec.threshold:g} s lets replicas fall far behind before anyone is "
-            "held, and catching up then takes as long; 30 s or less is advised"
+            f"a threshold of {spec.threshold:g} s lets replicas fall far behind before any client "
+            "is throttled, and catching up then takes as long; use 30 s or less"
         )
     else:
         return []
@@ -134,14 +147,14 @@ def _far_threshold(spec: MetricSpec, raw: Mapping[str, object], place: str) -> l
     far = f"{times:.4g} times" if times > 1 else f"a {1 / times:.4g}th of"
     unit = f" {spec.unit}" if spec.unit else ""
     message = (
-        f"is {spec.threshold:g}{unit}, {far} the default of {builtin.threshold:g}{unit}: is the "
-        "unit the one that you meant?"
+        f"is {spec.threshold:g}{unit}, {far} the default of {builtin.threshold:g}{unit}: check "
+        "the unit"
     )
     return [Advice(Severity.WARNING, "far-threshold", f"{place}.threshold", message)]
 
 
 def _sampling(spec: MetricSpec, raw: Mapping[str, object], place: str) -> list[Advice]:
-    """Oversample 2–5 times: interval between a fifth and half of what is to be noticed (R16)."""
+    """Oversample 2–5 times: probe at a fifth to half of the time that must be noticed."""
     if spec.unit != "s" or not ({"interval_s", "threshold"} & raw.keys()):
         return []
     if spec.interval_s <= spec.threshold / 2:
@@ -161,8 +174,8 @@ def _pace(spec: MetricSpec, place: str) -> list[Advice]:
     if not spec.pace or spec.scope is Scope.HOST or spec.rollup.by in PLAIN_ROLLUPS:
         return []
     message = (
-        f"steers by a count of members (rollup {spec.rollup.by}), which shows nothing between two "
-        "of them; pace a roll-up of values (max, mean, sum), or the host's own metric"
+        f"paces by a count of members (rollup {spec.rollup.by}), which has no values in between; "
+        "pace a rollup of values (max, mean, sum), or the host's own metric"
     )
     return [Advice(Severity.WARNING, "pace", f"{place}.pace", message)]
 
@@ -175,8 +188,8 @@ def _timing(spec: MetricSpec, raw: Mapping[str, object], place: str) -> list[Adv
     if spec.timeout_s > spec.interval_s and {"interval_s", "timeout_s"} & raw.keys():
         message = (
             f"is {duration_text(spec.timeout_s)}, above interval_s = "
-            f"{duration_text(spec.interval_s)}: a slow probe is never doubled, so values will come "
-            "more rarely than asked for"
+            f"{duration_text(spec.interval_s)}: a probe never starts before the last one ends, so "
+            "values will come less often than interval_s says"
         )
         advice.append(Advice(Severity.WARNING, "slow-timeout", f"{place}.timeout_s", message))
     return advice
@@ -186,9 +199,9 @@ def _cached_view(spec: MetricSpec, engine: Engine, place: str) -> list[Advice]:
     if engine is not Engine.MYSQL or spec.name not in _FROM_INNODB_TRX or spec.interval_s >= 0.2:
         return []
     message = (
-        f"is {duration_text(spec.interval_s)}: InnoDB renews its transaction table only after "
-        "100 ms without a reader, so a faster probe would always read one old answer. Use 200ms or "
-        "more"
+        f"is {duration_text(spec.interval_s)}: InnoDB refreshes its transaction table only "
+        "after 100 ms without a reader, so a faster probe always reads the same old data. Use "
+        "200ms or more"
     )
     return [Advice(Severity.ERROR, "cached-view", f"{place}.interval_s", message)]
 
@@ -198,6 +211,6 @@ def _absence(spec: MetricSpec, place: str) -> list[Advice]:
         return []
     message = (
         "with `ignore`, a database that cannot be measured counts as healthy by this metric; "
-        "prefer `hold` with a hold_s that you can defend"
+        "prefer `hold` with a short hold_s"
     )
     return [Advice(Severity.WARNING, "absence-ignored", f"{place}.absence", message)]

@@ -14,7 +14,7 @@ class Origin:
 
     prefix: str = ""
     places: tuple[str, ...] = ()
-    """Addresses of members, or the file."""
+    """Addresses of the store's members, or its file."""
 
     def differs_from(self, other: Origin) -> bool:
         """Members come and go, but never all at once."""
@@ -28,10 +28,11 @@ class Origin:
 @dataclass(frozen=True, slots=True)
 class LogCopy:
     listing: Listing
-    """Entries of revision 0 are none of that store's: they were kept when it had lost them."""
+    """Entries of revision 0 are not in that store: this agent kept them when the store lost
+    them."""
     prefixes: tuple[str, ...]
-    """What was followed: there is nothing in it of others."""
+    """The prefixes that were followed: the copy has nothing else."""
     n: int
-    """The fleet's revision that it had come to."""
+    """The fleet's revision at the time of the copy."""
     wall_s: float
-    """When the store was last heard of, by this agent's clock."""
+    """When the store was last seen, by this agent's clock."""

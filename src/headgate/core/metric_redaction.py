@@ -1,7 +1,7 @@
-"""A metric's settings as they may be shown: without what opens doors.
+"""A metric's settings as they may be shown: without passwords and other secrets.
 
-Only on the way out: what is kept and probed with is the real thing. What was shown and is
-sent back as it was shown would be kept instead of the secret, so that is refused.
+Only for display: the agent keeps and uses the real values. If a client sends back a redacted
+document, the placeholder would overwrite the secret, so the agent rejects it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def redacted(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def redacted_url(url: str) -> str:
-    """`http://…@host/path?…`: neither who asks nor what is asked with."""
+    """`http://…@host/path?…`: without user, password and query."""
     match = _URL.fullmatch(url)
     if match is None:
         return url
@@ -36,8 +36,8 @@ def redacted_url(url: str) -> str:
 def hidden_faults(raw: Mapping[str, Any]) -> list[Fault]:
     """The settings that hold what `redacted` shows in place of a secret."""
     message = (
-        f"holds {HIDDEN!r}, which stands for a secret that is not shown: "
-        "leave it out of a PATCH to keep it, or give it in full"
+        f"holds {HIDDEN!r}, the placeholder of a secret: "
+        "leave it out of a PATCH to keep the secret, or give it in full"
     )
     return [Fault(place, message) for place, key, value in _texts("", raw) if _is_mask(key, value)]
 

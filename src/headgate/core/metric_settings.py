@@ -44,14 +44,14 @@ from headgate.core.settings import (
     text,
     unknown,
 )
-from headgate.core.units import Amount
+from headgate.core.units import Amount, in_unit
 from headgate.errors import Fault, InvalidName, InvalidSettings
 
 MAX_QUERY_CHARS = 8192
 SOURCE_KEYS = ("sql", "url", "command", "plugin")
 
 _DEBOUNCE = re.compile(r"(\d{1,2}) of (\d{1,2})")
-# `/*!` and `/*M!` are no comments: MySQL and MariaDB run what stands in them.
+# `/*!` and `/*M!` are no comments: MySQL and MariaDB run what is in them.
 _LEADING_COMMENTS = re.compile(r"(?:\s+|--[^\n]*(?:\n|$)|/\*(?!M?!).*?\*/)+", re.DOTALL)
 _QUERY = re.compile(r"(select|with|show|values|table)\b", re.IGNORECASE)
 _URL = re.compile(r"https?://[^\s/]+(/\S*)?")
@@ -101,15 +101,15 @@ METRIC_SETTINGS = table(
     (
         Setting(
             "threshold",
-            "Value beyond which checks are rejected: a number in the metric's unit, or a text such "
-            'as `"50ms"`, `"80%"`, `"4 GiB"`. 0 restores the default; required if the metric has '
-            "none.",
+            'Value beyond which checks are rejected. Times and sizes have a unit (`"50ms"`, '
+            '`"4 GiB"`), shares may be percentages (`"80%"`), all else is a number. 0 restores '
+            "the default; required if the metric has none.",
             amount(0, 1e18),
             shown_default="the metric's own",
         ),
         Setting(
             "comparison",
-            "`>` refuses above the threshold, `>=` at it, too.",
+            "`>` rejects above the threshold, `>=` at it, too.",
             one_of(Comparison),
             shown_default="the metric's own, else `>`",
         ),
@@ -133,7 +133,7 @@ METRIC_SETTINGS = table(
         ),
         Setting(
             "debounce",
-            "`M of N`: refuse only when M of the last N values breach.",
+            "`M of N`: reject only when M of the last N values breach.",
             _debounce,
             default=Debounce(),
             shown_default="off",
@@ -146,9 +146,9 @@ METRIC_SETTINGS = table(
         ),
         Setting(
             "hold_s",
-            "With absence = `hold`: how long the last value may stand in.",
+            "With `absence` = `hold`: how long the last value still counts.",
             seconds(0.1, 3600),
-            shown_default="30s if absence is `hold`",
+            shown_default="30s if `absence` is `hold`",
         ),
         Setting(
             "mode",
@@ -187,14 +187,14 @@ METRIC_SETTINGS = table(
         ),
         Setting(
             "pace",
-            "true meters the work that is admitted while the metric is healthy, so that it stays "
-            "near pace_target instead of swinging about its threshold.",
+            "true paces the work that is admitted while the metric is healthy, so that it stays "
+            "near pace_target instead of swinging around its threshold.",
             flag,
             default=False,
         ),
         Setting(
             "pace_target",
-            "With pace: where to keep the metric, as a share of its threshold.",
+            "With pace: the value to aim at, as a share of its threshold.",
             share(0.1, 0.95),
             shown_default="0.5 for lag, else 0.8",
         ),
@@ -207,7 +207,7 @@ METRIC_SETTINGS = table(
 def parse_metric_settings(
     name: str, raw: object, engine: Engine, *, place: str | None = None
 ) -> MetricSpec:
-    """The spec, or InvalidSettings with every fault. Pure: the server is not asked."""
+    """The spec, or InvalidSettings with every fault. Pure: connects to nothing."""
     place = place or f"metrics.{name}"
     try:
         name = parse_metric(name)
@@ -318,23 +318,26 @@ def _option_faults(
 
 
 def _unit_faults(values: dict[str, Any], builtin: BuiltinMetric | None, place: str) -> list[Fault]:
-    """Texts become numbers in the metric's unit. Of a share, more than all of it is a slip."""
+    """Texts become numbers in the metric's unit."""
     faults = []
     for key in ("threshold", "ignore_above"):
-        value = values[key]
+        if values[key] is None:
+            continue
         try:
-            given = f"{value:g}" if isinstance(value, int | float) else ""
-            if isinstance(value, Amount):
-                given = repr(value.text)
-                values[key] = value.in_unit(values["unit"])
-            if builtin and builtin.unit == "ratio" and values[key] and values[key] > 1:
-                is_bare = not isinstance(value, Amount) and value >= 2
-                meant = f'; did you mean "{given}%"?' if is_bare else ""
-                share_of = f"{builtin.name} is a share, and 1 is all of it{meant}"
-                raise ValueError(f"is {given}: {share_of}")
+            values[key] = limit_of(values[key], values["unit"], builtin)
         except ValueError as error:
             faults.append(Fault(f"{place}.{key}", str(error)))
     return faults
+
+
+def limit_of(given: float | Amount, unit: str, builtin: BuiltinMetric | None) -> float:
+    """Of a built-in share, more than all of it is a slip."""
+    limit = in_unit(given, unit)
+    if builtin is None or builtin.unit != "ratio" or limit <= 1:
+        return limit
+    text = repr(given.text) if isinstance(given, Amount) else f"{given:g}"
+    meant = f'; did you mean "{text}%"?' if not isinstance(given, Amount) and given >= 2 else ""
+    raise ValueError(f"is {text}: {builtin.name} is a share, and 1 is all of it{meant}")
 
 
 def _threshold_faults(

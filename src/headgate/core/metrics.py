@@ -17,7 +17,7 @@ class Engine(Enum):
 
 
 class Comparison(Enum):
-    """When a value breaches. Explicit per metric: pool usage cannot exceed 1 (R5)."""
+    """When a value breaches. Explicit per metric: pool usage cannot exceed 1."""
 
     ABOVE = ">"
     AT_LEAST = ">="
@@ -32,7 +32,7 @@ class Mode(Enum):
 class AbsencePolicy(Enum):
     REJECT = "reject"
     HOLD = "hold"
-    """Judge the last value until it is `hold_s` old, then reject."""
+    """Use the last value until it is `hold_s` old, then reject."""
     IGNORE = "ignore"
 
 
@@ -76,7 +76,7 @@ NO_OPTIONS: Mapping[str, Option] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Debounce:
-    """Breached only when `breaches` of the last `readings` values breach (R11)."""
+    """Breached only when `breaches` of the last `readings` values breach."""
 
     breaches: int = 1
     readings: int = 1
@@ -94,9 +94,9 @@ class MissingPolicy(Enum):
     """What a member without a usable value does to the shard's."""
 
     REJECT = "reject"
-    """Its absence is the shard's, for `missing_for_s`; then it is set aside, visibly."""
+    """The shard has no value either, for `missing_for_s`; then the member is skipped, visibly."""
     IGNORE = "ignore"
-    """Set aside at once."""
+    """Skip the member at once."""
 
 
 class EmptyPolicy(Enum):
@@ -111,20 +111,20 @@ NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Rollup:
-    """How members' values become the shard's (R40–R43, R150)."""
+    """How members' values become the shard's."""
 
     by: str = "max"
-    """A row of rollup.AGGREGATES, or a plug-in."""
+    """A key of rollup.AGGREGATES, or a plug-in."""
     of: RollupOf = RollupOf.ALL
     labels: Mapping[str, str] = field(default_factory=lambda: NO_LABELS)
-    """Only members that carry all of these."""
+    """Only members that have all of these."""
     limit: float = 0.0
-    """With `unhealthy`: how many members may be."""
+    """With `unhealthy`: how many members may be unhealthy."""
     quorum: int = 0
     """With `quorum`: how many members must be healthy."""
     ignore_hosts: int = 0
     ignore_above: float | None = None
-    """Of the worst members, only those above this are ignored."""
+    """Ignore a worst member only if its value is above this."""
     missing: MissingPolicy = MissingPolicy.REJECT
     missing_for_s: float = 600.0
     empty: EmptyPolicy = EmptyPolicy.REJECT
@@ -132,7 +132,7 @@ class Rollup:
     """How long a member that has just joined may be unhealthy without counting."""
     hopeless_factor: float = 10.0
     hopeless_for_s: float = 600.0
-    """A replica so many times above its threshold, for so long, is skipped; 0 for never."""
+    """Skip a replica that is this many times above its threshold for this long; 0: never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +154,9 @@ class MetricSpec:
     rollup: Rollup = field(default_factory=Rollup)
     options: Mapping[str, Option] = field(default_factory=lambda: NO_OPTIONS)
     pace: bool = False
-    """Whether work is metered to keep it at `pace_target`, instead of stopped at the threshold."""
+    """Whether work is paced to keep the metric at `pace_target`, not stopped at the threshold."""
     pace_target: float = 0.8
-    """Where pacing steers it, as a share of the threshold."""
+    """The value that pacing aims at, as a share of the threshold."""
 
     def breaches(self, value: float) -> bool:
         if self.comparison is Comparison.AT_LEAST:

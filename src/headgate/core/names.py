@@ -1,8 +1,8 @@
 """Names of clients, metrics, databases and scopes: parsed once, at the edge.
 
 A client's identity is a path of tokens, `d666bbfc:vcopier:vreplication:online-ddl`; rules
-match tokens, never positions (R64–R66). Every name is bounded, so that what is keyed by a
-name is bounded by the number of names.
+match tokens, never positions. Every name has a maximum length, so that tables keyed by names
+have a bounded size.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ METRIC_ALIASES = {
 
 
 class Identity(NamedTuple):
-    """Who asks. `tokens` are the levels, in the order the client gave them."""
+    """The client of a check. `tokens` are the levels, in the order the client gave them."""
 
     text: str
     tokens: tuple[str, ...]
@@ -38,7 +38,7 @@ class Identity(NamedTuple):
         return self.text
 
 
-# The class that a check without a name falls into, where that is allowed at all (R63).
+# The identity of a check without a name, where such checks are allowed at all.
 ANONYMOUS = Identity("anonymous", ("anonymous",))
 
 

@@ -1,9 +1,9 @@
-"""What a rule of each kind would have made of a minute's checks (R145).   replay ──► outcome
+"""What a rule of each kind would have done to a minute's checks.   replay ──► outcome
 
-A minute is kept as counts by what refused, and each metric as its lowest and highest value of
-that minute. So an outcome is a pair of bounds; it is called exact only where they meet for every
-course the minute may have taken. A check is taken as judged by its database's default set, which
-is what one is judged by that names no metric.
+History keeps, per minute, how many checks each metric or rule rejected, and each metric's lowest
+and highest value. So an outcome is a lower and an upper bound. It is exact only if both bounds are
+equal however the minute went. A check is assumed to use its database's default metrics, as a check
+does that names no metric.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ class How(Enum):
 
     EXACT = "exact"
     EXPECTED = "expected"
-    """The dice's share, on average."""
+    """The average share of a ratio rule."""
     BOUNDED = "bounded"
-    """Between two numbers: metrics are kept by the minute."""
+    """Between two numbers: history keeps one row of each metric per minute."""
     UNKNOWN = "unknown"
-    """History does not tell."""
+    """History cannot answer it."""
 
 
 HOW_MEANINGS: dict[How, str] = {
-    How.EXACT: "as many, and no other number",
-    How.EXPECTED: "on average, as dice fall",
+    How.EXACT: "exactly this number",
+    How.EXPECTED: "on average, because a ratio rejects by chance",
     How.BOUNDED: "between two numbers: metrics are kept by the minute",
-    How.UNKNOWN: "cannot tell: what it hangs on was not kept",
+    How.UNKNOWN: "unknown: history does not keep what this depends on",
 }
 _ORDER = tuple(How)
 
@@ -68,16 +68,16 @@ class Counts(NamedTuple):
 
     admitted: int = 0
     exempted: int = 0
-    """Those of them that an exemption waived a metric for."""
+    """Those that were admitted because an exemption waived a metric."""
     metric: Mapping[str, int] = NOTHING
-    """By the metric that refused."""
+    """By the metric that rejected them."""
     absent: Mapping[str, int] = NOTHING
     """By the metric that had no value."""
     diced: int = 0
     held: int = 0
     paced: int = 0
     fixed: int = 0
-    """Refused for what no rule changes: asked in the wrong place, or without a name."""
+    """Rejected for a reason that no rule changes: the wrong agent, or a check without a name."""
 
     @property
     def checks(self) -> int:
@@ -110,35 +110,35 @@ def counts_of(tallies: Iterable[Tally]) -> Counts:
 
 
 _OK, _BREACHED = Verdict.OK.value, Verdict.THRESHOLD_EXCEEDED.value
-_ABSENT = (Verdict.INTERNAL_ERROR.value, Verdict.UNKNOWN_METRIC.value)
-_DENIED = Verdict.APP_DENIED.value
-_PLAIN = (Verdict.REJECT_BY_RATIO.value, _DENIED, Verdict.PACED.value)
+_ABSENT = (Verdict.METRIC_UNAVAILABLE.value, Verdict.UNKNOWN_METRIC.value)
+_DENIED = Verdict.ON_HOLD.value
+_PLAIN = (Verdict.REJECTED_BY_RATIO.value, _DENIED, Verdict.PACED.value)
 
 
 class Judged(NamedTuple):
-    """A metric that checks are judged by."""
+    """A metric that applies to checks."""
 
     metric: str
     name: str
-    """As history calls it: `shard/lag` where the shard's value decides."""
+    """Its name in history: `shard/lag` where the shard's value decides."""
     limitable: bool = True
-    """Whether a rule's own limit says anything of it: not of one that counts members."""
+    """Whether a rule's own threshold can apply: not if the rollup counts members."""
     at_least: bool = False
-    """Whether it refuses at its very threshold."""
+    """Whether it rejects at exactly its threshold."""
     holds: bool = False
-    """Whether its last value goes on counting while there is no new one."""
+    """Whether its last value still counts while there is no new one."""
 
 
 class Gate(NamedTuple):
-    """By what the checks of a database are judged."""
+    """The metrics that apply to the checks of a database."""
 
     default: tuple[Judged, ...]
     by_metric: Mapping[str, Judged]
-    """All that are measured there."""
+    """All metrics measured there."""
     paced: bool = False
 
     def selected(self, applied: Applied) -> list[Judged] | None:
-        """What a check is judged by under these rules; None where that is not measured here."""
+        """The metrics that apply under these rules; None if one of them is not measured here."""
         if not applied.metrics:
             return list(self.default)
         found = [self.by_metric.get(name) for name in applied.judged_by]
@@ -193,8 +193,8 @@ def unchanged(counts: Counts) -> After:
 
 
 def displaced(counts: Counts, before: Applied, applied: Applied) -> After:
-    """The rule says nothing itself, yet another may have had to make room for it: an exemption
-    from everything that is overruled by dice stands in the place of one from a metric."""
+    """The rule itself changes nothing here, but it may displace another rule: an exemption from
+    everything that a ratio overrides takes the place of an exemption from one metric."""
     if before.rules == applied.rules:
         return unchanged(counts)
     if applied.rules == before._replace(exempt=None).rules:
@@ -224,7 +224,7 @@ def outcome(minute: Happened) -> After:
 
 
 def _perhaps_not(minute: Happened, after: After) -> After:
-    """Of a client that names metrics itself, some checks would not have met the rule."""
+    """A client that names metrics itself: the rule would not have applied to some checks."""
     if not _names_its_own(minute) or after.how is How.UNKNOWN:
         return after
     admitted = minute.counts.admitted
@@ -232,7 +232,7 @@ def _perhaps_not(minute: Happened, after: After) -> After:
 
 
 def _names_its_own(minute: Happened) -> bool:
-    """It was refused by what is in no set that it would be judged by otherwise."""
+    """A metric rejected it that is not among those that would apply otherwise."""
     counts, gate = minute.counts, minute.gate
     selected = gate.selected(minute.before) if gate is not None else None
     if selected is None:
@@ -249,8 +249,8 @@ def _bounded(low: float, high: float) -> After:
 
 
 def _by_ratio(minute: Happened) -> After:
-    """Dice fall as often as they are told to, before the metrics or after them. What they leave
-    of those that the gate lets through is admitted; pacing only lets somebody else go instead."""
+    """A ratio rejects its share, before the metrics or after them. What it leaves of the checks
+    that the metrics admit is admitted; pacing only admits another client instead."""
     counts, left = minute.counts, 1 - minute.rule.ratio
     through = counts.admitted + counts.paced + counts.diced + counts.held
     if minute.before.exempt is not None and minute.applied.exempt is None:
@@ -269,7 +269,7 @@ def _by_ratio(minute: Happened) -> After:
 
 
 def _by_other_dice(minute: Happened, left: float) -> After:
-    """Another rule's dice refused before: who they let through tells what became of the rest."""
+    """Another ratio rejected before: what became of the admitted shows what became of the rest."""
     counts, refuse = minute.counts, minute.before.refuse
     if refuse is None:
         return _bounded(counts.admitted * left, (counts.admitted + counts.diced) * left)
@@ -287,7 +287,7 @@ def _by_other_dice(minute: Happened, left: float) -> After:
 
 
 class _Course(Enum):
-    """What an exemption makes of whoever meets a breach."""
+    """What an exemption does to a check that a breach would reject."""
 
     WAIVED = "waived"
     """Whatever happened in the minute."""
@@ -296,7 +296,7 @@ class _Course(Enum):
 
 
 def _by_exemption(minute: Happened) -> After:
-    """A metric without a value is never waived; above the ceiling nothing is (R79)."""
+    """A metric without a value is never waived, and above the ceiling nothing is."""
     counts, rule = minute.counts, minute.rule
     selected = minute.gate.selected(minute.applied) if minute.gate is not None else None
     names = {one.name for one in selected or ()}
@@ -317,8 +317,8 @@ def _by_exemption(minute: Happened) -> After:
 
 
 def _from_everything(minute: Happened, course: _Course, low: float, high: float) -> After:
-    """From dice, hold and pacing as well. Who was paced had passed the metrics; who was held, or
-    diced away before them, has yet to meet them."""
+    """From ratio, hold and pacing as well. Paced checks had passed the metrics; checks rejected by
+    a hold or a ratio had not reached them."""
     counts, refuse = minute.counts, minute.before.refuse
     passed = counts.paced
     unjudged = counts.held + counts.diced
@@ -390,7 +390,7 @@ def _untold(admitted: float) -> After:
 
 
 def _by_metrics(minute: Happened) -> After:
-    """Refused by one of them is refused still; by another, admitted while all of them pass."""
+    """Rejected by one of them: still rejected. By another: admitted while all of them pass."""
     counts, gate = minute.counts, minute.gate
     selected = gate.selected(minute.applied) if gate is not None else None
     earlier = gate.selected(minute.before) if gate is not None else None

@@ -11,7 +11,7 @@ from collections.abc import ItemsView, Iterator, Mapping, MutableMapping, Values
 from typing import Any, TypeVar, overload
 
 MAX_OVER = 1000
-"""Changes that lie over a base."""
+"""Changes on top of a base."""
 _GONE = object()
 
 K = TypeVar("K")
@@ -24,7 +24,7 @@ class Overlay(MutableMapping[K, V]):
 
     def __init__(self, given: Mapping[K, V] | None = None) -> None:
         self._base: dict[Any, Any] = dict(given or {})
-        """Shared: never edited."""
+        """Shared: never modify it."""
         self._over: dict[Any, Any] = {}
         self._count = len(self._base)
 

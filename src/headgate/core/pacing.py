@@ -1,17 +1,17 @@
-"""How much may be released while the gate is open (R142).
+"""How much work pacing admits while the metrics are healthy.
 
     readings, admitted cost ──► Observation ──step──► Pace.rate ──► Pacer's bucket
 
-A gate alone swings: all come in while it is open, and what they did shows only when the
-metric is read again. Here a PI controller with slow start steers the worst paced metric to
-its set point. It works on the logarithm of the rate, so a database that bears ten units a
-second and one that bears ten thousand are steered alike. Pure and total: `step` knows no
-clock, and whatever it is told, the rate stays within MIN_RATE and MAX_RATE.
+A gate alone oscillates: all clients start while it is open, and the effect shows only at the
+next reading. Here a PI controller with slow start keeps the worst paced metric at its set
+point. It works on the logarithm of the rate, so databases that sustain ten units a second and
+ten thousand are controlled alike. Pure and total: `step` uses no clock, and for any input the
+rate stays within MIN_RATE and MAX_RATE.
 
-Replication lag is a queue, and a queue tells more than one number: what was admitted before
+Replication lag is a queue, which gives more than one number: what was admitted before
 `now - lag` has been replayed, the rest waits. So for lag the integral term is measured (what
-the replica really replays), and the error is that of the queue now, not of the lag, which
-shows a queue only once it has been waited in.
+the replica really replays), and the error is that of the current queue. The lag itself shows a
+queue only after something has waited in it.
 """
 
 from __future__ import annotations
@@ -23,45 +23,46 @@ from typing import NamedTuple
 MIN_RATE = 0.1
 MAX_RATE = 1e9
 INITIAL_RATE = 2.0
-"""Cost units a second, before anything is known: slow start is there soon."""
+"""Cost units a second, before anything is known; slow start raises it quickly."""
 
 GROWTH = 2.0
-"""Slow start: times this at each reading, while all that was released is taken."""
+"""Slow start: the factor at each reading, while the whole allowance is used."""
 STARTED_AT = 0.5
 """Slow start ends at this share of the set point."""
 RESTART_BELOW, RESTART_AFTER = 0.25, 6
-"""Below this share of the set point for so many readings, though all is taken: start anew."""
+"""Slow start begins again after this many readings below this share of the set point, while the
+whole allowance is used."""
 PROPORTIONAL = 0.5
 INTEGRAL_PER_S = 0.4
 MOST_CHANGE = 0.4
-"""Of the integral term from one reading to the next: a metric that is read rarely is not
-steered by a guess about the time between."""
+"""Change of the integral term from one reading to the next: a metric that is read rarely is not
+controlled by guesses about the time between."""
 MOST_UP, MOST_DOWN = 1.2, 0.3
-"""How far the rate may stand from what the database is thought to bear."""
+"""How far the rate may be from the estimate of what the database sustains."""
 CUT = 0.7
-"""What a breach by our own work leaves of the rate, where no queue tells better."""
+"""Factor on the rate after a breach by our own work, if there is no queue to measure."""
 USED_SHARE = 0.9
 FORGET_PER_S = 0.05
-"""What is not used is doubted: the rate sinks towards twice what was used."""
+"""An unused rate is not trusted: it falls toward twice what was used."""
 
 USED_KEPT = 0.25
-"""What was used counts a quarter at the next reading, where less was."""
+"""At the next reading, what was used before counts a quarter if less was used since."""
 
 MAX_DEBT_S = 10.0
-"""However much a check declares, nobody waits longer for it."""
+"""No client waits longer than this for the cost that it declares."""
 MOST_S, MOST_TYPICAL = 0.25, 8.0
-"""What is declared is believed as far as this: so many seconds of the rate, or so many times
-what is usual. One who lies, or is mistaken, holds nobody up for long."""
+"""A declared cost is believed up to this many seconds of the rate, or this many times the usual
+cost. A client that declares too much delays the others only briefly."""
 UNIT = 1.0
-"""What a check costs that declares nothing."""
+"""Cost of a check that declares none."""
 
 LEARN_OVER_S, LEARN_OVER_READINGS = 0.5, 2
-"""What a queue drains is averaged over this long: a lag that is read 0.1 s off is work that
-seems to have been drained in no time."""
+"""What a queue drains is averaged over this time: one lag reading that is off by 0.1 s would look
+like work that drained instantly."""
 MOST_NEWS = 4.0
-"""One reading that is off may say that nothing drains; it is believed as far as this factor."""
+"""One wrong reading may say that nothing drains; the estimate falls by at most this factor."""
 NEARLY_DRY = 0.25
-"""Below this share of the set point, a queue drains what it is given, and may drain more."""
+"""Below this share of the set point, a queue drains all it gets, and could drain more."""
 DRAINS_SHARE = 0.8
 """A queue grows when it drains less than this share of what was admitted."""
 
@@ -70,9 +71,9 @@ class Queue(NamedTuple):
     """What a delay in seconds tells of the work before and behind it."""
 
     drained_per_s: float | None
-    """Cost a second that went through since the last reading; None where it ran dry."""
+    """Cost a second that was replayed since the last reading; None if the queue ran empty."""
     waiting: float
-    """Cost admitted and not yet through."""
+    """Cost admitted and not yet replayed."""
     full_s: float
     """Seconds of delay at the set point."""
 
@@ -88,21 +89,21 @@ class Observation(NamedTuple):
     taken: float
     """Cost admitted since the last step."""
     limited: bool
-    """Whether anybody was sent away for the pace alone since then."""
+    """Whether pacing alone rejected a check since then."""
     queue: Queue | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
     rate: float = INITIAL_RATE
-    """Cost units a second to release until the next step."""
+    """Cost units a second to admit until the next step."""
     bears: float = INITIAL_RATE
-    """What the database is thought to bear: the integral term."""
+    """Estimate of what the database sustains: the integral term."""
     starting: bool = True
     low_for: int = 0
-    """Readings in a row far below the set point, though all was taken."""
+    """Readings in a row far below the set point, while the whole allowance was used."""
     used_per_s: float = 0.0
-    """The most that was taken of late."""
+    """The most that was used recently."""
 
 
 def is_delay(metric: str, unit: str) -> bool:
@@ -111,8 +112,8 @@ def is_delay(metric: str, unit: str) -> bool:
 
 
 def default_target(metric: str, unit: str) -> float:
-    """A queue that is never empty drains all it can, however short: so a short one is kept,
-    for what has been released stands in it when the database slows down."""
+    """A queue that is never empty drains all it can, even a short one. So the set point is a short
+    queue: admitted work waits in it when the database slows down."""
     return 0.5 if is_delay(metric, unit) else 0.8
 
 
@@ -210,7 +211,7 @@ def _drains(pace: Pace, seen: Observation, queue: Queue, *, used: bool) -> float
     """The integral term of a queue: what it is seen to drain, evened out over its length."""
     before, measured = pace.bears, queue.drained_per_s
     if measured is None or (seen.load < NEARLY_DRY and not _grows(seen, queue)):
-        # It drains all that it is given: it bears at least that, and may bear more.
+        # It drains all that it gets: it sustains at least that, and perhaps more.
         return max(before, pace.rate) if used else before
     learning_s = seen.elapsed_s + max(LEARN_OVER_S, LEARN_OVER_READINGS * seen.interval_s)
     weight = 1.0 if pace.starting else seen.elapsed_s / learning_s

@@ -14,7 +14,7 @@ from typing import Any
 
 MAX_TEXT_CHARS = 512
 LOCAL = "local@"
-"""Before the machine, in the target of a database that is reached without leaving it."""
+"""Prefix of the host, in the target of a database that is reached through a local address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +22,15 @@ class Answered:
     """One database. Each part is empty where it is not known."""
 
     member: str = ""
-    """shard/member, by the settings."""
+    """shard/member, from the settings."""
     server: str = ""
-    """What the server calls itself, or its cluster: measured."""
+    """The server's or its cluster's own identifier, as measured."""
     target: str = ""
-    """host:port/database, by the settings."""
+    """host:port/database, from the settings."""
 
 
 Answers = Mapping[str, Answered]
-"""By the name that clients ask for."""
+"""By the database name that clients use."""
 
 
 def why_apart(ours: Answers, theirs: Answers) -> str:
@@ -40,12 +40,12 @@ def why_apart(ours: Answers, theirs: Answers) -> str:
         if other is None:
             return f"it has no database {name}"
         if own.member and other.member and own.member != other.member:
-            return f"its {name} is {other.member}, ours is {own.member}"
+            return f"its {name} is {other.member}, this agent's is {own.member}"
         if own.server and other.server:
             if own.server != other.server:
-                return f"its {name} is server {other.server}, ours is {own.server}"
+                return f"its {name} is server {other.server}, this agent's is {own.server}"
         elif _other_target(own.target, other.target):
-            return f"its {name} is at {other.target}, ours at {own.target}"
+            return f"its {name} is at {other.target}, this agent's is at {own.target}"
     return ""
 
 

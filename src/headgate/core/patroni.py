@@ -35,33 +35,33 @@ REPLICAS = frozenset({"replica", "standby_leader", "sync_standby", "quorum_stand
 class PatroniMember:
     name: str
     host: str
-    """Where its server listens, as Patroni tells other members; empty where it does not."""
+    """Where its server listens, as Patroni tells other members; empty if it does not."""
     port: int | None
     role: Role | None
-    """None: neither, such as while it is being made."""
+    """None: neither, for example while it is being created."""
     role_word: str
-    """As Patroni has it: `standby_leader` says more than replica."""
+    """Patroni's word: `standby_leader` says more than replica."""
     state: str
     """Such as `running`, `streaming` or `creating replica`."""
     timeline: int | None
     tags: frozenset[str] = frozenset()
-    """Those that are switched on: nofailover, noloadbalance, clonefrom, nosync …"""
+    """Tags that are switched on: nofailover, noloadbalance, clonefrom, nosync …"""
 
 
 @dataclass(frozen=True, slots=True)
 class PatroniCluster:
     scope: str
     lock: str
-    """Who holds the leader's lock; empty: nobody."""
+    """Name of the member with the leader lock; empty: none."""
     members: tuple[PatroniMember, ...]
     """By name."""
     system_id: str = ""
     paused: bool = False
     follows_elsewhere: bool = False
-    """A standby cluster: who holds the lock is a replica of another cluster's server."""
+    """A standby cluster: the member with the lock is a replica of another cluster's server."""
     sync_standbys: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
-    """Keys whose values could not be understood."""
+    """Keys whose values could not be read."""
 
     def member(self, name: str) -> PatroniMember | None:
         return next((member for member in self.members if member.name == name), None)
@@ -79,7 +79,7 @@ class PatroniCluster:
         return self.lock
 
     def role_of(self, name: str) -> Role | None:
-        """None where it cannot be told: no member of that name, or nobody leads."""
+        """None if unknown: no member of that name, or no leader."""
         member = self.member(name)
         if member is None:
             return None
@@ -98,9 +98,9 @@ class PatroniCluster:
             return "nobody leads"
         if not self.leader:
             word = holder.role_word if holder else "standby leader"
-            return f"{self.lock} holds the lock, as {word}: no primary here"
+            return f"{self.lock} has the leader lock as {word}: this cluster has no primary"
         if holder is None:
-            return f"{self.lock} leads, and is not among the members"
+            return f"{self.lock} has the leader lock but is not among the members"
         term = "" if holder.timeline is None else f", timeline {holder.timeline}"
         return f"{self.lock} leads{term}"
 
@@ -110,13 +110,13 @@ class PatroniCluster:
             for m in self.members
             if m.state not in ("running", "streaming")
         ]
-        odd = ["paused: nothing fails over by itself"] if self.paused else []
+        odd = ["paused: no automatic failover"] if self.paused else []
         unread = [f"{len(self.unreadable)} keys cannot be read"] if self.unreadable else []
         return [*ill, *odd, *unread]
 
 
 def read_cluster(scope: str, entries: Iterable[Entry]) -> PatroniCluster:
-    """Of the entries below `scope`/; what cannot be understood is named, and the rest stands."""
+    """From the entries below `scope`/. Keys that cannot be read are listed; the rest is used."""
     below = f"{scope}/"
     values = {e.key.removeprefix(below): e.value for e in entries if e.key.startswith(below)}
     reader = _Reader(values)

@@ -1,4 +1,4 @@
-"""Where in a TOML file a setting stands. tomllib keeps no positions; headers and keys are
+"""Where in a TOML file a setting is. tomllib keeps no positions; headers and keys are
 easy to find again."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def line_index(content: str) -> dict[str, int]:
 
 
 def _numbered(name: str, counts: Mapping[str, int], *, within: bool = False) -> str:
-    """With the number of each list's last table. `within`: that of the last part aside."""
+    """With the number of each list's last table. `within`: but for that of the last part."""
     parts, found = name.split("."), list[str]()
     for end, part in enumerate(parts, start=1):
         count = counts.get(".".join(parts[:end]))

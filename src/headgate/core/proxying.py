@@ -1,4 +1,4 @@
-"""What a proxy is told to do, as values: its settings file and its parts share these words.
+"""What a proxy's settings tell it to do, as values that the settings file and the proxy share.
 
 settings/proxy ──reads──► GateTerms, ReleaseTerms, … ──► proxy/gates, proxy/release, proxy/targets
 """
@@ -64,17 +64,17 @@ class Route(Enum):
 class ReleaseKind(Enum):
     OFF = "off"
     STEPS = "steps"
-    """R99: plus max_increase below the target, minus emergency_decrease above max."""
+    """Up by max_increase below the target, down by emergency_decrease above max."""
     PI = "pi"
-    """R142: the controller of the agent's pacer (core/pacing)."""
+    """The controller of the agent's pacer (core/pacing)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """From this utilization of the worst metric on, this share is acted upon (R100)."""
+    """From this utilization of the worst metric on, the gate acts on this share of statements."""
 
     at: Annotated[float, Key("Utilization of the worst metric; 1 is its threshold.", share(0, 100))]
-    ratio: Annotated[float, Key("Share of the statements that is acted upon.", share(0, 1))]
+    ratio: Annotated[float, Key("Share of the statements that the gate acts on.", share(0, 1))]
 
 
 def _bands(value: object) -> tuple[Band, ...]:
@@ -101,13 +101,13 @@ def _clients(value: object) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class GateTerms:
-    """The health gate of the proxy: whom it is for, and what it does to them."""
+    """The health gate of the proxy: which clients it applies to, and what it does to them."""
 
     clients: Annotated[
         tuple[str, ...],
         Key(
-            "Clients that the health gate is for, by name or level; `*` is everybody. Rules of the "
-            "agent apply to all in any case.",
+            "Clients that the health gate applies to, by name or level; `*` is all of them. The "
+            "agent's rules apply to all clients in any case.",
             _clients,
             "none",
         ),
@@ -116,16 +116,17 @@ class GateTerms:
     action: Annotated[
         Act,
         Key(
-            "`delay` until the gate opens, `refuse` at once, or `close`: refuse, end the session.",
+            "`delay` until the gate opens, `refuse` to block at once, or `close` to block and end "
+            "the session.",
             one_of(Act, Act.DELAY, Act.REFUSE, Act.CLOSE),
         ),
     ] = Act.DELAY
     max_delay_s: Annotated[
-        float, Key("Longest delay; then the statement is refused.", seconds(0, 3600))
+        float, Key("Longest delay; then the statement is blocked.", seconds(0, 3600))
     ] = 5.0
     max_delayed: Annotated[
         int,
-        Key("Statements of one client that wait at once; more are refused.", whole(0, 1_000_000)),
+        Key("Statements of one client that wait at once; more are blocked.", whole(0, 1_000_000)),
     ] = 100
     statements: Annotated[Judged, Key("`writes`, or `all`.")] = Judged.WRITES
     bands: Annotated[
@@ -138,43 +139,41 @@ class GateTerms:
     ] = (Band(1.0, 1.0),)
     hard_limit: Annotated[
         float | None,
-        Key("Utilization above which a statement's priority counts for nothing.", share(0, 100)),
+        Key("Utilization above which the gate ignores a statement's priority.", share(0, 100)),
     ] = None
     on_loss: Annotated[
         Act,
         Key(
-            "`pass`, `delay` or `refuse` while nothing is known of the database's health.",
+            "`pass`, `delay` or `refuse` while the database's health is unknown.",
             one_of(Act, Act.PASS, Act.DELAY, Act.REFUSE),
         ),
     ] = Act.PASS
     stale_after_s: Annotated[
         float,
-        Key("How old what is known of health may be; then `on_loss`.", seconds(0.5, 3600)),
+        Key("Age limit of the database's health; then `on_loss` applies.", seconds(0.5, 3600)),
     ] = 5.0
     rule_action: Annotated[
         Act,
         Key(
-            "What a rule of the agent does to the statements that its dice pick: `refuse`, "
-            "`delay`, or `close` (refuse and end the session).",
+            "What an agent's ratio rule does to the statements that it picks: `refuse` (block), "
+            "`delay`, or `close` (block and end the session).",
             one_of(Act, Act.DELAY, Act.REFUSE, Act.CLOSE),
         ),
     ] = Act.REFUSE
-    """Whomever the gate is for; DELAY makes a ratio rule a ratio of delayed statements (R95)."""
+    """For every client that the gate applies to. With DELAY a ratio rule delays statements."""
     rule_delay_s: Annotated[
         float,
-        Key(
-            "With `delay`: how long those wait; a `hold` keeps them until it ends.", seconds(0, 60)
-        ),
+        Key("With `delay`: how long they wait. A `hold` delays until it ends.", seconds(0, 60)),
     ] = 0.25
     metrics: Annotated[
         tuple[str, ...],
-        Key("Metrics of the database to go by.", names(64), "its default metrics"),
+        Key("Metrics of the database that the gate uses.", names(64), "its default metrics"),
     ] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseTerms:
-    """How much is released (R99), in statements a second of those that the gate is for."""
+    """How many statements a second are released, of those that the gate applies to."""
 
     kind: Annotated[
         ReleaseKind,
@@ -185,13 +184,13 @@ class ReleaseTerms:
     ] = ReleaseKind.OFF
     target: Annotated[float, Key("Share of the worst metric's threshold.", share(0.01, 1))] = 0.7
     most: Annotated[
-        float, Key("Likewise; above it the rate is cut.", share(0.01, 10), name="max")
+        float, Key("Share of the threshold; the rate is cut above it.", share(0.01, 10), name="max")
     ] = 1.0
     max_increase: Annotated[
         float, Key("Share by which the rate may rise in one step.", share(0.001, 10))
     ] = 0.1
     emergency_decrease: Annotated[
-        float, Key("Share of the rate that is taken off above `max`.", share(0.01, 1))
+        float, Key("Share of the rate that is cut above `max`.", share(0.01, 1))
     ] = 0.5
     min_between_s: Annotated[float, Key("Least time between two steps.", seconds(0.05, 3600))] = 1.0
     initial_per_s: Annotated[
@@ -200,11 +199,11 @@ class ReleaseTerms:
     action: Annotated[
         Act,
         Key(
-            "`delay` or `refuse` what is beyond the pace.",
+            "`delay` or `refuse` (block) statements beyond the rate.",
             one_of(Act, Act.DELAY, Act.REFUSE),
         ),
     ] = Act.DELAY
-    max_delay_s: Annotated[float, Key("Longest delay for the pace.", seconds(0, 3600))] = 5.0
+    max_delay_s: Annotated[float, Key("Longest delay by the rate.", seconds(0, 3600))] = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,14 +213,14 @@ class PlanTerms:
     dsn: Annotated[
         str,
         Key(
-            "Postgres: a side connection for EXPLAIN, once a pattern, so that budgets know what a "
-            "statement costs before it has run. Without one, only wall time is learned.",
+            "Postgres: a side connection for EXPLAIN, once per pattern, so that budgets know the "
+            "cost of a statement before it has run. Without one, only wall time is learned.",
             text(2048),
         ),
     ] = field(repr=False)
     password: str | None = field(default=None, repr=False)
-    timeout_s: Annotated[float, Key("Of one EXPLAIN.", seconds(0.05, 60))] = 1.0
-    per_s: Annotated[float, Key("EXPLAINs a second, at most.", number(0.1, 1000))] = 20.0
+    timeout_s: Annotated[float, Key("Timeout of one EXPLAIN.", seconds(0.05, 60))] = 1.0
+    per_s: Annotated[float, Key("Most EXPLAINs a second.", number(0.1, 1000))] = 20.0
     max_known: int = 4096
 
 
@@ -234,7 +233,7 @@ class TlsTerms:
     cert: str = ""
     key: str = ""
     name: str = ""
-    """That the server's certificate must have; empty: its host's."""
+    """Name that the server's certificate must have; empty: its host name."""
 
 
 PLAIN = TlsTerms()
@@ -260,22 +259,20 @@ class FollowTerms:
     database: str = ""
     shard: Annotated[
         str | None,
-        Key(
-            "The shard whose primary and replicas sessions go to.", text(127), "the database's own"
-        ),
+        Key("Shard whose primary and replicas get the sessions.", text(127), "the database's own"),
     ] = None
     port: Annotated[
         int | None,
         Key("Port of every server, at the host of its agent.", whole(1, 65535), "5432, or 3306"),
     ] = None
     servers: tuple[ServerTerms, ...] = ()
-    """Addresses of members by their names, where they are reached otherwise than agents say."""
+    """Addresses of members by name, where they differ from what agents report."""
     tls: TlsTerms = PLAIN
     grace_s: Annotated[
         float,
         Key(
-            "How long a session to a server that is not primary any more may go on to the end of "
-            "its transaction.",
+            "How long a session on a server that is no longer primary may continue until the end "
+            "of its transaction.",
             seconds(0, 3600),
         ),
     ] = 10.0
@@ -284,7 +281,7 @@ class FollowTerms:
         Key("true: the read-only route goes to the primary while no replica is healthy."),
     ] = True
     interval_s: Annotated[
-        float, Key("How often agents are asked which server is primary.", seconds(0.05, 60))
+        float, Key("How often to query agents for the current primary.", seconds(0.05, 60))
     ] = 0.25
 
 
@@ -320,7 +317,7 @@ class ListenTerms:
     cert: str = ""
     key: str = ""
     ca: str = ""
-    """Whose client certificates are taken; empty: none is asked for."""
+    """CA of client certificates that are accepted; empty: none is requested."""
 
     @property
     def shown(self) -> str:
@@ -330,7 +327,7 @@ class ListenTerms:
 
 
 class SourceKind(Enum):
-    """Where the name of a client may come from (R96). In the order of HR_FROM_*, from 1 on."""
+    """Where the name of a client may come from. In the order of HR_FROM_*, from 1 on."""
 
     TAG = "tag"
     ATTRIBUTE = "attribute"
@@ -362,12 +359,12 @@ def _users(value: object) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """A tag that counts only from these users, or signed (R149)."""
+    """A tag that counts only from these users, or if it is signed."""
 
     tag: Annotated[str, Key("Key of the tag; `*`: every tag.", text(65))]
-    users: Annotated[tuple[str, ...], Key("Database users from whom it counts.", _users)] = ()
+    users: Annotated[tuple[str, ...], Key("Database users whose tag counts.", _users)] = ()
     signed: Annotated[
-        bool, Key("true: it counts from anybody, if headgate_sig vouches for it.")
+        bool, Key("true: it counts from every user, if headgate_sig has a valid signature.")
     ] = False
 
     def faults(self) -> Iterator[tuple[str, str]]:
@@ -399,7 +396,7 @@ class IdentityTerms:
     sources: Annotated[
         tuple[Source, ...],
         Key(
-            "Where a client's name comes from, the first that has one: `tag:KEY`, "
+            "Where a client's name comes from; the first source that has one: `tag:KEY`, "
             "`attribute:NAME`, `variable:NAME`, `application_name`, `user`, `database`, `pattern`.",
             _sources,
             "tag:headgate_client, application_name, user",
@@ -414,12 +411,12 @@ class IdentityTerms:
     priority_tag: Annotated[
         str,
         Key(
-            "Tag whose value, 0–100, is a statement's priority: the health gate never delays or "
-            "refuses 0. Empty: there is none.",
+            "Tag whose value, 0–100, is a statement's priority. The health gate never delays or "
+            "blocks priority 0. Empty: no such tag.",
             text(65),
         ),
     ] = ""
-    default_priority: Annotated[int, Key("Of statements without that tag.", whole(0, 100))] = 100
+    default_priority: Annotated[int, Key("Priority without that tag.", whole(0, 100))] = 100
     secret: bytes = field(default=b"", repr=False)
 
 
@@ -445,7 +442,7 @@ class MemoryTerms:
         int, Key("Statements kept for `headgate budget replay`.", whole(0, 1 << 20))
     ] = 1024
     clients: Annotated[
-        int, Key("Clients that are counted one by one; more as `others`.", whole(16, 65536))
+        int, Key("Clients that are counted singly; the rest as `others`.", whole(16, 65536))
     ] = 1024
     statements: Annotated[int, Key("Statements that run at once.", whole(64, 1 << 20))] = 4096
     plans: Annotated[int, Key("Patterns whose plan is known.", whole(16, 1 << 20))] = 4096
@@ -474,8 +471,8 @@ class RelayTerms:
         int,
         Key(
             "Threads that relay; 0: one for every two CPUs of the host, at most "
-            f"{DEFAULT_THREADS}. Waits for a restart, as all of this table but `drain_timeout_s` "
-            "does.",
+            f"{DEFAULT_THREADS}. A change of this table takes effect at a restart, except "
+            "`drain_timeout_s`.",
             whole(0, 64),
         ),
     ] = 0
@@ -489,22 +486,22 @@ class RelayTerms:
     max_sessions_per_user: Annotated[
         int,
         Key(
-            "Of them, of one user that has logged in; 0: no bound of its own.",
+            "Sessions of one user that has logged in; 0: no limit of its own.",
             whole(0, 1_000_000),
         ),
     ] = 0
     max_logins_per_address: Annotated[
         int,
         Key(
-            "Of them, from one address (IPv6: one /64) and still logging in; more are rejected. 0: "
-            "all but a 64th of `max_sessions`, so that one address never takes all of them.",
+            "Sessions from one address (IPv6: one /64) that are still logging in; more are "
+            "rejected. 0: all but a 64th of `max_sessions`, so that one address never takes all.",
             whole(0, 1_000_000),
         ),
     ] = 0
     startup_timeout_s: Annotated[
         float,
         Key(
-            "From the connection until the session is established, logging in included.",
+            "Longest time from the connection until the session is established, login included.",
             seconds(1, 600),
         ),
     ] = 30.0
@@ -514,26 +511,24 @@ class RelayTerms:
     idle_timeout_s: Annotated[
         float,
         Key(
-            "Ends sessions outside a transaction that are idle for so long; 0: never.",
+            "End sessions that are idle for this long outside a transaction; 0: never.",
             seconds(0, 30 * 86400),
         ),
     ] = 0.0
     tcp_keepalive_s: Annotated[
         int,
-        Key("Detects that the other end is gone; 0: as the system does.", _whole_seconds(0, 7200)),
+        Key("Detects that the other end is gone; 0: the system default.", _whole_seconds(0, 7200)),
     ] = 60
     max_buffer_bytes: Annotated[
         int,
         Key(
-            "Bound over the buffers of all sessions and the texts of their prepared statements: "
-            'MiB, or a text such as `"1 GiB"`. From half of it on, less is kept for a client that '
-            "does not read, its server is read more slowly, and prepared statements are taken for "
-            "unknown writes.",
+            "Memory limit for the buffers of all sessions and the texts of their prepared "
+            'statements: MiB, or a text such as `"1 GiB"`. Above half of it, the proxy buffers '
+            "less for clients that do not read, reads their servers more slowly, and treats new "
+            "prepared statements as unknown writes.",
             size(4, 65536, 1 << 20),
             "256",
             name="max_buffer_mb",
         ),
     ] = 256 << 20
-    dry_run: Annotated[bool, Key("true decides and counts, warns, and lets everything pass.")] = (
-        False
-    )
+    dry_run: Annotated[bool, Key("true decides, counts and warns, and blocks nothing.")] = False

@@ -13,9 +13,9 @@ _TOGETHER = ""
 
 class Rate(NamedTuple):
     per_s: float
-    """In the long run."""
+    """Requests a second over a long time."""
     burst: int
-    """At once, after a while without any."""
+    """Requests at once, after a pause."""
 
 
 class Quota:
@@ -24,12 +24,12 @@ class Quota:
         self._total = total
         self._max_keys = max_keys
         self._paid_until: dict[str, float] = {}
-        """Monotonic, by key: when what was taken is paid off. Those in the past are as good as
-        not there."""
+        """Monotonic, by key: when what was taken is paid off. Keys in the past count as
+        missing."""
         self._all_paid_until = 0.0
 
     def take(self, key: str, now_s: float) -> float:
-        """0: granted, and counted. Else the seconds after which to ask again; nothing counted."""
+        """0: granted and counted. Else the seconds to wait before the next try; nothing counted."""
         key = self._place(key, now_s)
         mine = max(now_s, self._paid_until.get(key, now_s))
         alls = max(now_s, self._all_paid_until)

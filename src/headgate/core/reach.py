@@ -1,8 +1,9 @@
-"""How far something set for the fleet reaches: all of it, a region, a cluster, a shard, a host.
+"""Where a change of the fleet applies: everywhere, a region, a cluster, a shard, a host.
 
-    `shard:commerce/*` ──parse_reach──► Reach ──meets──► Place (one database of one agent)
+    `shard:commerce/*` ──parse_reach──► Reach ──`meets`──► Place (one database of one agent)
 
-Patterns know one sign, `*`: any characters, also none, also `/`.
+Patterns have one wildcard, `*`: any characters, also none, also `/`. `layers_at`
+says which of several changes of one thing counts at a place.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from typing import Protocol, TypeVar
 
 MAX_PATTERN_CHARS = 127
 _PATTERN = re.compile(r"[A-Za-z0-9_*][A-Za-z0-9_.:/*-]{0,126}")
@@ -32,7 +34,7 @@ LEVELS = tuple(Level)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a database of an agent stands. Empty: it was not said, and no pattern meets it."""
+    """Where a database of an agent is. Empty: not configured, and no pattern matches it."""
 
     region: str = ""
     cluster: str = ""
@@ -40,7 +42,7 @@ class Place:
     host: str = ""
     """The agent's name."""
     database: str = ""
-    """As its agent calls it."""
+    """The agent's name for the database."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Reach:
         return bool(name) and _fits(self._pieces, name)
 
     def databases(self, places: Iterable[Place]) -> tuple[str, ...]:
-        """Those of an agent that it meets."""
+        """The databases of an agent that it matches."""
         return tuple(place.database for place in places if self.meets(place))
 
     @cached_property
@@ -99,7 +101,7 @@ def _fits(pieces: Sequence[str], name: str) -> bool:
 
 EVERYWHERE = Reach()
 HERE = Reach(Level.HOST, "")
-"""This agent, whatever it is called. In its own log alone: no other agent ever sees it."""
+"""This agent, whatever its name. Only in its own log: no other agent ever sees it."""
 
 
 def parse_reach(value: object) -> Reach:
@@ -115,7 +117,7 @@ def parse_reach(value: object) -> Reach:
         raise ValueError(f"is {value!r}, must begin with one of {known}") from None
     if level is Level.FLEET:
         if colon:
-            raise ValueError(f"is {value!r}: fleet is all of it, and takes no pattern")
+            raise ValueError(f"is {value!r}: fleet means all of it and takes no pattern")
         return EVERYWHERE
     if value == HERE.level.value:
         return HERE
@@ -125,3 +127,52 @@ def parse_reach(value: object) -> Reach:
             "A–Z, a–z, 0–9, _ . : / - and * for any"
         )
     return Reach(level, pattern)
+
+
+def of_shard(shard: str) -> Reach | None:
+    """None: its name cannot be said as a reach."""
+    try:
+        reach = parse_reach(f"{Level.SHARD.value}:{shard}")
+    except ValueError:
+        return None
+    return reach if reach.is_exact else None
+
+
+# --- which of several counts ----------------------------------------------------------------
+
+
+class Said(Protocol):
+    """What one change says of a budget, or of a metric."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def item_id(self) -> str: ...
+
+    @property
+    def n(self) -> int: ...
+
+    @property
+    def reach(self) -> Reach: ...
+
+    def applies_to(self, place: Place) -> bool: ...
+
+
+S = TypeVar("S", bound=Said)
+
+
+def layers_at(place: Place, said: Iterable[S]) -> dict[str, tuple[S, ...]]:
+    """What is said of each name at a place, from what counts least to what counts most:
+
+        settings file < fleet < region < cluster < shard < host < this agent
+
+    The file lies beneath all that is said. Within a level a pattern counts less than a name, and
+    less the less it says; of two alike, the later counts.
+    """
+    applying = [one for one in said if one.applies_to(place)]
+    applying.sort(key=lambda one: (one.reach.rank, one.n, one.item_id))
+    found: dict[str, tuple[S, ...]] = {}
+    for one in applying:
+        found[one.name] = (*found.get(one.name, ()), one)
+    return found

@@ -26,15 +26,15 @@ class Report:
 
     client: str
     origin: str
-    """Where it came from: an address."""
+    """Address that it came from."""
     wall_s: float
-    """When it came last, by this agent's clock."""
+    """When it last came, by this agent's clock."""
     value: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Decisions of one minute that are alike (R134–R136)."""
+    """Number of equal decisions in one minute."""
 
     minute: int
     """Wall-clock minutes since 1970."""
@@ -42,13 +42,13 @@ class Tally:
     client: str
     verdict: str
     metric: str
-    """What decided: a metric, with `shard/` before it where the shard's value did, or a rule
-    as `rule:r7`. Empty for an admission by the metrics; an exemption's names its rule."""
+    """What decided: a metric, with `shard/` before it if it is the shard's value, or a rule as
+    `rule:r7`. Empty if the metrics admitted it; an exemption has its rule."""
     count: int
 
 
 class Asked(NamedTuple):
-    """A minute in which somebody asked."""
+    """A minute in which a client checked."""
 
     minute: int
     checks: int
@@ -57,15 +57,15 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MetricMinute:
-    """One metric in one minute, as it was looked at about once a second (R145)."""
+    """One metric in one minute, sampled about once a second."""
 
     minute: int
     database: str
     metric: str
-    """With `shard/` before it where it is the shard's."""
+    """With `shard/` before it if it is the shard's."""
     looks: int
     absent: int
-    """Looks that found no usable value; the others make up `total`, `low` and `high`."""
+    """Looks without a usable value; the others make up `total`, `low` and `high`."""
     breached: int
     total: float
     low: float | None
@@ -123,7 +123,7 @@ def _known(
 
 @dataclass(frozen=True, slots=True, order=True)
 class BudgetMinute:
-    """Violations of one budget in one minute that are alike (R137)."""
+    """Number of equal violations of one budget in one minute."""
 
     minute: int
     database: str

@@ -30,7 +30,7 @@ _KEYWORD_PASSWORD = re.compile(
     r"\b((?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'|(?:[^\s'\\]|\\.)+)", re.IGNORECASE
 )
 _SHORTEST = 4
-"""Shorter secrets are replaced only where they stand alone: else every text would fall apart."""
+"""Shorter secrets are replaced only as whole words: otherwise ordinary text would be damaged."""
 _LONG = 16
 """Longer than the words that addresses are made of."""
 
@@ -92,8 +92,8 @@ def _host_alone(url: str) -> str:
 
 
 def secrets_in(document: object, key: str = "") -> Iterator[str]:
-    """Of settings as they were written: what stands under a secret's name, in connection strings,
-    and in addresses."""
+    """The secrets in settings as written: values under a secret's name, in connection strings, and
+    in addresses."""
     if isinstance(document, Mapping):
         for name, inner in document.items():
             yield from secrets_in(inner, str(name))
@@ -171,7 +171,7 @@ class Scrubber:
         return text
 
     def left_in(self, text: str) -> bool:
-        """Whether one that is known stands there still."""
+        """Whether the text still has a known secret."""
         return any(form in text for form in self._long)
 
 

@@ -1,13 +1,13 @@
-"""How much of the traffic behind a proxy may go, from what health says (R99, R100, R142).
+"""How many statements a proxy may release, from the health of its database.
 
     readings, what the relay released ──► Seen ──stepped──► Steps.rate ──► the relay's bucket
                                      └──► Backlog ──► core/pacing.step ──► Pace.rate ──┘
 
-Two loops, one of which the settings choose. STEPS is the one that operators of transaction
+Two control loops; the settings choose one. STEPS is the one that operators of transaction
 throttlers know: below a target it goes up by at most `max_increase` at a time, between target and
-maximum it stays, above the maximum it gives up `emergency_decrease` of itself, and between two
-changes there is a least time. PI is the controller of paced checks (core/pacing.py), here told
-what a relay has let go. Pure and total: no clock, and whatever they are told, rates stay in bounds.
+maximum it stays, above the maximum it goes down by `emergency_decrease`, and between two changes
+there is a minimum time. PI is the controller of paced checks (core/pacing.py); its input here is
+what the relay released. Pure and total: no clock, and for any input the rates stay in bounds.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ NEVER = -math.inf
 
 class Phase(Enum):
     INCREASING = "increasing"
-    """Below the target: up, as soon as the time between changes has passed and all is used."""
+    """Below the target: up, once the time between changes has passed and the rate is used up."""
     HOLDING = "holding"
-    """Between target and maximum; or nobody knows."""
+    """Between target and maximum, or health is unknown."""
     EMERGENCY = "emergency"
     """Above the maximum: down, at once."""
 
@@ -45,27 +45,27 @@ class Seen(NamedTuple):
     """One reading, and what went since the one before."""
 
     load: float | None
-    """The worst metric as a share of its threshold; None: nobody knows."""
+    """The worst metric as a share of its threshold; None: unknown."""
     at: float
     """Monotonic seconds."""
     elapsed_s: float
     taken: float
-    """Units that were released since then."""
+    """Units released since then."""
     limited: bool
-    """Whether anybody had to wait or go for the pace alone."""
+    """Whether a statement had to wait, or was blocked, because of the rate alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Where the loop of R99 stands."""
+    """State of the STEPS loop."""
 
     rate: float
     """Units a second to release until the next step."""
     phase: Phase = Phase.HOLDING
     changed_at: float = NEVER
-    """Of the last step up or down: the next step up waits from here."""
+    """Time of the last step up or down: the next step up waits from here."""
     decreased_at: float = NEVER
-    """The next step down waits from here: one up never puts off one down."""
+    """The next step down waits from here: a step up never delays a step down."""
 
 
 def begun(terms: ReleaseTerms) -> Steps:
@@ -106,8 +106,8 @@ def _increasing(before: Steps, seen: Seen, terms: ReleaseTerms) -> Steps:
 
 
 def _doubted(rate: float, seen: Seen, terms: ReleaseTerms) -> float:
-    """A rate that nobody used says nothing of what is borne: it sinks towards twice what was used,
-    so that a burst after a quiet night does not meet last evening's rate."""
+    """An unused rate says nothing about what the database sustains. It falls toward twice what was
+    used, so that a burst after a quiet night does not run at last evening's rate."""
     if not seen.elapsed_s > 0:
         return rate
     used_per_s = seen.taken / seen.elapsed_s
@@ -127,12 +127,12 @@ class Backlog:
 
     def __init__(self, at: float) -> None:
         self._marks: deque[tuple[float, float]] = deque([(at, 0.0)], maxlen=MARKS_KEPT)
-        """When how much had been released."""
+        """(time, units released by then)."""
         self._through: float | None = 0.0
-        """How much of it was through when it was last looked at."""
+        """How much of it was replayed at the last look."""
 
     def mark(self, at: float, released: float) -> None:
-        """A clock that stands still, or goes back, makes no new mark."""
+        """A clock that stops or goes back adds no mark."""
         last_at, _ = self._marks[-1]
         if at > last_at:
             self._marks.append((at, released))
@@ -165,7 +165,7 @@ class Backlog:
         return later
 
 
-# --- the graded response (R100) ----------------------------------------------------------------
+# --- the graded response -----------------------------------------------------------------------
 
 
 def graded(bands: Sequence[Band], load: float) -> float:

@@ -1,8 +1,8 @@
-"""Whether a settings file that is read again may take the place of the one in force. Pure.
+"""Whether a settings file that is read again may replace the current one. Pure.
 
 A file is often cut short or empty for a moment while something writes it, and stays so when a disk
-is full. To follow such a file would open the gate: checks about a database that is gone are no
-longer judged by anything.
+is full. To follow such a file would open the gate: nothing decides checks about a
+database that is gone.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ class Confirmed:
     """What an operator says that the file does on purpose."""
 
     drop: frozenset[str] = frozenset()
-    """Databases that it no longer has."""
+    """Databases that the file may drop."""
     whole: bool = False
-    """It is whole, though it ends like one that was cut short."""
+    """The file is complete, although it ends like one that was cut short."""
 
 
 NOTHING = Confirmed()
 
 
 Judged = Mapping[str, object]
-"""What checks are judged by: of each database, all that the file says of it."""
+"""What decides checks: for each database, everything that the file says about it."""
 
 
 def reload_faults(
@@ -42,7 +42,7 @@ def reload_faults(
     faults = [
         Fault(
             f"databases.{name}",
-            f"is not in the file any more. If that is intended: `headgate reload --drop {name}`, "
+            f"is no longer in the file. If that is intended: `headgate reload --drop {name}`, "
             "or restart the agent",
         )
         for name in lost
@@ -52,8 +52,8 @@ def reload_faults(
         cut = cut or any(new_judged.get(name) != said for name, said in judged.items())
     if cut and not confirmed.whole:
         message = (
-            "ends like a file that was cut short while it was written. Write it whole; if it is "
-            "whole: `headgate reload --whole`, or restart the agent"
+            "ends like a file that was cut short while it was written. Write the complete file; if "
+            "it is complete: `headgate reload --whole`, or restart the agent"
         )
         faults.append(Fault("", message))
     return faults

@@ -1,12 +1,12 @@
-"""What a proposed rule would have changed, by client and hour (R145, R140).
+"""What a proposed rule would have changed, by client and hour.
 
 sums of history by minute and client, metrics by minute, a rule ──replay──► Change, Change, …
 
-Exact where arithmetic is: a hold refuses what it meets, dice refuse their share. Where the
-outcome hung on a metric's value within a minute, it is between two bounds; where history does
-not tell, it is said that it cannot be told. What the other clients would have done, had there
-been more or less work, is not known either, and not guessed. What each kind of rule would have
-done is in outcomes.py.
+Exact where arithmetic is enough: a hold rejects everything that it matches, a ratio rejects its
+share. Where the outcome depends on a metric's value within a minute, it is between two bounds.
+Where history does not have the answer, the replay says so. It does not guess what other clients
+would have done with more or less work running. outcomes.py has what each kind of rule would have
+done.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Change:
     database: str
     client: str
     hour_minute: int
-    """The hour's first minute, since 1970."""
+    """First minute of the hour, since 1970."""
     checks: int
     admitted_before: int
     after: After
     shadowed_by: str = ""
-    """The rule that would have come first, where the proposed one says nothing."""
+    """The more specific rule that would have decided instead of the proposed one."""
 
     @property
     def refused_before(self) -> int:
@@ -63,16 +63,16 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What the proposed rule would have stood among."""
+    """The rules and metrics at the time that is replayed."""
 
     rules: RuleBook
-    """Those of then: it tells what applied at any instant that is replayed."""
+    """The rules of that time: it has what applied at each replayed moment."""
     gates: Mapping[str, Gate] = field(default_factory=dict)
-    """By database, by what its checks are judged."""
+    """By database: the metrics that apply to its checks."""
     known_from_s: float = float("-inf")
-    """Before this, the rules of then are not known."""
+    """Before this, the rules are not known."""
     fair: bool = False
-    """Dice are waived for who has waited long (R82)."""
+    """Whether clients that waited long skip ratio rules."""
 
 
 def replay(
@@ -165,7 +165,7 @@ class _Player:
             wall_s = min(before.until, applied.until)
 
     def _identity(self, client: str) -> Identity | None:
-        """None for a name that stands for many, such as `(unknown)`."""
+        """None for a name that many clients share, such as `(unknown)`."""
         if client not in self._identities:
             try:
                 self._identities[client] = parse_identity(client)
@@ -174,7 +174,7 @@ class _Player:
         return self._identities[client]
 
     def _shadow(self, spans: list[tuple[Applied, Applied]], client: str, database: str) -> str:
-        """The rule that comes first, where it is meant for the client and says nothing."""
+        """The rule that decides instead, where the proposed one matches but has no effect."""
         applied = spans[0][1]
         key = (client, database, applied.since)
         if key not in self._shadows:

@@ -1,9 +1,9 @@
-"""A shard's value of a metric, made of its members' (R40–R43, R150).
+"""A shard's value of a metric, made from its members' values.
 
-members' readings ──roll_up──► Rolled (one Reading, who counted, who was set aside and why)
+members' readings ──roll_up──► Rolled (one Reading, which members counted or were skipped, and why)
 
-Pure and total. Whatever is missing has a stated policy; nothing missing ever becomes 0, and
-nobody is left out silently: the answer says whom, why, and for how long.
+Pure and total. Each kind of missing value has a policy. A missing value never becomes 0, and no
+member is left out silently: the result says which, why, and for how long.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from headgate.core.topology import Role
 UNHEALTHY = "unhealthy"
 QUORUM = "quorum"
 COUNTING = (UNHEALTHY, QUORUM)
-"""Judge each member by itself, and count: one that is missing is one that is not healthy."""
+"""Compare each member with its threshold and count: a missing member counts as unhealthy."""
 
 Aggregate = Callable[[Mapping[str, float]], float | bool]
 """Members' values by name → the shard's. A bool is a predicate: whether the shard is healthy."""
@@ -69,14 +69,14 @@ class MemberReading:
     role: Role | None
     reading: Reading
     labels: Mapping[str, str] | None
-    """None where nobody knows them."""
+    """None if unknown."""
     missing_since: float | None = None
     """Since when it has had no usable value; None while it has one."""
     joined_at: float | None = None
     """When it joined or came back, if that is what a grace should count from."""
     skip: Skip | None = None
     hopeless: str | None = None
-    """Why it is skipped although it has a value, where it is (hopeless.py)."""
+    """Why it is skipped although it has a value, if it is (hopeless.py)."""
 
 
 class AsideKind(Enum):
@@ -85,13 +85,13 @@ class AsideKind(Enum):
     SKIPPED = "skipped"
     """By an operator."""
     MISSING = "missing"
-    """Without a usable value, for so long that the shard goes on without it."""
+    """Without a usable value for so long that the shard no longer waits for it."""
     HOPELESS = "hopeless"
-    """Skipped by the agent, since throttling does not help it."""
+    """Skipped by the agent, because throttling does not help it."""
     GRACE = "grace"
     """It has just joined."""
     UNSUPPORTED = "unsupported"
-    """It cannot have the metric."""
+    """Its server does not have the metric."""
     IGNORED = "ignored"
     """Among the worst, which `ignore_hosts` leaves out."""
 
@@ -105,15 +105,15 @@ class Aside(NamedTuple):
 class Rolled(NamedTuple):
     reading: Reading
     excused: bool = False
-    """Absent, and the policy lets that pass."""
+    """Without a value, and the policy ignores that."""
     counted: tuple[str, ...] = ()
     asides: tuple[Aside, ...] = ()
     made_at: float = 0.0
-    """When the reading that decides was taken: two roll-ups of one reading are one."""
+    """When the deciding reading was taken: two rollups of one reading are equal."""
 
 
 def shard_spec(spec: MetricSpec, *, collect_s: float) -> MetricSpec:
-    """What the shard's value is judged by. Its age adds up over both ways of polling (R18)."""
+    """The shard's spec of the metric. Its age limit covers both polls: the probe and the pull."""
     rollup = spec.rollup
     aged = replace(spec, scope=Scope.SHARD, max_age_s=spec.max_age_s + collect_s)
     if rollup.by == UNHEALTHY:
@@ -211,7 +211,7 @@ def _empty(
 ) -> Rolled:
     if asides:
         told = "; ".join(f"{aside.member}: {aside.why}" for aside in asides)
-        detail = f"every member is set aside ({told})"
+        detail = f"every member is skipped ({told})"
     else:
         wanted = " with these labels" if rollup.labels else ""
         whom = {RollupOf.REPLICAS: "replica", RollupOf.ALL: "member", RollupOf.PRIMARY: "primary"}
@@ -283,11 +283,11 @@ def _made_of(
     try:
         value = aggregates[by](values)
     except Exception as error:
-        return NoValue(Cause.FAILED, f"the roll-up {by} raised {type(error).__name__}: {error}")
+        return NoValue(Cause.FAILED, f"the rollup {by} raised {type(error).__name__}: {error}")
     if isinstance(value, bool):
         return 0.0 if value else 2 * spec.threshold
     if not isinstance(value, int | float) or not 0 <= value < math.inf:
-        return NoValue(Cause.INVALID, f"the roll-up {by} answered {value!r}, no measurement")
+        return NoValue(Cause.INVALID, f"the rollup {by} returned {value!r}, not a measurement")
     return float(value)
 
 
@@ -332,7 +332,7 @@ def _told(by: str, speaker: str, said: str, count: int, asides: tuple[Aside, ...
 def _aside_words(asides: tuple[Aside, ...]) -> str:
     if not asides:
         return ""
-    return "; set aside: " + "; ".join(f"{aside.member} ({aside.why})" for aside in asides)
+    return "; skipped: " + "; ".join(f"{aside.member} ({aside.why})" for aside in asides)
 
 
 def _names(members: Sequence[MemberReading]) -> tuple[str, ...]:

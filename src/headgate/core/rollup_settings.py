@@ -123,7 +123,7 @@ ROLLUP_SETTINGS = (
     ),
     Setting(
         "missing_for_s",
-        "How long a missing member holds up its shard before it is skipped.",
+        "How long a missing member rejects its shard's checks before it is skipped.",
         seconds(0, 30 * 86400),
         default=_OWN.missing_for_s,
     ),
@@ -142,15 +142,15 @@ ROLLUP_SETTINGS = (
     Setting(
         "hopeless_for_s",
         "With rollup_of = `replicas`: skip a replica whose value was above hopeless_factor times "
-        "its threshold for so long, during which it alone kept the gate closed and the value did "
-        "not fall; never more than half of the replicas. 0 never skips one.",
+        "its threshold for this long, if it alone kept the gate closed and the value did not "
+        "fall; never more than half of the replicas. 0 never skips one.",
         seconds(0, 30 * 86400),
         default=_OWN.hopeless_for_s,
     ),
     Setting(
         "hopeless_factor",
-        "How many times its threshold a replica has to be above to be skipped as hopeless. It "
-        "counts again as soon as it is not.",
+        "How many times its threshold a replica must be above to be skipped as hopeless. It "
+        "counts again as soon as it is below.",
         number(1, 1e9),
         default=_OWN.hopeless_factor,
     ),
@@ -191,17 +191,17 @@ def plugin_faults(rollup: Rollup, installed: Collection[str], place: str) -> lis
 def rollup_faults(values: Mapping[str, Any], place: str) -> list[Fault]:
     by, faults = values["rollup"], []
     if by == QUORUM and not values["quorum"]:
-        message = "is missing: rollup = 'quorum' needs to know how many members must be healthy"
+        message = "is missing: rollup = 'quorum' needs the number of members that must be healthy"
         faults.append(Fault(f"{place}.quorum", message))
     if by != QUORUM and values["quorum"]:
-        faults.append(Fault(f"{place}.quorum", "says something only with rollup = 'quorum'"))
+        faults.append(Fault(f"{place}.quorum", "has an effect only with rollup = 'quorum'"))
     if by != UNHEALTHY and values["rollup_limit"]:
-        message = "says something only with rollup = 'unhealthy'"
+        message = "has an effect only with rollup = 'unhealthy'"
         faults.append(Fault(f"{place}.rollup_limit", message))
     if values["ignore_above"] is not None and not values["ignore_hosts"]:
-        message = "says something only with ignore_hosts"
+        message = "has an effect only with ignore_hosts"
         faults.append(Fault(f"{place}.ignore_above", message))
     if by in COUNTING and values["ignore_hosts"]:
-        message = f"says nothing with rollup = {by!r}: that counts members; use its own limit"
+        message = f"has no effect with rollup = {by!r}, which counts members; use its own limit"
         faults.append(Fault(f"{place}.ignore_hosts", message))
     return faults

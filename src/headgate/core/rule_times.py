@@ -11,7 +11,6 @@ from headgate.core.settings import (
     Setting,
     names,
     number,
-    or_text,
     read_table,
     reads,
     seconds,
@@ -37,10 +36,12 @@ _CLOCK = r"([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9](\.[0-9]{1,9})?)?"
 _SECONDS = {"type": "number", "exclusiveMinimum": 0, "maximum": 1e12}
 
 
-@reads(or_text(_SECONDS, SECONDS_PATTERN))
+@reads({"type": "string", "pattern": SECONDS_PATTERN})
 def parse_for(value: object) -> float:
-    """`90s`, `30m`, `1h30m`, `7d`, or in JSON a number of seconds."""
-    return seconds(0, 1e12, above_low=True)(value)
+    """`90s`, `30m`, `1h30m`, `7d`."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise ValueError(f"is {value:g}, which has no unit: {value:g}s or {value:g}m?")
+    return seconds(0, 1e12, above_low=True)(text()(value))
 
 
 @reads(
@@ -61,7 +62,7 @@ def parse_date_time(value: object) -> float:
     year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
     valid = year and 1 <= month <= 12 and 1 <= day <= calendar.monthrange(year, month)[1]
     if not valid or hour > 23 or minute > 59 or second > 59:
-        raise ValueError(f"is {value!r}, which is no date and time")
+        raise ValueError(f"is {value!r}, which is not a valid date and time")
     utc_s = calendar.timegm((year, month, day, hour, minute, second))
     return utc_s + float(match[7] or 0) - _offset_s(match[8])
 
@@ -112,13 +113,13 @@ def _days(value: object) -> tuple[int, ...]:
         first, last = _day(begin), _day(end if dash else begin)
         days |= {(first + step) % 7 for step in range((last - first) % 7 + 1)}
     if not days:
-        raise ValueError("names no day; leave it out for every day")
+        raise ValueError("has no day; leave it out for every day")
     return tuple(sorted(days))
 
 
 def _day(name: str) -> int:
     if name not in DAYS:
-        raise ValueError(f"{name!r} is no day; days are {', '.join(DAYS)}")
+        raise ValueError(f"{name!r} is not a day; days are {', '.join(DAYS)}")
     return DAYS.index(name)
 
 
@@ -167,14 +168,14 @@ def parse_schedule(raw: object, *, place: str = "schedule") -> Schedule:
         raise InvalidSettings([Fault(f"{place}.{name}", message) for name in missing])
     if begin in (end, MINUTES_A_DAY):
         message = (
-            f"{_clock_text(begin)} to {_clock_text(end)} is no window; 00:00 to 24:00 is a day"
+            f"{_clock_text(begin)} to {_clock_text(end)} is empty; 00:00 to 24:00 is a whole day"
         )
         raise InvalidSettings([Fault(place, message)])
     return Schedule(values["days"], begin, end, values["zone"])
 
 
 def _schedule_table(raw: object) -> object:
-    """What does not read as `DAYS FROM-TO ZONE` is left for the table to refuse."""
+    """A text that is not `DAYS FROM-TO ZONE` is passed on, so that the table rejects it."""
     if not isinstance(raw, str):
         return raw
     given: dict[str, Any] = {}

@@ -1,75 +1,152 @@
-"""Rules on clients: found by token, ended by their own clock (R63–R87).
+"""Rules on clients: found by token, ended by their own clock.
 
-    identity ──RuleBook.applied──► Applied: what refuses, what exempts, which metrics, which limits
+    identity ──RuleBook.applied──► Applied: what rejects, what exempts, which metrics, which limits
 
-Precedence (R67): a rule on the whole identity beats one on several of its tokens, that beats
+Precedence: a rule on the whole identity beats one on several of its tokens, that beats
 one on a single token, and `all` comes last. Among equals the stricter wins. Thresholds compete
 metric by metric; sets of metrics that are equally specific are united, which is the stricter
-reading of both. What is ended by its own clock needs no sweeper: the reader compares.
+reading of both. A rule with an end needs no sweeper: the reader compares.
 
-Rules on one target are weighed against each other once, for all of its clients (_Group): a
-name that is new costs a look-up per level, however many rules there are.
+Rules on one target are compared with each other once, for all of its clients (_Group): a
+new name costs a look-up per level, however many rules there are.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
 
 from headgate.core.names import Identity
 from headgate.core.overlay import Overlay
-from headgate.core.rule import (
-    DEFAULT_CEILING,
-    EVERYONE,
-    FOREVER,
-    JUSTIFICATION_MEANINGS,
-    KIND_MEANINGS,
-    NO_LIMITS,
-    Justification,
-    Kind,
-    Order,
-    Rule,
-    Window,
-)
 
-__all__ = [
-    "DEFAULT_CEILING",
-    "EVERYONE",
-    "FOREVER",
-    "JUSTIFICATION_MEANINGS",
-    "KIND_MEANINGS",
-    "MAX_RESOLVED",
-    "NO_LIMITS",
-    "NO_RULES",
-    "UNRULED",
-    "Applied",
-    "Justification",
-    "Kind",
-    "Order",
-    "Rank",
-    "Rule",
-    "RuleBook",
-    "RuleDraft",
-    "Shadowed",
-    "Window",
-    "book_of",
-]
+EVERYONE = "all"
+FOREVER = float("inf")
+DEFAULT_CEILING = 3.0
 
-MAX_RESOLVED = 4096
-"""Clients whose rules are kept resolved; beyond that all are resolved anew, once."""
-MAX_DATABASES = 64
-"""On which the rules of a target are kept weighed."""
-NO_RULE_BY_METRIC: Mapping[str, Rule] = MappingProxyType({})
 
-# Bound once: looking up a member of an enum is a call, and each check asks.
+class Kind(Enum):
+    RATIO = "ratio"
+    """Rejects a share of the checks by chance."""
+    HOLD = "hold"
+    """Rejects every check."""
+    EXEMPT = "exempt"
+    """Waives metrics: all, or the named ones. Guarded."""
+    METRICS = "metrics"
+    """Uses these metrics if the check names none."""
+    THRESHOLDS = "thresholds"
+    """Uses stricter thresholds."""
+
+
+KIND_MEANINGS: dict[Kind, str] = {
+    Kind.RATIO: "rejects that share of the checks by chance; metrics decide the rest",
+    Kind.HOLD: "rejects every check",
+    Kind.EXEMPT: "admits although metrics breach, all or the named ones, up to a ceiling",
+    Kind.METRICS: "uses these metrics if a check names none",
+    Kind.THRESHOLDS: "uses stricter thresholds; a looser one has no effect",
+}
+
+
+# Bound once: looking up a member of an enum is a call, and this runs at each check.
 _RATIO, _HOLD, _EXEMPT = Kind.RATIO, Kind.HOLD, Kind.EXEMPT
 _METRICS, _THRESHOLDS = Kind.METRICS, Kind.THRESHOLDS
 
 
+class Justification(Enum):
+    """An exemption needs one of the three."""
+
+    TRANSIENT = "transient"
+    INCIDENT = "incident"
+    SYSTEM = "system"
+
+
+JUSTIFICATION_MEANINGS: dict[Justification, str] = {
+    Justification.TRANSIENT: "a short starvation that ends soon, such as a job's last hour",
+    Justification.INCIDENT: "the fix of an incident, which must not wait for what it repairs",
+    Justification.SYSTEM: "an essential component with little load, such as a heartbeat",
+}
+
+
+class Order(Enum):
+    """When the dice are thrown. Admission is as likely either way; the counts differ."""
+
+    BEFORE = "before"
+    AFTER = "after"
+
+
+Window = tuple[float, float]
+"""Wall-clock seconds: from, and up to but not including."""
+NO_LIMITS: Mapping[str, float] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    id: str
+    target: str
+    """A whole identity, one of its tokens, several of them (`a:b`), or `all`."""
+    ratio: float = 0.0
+    """Share of checks to reject: RATIO."""
+    expires_at: float = FOREVER
+    """Wall-clock seconds. No sweeper is needed: the reader compares."""
+    kind: Kind = Kind.RATIO
+    order: Order = Order.BEFORE
+    metrics: tuple[str, ...] = ()
+    """EXEMPT: waived ones, empty for all. METRICS: the ones to use."""
+    thresholds: Mapping[str, float] = field(default_factory=lambda: NO_LIMITS)
+    """THRESHOLDS: metric → limit; one that is looser than the metric's own has no effect."""
+    justification: Justification | None = None
+    ceiling: float = DEFAULT_CEILING
+    """EXEMPT: suspended while a waived metric is above this many times its threshold."""
+    database: str = ""
+    """Only on this database; empty: on all."""
+    windows: tuple[Window, ...] | None = None
+    """In force only within these; None for always."""
+    created_at: float = 0.0
+    created_by: str = ""
+    reason: str = ""
+    ticket: str = ""
+    """Link to where more is said."""
+    revision: int = 0
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        return tuple(self.target.split(":"))
+
+    @property
+    def refuses_all(self) -> bool:
+        return self.kind is _HOLD or (self.ratio >= 1 and self.kind is _RATIO)
+
+    def in_force(self, wall_s: float) -> bool:
+        if wall_s >= self.expires_at:
+            return False
+        return self.windows is None or any(a <= wall_s < b for a, b in self.windows)
+
+    def ends_at(self, wall_s: float) -> float:
+        """When it next ceases to be in force, of one that is."""
+        ends = [end for begin, end in self.windows or () if begin <= wall_s < end]
+        return min(self.expires_at, max(ends, default=FOREVER))
+
+    def edges(self) -> Iterator[float]:
+        """Instants at which it begins or ceases to be in force."""
+        yield self.expires_at
+        for window in self.windows or ():
+            yield from window
+
+
+# --- several of them -----------------------------------------------------------------------
+
+MAX_RESOLVED = 4096
+"""Clients whose rules are kept resolved; beyond that all are resolved again, once."""
+MAX_DATABASES = 64
+"""On which the rules of a target are kept weighed."""
+NO_RULE_BY_METRIC: Mapping[str, Rule] = MappingProxyType({})
+
+
 class Shadowed(NamedTuple):
-    """A rule that matched and did not apply, and the one that came first (R144)."""
+    """A rule that matched and did not apply, and the one that decided instead."""
 
     rule: Rule
     by: Rule
@@ -81,7 +158,7 @@ class Applied(NamedTuple):
     refuse: Rule | None = None
     exempt: Rule | None = None
     metrics: tuple[Rule, ...] = ()
-    """Whose metrics it is judged by, taken together."""
+    """The rules whose metrics apply to it, taken together."""
     thresholds: Mapping[str, Rule] = NO_RULE_BY_METRIC
     """By metric: the rule whose limit counts for it."""
     ranks: tuple[Rank, ...] = ()
@@ -99,7 +176,7 @@ class Applied(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Nothing but a refusal by ratio or hold: metrics are judged as ever."""
+        """Nothing but a rejection by ratio or hold: metrics apply as always."""
         return self.exempt is None and not self.metrics and not self.thresholds
 
     @property
@@ -142,7 +219,7 @@ class RuleBook:
         suspended: frozenset[str] = frozenset(),
         wall_s: float = -FOREVER,
     ) -> None:
-        """`wall_s`: what has ended by then is only kept to be told of."""
+        """`wall_s`: what has ended by then is only kept to be shown."""
         draft = RuleDraft(wall_s)
         draft.put(rules)
         draft.suspend(suspended)
@@ -151,7 +228,7 @@ class RuleBook:
     def _take(self, draft: RuleDraft, revision: int) -> None:
         self.revision = revision
         self.suspended = draft.suspended
-        """Exemptions that are suspended because they starve others (R79)."""
+        """Exemptions that are suspended because they starve others."""
         self.is_empty = not draft.known
         self._known = draft.known.copy()
         self._groups = draft.groups.copy()
@@ -193,7 +270,7 @@ class RuleBook:
         return found
 
     def matching(self, identity: Identity, database: str) -> list[tuple[int, Rule]]:
-        """Every rule that is meant for this client, ended ones too, with how specific it is."""
+        """Every rule that matches this client, ended ones too, with how specific it is."""
         return [
             (specific, rule)
             for specific, group in self._groups_of(identity)
@@ -202,7 +279,7 @@ class RuleBook:
         ]
 
     def targets_of(self, identity: Identity) -> list[str]:
-        """By which this client is met, whatever becomes of their rules."""
+        """Targets that match this client, whatever the state of their rules."""
         return [group.target for _, group in self._groups_of(identity)]
 
     def alike(self, target: str) -> Iterator[Rule]:
@@ -294,7 +371,7 @@ class RuleDraft:
     def suspend(self, suspended: frozenset[str]) -> None:
         for rule_id in suspended ^ self.suspended:
             if rule_id in self.known:
-                self._group(self.known[rule_id].target)  # Copied: to be weighed anew.
+                self._group(self.known[rule_id].target)  # Copied: to be compared again.
         self.suspended = suspended
 
     def book(self, revision: int) -> RuleBook:
@@ -367,9 +444,9 @@ class _Group:
         self.tokens = tuple(dict.fromkeys(target.split(":")))
         self._ranked: list[_Ranked] = []
         self._ended: dict[str, Rule] = _NONE
-        """Kept to be told of; no check looks at them."""
+        """Kept to be shown; no check looks at them."""
         self._spans: dict[str, _Span] | None = None
-        """By database; None: nobody has asked."""
+        """By database; None: not computed yet."""
 
     def copy(self) -> _Group:
         copy = _Group(self.target)
@@ -496,8 +573,8 @@ _Ordered = Sequence[tuple[int, Rule]]
 def _weigh(
     meant: Iterable[tuple[int, Rule]], suspended: frozenset[str]
 ) -> tuple[Applied, tuple[Shadowed, ...]]:
-    """Rules of one axis compete, those of different ones add up. Who is exempt from everything
-    competes with what would refuse it; who is exempt from some metrics is still diced for."""
+    """Rules of one axis compete, those of different ones add up. An exemption from everything
+    competes with what would reject the client; with one from some metrics, ratios still apply."""
     ordered = sorted(meant, key=_precedence)
     awake = [i for i in ordered if i[1].kind is not _EXEMPT or i[1].id not in suspended]
     refuse, not_refusing = _first(awake, _RATIO, _HOLD)

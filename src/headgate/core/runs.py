@@ -1,7 +1,7 @@
-"""How long a client runs, compared with its own past runs (R91).   minutes ──runs_of──► Runs
+"""How long a client runs, compared with its own past runs.   minutes ──runs_of──► Runs
 
-A run is a stretch of minutes in which it asked, with no silence longer than a quarter of an
-hour. A job that takes far longer than it ever did is worth a look, starved or not.
+A run is a stretch of minutes in which the client checked, with no pause longer than 15 minutes.
+A job that takes far longer than ever before is worth a look, starved or not.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 GAP_MINUTES = 15
-"""As Policy.run_gap_s: after such a silence the next question begins another run."""
+"""As Policy.run_gap_s: after a pause this long, the next check begins another run."""
 MIN_EARLIER = 3
 FAR_BEYOND = 1.5
-"""Times the longest one before."""
+"""Factor on the longest run before."""
 MIN_MINUTES = 10
 
 
@@ -53,8 +53,8 @@ class Runs(NamedTuple):
 
 
 def runs_of(minutes: Iterable[int], *, since_minute: int, now_minute: int) -> Runs | None:
-    """Of the minutes in which it asked; None for none. What had begun before `since_minute` may
-    have been longer than can be seen, and is not compared with."""
+    """From the minutes in which it checked; None if there are none. A run that began before
+    `since_minute` may be longer than it looks, so it is not compared."""
     found: list[Run] = []
     for minute in sorted(set(minutes)):
         if found and minute - found[-1].until_minute < GAP_MINUTES:

@@ -1,4 +1,4 @@
-"""What a probe brings home: a value with its time, or an absence with its cause (R151).
+"""What a probe returns: a value with its time, or no value and a cause.
 
 Nothing here turns into 0, and nothing without a time can be called fresh.
 """
@@ -39,7 +39,7 @@ class Cause(Enum):
     UNKNOWN = "unknown"
     REPLICATION_STOPPED = "replication_stopped"
     REPLICATION_BROKEN = "replication_broken"
-    HEARTBEAT_RESTING = "heartbeat_resting"
+    HEARTBEAT_IDLE = "heartbeat_idle"
     HEARTBEAT_DEAD = "heartbeat_dead"
     CLOCK_SKEW = "clock_skew"
     UNREACHABLE = "unreachable"
@@ -58,12 +58,13 @@ CAUSE_MEANINGS: dict[Cause, str] = {
     "no row, or more than one",
     Cause.STALE: "the last value is older than the metric's age limit",
     Cause.WARMING_UP: "a first value is not enough yet (rate of a counter, new role)",
-    Cause.HIBERNATING: "probing rests because nobody asks",
+    Cause.HIBERNATING: "no client checks the database, so nothing is measured; "
+    "a check wakes it (about 1 s)",
     Cause.UNSUPPORTED: "this server or host does not have what the metric measures",
     Cause.UNKNOWN: "no metric of this name is configured on this database",
     Cause.REPLICATION_STOPPED: "replication was stopped, or replay paused, on purpose; lag grows",
     Cause.REPLICATION_BROKEN: "replication ended with an error, or cannot reach its primary",
-    Cause.HEARTBEAT_RESTING: "the primary's agent writes no heartbeat because nobody asks",
+    Cause.HEARTBEAT_IDLE: "the primary's agent writes no heartbeat because no client checks",
     Cause.HEARTBEAT_DEAD: "replication runs, but no heartbeat is written: its writer is gone",
     Cause.CLOCK_SKEW: "the clocks of two hosts disagree by more than can be corrected",
     Cause.UNREACHABLE: "the agent of a member of the shard does not answer",
@@ -92,7 +93,7 @@ class Sample(NamedTuple):
     taken_at: float
     """Monotonic seconds at which the measured state held: the start of the probe."""
     cause: Cause | None = None
-    """What stands behind the value, where the probe knows; never a reason to doubt it."""
+    """What the value is based on, if the probe knows; never a reason to doubt it."""
     detail: str = ""
 
 
@@ -100,14 +101,14 @@ class Absent(NamedTuple):
     cause: Cause
     detail: str
     at: float
-    """Monotonic seconds at which the absence was seen."""
+    """Monotonic seconds at which the missing value was seen."""
 
 
 Reading = Sample | Absent
 
 
 def reading_of(number: Number, *, taken_at: float) -> Reading:
-    """A finite number that is not negative, or an INVALID absence (R9)."""
+    """A finite number that is not negative, or no value with the cause INVALID."""
     value, cause, detail = number if isinstance(number, Measured) else (number, None, "")
     if math.isnan(value):
         return Absent(Cause.INVALID, "the probe answered NaN", taken_at)

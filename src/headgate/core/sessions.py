@@ -1,4 +1,4 @@
-"""Who is in the database, and who of them never asks (R138).
+"""Which users and programs work in the database, and which of them never check.
 
 sessions the server lists ──► Presence, added up over looks ──suspects──► those without a client
 """
@@ -13,7 +13,7 @@ from typing import NamedTuple
 OURS = "headgate"
 MAX_GROUPS = 256
 FAINT = 0.01
-"""Activity below this is forgotten."""
+"""Less activity than this is dropped."""
 _WORDS = re.compile(r"[\s:/,;|()\[\]]+")
 
 
@@ -22,11 +22,11 @@ class SessionGroup(NamedTuple):
 
     user: str
     application: str
-    """Empty where the server does not know it."""
+    """Empty if the server does not know it."""
     host: str
     sessions: int
     active: int
-    """Those that were at work."""
+    """Sessions that were active."""
 
     @property
     def who(self) -> Who:
@@ -68,18 +68,18 @@ class Presence:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """Works in the database, and never asked in a name that could be its own."""
+    """Works in the database, and never checked with a name that could be its own."""
 
     who: Who
     sessions: int
     active_mean: float
-    """Sessions at work, on average."""
+    """Active sessions, on average."""
     share: float
-    """Of all activity."""
+    """Share of all activity."""
 
 
 def suspects(presence: Presence, tokens: Collection[str]) -> tuple[Suspect, ...]:
-    """Most active first. `tokens`: every level of every client that asked lately."""
+    """Most active first. `tokens`: every level of every client that checked recently."""
     known = frozenset(token.lower() for token in tokens) | {OURS}
     total = sum(presence.active.values())
     found = [

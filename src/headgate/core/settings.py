@@ -225,9 +225,9 @@ def read_struct(
     sections: frozenset[str] = frozenset(),
     **others: Any,
 ) -> tuple[T | None, list[Fault]]:
-    """A table of the file as its struct, and everything wrong with it; None where a key is.
+    """A table of the file as its struct, and everything wrong with it; None if a key is wrong.
 
-    `sections` are keys that somebody else reads, `others` fields that are no settings.
+    `sections` are keys that other readers take, `others` fields that are no settings.
     """
     rows = table_of(struct)
     values, faults = read_table(raw, rows, place=place, sections=sections)
@@ -384,7 +384,7 @@ def _of_text(within: Reader[float], given: float, written: str) -> float:
 
 
 def amount(low: float, high: float, *, above_low: bool = False) -> Reader[Any]:
-    """A number, or a text with a unit, as an Amount that whoever knows the metric's unit reads."""
+    """A number, or a text with a unit; `in_unit` makes it one of the metric's unit."""
     within = number(low, high, above_low=above_low)
 
     def read(value: object) -> float | Amount:
@@ -400,23 +400,29 @@ def amount(low: float, high: float, *, above_low: bool = False) -> Reader[Any]:
 
 def size(low: int, high: int, unit: int = 1) -> Reader[int]:
     """In bytes: of a number in the unit that the key's name says, or of a text such as `4 GiB`."""
-    within = whole(low, high)
+    within, anything = whole(low, high), whole(0, 1 << 60)
 
     def read(value: object) -> int:
-        if not isinstance(value, str):
-            return within(value) * unit
-        given = parse_bytes(value)
-        if not low * unit <= given <= high * unit:
-            span = f"from {size_text(low * unit)} to {size_text(high * unit)}"
-            raise ValueError(f"is {value!r}, must be {span}")
-        return given
+        is_text = isinstance(value, str)
+        given = parse_bytes(value) if isinstance(value, str) else anything(value) * unit
+        if low * unit <= given <= high * unit:
+            return given
+        span = f"from {size_text(low * unit)} to {size_text(high * unit)}"
+        said = repr(value) if is_text else size_text(given)
+        readings = {f'"{value} {name}"': given // unit * 1024**n for n, name in _BINARY.items()}
+        fitting = [text for text, one in readings.items() if low * unit <= one <= high * unit]
+        meant = f": did you mean {' or '.join(fitting)}?" if fitting and not is_text else ""
+        raise ValueError(f"is {said}, must be {span}{meant}")
 
     schema = or_text(within.schema, SIZE_PATTERN)
     return Reader(read, schema, f"{size_text(low * unit)}–{size_text(high * unit)}")
 
 
+_BINARY = {4: "TiB", 3: "GiB", 2: "MiB", 1: "KiB"}
+
+
 def size_text(amount: int) -> str:
-    for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
+    for power, unit in _BINARY.items():
         if amount and amount % 1024**power == 0:
             return f"{amount // 1024**power} {unit}"
     return f"{amount} B"

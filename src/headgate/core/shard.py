@@ -18,26 +18,26 @@ MAX_MEMBERS = 256
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """The question a primary's agent puts to a member's, about once per collect interval.
+    """The request of a primary's agent to a member's agent, about once per collect interval.
 
-    The answer may be held back for `wait_s`, or until something changes between passing and
-    not passing; so a breach is heard of at once, at one message per interval.
+    The member may delay the answer for up to `wait_s`, until a metric changes between healthy and
+    unhealthy. So a breach arrives at once, with only one message per interval.
     """
 
     shard: str
     database: str
-    """The member's name for its own database, as its agent calls it."""
+    """The name of the member's database at its agent."""
     sender: str
-    """Name of the asking member."""
+    """Name of the member that sends the request."""
     url: str
-    """Where the asking agent can be asked; empty where it does not say."""
+    """Address of the agent that sends the request; empty if it gives none."""
     role: RoleSeen | None
     activity: Activity
     wait_s: float
     clock_ahead_s: float | None = None
     """The member's database clock minus the sender's, as last measured; None for not yet."""
     clock_error_s: float = 0.0
-    """How far that may be off: half the round trip it was measured with."""
+    """Error bound: half the round trip of the measurement."""
 
 
 class Pulled(NamedTuple):
@@ -47,12 +47,12 @@ class Pulled(NamedTuple):
     wall_ahead_s: float
     """The other agent's wall clock minus ours, at the middle of the exchange."""
     error_s: float
-    """How far that may be off: half the round trip, without the time the answer was held."""
+    """Error bound: half the round trip, without the time that the answer was delayed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """A member set aside by an operator, for a while and for a reason."""
+    """A member that an operator skips, for a while and for a reason."""
 
     shard: str
     member: str
@@ -62,7 +62,7 @@ class Skip:
     set_wall_s: float
     revision: int = 0
     ends_mono_s: float = math.inf
-    """By this it has ended, too: a wall clock that is set back does not lengthen it."""
+    """Also ends at this monotonic time: setting the wall clock back does not lengthen it."""
 
     def left_s(self, now: Instant) -> float:
         return min(self.until_wall_s - now.wall_s, self.ends_mono_s - now.mono_s)
@@ -80,12 +80,12 @@ class Handover:
     member: str
     """The primary that is about to step down."""
     term: int | None
-    """Its term then, where its engine has one."""
+    """The primary's term then, if its engine has terms."""
     until_mono_s: float
     until_wall_s: float
-    """As it is kept, and shown."""
+    """As stored and shown."""
     set_mono_s: float
-    """A role that was read before says nothing."""
+    """A role that was read before this time does not count."""
     who: str
     reason: str
 
@@ -116,16 +116,16 @@ class Handover:
 class MemberView:
     member: Member
     problem: str
-    """Why it cannot be counted now: unreachable, follows somebody else; empty for nothing."""
+    """Why it cannot be counted now: unreachable, or follows another primary; empty: it can."""
     skip: Skip | None
     readings: Mapping[str, Reading]
-    """As they go into the roll-up."""
+    """The readings that go into the rollup."""
     asides: Mapping[str, str]
-    """Metric → why this member is set aside from it."""
+    """Metric → why this member is skipped in it."""
     aside_kinds: Mapping[str, str]
     """The same, as one of rollup.AsideKind."""
     hopeless: tuple[str, ...]
-    """Metrics from which the agent skips it, since throttling does not help it."""
+    """Metrics in which the agent skips it, because throttling does not help it."""
     clock_ahead_s: float | None
     """Its database's clock minus the primary's; None where it has not been measured."""
 
@@ -140,12 +140,12 @@ class ShardView:
     """This database's own name in the shard."""
     standpoint: Standpoint
     warming_up: Absent | None
-    """Leading, but not yet able to speak for all."""
+    """It leads, but not all members have reported yet."""
     members: tuple[MemberView, ...]
     unwatched: tuple[Downstream, ...]
-    """Replicas that the primary's server lists and no member answers for."""
+    """Replicas that the primary's server lists but that no agent reports for."""
     collect_interval_s: float
     messages_total: int
-    """Pulls sent to other agents for this shard."""
+    """Requests to other agents for this shard."""
     told: tuple[str, ...] = ()
-    """What Patroni and the fleet's store say of it, in words."""
+    """What Patroni and the fleet's store report about it, as text."""

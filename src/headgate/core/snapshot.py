@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from headgate.core.decide import decide, misdirected
+from headgate.core.decide import decide, wrong_agent
 from headgate.core.decision import Check, Decision, Verdict
 from headgate.core.health import FOREVER, Health, Standing
 from headgate.core.rules import RuleBook
@@ -18,25 +18,25 @@ NOTHING: frozenset[str] = frozenset()
 
 
 class View(NamedTuple):
-    """One database as its agent would judge it."""
+    """One database with all that its agent uses to decide a check."""
 
     health: Health
     rules: RuleBook
     anonymous_may_pass: bool = False
     active_agent: str = ""
-    """Set on a standby that is passive: where to ask instead."""
+    """Set on a passive standby: the address to check at instead."""
     awake: bool = True
-    """Whether it is measured as often as it can be."""
+    """Whether it is measured at full speed."""
     paced: frozenset[str] = NOTHING
-    """Metrics that work is metered by."""
+    """Metrics that pace work."""
     fair: bool = False
-    """Whether the agent bounds how long dice alone may refuse a client (R82)."""
+    """Whether the agent limits how long ratio rules may reject a client."""
 
 
 def decided(view: View, check: Check, *, now: Instant, roll: float) -> Decision:
     """As agent/checker.py does, but for what only the agent has."""
     if view.active_agent:
-        return misdirected(check, view.health, view.active_agent, now=now, roll=roll)
+        return wrong_agent(check, view.health, view.active_agent, now=now, roll=roll)
     return decide(
         check,
         view.health,
@@ -48,8 +48,8 @@ def decided(view: View, check: Check, *, now: Instant, roll: float) -> Decision:
 
 
 def only_agent_knows(view: View, check: Check, wall_s: float) -> bool:
-    """Whether it takes what is in one place only: the pacer's bucket, or how long dice have
-    refused this client. Asked after a local throw, the agent would be a second one."""
+    """Whether the check needs state that only the agent has: the pacer's bucket, or how long ratio
+    rules have rejected this client. Deciding here and at the agent would roll the dice twice."""
     if is_paced(view, check):
         return True
     if not view.fair:
@@ -66,8 +66,8 @@ def is_paced(view: View, check: Check) -> bool:
 
 
 def current_until(health: Health) -> float:
-    """Until when no value in it has aged out. What is stale in a copy may have been read
-    again where it was copied from, so after this there is nothing to refuse by."""
+    """Until when no value in it is stale. A value that is stale in this copy may have been read
+    again at its source, so after this time the copy cannot reject anything."""
     shard = health.shard.standings.values() if health.shard is not None else ()
     return min(map(_current_until, [*health.standings.values(), *shard]), default=FOREVER)
 
@@ -84,9 +84,9 @@ class Counted(NamedTuple):
     check: Check
     verdict: Verdict
     by: str
-    """The metric or the rule behind it, as agent/recorder.py names them."""
+    """The metric or the rule that decided, named as in agent/recorder.py."""
     times: int
     first_s_ago: float = 0.0
     last_s_ago: float = 0.0
     reason: str = ""
-    """Of the last refusal."""
+    """Time of the last rejection."""

@@ -1,9 +1,9 @@
-"""Who is starved, since when, and why (R88–R92).   Scene ──judge──► Starved
+"""Which clients are starved, since when, and why.   Scene ──`judge`──► Finding ──► Starved
 
-Starved is who has been refused by metrics without a break for longer than the window while
-the metric stayed pinned, or while others came past it so often that bad luck explains nothing.
-Where a metric hovers at its threshold all are refused often and admitted often (R13): nobody
-is starved there, however many ask. Pure: the same scene gives the same findings.
+A client is starved if metrics have rejected it without a break for longer than the window, while
+the metric stayed above its threshold, or while others passed it so often that bad luck explains
+nothing. Where a metric hovers at its threshold all clients are rejected often and admitted often:
+none is starved there, however many there are. Pure: the same scene gives the same findings.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ MAX_STARVED = 100
 OPEN_PART = 0.25
 NO_GATE = Gate()
 LOOK = "headgate clients"
-"""Where there is nobody whom a rule could name."""
+"""If there is no client that a rule could name."""
 
 
 class Culprit(Enum):
-    """The likely cause (R90)."""
+    """The likely cause."""
 
     EXEMPT_CLIENT = "exempt_client"
     DIFFERENTIAL_METRICS = "differential_metrics"
@@ -45,61 +45,76 @@ class Culprit(Enum):
 
 
 CULPRIT_MEANINGS: dict[Culprit, str] = {
-    Culprit.EXEMPT_CLIENT: "an exempt client works on while this metric refuses the others",
-    Culprit.DIFFERENTIAL_METRICS: "others work on because they are judged by fewer metrics, or "
-    "by laxer thresholds",
-    Culprit.ADMITTED_WORK: "others, judged alike, are admitted and keep the metric high",
-    Culprit.UNEXPLAINED_LOAD: "nobody has been admitted for long, yet the metric stays high: "
-    "load that never asks, or one long piece of work",
+    Culprit.EXEMPT_CLIENT: "an exempt client goes on while this metric rejects the others",
+    Culprit.DIFFERENTIAL_METRICS: "other clients go on because fewer metrics or laxer thresholds "
+    "apply to them",
+    Culprit.ADMITTED_WORK: "other clients, with the same metrics, are admitted and keep it high",
+    Culprit.UNEXPLAINED_LOAD: "no client was admitted for long, yet the metric stays high: rogue "
+    "clients, or one long job",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Starved:
-    """One finding, with its evidence."""
+    """One starved client or level, with the evidence: as the API, alerts and views have it."""
 
     database: str
     client: str
+    """A client, or a level where all its running clients are starved."""
     is_level: bool
     members: tuple[str, ...]
-    """The running clients it speaks of."""
+    """The running clients of the level; of a client, its own name. At most 20."""
     metric: str
-    culprit: Culprit
-    since_s: float
-    """Monotonic."""
-    for_s: float
+    """The metric that rejected it most."""
+    cause: Culprit
+    """The likely cause."""
+    why: str
+    """The cause as a sentence."""
+    starved_s: float
+    """How long it has been starved without a break."""
     runtime_s: float
+    """How long it has been running, breaks included."""
     share: float
-    """Starved time of runtime (R89)."""
+    """Starved share as a share of its runtime."""
     alarming: bool
-    """Above the waterline."""
+    """The share is above the waterline."""
     refusals: int
+    """Checks that metrics rejected meanwhile."""
     breached_share: float
-    """Of the time, how much that metric was breached."""
+    """Share of that time in which the metric was above its threshold."""
     mean_utilization: float
-    """That metric's value, as a share of its threshold."""
+    """The metric's mean value as a share of its threshold."""
     dice_s: float
-    """Time refused by dice, which is no starvation (R91)."""
+    """Time rejected by a ratio rule, which is no starvation."""
     blamed: tuple[str, ...] = ()
-    """Clients."""
+    """Clients that are admitted meanwhile, the busiest first."""
     rule: str = ""
     """The exemption, or the stricter threshold, behind it."""
     proposal: str = ""
-    """A command."""
+    """A command to look at. The agent does not run it."""
 
 
-def judge(scene: Scene, policy: Policy) -> tuple[Starved, ...]:
-    """Longest first. Who is starved together with its whole level is told as that level."""
+class Finding(NamedTuple):
+    """What `judge` knows of a stretch besides."""
+
+    starved: Starved
+    since_s: float
+    """Monotonic: when its stretch began."""
+
+
+def judge(scene: Scene, policy: Policy) -> tuple[Finding, ...]:
+    """Longest first. Clients that are starved together with their whole level are one finding."""
     suspects = [c for c in scene.courses.values() if _is_starved(c, scene, policy)]
     chosen = _merged(suspects, scene, policy)
     found = [_finding(course, members, scene, policy) for course, members in chosen]
-    return tuple(sorted(found, key=lambda f: (-f.for_s, f.client))[:MAX_STARVED])
+    found.sort(key=lambda one: (-one.starved.starved_s, one.starved.client))
+    return tuple(found[:MAX_STARVED])
 
 
-def lasts(finding: Starved, scene: Scene, policy: Policy) -> bool:
-    """Whether what it tells of has not ended, be it as evident as it was or not: who swings
-    around a limit is told of once."""
-    course = scene.courses.get(Subject(finding.client, finding.is_level))
+def lasts(finding: Finding, scene: Scene, policy: Policy) -> bool:
+    """Whether its stretch goes on, be it as evident as it was or not: a client that swings around
+    a limit is one finding."""
+    course = scene.courses.get(Subject(finding.starved.client, finding.starved.is_level))
     stretch = course.stretch if course is not None else None
     if stretch is None or stretch.since_s != finding.since_s:
         return False
@@ -118,7 +133,7 @@ def _is_starved(course: Course, scene: Scene, policy: Policy) -> bool:
     gate = scene.gates.get(stretch.metric, NO_GATE)
     past = meanwhile(stretch.gates.get(stretch.metric, NO_GATE), gate)
     if past is None:
-        return False  # Nothing is known of the metric: an absence is told elsewhere.
+        return False  # Nothing is known of the metric: that it is unavailable is shown elsewhere.
     return _pinned(past, gate, policy) or _luck(past, stretch) <= policy.max_luck
 
 
@@ -131,21 +146,21 @@ def _pinned(past: Meanwhile, gate: Gate, policy: Policy) -> bool:
 
 
 def _luck(past: Meanwhile, stretch: Stretch) -> float:
-    """How likely a client that is judged alike is to be refused each time, as often as it asked.
+    """How likely a client with the same metrics is to be rejected at each of its checks.
 
-    A tick in which somebody came past may have been open for a part of it only.
+    A tick in which a client passed may have been open for a part of it only.
     """
     return float((1.0 - OPEN_PART * past.open_share) ** stretch.tries)
 
 
-# --- whom to name --------------------------------------------------------------------------
+# --- which to name --------------------------------------------------------------------------
 
 Named = tuple[Course, tuple[str, ...]]
 
 
 def _merged(suspects: Sequence[Course], scene: Scene, policy: Policy) -> list[Named]:
     running = [course.subject.name for course in scene.running(policy)]
-    # Whoever has no name of its own is named by its level.
+    # A client without a name of its own is named by its level.
     alone = {c.subject.name for c in suspects if not _nameless(c) and not c.subject.is_level}
     chosen: list[Named] = []
     covered: set[str] = set()
@@ -182,25 +197,25 @@ class Blame(NamedTuple):
     proposal: str = ""
 
 
-def _finding(course: Course, members: tuple[str, ...], scene: Scene, policy: Policy) -> Starved:
+def _finding(course: Course, members: tuple[str, ...], scene: Scene, policy: Policy) -> Finding:
     stretch = course.stretch
     assert stretch is not None
     gate = scene.gates.get(stretch.metric, NO_GATE)
     past = meanwhile(stretch.gates.get(stretch.metric, NO_GATE), gate)
     assert past is not None
-    for_s = scene.now_s - stretch.since_s
-    runtime_s = max(course.runtime_s, for_s)
-    share = min(1.0, (course.starved_s + for_s) / runtime_s)
+    starved_s = scene.now_s - stretch.since_s
+    runtime_s = max(course.runtime_s, starved_s)
+    share = min(1.0, (course.starved_s + starved_s) / runtime_s)
     blame = _blame(stretch, members, scene, policy)
-    return Starved(
+    starved = Starved(
         database=scene.database,
         client=course.subject.name,
         is_level=course.subject.is_level,
         members=members[:MAX_MEMBERS],
         metric=stretch.metric,
-        culprit=blame.culprit,
-        since_s=stretch.since_s,
-        for_s=for_s,
+        cause=blame.culprit,
+        why=CULPRIT_MEANINGS[blame.culprit],
+        starved_s=starved_s,
         runtime_s=runtime_s,
         share=share,
         alarming=share > policy.waterline,
@@ -212,6 +227,7 @@ def _finding(course: Course, members: tuple[str, ...], scene: Scene, policy: Pol
         rule=blame.rule,
         proposal=blame.proposal,
     )
+    return Finding(starved, stretch.since_s)
 
 
 def _blame(stretch: Stretch, members: tuple[str, ...], scene: Scene, policy: Policy) -> Blame:
@@ -251,13 +267,14 @@ def _differential(
         return None
     first, target = _busiest(freer, members)
     wanted = " ".join(sorted({plain(m) for m in (*scene.judged[first].metrics, metric)}))
-    proposal = f"headgate rule metrics {target} {wanted} --for 1h" if target else LOOK
+    command = f"headgate rule metrics {target} --database all {wanted} --for 1h"
+    proposal = command if target else LOOK
     return Blame(Culprit.DIFFERENTIAL_METRICS, _names(freer), "", proposal)
 
 
 def _busiest(courses: Iterable[Course], members: Sequence[str]) -> tuple[str, str]:
     """The name of the one that was admitted most, and what a rule calls it. One that no rule
-    can be made for comes last, with nothing."""
+    can name comes last, with nothing."""
     named = [(_target(c.subject.name, members), c) for c in courses]
     target, course = max(named, key=lambda item: (bool(item[0]), item[1].admitted))
     return course.subject.name, target
@@ -289,7 +306,7 @@ def _admitted(
     lately_s: float,
 ) -> Blame | None:
     metric, gate = stretch.metric, scene.gates.get(stretch.metric, NO_GATE)
-    # Who is let in seldom, and then does much, has been let in longer ago.
+    # A client that is admitted seldom, and then does much, was admitted longer ago.
     lately_s = min(lately_s, scene.now_s - 2 * gate.usual_closed_s)
     if gate.opened_at < lately_s:
         return None
@@ -297,7 +314,7 @@ def _admitted(
     if not working:
         return None
     _, target = _busiest(working, members)
-    proposal = f"headgate rule ratio {target} 0.5 --for 1h" if target else LOOK
+    proposal = f"headgate rule ratio {target} 0.5 --database all --for 1h" if target else LOOK
     return Blame(Culprit.ADMITTED_WORK, _names(working), "", proposal)
 
 

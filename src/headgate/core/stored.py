@@ -1,7 +1,7 @@
-"""JSON that others have put into a store.   bytes ──► Mapping, or ValueError: why it is none
+"""JSON that other programs have put into a store.   bytes ──► Mapping, or ValueError with a reason
 
-One value that cannot be told to anybody would take the whole page, or the whole answer, with it:
-it is refused where it is read, and everything else stands.
+One value that cannot be encoded again would break the whole page, or the whole answer. It is
+rejected where it is read, and the rest is used.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ def read_object(raw: bytes) -> Mapping[str, Any]:
         # Decoded here: json.loads takes bytes that are no UTF-8, such as halves of a character.
         document = json.loads(raw.decode())
         if b"\\ud" in raw.lower():
-            # The same, escaped: JSON allows what no answer and no file can be told in.
+            # The same, escaped: JSON allows characters that no answer and no file can hold.
             json.dumps(document, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"is no JSON: {error}") from None
+        raise ValueError(f"is not JSON: {error}") from None
     if not isinstance(document, Mapping):
-        raise ValueError("is no JSON object")
+        raise ValueError("is not a JSON object")
     return document

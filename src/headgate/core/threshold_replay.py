@@ -1,10 +1,10 @@
-"""What a threshold would have done to the checks of the last hour (R140). Pure.
+"""What a threshold would have done to the checks of the last hour. Pure.
 
 metrics by minute, checks by minute, a metric as it would be ──replay_threshold──► ThresholdReplay
 
-A minute keeps the lowest and the highest value, not when each was: where the lowest is beyond the
-threshold all checks of that minute would have been rejected, where only the highest is some of
-them. What clients would have done, had they been rejected, is not known and not guessed.
+History keeps the lowest and the highest value of a minute, but not when each was. If the lowest
+breaches the threshold, it would have rejected all checks of that minute; if only the highest does,
+some of them. What rejected clients would have done next is not known and not guessed.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ REPLAYED_MINUTES = 60
 
 @dataclass(frozen=True, slots=True)
 class ThresholdReplay:
-    minutes: int
-    """How many were looked at."""
-    checks: int
-    """Of the database."""
-    at_least: int
-    """So many of them would have been rejected by this metric, and"""
-    at_most: int
-    """no more than so many."""
-    rejected: int
-    """By this metric's threshold, as it was."""
-    unknown: int
-    """Checks of minutes of which no value is kept; in neither bound."""
+    """What a metric as it would be had done to the checks of the last hour."""
 
-    @property
-    def words(self) -> str:
-        if not self.checks:
-            return f"nobody checked within the last {self.minutes} minutes, so there is no preview"
-        if self.unknown == self.checks:
-            return f"no values of the last {self.minutes} minutes are kept, so there is no preview"
-        bounds = f"{self.at_least:,}"
-        if self.at_most != self.at_least:
-            bounds = f"between {self.at_least:,} and {self.at_most:,}"
-        told = (
-            f"would have rejected {bounds} of {self.checks:,} checks of the last {self.minutes} "
-            f"minutes (now: {self.rejected:,})"
-        )
-        unknown = f"; of {self.unknown:,} checks the value is not known" if self.unknown else ""
-        return told + unknown
+    minutes: int
+    """How many minutes were replayed."""
+    checks: int
+    """Of the database, within these minutes."""
+    at_least: int
+    """So many of them would have been rejected by this metric; `at_most` no more than that. Within
+    a minute only the lowest and the highest value are kept."""
+    at_most: int
+    rejected: int
+    """By its threshold, as it was."""
+    unknown: int
+    """Checks of minutes without a value; in neither bound."""
+    says: str
+    """In a line."""
+
+
+def _says(minutes: int, checks: int, bounds: tuple[int, int], rejected: int, unknown: int) -> str:
+    if not checks:
+        return f"no client checked in the last {minutes} minutes, so there is no preview"
+    if unknown == checks:
+        return f"no values of the last {minutes} minutes are kept, so there is no preview"
+    low, high = bounds
+    told = f"{low:,}" if low == high else f"between {low:,} and {high:,}"
+    left = f"; the value is unknown for {unknown:,} checks" if unknown else ""
+    of = f"of {checks:,} checks of the last {minutes} minutes (now: {rejected:,})"
+    return f"would have rejected {told} {of}{left}"
 
 
 def replay_threshold(
@@ -71,12 +71,14 @@ def replay_threshold(
         if tally.metric == name and tally.verdict == Verdict.THRESHOLD_EXCEEDED.value:
             rejected += tally.count
     at_least, at_most, unknown = _bounds(spec, mine, checks) if enabled else (0, 0, 0)
-    return ThresholdReplay(minutes, sum(checks.values()), at_least, at_most, rejected, unknown)
+    total = sum(checks.values())
+    says = _says(minutes, total, (at_least, at_most), rejected, unknown)
+    return ThresholdReplay(minutes, total, at_least, at_most, rejected, unknown, says)
 
 
 def replayed_name(spec: MetricSpec, values: Iterable[MetricMinute]) -> str:
-    """What a check that names no scope is judged by: the shard's, where the metric says so and
-    this agent has it."""
+    """The metric for a check that names no scope: the shard's, if the metric says so and this agent
+    has it."""
     shard = f"{Scope.SHARD.value}/{spec.name}"
     has_shard = any(one.metric == shard for one in values)
     return shard if spec.scope is Scope.SHARD and has_shard else spec.name

@@ -1,8 +1,8 @@
-"""Sums of history as a picture of a day: "07:00–07:25 mostly held by shard/lag" (R68, R91).
+"""Sums of history as a picture of a day: "07:00–07:25 mostly held by shard/lag".
 
-tallies by step and by client, minutes in which it asked ──timeline──► bins, spans, children
+tallies by step and by client, minutes in which it checked ──timeline──► bins, spans, children
 
-Time refused by dice is kept apart from time refused by metrics, by hold and by pacing.
+Time throttled by ratio rules is separate from time throttled by metrics, holds and pacing.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from headgate.core.decision import Verdict
 from headgate.core.records import Asked, Tally
 
 MOSTLY = 0.5
-"""Share of a minute's checks from which on it counts as held."""
+"""Share of a minute's checks that must be rejected for the minute to count as throttled."""
 MAX_GAP_MINUTES = 1
-"""A minute without a question does not end a span."""
+"""A minute without a check does not end a span."""
 MAX_CHILDREN = 50
 MAX_SPANS = 50
 OTHER = "other"
@@ -27,13 +27,14 @@ OTHER = "other"
 REASONS: Mapping[str, Reason | None] = {
     Verdict.OK.value: None,
     Verdict.THRESHOLD_EXCEEDED.value: Reason.METRIC,
-    Verdict.REJECT_BY_RATIO.value: Reason.DICE,
-    Verdict.APP_DENIED.value: Reason.HELD,
+    Verdict.REJECTED_BY_RATIO.value: Reason.DICE,
+    Verdict.ON_HOLD.value: Reason.HELD,
     Verdict.PACED.value: Reason.PACED,
     Verdict.OVER_BUDGET.value: Reason.BUDGET,
     Verdict.UNKNOWN_METRIC.value: Reason.OTHER,
+    Verdict.METRIC_UNAVAILABLE.value: Reason.OTHER,
+    Verdict.WRONG_AGENT.value: Reason.OTHER,
     Verdict.INTERNAL_ERROR.value: Reason.OTHER,
-    Verdict.MISDIRECTED.value: Reason.OTHER,
 }
 
 
@@ -43,10 +44,10 @@ class Sums:
 
     admitted: int = 0
     exempted: int = 0
-    """Those of the admitted that a metric would have refused."""
+    """Admitted checks that a metric would have rejected."""
     refused: Mapping[Reason, int] = field(default_factory=dict)
     by: tuple[tuple[str, int], ...] = ()
-    """Metrics and rules that refused, the most telling first."""
+    """Metrics and rules that rejected checks, the one with the most first."""
 
     @property
     def refusals(self) -> int:
@@ -70,7 +71,7 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch in which most checks were refused."""
+    """A stretch in which most checks were rejected."""
 
     from_minute: int
     until_minute: int
@@ -79,7 +80,7 @@ class Span:
 
 
 class Stretch(NamedTuple):
-    """A span before it is known what refused in it."""
+    """A span before it is known what rejected the checks."""
 
     from_minute: int
     until_minute: int
@@ -90,7 +91,7 @@ class Stretch(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Child:
     client: str
-    """A client, or a level where one was asked for."""
+    """A client, or a level if the request is for levels."""
     sums: Sums
 
 
@@ -103,11 +104,11 @@ class Timeline:
     bins: tuple[Bin, ...]
     spans: tuple[Span, ...]
     children: tuple[Child, ...]
-    """Who was refused most comes first; beyond the most that are shown, `other`."""
+    """Most rejected first; those that do not fit are summed as `other`."""
     whole: bool = True
-    """False: there are more clients than were looked at one by one; sums are exact."""
+    """False: there are too many clients to look at each; sums are exact."""
     more_spans: int = 0
-    """Beyond the most that are shown."""
+    """Number that did not fit."""
 
 
 def stretches(asked: Iterable[Asked]) -> list[Stretch]:
@@ -125,7 +126,7 @@ def stretches(asked: Iterable[Asked]) -> list[Stretch]:
 
 
 def most_telling(found: Sequence[Stretch]) -> list[Stretch]:
-    """Those in which most was refused, in order of time."""
+    """Those with the most rejections, in order of time."""
     return sorted(sorted(found, key=lambda s: (-s.refused, s.from_minute))[:MAX_SPANS])
 
 
@@ -213,6 +214,6 @@ def _less(total: Sums, told: Sums) -> Sums:
 
 
 def child_name(client: str, level: int | None) -> str:
-    """The level at that place; a shorter name has none there, and stands for itself."""
+    """The level at that place; a shorter name has no level there and is its own child."""
     tokens = client.split(":")
     return client if level is None or level > len(tokens) else tokens[level - 1]

@@ -1,8 +1,8 @@
 """Who is who in a shard.   role probe ──► RoleSeen ──report──► standpoint ──► may we roll up?
 
 A shard is one replication topology: a primary and the servers that follow it, directly or
-in a cascade. Each agent learns its own server's role from that server and nothing else;
-what others are, they say themselves. Pure: ages are judged by the caller's clock.
+in a cascade. Each agent learns its own server's role from that server and nothing else; other
+members report their own. Pure: the caller's clock gives the ages.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Downstream:
     host: str
     """Address it connects from; empty for a Unix socket."""
     port: int | None = None
-    """Where it listens, where the server knows (report_port)."""
+    """Port that it listens on, if the server knows it (report_port)."""
     bytes_behind: int | None = None
-    """Log that it has not replayed yet, where the server can tell."""
+    """Bytes of log that it has not replayed yet, if the server knows."""
     lag_s: float | None = None
-    """For how long that has been so, by the server's own log positions."""
+    """Age of that log, by the server's own log positions."""
     server_id: str = ""
-    """As RoleSeen's, where its upstream knows it (MySQL, MariaDB)."""
+    """As in RoleSeen, if its upstream knows it (MySQL, MariaDB)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ class RoleSeen:
     taken_at: float
     """Monotonic seconds; the start of the probe."""
     cluster: str = ""
-    """What all members have in common: Postgres's system identifier; empty where none is."""
+    """What all members share: Postgres's system identifier; empty if there is none."""
     term: int | None = None
-    """Grows with each promotion: Postgres's timeline; None where the engine has none."""
+    """Grows with each promotion: Postgres's timeline; None if the engine has none."""
     server_id: str = ""
     upstream_id: str = ""
     """`server_id` of the server that this one replicates from (MySQL, MariaDB)."""
@@ -62,7 +62,7 @@ class RoleSeen:
     clock_ahead_s: float | None = None
     """The server's wall clock minus the agent's."""
     port: int | None = None
-    """Where it listens, by its own settings; None where that is not asked for."""
+    """Address that it listens on, by its own settings; None if not queried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +71,17 @@ class MemberReport:
 
     name: str
     at: float
-    """Monotonic seconds at which it was known to hold."""
+    """Monotonic seconds at which the role was known to be true."""
     role: RoleSeen | None
     role_absent: Absent | None = None
-    """Why there is no role, where there is none."""
+    """Why there is no role, if there is none."""
     readings: Mapping[str, Reading] = field(default_factory=lambda: MappingProxyType({}))
     labels: Mapping[str, str] = field(default_factory=lambda: NOTHING)
-    activity: Activity = Activity.NORMAL
+    activity: Activity = Activity.AWAKE
     asked_s_ago: float | None = None
-    """Since a client last asked that member's agent; None for not within memory."""
+    """Seconds since a client last checked at that member's agent; None: not recently."""
     url: str = ""
-    """Where its agent can be asked."""
+    """Address of its agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +90,14 @@ class Member:
 
     name: str
     url: str
-    """Empty for a database of this very agent."""
+    """Empty for a database of this agent."""
     local: bool
     report: MemberReport | None = None
     lost: Absent | None = None
-    """Set while its agent cannot be reached."""
+    """Set while its agent does not answer."""
     lost_since: float | None = None
     joined_at: float = 0.0
-    """Since when it is (again) a member: what a grace is counted from."""
+    """Since when it is a member (again): a grace period begins here."""
 
     def role_of(self, *, now: float, max_age_s: float) -> Role | None:
         """Its role, if that was said recently enough to count."""
@@ -139,7 +139,7 @@ Standpoint = Leading | Following | Unled
 
 
 def standpoint(members: Sequence[Member], *, now: float, max_age_s: float) -> Standpoint:
-    """Two primaries are refused whoever is right; none is refused as well."""
+    """Two primaries reject all checks of the shard, whichever is right; no primary does so too."""
     primaries = [
         member for member in members if member.role_of(now=now, max_age_s=max_age_s) is Role.PRIMARY
     ]
@@ -176,7 +176,7 @@ def _why_no_primary(member: Member) -> str:
     if member.lost is not None:
         return member.lost.detail
     if member.report is None:
-        return "not heard of yet"
+        return "no report yet"
     if member.report.role is None:
         absent = member.report.role_absent
         return absent.detail if absent else "role unknown"

@@ -1,4 +1,4 @@
-"""W3C trace context: who asks as part of which trace.   traceparent: 00-<trace>-<span>-<flags>"""
+"""W3C trace context: which trace a check belongs to.   traceparent: 00-<trace>-<span>-<flags>"""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 SECONDS = {"us": 1, "ms": 1_000, "s": 1_000_000, "m": 60_000_000, "min": 60_000_000}
 SECONDS |= {"h": 3_600_000_000, "d": 86_400_000_000}
-"""In millionths: their quotient is the nearest number to what was written."""
+"""In millionths: their quotient is the float nearest to the text."""
 
 _NUMBER = r"[0-9]{1,15}(?:\.[0-9]{1,9})?"
 BARE = re.compile(_NUMBER)
@@ -23,18 +23,50 @@ SIZE_PATTERN = f"^{_ANY_NUMBER} ?([kKMGT]i?)?B$"
 
 
 class Amount(NamedTuple):
+    """A text with a unit, read; in which unit the metric is measured is not known yet."""
+
     value: float
     unit: str
-    """`s`, `B` or `ratio`: what the value is in, whatever it was written in."""
+    """`s`, `B` or `ratio`, whatever the text has; empty: the text has none."""
     text: str
 
-    def in_unit(self, unit: str) -> float:
-        """As a metric measures it."""
-        per = _METRIC_UNITS.get(unit)
-        if per is None or per[0] != self.unit:
-            measured = f"measured in {unit}" if unit else "a plain number"
-            raise ValueError(f"is {self.text!r}, and the metric is {measured}")
-        return self.value * per[1] if per[1] >= 1 else self.value / round(1 / per[1])
+
+def in_unit(given: float | Amount, unit: str) -> float:
+    """As a metric of that unit measures it. Of a time or a size a bare number is rejected: 50 is
+    what? 0 is the same in every unit."""
+    of, per = _METRIC_UNITS.get(unit, ("", 1))
+    value, text = (given.value, given.text) if isinstance(given, Amount) else (given, f"{given:g}")
+    if not isinstance(given, Amount) or not given.unit:
+        if of in _READINGS and value:
+            one, other = (f"{text.strip()}{named}" for named in _READINGS[of])
+            readings = f'{one} or {other}? Write "{one}" or "{other}"'
+            raise ValueError(f"is {text.strip()}, which has no unit: {readings}")
+        if isinstance(given, Amount):
+            also = f' or "{text.strip()}%"' if of == "ratio" else ""
+            raise ValueError(f"is {text!r}, a text: write {text.strip()}{also}")
+        return value
+    if given.unit != of:
+        measured = f"measured in {unit}" if unit else "a plain number"
+        raise ValueError(f"is {text!r}, but the metric is {measured}")
+    return value * per if per >= 1 else value / round(1 / per)
+
+
+def amount_text(value: float, unit: str) -> float | str:
+    """As in_unit takes it back: `50ms`, `2.5s`, `1024 B`; a number where the unit is no such."""
+    of, per = _METRIC_UNITS.get(unit, ("", 1))
+    if of not in _READINGS:
+        return value
+    base = value / per
+    if of == "B":
+        return f"{base:.0f} B"
+    text = duration_text(base)
+    if "e" not in text and in_unit(parse_amount(text), unit) == value:
+        return text
+    return f"{f'{base:.9f}'.rstrip('0').rstrip('.')}s"
+
+
+_READINGS = {"s": ("ms", "s"), "B": (" MiB", " GiB")}
+"""What a number without a unit could mean."""
 
 
 _METRIC_UNITS = {
@@ -43,7 +75,7 @@ _METRIC_UNITS = {
     "MiB": ("B", 2**-20), "GiB": ("B", 2**-30), "kB": ("B", 1e-3), "MB": ("B", 1e-6),
     "GB": ("B", 1e-9),
 }  # fmt: skip
-"""What a metric's unit is of, and how many of them make one."""
+"""What a metric's unit measures, and how many of the unit make one base unit."""
 
 
 def parse_amount(text: str) -> Amount:
@@ -53,7 +85,9 @@ def parse_amount(text: str) -> Amount:
         return Amount(parse_share(whole), "ratio", text)
     if _SIZE.fullmatch(whole):
         return Amount(parse_bytes(whole), "B", text)
-    if BARE.fullmatch(whole) or not _PART.match(whole):
+    if BARE.fullmatch(whole):
+        return Amount(float(whole), "", text)
+    if not _PART.match(whole):
         raise ValueError(f"is {text!r}, must be a number, or a text with a unit: 50ms, 80%, 4 GiB")
     return Amount(parse_seconds(whole), "s", text)
 
@@ -70,6 +104,8 @@ def parse_seconds(text: str) -> float:
     if whole and at == len(whole):
         return millionths / 1_000_000
     if BARE.fullmatch(whole):
+        if not float(whole):
+            return 0.0  # In every unit.
         raise ValueError(f"is {whole}, which has no unit: {whole}s or {whole}m?")
     raise ValueError(f"is {text!r}, must read like 250ms, 90s, 30m, 1h30m or 7d")
 

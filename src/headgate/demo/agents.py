@@ -43,7 +43,7 @@ dsn = "{dsn}"
 shard = "{shard}"
 
 [databases.main.metrics.lag]
-threshold = {threshold_s}
+threshold = "{threshold_s:g}s"
 interval_s = 0.25
 timeout_s = 1
 
@@ -102,13 +102,13 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the agents are told besides where their servers are."""
+    """The agents' settings, besides where their servers are."""
 
     tokens: Tokens
     tour: str
     policy: Path
     directories: Mapping[str, Path]
-    """server → where its agent publishes the policy; nothing where no server is told."""
+    """server → where its agent publishes the policy; empty where no server takes one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +130,8 @@ class Agent:
         return self.folder / f"{self.name}.toml"
 
     def get(self, path: str) -> dict[str, Any]:
-        """OSError where there is no answer, or it is no good one. Not by urllib, which would ask
-        the proxy that `http_proxy` names for an agent on this very host."""
+        """OSError where there is no valid answer. Not by urllib, which would use the proxy that
+        `http_proxy` names for an agent on this very host."""
         line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT_S)
         try:
             line.request("GET", path)

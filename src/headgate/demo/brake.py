@@ -43,8 +43,8 @@ def limit(connection: psycopg.Connection[tuple[float]], replayer: int, per_s: fl
         now, replayed = time.monotonic(), number(connection, TRANSACTIONS)
         elapsed_s, before = now - before, now
         # What an idle replica does not use is not saved up; what it could not use because we
-        # came late is. And where it ran too far for the same reason, it owes one stop at most:
-        # a debt that piled up would make it slower later than was promised.
+        # came late is. And where it ran too far for the same reason, it has a debt of one stop at
+        # most: more would make it slower later than was promised.
         saved = replayed + per_s * (elapsed_s + 2 * TICK_S)
         owed = replayed - per_s * LONGEST_STOP_S
         allowed = max(owed, min(allowed + per_s * elapsed_s, saved))
@@ -55,7 +55,7 @@ def limit(connection: psycopg.Connection[tuple[float]], replayer: int, per_s: fl
 
 
 def stop(replayer: int, seconds: float) -> None:
-    """Asks the server nothing meanwhile: the stopped process may hold what it needs."""
+    """Sends the server nothing meanwhile: the stopped process may hold a lock that it needs."""
     os.kill(replayer, signal.SIGSTOP)
     try:
         released(seconds)
@@ -65,7 +65,7 @@ def stop(replayer: int, seconds: float) -> None:
 
 def main() -> None:
     dsn, per_s = sys.argv[1], float(sys.argv[2])
-    # The server may go away before we are told to.
+    # The server may go away before this process is stopped.
     with (
         suppress(psycopg.Error, ProcessLookupError),
         psycopg.connect(

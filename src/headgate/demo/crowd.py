@@ -1,7 +1,7 @@
-"""Who else is in the database: a dashboard that must stay fast, and a rogue that never asks.
+"""Other clients of the database: a dashboard that must stay fast, and a rogue that never checks.
 
-The dashboard is critical traffic: it only reads, and asks whether replicas are fresh. The rogue
-is somebody's export script: several sessions, no pauses, no questions.
+The dashboard is critical traffic: it only reads, and checks whether replicas are fresh. The rogue
+is an export script: several sessions, no pauses, no checks.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Dashboard:
     def __init__(self, dsn: str, home: Agent) -> None:
         self.reads: deque[Read] = deque(maxlen=5_000)
         self.refused = 0
-        """Statements that a budget refused: there must be none."""
+        """Statements that a budget blocked: there must be none."""
         self._dsn = dsn
         self._gate = Client(DASHBOARD, database="main", url=home.url, timeout_s=10.0)
         self._stop = threading.Event()

@@ -31,7 +31,7 @@ from headgate.pgext.spaces import pg_config_for_make
 BUILD_TIMEOUT_S = 300.0
 QUOTED_BYTES = 600
 # In place of the flags by which this Postgres was built: its compiler is newer than most, and
-# others refuse warnings that they do not know. What its headers rely on is among these.
+# others fail on warnings that they do not know. What its headers rely on is among these.
 FLAGS = "-O2 -fno-strict-aliasing -fwrapv"
 
 
@@ -56,7 +56,7 @@ def kept_at(config: PgConfig) -> Path:
 
 
 def _cache() -> Path:
-    """A checkout keeps its own; what came from a package belongs to somebody else, perhaps."""
+    """A checkout keeps its own; an installed package may belong to another user."""
     root = sources()
     if (root / "pyproject.toml").is_file():
         return root / ".cache" / EXTENSION

@@ -1,8 +1,8 @@
 """Change the primary under load, and keep the truth about it.
 
-Pollers ask every agent about its shard without a pause. An OK is wrong if, for the whole
-time between asking and hearing it, the server of the agent that gave it was not the primary:
-after the old one was gone, or before the new one was told to take over.
+Pollers check at every agent for its shard without a pause. An OK is wrong if, for the whole
+time between the check and its answer, the server of the agent that gave it was not the primary:
+after the old one was gone, or before the promotion of the new one began.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headgate.demo.stage import SHARD_DOC, Stage
 ASK = "/v1/check?app=demo:witness&database=main&metrics=shard/lag"
 PAUSE_S = 0.03
 DEAD_FOR_S = 2.0
-"""Until somebody notices, and promotes."""
+"""Until the failure is noticed and a replica is promoted."""
 LONGEST_DEAD_S = 600.0
 BACK_AFTER_S = 1.5
 LONGEST_S = 120.0
@@ -51,7 +51,7 @@ Hear: TypeAlias = Callable[[Told], None]
 
 @contextmanager
 def watching(agents: Iterable[Agent], hear: Hear) -> Iterator[None]:
-    """Each agent is asked by a thread of its own until the end of the block."""
+    """A thread per agent checks there until the end of the block."""
     stop = threading.Event()
     threads = [
         threading.Thread(target=_poll, args=(agent, hear, stop), daemon=True) for agent in agents
@@ -109,7 +109,7 @@ class Handover:
     rejoined_at: float = NEVER
     told: list[Told] = field(default_factory=list)
     noticed: threading.Event = field(default_factory=_done)
-    """Cleared by whoever wants to look at a shard without a primary first."""
+    """Cleared by a caller that wants to look at a shard without a primary first."""
     on_step: Callable[[Step], None] = lambda step: None
     on_trouble: Callable[[str], None] = lambda words: None
 
@@ -142,12 +142,12 @@ class Handover:
 
     @property
     def between(self) -> list[Told]:
-        """What was asked after the old primary was gone, and before the new one led."""
+        """Checks sent after the old primary was gone, and answered before the new one led."""
         return [t for t in self.told if self.gone_at < t.asked_at and t.heard_at < self.led_at]
 
     @property
     def refusals(self) -> Counter[str]:
-        """What was told in between, in words."""
+        """The rejections in between, in words."""
         return Counter(_words(told) for told in self.between if told.verdict != "OK")
 
     def hear(self, told: Told) -> None:
@@ -165,8 +165,8 @@ class Handover:
 
 
 def _words(told: Told) -> str:
-    if told.verdict == "MISDIRECTED":
-        return "ask elsewhere"
+    if told.verdict == "WRONG_AGENT":
+        return "wrong agent"
     return (told.why or told.verdict).replace("_", " ")
 
 
@@ -183,7 +183,7 @@ def switch_over(stage: Stage, handover: Handover) -> None:
 def fail_over(stage: Stage, handover: Handover) -> None:
     """The primary dies by SIGKILL. It is noticed after a while, and it comes back later.
 
-    The replica with most of its log takes over, once somebody was refused in between.
+    The replica with most of its log takes over, once a check was rejected in between.
     """
 
     def change() -> None:
@@ -223,7 +223,7 @@ def _others(stage: Stage, handover: Handover) -> list[PostgresServer]:
 
 
 def _change(stage: Stage, handover: Handover, change: Callable[[], None]) -> None:
-    stage.release()  # A replica that is held back could not be promoted in time.
+    stage.release()  # A replica that is slowed down could not be promoted in time.
     with watching(stage.agents.values(), handover.hear):
         change()
         stage.primary = handover.new
@@ -241,7 +241,7 @@ How: TypeAlias = Callable[[Stage, Handover], None]
 
 
 class Change(threading.Thread):
-    """A change of primary beside whoever shows it."""
+    """A change of primary, in a thread beside the display."""
 
     def __init__(self, how: How, stage: Stage, handover: Handover) -> None:
         super().__init__(name="change of primary", daemon=True)

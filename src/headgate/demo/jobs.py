@@ -1,8 +1,8 @@
-"""Jobs that would hurt the database, and learn to ask.
+"""Jobs that would hurt the database, and learn to check.
 
-Each loops over chunks of real writes, on whichever server is the primary. Told to ask, it
-lets the SDK hold it before each chunk by the health of the whole shard; nothing else about
-it changes. It knows one agent; where that one sends it on, the SDK goes.
+Each loops over chunks of real writes, on whichever server is the primary. With checks on, the SDK
+throttles it before each chunk by the health of the whole shard; nothing else about it changes. It
+knows one agent; where that one names another, the SDK goes there.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ grant select on orders to {CRITICAL_ROLE}, {ROGUE_ROLE};
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What a job was told when it wanted to start a chunk."""
+    """The answer that a job got when it wanted to start a chunk."""
 
     asked_at: float
     heard_at: float
@@ -59,7 +59,7 @@ class Heard:
     reason: str = ""
     cause: str = ""
     unthrottled: bool = False
-    """Nobody answered for so long that it went on by itself."""
+    """No agent answered for so long that it went on without one."""
 
 
 def primary_dsn(shard: Sequence[PostgresServer], user: str) -> str:
@@ -186,7 +186,7 @@ def _heard(asked_at: float, answer: Answer) -> Heard:
 
 
 def backfill(job: Job) -> None:
-    """Rewrites the orders, a chunk at a time, for ever."""
+    """Rewrites the orders, a chunk at a time, without end."""
     first = 1 + job.chunks * CHUNK_ROWS % ROWS
     job.execute(
         "update orders set note = repeat(chr(97 + %s), 400) where id between %s and %s",

@@ -181,7 +181,7 @@ class Director:
         self.tour.hear(after)
         led_by, self._led_by = self._led_by, after.leader or self._led_by
         if self._led_by != led_by and led_by is not None:
-            self._tell(f"{self._led_by}'s agent speaks for the shard: the page is its own now")
+            self._tell(f"{self._led_by}'s agent decides for the shard; the page is its own now")
 
     def press(self, key: str, typed: str = "") -> None:
         if key in STEPS:
@@ -284,7 +284,7 @@ class Director:
         asks = not self.stage.jobs[0].asks
         for job in self.stage.jobs:
             job.asks = asks
-        self._tell(f"a: the jobs {'ask again' if asks else 'ask nobody any more'}")
+        self._tell(f"a: the jobs {'check again' if asks else 'no longer check'}")
 
     def _tell(self, text: str) -> None:
         self._events.append(Event(time.monotonic() - self._began_at, text))

@@ -1,7 +1,7 @@
 """The playground: a shard of three real servers, an agent beside each, greedy jobs, a rogue.
 
 `headgate demo` in a terminal shows it live, scene by scene, with keys to step through them and
-to break things; `--headless --seconds 60` plays all scenes once, and fails if what one of them
+to break things; `--headless --for 60s` plays all scenes once, and fails if what one of them
 promises did not happen.
 """
 
@@ -59,13 +59,13 @@ def closing_server() -> Iterator[TourServer]:
 
 
 def _tell_page(stage: Stage) -> None:
-    """The token stands in the fragment, which a browser sends to nobody and no log has."""
+    """The token is in the fragment, which a browser sends to nobody and no log has."""
     _say(f"the page: {stage.sign_in_url(stage.tokens.operator)}")
     _say(f"    to look only: {stage.sign_in_url(stage.tokens.viewer)}")
 
 
 def _endings() -> list[signal.Signals]:
-    """Without SIGHUP under `nohup`: whoever started it so wants it to go on."""
+    """Without SIGHUP under `nohup`: the user who starts it so wants it to go on."""
     ends = (signal.SIGTERM, signal.SIGHUP)
     return [number for number in ends if signal.getsignal(number) is not signal.SIG_IGN]
 

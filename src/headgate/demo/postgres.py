@@ -55,7 +55,7 @@ BASE_SETTINGS = {
 # Only for servers whose data nobody will miss: they start and stop faster. Pages are still
 # logged whole: neither pg_rewind nor a backup of a replica works without.
 NOT_DURABLE = {"fsync": "off", "synchronous_commit": "off"}
-# For servers that change roles: they notice each other's death and meet again quickly.
+# For servers that change roles: they notice each other's death and reconnect quickly.
 CHANGES_ROLES = {
     "wal_log_hints": "on",  # for pg_rewind, where the data folder has no checksums
     "recovery_target_timeline": "latest",
@@ -115,7 +115,7 @@ class PostgresServer:
         self.place = place
         self.port = port
         self.upstream = upstream
-        """Whom it was told to replicate from; None for a primary."""
+        """The server that it replicates from; None for a primary."""
         self._process = process
 
     def __repr__(self) -> str:
@@ -394,7 +394,7 @@ def _release_shared_memory(data_dir: Path) -> None:
         ctypes.CDLL(None).shmctl(int(key_and_id.split()[1]), ipc_rmid, None)
 
 
-# --- roles: who follows whom -----------------------------------------------------------------
+# --- roles: who follows which server ---------------------------------------------------------
 
 RECEIVED = "SELECT greatest(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn()) - '0/0'"
 RECEIVES = (
@@ -416,13 +416,13 @@ class Step(Enum):
     """Of a change of primary, as it happens."""
 
     GONE = "the old primary is gone"
-    PROMOTING = "the new one is told to take over"
+    PROMOTING = "the new one is being promoted"
     PROMOTED = "the new one takes writes"
     REJOINED = "all others follow the new one"
 
 
 class ServerDown(ServerFailed):
-    """It ended by itself; carries the end of its log. `rejoin` brings it back."""
+    """It stopped on its own; carries the end of its log. `rejoin` brings it back."""
 
 
 class Diverged(ServerFailed):
@@ -439,7 +439,7 @@ def follow(replica: PostgresServer, primary: PostgresServer) -> None:
 
 
 def rejoin(server: PostgresServer, primary: PostgresServer) -> None:
-    """Come back as a replica, whatever the server was: rewound, or else cloned anew."""
+    """Come back as a replica, whatever the server was: rewound, or else cloned again."""
     server.stop()
     _release_shared_memory(server.data_dir)
     try:

@@ -14,7 +14,7 @@ from headgate.demo.show import bar, refusal_words
 from headgate.demo.stage import Crowd, Desk, Frame, Seat
 from headgate.demo.tour import Look
 
-HINTS = ("n next", "b back", "c scene", "p promote", "f fail over", "d delay", "a ask or not")
+HINTS = ("n next", "b back", "c scene", "p promote", "f fail over", "d delay", "a checks on/off")
 CUES = {"n": "", "b": "", "c": "scene: ", "p": "", "f": "", "d": "", "a": ""}
 PAGE = "the page  "
 IN_PAGE = "in the page  "
@@ -55,7 +55,7 @@ class Shown:
     playing: Playing
     changing: Handover | None
     slow: str | None
-    """The replica that is held back."""
+    """The replica that is slowed down."""
     slow_for_s: float | None
     """None: for as long as the scene is on."""
     page: str
@@ -133,15 +133,15 @@ def _tree(shown: Shown, width: int) -> Iterator[Text]:
     leader = shown.frame.leader
     head = Text("shard ").append(SHARD, "bold").append("  ")
     if leader is not None:
-        yield head.append(f"● {leader}'s agent speaks for it", "green")
+        yield head.append(f"● {leader}'s agent decides for it", "green")
     elif silent := [seat.name for seat in shown.frame.seats if not seat.standing]:
         yield head.append(
-            f"✖ nobody speaks for it: {silent[0]}'s agent does not answer", "bold red"
+            f"✖ no agent decides for it: {silent[0]}'s agent does not answer", "bold red"
         )
     elif any(seat.role == "primary" for seat in shown.frame.seats):
         yield head.append("WARMING UP: its new primary's agent listens to all first", "yellow")
     else:
-        yield head.append("✖ NO PRIMARY, so nobody may speak for it", "bold red")
+        yield head.append("✖ NO PRIMARY, so no agent may decide for it", "bold red")
     seats = sorted(shown.frame.seats, key=lambda seat: seat.role != "primary")
     for seat in seats:
         branch = "└─ " if seat is seats[-1] else "├─ "
@@ -149,7 +149,7 @@ def _tree(shown: Shown, width: int) -> Iterator[Text]:
         line.append_text(_seat(seat, width))
         if seat.name == shown.slow:
             rest = "" if shown.slow_for_s is None else f" for another {shown.slow_for_s:.0f} s"
-            line.append(f"  held back{rest}", "dim")
+            line.append(f"  slowed down{rest}", "dim")
         yield line
 
 
@@ -185,13 +185,13 @@ def _desk(desk: Desk, frame_s: float) -> Text:
     line = Text("   ").append(f"{desk.name:<{NAME_WIDTH}}", "bold")
     pace = f"{desk.chunks / frame_s:3.0f} chunks/s"
     if not desk.asks:
-        return line.append(f"{pace}  asks nobody", "red")
+        return line.append(f"{pace}  does not check", "red")
     if desk.refused_for_s is None and desk.unthrottled:
-        return line.append(f"{pace}  nobody answers: it goes on UNTHROTTLED, as told", "magenta")
+        return line.append(f"{pace}  no agent answers: it goes on UNTHROTTLED, as set", "magenta")
     if desk.refused_for_s is None:
         return line.append(f"{pace}  ").append(f"OK by {_teller(desk)}", "green")
     reason = desk.heard.reason if desk.heard else refusal_words(desk)
-    return line.append(f"HELD {desk.refused_for_s:.1f} s  {reason}", "yellow")
+    return line.append(f"THROTTLED {desk.refused_for_s:.1f} s  {reason}", "yellow")
 
 
 def _dashboard(crowd: Crowd) -> Text:
@@ -203,16 +203,16 @@ def _dashboard(crowd: Crowd) -> Text:
 
 def _rogue(crowd: Crowd) -> Text:
     line = Text("   ").append(f"{EXPORT:<{NAME_WIDTH}}", "bold red")
-    line.append(f"{crowd.rogues} sessions, never asks: {crowd.rogue_done} statements done")
+    line.append(f"{crowd.rogues} sessions, never checks: {crowd.rogue_done} statements done")
     if crowd.rogue_refused:
-        line.append(f", {crowd.rogue_refused} refused by its budget (SQLSTATE 53000)", "red")
+        line.append(f", {crowd.rogue_refused} blocked by its budget (SQLSTATE 53000)", "red")
     return line
 
 
 def _teller(desk: Desk) -> str:
     if not desk.told_by:
-        return "nobody yet"
-    sent = f", where {desk.home}'s sent it" if desk.told_by != desk.home else ""
+        return "no agent yet"
+    sent = f", named by {desk.home}'s" if desk.told_by != desk.home else ""
     return f"{desk.told_by}'s agent{sent}"
 
 
@@ -236,19 +236,19 @@ def _look(shown: Shown) -> str:
     if change is not None:
         return _look_at_change(change)
     if shown.slow_for_s is not None and not all(desk.asks for desk in frame.desks):
-        return "the replicas: nobody holds the jobs now; a slow one falls behind"
+        return "the replicas: the jobs do not check now; a slow replica falls behind"
     if shown.slow_for_s is not None and held:
-        return "the jobs: both are held, by the replica that is furthest behind"
+        return "the jobs: both are throttled, by the replica that is furthest behind"
     if shown.slow_for_s is not None:
-        return f"{shown.slow}: its lag climbs to {LAG_THRESHOLD_S:g} s, then the jobs are held"
+        return f"{shown.slow}: its lag climbs to {LAG_THRESHOLD_S:g} s, then jobs are throttled"
     return shown.playing.watch
 
 
 def _look_at_change(change: Handover) -> str:
     if change.promoting_at == NEVER:
-        return "the jobs: there is no primary, and nobody tells them OK"
+        return "the jobs: there is no primary, and no agent admits them"
     if change.led_at == NEVER:
-        return f"{change.new.name}: it is the primary; its agent asks all members before it speaks"
+        return f"{change.new.name}: the primary; its agent waits for all members' reports first"
     if change.rejoined_at == NEVER:
         return f"{change.old.name}: it comes back as a replica of {change.new.name}"
     return f"the jobs: {change.new.name}'s agent answers them now"

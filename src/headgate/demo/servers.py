@@ -53,7 +53,7 @@ class PortTaken(ServerFailed):
 
 @dataclass(frozen=True, slots=True)
 class ServiceUser:
-    """Who runs the servers; None for "whoever we are"."""
+    """The user that runs the servers; None for the current user."""
 
     uid: int | None = None
     gid: int | None = None
@@ -64,7 +64,7 @@ class ServiceUser:
 
 
 def service_user() -> ServiceUser:
-    """Database servers refuse to run as root, so root lends them an account."""
+    """Database servers do not run as root, so root lends them an account."""
     if os.geteuid() != 0:
         return ServiceUser()
     try:
@@ -75,7 +75,7 @@ def service_user() -> ServiceUser:
 
 
 def check_known() -> None:
-    """Postgres asks for the name of the user who runs it, and refuses one without."""
+    """Postgres looks up the name of the user who runs it, and does not start without one."""
     uid = os.geteuid()
     try:
         pwd.getpwuid(uid)
@@ -208,7 +208,7 @@ def use_ports(first: int, last: int) -> None:
 
 
 def distinct_ports(count: int) -> list[int]:
-    """Of programs that are told their port and start later."""
+    """Of programs that get their port and start later."""
     found: set[int] = set()
     for port in free_ports():
         found.add(port)

@@ -1,4 +1,4 @@
-"""A line a moment: the lag of each server, who leads, who is held by what. Time runs downwards."""
+"""A line a moment: each server's lag, the leading agent, throttled jobs. Time runs downwards."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def show(text: Text) -> None:
 def header(frame: Frame) -> Text:
     text = Text()
     for seat in frame.seats:
-        # The mark stands over the threshold of the bars below it.
+        # The mark is above the threshold of the bars below it.
         text.append(f"{seat.name:<{7 + MARK}}▼ {LAG_THRESHOLD_S:g} s".ljust(SEAT_WIDTH), "bold")
     for desk in frame.desks:
         text.append(desk.name.ljust(DESK_WIDTH), "bold")
@@ -50,7 +50,7 @@ def line(frame: Frame) -> Text:
 
 def crowd_line(crowd: Crowd) -> Text:
     text = Text("   ").append(f"{EXPORT}: {crowd.rogues} sessions, {crowd.rogue_done} done, ")
-    text.append(f"{crowd.rogue_refused} refused", "red" if crowd.rogue_refused else "")
+    text.append(f"{crowd.rogue_refused} blocked", "red" if crowd.rogue_refused else "")
     return text.append(f"; {latency_words(crowd)}")
 
 
@@ -63,7 +63,7 @@ def latency_words(crowd: Crowd) -> str:
 def seat_words(seat: Seat, cells: int) -> Text:
     if seat.role == "primary":
         if seat.leads:
-            return Text("primary, speaks", "bold green")
+            return Text("primary, leads", "bold green")
         return Text("primary, " + ("warming up" if seat.warming_up else "silent"), "yellow")
     if seat.role is None:
         return Text("does not answer", "bold magenta")
@@ -89,7 +89,7 @@ def desk_words(desk: Desk) -> Text:
         return Text(
             f"{desk.chunks} chunk{'' if desk.chunks == 1 else 's'}{by}", "" if desk.asks else "dim"
         )
-    return Text(f"HELD {desk.refused_for_s:.1f} s: {refusal_words(desk)}", "yellow")
+    return Text(f"THROTTLED {desk.refused_for_s:.1f} s: {refusal_words(desk)}", "yellow")
 
 
 def refusal_words(desk: Desk) -> str:
@@ -97,8 +97,8 @@ def refusal_words(desk: Desk) -> str:
     heard = desk.heard
     if heard is None:
         return ""
-    if heard.verdict == "REJECT_BY_RATIO":
-        return "thinned by a rule"
+    if heard.verdict == "REJECTED_BY_RATIO":
+        return "rejected by a rule"
     if heard.verdict == "THRESHOLD_EXCEEDED":
         found = re.search(r"\(.*?(db-\w)", heard.reason)
         return f"lag of {found[1]}" if found else "lag"

@@ -1,4 +1,4 @@
-"""What stands while the demo runs: a shard of real servers, their agents, jobs and a crowd.
+"""What runs during the demo: a shard of real servers, their agents, jobs and a crowd.
 
     Stage ──look──► Frame ──► show.py (a line a moment) or screen.py (a whole terminal)
 
@@ -62,7 +62,7 @@ class Seat:
     role: str | None = None
     lag_s: float | None = None
     why: str = ""
-    """Why it has no role or lag, or what stands behind the lag."""
+    """Why it has no role or lag, or what causes the lag."""
     standing: str = ""
     """`leading`, `following` or `unled`; empty where its agent does not answer."""
     warming_up: bool = False
@@ -75,7 +75,7 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """One job: what it did, and what it was last told, by whom."""
+    """One job: what it did, its last answer, and which agent gave it."""
 
     name: str
     home: str
@@ -100,7 +100,7 @@ class Crowd:
     """Of the dashboard's reads in the last seconds; None where there were none."""
     critical_refused: int
     rogues: int
-    """Sessions of the one that never asks; 0 while it is not there."""
+    """Sessions of the rogue client; 0 while it is not there."""
     rogue_done: int
     rogue_refused: int
 
@@ -153,14 +153,14 @@ class Stage:
     """Transactions a second of the jobs when nobody holds them."""
     brake: Brake | None = None
     rules: list[str] = field(default_factory=list)
-    """That favour the migration, while they are set."""
+    """That favor the migration, while they are set."""
     enforced: bool = False
     refused_at: str = ""
-    """When the agent refused ETL in the flood, in its own words; empty until it did."""
+    """When the agent rejected ETL in the flood, as the agent writes it; empty until it did."""
     export_query_id: str = ""
     """By which the server knows the rogue's statement; empty until that is known."""
     leaving: threading.Event = field(default_factory=threading.Event)
-    """Set when whoever is busy with the stage should hurry."""
+    """Set when a thread that is busy with the stage should hurry."""
     hands: threading.Lock = field(default_factory=threading.Lock)
     """Held by the scene that plays, or by a change that a key began: never both."""
     _chunks: dict[str, int] = field(default_factory=dict)
@@ -421,7 +421,7 @@ def _tellers(agents: Mapping[str, Agent]) -> dict[str, str]:
     for agent in agents.values():
         for client in _clients(agent):
             seen = (client["last_seen_s_ago"], agent.name)
-            if client["last_verdict"] != "MISDIRECTED":
+            if client["last_verdict"] != "WRONG_AGENT":
                 newest[client["client"]] = min(seen, newest.get(client["client"], seen))
     return {client: name for client, (_, name) in newest.items()}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 # libpq and the drivers of MySQL read theirs, our agents and commands theirs; the rest is what a
-# service manager says to a service, and what collectors of traces are told.
+# service manager says to a service, and the settings of trace exporters.
 PREFIXES = ("PG", "MYSQL_", "MARIADB_", "HEADGATE_", "OTEL_", "LISTEN_", "WATCHDOG_", "NOTIFY_")
 
 

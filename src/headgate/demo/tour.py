@@ -1,11 +1,11 @@
-"""The scenes, one at a time: who steps through them, and what each has shown.
+"""The scenes, one at a time: what steps through them, and what each has shown.
 
     keys, the page, the script ──go──► Tour ──play──► scenes/ ──► Stage
-    Stage ──look──► Frame ──hear──► Run: a scene waits for what it wants to see
+    Stage ──look──► Frame ──► Run: a scene waits for what it wants to see
 
-A scene plays in a thread of its own, so that whoever looks on goes on looking. It can be cut
-short wherever it waits; the next one then arranges the stage as it needs it. Where a person looks
-on, a scene stands still at what would be over before it can be looked at, until they go on.
+A scene plays in a thread of its own, so that the display goes on. It can be cut short wherever it
+waits; the next one then arranges the stage as it needs it. Where a person watches, a scene pauses
+at what would be over before it can be looked at, until they go on.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ PATIENCE_S = 60.0
 """How much longer a scene waits, on a busy machine, for what it wants to see."""
 WAKE_S = 0.1
 LONGEST_PAUSE_S = 300.0
-"""Then a scene goes on by itself: what it counts meanwhile is not to grow for ever."""
+"""Then a scene goes on automatically, so that what it counts meanwhile does not grow forever."""
 
 Whither: TypeAlias = int | Literal["next", "back", "again"]
 
 
 class Cut(Exception):
-    """Somebody wants another scene, or to leave."""
+    """The user wants another scene, or to leave."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Scene:
     watch: str
     """What to look at in the terminal."""
     looks: Callable[[Stage], Sequence[Look]]
-    """As the stage stands: what was refused, and when, is known once it was."""
+    """For the present stage: what was rejected, and when, is known only afterwards."""
     play: Callable[[Run], Sequence[Promise]]
 
 
@@ -72,7 +72,7 @@ class Run:
     pace: float
     tell: Callable[[str], None]
     pauses: bool = False
-    """Somebody looks on, who says when to go on."""
+    """A person watches, and says when to go on."""
     frames: list[Frame] = field(default_factory=list)
     waits_for: str = ""
     """What comes when they go on; empty while it does not wait for them."""
@@ -93,7 +93,7 @@ class Run:
         return self.frames[first:]
 
     def pause(self, then: str) -> None:
-        """Stand still until whoever looks on goes on to `then`; at once where nobody does."""
+        """Pause until the person who watches goes on to `then`; at once where nobody watches."""
         if not self.pauses:
             return
         self._on.clear()
@@ -125,7 +125,7 @@ class Tour:
         pauses: bool = False,
         on_begin: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_begin`: what a scene is to find done, whoever asked for it."""
+        """`on_begin`: what has to be done before a scene, whichever way it was started."""
         self.stage = stage
         self.scenes = scenes
         self.promises: dict[int, Sequence[Promise]] = {}
@@ -172,7 +172,7 @@ class Tour:
 
     def go(self, whither: Whither) -> int:
         """Have a scene played, now; returns which. One that plays is cut short; one that waits
-        for whoever looks on goes on."""
+        for the person who watches goes on."""
         with self._change:
             run = self._run
             if whither == "next" and run is not None and run.waits_for and not self._wanted:

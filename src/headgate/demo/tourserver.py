@@ -2,7 +2,7 @@
 
     the page, of an agent's origin ──GET, POST /tour──► Tour
 
-A page in somebody's browser is who asks, so who may is decided by the two headers that a page
+The requests come from a page in a browser, so access is decided by the two headers that a page
 cannot forge: `Origin` must be one of the agents', and `Host` our own address (a name that was
 made to resolve to loopback is not).
 """
@@ -27,7 +27,7 @@ MAX_AGE_S = 600
 
 
 class TourServer(ThreadingHTTPServer):
-    """Serves nothing until it is told of a tour, and of whose pages may ask."""
+    """Serves nothing until it has a tour, and the origins of the pages that may use it."""
 
     daemon_threads = True
     request_queue_size = MOST_REQUESTS
@@ -92,7 +92,7 @@ class TourRequest(BaseHTTPRequestHandler):
         self._serve(self._go)
 
     def do_OPTIONS(self) -> None:
-        """A browser asks before it posts JSON to another origin."""
+        """A browser sends this before it posts JSON to another origin."""
         self._serve(lambda tour: (HTTPStatus.NO_CONTENT, None))
 
     def _serve(self, answer: Callable[[Tour], tuple[HTTPStatus, Any]]) -> None:
@@ -107,7 +107,7 @@ class TourRequest(BaseHTTPRequestHandler):
     def _fault(self) -> str:
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
         if host not in self.server.hosts:
-            return f"asked as {host[:80]!r}: this is {self.server.url}"
+            return f"the request is for the host {host[:80]!r}, but this is {self.server.url}"
         if origin is not None and origin not in self.server.origins:
             return f"pages of {origin[:80]!r} may not: only those of the demo's agents"
         return ""

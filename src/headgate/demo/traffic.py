@@ -1,4 +1,4 @@
-"""Who judges statements in the demo: the extension inside Postgres, else a proxy, else nobody.
+"""Traffic control in the demo: the extension inside Postgres, else a proxy, else none.
 
 extension.py ──library──► the servers          the agents publish into their data folders
 headgate proxy run ──────► in front of them    db-a's agent publishes into its folder
@@ -30,7 +30,7 @@ READY_S = servers.LONGEST_S
 
 POLICY = f"""\
 # Tiers: the web's statements are critical and under no budget; jobs are important;
-# whatever somebody runs by hand is best effort, and sheds first.
+# what people run by hand is best effort, and sheds first.
 [policy]
 exempt_usernames = ["postgres"]
 
@@ -39,7 +39,7 @@ name = "important"
 mode = "warn"
 rate = 60
 capacity = 400
-comment = "jobs: more than this is looked at, not refused"
+comment = "jobs: more than this is looked at, not blocked"
 
 [[budgets.rules]]
 match = {{ username = "{JOBS_ROLE}" }}
@@ -68,8 +68,8 @@ address = "127.0.0.1:{port}"
 [control]
 address = ""
 
-# Who comes through here is known to the agents all the same where they are told of it: that is
-# left out, so that somebody who never asks is seen as such, whatever stands in between.
+# The proxy can report its clients to the agents. Here it does not, so that a client that never
+# checks is listed as a rogue.
 [agent]
 url = [{urls}]
 database = "main"
@@ -92,7 +92,7 @@ class Way(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Where statements are judged, and why there."""
+    """Where traffic control happens, and why there."""
 
     way: Way
     why: str

@@ -50,7 +50,7 @@ class _Exchange:
         self._started = False
         self._ended = False
         self._head: bytes | None = None
-        """Kept back until the first body, so that both leave in one write."""
+        """Delayed until the first body, so that both leave in one write."""
         self.keep_alive = request.keep_alive
 
     async def receive(self) -> Message:

@@ -23,8 +23,8 @@ _HOW_CHANGES_ARE_MADE = (
     "or add one with `headgate token`"
 )
 _HOW_PEERS_SHOW_THEMSELVES = (
-    "agents show themselves to each other: give the asking agent token_file, or cert and key, "
-    'of [peers], and this one [[tokens]] with the role "peer", or tls_client_ca of [agent]'
+    "agents must authenticate to each other: set token_file, or cert and key, in [peers] of the "
+    'calling agent, and here [[tokens]] with the role "peer", or tls_client_ca of [agent]'
 )
 
 
@@ -59,7 +59,7 @@ class Gatekeeper:
     def who_pulls(self, peer: Peer, authorization: str | None) -> str:
         """The name of another agent, or InvalidRequest (401, 403) with what to configure.
 
-        Loopback is not enough: whoever reads or wakes a shard must be known.
+        Loopback is not enough: a caller that reads or wakes a shard must be known.
         """
         if peer.certified is not None:
             return peer.certified
@@ -103,7 +103,7 @@ class Gatekeeper:
             if hmac.compare_digest(credential.sha256, digest):
                 found = credential
         if found is None:
-            raise InvalidRequest("this token is not known here", status=401)
+            raise InvalidRequest("this agent does not know the token", status=401)
         return found
 
     def _find(self, authorization: str | None) -> Credential:
@@ -116,13 +116,13 @@ class Gatekeeper:
 def _who_is_signed_in(signed_in: SignedIn) -> str:
     if not signed_in.name:
         raise InvalidRequest(
-            "you are not signed in, or not any more (the agent has restarted, or the session is "
-            "over): sign in with the token of an operator; nothing was changed",
+            "you are not signed in any more (the agent has restarted, or the session has "
+            "expired): sign in with an operator's token; nothing was changed",
             status=401,
         )
     if not signed_in.may_change:
         raise InvalidRequest(
-            f"{signed_in.name} may look, not change: sign in with the token of an operator",
+            f"{signed_in.name} may look, not change: sign in with an operator's token",
             status=403,
         )
     return signed_in.name

@@ -8,14 +8,16 @@ from dataclasses import dataclass
 
 from starlette.responses import Response
 
+from headgate.agent.budgetlayers import Change, exempting
 from headgate.agent.budgets import Budgets, Controlled
-from headgate.agent.policykeeper import Change, exempting
 from headgate.agent.ports import Clock
 from headgate.agent.traces import TraceMemory
 from headgate.core.change import OURSELVES
 from headgate.core.settings import unknown
 from headgate.errors import InvalidRequest
+from headgate.http.budgets import Logs
 from headgate.http.documents import json_response
+from headgate.http.fleet import NO_FLEET
 from headgate.http.looking import iso
 from headgate.http.routes import Call, Route
 from headgate.traffic.consequences import BY_KEYS, Outcome
@@ -38,13 +40,14 @@ from headgate.wire.budget_replay import (
     tally_doc,
 )
 from headgate.wire.budgets import difference_docs
+from headgate.wire.changes import Log
 
 MAX_PLAYED = 8000
 """Traces; a fifth of a millisecond each and policy, in a thread that checks have to share with."""
 MAX_LOOKS = 3_000_000
 """At rules, about a microsecond each."""
 MAX_S = 50.0
-"""A little less than the command line waits, so that it is told why."""
+"""A little less than the command line waits, so that it can show the cause."""
 NO_TRACES = "nothing is traced: [databases.{}.traffic] has no directory of a server to read"
 
 
@@ -59,9 +62,10 @@ class Wanted:
 class BudgetReplay:
     """A handler, as Control's."""
 
-    def __init__(self, budgets: Budgets | None, clock: Clock) -> None:
+    def __init__(self, budgets: Budgets | None, clock: Clock, logs: Logs = Logs()) -> None:  # noqa: B008 -- frozen
         self._budgets = budgets
         self._clock = clock
+        self._logs = logs
         self._free = asyncio.Semaphore(1)
 
     async def replay(self, call: Call[None, BudgetReplayBody]) -> Response:
@@ -72,7 +76,7 @@ class BudgetReplay:
         memory = controlled.traces
         if memory is None:
             raise InvalidRequest(NO_TRACES.format(controlled.plan.database), status=404)
-        change = await _judged(controlled, body)
+        change = await self._judged(controlled, body)
         wanted = self._wanted(controlled, memory, change, body)
         try:
             async with asyncio.timeout(MAX_S), self._free:
@@ -81,6 +85,22 @@ class BudgetReplay:
             message = f"replaying took longer than {MAX_S:g} s; ask for less (--last 10m)"
             raise InvalidRequest(message, status=503) from None
         return json_response(doc)
+
+    async def _judged(self, controlled: Controlled, body: BudgetReplayBody) -> Change:
+        """As a change would be, with the same faults; nothing changes."""
+        book = controlled.book
+        if body.changes is not None:
+            log = self._logs.own if body.log is Log.AGENT else self._logs.fleet
+            if log is None or self._budgets is None:
+                raise InvalidRequest(NO_FLEET, status=409, field="log")
+            made = await log.apply(body.changes, who=OURSELVES, dry_run=True)
+            return await self._budgets.tried(book.database, made.items)
+        if body.budget is not None:
+            name = body.budget.get("name")
+            if not isinstance(name, str):
+                raise InvalidRequest("the budget has no name", status=422, field="budget.name")
+            return await book.set_budget(name, body.budget, who=OURSELVES, dry_run=True)
+        return await book.judge(body.policy if body.policy is not None else book.edition.document)
 
     def _wanted(
         self, controlled: Controlled, memory: TraceMemory, change: Change, body: BudgetReplayBody
@@ -103,23 +123,13 @@ class BudgetReplay:
 
 
 def _check(body: BudgetReplayBody) -> None:
-    if body.policy is not None and body.budget is not None:
-        message = "give a policy or a budget, not both"
+    given = [one for one in (body.policy, body.budget, body.changes) if one is not None]
+    if len(given) > 1:
+        message = "give one of policy, budget and changes"
         raise InvalidRequest(message, status=422, field="budget")
     for key in body.by:
         if key not in BY_KEYS and not is_tag(key):
             raise InvalidRequest(f"by: {unknown(key, (*BY_KEYS, 'tag.NAME'))}", field="by")
-
-
-async def _judged(controlled: Controlled, body: BudgetReplayBody) -> Change:
-    """As a change would be, with the same faults; nothing changes."""
-    book = controlled.book
-    if body.budget is not None:
-        name = body.budget.get("name")
-        if not isinstance(name, str):
-            raise InvalidRequest("the budget has no name", status=422, field="budget.name")
-        return await book.set_budget(name, body.budget, who=OURSELVES, dry_run=True)
-    return await book.judge(body.policy if body.policy is not None else book.edition.document)
 
 
 def _notes(memory: TraceMemory, change: Change, since_ms: int) -> list[str]:
@@ -182,8 +192,9 @@ REPLAY_ROUTES = (
     Route(
         "POST", "/v1/budgets/{database}/replay", "replay", "What another policy would have changed",
         BudgetReplayDoc, body=BudgetReplayBody, errors=(503,),
-        refuses="both a policy and a budget, or faults of it, all of which are listed",
+        refuses="more than one of policy, budget and changes, or faults, all of which are listed",
         sends={"budget": {"name": "exports", "rate": 10}, "since_s": 3600, "by": ["username"]},
-        about="Or `policy`, a whole one: [replay](../howto/budget-replay.md).",
+        about="Or `policy`, a whole one, or `changes`, a file: "
+        "[replay](../howto/budget-replay.md).",
     ),
 )  # fmt: skip

@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_address
 from typing import NamedTuple
 
-from headgate.agent.budgetlayers import budgets_of
+from headgate.agent.budgetlayers import Change, Edition, budgets_of
 from headgate.agent.budgetpublisher import Outlet
 from headgate.agent.budgets import Controlled
-from headgate.agent.policykeeper import Change, Edition
 from headgate.errors import InvalidRequest
 from headgate.http.looking import iso
 from headgate.traffic.admit import Standing, terms_of
@@ -41,8 +40,8 @@ from headgate.wire.budgets import (
 
 _AT = re.compile(r"budgets\[(\d+)\]")
 NO_SERVER = (
-    "no server is told: give [databases.NAME.traffic] the directory of the server's extension, "
-    "and SIGHUP the agent"
+    "no server gets the policy: give [databases.NAME.traffic] the directory of the server's "
+    "extension, and SIGHUP the agent"
 )
 URGENT_MS = 60_000
 """Within so long of each other, violations are alike: the fuller bucket comes first."""
@@ -51,7 +50,7 @@ MAX_SQL_BYTES = 1024 * 1024
 TAKEN_WITHIN_S = 10.0
 """So long a server may go by an older policy unremarked: it takes a new one with a statement."""
 PUT_BACK_TOLD_S = 3600.0
-"""For so long the status tells that somebody else's policy lay there."""
+"""For so long the status shows that another program's policy was there."""
 
 
 class Pick(NamedTuple):
@@ -141,10 +140,12 @@ def budget_docs(
                 raws[budget.name],
                 readings,
                 buckets=fullest_first(buckets.get(budget.name, ())),
-                state=state_of(budget, cap, int(wall_s * 1000), healthy),
+                state=state_of(
+                    budget, cap, healthy, ended=edition.has_ended(budget, int(wall_s * 1000))
+                ),
                 origin=edition.origin(budget.name),
                 advice=advice.get(at, ()),
-                revision=edition.revision,
+                revision=edition.built_on(budget.name),
                 own_role=edition.own_role,
                 wall_s=wall_s,
                 when=iso,
@@ -244,7 +245,7 @@ def told_of(controlled: Controlled, wall_s: float) -> list[str]:
             )
     readings = controlled.watch.readings if controlled.watch is not None else None
     if readings is not None and readings.refused and readings.refusal:
-        told.append(f"{database}: the server refused a policy: {readings.refusal}")
+        told.append(f"{database}: the server rejected a policy: {readings.refusal}")
     return [*told, *_not_told_yet(controlled, wall_s)]
 
 
@@ -254,7 +255,7 @@ def _not_told_yet(controlled: Controlled, wall_s: float) -> Iterator[str]:
     if told := _switched_off(controlled):
         yield f"{database}: {told}"
     for item_id, fault in controlled.edition.left_out.items():
-        yield f"{database}: budget {item_id} of the fleet is left out here: {fault}"
+        yield f"{database}: budget {item_id} is left out here: {fault}"
     for outlet in controlled.publisher.outlets:
         yield from (f"{database}: {told}" for told in _found_there(controlled, outlet, wall_s))
     if not controlled.is_loaded:
@@ -266,21 +267,21 @@ def _not_told_yet(controlled: Controlled, wall_s: float) -> Iterator[str]:
         yield f"{database}: {NO_SERVER.replace('NAME', database)}"
     for outlet in controlled.publisher.outlets:
         if outlet.health_fault:
-            yield f"{database}: the server is not told its health: {outlet.health_fault}"
+            yield f"{database}: the server gets no report of its health: {outlet.health_fault}"
 
 
 def _switched_off(controlled: Controlled) -> str:
     readings = controlled.watch.readings if controlled.watch is not None else None
     if readings is not None and not readings.enabled:
         return (
-            "traffic control is switched off in the server itself, no statement is judged: "
+            "traffic control is switched off in the server itself, no budget applies: "
             "pg_headgate.enabled is off in its settings"
         )
     if controlled.is_off:
         directory = controlled.plan.directory
         return (
-            "traffic control is switched off at the server (headgate pg disable), no statement is "
-            f"judged: `headgate pg enable --directory {directory}` switches it on"
+            "traffic control is switched off at the server (headgate pg disable), no budget "
+            f"applies: `headgate pg enable --directory {directory}` switches it on"
         )
     return ""
 
@@ -291,7 +292,7 @@ def _found_there(controlled: Controlled, outlet: Outlet, wall_s: float) -> Itera
         yield f"what lies at {outlet.where} cannot be looked at: {outlet.look_fault}"
     if outlet.others is not None and not controlled.has_policy:
         yield (
-            f"version {outlet.others.version} is in force, published by somebody else; it is "
+            f"version {outlet.others.version} is in force, published by another program; it is "
             "left alone, and the first change made here replaces all of it"
         )
     if told := _not_taken(controlled, outlet, wall_s):
@@ -358,7 +359,7 @@ def explained(
     cost_ns, notes = _cost(body, readings)
     if readings is None:
         cause = watch.fault if watch is not None else NO_SERVER
-        notes = [f"neither its CPUs nor what is owed are known, only rules can be told: {cause}"]
+        notes = [f"neither its CPUs nor its debt are known, only rules can be explained: {cause}"]
     who, statement = _asker(body), _statement(body)
     if controlled.is_off:
         notes = [f"no budget is looked at: {_switched_off(controlled)}"]
@@ -391,7 +392,7 @@ def _cost(
         if query_id and pattern.query_id % 2**64 == query_id % 2**64:
             return int(pattern.cpu_mean_ns), []
     return None, [
-        "its cost is not known, so burst and capacity are judged as if it cost nothing; give "
+        "its cost is not known, so burst and capacity are decided as if it cost nothing; give "
         "cost_ms, or the query_id of a statement that has run"
     ]
 

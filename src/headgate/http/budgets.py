@@ -1,48 +1,56 @@
 """Budgets over HTTP.   Control ──► Budgeting ──► PolicyKeeper: of a database, at this agent
-                                       └──reach──► ChangeBook: those that reach further
+                                       └──reach──► Logs ──► OwnBook: of a shard that it leads
+                                                       └──► ChangeBook: of a fleet
 
-Both are answered alike. One that reaches further is in force, here too, when the agents that it
-reaches have heard of it.
+All are answered alike. A shard's is in force here when it is acknowledged, with how many agents
+have a copy; a fleet's is when the agents that it reaches have followed it.
 """
 
 from __future__ import annotations
 
 from asyncio import to_thread
 from collections.abc import Awaitable
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from starlette.responses import Response
 
+from headgate.agent.budgetdrafts import forgive_budget
+from headgate.agent.budgetlayers import Change, Edition
 from headgate.agent.budgets import Budgets, Controlled
-from headgate.agent.changebook import ChangeBook, NoSuchItem
-from headgate.agent.policykeeper import Change, Edition
+from headgate.agent.changebook import ChangeBook, NoSuchItem, OwnBook
+from headgate.agent.exchange import Exchange
 from headgate.agent.ports import Clock, Store
 from headgate.core.change import Item
-from headgate.core.change_log import ChangeMade
-from headgate.core.reach import HERE, Reach, parse_reach
+from headgate.core.change_log import ChangeMade, said_by
+from headgate.core.reach import HERE, Level, Reach, parse_reach
 from headgate.core.rule_settings import RULE_SETTINGS
 from headgate.errors import Fault, InvalidRequest, InvalidSettings
-from headgate.http.budget_views import Pick, budget_docs, change_doc, explained, policy_doc
+from headgate.http.budget_views import (
+    Pick,
+    budget_docs,
+    change_doc,
+    explained,
+    policy_doc,
+    published_docs,
+)
 from headgate.http.documents import UnderWay, etag, json_response, seconds
 from headgate.http.fleet import NO_FLEET
-from headgate.http.fleet_ruling import REACH, REACH_SETTINGS
 from headgate.http.looking import Turns, iso, json_in_thread
 from headgate.http.routes import (
     Call,
     DryRun,
-    Plain,
     Reaching,
     ReachText,
     Role,
     Route,
     Settings,
-    Thousand,
 )
+from headgate.http.ruling import REACH, REACH_SETTINGS
 from headgate.http.statement_views import statements_known
-from headgate.traffic.difference import differences
 from headgate.traffic.limits import budget_schema, policy_schema
-from headgate.traffic.parse import parse_budget, parse_policy
+from headgate.traffic.parse import parse_budget
 from headgate.traffic.policy import Mode
 from headgate.wire.budgets import (
     BudgetDoc,
@@ -50,28 +58,28 @@ from headgate.wire.budgets import (
     DifferenceDoc,
     ExplainStatementBody,
     LintDoc,
+    OutletDoc,
     PoliciesDoc,
     PolicyChangeDoc,
     PolicyDoc,
-    RevisionsDoc,
-    RevisionWholeDoc,
-    RollbackBody,
     StateDoc,
     StatementExplainDoc,
     ViolationsDoc,
     budget_doc,
     difference_docs,
-    revision_doc,
     state_doc,
     state_of,
     violations_doc,
 )
 from headgate.wire.changes import difference_docs as item_difference_docs
+from headgate.wire.exchange import copies_doc
 from headgate.wire.fleet_reach import reached_doc
 from headgate.wire.questions import Span, about
 
 MAX_MINUTES_READ = 50_000
 MAX_FIND_CHARS = 200
+EVERY = "all"
+"""In place of a database: each in the budget's reach."""
 
 
 class PickQuery(msgspec.Struct, frozen=True):
@@ -102,13 +110,37 @@ class StateQuery(msgspec.Struct, frozen=True):
     statements: Annotated[bool, about("`false` leaves out the statements: cheaper.")] = True
 
 
-class LimitQuery(msgspec.Struct, frozen=True):
-    limit: Annotated[Thousand, about("At most so many.")] = 100
-
-
 class ViolationsQuery(msgspec.Struct, frozen=True):
     since: Annotated[Span, about("How long ago it begins.")] = "1h"
     budget: Annotated[str, about("Only of this one.")] = ""
+
+
+class Logs(NamedTuple):
+    """Where budgets are kept that reach beyond one agent."""
+
+    own: OwnBook | None = None
+    fleet: ChangeBook | None = None
+    exchange: Exchange | None = None
+
+    async def reach(self, given: Reach | None, database: str = "") -> Reach:
+        """How far a change reaches; InvalidRequest where another agent has to make it."""
+        if self.exchange is None:
+            return given or HERE
+        return await self.exchange.reach(given, [database] if database else ())
+
+    async def looked_for(self, given: Reach) -> Reach:
+        """Of one that is only looked at: any agent of a shard has its own."""
+        return given if given.level is Level.SHARD else await self.reach(given)
+
+    def is_shared(self, reach: Reach) -> bool:
+        """Whether the agents of a shard exchange it."""
+        return self.exchange is not None and self.exchange.shares(reach)
+
+    def book(self, reach: Reach) -> ChangeBook:
+        book = self.own if self.is_shared(reach) else self.fleet
+        if book is None:
+            raise InvalidRequest(NO_FLEET, status=409, field=REACH)
+        return book
 
 
 class Budgeting:
@@ -119,13 +151,13 @@ class Budgeting:
         budgets: Budgets | None,
         store: Store,
         clock: Clock,
-        fleet: ChangeBook | None = None,
+        logs: Logs = Logs(),  # noqa: B008 -- frozen
         turns: Turns | None = None,
     ) -> None:
         self._given = budgets
         self._store = store
         self._clock = clock
-        self._given_fleet = fleet
+        self._logs = logs
         self._under_way = UnderWay()
         self._turns = turns or Turns()
 
@@ -146,17 +178,18 @@ class Budgeting:
         return response
 
     async def budget(self, call: Call[BudgetQuery, None]) -> Response:
-        name, reach = call.place("name"), _reach_of(call.query.reach)
+        name, given = call.place("name"), _reach_given(call.query.reach)
+        reach = HERE if given is None else await self._logs.looked_for(given)
         if reach != HERE:
             # As the log has it, whether or not it is in force here.
-            item = (await self._fleet.items()).budget(name, reach)
+            item = (await self._logs.book(reach).items()).budget(name, reach)
             if item is None or item.value is None:
-                raise NoSuchItem(f"the fleet has no budget {name!r} for {reach}")
-            return json_response(_item_doc(item, self._now()), headers=etag(item.n))
+                raise NoSuchItem(f"there is no budget {name!r} for {reach}")
+            return json_response(self._item_doc(item), headers=etag(item.n))
         controlled = self._controlled(call)
         controlled.book.raw(name)
         doc = self._one(controlled, controlled.book.edition, name)
-        return json_response(doc, headers=etag(controlled.book.edition.revision))
+        return json_response(doc, headers=etag(doc.revision))
 
     async def state(self, call: Call[StateQuery, None]) -> Response:
         controlled, brief = self._controlled(call), not call.query.statements
@@ -176,25 +209,6 @@ class Budgeting:
                 else lambda shown: statements_known(controlled, shown, now.wall_s),
             )
         )
-
-    async def history(self, call: Call[LimitQuery, None]) -> Response:
-        book, limit = self._controlled(call).book, call.query.limit
-        current = book.edition.revision
-        found = [revision_doc(kept, current, iso) for kept in await book.history(limit)]
-        return json_response(RevisionsDoc(book.database, found))
-
-    async def revision(self, call: Plain) -> Response:
-        book = self._controlled(call).book
-        then = await book.at_revision(call.number("revision"))
-        now = book.edition
-
-        def whole() -> RevisionWholeDoc:
-            found = differences(parse_policy(then.document), now.policy)
-            about = revision_doc(then.about, now.revision, iso)
-            docs = difference_docs(found)
-            return RevisionWholeDoc(book.database, about, then.document, docs, len(found))
-
-        return await json_in_thread(whole)
 
     async def violations(self, call: Call[ViolationsQuery, None]) -> Response:
         database, since_s = self._controlled(call).plan.database, seconds(call.query.since)
@@ -238,10 +252,6 @@ class Budgeting:
 
     # --- changing --------------------------------------------------------------------------
 
-    async def put_policy(self, call: Call[DryRun, dict[str, Any]]) -> Response:
-        controlled = self._controlled(call)
-        return await self._changed(controlled, controlled.book.put(call.body, **call.change))
-
     async def cap(self, call: Call[DryRun, CapBody]) -> Response:
         controlled = self._controlled(call)
         capping = controlled.book.cap(call.body.mode_cap, **call.change)
@@ -251,10 +261,11 @@ class Budgeting:
         kw, name = call.change, call.place("name")
         new = call.request.headers.get("if-none-match", "").strip() == "*"
         given = {key: value for key, value in call.body.items() if value is not None}
-        reach = _reach_of(call.query.reach, given.pop(REACH, None))
+        reach = await self._reach(call, call.query.reach, given.pop(REACH, None))
         if reach != HERE:
-            setting = self._fleet.set_budget(name, given, reach=reach, new=new, **kw)
-            return await self._changed_for_fleet(call, setting, reach)
+            book = self._logs.book(reach)
+            setting = book.set_budget(name, given, reach=reach, new=new, **kw)
+            return await self._changed_beyond(call, setting, reach)
         controlled = self._controlled(call)
         was_there = controlled.book.edition.budget(name) is not None
         change = controlled.book.set_budget(name, given, new=new, **kw)
@@ -263,56 +274,79 @@ class Budgeting:
 
     async def patch_budget(self, call: Call[Reaching, dict[str, Any]]) -> Response:
         kw, name = call.change, call.place("name")
-        reach = _reach_of(call.query.reach, call.body.get(REACH))
+        reach = await self._reach(call, call.query.reach, call.body.get(REACH))
         given = {key: value for key, value in call.body.items() if key != REACH}
         if reach != HERE:
-            patching = self._fleet.patch_budget(name, given, reach=reach, **kw)
-            return await self._changed_for_fleet(call, patching, reach)
+            patching = self._logs.book(reach).patch_budget(name, given, reach=reach, **kw)
+            return await self._changed_beyond(call, patching, reach)
         controlled = self._controlled(call)
         change = controlled.book.patch_budget(name, given, **kw)
         return await self._changed(controlled, change, name)
 
     async def delete_budget(self, call: Call[Reaching, None]) -> Response:
         kw, name = call.change, call.place("name")
-        if (reach := _reach_of(call.query.reach)) != HERE:
-            removal = self._fleet.remove_budget(name, reach=reach, **kw)
-            return await self._changed_for_fleet(call, removal, reach)
+        if (reach := await self._reach(call, call.query.reach)) != HERE:
+            removal = self._logs.book(reach).remove_budget(name, reach=reach, **kw)
+            return await self._changed_beyond(call, removal, reach)
         controlled = self._controlled(call)
         return await self._changed(controlled, controlled.book.remove(name, **kw), name)
 
     async def forgive(self, call: Call[DryRun, None]) -> Response:
-        controlled, name = self._controlled(call), call.place("name")
-        forgiving = controlled.book.forgive(name, **call.change)
-        return await self._changed(controlled, forgiving, name)
-
-    async def rollback(self, call: Call[DryRun, RollbackBody]) -> Response:
-        controlled = self._controlled(call)
-        going_back = controlled.book.rollback(call.body.revision, **call.change)
-        return await self._changed(controlled, going_back)
+        controlled, name, kw = self._controlled(call), call.place("name"), call.change
+        if (reach := await self._reach(call)) != HERE:
+            expect = kw.pop("expect")
+            draft = partial(forgive_budget, name=name, reach=reach, expect=expect)
+            return await self._changed_beyond(call, self._logs.book(reach).make(draft, **kw), reach)
+        return await self._changed(controlled, controlled.book.forgive(name, **kw), name)
 
     # --- steps -----------------------------------------------------------------------------
 
-    async def _changed_for_fleet(
+    async def _reach(
+        self, call: Call[Any, Any], asked: str | None = None, said: Any = None
+    ) -> Reach:
+        """As the query or the body says; else as the budget was set. A new one is for the shard
+        that this agent leads (ownreach.py)."""
+        given, database, name = _reach_given(asked, said), *map(call.place, ("database", "name"))
+        known = self._given.by_database.get(database) if self._given is not None else None
+        if given is None and known is not None:
+            shared = known.edition.of_shard(name)
+            if shared is not None and self._logs.is_shared(shared.reach):
+                return shared.reach
+            if known.edition.budget(name) or name in known.edition.changes.budgets:
+                return HERE
+        return await self._logs.reach(given, "" if database == EVERY else database)
+
+    async def _changed_beyond(
         self, call: Call[Any, Any], change: Awaitable[ChangeMade], reach: Reach
     ) -> Response:
         done, name = await self._under_way.finish(change), call.place("name")
         item = next((one for one in done.items if one.value is not None), None)
-        found = item_difference_docs(done.changes)
+        found, is_shared = item_difference_docs(done.changes), self._logs.is_shared(reach)
+        database, published = call.place("database"), list[OutletDoc]()
+        if is_shared and self._given is not None and not done.dry_run:
+            await self._given.publish()
+            known = self._given.by_database.get(database)
+            published = [] if known is None else published_docs(known, self._now())
         doc = PolicyChangeDoc(
-            database=call.place("database"),
+            database=database,
             revision=done.after_n,
             dry_run=done.dry_run,
             changed=bool(done.changes),
             mode_cap=Mode.ENFORCE.value,
             difference=[DifferenceDoc(d.kind, name, "", None, None, d.line) for d in found],
             difference_total=len(done.changes),
-            budget=None if item is None else _item_doc(item, self._now()),
+            budget=None if item is None else self._item_doc(item),
             advice=[str(advice) for advice in done.advice],
-            published=(),
+            published=published,
             reach=str(reach),
-            reached=reached_doc(done.reached),
+            reached=None if is_shared else reached_doc(done.reached),
+            copies=copies_doc(done.copies),
         )
-        return json_response(doc, headers=etag(doc.revision))
+        created = any(one.before is None or one.before.value is None for one in done.changes)
+        if not is_shared or done.dry_run or item is None or not created:
+            return json_response(doc, headers=etag(doc.revision))
+        headers = {**etag(item.n), "Location": f"{_POLICIES}/{database}/{name}"}
+        return json_response(doc, status=201, headers=headers)
 
     async def _changed(
         self,
@@ -332,13 +366,16 @@ class Budgeting:
             response.headers["Location"] = f"{_POLICIES}/{controlled.plan.database}/{name}"
         return response
 
-    def _one(self, controlled: Controlled, edition: Edition, name: str) -> Any:
+    def _one(self, controlled: Controlled, edition: Edition, name: str) -> BudgetDoc:
         healthy = self._budgets.health_of(controlled.plan.database)
         (doc,) = budget_docs(controlled, edition, healthy, self._now(), only=name)
         return doc
 
     def _controlled(self, call: Call[Any, Any]) -> Controlled:
-        return self._budgets.of(call.place("database"))
+        database, known = call.place("database"), self._budgets.by_database
+        if database == EVERY and len(known) == 1:
+            (database,) = known  # At this agent, all of them are that one.
+        return self._budgets.of(database)
 
     @property
     def _budgets(self) -> Budgets:
@@ -346,17 +383,30 @@ class Budgeting:
             raise InvalidRequest("this agent keeps no budgets", status=404)
         return self._given
 
-    @property
-    def _fleet(self) -> ChangeBook:
-        if self._given_fleet is None:
-            raise InvalidRequest(NO_FLEET, status=409, field=REACH)
-        return self._given_fleet
+    def _item_doc(self, item: Item) -> BudgetDoc:
+        """What servers count of it is for each agent to tell."""
+        said, wall_s = said_by(item), self._now()
+        budget = parse_budget(said, place=f"budget {item.id}")
+        return budget_doc(
+            budget,
+            said,
+            None,
+            buckets=(),
+            state=state_of(budget, Mode.ENFORCE, None, ended=budget.expired(int(wall_s * 1000))),
+            origin="shard" if self._logs.is_shared(item.reach) else "fleet",
+            advice=(),
+            revision=item.n,
+            own_role="",
+            wall_s=wall_s,
+            when=iso,
+            of_fleet=(str(item.reach), item.n),
+        )
 
     def _now(self) -> float:
         return self._clock.now().wall_s
 
 
-NO_DIRECTORY = "no server is told: [databases.NAME.traffic] has no directory"
+NO_DIRECTORY = "no server gets the policy: [databases.NAME.traffic] has no directory"
 _POLICIES = "/v1/budgets"
 _POLICY = f"{_POLICIES}/{{database}}"
 _BUDGET = f"{_POLICY}/{{name}}"
@@ -365,7 +415,7 @@ _ONE = {
     "rules": [{"match": {"username": "exports"}}],
 }  # fmt: skip
 _WHOLE = Settings(policy_schema)
-_BUILT_ON = "`If-Match` with the `ETag` refuses (412) what was built on an older one."
+_BUILT_ON = "`If-Match` with the `ETag` rejects (412) what was built on an older one."
 
 
 def _budget_schema() -> dict[str, Any]:
@@ -381,35 +431,14 @@ BUDGET_ROUTES = (
     ),
     Route(
         "GET", _POLICY, "policy", "A database's budgets", PolicyDoc, query=PickQuery,
-        about="`document` is the whole policy, as `PUT` takes it; its revision as `ETag`.",
-    ),
-    Route(
-        "PUT", _POLICY, "put_policy", "Replace a database's policy", PolicyChangeDoc,
-        role=Role.OPERATOR, query=DryRun, body=_WHOLE, example={"dry_run": "true"},
-        sends={"budgets": [_ONE]}, refuses="a policy with faults, all of which are listed",
-        about=f"{_BUILT_ON} Bodies are bounded by `max_body_bytes`.",
+        about="`document` is the whole policy in force; its revision as `ETag`. "
+        "[Changes](../howto/changes.md) has its history, files and rollback.",
     ),
     Route(
         "PATCH", _POLICY, "cap", "Cap the mode of every budget", PolicyChangeDoc,
         role=Role.OPERATOR, query=DryRun, body=CapBody, sends={"mode_cap": "off"},
         refuses="a policy that can no longer be set",
         about="`off`, `warn`, or `enforce` for each by its own mode again.",
-    ),
-    Route(
-        "GET", f"{_POLICY}/history", "history", "Revisions of a policy, newest first",
-        RevisionsDoc, query=LimitQuery, errors=(503,), example={"limit": "100"},
-    ),
-    Route(
-        "GET", f"{_POLICY}/history/{{revision}}", "revision", "A policy as it was at a revision",
-        RevisionWholeDoc, errors=(422, 503),
-        about="What was changed then, on the settings file and the fleet of today, and its "
-        "difference to what is in force; 0 is no change at all.",
-    ),
-    Route(
-        "POST", f"{_POLICY}/rollback", "rollback", "Set a policy as it was at a revision",
-        PolicyChangeDoc, role=Role.OPERATOR, query=DryRun, body=RollbackBody,
-        refuses="a policy that can no longer be set", sends={"revision": 12},
-        about="0 takes back every change that was made at this agent.",
     ),
     Route(
         "GET", f"{_POLICY}/violations", "violations", "Violations by the minute", ViolationsDoc,
@@ -459,33 +488,13 @@ BUDGET_ROUTES = (
 )  # fmt: skip
 
 
-def _reach_of(asked: str | None, said: Any = None) -> Reach:
-    """As the query says, or the body; else this agent alone is meant."""
+def _reach_given(asked: str | None, said: Any = None) -> Reach | None:
+    """As the query says, or the body; None: neither does."""
     given = [one for one in (asked, said) if one is not None]
     if any(one != given[0] for one in given):
         message = f"reach is {' and '.join(map(repr, given))}: say one; two are two budgets"
         raise InvalidRequest(message, status=422, field=REACH)
     try:
-        return parse_reach(given[0]) if given else HERE
+        return parse_reach(given[0]) if given else None
     except ValueError as error:
         raise InvalidSettings([Fault(REACH, str(error))]) from None
-
-
-def _item_doc(item: Item, wall_s: float) -> BudgetDoc:
-    """What servers count of it is for each agent to tell."""
-    assert item.value is not None
-    budget = parse_budget(item.value, place=f"budget {item.id}")
-    return budget_doc(
-        budget,
-        item.value,
-        None,
-        buckets=(),
-        state=state_of(budget, Mode.ENFORCE, int(wall_s * 1000), None),
-        origin="fleet",
-        advice=(),
-        revision=item.n,
-        own_role="",
-        wall_s=wall_s,
-        when=iso,
-        of_fleet=(str(item.reach), item.n),
-    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from math import inf
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -15,16 +16,17 @@ import structlog
 from starlette.responses import Response
 
 from headgate.agent.changebook import ChangeBook, OwnBook
+from headgate.agent.exchange import Exchange
 from headgate.agent.ports import Clock
 from headgate.core.change import ChangeKind, Item
-from headgate.core.change_codec import read_item_at
-from headgate.core.change_log import ChangeMade, LogState, stands
+from headgate.core.change_files import SECTIONS
+from headgate.core.change_log import ChangeMade, LogState, read_item_at
 from headgate.core.keyvalue import Entry
 from headgate.errors import InvalidRequest, StoreUnavailable
 from headgate.http.documents import UnderWay, etag, json_response
 from headgate.http.fleet import LOOK_TIMEOUT_S, LOOKS_AT_ONCE, NO_FLEET, Fleet
 from headgate.http.looking import SharedLook, encoded_in_thread, json_in_thread
-from headgate.http.routes import Call, DryRun, Role, Route, Settings
+from headgate.http.routes import Call, DryRun, Plain, Role, Route, Settings, Unread
 from headgate.wire.changes import (
     ChangeExportDoc,
     ChangeMadeDoc,
@@ -38,9 +40,11 @@ from headgate.wire.changes import (
     difference_docs,
     revision_doc,
 )
+from headgate.wire.exchange import ExchangedDoc, OfferDoc, decode_offer, encode_answer
 from headgate.wire.questions import about
 
 T = TypeVar("T")
+MAX_REPLAYED = 5
 log = structlog.get_logger()
 
 _NAMED = {Log.AGENT: "this agent's state file", Log.FLEET: "the fleet's store"}
@@ -54,7 +58,7 @@ class LogQuery(msgspec.Struct, frozen=True):
 
 
 class ListQuery(LogQuery, frozen=True):
-    all: Annotated[bool, about("`true` lists what ended or was taken out lately, too.")] = False
+    all: Annotated[bool, about("`true` also lists what ended or was removed recently.")] = False
 
 
 class RevisionsQuery(LogQuery, frozen=True):
@@ -66,7 +70,7 @@ class LogChange(DryRun, frozen=True):
 
 
 class ApplyQuery(LogChange, frozen=True):
-    prune: Annotated[bool, about("`true` takes out what the document does not name.")] = False
+    prune: Annotated[bool, about("`true` removes what the document does not name.")] = False
 
 
 class RestoreQuery(DryRun, frozen=True, kw_only=True):
@@ -76,7 +80,15 @@ class RestoreQuery(DryRun, frozen=True, kw_only=True):
 class ChangeRoutes:
     """Handlers, as Control's."""
 
-    def __init__(self, own: OwnBook | None, fleet: Fleet | None, clock: Clock) -> None:
+    def __init__(
+        self,
+        own: OwnBook | None,
+        fleet: Fleet | None,
+        clock: Clock,
+        replay: Callable[[Item], Awaitable[str]],
+    ) -> None:
+        """`replay`: what a change would have done to the last hour, in words; empty: not told."""
+        self._replay = replay
         self._own = own
         self._fleet = fleet
         self._clock = clock
@@ -92,7 +104,7 @@ class ChangeRoutes:
     # --- looking ---------------------------------------------------------------------------
 
     async def changes(self, call: Call[ListQuery, None]) -> Response:
-        """What stands; `all=true`: what has ended or was taken out lately, too."""
+        """What is set; `all=true`: also what ended or was removed recently."""
         which = call.query.log
         return (await _in_time(which, self._lists[which, call.query.all].look)).response()
 
@@ -177,9 +189,16 @@ class ChangeRoutes:
 
     async def _changed(self, which: Log, making: Awaitable[ChangeMade]) -> Response:
         change = await self._under_way.finish(making)
-        response = await json_in_thread(lambda: change_made_doc(change, which))
+        replayed = await self._replayed(change) if change.dry_run else []
+        response = await json_in_thread(lambda: change_made_doc(change, which, replayed))
         response.headers.update(etag(change.after_n))
         return response
+
+    async def _replayed(self, change: ChangeMade) -> list[str]:
+        """Of the first few: each reads an hour of history."""
+        items = [one for one in change.items if one.kind in (ChangeKind.RULE, ChangeKind.METRIC)]
+        found = [(item, await self._replay(item)) for item in items[:MAX_REPLAYED]]
+        return [f"{item.kind} {item.id}: {told}" for item, told in found if told]
 
     async def _look(self, which: Log, ask: Callable[[], Awaitable[T]]) -> T:
         """A few at a time: who looks may be anybody, and the store is the whole fleet's."""
@@ -194,7 +213,7 @@ class ChangeRoutes:
         if which is Log.FLEET:
             return self._member.book
         if self._own is None:
-            raise InvalidRequest("this agent keeps no log of changes", status=404)
+            raise InvalidRequest("this agent has no log of changes", status=404)
         return self._own
 
     @property
@@ -210,7 +229,7 @@ async def _in_time(which: Log, ask: Callable[[], Awaitable[T]]) -> T:
             return await ask()
     except TimeoutError:
         raise StoreUnavailable(
-            f"{_NAMED[which]} gave no answer in {LOOK_TIMEOUT_S:g} s; `headgate rules` shows the "
+            f"{_NAMED[which]} did not answer in {LOOK_TIMEOUT_S:g} s; `headgate rules` shows the "
             "rules that are in force here meanwhile"
         ) from None
 
@@ -219,7 +238,7 @@ class Made(NamedTuple):
     """A document that several are answered with."""
 
     n: int
-    """The log's revision that it is of."""
+    """The log's revision of this document."""
     body: bytes
 
     def response(self) -> Response:
@@ -231,12 +250,9 @@ _FILE = {
     "type": "object",
     "description": "What is set, by kind, as GET /v1/changes/export has it.",
     "additionalProperties": False,
-    "properties": {
-        kind: {"type": "array", "items": {"type": "object"}}
-        for kind in ("rules", "budgets", "metrics", "peers", "skips")
-    },
+    "properties": {section: {"type": "array", "items": {"type": "object"}} for section in SECTIONS},
 }
-_MADE = "`If-Match` with the log's `n` refuses (412) what was built on an older one."
+_MADE = "`If-Match` with the log's `n` rejects (412) a change that was built on an older one."
 CHANGE_ROUTES = (
     Route(
         "GET", _CHANGES, "changes", "What operators have set", ChangesDoc,
@@ -244,9 +260,9 @@ CHANGE_ROUTES = (
         about="With reach, revision, and who set it. The log's revision `n` as `ETag`.",
     ),
     Route(
-        "GET", f"{_CHANGES}/export", "export", "What is set, as a file has it", ChangeExportDoc,
+        "GET", f"{_CHANGES}/export", "export", "What is set, as a file", ChangeExportDoc,
         query=LogQuery, errors=(404, 503), example={"log": "agent"},
-        about="`left_out` names what no [file](../howto/changes.md) can have.",
+        about="`left_out` names what a [file](../howto/changes.md) cannot hold.",
     ),
     Route(
         "POST", f"{_CHANGES}/apply", "apply", "Set what a file says", ChangeMadeDoc,
@@ -254,8 +270,8 @@ CHANGE_ROUTES = (
         refuses="entries with faults, all of which are listed",
         example={"dry_run": "true"},
         sends={"rules": [{"id": "slow-etl", "target": "etl", "ratio": 0.5, "for": "2h"}]},
-        about=f"Answers with the differences; for a fleet with whom they reach, for a shard with "
-        f"who has a copy. {_MADE}",
+        about=f"Answers with the differences; for a fleet with the places they reach, for a shard "
+        f"with the agents that have a copy. {_MADE}",
     ),
     Route(
         "GET", f"{_CHANGES}/history", "history", "Revisions of the log, newest first",
@@ -270,12 +286,12 @@ CHANGE_ROUTES = (
         ChangeMadeDoc, role=Role.OPERATOR, query=LogChange, body=ChangeRollbackBody,
         refuses="what can no longer be set", example={"dry_run": "true"},
         sends={"n": 12, "only": ["budgets"]},
-        about=f"`only`: some of it, of `rules`, `budgets`, `metrics`, `members`. {_MADE}",
+        about=f"`only`: a part, of `rules`, `budgets`, `metrics`, `members`. {_MADE}",
     ),
     Route(
         "POST", f"{_CHANGES}/restore", "restore", "Put back what the fleet's store has lost",
         ChangeMadeDoc, role=Role.OPERATOR, query=RestoreQuery, refuses="what can no longer be set",
-        example={"log": "fleet", "dry_run": "true"}, about="As far as this agent still knows it.",
+        example={"log": "fleet", "dry_run": "true"}, about="As far as this agent still has it.",
     ),
 )  # fmt: skip
 
@@ -296,7 +312,30 @@ _ORDER: Mapping[str, int] = {kind: at for at, kind in enumerate(ChangeKind)}
 
 
 def _changes_doc(which: Log, holdings: LogState, wall_s: float, *, ended: bool) -> ChangesDoc:
-    chosen = [item for item in holdings.items.values() if ended or stands(item, wall_s)]
+    chosen = [item for item in holdings.items.values() if ended or holdings.stands(item, wall_s)]
     chosen.sort(key=lambda item: (_ORDER.get(item.kind, len(_ORDER)), item.reach.rank, item.id))
-    docs = [change_doc(item, wall_s) for item in chosen]
+    docs = [change_doc(item, wall_s if holdings.stands(item, wall_s) else inf) for item in chosen]
     return ChangesDoc(which, holdings.n, docs, holdings.refused)
+
+
+class Exchanging:
+    """Handlers, as Control's."""
+
+    def __init__(self, exchange: Exchange | None) -> None:
+        self._given = exchange
+
+    async def exchange(self, call: Plain) -> Response:
+        """Held for as long as the offer allows; cancelled when the other agent hangs up."""
+        if self._given is None:
+            raise InvalidRequest("no database of this agent belongs to a shard", status=404)
+        answer = await self._given.answer(decode_offer(await call.request.body()))
+        return Response(encode_answer(answer), media_type="application/json")
+
+
+EXCHANGE_ROUTES = (
+    Route(
+        "POST", "/v1/changes/exchange", "exchange", "Exchange a shard's changes", ExchangedDoc,
+        role=Role.PEER, body=Unread(OfferDoc),
+        about="An agent sends its shard's changes to another one, and gets those that it lacks.",
+    ),
+)  # fmt: skip

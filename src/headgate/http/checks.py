@@ -1,6 +1,6 @@
 """The hot routes: checks, answered without awaiting anything.
 
-Request ──prepare──► a closure that asks the Checker and renders ──► bytes
+Request ──prepare──► a closure that calls the Checker and renders ──► bytes
 
 Parsing happens once, in `prepare`; the closure is what the listener may keep and call again.
 """
@@ -135,7 +135,7 @@ class CheckRoutes:
         def answer() -> bytes:
             nonlocal health, applied, rendered
             decision = ask(check)
-            if decision.verdict is not ok or decision.waived or decision.turn is not None:
+            if decision.verdict is not ok or decision.exempted or decision.turn is not None:
                 return render(decision)
             if decision.debit is not None:
                 return render(decision)

@@ -25,9 +25,10 @@ from headgate.agent.rulekeeper import NoSuchRule, RuleKeeper
 from headgate.agent.shards import NoSuchMember, NoSuchShard
 from headgate.agent.snapshots import Snapshots
 from headgate.agent.unthrottled import UnthrottledBook
+from headgate.core.change import ChangeKind, Item
 from headgate.core.change_log import ChangeMade
 from headgate.core.metric_settings import METRIC_SETTINGS
-from headgate.core.rule_settings import ONE_END
+from headgate.core.rule_settings import ONE_END, parse_kept
 from headgate.core.settings import settings_schema
 from headgate.errors import (
     Compacted,
@@ -43,8 +44,8 @@ from headgate.http import openapi
 from headgate.http.asgi import AsgiApp
 from headgate.http.auth import Gatekeeper
 from headgate.http.budget_replay import REPLAY_ROUTES, BudgetReplay
-from headgate.http.budgets import BUDGET_ROUTES, Budgeting
-from headgate.http.changes_routes import CHANGE_ROUTES, ChangeRoutes
+from headgate.http.budgets import BUDGET_ROUTES, Budgeting, Logs
+from headgate.http.changes_routes import CHANGE_ROUTES, EXCHANGE_ROUTES, ChangeRoutes, Exchanging
 from headgate.http.debugging import DEBUG_ROUTES, Debugging, Inside
 from headgate.http.documents import (
     SECURITY_HEADERS,
@@ -54,15 +55,13 @@ from headgate.http.documents import (
     problem_response,
     seconds,
 )
-from headgate.http.exchange import EXCHANGE_ROUTES, Exchanging
 from headgate.http.exposition import Works, render_in_turns
 from headgate.http.fleet import FLEET_ROUTES, Fleet, FleetRoutes
 from headgate.http.fleet_page import FLEET_VIEW_ROUTES, FleetViewing
 from headgate.http.freno import FRENO_LOOKS, Freno
 from headgate.http.looking import Turns, json_in_thread
 from headgate.http.metric_reaching import END_SETTINGS, FOR_TOLD, MetricReaching
-from headgate.http.page.linking import PAGE_LINK_ROUTES, PageLinks
-from headgate.http.page.sessions import Sessions
+from headgate.http.page.sessions import PAGE_LINK_ROUTES, PageLinks, Sessions
 from headgate.http.page.shell import Site
 from headgate.http.page.site import PageSite
 from headgate.http.peering import PEERING_ROUTES, Peering, ShardsPort
@@ -112,7 +111,7 @@ class MetricsQuery(msgspec.Struct, frozen=True):
 
 
 class NewestQuery(msgspec.Struct, frozen=True):
-    limit: Annotated[Thousand, about("At most so many.")] = 100
+    limit: Annotated[Thousand, about("At most this many.")] = 100
 
 
 class RejectionsQuery(NewestQuery, frozen=True):
@@ -132,9 +131,9 @@ class PageGiven:
     """The listener speaks TLS."""
     tour: str | None = None
     listens: str | None = None
-    """Where: `http://127.0.0.1:8087`; None: on the Unix socket alone."""
+    """Address: `http://127.0.0.1:8087`; None: on the Unix socket alone."""
     names: frozenset[str] = frozenset()
-    """What it may be called, besides its address and `localhost`; lower case."""
+    """Its names, besides its address and `localhost`; lower case."""
 
 
 class Control:
@@ -172,16 +171,17 @@ class Control:
         self.exchanging = Exchanging(exchange)
         self._reaching = MetricReaching(book, own, shared, exchange)
         self.ruling = Ruling(views, rules, own, shared, exchange)
-        self.budget_replaying = BudgetReplay(budgets, views.parts.clock)
+        logs = Logs(own, shared, exchange)
+        self.budget_replaying = BudgetReplay(budgets, views.parts.clock, logs)
         parts, turns = views.parts, Turns()  # One thread looks back, for all of them.
-        self.budgeting = Budgeting(budgets, parts.store, parts.clock, shared, turns)
+        self.budgeting = Budgeting(budgets, parts.store, parts.clock, logs, turns)
         self.publishing = Publishing(budgets)
         self.streaming = Streaming(broadcasts or _broadcasts(views), views.parts.clock)
         self.reporting = Reporting(intake or _intake(views))
         book_of_periods = unthrottled or UnthrottledBook(views.parts.store, views.parts.clock)
         self.unthrottling = Unthrottling(views, book_of_periods)
         self.watching = Watching(views, rules, turns)
-        self.changing = ChangeRoutes(own, fleet, views.parts.clock)
+        self.changing = ChangeRoutes(own, fleet, views.parts.clock, self._replayed)
         self.fleet = FleetRoutes(fleet, views.parts.clock)
         view = None if fleet is None else fleet.view
         self.fleet_viewing = FleetViewing(view, views.parts.clock, agent=views.agent_name)
@@ -303,6 +303,8 @@ class Control:
         made: Proposal | ChangeMade = await self._under_way.finish(change)
         if isinstance(made, ChangeMade):
             doc = self._reaching.doc(database, metric, made)
+            if dry_run and (here := self._reaching.first_here(made.items[0])):
+                doc = msgspec.structs.replace(doc, replay=await self._views.replayed(*here))
             return json_response(doc, headers=etag(doc.revision))
         if made.entry is None:
             return json_response(self._views.removed(database, metric, made))
@@ -312,14 +314,27 @@ class Control:
             view = msgspec.structs.replace(view, replay=replay)
         return json_response(view, headers=etag(made.entry.revision))
 
+    async def _replayed(self, item: Item) -> str:
+        """What a change that is only tried would have done to the last hour; empty: not told."""
+        if item.value is None:
+            return ""
+        try:
+            if item.kind == ChangeKind.RULE:
+                return await self.watching.replayed(parse_kept(item.id, item.value, item.n))
+            here = self._reaching.first_here(item) if item.kind == ChangeKind.METRIC else None
+        except (InvalidSettings, StoreUnavailable):
+            return ""  # A preview, and never a condition.
+        found = None if here is None else await self._views.replayed(*here)
+        return "" if found is None else found.says
+
     async def help(self, call: Plain) -> Response:
         """As freno does: a list of what can be asked for."""
         return json_response([f"{route.method} {route.path}" for route in ROUTES])
 
 
 _METRIC = "/v1/databases/{database}/metrics/{metric}"
-_FAULTS = "settings with faults, all of which are listed: what this metric, or this engine, does "
-_FAULTS += "not take; a probe that failed"
+_FAULTS = "settings with faults, all of which are listed: a setting that this metric or this "
+_FAULTS += "engine does not have; a probe that failed"
 
 
 def _metric_schema() -> dict[str, Any]:
@@ -333,7 +348,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET", "/v1/check", "", "Check whether work may start now", Verdicts((AnswerDoc,)),
         query=CheckQuery, example={"app": "etl:nightly", "database": "main"},
-        refuses="half of what names a budget: `budget` and `cpu_s` go together",
+        refuses="only one of `budget` and `cpu_s`: they go together",
         about="`HEAD` answers with the status alone.",
     ),
     Route(
@@ -378,8 +393,8 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "PUT", _METRIC, "put_metric", "Add or replace a metric", (MetricView, WideMetricDoc),
         role=Role.OPERATOR, query=Reaching, body=Settings(_metric_schema), refuses=_FAULTS,
-        example={"dry_run": "true"}, sends={"threshold": 5, "for": "2h"},
-        about="What is looser than the file "
+        example={"dry_run": "true"}, sends={"threshold": "5s", "for": "2h"},
+        about="A change that is looser than the file "
         "[ends after 1 h](../howto/custom-metrics.md#changes-that-end) unless the body says "
         'otherwise: `"for": "2h"` or `"expires_at"`, `"never"` for none.',
     ),
@@ -387,20 +402,20 @@ ROUTES: tuple[Route, ...] = (
         "PATCH", _METRIC, "patch_metric", "Change some settings of a metric",
         (MetricView, WideMetricDoc), role=Role.OPERATOR, query=Reaching,
         body=Settings(_metric_schema), refuses=_FAULTS, example={"dry_run": "true"},
-        sends={"threshold": 6},
-        about="`null` restores a default. Its end stays, unless the body says another one.",
+        sends={"threshold": "6s"},
+        about="`null` restores a default. Its end stays, unless the body has a new one.",
     ),
     Route(
         "DELETE", _METRIC, "delete_metric", "Remove a metric",
         (RemovedDoc, WideMetricDoc), role=Role.OPERATOR, query=RemovalQuery,
-        refuses="an end that cannot be one", example={"for": "2h", "dry_run": "true"},
-        about="One that the file has comes back after 1 h, or after `for`.",
+        refuses="an invalid end", example={"for": "2h", "dry_run": "true"},
+        about="A metric of the settings file comes back after 1 h, or after `for`.",
     ),
     Route(
         "POST", f"{_METRIC}/revert", "revert_metric", "Drop what was changed at run time",
         (MetricView, RemovedDoc, WideMetricDoc), role=Role.OPERATOR, query=Reaching,
-        refuses="a change that can no longer be taken back",
-        about="The file's settings, or their absence, hold again.",
+        refuses="a change that can no longer be reverted",
+        about="The metric is again as the file sets it, or is gone if the file does not have it.",
     ),
     *of("peering", PEERING_ROUTES),
     *of("exchanging", EXCHANGE_ROUTES),
@@ -419,13 +434,13 @@ ROUTES: tuple[Route, ...] = (
     *of("debugging", DEBUG_ROUTES),
     *of("reloading", RELOADING_ROUTES),
     Route(
-        "GET", "/v1/explain", "explain", "What a check would be answered, and why",
+        "GET", "/v1/explain", "explain", "What the answer to a check would be, and why",
         (ExplainDoc, PastDoc), query=ExplainQuery, errors=(404, 429, 503),
-        refuses="an `at` that is not in the past, or comes with more than app and database; half "
-        "of what names a budget",
+        refuses="an `at` that is not in the past, or comes with more than app and database; only "
+        "one of `budget` and `cpu_s`",
         example={"app": "etl:nightly", "database": "main"},
-        about="Without counting it, and without dice: `odds` is the chance to come to the metrics "
-        "where a ratio applies. With `at`: what a minute of the past tells.",
+        about="Not counted, and without chance: `odds` is the probability that a ratio rule lets "
+        "the check reach the metrics. With `at`: what is known of a past minute.",
     ),
     Route("GET", "/v1/clients", "clients", "Recent clients with their counts", ClientsDoc),
     Route(
@@ -436,7 +451,7 @@ ROUTES: tuple[Route, ...] = (
         "GET", "/v1/refusals", "refusals", "Recent rejections in full", RefusalsDoc,
         query=RejectionsQuery, example={"limit": "100", "app": "etl"},
         about="Newest first: each metric with value, threshold and age, the rule, the reason. At "
-        "most one a second of a client, 512 in all; counts in history are exact.",
+        "most one a second per client, 512 in all; counts in history are exact.",
     ),
     Route(
         "GET", "/v1/audit", "audit", "Who changed what, newest first", AuditsDoc,
@@ -446,8 +461,8 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET", "/readyz", "readyz", "Whether the agent can decide", ReadyDoc,
         about="200 once every database's default metrics have been read, the store is writable and "
-        "the state is known, else 503 with the same document; `notes` says what is wrong and keeps "
-        "nobody waiting, such as a fleet that does not answer.",
+        "the state is known, else 503 with the same document. `notes` lists problems that do not "
+        "make the agent unready, such as a fleet that does not answer.",
     ),
     Route("GET", "/metrics", "exposition", "Counters and gauges", Text("text/plain")),
     Route("GET", "/openapi.json", "openapi", "These routes, for programs", {"type": "object"}),
@@ -494,7 +509,7 @@ def serving(
         except InvalidSettings as error:
             faults = [str(fault) for fault in error.faults]
             return problem_response(
-                422, "these settings are refused; nothing was changed", faults=faults
+                422, "these settings are not valid; nothing was changed", faults=faults
             )
         except InvalidName as error:
             return problem_response(400, str(error))
@@ -512,7 +527,7 @@ def serving(
             return problem_response(503, str(error))
         except StoreUnavailable as error:
             unchanged = "" if request.method in _LOOKING else "; nothing was changed"
-            return problem_response(503, f"the store cannot be used{unchanged}: {error}")
+            return problem_response(503, f"the store is unavailable{unchanged}: {error}")
 
     return serve
 
@@ -520,8 +535,8 @@ def serving(
 _LOOKING = frozenset({"GET", "HEAD"})
 _NOT_FOUND = (NoSuchMetric, NoSuchMember, NoSuchShard, NoSuchRule, NoSuchBudget, NoSuchItem)
 _LOOK_FIRST = (
-    "it may have been changed, or not: look first (`headgate changes history`; of the fleet's log "
-    "with --fleet), and ask again then"
+    "the change may or may not have been made: look at `headgate changes history` (--fleet for the "
+    "fleet's log) before you try again"
 )
 
 
@@ -536,4 +551,4 @@ async def _http_problem(request: Request, error: Exception) -> Response:
 
 
 async def _server_problem(request: Request, error: Exception) -> Response:
-    return problem_response(500, "this request failed inside the agent; its log says how")
+    return problem_response(500, "this request failed inside the agent; see the agent's log")

@@ -1,7 +1,7 @@
 """GET /v1/debug.   operators ──► Debugging ──► the process: memory, loop, stacks, packages, servers
 
-Nothing here holds a secret by construction: stacks are told without variables, settings without
-what opens doors. Operators only all the same: stacks and paths are nobody else's business.
+No secrets by construction: stacks have no variables, and settings are redacted. It is still for
+operators only, because of the stacks and paths.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ MAX_FRAMES = 40
 MAX_TASK_FRAMES = 12
 MAX_PACKAGES = 500
 MAX_SERVERS = 64
-RESTING = "nobody has asked for long, and this does not wake it: ask again after a check"
+RESTING = "the database is idle, and this request does not wake it: try again after a check"
 
 AskServer = Callable[[str], Awaitable[Mapping[str, str]]]
-"""What the server of a database says of itself; ProbeFailed."""
+"""What the server of a database reports about itself; ProbeFailed."""
 
 
 def _nothing() -> Mapping[str, Any]:
@@ -64,9 +64,9 @@ class Inside:
     """What only the composition root knows."""
 
     settings: Callable[[], Mapping[str, Any]] = _nothing
-    """In force, without secrets."""
+    """The settings in force, without secrets."""
     disks: Callable[[], Mapping[str, str]] = _nothing
-    """What for → path."""
+    """Purpose → path."""
     ask_server: AskServer | None = None
     works: Works | None = field(default=None)
 
@@ -129,7 +129,7 @@ class Debugging:
     async def _server(self, database: str) -> ServerDoc:
         ask = self._inside.ask_server
         if ask is None:
-            return ServerDoc(database, {}, "there is nobody to ask")
+            return ServerDoc(database, {}, "no probe is configured for it")
         if self._views.activity(database) is Activity.HIBERNATING:
             return ServerDoc(database, {}, RESTING)
         try:
@@ -148,8 +148,8 @@ DEBUG_ROUTES = (
     Route(
         "GET", "/v1/debug", "debug", "The process: memory, loop, stacks, servers", DebugDoc,
         role=Role.OPERATOR,
-        about="With the settings in force without secrets, packages, and what each server says of "
-        "itself. [A debug bundle](../howto/debug-bundle.md) has it.",
+        about="With the settings in force without secrets, packages, and what each server reports "
+        "about itself. [A debug bundle](../howto/debug-bundle.md) has it.",
     ),
 )  # fmt: skip
 

@@ -27,7 +27,7 @@ SECURITY_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-st
 _DURATION = re.compile(r"([0-9]{1,6})(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 SHORT = 4096
-"""Bytes of a body that is read on the loop: about 0.1 ms."""
+"""Bytes of a body that is parsed on the loop: about 0.1 ms."""
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _JSON_TYPES = frozenset({"application/json", "application/merge-patch+json"})
 
@@ -39,9 +39,9 @@ def expect_json(request: Request) -> None:
 
 
 async def strict_object(request: Request, *, is_struct: bool = False) -> dict[str, Any]:
-    """One that says a setting twice is refused: which of both was meant, nobody can tell. A long
-    one, such as a whole policy, is read in a thread. Of a struct 12.0 is a whole number, as it is
-    to JSON Schema; settings are kept as they were written."""
+    """A duplicate key is rejected, because it is unclear which value counts. A long body, such as
+    a whole policy, is parsed in a thread. For a struct 12.0 is a whole number, as in JSON Schema;
+    settings are kept as they were written."""
     expect_json(request)
     raw = await request.body()
     try:
@@ -71,7 +71,7 @@ def _whole(text: str) -> float:
 
 def _finite(text: str) -> float:
     if not math.isfinite(value := float(text)):
-        raise ValueError(f"{text[:40]} is no number that JSON has")
+        raise ValueError(f"{text[:40]} is not a number in JSON")
     return value
 
 
@@ -80,7 +80,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
         raise InvalidRequest(
-            f"the body says {twice!r} twice; say it once", field=ascii(twice)[1:-1]
+            f"the body has {twice!r} twice; give it once", field=ascii(twice)[1:-1]
         )
     return found
 
@@ -125,9 +125,8 @@ def problem_response(
 
 
 class UnderWay:
-    """Changes that are brought to their end, whether or not their client still listens: one
-    that hangs up half-way must not leave a change kept but not in force. What then becomes of
-    it nobody is told, so it is logged."""
+    """Changes that are completed even if their client disconnects: one that hangs up half-way must
+    not leave a change stored but not in force. Then nobody gets the answer, so it is logged."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Future[Any]] = set()
@@ -149,4 +148,4 @@ def _log_unheard(change: asyncio.Future[Any]) -> None:
     elif error := change.exception():
         log.error("change.failed_unheard", detail=str(error), kind=type(error).__name__)
     else:
-        log.info("change.made_unheard", detail="whoever asked for it has hung up")
+        log.info("change.made_unheard", detail="the client that made it has disconnected")

@@ -1,4 +1,4 @@
-"""The fleet over HTTP: whom a reach meets, and the feed to other agents.
+"""The fleet over HTTP: which agents a reach matches, and the feed to other agents.
 
 Control ──► FleetRoutes ──► Mirror (what this agent follows) ──pages, changes──► a replica's agent
 """
@@ -40,14 +40,14 @@ from headgate.wire.fleet_reach import ReachedDoc, reached_doc
 from headgate.wire.questions import about
 
 LOOK_TIMEOUT_S = 12.0
-"""A little less than the command line waits, so that it is told why."""
+"""A little less than the command line waits, so that it still gets the reason."""
 LOOKS_AT_ONCE = 4
 HELD_LISTINGS = 8
 HELD_S = 30.0
-"""Who takes longer for its pages lists anew."""
+"""A reader that takes longer for its pages has to list again."""
 NO_FLEET = (
-    "this agent belongs to no fleet: name the store that its agents share in [fleet] of its "
-    "settings file (endpoints of etcd), and restart it"
+    "this agent belongs to no fleet: set the endpoints of the fleet's etcd in [fleet] of its "
+    "settings file, and restart it"
 )
 _Prefixes = Annotated[
     list[str], msgspec.Meta(min_length=1, max_length=MAX_PREFIXES, description="Of keys.")
@@ -61,26 +61,26 @@ class Fleet:
     book: ChangeBook
     mirror: Mirror
     view: FleetView | None = None
-    """Where this agent watches the whole fleet."""
+    """Set if this agent watches the whole fleet."""
 
 
 class FeedQuery(msgspec.Struct, frozen=True, rename={"start": "from"}):
     prefix: _Prefixes
-    revision: Annotated[Revision, about("Of the page before.")] | None = None
+    revision: Annotated[Revision, about("Revision of the page before.")] | None = None
     start: Annotated[Key, about("`next` of the page before.")] | None = None
 
 
 class FeedChangesQuery(msgspec.Struct, frozen=True):
     prefix: _Prefixes
-    after: Annotated[Revision, about("What is known already.")]
+    after: Annotated[Revision, about("Last known revision.")]
     wait_s: Annotated[
         float,
         msgspec.Meta(
-            ge=0, le=MAX_WAIT_S, description="How long to hold the answer while nothing changes."
+            ge=0, le=MAX_WAIT_S, description="How long to delay the answer while nothing changes."
         ),
     ] = 0.0
-    store_id: Annotated[StoreId, about("Of what is known; 410 where it is another.")] = ""
-    mark: Annotated[Revision, about("Of the last answer: what it told is not told again.")] = 0
+    store_id: Annotated[StoreId, about("Last known store; 410 if it is another one.")] = ""
+    mark: Annotated[Revision, about("`mark` of the last answer: nothing is sent twice.")] = 0
 
 
 class ReachQuery(msgspec.Struct, frozen=True):
@@ -88,7 +88,7 @@ class ReachQuery(msgspec.Struct, frozen=True):
         str,
         msgspec.Meta(
             pattern=f"^(fleet|{WIDE})$",
-            description="`fleet`, or such as `shard:commerce/*`.",
+            description="`fleet`, or for example `shard:commerce/*`.",
             examples=["fleet", "shard:commerce/*", "host:db-1"],
         ),
     ]
@@ -119,7 +119,7 @@ class FleetRoutes:
         return await json_in_thread(lambda: page)
 
     async def feed_changes(self, call: Call[FeedChangesQuery, None]) -> Response:
-        """Held while there are none, for as long as was asked."""
+        """Delayed while there are none, up to the requested time."""
         asked, mirror = call.query, self._fleet.mirror
         changes = await mirror.changes_after(
             asked.after,
@@ -152,7 +152,7 @@ class FleetRoutes:
             async with asyncio.timeout(LOOK_TIMEOUT_S), self._turns:
                 found = await self._fleet.book.reached(reach)
         except TimeoutError:
-            message = f"the fleet's store gave no answer in {LOOK_TIMEOUT_S:g} s"
+            message = f"the fleet's store did not answer in {LOOK_TIMEOUT_S:g} s"
             raise StoreUnavailable(message) from None
         return json_response(reached_doc(found))
 
@@ -175,16 +175,16 @@ FLEET_ROUTES = (
         "the page before.",
     ),
     Route(
-        "GET", FEED_CHANGES, "feed_changes", "What changed of it since", FeedChangesDoc,
+        "GET", FEED_CHANGES, "feed_changes", "Changes of these entries", FeedChangesDoc,
         role=Role.PEER, query=FeedChangesQuery, errors=(410,),
         example={"prefix": "items/wide/", "after": "12", "wait_s": "5"},
-        about="Held for up to 30 s while nothing changes; 410: list again from the start.",
+        about="Delayed for up to 30 s while nothing changes; 410: list again from the start.",
     ),
 )  # fmt: skip
 
 
 class HeldListings:
-    """Listings of which somebody has read a page: the next ones are to be of the same revision.
+    """Listings that a client reads page by page: all pages must be of the same revision.
 
     They share their entries with the mirror, and are few.
     """
@@ -207,5 +207,5 @@ class HeldListings:
         return listing
 
 
-_NOT_HELD = "the listing of revision {} is not kept any more: list anew"
-_TOO_MUCH = "one commit changed more than is told at once: list anew"
+_NOT_HELD = "the listing of revision {} is not available any more: list again from the start"
+_TOO_MUCH = "one commit has more changes than fit into one answer: list again from the start"

@@ -37,14 +37,14 @@ _Page = Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE)]
 
 class FleetQuery(msgspec.Struct, frozen=True):
     unhealthy: Annotated[bool, about("`true`: only shards that are unhealthy or silent.")] = False
-    behind: Annotated[bool, about("`true`: only shards with agents that lag behind.")] = False
+    behind: Annotated[bool, about("`true`: only shards with agents that are behind.")] = False
     region: _Pattern = ""
     cluster: _Pattern = ""
     shard: _Pattern = ""
-    page: Annotated[_Page, about("Of the shards.")] = 1
-    rules_page: Annotated[_Page, about("Of what is set for the fleet.")] = 1
+    page: Annotated[_Page, about("Page of the shards.")] = 1
+    rules_page: Annotated[_Page, about("Page of the fleet's rules and budgets.")] = 1
     per_page: Annotated[
-        int, msgspec.Meta(ge=1, le=MAX_PER_PAGE, description="Shards on a page.")
+        int, msgspec.Meta(ge=1, le=MAX_PER_PAGE, description="Shards per page.")
     ] = PER_PAGE
 
     @property
@@ -75,7 +75,7 @@ class FleetViewing:
                 looked = await view.look()
                 return await asyncio.to_thread(self._make, looked, asked)
         except TimeoutError:
-            message = f"no picture of the fleet within {WITHIN_S:g} s: this agent is very busy"
+            message = f"no data of the fleet within {WITHIN_S:g} s: this agent is very busy"
             raise InvalidRequest(message, status=503) from None
 
     def _make(self, looked: Looked, asked: Asked) -> bytes:
@@ -90,12 +90,12 @@ class FleetViewing:
 
 _NO_ROLE = (
     "this agent does not show the fleet: set `view = true` in [fleet] of its settings and restart "
-    "it, or ask one that does"
+    "it, or use an agent that does"
 )
 FLEET_VIEW_ROUTES = (
     Route(
         "GET", "/v1/fleet", "document", "The whole fleet, unhealthy shards first", FleetDoc,
         query=FleetQuery, errors=(404, 503), example={"unhealthy": "true", "region": "eu-*"},
-        about="Page by page, of an agent with `view = true`.",
+        about="In pages, at an agent with `view = true`.",
     ),
 )  # fmt: skip

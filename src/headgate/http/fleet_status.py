@@ -1,4 +1,4 @@
-"""How this agent stands with its fleet: for status, readiness and metrics.
+"""The state of this agent's connection to its fleet: for status, readiness and metrics.
 
 LogFollower.state ──► FleetLook ──► StatusDoc.fleet, advice, /readyz, /metrics
 """
@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Protocol
 
 from headgate.agent.logfollower import FollowState
-from headgate.core.fleet_view import Counts
+from headgate.core.fleet_view import FleetCounts
 from headgate.core.samples import Instant
 from headgate.wire.fleet import FleetFollowingDoc, iso
 from headgate.wire.reasons import duration
@@ -29,20 +29,20 @@ class Viewing(Protocol):
     """As much of agent/picture.FleetView."""
 
     @property
-    def counts(self) -> Counts: ...
+    def counts(self) -> FleetCounts: ...
 
 
 @dataclass(frozen=True, slots=True)
 class FleetLook:
     follower: Following
     requests: Mapping[str, int] = field(default_factory=dict)
-    """To the store since the start, by outcome (agent/logmeter.py)."""
+    """Requests to the store since the start, by outcome (stores/etcd/client.py)."""
     view: Viewing | None = None
-    """Where this agent watches the whole fleet."""
+    """Set if this agent watches the whole fleet."""
     unreadable: Callable[[], Mapping[str, str]] = dict
-    """Items of the fleet that cannot be read here, and why: by key."""
+    """Items of the fleet that this agent cannot read, and why: by key."""
     notes: Callable[[], Sequence[str]] = list
-    """What else is amiss: of the beat, of the copy on disk."""
+    """Other problems: with the beat, with the copy on disk."""
 
     def doc(self, now: Instant) -> FleetFollowingDoc:
         state = self.follower.state()
@@ -62,7 +62,7 @@ class FleetLook:
         )
 
     def advice(self) -> list[str]:
-        """What somebody has to do, or know of before the next change."""
+        """What an operator must do, or know before the next change."""
         state = self.follower.state()
         told = []
         if state.went_back is not None:
@@ -71,9 +71,9 @@ class FleetLook:
             told.append(_stale(state))
         unreadable = self.unreadable()
         for key, fault in islice(unreadable.items(), MAX_TOLD):
-            told.append(f"fleet: {key} cannot be read here; what it said before stands: {fault}")
+            told.append(f"fleet: {key} cannot be read; its last version stays in force: {fault}")
         if len(unreadable) > MAX_TOLD:
-            told.append(f"fleet: {len(unreadable) - MAX_TOLD} more items cannot be read here")
+            told.append(f"fleet: {len(unreadable) - MAX_TOLD} more items cannot be read")
         return [*told, *(f"fleet: {note}" for note in self.notes())]
 
 
@@ -82,12 +82,12 @@ def amiss(
 ) -> list[str]:
     """Members and shards that others have by the same names, and members that do not count."""
     told = [
-        f"another agent registers {member}, too, at {url}: give one of them another `member`"
+        f"another agent at {url} also registers {member}: give one of them another `member` name"
         for member, url in doubles.items()
     ]
     told += [
-        f"shard {shard} is told of by {other}, too, and each hides the other's word: has it two "
-        "primaries, or have two shards the same name?"
+        f"shard {shard} is also reported by {other}, and each overwrites the other's report: it "
+        "has two primaries, or two shards have the same name"
         for shard, other in rivals.items()
     ]
     told += unbelieved.values()
@@ -97,12 +97,12 @@ def amiss(
 
 def says(state: FollowState, now: Instant) -> str:
     if not state.store_id:
-        return f"nothing is known of the fleet yet: {state.fault or 'its store is being asked'}"
+        return f"nothing is known of the fleet yet: {state.fault or 'its store is being read'}"
     where = f"n {state.n:,} {_from(state)}"
     if state.stale_since is not None:
         return f"{where}, STALE for {duration(state.stale_for_s)}"
     heard_s = now.mono_s - state.heard_at.mono_s if state.heard_at is not None else 0.0
-    return f"{where}, heard {duration(max(0.0, heard_s))} ago"
+    return f"{where}, last seen {duration(max(0.0, heard_s))} ago"
 
 
 def _from(state: FollowState) -> str:
@@ -110,18 +110,18 @@ def _from(state: FollowState) -> str:
         return f"from {state.source}"
     if state.from_cache_of is not None:
         return f"from this host's disk, of {iso(state.from_cache_of)}"
-    return "as last heard; nobody is followed just now"
+    return "the last known state; no source is followed now"
 
 
 def _stale(state: FollowState) -> str:
     why = f" ({state.fault})" if state.fault else ""
     if not state.store_id:
         return (
-            f"fleet: this agent has heard nothing of its fleet{why}; rules and budgets of the "
-            "fleet are not in force here until it does"
+            f"fleet: this agent has no contact with its fleet{why}; rules and budgets of the "
+            "fleet are not in force here until it has"
         )
     return (
-        f"fleet: nothing was heard for {duration(state.stale_for_s)}{why}; rules and budgets of "
+        f"fleet: no contact for {duration(state.stale_for_s)}{why}; rules and budgets of "
         f"n {state.n:,} stay in force, each until its own end; newer ones are not known here"
     )
 
@@ -131,7 +131,7 @@ def _behind(state: FollowState) -> str:
     assert back is not None
     items = f"{back.kept:,} item{'' if back.kept == 1 else 's'}"
     what = (
-        f"somebody deleted items from its store by hand (n {back.to_n:,} as before)"
+        f"items were deleted from its store by hand (n {back.to_n:,} as before)"
         if back.from_n == back.to_n
         else f"its store went back from n {back.from_n:,} to {back.to_n:,}"
     )

@@ -1,8 +1,8 @@
-"""Forward questions about a shard to its primary's agent, where the settings say so.
+"""Forward checks of a shard to its primary's agent, if the settings say so.
 
-A question that this agent cannot answer itself is sent on as it came, and the answer comes
-back as it is; the primary's agent counts it. Where that one does not answer, the client is
-told where to ask, as without forwarding. Everything else is answered here, as ever.
+A check that this agent cannot answer itself is forwarded unchanged, and so is the answer; the
+primary's agent counts it. If that agent does not answer, the client gets its address, as
+without forwarding. Everything else is answered here, as always.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FORWARDED = "x-headgate-forwarded"
 
 
 class Forwarder:
-    """Stands between the listener and the routes."""
+    """Between the listener and the routes."""
 
     def __init__(
         self, routes: CheckRoutes, bridge: AsgiBridge, board: Board, shards: Shards
@@ -36,7 +36,7 @@ class Forwarder:
         self._shards = shards
 
     def prepare(self, request: Request) -> Answer | bytes | None:
-        """Never a repeatable answer: who is asked may change from one question to the next."""
+        """Never a repeatable answer: the agent to forward to may change with each check."""
         if self._is_for_primary(request):
             return None
         answer = self._routes.prepare(request)

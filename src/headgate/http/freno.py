@@ -61,7 +61,7 @@ class Freno:
     # --- who answers -----------------------------------------------------------------------
 
     async def leader_check(self, call: Plain) -> Response:
-        """404 where freno's checks would be: another agent is the one to ask."""
+        """404 where freno's checks would be: another agent answers them."""
         status = 200 if self._leads else 404
         return json_response(f"HTTP {status}", status=status)
 
@@ -93,8 +93,8 @@ class Freno:
         return "".join(self._elsewhere()[:1]) or (self._views.agent_name if self._leads else "")
 
     def _elsewhere(self) -> list[str]:
-        """Where to ask instead, if nothing can be asked here: this agent stands by, or other
-        agents lead the shards of all of its databases."""
+        """Addresses that answer, if this agent does not: it is a standby, or other agents lead the
+        shards of all of its databases."""
         parts = self._views.parts
         if parts.checker.active_agent:
             return [parts.checker.active_agent]
@@ -126,19 +126,19 @@ class Freno:
             }
         )
 
-    # --- who asks, and what is set ---------------------------------------------------------
+    # --- which clients check, and what is set ------------------------------------------------
 
     async def recent_apps(self, call: Plain) -> Response:
         text = call.request.path_params.get("minutes", "0")
         if not _MINUTES.fullmatch(text):
-            return json_response(GeneralDoc(500, f"{text!r} is no number of minutes"), status=500)
+            return json_response(GeneralDoc(500, f"{text!r} is not a number"), status=500)
         apps = self._recent_apps()
         if (most := int(text)) > 0:
             apps = {app: seen for app, seen in apps.items() if seen["MinutesSinceChecked"] <= most}
         return json_response(apps)
 
     def _recent_apps(self) -> Mapping[str, Any]:
-        """By name alone, whatever databases they ask about."""
+        """By name alone, for all databases."""
         now, last_at = self._views.parts.clock.now(), dict[str, float]()
         for _, client, record in self._views.parts.recorder.clients():
             last_at[client] = max(record.last_at, last_at.get(client, record.last_at))
@@ -178,7 +178,7 @@ class Freno:
         )
 
     async def memcache(self, call: Plain) -> Response:
-        """There is none to read from: ask, or decide locally."""
+        """There is no memcache: check, or decide locally."""
         return json_response({"MemcacheServers": [], "MemcachePath": ""})
 
 
@@ -217,7 +217,7 @@ def _aggregated(health: Health, now: Instant, digits: int) -> str:
     whatever it was."""
     for standing in health.own.standings:
         finding = judge(standing, now)
-        if finding.state is State.ABSENT:
+        if finding.state is State.UNAVAILABLE:
             return f"error: {describe(finding)}"
     lag = next((s for s in health.own.standings if s.spec.name == LAG), None)
     shown = lag or health.own.worst

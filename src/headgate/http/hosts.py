@@ -1,10 +1,10 @@
-"""Under which names the agent may be reached over plain HTTP.
+"""Which host names the agent accepts over plain HTTP.
 
-A web site can have its own name mean the agent's address (DNS rebinding): the reader's browser then
-asks the agent, and the site reads along. What gives it away is the Host header, which the browser
-sets itself. An address cannot be made to mean another one, so addresses are always known; a token
-is something that no site has; over TLS the certificate speaks for the name, and on the Unix socket
-there is no browser: neither gets here.
+A web site can point its own name at the agent's address (DNS rebinding): the user's browser then
+sends requests to the agent, and the site reads the answers. The Host header, which the browser
+sets, shows it. An IP address cannot be redirected, so addresses are always accepted. A site has no
+token; over TLS the certificate proves the name; on the Unix socket there is no browser: none of
+these get here.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def is_known_name(host: str, names: frozenset[str]) -> bool:
 
 
 def bare_name(host: str) -> str:
-    """Without a port, and without what stands before an @."""
+    """Without a port, and without what comes before an @."""
     return host.rpartition("@")[2].partition(":")[0].lower()
 
 
 class KnownHosts:
-    """What a listener asks of each request that came over plain TCP."""
+    """What a listener checks for each request over plain TCP."""
 
     def __init__(
         self, names: Iterable[str], *, has_token: Callable[[str], bool] = lambda _: False
@@ -48,7 +48,7 @@ class KnownHosts:
         self._names = frozenset(names)
         self._has_token = has_token
         self._known: set[bytes] = set()
-        """As they were sent: clients repeat themselves."""
+        """As sent: clients repeat the same ones."""
         self._logged: set[str] = set()
 
     def fault(self, host: bytes, authorization: bytes | None) -> str | None:
@@ -65,8 +65,8 @@ class KnownHosts:
         name = bare_name(text)[:100]
         self._log(name)
         return (
-            f"this agent is not known as {name!r}: add that name to `hosts` of [agent] in the "
-            "agent's settings, or use the agent's address"
+            f"this agent does not accept the host name {name!r}: add it to `hosts` of [agent] in "
+            "the agent's settings, or use the agent's address"
         )
 
     def _log(self, name: str) -> None:

@@ -34,22 +34,22 @@ MAX_MEMO_ENTRIES = 4096
 MAX_PIPELINED = 64
 MAX_TARGET_BYTES = 8 * 1024
 SLICE_BYTES = 16 * 1024
-"""Parsed at a time: between two slices it is seen whether the other side still reads."""
+"""Bytes parsed at a time: between two slices the agent checks whether the other side reads."""
 CHUNK_OVERHEAD = 8
-"""Bytes on the wire per byte of a chunked body: `1 CRLF x CRLF` is the dearest, and trailers."""
+"""Bytes on the wire per byte of a chunked body: `1 CRLF x CRLF` is the worst, plus trailers."""
 LINGER_S = 1.0
 DRAIN_S = 0.2
 KEPT_SEATS = 16
 MAX_TURNED_AWAY = 64
 HEARD = -1.0
-"""Stands for "just now" on the hot path, which does not ask the clock; `tend` dates it."""
+"""Means "just now" on the hot path, which reads no clock; `tend` sets the time."""
 
 _HEAD_TOO_LARGE = f"the header section exceeds {MAX_HEADER_BYTES} bytes"
 _SCHEME_AND_HOST = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://[^/?]*")
-_FAILED = "this request failed inside the agent; its log says how"
+_FAILED = "this request failed inside the agent; see the agent's log"
 
 Answer = Callable[[], bytes]
-"""A check that is parsed and ready to be asked (again)."""
+"""A check that is parsed and can be answered (again)."""
 
 
 class Request(NamedTuple):
@@ -85,9 +85,9 @@ class Listener:
         self.memo: dict[bytes, Answer] = {}
         self.connections: set[Connection] = set()
         self.turned_away: set[Connection] = set()
-        """Told 503, and given a moment to read it; they take no seat of those served."""
+        """Connections that got 503, with a moment to read it; they use no seat."""
         self.silent: dict[Connection, None] = {}
-        """Of `connections`, those over TCP that have not asked yet, in the order they came."""
+        """Of `connections`, those over TCP without a request yet, in the order they came."""
         self.stopping = False
         self.refused_connections = 0
         self.shed_connections = 0
@@ -113,11 +113,11 @@ class Listener:
         return [name[1] for name in names if isinstance(name, tuple)]
 
     def admit(self, connection: Connection, *, local: bool) -> bool:
-        """Whether it is served. One that is not may hear so, as long as not too many do.
+        """Whether it is served. One that is not gets a 503, unless there are too many of these.
 
-        Some seats are kept for the Unix socket: whoever crowds the TCP port cannot keep the
-        operator on the host from looking and changing. Where all are taken, the one that has been
-        silent longest since it was accepted gives way.
+        Some seats are reserved for the Unix socket: clients that crowd the TCP port cannot stop
+        the operator on the host from looking and changing. If all seats are taken, the connection
+        that has waited longest without a request is closed.
         """
         most = self.limits.max_connections
         seats = most if local else most - min(KEPT_SEATS, most // 8)
@@ -136,7 +136,7 @@ class Listener:
         return False
 
     def shed(self, count: int) -> int:
-        """Close so many that never asked anything, the oldest first; how many there were."""
+        """Close this many that never sent a request, the oldest first; how many there were."""
         oldest = list(islice(self.silent, count))
         for connection in oldest:
             self.connections.discard(connection)
@@ -153,10 +153,10 @@ class Listener:
             self._empty.set()
 
     def tend(self, now: float) -> None:
-        """Close connections whose request is overdue or who ask nothing. Called once a second."""
+        """Close connections whose request is overdue or that are idle. Called once a second."""
         last, self._tended_at = self._tended_at, now
         if not self._was_away and now - last > self.limits.request_timeout_s / 2:
-            self._was_away = True  # The loop stood still: what came meanwhile is read first.
+            self._was_away = True  # The loop was stopped: read what came meanwhile first.
             return
         self._was_away = False
         for connection in [*self.connections, *self.turned_away]:
@@ -198,27 +198,27 @@ class Connection(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._closing = False
-        """What still comes is read and dropped."""
+        """Read and drop further data."""
         self._finishing = False
-        """One more answer, and the connection ends."""
+        """One more answer, and the connection closes."""
         self._last_words: bytes | None = None
-        """Said after what is still to be answered: answers keep the order of the requests."""
+        """Sent after the pending answers: answers keep the order of the requests."""
         self._replied = False
         self._active_at = 0.0
         self._stalled_at: float | None = None
         """Since when the other side does not read."""
         self._begun_at: float | None = None
-        """When the first byte of the request that is arriving came."""
+        """When the first byte of the current request arrived."""
         self._unparsed = b""
-        """Came in one piece with what its sender does not read the answers to."""
+        """The client sent several requests at once and does not read the answers."""
         self._unfinished_bytes = 0
         self._completed = False
         """Whether a message ended in the bytes that are being parsed."""
         self._raw: bytes | None = None
         self._asked = False
-        """A whole request has come."""
+        """A complete request has arrived."""
         self._in_the_clear = False
-        """Plain TCP: a browser may have been led here under another site's name."""
+        """Plain TCP: a browser may have been redirected here from another site's name."""
         self._reset()
 
     # --- bytes in --------------------------------------------------------------------------
@@ -231,7 +231,7 @@ class Connection(asyncio.Protocol):
         if self._listener.admit(self, local=local):
             return
         if self in self._listener.turned_away:
-            self._refuse(503, "too many connections, or the agent is stopping; come back later")
+            self._refuse(503, "too many connections, or the agent is stopping; try again later")
         else:
             self._transport.abort()
 
@@ -255,7 +255,7 @@ class Connection(asyncio.Protocol):
             self._task.cancel()
 
     def pause_writing(self) -> None:
-        """It asks and does not read: stop listening, or its answers would pile up here."""
+        """The client does not read its answers: stop reading, so that they do not pile up."""
         self._writable.clear()
         self._stalled_at = asyncio.get_running_loop().time()
         if not self._transport.is_closing():
@@ -285,7 +285,7 @@ class Connection(asyncio.Protocol):
         if self._stalled_at is None and self._transport.is_closing():
             self._stalled_at = now  # Closed here, yet what was said last has not left.
         if self._stalled_at is not None:
-            self._begun_at = self._begun_at and now  # Not heard: its request is not late.
+            self._begun_at = self._begun_at and now  # We did not read: its request is not late.
             if now - self._stalled_at > limits.idle_timeout_s:
                 self.abort()
         elif self._begun_at is not None and now - self._begun_at > limits.request_timeout_s:
@@ -368,7 +368,7 @@ class Connection(asyncio.Protocol):
             if self._unfinished_bytes > MAX_HEADER_BYTES:
                 self._refuse(431, _HEAD_TOO_LARGE)
         elif self._unfinished_bytes > MAX_HEADER_BYTES + CHUNK_OVERHEAD * most:
-            self._refuse(413, f"the body is too large, at most {most} bytes are taken")
+            self._refuse(413, f"the body is too large, at most {most} bytes are accepted")
 
     def _reset(self) -> None:
         self._target = b""
@@ -405,12 +405,12 @@ class Connection(asyncio.Protocol):
         if version not in ("1.0", "1.1"):
             self._refuse(505, f"this server speaks HTTP/1.1, not HTTP/{version}")
         elif version == "1.0" and chunked:
-            self._refuse(400, "HTTP/1.0 knows no Transfer-Encoding")
+            self._refuse(400, "HTTP/1.0 has no Transfer-Encoding")
         elif self._parser.should_upgrade() and (chunked or body_bytes or self._is_connect()):
             # The parser takes the body of such a request for what comes after it.
-            self._refuse(400, "this server speaks HTTP/1.1 and upgrades to nothing")
+            self._refuse(400, "this server speaks HTTP/1.1 and supports no upgrade")
         elif body_bytes > most:
-            self._refuse(413, f"the body has {body_bytes} bytes, at most {most} are taken")
+            self._refuse(413, f"the body has {body_bytes} bytes, at most {most} are accepted")
         elif (fault := self._host_fault(head)) is not None:
             self._refuse(421, fault)
         elif version == "1.1" and (chunked or body_bytes):
@@ -436,7 +436,7 @@ class Connection(asyncio.Protocol):
         most = self._listener.limits.max_body_bytes
         self._body_bytes += len(body)
         if self._body_bytes > most:
-            self._refuse(413, f"the body is too large, at most {most} bytes are taken")
+            self._refuse(413, f"the body is too large, at most {most} bytes are accepted")
             return
         self._body.append(body)
 
@@ -556,7 +556,7 @@ class Connection(asyncio.Protocol):
 
 
 def _origin_form(target: bytes) -> bytes:
-    """A target as proxies are asked, `http://host/path?query`, without the host."""
+    """A target in the form for proxies, `http://host/path?query`, without the host."""
     host = None if target.startswith(b"/") else _SCHEME_AND_HOST.match(target)
     if host is None:
         return target

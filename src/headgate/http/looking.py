@@ -25,11 +25,11 @@ from headgate.http.peers import LOCAL, Peer
 T = TypeVar("T")
 
 MAX_S = 14.0
-"""A little less than the command line waits, so that it is told why."""
+"""A little less than the command line waits, so that it still gets the reason."""
 FAIR_S = 5.0
-"""While somebody at another address waits: two turns and the wait for them fit into MAX_S."""
+"""While another address waits: two turns and the wait for them fit into MAX_S."""
 MAX_WAITING_EACH = 16
-"""Looks of one address; who sends more is told to come back."""
+"""Queries of one address; further ones get status 429."""
 MAX_WAITING = 256
 
 
@@ -38,7 +38,7 @@ class Turns:
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
-        """By address, whose turn it is first."""
+        """By address; the next turn first."""
         self._looking: str | None = None
         self._limit: asyncio.Timeout | None = None
         self._begun_at = 0.0
@@ -56,9 +56,9 @@ class Turns:
                     self._end()
         except TimeoutError:
             raise StoreUnavailable(
-                f"looking back took longer than {MAX_S:g} s ({FAIR_S:g} s while others wait), and "
-                "was ended; ask for a shorter time (--since 1d), for one database, or for a level "
-                "that fewer clients have"
+                f"the history query took longer than {MAX_S:g} s ({FAIR_S:g} s while others wait) "
+                "and was stopped; use a shorter time (--since 1d), one database, or a level that "
+                "fewer clients have"
             ) from None
 
     async def _turn(self, address: str) -> None:
@@ -84,9 +84,9 @@ class Turns:
         waiting = sum(map(len, self._waiting.values()))
         mine = len(self._waiting.get(address, ()))
         if mine >= MAX_WAITING_EACH or waiting >= MAX_WAITING:
-            message = f"{mine} looks into history of yours wait already, {waiting} of all"
+            message = f"{mine} history queries of yours are already waiting, {waiting} in all"
             raise InvalidRequest(
-                f"{message}; look again in {FAIR_S:g} s", status=429, retry_after_s=FAIR_S
+                f"{message}; try again in {FAIR_S:g} s", status=429, retry_after_s=FAIR_S
             )
 
     def _begin(self, address: str, limit: asyncio.Timeout) -> None:
@@ -95,7 +95,7 @@ class Turns:
             self._cut_short()
 
     def _cut_short(self) -> None:
-        """Somebody else waits: whoever looks has its fair time, and no more."""
+        """Another address waits: the running query gets its fair time, and no more."""
         if self._limit is not None and not self._limit.expired():
             ends_at, fair = self._limit.when(), self._begun_at + FAIR_S
             self._limit.reschedule(fair if ends_at is None else min(ends_at, fair))
@@ -121,8 +121,8 @@ class Turns:
 
 
 class SharedLook(Generic[T]):
-    """One look for all who ask for the same at once. Who asks while one is under way gets the
-    next: it begins after they asked, so that they see what they themselves changed before."""
+    """One query for all clients that want the same at once. A client that comes while one runs
+    gets the next: that starts after the client's request, so it includes the client's changes."""
 
     def __init__(self, ask: Callable[[], Awaitable[T]]) -> None:
         self._ask = ask

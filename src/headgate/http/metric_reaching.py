@@ -6,17 +6,20 @@ shard that this agent leads.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from headgate.agent.changebook import ChangeBook, OwnBook
 from headgate.agent.exchange import Exchange
-from headgate.agent.metricdrafts import NEVER
+from headgate.agent.metricdrafts import NEVER, Entry, parted_id, patched
 from headgate.agent.metrickeeper import MetricKeeper
 from headgate.agent.widemetrics import WideMetrics
+from headgate.core.change import Item
 from headgate.core.change_log import ChangeMade, ends_at
 from headgate.core.metric_redaction import redacted
 from headgate.core.reach import HERE, Level, Reach, parse_reach
 from headgate.core.rule_times import parse_date_time, parse_for
 from headgate.core.settings import Reader, Setting, table
-from headgate.errors import InvalidRequest
+from headgate.errors import InvalidRequest, InvalidSettings
 from headgate.http.fleet import NO_FLEET
 from headgate.wire.exchange import copies_doc
 from headgate.wire.fleet import iso
@@ -26,7 +29,7 @@ from headgate.wire.status import WideMetricDoc
 REACH = "reach"
 FOR_TOLD = (
     "How long: 90s, 30m, 2h, 7d, or never; then the settings file decides again. Default: 1h for "
-    "what is looser than the file, else never."
+    "a change that is looser than the file, else never."
 )
 _NEVER = {"const": NEVER}
 END_SETTINGS = table(
@@ -34,12 +37,12 @@ END_SETTINGS = table(
         Setting("for", FOR_TOLD, Reader(parse_for, {"anyOf": [parse_for.schema, _NEVER]})),
         Setting(
             "expires_at",
-            "Instead of for: until when, such as 2024-05-17T16:00:00Z.",
+            "Instead of for: until when, for example 2024-05-17T16:00:00Z.",
             Reader(parse_date_time, {"anyOf": [parse_date_time.schema, _NEVER]}),
         ),
     )
 )
-"""What a change may say beside the metric's settings."""
+"""What a change may have besides the metric's settings."""
 
 
 class MetricReaching:
@@ -57,7 +60,7 @@ class MetricReaching:
 
     async def target(self, given: str | None, database: str) -> MetricKeeper | WideMetrics:
         """What makes the change."""
-        reach = HERE if given is None else await self._reach(_parsed(given), database)
+        reach = HERE if given is None else await self._reach(parsed_reach(given), database)
         if reach == HERE:
             return self._book
         if self._own is not None and self._is_own(reach):
@@ -75,6 +78,21 @@ class MetricReaching:
         if self._fleet is not None or self._exchange is None:
             return False
         return reach.level is Level.SHARD and self._exchange.has_shard(reach.pattern)
+
+    def first_here(self, item: Item) -> tuple[str, Entry] | None:
+        """The first of this agent's databases that it changes, and the metric as it would be."""
+        said, (database, metric) = item.value or {}, parted_id(item.id)
+        for known, ground in self._book.grounds(database, metric, without=item.id):
+            if not said.get("settings") or (
+                ground.raw is None and item.reach != HERE and not said.get("adds")
+            ):
+                continue
+            beneath = ground.raw or {}
+            with suppress(InvalidSettings):
+                is_whole = item.reach == HERE
+                raw = said["settings"] if is_whole else patched(beneath, said["settings"])
+                return known.plan.name, self._book.drafts.validated(known, metric, raw, beneath)
+        return None
 
     def doc(self, database: str, metric: str, done: ChangeMade) -> WideMetricDoc:
         item = done.items[0]
@@ -95,7 +113,7 @@ class MetricReaching:
         )
 
 
-def _parsed(given: str) -> Reach:
+def parsed_reach(given: str) -> Reach:
     try:
         return parse_reach(given)
     except ValueError as error:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ast
+import inspect
+import sys
+from collections.abc import Iterable, Iterator
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import msgspec
 
-from headgate.core.decision import VERDICT_MEANINGS
+from headgate.core.decision import VERDICT_MEANINGS, Verdict
 from headgate.http.routes import PLACES, Role, Route, Settings, Text, Unread, Verdicts, parameters
 from headgate.version import VERSION
 from headgate.wire.answers import STATUS
+from headgate.wire.fields import FIELDS
 from headgate.wire.problems import CONTENT_TYPE, Problem
 from headgate.wire.questions import CheckBody
 
@@ -30,6 +35,11 @@ def document(routes: tuple[Route, ...]) -> dict[str, Any]:
     used = {doc for route in routes for doc in structs(route)}
     by_name = sorted(used, key=lambda doc: doc.__name__)
     _, schemas = msgspec.json.schema_components(by_name, ref_template=_REF)
+    for kind in _kinds(by_name):
+        # Two of one name are told apart by their modules.
+        whole = schemas.get(kind.__name__) or schemas[f"{kind.__module__}.{kind.__name__}"]
+        for name, one in whole.get("properties", {}).items():
+            one.setdefault("description", field_docs(kind).get(name) or FIELDS.get(name, ""))
     paths: dict[str, Any] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
@@ -45,6 +55,51 @@ def document(routes: tuple[Route, ...]) -> dict[str, Any]:
             },
         },
     }
+
+
+def _kinds(found: Iterable[type]) -> set[type]:
+    """These, and every struct inside of them."""
+    known: set[type] = set()
+    waiting: list[Any] = [msgspec.inspect.type_info(one) for one in found]
+    while waiting:
+        info = waiting.pop()
+        if isinstance(info, msgspec.inspect.StructType | msgspec.inspect.DataclassType):
+            if info.cls in known:
+                continue
+            known.add(info.cls)
+            waiting += [one.type for one in info.fields]
+        for name in ("type", "item_type", "key_type", "value_type"):
+            inner = getattr(info, name, None)
+            waiting += [inner] if isinstance(inner, msgspec.inspect.Type) else []
+        waiting += [*getattr(info, "types", ()), *(getattr(info, "item_types", ()) or ())]
+    return known
+
+
+def field_docs(kind: type) -> dict[str, str]:
+    """What the string below each field says; nothing where the source is not installed."""
+    found: dict[str, str] = {}
+    for one in reversed(kind.__mro__[:-1]):
+        found |= _docs_in(one.__module__).get(one.__name__, {})
+    return found
+
+
+@cache
+def _docs_in(module: str) -> dict[str, dict[str, str]]:
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    except (OSError, TypeError):
+        return {}
+    return {
+        node.name: dict(_of_class(node)) for node in tree.body if isinstance(node, ast.ClassDef)
+    }
+
+
+def _of_class(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    for field, below in pairwise(node.body):
+        if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
+            continue
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            yield field.target.id.rstrip("_"), " ".join(str(below.value.value).split())
 
 
 def documents(route: Route) -> tuple[type, ...]:
@@ -121,6 +176,9 @@ def _by_verdict(route: Route, problems: dict[str, Any]) -> dict[str, Any]:
     answers: dict[str, Any] = {}
     for verdict, code in STATUS.items():
         told = f"{verdict.value}: {VERDICT_MEANINGS[verdict]}"
+        if verdict is Verdict.INTERNAL_ERROR:
+            answers[str(code)] = {**_problem(route, code), "description": told}
+            continue
         known = answers.setdefault(str(code), _content(_answer(route), told))
         if told not in known["description"]:
             known["description"] += f"; or {told}"
@@ -140,7 +198,7 @@ def _answer(route: Route) -> dict[str, Any]:
 
 
 def _problem(route: Route, status: int) -> dict[str, Any]:
-    told = f"Refused: {route.refuses}" if status == 422 and route.refuses else "RFC 9457 problem"
+    told = f"Rejected: {route.refuses}" if status == 422 and route.refuses else "RFC 9457 problem"
     return {"description": told, "content": {CONTENT_TYPE: {"schema": _schema(Problem)}}}
 
 

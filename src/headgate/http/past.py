@@ -35,7 +35,7 @@ def minute_at(text: str, now_s: float) -> int:
     wall_s = now_s - seconds(text) if ago else _instant(text)
     minute = int(wall_s // 60)
     if not 0 <= minute <= int(now_s // 60):
-        message = f"at is {text!r}, which is not in the past; leave it out to ask about now"
+        message = f"at is {text!r}, which is not in the past; omit it to explain the present"
         raise InvalidRequest(message, status=422, field="at")
     return minute
 
@@ -130,14 +130,14 @@ def _unknown(
     told = [BY_MINUTE, NAMED, SAMPLED]
     now_s = parts.clock.now().wall_s
     if minute == int(now_s // 60):
-        told.append("metrics of a minute are kept once it is over; ask again in a minute")
+        told.append("metrics of a minute are stored once it is over; try again in a minute")
     elif not metrics:
-        told.append("no metric of that minute is kept: the agent did not run, or it is forgotten")
+        told.append("no metric of that minute is stored: the agent did not run, or it expired")
     kept_from = parts.keeper.kept_from(now_s)
     if minute < kept_from:
-        told.append(f"history and audit before {iso(kept_from * 60)} are forgotten")
+        told.append(f"history and audit before {iso(kept_from * 60)} have expired")
     if len(audit) >= MAX_AUDIT and audit[-1].wall_s > minute * 60:
-        told.append(f"of the rules, changes before {iso(audit[-1].wall_s)} were not looked at")
+        told.append(f"changes of rules before {iso(audit[-1].wall_s)} were not read")
     if then.unreadable:
-        told.append(f"rules that cannot be read any more: {', '.join(then.unreadable)}")
+        told.append(f"rules that this version cannot read: {', '.join(then.unreadable)}")
     return told

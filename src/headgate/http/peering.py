@@ -1,4 +1,4 @@
-"""The shard over HTTP: other agents pull and wake, operators look, set aside and add members.
+"""The shard over HTTP: other agents pull and wake, operators look, skip and add members.
 
 Control ──► Peering ──► Shards (answers, and keeps what operators set), Demands (wakes)
 """
@@ -6,22 +6,26 @@ Control ──► Peering ──► Shards (answers, and keeps what operators se
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Protocol, Unpack
 
 import msgspec
 from starlette.responses import Response
 
 from headgate.agent.demand import Demands
 from headgate.agent.metrickeeper import NoSuchMetric
-from headgate.core.change_log import ChangeMade
+from headgate.agent.ownitems import By
+from headgate.core.change_log import ChangeMade, Reached
 from headgate.core.names import parse_database
+from headgate.core.reach import Reach
 from headgate.core.shard import MAX_HANDOVER_S, MAX_SKIP_S, Handover, Pull
 from headgate.core.topology import MemberReport
 from headgate.errors import InvalidName, InvalidRequest
 from headgate.http.documents import UnderWay, json_response, seconds
-from headgate.http.routes import Call, NoQuery, Plain, Role, Route, Unread
+from headgate.http.metric_reaching import parsed_reach
+from headgate.http.routes import Call, DryRun, NoQuery, Plain, Reaching, Role, Route, Unread
 from headgate.http.views import Views
 from headgate.wire.exchange import copies_doc
+from headgate.wire.fleet_reach import reached_doc
 from headgate.wire.peers import (
     URL_SCHEMA,
     PullDoc,
@@ -46,10 +50,17 @@ class ShardsPort(Protocol):
     def woken(self, shard: str, database: str, by: str) -> None: ...
 
     async def skip(
-        self, database: str, member: str, *, for_s: float, reason: str, who: str
+        self,
+        database: str,
+        member: str,
+        *,
+        for_s: float,
+        reason: str,
+        reach: Reach | None = None,
+        **by: Unpack[By],
     ) -> ChangeMade: ...
 
-    async def unskip(self, database: str, member: str, *, who: str) -> ChangeMade: ...
+    async def unskip(self, database: str, member: str, **by: Unpack[By]) -> ChangeMade: ...
 
     async def hand_over(
         self, database: str, *, for_s: float, reason: str, who: str
@@ -72,15 +83,15 @@ class SkipBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={
 
 class HandoverBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"for_": "for"}):
     for_: Span = "60s"
-    """Until when shard scope is refused at most, such as 60s, 5m; at most 1h."""
+    """Longest time that shard scope is rejected, for example 60s, 5m; at most 1h."""
     reason: Annotated[str, msgspec.Meta(max_length=MAX_REASON_CHARS)] = ""
 
 
 class PeerBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     url: Annotated[str, msgspec.Meta(extra_json_schema=URL_SCHEMA)]
-    """Of the agent beside that member."""
+    """Address of the agent beside that member."""
     database: Annotated[str, msgspec.Meta(extra_json_schema=DATABASE_SCHEMA)]
-    """What that agent calls its database."""
+    """That agent's name for the database."""
 
 
 class WokenDoc(msgspec.Struct, frozen=True):
@@ -122,8 +133,8 @@ class Peering:
         return json_response(self._views.shard(call.place("database")))
 
     async def wake(self, call: Call[None, WakeBody]) -> Response:
-        """What a check would do, without asking anything. It needs no token; a body in JSON is
-        something that no web page can send here from another site."""
+        """Wakes the database as a check would, without a check. It needs no token; a JSON body
+        cannot be sent here by a web page of another site."""
         database = call.place("database")
         known = [plan.name for plan in self._views.parts.book.databases()]
         if database not in known:
@@ -137,16 +148,23 @@ class Peering:
 
     # --- for operators ---------------------------------------------------------------------
 
-    async def skip(self, call: Call[NoQuery, SkipBody]) -> Response:
+    async def skip(self, call: Call[Reaching, SkipBody]) -> Response:
         for_s = _for(call.body.for_, MAX_SKIP_S, f"{MAX_SKIP_S / 86400:g}d")
         database, member = _places(call)
         skip = self._shards.skip(
-            database, member, for_s=for_s, reason=call.body.reason, who=call.who
+            database,
+            member,
+            for_s=for_s,
+            reason=call.body.reason,
+            reach=None if call.query.reach is None else parsed_reach(call.query.reach),
+            who=call.who,
+            dry_run=call.query.dry_run,
         )
         return await self._changed(call, skip)
 
-    async def unskip(self, call: Plain) -> Response:
-        return await self._changed(call, self._shards.unskip(*_places(call), who=call.who))
+    async def unskip(self, call: Call[DryRun, None]) -> Response:
+        unskip = self._shards.unskip(*_places(call), who=call.who, dry_run=call.query.dry_run)
+        return await self._changed(call, unskip)
 
     async def hand_over(self, call: Call[NoQuery, HandoverBody]) -> Response:
         """Once it is answered, no check at shard scope is admitted by the old primary's view."""
@@ -176,7 +194,9 @@ class Peering:
         made = await self._under_way.finish(change)
         shard = self._views.shard(call.place("database"))
         if isinstance(made, ChangeMade):
-            shard = msgspec.structs.replace(shard, copies=copies_doc(made.copies))
+            reached = None if made.reached == Reached() else reached_doc(made.reached)
+            copies = copies_doc(made.copies)
+            shard = msgspec.structs.replace(shard, copies=copies, reached=reached)
         return json_response(shard)
 
     @property
@@ -196,13 +216,15 @@ PEERING_ROUTES = (
     ),
     Route(
         "PUT", _SKIP, "skip", "Skip a replica for a while", ShardDoc,
-        role=Role.OPERATOR, query=NoQuery, body=SkipBody,
-        refuses="a time that is not above 0 and at most 7d",
-        sends={"for": "30m", "reason": "rebuild"},
+        role=Role.OPERATOR, query=Reaching, body=SkipBody,
+        refuses="a time that is not above 0 and at most 7d; a reach beyond the shard",
+        example={"dry_run": "true"}, sends={"for": "30m", "reason": "rebuild"},
+        about="For the shard, unless `reach` is `host`. `reached` says whom a fleet's log tells of "
+        "it, `copies` which agents of a shard without one have it.",
     ),
     Route(
         "DELETE", _SKIP, "unskip", "Count a skipped replica again", ShardDoc,
-        role=Role.OPERATOR, query=NoQuery,
+        role=Role.OPERATOR, query=DryRun,
     ),
     Route(
         "POST", f"{_SHARD}/handover", "hand_over", "Announce a planned switchover", ShardDoc,
@@ -234,12 +256,12 @@ PEERING_ROUTES = (
     Route(
         "POST", "/v1/peer/pull", "pull", "Report a replica's role and readings", ReportDoc,
         role=Role.PEER, body=Unread(PullDoc),
-        about="The primary's agent asks; the answer is held for `wait_s` while nothing changes.",
+        about="For the primary's agent; the answer is delayed for `wait_s` while nothing changes.",
     ),
     Route(
         "POST", "/v1/peer/wake", "peer_wake", "Wake the primary's agent", WokenDoc,
         role=Role.PEER, body=Unread(WakeDoc),
-        about="A replica's agent asks it to measure again, and to write heartbeats.",
+        about="A replica's agent requests that it measures again, and writes heartbeats.",
     ),
 )  # fmt: skip
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 LOCAL = "unix"
-"""Stands for the address of whoever comes by the Unix socket."""
+"""In place of the address of a client on the Unix socket."""
 
 
 @dataclass(frozen=True, slots=True)
 class SignedIn:
-    """Somebody at the page, whose session and whose CSRF token have been verified."""
+    """A user of the page, whose session and CSRF token have been verified."""
 
     name: str
     """Empty: nobody."""
@@ -43,7 +43,7 @@ def _certified(transport: asyncio.Transport) -> str | None:
     ssl_object = transport.get_extra_info("ssl_object")
     if ssl_object is None:
         return None
-    # Empty where there is none, and where the listener was not told whom to believe.
+    # Empty if there is none, and if the listener has no CA to verify it with.
     certificate = ssl_object.getpeercert()
     return _name_in(certificate) if certificate else None
 

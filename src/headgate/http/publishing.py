@@ -1,7 +1,7 @@
-"""A policy as servers are told it, for proxies that have no folder here.   GET /v1/policies/D
+"""A policy as servers get it, for proxies that have no folder here.   GET /v1/policies/D
 
-Proxies ask every second: a policy that has not changed is answered without its body, and its body
-is made once, however many ask. Who may look may read it, as in /v1/budgets/D.
+Proxies poll every second: a policy that has not changed is answered without its body, and its body
+is made once, however many poll. Who may look may read it, as in /v1/budgets/D.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import NamedTuple
 import msgspec
 from starlette.responses import Response
 
+from headgate.agent.budgetlayers import Edition
 from headgate.agent.budgets import Budgets, Controlled
-from headgate.agent.policykeeper import Edition, NoSuchBudget
+from headgate.agent.policykeeper import NoSuchBudget
 from headgate.errors import InvalidRequest, StoreUnavailable
 from headgate.http.documents import SECURITY_HEADERS
 from headgate.http.routes import Plain, Route
@@ -38,7 +39,7 @@ class Publishing:
 
     async def published(self, call: Plain) -> Response:
         if self._given is None:
-            raise InvalidRequest("this agent keeps no budgets", status=404)
+            raise InvalidRequest("this agent has no budgets", status=404)
         controlled = self._given.of(call.place("database"))
         made = await self._of(controlled)
         headers = {**SECURITY_HEADERS, "ETag": made.etag}
@@ -50,14 +51,14 @@ class Publishing:
     async def _of(self, controlled: Controlled) -> _Made:
         database, edition = controlled.plan.database, controlled.book.edition
         if not controlled.is_loaded:
-            raise StoreUnavailable("what operators have changed is not known yet")
+            raise StoreUnavailable("the operators' changes have not been read yet")
         if not controlled.has_policy:
             message = (
-                f"{database} has no policy: neither a file nor a change, so whoever enforces one "
-                f"keeps it; `headgate budget apply {database}` gives it one"
+                f"{database} has no policy: neither a file nor a change, so a server or proxy "
+                f"keeps the one it has; `headgate budget create {database}` gives it one"
             )
             raise NoSuchBudget(message)
-        over = frozenset(b.name for b in edition.ending if b.expired(controlled.wall_ms))
+        over = frozenset(edition.ended(controlled.wall_ms))
         known = self._made.get(database)
         if known is None or known.edition is not edition or known.expired != over:
             known = await to_thread(_make, database, edition, over, controlled.wall_ms)
@@ -73,15 +74,15 @@ def _make(database: str, edition: Edition, expired: frozenset[str], wall_ms: int
         document=written(edition.in_force(wall_ms)),
     )
     body = msgspec.json.encode(doc)
-    # By what it says, too: a budget that ends by itself changes it without a revision.
+    # By its content, too: a budget that expires changes it without a revision.
     return _Made(edition, expired, f'"{edition.revision}-{zlib.crc32(body):08x}"', body)
 
 
 PUBLISHING_ROUTES = (
     Route(
-        "GET", "/v1/policies/{database}", "published", "A policy as servers are given it",
+        "GET", "/v1/policies/{database}", "published", "A policy as published to servers",
         PublishedPolicyDoc, errors=(503,),
-        about="Capped, without what has expired: for [proxies](../explanation/proxy.md) that no "
+        about="Capped, without expired budgets: for [proxies](../explanation/proxy.md) that no "
         "agent writes a file for. `If-None-Match` with its `ETag` is answered 304.",
     ),
 )  # fmt: skip

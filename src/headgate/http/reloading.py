@@ -31,9 +31,9 @@ MAX_DROPPED = 1000
 
 class ReloadBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     drop: Annotated[list[Database], msgspec.Meta(max_length=MAX_DROPPED)] = []
-    """Databases that the file no longer has, on purpose."""
+    """Databases that were removed from the file on purpose."""
     whole: bool = False
-    """The file is whole, though it ends like one that was cut short."""
+    """The file is complete, although it ends like one that was cut short."""
 
 
 class AcknowledgeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,7 +54,7 @@ class Reloading:
     async def reload(self, call: Call[None, ReloadBody]) -> Response:
         body = call.body
         if self._reload is None:
-            raise InvalidRequest("this agent has no settings file to follow", status=404)
+            raise InvalidRequest("this agent has no settings file", status=404)
         log.info("settings.reload_asked", who=call.who, drop=sorted(body.drop), whole=body.whole)
         confirmed = Confirmed(frozenset(body.drop), whole=body.whole)
         waiting = await self._under_way.finish(self._reload(confirmed))
@@ -63,23 +63,23 @@ class Reloading:
 
     async def acknowledge(self, call: Call[None, AcknowledgeBody]) -> Response:
         if self._acknowledge is None:
-            raise InvalidRequest("this agent keeps no state", status=404)
+            raise InvalidRequest("this agent has no state file", status=404)
         moved = await self._under_way.finish(self._acknowledge(call.who))
         return json_response(AcknowledgedDoc(list(moved), list(self._views.parts.store.notes)))
 
 
 RELOADING_ROUTES = (
     Route(
-        "POST", "/v1/reload", "reload", "Follow the settings file, as SIGHUP does", ReloadedDoc,
+        "POST", "/v1/reload", "reload", "Reload the settings file, as SIGHUP does", ReloadedDoc,
         role=Role.OPERATOR, body=ReloadBody, sends={"drop": ["old"], "whole": False},
         refuses="a settings file with faults, all of which are listed",
-        about="`drop` names databases that the file no longer has on purpose; `whole` says that "
-        "the file is whole though it ends as if it were cut short.",
+        about="`drop` names databases that were removed from the file on purpose; `whole` says "
+        "that the file is complete although it ends as if it were cut short.",
     ),
     Route(
-        "POST", "/v1/state/acknowledge", "acknowledge", "Go on without a state that is lost",
+        "POST", "/v1/state/acknowledge", "acknowledge", "Continue without a state that is lost",
         AcknowledgedDoc, role=Role.OPERATOR, body=AcknowledgeBody, sends={},
-        about="Moves what cannot be used aside and begins a new state, with what its copy has or "
-        "with nothing. 412 where the state can be used.",
+        about="Renames the unusable state file and begins a new one, with the content of its copy "
+        "or with nothing. 412 if the state can be used.",
     ),
 )  # fmt: skip

@@ -21,17 +21,17 @@ from headgate.http.views import Parts
 
 SLICE_MINUTES = 120
 MAX_TALLIES = 300_000
-"""Of minutes and clients; some ten microseconds each."""
+"""Pairs of minute and client; about ten microseconds each."""
 MAX_REPLAY_S = 10.0
 MAX_AUDIT = 10_000
 AHEAD_S = 60.0
-"""The present minute is not over."""
+"""The current minute is not over."""
 
 
 class Replayed(NamedTuple):
     changes: Sequence[Change]
     since_minute: int
-    """From which on it was replayed."""
+    """Start of the replayed history."""
     until_minute: int
     whole: bool
     notes: Sequence[str]
@@ -107,7 +107,7 @@ def _replayed(
 def _notes(setting: Setting, then: RulesThen, since_minute: int) -> list[str]:
     notes = []
     if setting.known_from_s > since_minute * 60.0:
-        notes.append("Of older minutes the rules of then were not looked at: cannot tell.")
+        notes.append("Rules of older minutes were not read: their result is unknown.")
     if then.unreadable:
-        notes.append(f"Rules of then that cannot be read: {', '.join(then.unreadable)}.")
+        notes.append(f"Rules of that time that cannot be read: {', '.join(then.unreadable)}.")
     return notes

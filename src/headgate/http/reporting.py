@@ -1,6 +1,6 @@
-"""Clients tell what they decided by themselves.   POST /v1/reports ──► Intake
+"""Clients report what they decided locally.   POST /v1/reports ──► Intake
 
-Who may ask may report: both count under a name that nobody vouches for (R69).
+A client that may check may report: both count under a name that is not verified.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ReportRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     verdict: Verdict
     times: _Times
     by: Annotated[str, msgspec.Meta(pattern=_BY)] = ""
-    """The metric, the rule or the budget behind it."""
+    """The metric, the rule or the budget that decided."""
     first_s_ago: _Ago = 0.0
     last_s_ago: _Ago = 0.0
     metrics: Annotated[
@@ -59,16 +59,16 @@ class ReportRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class ReportsBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     instance: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16,64}$")]
-    """Who sends it: made up by each process, anew after a fork."""
+    """Id of the sender: each process makes up its own, and a new one after a fork."""
     batch: _Batch
-    """Numbered by its sender; one that comes again counts once."""
+    """Number that the sender gives; a repeated batch counts once."""
     rows: Annotated[list[ReportRow], msgspec.Meta(min_length=1, max_length=MAX_ROWS)]
 
 
 class ReportsDoc(msgspec.Struct, frozen=True):
     batch: int
     taken: bool
-    """False: it had been taken before."""
+    """False: it was counted before."""
 
 
 _decode = msgspec.json.Decoder(ReportsBody).decode
@@ -91,7 +91,7 @@ def _decoded(body: bytes) -> ReportsBody:
     try:
         return _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"the body is no report: {error}; nothing was counted") from None
+        raise InvalidRequest(f"the body is not a report: {error}; nothing was counted") from None
 
 
 def _counted(row: ReportRow) -> Counted:
@@ -106,7 +106,7 @@ def _counted(row: ReportRow) -> Counted:
 
 REPORTING_ROUTES = (
     Route(
-        "POST", "/v1/reports", "reports", "Count decisions that a client made itself", ReportsDoc,
+        "POST", "/v1/reports", "reports", "Count decisions that a client made locally", ReportsDoc,
         body=Unread(ReportsBody),  # As often as clients decide locally: read at once.
         sends={
             "instance": "9f86d081884c7d65", "batch": 7,

@@ -36,7 +36,7 @@ MAX_SHOWN = 100
 class Role(Enum):
     """Who may call a route; the text is for the reference."""
 
-    ANYONE = "anybody who reaches the agent"
+    ANYONE = "every client that reaches the agent"
     OPERATOR = "a token with the role `operator`, or the Unix socket"
     PEER = "a token with the role `peer`, a client certificate, or the Unix socket"
 
@@ -60,7 +60,7 @@ class Verdicts(msgspec.Struct, frozen=True):
 
 
 class Text(msgspec.Struct, frozen=True):
-    """An answer that is no JSON."""
+    """An answer that is not JSON."""
 
     media_type: str
 
@@ -70,20 +70,20 @@ class Route:
     method: str
     path: str
     handler: str
-    """Of Control, `ruling.add_rule`; empty where the listener answers."""
+    """Method of Control, `ruling.add_rule`; empty if the listener answers."""
     summary: str
     answer: Any = None
-    """A struct, several of which it is one, Verdicts, Text or a schema; None: not described, for
-    freno's own readers."""
+    """A struct, several structs of which it is one, Verdicts, Text or a schema; None: not
+    described, for freno's own readers."""
     _: KW_ONLY
     role: Role = Role.ANYONE
     query: type[msgspec.Struct] | None = None
-    """None: whatever is given is passed over."""
+    """None: parameters are ignored."""
     body: type[msgspec.Struct] | Settings | Unread | None = None
     created: bool = False
-    """Answers 201 where something is new."""
+    """Answers 201 if something is new."""
     refuses: str = ""
-    """What no schema can say, as the 422 is described: it depends on other values, or on state."""
+    """What no schema can say, as the text of the 422: it depends on other values, or on state."""
     errors: Sequence[int] = ()
     """Besides those that follow from the rest of the row."""
     example: Mapping[str, str] = field(default_factory=dict)
@@ -132,7 +132,7 @@ PLACES: Mapping[str, dict[str, Any]] = {
     "threshold": {"type": "number", **_THRESHOLD, "examples": ["2.5"]},
     "type": {"type": "string", "examples": ["mysql"]},
 }
-"""What stands in a path."""
+"""The parameters of a path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class Call(Generic[Q, B]):
 
     request: Request
     who: str
-    """For the audit; empty where anybody may call."""
+    """For the audit; empty if no token is needed."""
     query: Q
     body: B
 
@@ -151,7 +151,7 @@ class Call(Generic[Q, B]):
     def number(self, name: str) -> int:
         text = self.place(name)
         if not _NUMBER.fullmatch(text) or int(text) > PLACES[name]["maximum"]:
-            message = f"{name} is {text[:MAX_SHOWN]!r}, must be a revision, such as 12"
+            message = f"{name} is {text[:MAX_SHOWN]!r}, must be a revision, for example 12"
             raise InvalidRequest(message, field=name)
         return int(text)
 
@@ -163,7 +163,7 @@ class Call(Generic[Q, B]):
             return None
         match = _ETAG.fullmatch(raw.strip())
         if match is None:
-            message = f"If-Match is {raw!r}, must be an ETag this server gave"
+            message = f"If-Match is {raw!r}, must be an ETag from this server"
             raise InvalidRequest(message, status=412)
         return int(match[1])
 
@@ -177,7 +177,7 @@ class Call(Generic[Q, B]):
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _ETAG = re.compile(r'(?:W/)?"?([0-9]{1,18})"?')
 Plain = Call[None, None]
-"""Of a route that takes neither parameters nor a body."""
+"""For a route that takes neither parameters nor a body."""
 
 
 def of(handlers: str, routes: Sequence[Route]) -> Iterator[Route]:
@@ -216,8 +216,8 @@ ReachText = Annotated[
     str,
     msgspec.Meta(
         pattern=REACH_PATTERN,
-        description="How far: `fleet`, `region:eu-*`, `cluster:x`, `shard:commerce/*`, `host:db-1`."
-        " Default: this agent alone.",
+        description="Where it applies: `fleet`, `region:eu-*`, `cluster:x`, `shard:commerce/*`, "
+        "`host:db-1`. Default: this agent alone.",
         examples=["fleet", "shard:commerce/*"],
     ),
 ]
@@ -258,7 +258,7 @@ def read_query(kind: type[Q], request: Request) -> Q:
         if known[name].get("type") == "array":
             given.setdefault(name, []).append(text)
         elif name in given:
-            raise InvalidRequest(f"parameter {name!r} is given twice; say it once", field=name)
+            raise InvalidRequest(f"parameter {name!r} is given twice; give it once", field=name)
         else:
             given[name] = _FLAGS.get(text) if known[name].get("type") == "boolean" else text
             if given[name] is None or (text == "null" and known[name].get("type") != "string"):
@@ -328,5 +328,5 @@ async def _read_body(route: Route, request: Request) -> Any:
     except msgspec.ValidationError as error:
         like = json.dumps(route.sends, ensure_ascii=False)
         place = _AT.search(str(error)) or _MISSING.search(str(error))
-        message = f"the body cannot be taken: {error}; it reads like {like}"
+        message = f"the body is not valid: {error}; an example: {like}"
         raise InvalidRequest(message, field=place and place[1]) from None

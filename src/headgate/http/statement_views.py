@@ -18,7 +18,7 @@ from headgate.wire.budgets import StatementKnown
 
 SINCE_S = 3600.0
 MAX_RULES = 2000
-"""With more of them it is not worked out which of them meet each statement: that takes long."""
+"""With more of them it is not worked out which of them apply to each statement: that takes long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def _traced(
 
 
 class _Budgets:
-    """Whose rules meet a statement, also while the switch for all is thrown."""
+    """Whose rules apply to a statement, also while the switch for all is thrown."""
 
     def __init__(self, controlled: Controlled, wall_s: float) -> None:
         wall_ms = int(wall_s * 1000)

@@ -1,11 +1,11 @@
-"""Snapshots as they change, to clients that decide by themselves (Server-Sent Events).
+"""Send snapshots to clients that decide locally, as they change (Server-Sent Events).
 
     Snapshots.view ──compared 20 × a second──► Broadcast ──same bytes──► every Subscriber
 
-One loop per database looks for changes while anybody listens, and encodes each once. Who does
-not read keeps nothing here but its place: when it reads again it gets the whole, and when it
-does not for a while it is dropped. Who may ask may listen: a snapshot tells no more than the
-answers to a few checks would.
+One loop per database looks for changes while a client listens, and encodes each once. A client
+that does not read costs only its place: when it reads again it gets a whole snapshot, and after a
+while without reading it is dropped. A client that may check may listen: a snapshot has no more
+than the answers to a few checks.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from headgate.wire.snapshot import CONTENT_TYPE, SnapshotWriter, hello
 log = structlog.get_logger()
 
 LOOK_EVERY_S, LOOK_AT_REST_S = 0.05, 0.5
-"""At most that often something is sent; a change that may change a decision waits no longer.
-A database that rests is asked about, rather than decided on: there is less to look for."""
+"""Shortest pause between two events; a change that affects decisions waits no longer than this.
+Clients of an idle database check at the agent instead, so there is less to look for."""
 CALM_S = 0.2
-"""Readings that change no verdict are sent that often, so that values do not age out; more often
-where a value lasts less than four times as long."""
+"""How often to send readings that change no verdict, so that values do not become stale; more
+often if a value's age limit is below four times this."""
 BEAT_S = 1.0
-"""At least that often something is sent: who hears nothing knows that it is cut off."""
+"""Longest pause between two events: a client that gets nothing for longer is cut off."""
 SEND_TIMEOUT_S = 5.0
-"""Who has not read for so long is dropped."""
+"""A client that has not read for this long is dropped."""
 MAX_SUBSCRIBERS = 512
-"""Or half of the connections that the agent takes, where that is less."""
+"""Or half of the agent's connections, if that is less."""
 _Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
@@ -132,12 +132,12 @@ class Seat:
         self.broadcast = broadcast
         self.origin = origin
         self.lost = False
-        """Given to somebody else: the stream ends with what is said next."""
+        """Its place went to another client: the stream ends with the next event."""
 
 
 class Broadcasts:
-    """Of all databases; each runs while somebody listens. Where all places are taken, the address
-    that has the most gives way to one that has fewer."""
+    """For all databases; each runs while a client listens. If all places are taken, the address
+    with the most loses one to an address with fewer."""
 
     def __init__(
         self, snapshots: Snapshots, clock: Clock, max_subscribers: int = MAX_SUBSCRIBERS
@@ -177,13 +177,13 @@ class Broadcasts:
     def _check(self, database: str, origin: str) -> Seat | None:
         """Raises where there is no place; the one whose place it would be, where all are taken."""
         if self._snapshots.closed:
-            raise InvalidRequest(f"{self._snapshots.closed}; ask instead", status=503)
+            raise InvalidRequest(f"{self._snapshots.closed}; check at the agent", status=503)
         giving_way = None
         if self.subscribers >= self.max_subscribers:
             giving_way = self._giving_way_to(origin)
         if self.closed or (giving_way is None and self.subscribers >= self.max_subscribers):
             message = f"{self.subscribers} clients listen to snapshots, or the agent is stopping"
-            raise InvalidRequest(f"{message}; ask instead, and come back later", status=503)
+            raise InvalidRequest(f"{message}; check at the agent, and retry later", status=503)
         if self._snapshots.view(database) is None:
             known = ", ".join(self._snapshots.databases) or "none"
             message = f"no database {database!r} is configured on this agent; configured: {known}"
@@ -214,7 +214,7 @@ class Broadcasts:
             while broadcast.look():
                 await self._clock.sleep(LOOK_EVERY_S if broadcast.is_awake else LOOK_AT_REST_S)
             log.info("snapshots.database_gone", database=broadcast.database)
-        except Exception:  # the supervisor of this loop: who listens is told by the end of it
+        except Exception:  # the supervisor of this loop: its end tells the clients
             log.exception("snapshots.failed", database=broadcast.database)
         finally:
             broadcast.end()
@@ -273,7 +273,7 @@ class _Stream(Response):
             self._broadcasts.dropped_total += 1
             log.warning("snapshots.reader_dropped", database=self._broadcast.database)
             # The end cannot be said to who does not read: the connection is cut instead.
-            raise ConnectionAbortedError("it does not read its snapshots") from None
+            raise ConnectionAbortedError("the client does not read its snapshots") from None
         self._broadcast.sent_bytes += len(data)
         return True
 
@@ -299,7 +299,7 @@ class Streaming:
 
 STREAMING_ROUTES = (
     Route(
-        "GET", "/v1/snapshot", "snapshot", "What decisions about a database rest on, as it changes",
+        "GET", "/v1/snapshot", "snapshot", "All that decides checks of a database, as it changes",
         Text(CONTENT_TYPE), query=SnapshotQuery, errors=(404, 503), example={"database": "main"},
         about="A stream of events; see [deciding locally](http.md#deciding-locally).",
     ),

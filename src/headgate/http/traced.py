@@ -22,7 +22,7 @@ from headgate.wire.questions import FRENO_ROUTES
 Facts = dict[str, Fact]
 Send = Callable[[bytes], Awaitable[None]]
 CheckIn = Callable[[Request], Check | None]
-"""The one question in a request."""
+"""The one check in a request."""
 
 QUIET = re.compile(
     r"/(healthz|readyz|metrics|lb-check|_ping|status|leader-check|hostname"
@@ -165,7 +165,7 @@ def _is_check(request: Request) -> bool:
 
 
 def _is_poll(request: Request) -> bool:
-    """The page looks again by itself, every other second."""
+    """The page polls automatically, every other second."""
     return request.method == "GET" and bool(_header(request, b"hx-request"))
 
 

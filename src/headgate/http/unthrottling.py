@@ -1,7 +1,7 @@
-"""Clients tell how long they went without an agent.   POST /v1/unthrottled ──► UnthrottledBook
+"""Clients report how long they worked without an agent.   POST /v1/unthrottled ──► UnthrottledBook
 
-Who may ask may tell: both go by a name that nobody vouches for (R69). So what is told is bounded,
-by address and in all, and is no part of the audit.
+A client that may check may report: both use a name that is not verified. So reports are limited,
+by address and in all, and are no part of the audit.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Unthrottling:
     async def report(self, call: Call[None, UnthrottledBody]) -> Response:
         body = call.body
         if not body.app:
-            raise InvalidRequest("app is empty: say who went without a throttler", field="app")
+            raise InvalidRequest("app is empty: give the client's name", field="app")
         databases = sorted({parse_database(name) for name in body.databases})
         told = [
             Told(one.id, one.ended_ago_ms / 1000, one.duration_ms / 1000, int(one.pieces))
@@ -66,13 +66,13 @@ UNTHROTTLING_ROUTES = (
         },
         about="At most 100 periods. An `id` that was reported before counts once. 429 with "
         "`Retry-After` beyond 5 reports a second of one address, or 10 of all; 503 while the store "
-        "is away: report it again later.",
+        "is unavailable: report again later.",
     ),
     Route(
-        "GET", "/v1/unthrottled", "periods", "Who went without a throttler", UnthrottledsDoc,
+        "GET", "/v1/unthrottled", "periods", "Work without a throttler, by client", UnthrottledsDoc,
         query=SinceQuery, example={"since": "1h"},
-        about="From when, for how long, and how many pieces of work it started meanwhile, as the "
-        "clients reported. Also in `/v1/history` and, of the last hour, in the advice of "
+        about="From when, for how long, and how many pieces of work the client started, as the "
+        "clients reported. Also in `/v1/history` and, for the last hour, in the advice of "
         "`/v1/status`.",
     ),
 )  # fmt: skip

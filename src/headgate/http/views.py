@@ -30,8 +30,8 @@ from headgate.agent.standby import ElectedStandby, Standby
 from headgate.agent.unthrottled import UnthrottledBook
 from headgate.agent.watch import Watch
 from headgate.core.activity import Activity
-from headgate.core.copies import CopyState
-from headgate.core.decide import findings, judge
+from headgate.core.change_log import CopyState
+from headgate.core.decide import findings, idles, judge
 from headgate.core.decision import Check, Verdict
 from headgate.core.health import Window, stand
 from headgate.core.metric_redaction import redacted
@@ -40,14 +40,14 @@ from headgate.core.names import Identity, Scope
 from headgate.core.records import Tally
 from headgate.core.samples import Cause, Instant
 from headgate.core.shard import ShardView
-from headgate.core.threshold_replay import REPLAYED_MINUTES, replay_threshold
+from headgate.core.threshold_replay import REPLAYED_MINUTES, ThresholdReplay, replay_threshold
 from headgate.errors import StoreUnavailable
 from headgate.http.budget_views import told_of
 from headgate.http.fleet_status import FleetLook
 from headgate.http.streaming import Broadcasts
 from headgate.wire.answers import MetricDoc, answer_doc, metric_doc
 from headgate.wire.pacing import PaceDoc, pace_doc
-from headgate.wire.reasons import duration, reason_of
+from headgate.wire.reasons import WAKES, duration, reason_of
 from headgate.wire.rules import ExplainDoc, exemptions_told, explain_doc
 from headgate.wire.shard import CostDoc, ShardDoc, shard_doc
 from headgate.wire.shard_advice import shard_advice
@@ -68,17 +68,15 @@ from headgate.wire.status import (
     StatusDoc,
     StoreDoc,
     TallyDoc,
-    ThresholdReplayDoc,
-    threshold_replay_doc,
 )
 from headgate.wire.unthrottled import UnthrottledDoc, unthrottled_advice
 
-# The agent asks itself in this name, for status only; it is counted nowhere.
+# The agent checks under this name, for status only; it is counted nowhere.
 SELF = Identity("headgate", ("headgate",))
 MAX_CLIENTS_SHOWN = 1000
 MAX_TALLIES_SHOWN = 10_000
 UNTHROTTLED_S = 3600.0
-"""How long the status tells that a client went without a throttler."""
+"""How long the status shows that a client worked without a throttler."""
 
 
 @dataclass(slots=True)
@@ -91,9 +89,9 @@ class AgentFacts:
     settings: str = ""
     settings_fault: str | None = None
     unapplied: Callable[[], Sequence[str]] = tuple
-    """Rooms that failed to put changes in force."""
+    """Parts that failed to apply changes."""
     state_lost: str | None = None
-    """What operators had set is not known: why, and what is done about it."""
+    """The operators' changes are lost: why, and what is done about it."""
     files_fault: str | None = None
     """The process can open no more files."""
     advice: tuple[str, ...] = ()
@@ -247,7 +245,7 @@ class Views:
 
     def _heartbeat_advice(self) -> list[str]:
         beats = self.facts.heartbeats
-        return [f"{b.database}: the heartbeat is not written: {b.fault}" for b in beats if b.fault]
+        return [f"{b.database}: heartbeat cannot be written: {b.fault}" for b in beats if b.fault]
 
     def _file_advice(self) -> list[str]:
         """What the file says and runtime changes hide."""
@@ -257,8 +255,8 @@ class Views:
             advice += [told for entry in entries for told in _hides_file(plan, entry)]
             advice += [
                 f"{plan.name}/{metric}: removed at run time"
-                f"{_until(self.parts.book.expires_at(plan.name, metric))}, though the file sets "
-                f"it; `headgate metrics revert {plan.name} {metric}` brings it back"
+                f"{_until(self.parts.book.expires_at(plan.name, metric))}, although the file sets "
+                f"it; `headgate metrics revert {plan.name} {metric}` restores it"
                 for metric in self.parts.book.removed(plan.name)
             ]
         return advice
@@ -269,23 +267,26 @@ class Views:
         host_only = health is not None and health.own is health.host
         scope = Scope.HOST if host_only else None
         decision = self.parts.checker.gate(Check(SELF, name, scope=scope))
-        now = decision.at.mono_s
+        now, activity = decision.at.mono_s, self.activity(name)
+        by_metrics = decision.verdict in (Verdict.OK, Verdict.METRIC_UNAVAILABLE)
+        idle = by_metrics and self.idles(name, decision.at)
         healthy_at = now if decision.admitted else self.last_healthy.get(name)
         shard = self._shard(name, decision.at)
         return DatabaseDoc(
             database=name,
             engine=plan.engine.value,
             verdict=decision.verdict.value,
-            reason=reason_of(decision),
+            reason=f"{name}: {WAKES}" if idle else reason_of(decision),
             healthy_s_ago=None if healthy_at is None else now - healthy_at,
-            metrics=[metric_doc(finding) for finding in findings(decision)],
+            metrics=[metric_doc(finding, activity) for finding in findings(decision)],
             other_metrics=[
                 self._now(name, entry)
                 for metric, entry in self.parts.book.entries(name).items()
                 if not (entry.enabled and plan.in_default(metric))
             ],
             role=_own_role(shard),
-            activity=self.activity(name).value,
+            activity=activity.value,
+            idle=idle,
             shard=shard,
             pace=self.pace(name),
         )
@@ -333,7 +334,7 @@ class Views:
         fault = self.parts.keeper.fault
         if fault is not None:
             waiting.append(f"store {self.parts.store.name}: {fault.detail}")
-        # Checks never wait for the fleet: that it is away is told, and nobody is sent elsewhere.
+        # Checks never wait for the fleet: its absence is shown, and no client is redirected.
         return ReadyDoc(ready=not waiting, waiting_for=waiting, notes=self._fleet_advice())
 
     # --- the shard -------------------------------------------------------------------------
@@ -370,10 +371,15 @@ class Views:
     def activity(self, database: str) -> Activity:
         demands = self.parts.demands
         demand = demands.by_database.get(database) if demands is not None else None
-        return demand.state if demand is not None else Activity.NORMAL
+        return demand.state if demand is not None else Activity.AWAKE
+
+    def idles(self, database: str, now: Instant) -> bool:
+        """Nobody checks it, and nothing else is wrong with its metrics."""
+        health = self.parts.board.healths.get(database)
+        return health is not None and idles(health.own.standings, self.activity(database), now)
 
     def costs(self, database: str) -> list[CostDoc]:
-        """What watching it has cost, by state (R62)."""
+        """What watching it has cost, by state."""
         demands = self.parts.demands
         demand = demands.by_database.get(database) if demands is not None else None
         if demand is None:
@@ -410,7 +416,7 @@ class Views:
         return self._view(self.parts.book.plan(database), entry)
 
     def proposed(self, database: str, proposal: Proposal, *, dry_run: bool) -> MetricView:
-        """A change as it now stands; a dry run shows what a first probe of it answered."""
+        """A change as it is now; a dry run shows what a first probe of it returned."""
         assert proposal.entry is not None
         plan, window = self.parts.book.plan(database), None
         if dry_run and proposal.reading is not None:
@@ -419,7 +425,7 @@ class Views:
         more = [*map(str, proposal.advice), *_outside_default(plan, view.metric)]
         return msgspec.structs.replace(view, advice=[*view.advice, *more])
 
-    async def replayed(self, database: str, entry: Entry) -> ThresholdReplayDoc | None:
+    async def replayed(self, database: str, entry: Entry) -> ThresholdReplay | None:
         """What it would have done to the checks of the last hour; None: history is away."""
         parts, until = self.parts, int(self.parts.clock.now().wall_s // 60)
         since = until - REPLAYED_MINUTES + 1
@@ -433,8 +439,7 @@ class Views:
             )
         except StoreUnavailable:
             return None  # A preview, and never a condition.
-        found = replay_threshold(entry.spec, values, tallies, enabled=entry.enabled)
-        return threshold_replay_doc(found)
+        return replay_threshold(entry.spec, values, tallies, enabled=entry.enabled)
 
     def removed(self, database: str, metric: str, proposal: Proposal) -> RemovedDoc:
         return RemovedDoc(
@@ -470,7 +475,8 @@ class Views:
         spec = entry.spec
         if window is None:
             window = self.parts.board.window(database, spec.name) or Window()
-        doc = metric_doc(judge(stand(spec, window), self.parts.clock.now()))
+        finding = judge(stand(spec, window), self.parts.clock.now())
+        doc = metric_doc(finding, self.activity(database))
         if entry.enabled:
             return doc
         return msgspec.structs.replace(doc, state="disabled", cause=None, detail="enabled = false")
@@ -560,7 +566,7 @@ def _outside_default(plan: DatabasePlan, metric: str) -> list[str]:
     if plan.in_default(metric):
         return []
     return [
-        f"{plan.name}/{metric}: checks that name no metric are not judged by it; name it in a "
+        f"{plan.name}/{metric}: it does not apply to checks that name no metric; name it in a "
         f"check, or add it to default_metrics of {plan.name} in the settings file"
     ]
 

@@ -43,19 +43,13 @@ from headgate.wire.history import (
 )
 from headgate.wire.past import past_doc
 from headgate.wire.questions import App, ExplainQuery, Span, about
-from headgate.wire.starvation import (
-    RogueFaultDoc,
-    RoguesDoc,
-    StarvationDoc,
-    starved_doc,
-    suspect_doc,
-)
+from headgate.wire.starvation import RogueFaultDoc, RoguesDoc, StarvationDoc, suspect_doc
 
 MAX_SINCE_S = 366 * 86_400.0
 MAX_CLIENT_ROWS = 20_000
-"""Clients by what became of their checks; beyond it they are summed up as `other`."""
+"""Clients by the results of their checks; further ones are summed up as `other`."""
 MAX_METRIC_ROWS = 25_000
-"""A fortnight of one metric."""
+"""Two weeks of one metric."""
 MAX_BINS = 2000
 PROPOSED = "proposed"
 RUNS_BACK_MINUTES = 14 * 1440
@@ -72,13 +66,13 @@ class ClientsQuery(SpanQuery, frozen=True, kw_only=True):
 
 
 class TimelineQuery(ClientsQuery, frozen=True, kw_only=True):
-    step: Annotated[Span, about("One bin for so long; default: 60 of them.")] | None = None
+    step: Annotated[Span, about("Length of a bin; default: a 60th of the time.")] | None = None
     level: Annotated[int, msgspec.Meta(ge=1, le=8, description="Break down by it.")] | None = None
 
 
 class MinutesQuery(SpanQuery, frozen=True, kw_only=True):
     metric: Annotated[str, about("Only this one; `shard/lag` for the shard's.")] = ""
-    step: Annotated[Span, about("One row for so long; default: a minute.")] | None = None
+    step: Annotated[Span, about("Length of a row; default: a minute.")] | None = None
 
 
 class Watching:
@@ -95,16 +89,16 @@ class Watching:
         """/v1/explain, of a minute that is over."""
         asked, parts = call.query, self._views.parts
         if asked != ExplainQuery(app=asked.app, database=asked.database, at=at):
-            message = "with at, a minute of the past, give app and database alone"
+            message = "with at, a past minute, give only app and database"
             raise InvalidRequest(message, status=422, field="at")
         minute = minute_at(at, parts.clock.now().wall_s)
         if not asked.app:
-            message = "app is missing: with at, name the client, or a level of it"
+            message = "app is missing: with at, give the client, or a level of it"
             raise InvalidRequest(message, status=422, field="app")
         identity, database = parse_identity(asked.app), asked.database
         if database not in parts.board.healths:
             known = ", ".join(sorted(parts.board.healths)) or "none"
-            message = f"no database {database!r} is configured on this agent; there are: {known}"
+            message = f"no database {database!r} is configured on this agent; configured: {known}"
             raise InvalidRequest(message, status=404, field="database")
         async with self.turns.look(call.request):
             past = await find_past(parts, identity, database, minute, self._present())
@@ -178,13 +172,12 @@ class Watching:
         if watch is None:
             raise InvalidRequest("this agent does not watch for starvation", status=404)
         policy = watch.policy
-        starved = [starved_doc(finding) for finding in watch.findings]
-        return json_response(StarvationDoc(policy.window_s, policy.waterline, starved))
+        return json_response(StarvationDoc(policy.window_s, policy.waterline, watch.findings))
 
     async def rogues(self, call: Plain) -> Response:
         rogues = self._views.parts.rogues
         if rogues is None:
-            raise InvalidRequest("this agent lists no sessions", status=404)
+            raise InvalidRequest("this agent does not list sessions", status=404)
         found = [
             suspect_doc(database, suspect)
             for database in rogues.databases
@@ -208,7 +201,7 @@ class Watching:
             seconds(asked.until),
         )
         if until_s >= since_s:
-            message = "until must be less long ago than since, such as since=2h&until=1h"
+            message = "until must be later than since, for example since=2h&until=1h"
             raise InvalidRequest(message, status=422, field="until")
         tokens = () if app == EVERYONE else parse_identity(app).tokens
         since, until = int((now_s - since_s) // 60), int((now_s - until_s) // 60)
@@ -282,10 +275,28 @@ class Watching:
             wall_s=now_s,
             known_metrics=metrics_known_to(self._views.parts.book),
         )
-        if spec.schedule is None:
-            return spec.rule
-        windows = windows_of(spec.schedule, since_s, ahead_s=now_s - since_s)
-        return replace(spec.rule, windows=windows)
+        return _in_windows(spec, since_s, now_s)
+
+    async def replayed(self, spec: RuleSpec) -> str:
+        """What a rule that is only proposed would have changed in the last hour, in a line."""
+        now_s = self._views.parts.clock.now().wall_s
+        until = int(now_s // 60)
+        since = until - 60
+        rule = replace(_in_windows(spec, since * 60.0, now_s), id=PROPOSED)
+        await self._flushed()
+        found = await Replayer(self._views.parts, rule).replay(since, until, self._present())
+        before = sum(change.admitted_before for change in found.changes)
+        low = sum(change.after.low for change in found.changes)
+        high = sum(change.after.high for change in found.changes)
+        told = f"of its clients' checks of the last hour {before:,} were admitted"
+        return f"{told}; with it {low:,.0f} to {high:,.0f} would have been"
+
+
+def _in_windows(spec: RuleSpec, since_s: float, now_s: float) -> Rule:
+    if spec.schedule is None:
+        return spec.rule
+    windows = windows_of(spec.schedule, since_s, ahead_s=now_s - since_s)
+    return replace(spec.rule, windows=windows)
 
 
 _SPAN = "an `until` that is not after `since`, a `since` that is not from 1m to 366d"
@@ -294,13 +305,13 @@ WATCHING_ROUTES = (
         "GET", "/v1/history/timeline", "timeline", "When a client was mostly rejected, and by what",
         TimelineDoc, query=TimelineQuery, refuses=f"{_SPAN}, more than {MAX_BINS} steps",
         errors=(429, 503), example={"app": "etl", "since": "2h", "step": "5m"},
-        about="Of a client or a level of its name: bins, spans, and which of its clients most.",
+        about="For a client or a level of its name: bins, spans, and its most rejected clients.",
     ),
     Route(
-        "GET", "/v1/history/clients", "client_sums", "What became of each client's checks",
+        "GET", "/v1/history/clients", "client_sums", "Results of each client's checks",
         ClientsSumsDoc, query=ClientsQuery, refuses=_SPAN, errors=(429, 503),
         example={"since": "1h", "database": "main"},
-        about="By client and database, with the seconds that it is over: what rates are made of.",
+        about="By client and database, with the number of seconds, to compute rates.",
     ),
     Route(
         "GET", "/v1/history/metrics", "metric_minutes", "Metrics by the minute",
@@ -311,18 +322,18 @@ WATCHING_ROUTES = (
     Route(
         "POST", "/v1/replay", "replay", "What a rule would have changed",
         ReplayDoc, query=NoQuery, body=ReplayBody, errors=(429, 503),
-        refuses="a rule that POST /v1/rules would refuse, a `since` that is not from 1m to 366d",
+        refuses="a rule that POST /v1/rules would reject, a `since` that is not from 1m to 366d",
         sends={"rule": {"target": "etl", "ratio": 0.9}, "since": "1h"},
         about="By client and hour. Changes nothing.",
     ),
     Route(
-        "GET", "/v1/starvation", "starvation", "Who is starved, and why", StarvationDoc,
+        "GET", "/v1/starvation", "starvation", "Starved clients, and why", StarvationDoc,
         errors=(404,),
-        about="Since when, by what, because of whom, and what would end it: "
+        about="Since when, by what, because of which clients, and what would end it: "
         "[starvation](../howto/starvation.md).",
     ),
     Route(
-        "GET", "/v1/rogues", "rogues", "Rogue clients: who works in a database and never checks",
+        "GET", "/v1/rogues", "rogues", "Rogue clients: they work in a database and never check",
         RoguesDoc, errors=(404,),
     ),
 )  # fmt: skip

@@ -101,7 +101,7 @@ class HeadgateSensor(BaseSensorOperator):  # type: ignore[misc] # likewise
 def throttled(
     *, database: str, app: str | None = None, **settings: Any
 ) -> Callable[[Callable[Params, Result]], Callable[Params, Result]]:
-    """Below `@task`: each run waits for leave before the function's first line."""
+    """Below `@task`: each run waits until it is admitted, before the function's first line."""
 
     def decorate(work: Callable[Params, Result]) -> Callable[Params, Result]:
         @wraps(work)

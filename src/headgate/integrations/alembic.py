@@ -1,7 +1,7 @@
 """Alembic.   env.py: throttle(engine, gate) · a migration: in_batches(op, gate, "UPDATE …")
 
-Each migration waits before its transaction begins, which takes `transaction_per_migration=True`
-in `context.configure`: without it all of them are one transaction, and only its begin asks.
+Each migration waits before its transaction begins. That needs `transaction_per_migration=True` in
+`context.configure`: without it all migrations are one transaction with a single check at its begin.
 Nothing waits within a migration's transaction: a table that it has locked stays locked meanwhile.
 """
 
@@ -23,7 +23,7 @@ MAX_BATCHES = 1_000_000
 def throttle(
     engine: Engine, gate: Client, *, tags: Mapping[str, str] | None = None
 ) -> integration.Throttle:
-    """For env.py, before `engine.connect()`. Offline (`--sql`) nothing is run, nor asked."""
+    """For env.py, before `engine.connect()`. Offline (`--sql`) nothing runs and nothing checks."""
     return integration.throttle(engine, gate, tags=tags)
 
 
@@ -37,7 +37,7 @@ def in_batches(
 ) -> int:
     """Run a statement that changes a bounded number of rows until it changes none.
 
-    Each run is a transaction of its own, and asks first. What the migration did before is
+    Each run is a transaction of its own, with a check first. What the migration did before is
     committed: keep data and schema in migrations of their own. Returns the number of rows.
     """
     bounded = text(statement) if isinstance(statement, str) else statement

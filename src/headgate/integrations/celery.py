@@ -1,12 +1,12 @@
-"""Celery.   @app.task(base=ThrottledTask) ──refused──► published again, with a countdown
+"""Celery.   @app.task(base=ThrottledTask) ──rejected──► published again, with a countdown
 
-A refused task goes back to the broker and comes again when the agent said: the worker is free
-meanwhile. It asks once per run and never blocks a worker on an agent that is away.
+A rejected task goes back to the broker and is delivered again after the agent's retry_after: the
+worker is free meanwhile. It checks once per run and never blocks a worker on an agent that is away.
 
-A refusal is no failure: it leaves `request.retries` as it is, so `max_retries` and
-`autoretry_for` count real failures only. What is refused for ever is bounded by Celery's own
-`expires`, which is kept. The task's state is RETRY meanwhile. With SQS and Redis a countdown
-longer than the visibility timeout delivers a task twice; the agent's are seconds.
+A rejection is no failure: it leaves `request.retries` as it is, so `max_retries` and
+`autoretry_for` count real failures only. Celery's own `expires` ends a task that is never admitted;
+it is kept over retries. The task's state is RETRY meanwhile. With SQS and Redis a countdown longer
+than the visibility timeout delivers a task twice; the agent's are seconds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headgate.errors import ThrottlerUnavailable, WaitedTooLong
 DEFAULT_COUNTDOWN_S = 5.0
 """Where the agent named no time, or did not answer."""
 SPREAD = 0.5
-"""Countdowns are up to this much longer, so that what was refused together does not return so."""
+"""Countdowns are up to this much longer: tasks rejected together do not return together."""
 
 
 class Gates:
@@ -57,7 +57,7 @@ os.register_at_fork(after_in_child=_gates.after_fork)
 
 
 class ThrottledTask(Task):  # type: ignore[misc] # Celery has no types
-    """Asks before each run, as `<task's name>:<headgate_app>`.
+    """Checks before each run, as `<task's name>:<headgate_app>`.
 
     headgate_app       the levels above the task's own name
     headgate           settings of headgate.Client: database, url, metrics, on_unavailable …
@@ -83,7 +83,7 @@ class ThrottledTask(Task):  # type: ignore[misc] # Celery has no types
 def go_or_come_again(task: Any, gate: Client) -> None:
     """Returns if admitted; else publishes the task again and raises Retry.
 
-    For bound tasks that know only when running whom to ask about, such as the tenant's shard.
+    For bound tasks that know their database only at run time, such as the tenant's shard.
     """
     try:
         gate.wait(deadline_s=0)

@@ -1,13 +1,13 @@
-"""Any DB-API 2.0 driver.   connect(driver, gate, …) ──► the driver's connection, which asks
+"""Any DB-API 2.0 driver.   connect(driver, gate, …) ──► the driver's connection, with checks
 
     connection = connect(sqlite3, gate, "app.db", tags={"app": "etl:nightly"})
 
-Asks where no transaction is open and something is about to run; whether one is, the driver says,
-or, where it does not tell, the statements that went through here. Everything else is the driver's
-own, attribute by attribute, read and written.
+It checks where no transaction is open and something is about to run. The driver says whether one
+is open; if the driver does not know, the statements seen here decide. Everything else is the
+driver's own, attribute by attribute, read and written.
 
-What runs something is known by its name, as DB-API and the drivers' additions to it have it. It
-asks wherever it is called from: a cursor, or the connection's own shortcut to one.
+Methods that run something are known by their names in DB-API and the drivers' additions to it. A
+check precedes them wherever they are called: on a cursor, or on the connection as a shortcut.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Call(NamedTuple):
         return any(self.named.get(name) is not None for name in _PARAMETERS)
 
     def saying(self, statement: Any) -> Call:
-        """The same with another statement; a call without any is the driver's to refuse."""
+        """The same with another statement; the driver rejects a call without any."""
         if self.args:
             return self._replace(args=(statement, *self.args[1:]))
         return self._replace(named={**self.named, self._name: statement} if self._name else {})
@@ -158,7 +158,7 @@ class Call(NamedTuple):
 
 
 class _Through:
-    """The driver's object, with its own attributes, of which those that run something ask."""
+    """The driver's object with its own attributes; those that run something check first."""
 
     __slots__ = ("_connection", "_object")
     _connection: ThrottledConnection
@@ -167,7 +167,7 @@ class _Through:
     def __getattr__(self, name: str) -> Any:
         theirs = getattr(self._object, name)
         if name in REFUSED:
-            message = "goes around the gate and the tags; use execute, or driver_connection"
+            message = "bypasses the checks and the tags; use execute, or driver_connection"
             raise InvalidSettings([Fault(name, message)])
         return self._connection.asking(self, name, theirs)
 
@@ -200,7 +200,7 @@ class ThrottledConnection(_Through):
         return ThrottledCursor(self, self._object.cursor(*args, **settings))
 
     def asking(self, owner: _Through, name: str, theirs: Any) -> Any:
-        """What is called by this name, or, if that runs something, a function that asks first."""
+        """The attribute of this name or, if it runs something, a function that checks first."""
         if name in STATEMENTS:
             return self._running(owner, theirs)
         if name in OTHERS:
@@ -300,7 +300,7 @@ class ThrottledCursor(_Through):
 
 
 def text_of(statement: Any) -> str:
-    """For its first word; what is neither text nor bytes begins and ends nothing by itself."""
+    """For its first word; what is neither text nor bytes begins and ends no transaction."""
     if isinstance(statement, bytes):
         return statement.decode("latin-1")
     return statement if isinstance(statement, str) else ""

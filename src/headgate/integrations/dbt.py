@@ -1,9 +1,9 @@
-"""dbt.   python -m headgate.integrations.dbt build … ──► dbt, each node of which asks first
+"""dbt.   python -m headgate.integrations.dbt build … ──► dbt; each node checks before it starts
 
-dbt's own hooks are SQL, which cannot wait for leave. Its programmatic runner tells its listeners,
-in the node's own thread, that a node starts before it touches the database: there we wait. What
-is raised there is an error of that node, and those that build on it are skipped. With `--threads 4`
-four nodes wait independently of each other.
+dbt's own hooks are SQL, which cannot wait for an admission. Its programmatic runner calls its
+listeners, in the node's own thread, before a node touches the database: there we wait. What is
+raised there is an error of that node, and dbt skips the nodes that depend on it. With
+`--threads 4` four nodes wait independently of each other.
 
 Settings come from the environment: HEADGATE_APP (`dbt` by default), HEADGATE_DATABASE (`main`),
 HEADGATE_URL, HEADGATE_MAX_WAIT_S. Tags are written by dbt itself, with `query-comment`.

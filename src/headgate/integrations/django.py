@@ -2,9 +2,9 @@
 
     HEADGATE = {"app": "shop", "database": "main", "max_wait_s": 600}    # as of headgate.Client
 
-A `Throttle` asks outside of `atomic` before each statement, and within it before the first one of
-the outermost block: the transaction begins with that, and holds nothing yet. Where a transaction is
-open that is none of `atomic`'s (autocommit off, BEGIN by hand) the driver's word for it counts.
+Outside of `atomic`, a `Throttle` checks before each statement; within it, before the first one of
+the outermost block: the transaction begins with that, and holds nothing yet. If a transaction is
+open that `atomic` did not begin (autocommit off, BEGIN by hand), the driver says so.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Throttle:
 
 
 def _is_open(connection: Any) -> bool:
-    """Whether a transaction is: it has asked, or the server knows of it."""
+    """Whether a transaction is open: its check is done, or the server knows of it."""
     asked = any(hook[1] is _asked for hook in connection.run_on_commit)
     if asked and _is_atomics(connection):
         return True
@@ -82,14 +82,14 @@ def _is_atomics(connection: Any) -> bool:
 
 
 def _asked() -> None:
-    """Marks a transaction that has asked."""
+    """Marks a transaction whose check is done."""
 
 
 @contextmanager
 def throttled(
     gate: Client, tags: Mapping[str, str] | None = None, using: Iterable[str] | None = None
 ) -> Iterator[None]:
-    """All connections of this thread, or those named, ask within this block."""
+    """All connections of this thread, or those named, check within this block."""
     with ExitStack() as stack:
         for alias in using if using is not None else connections:
             stack.enter_context(connections[alias].execute_wrapper(Throttle(gate, tags)))
@@ -100,7 +100,7 @@ def throttled(
 
 
 class TagRequests:
-    """Middleware: statements say which view they come from. It never asks: a user waits.
+    """Middleware: statements say which view they come from. It never checks: a user waits.
 
     One text for each view and statement, so that caches by text stay small; no path, user or
     trace id is written.
@@ -123,7 +123,7 @@ class _OfRequest(Throttle):
         self._request = request
 
     def _tags_now(self) -> Tags:
-        """The view is known once the URL is resolved, which middleware may ask before."""
+        """The view is known once the URL is resolved; middleware may need the tags before."""
         match = self._request.resolver_match
         return _tags_of_view(match.view_name or "" if match else "")
 
@@ -138,10 +138,10 @@ def _tags_of_view(view: str) -> Tags:
 
 
 class ThrottledCommand(BaseCommand):  # type: ignore[misc] # Django has no types
-    """A management command that asks, as `<command>:<app of the settings>`.
+    """A management command that checks, as `<command>:<app of the settings>`.
 
-    Every transaction asks, and `self.chunks(rows, 500)` hands out lists. Use one of the two for a
-    piece of work: `throttle_statements = False` leaves it to the chunks.
+    Every transaction checks, and `self.chunks(rows, 500)` hands out lists. Use one of the two for a
+    piece of work: with `throttle_statements = False` only the chunks check.
     """
 
     throttle_statements = True
@@ -151,7 +151,7 @@ class ThrottledCommand(BaseCommand):  # type: ignore[misc] # Django has no types
         parser: ArgumentParser = super().create_parser(prog_name, subcommand, **more)
         group = parser.add_argument_group("headgate")
         group.add_argument("--as", dest="headgate_app", help="Name of this run, before the others.")
-        group.add_argument("--max-wait", type=float, help="Seconds of being refused to bear.")
+        group.add_argument("--max-wait", type=float, help="Give up after so many seconds (s).")
         return parser
 
     def execute(self, *args: Any, **options: Any) -> Any:

@@ -1,7 +1,7 @@
-"""When a connection asks: before a transaction begins, and not again until it is over.
+"""When a connection checks: before a transaction begins, and not again until it is over.
 
-`every` is the size of a batch: how many transactions one OK is for (R30). What is small and quick
-may share one; a batch that takes seconds should not, for an OK speaks of the moment it was given.
+`every` is the size of a batch: how many transactions one OK is for. Small and quick transactions
+may share one; a batch that takes seconds should not, because an OK is about the present moment.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ENDS = frozenset({"COMMIT", "ROLLBACK", "END", "ABORT"})
 
 
 class Batch:
-    """Of one connection: says before which transactions to ask."""
+    """Of one connection: says before which transactions to check."""
 
     __slots__ = ("_every", "_left")
 
@@ -32,7 +32,7 @@ class Batch:
         return due
 
     def refused(self) -> None:
-        """The wait failed: the next transaction has to ask anew."""
+        """The wait failed: the next transaction has to check again."""
         self._left = 0
 
 

@@ -1,14 +1,14 @@
-"""Spans of what a client asks and waits for, by OpenTelemetry.   traced(client) ──► spans
+"""Spans of a client's checks and waits, by OpenTelemetry.   traced(client) ──► spans
 
     gate = traced(headgate.Client("etl:nightly", database="main"))
 
-Each wait and each check becomes a span in the trace of whoever asks, with how long it was held,
-the verdict, and the metric or rule that held it; each refusal on the way is an event of it. The
-agent is sent `traceparent`, so that its own span of the check hangs below. Only where the trace is
-sampled: other questions stay the same bytes each time, which agents answer fastest.
+Each wait and each check becomes a span in the caller's trace, with how long it was throttled, the
+verdict, and the metric or rule that decided; each rejection on the way is an event of it. The
+agent gets `traceparent`, so that its own span of the check becomes a child. Only where the trace is
+sampled: other checks stay the same bytes each time, which agents answer fastest.
 
-Needs opentelemetry-api, and whatever SDK the application has set up. Where a client decides by
-itself (local=True) and admits at once, nothing was waited for, and there is no span.
+Needs opentelemetry-api, and the SDK that the application has set up. A client that decides in its
+own process (local=True) and admits at once did not wait, so there is no span.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def traced(gate: GateT, tracer_provider: trace.TracerProvider | None = None) -> 
 
 
 def _spanned(tracer: trace.Tracer, what: str, gate: Gate[Any], steps: Steps) -> Steps:
-    # Begun when the first step is taken, in the context of whoever waits; and never made the
-    # current one, for between two steps this generator is not what runs.
+    # Begun when the first step is taken, in the context of the caller that waits; and never made
+    # the current one, because between two steps this generator is not what runs.
     attributes = {"headgate.app": gate.app, "headgate.database": ",".join(gate.databases)}
     span = tracer.start_span(f"headgate.{what}", kind=SpanKind.CLIENT, attributes=attributes)
     story = _Story(span, gate)
@@ -99,7 +99,7 @@ class _Story:
             try:
                 sent = yield self._seen(step)
             except BaseException as error:
-                # Whoever gives up, gives up on what is inside, too.
+                # A caller that gives up ends the inner steps, too.
                 steps.throw(error)
                 raise
             if isinstance(step, Sleep):
@@ -116,7 +116,7 @@ class _Story:
         return step
 
     def _refused(self, reply: Response) -> None:
-        """What holds it, as it goes: a wait that ends well tells no more by whom it was held."""
+        """Why it is throttled, as it goes: an admission at the end does not name the cause."""
         try:
             said = parse_object(reply.body)
         except BadAnswer:
@@ -156,14 +156,14 @@ def _note_answer(span: Span, answer: Answer) -> None:
 
 
 def _causes(answer: Answer) -> list[tuple[str, str]]:
-    """verdict, and what of the metrics and rules stands behind it."""
+    """The verdict, and the metrics and rules that decided."""
     parts = answer.checks or (answer,)
     metrics = [(m.scope, m.metric, m.state) for part in parts for m in part.metrics]
     return _named(answer.verdict, metrics, [part.raw.get("rule") for part in parts])
 
 
 def _said(document: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The same of what an agent said, whatever databases it was asked about."""
+    """The same of an agent's answer, for any number of databases."""
     verdict, several = document.get("verdict"), document.get("checks")
     if not isinstance(verdict, str):
         return []

@@ -1,12 +1,12 @@
-"""psycopg 3, sync and async.   connection_class(gate) ──► a Connection that asks
+"""psycopg 3, sync and async.   connection_class(gate) ──► a Connection that checks
 
     with connection_class(gate, app="etl:nightly").connect("dbname=app") as connection: …
     ConnectionPool("dbname=app", connection_class=connection_class(gate))
 
-Asks where the connection is idle and a statement, a COPY, a `transaction()` block or `tpc_begin` is
-about to begin a transaction; what libpq itself says about the connection decides, so that nothing
-that was begun otherwise is missed. `app` goes out of band, as application_name; `tags` go with
-each statement, and a fixed set of them leaves one prepared statement for each text.
+It checks where the connection is idle and a statement, a COPY, a `transaction()` block or
+`tpc_begin` is about to begin a transaction. libpq's own state of the connection decides, so that no
+other way to begin one is missed. `app` goes out of band, as application_name; `tags` go with each
+statement, and a fixed set of them leaves one prepared statement for each text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from headgate.integrations.sqlcommenter import Tags, application_name, as_tags
 
 
 class Manner(NamedTuple):
-    """How the connections of one class ask."""
+    """How the connections of one class check."""
 
     tags: Tags
     every: int
@@ -100,7 +100,7 @@ class _Tagging:
 
 @lru_cache(maxsize=64)
 def throttled_kind(kind: type[Any], asking: type[_Tagging]) -> type[Any]:
-    """The same kind of cursor (server-side, client-side binding, one of yours), which asks."""
+    """The same kind of cursor (server-side, client-side binding, your own), which checks."""
     if issubclass(kind, asking):
         return kind
     return type(f"Throttled{kind.__name__}", (asking, kind), {})

@@ -1,19 +1,19 @@
-"""SQLAlchemy 2, sync and asyncio.   throttle(engine, gate) ──► its transactions ask first
+"""SQLAlchemy 2, sync and asyncio.   throttle(engine, gate) ──► its transactions check first
 
     throttle(engine, gate, tags={"app": "etl:nightly"})
 
 Opt in and out where SQLAlchemy has its execution options:
 
-    engine.execution_options(headgate=False)        an engine on the same pool that does not ask
+    engine.execution_options(headgate=False)        an engine on the same pool without checks
     connection.execution_options(headgate=False)    before its transaction begins
     …execution_options(headgate_tags=Tags(…))       other tags for these statements
 
-With `by_default=False` only those that say `headgate=True` ask and are tagged, such as the one
+With `by_default=False` only those with `headgate=True` check and are tagged, such as the one
 session of an application that belongs to a job: `Session(engine.execution_options(headgate=True))`.
-`headgate="tags"` tags and does not ask, for what has asked by itself.
+`headgate="tags"` tags without a check, for code that does its own.
 
-In autocommit SQLAlchemy's transactions are none to the server: there each statement asks, unless it
-is within a BEGIN by hand.
+In autocommit SQLAlchemy's transactions do not exist on the server: there each statement checks,
+unless it is within a BEGIN by hand.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def throttle(
     every: int = 1,
     by_default: bool = True,
 ) -> Throttle:
-    """Every transaction of `engine` waits for leave before it begins (R30)."""
+    """Every transaction of `engine` waits until it is admitted, before it begins."""
     asynchronous = isinstance(engine, AsyncEngine)
     if asynchronous != isinstance(gate, AsyncClient):
         needed = "headgate.AsyncClient" if asynchronous else "headgate.Client"
@@ -153,7 +153,7 @@ def _autocommits(connection: Connection) -> bool:
 
 def _leave_begin(connection: Connection) -> None:
     """What is raised by a listener to `begin` leaves SQLAlchemy (2.0, 2.1) within that begin: it
-    would run what comes next without any transaction, unasked, and commit nothing of it."""
+    would run what comes next without a transaction and a check, and commit nothing of it."""
     if hasattr(connection, _IN_BEGIN):
         setattr(connection, _IN_BEGIN, False)
     else:

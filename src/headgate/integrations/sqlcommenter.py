@@ -97,11 +97,11 @@ MAX_EXPIRY_S = 2**53
 def sign_tags(
     tags: Mapping[str, str], *, secret: bytes, username: str, expires_unix_s: float
 ) -> Tags:
-    """The tags with a signature over all of them, for a proxy that trusts signed tags only (R149).
+    """The tags with a signature over all of them, for a proxy that trusts signed tags only.
 
-    `username` is the database user that the statements are sent as, and it expires: who copies a
-    comment out of a log gets neither another role's budget nor this one's for ever. Sign once for
-    a session, rather than for a statement, so that texts stay the same.
+    `username` is the database user of the statements. The signature expires: a comment copied from
+    a log gives neither access to another role's budget nor lasting access to this one's. Sign once
+    for a session, rather than for a statement, so that texts stay the same.
     """
     unsigned = Tags({key: value for key, value in tags.items() if key != SIGNATURE_TAG})
     faults = [*_signing_faults(secret, username, expires_unix_s), *_ambiguous(unsigned)]

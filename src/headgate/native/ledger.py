@@ -160,7 +160,7 @@ class NativeLedger:
     def tell_health(self, healthy: bool, until_ms: int) -> None:
         core().hg_tell_health(self._address, healthy, until_ms)
 
-    # --- asking -------------------------------------------------------------------------------
+    # --- checks -------------------------------------------------------------------------------
 
     def check(self, matches: Sequence[Match], ask: Ask) -> Answer:
         """Looks, and takes nothing."""
@@ -172,7 +172,7 @@ class NativeLedger:
         return _answer(answer, len(matches))
 
     def take(self, matches: Sequence[Match], ask: Ask) -> tuple[Answer, NativeHolding | None]:
-        """A place and the estimate's charge in every budget, or no change in any (R104)."""
+        """A place and the estimate's charge in every budget, or no change in any."""
         answer, holding = HgAnswer(), HgHolding()
         question = byref(_matches(matches)), byref(_ask(ask)), byref(answer), byref(holding)
         with self._policy(matches) as policy:
@@ -209,14 +209,14 @@ class NativeLedger:
         return holding
 
     def resume(self, holding: NativeHolding) -> NativeHolding:
-        """Takes the places again, without asking."""
+        """Takes the places again, without a check."""
         core().hg_resume(self._address, byref(holding.words))
         return holding
 
     def settle(
         self, holding: NativeHolding, actual_ns: int, now_ns: int, *, aborted: bool = False
     ) -> None:
-        """Gives back, charges the difference between estimate and actual (R114), and learns."""
+        """Gives back, charges the difference between estimate and actual, and learns."""
         core().hg_settle(self._address, byref(holding.words), actual_ns, aborted, now_ns)
 
     # --- looking ------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ def open_library(path: Path, recipe: Recipe = CORE) -> ctypes.CDLL:
     if faults:
         raise NativeUnavailable(
             f"{path} was built from another version of {recipe.header} ({', '.join(faults)}): "
-            "remove it, or install headgate anew"
+            "delete it, or reinstall headgate"
         )
     return library
 
@@ -124,7 +124,7 @@ def _sources(checkout: Path, recipe: Recipe) -> tuple[list[Path], Path]:
 
 
 def _cache_of(root: Path) -> Path:
-    """An installation may belong to somebody else: then it is built for this user alone."""
+    """An installation may belong to another user: then it is built for this user alone."""
     if root == PACKAGED:
         try:
             return cache_below_home("native")
@@ -152,8 +152,8 @@ def _alone(lock: Path) -> Iterator[None]:
         while not _locked(file.fileno()):
             if time.monotonic() > deadline:
                 raise NativeUnavailable(
-                    f"somebody else has been building for {BUILD_TIMEOUT_S:.0f} s: see who holds "
-                    f"{lock}"
+                    f"another process has been building for {BUILD_TIMEOUT_S:.0f} s: see which "
+                    f"one has {lock} locked"
                 )
             time.sleep(_LOCK_POLL_S)
         yield
@@ -180,7 +180,7 @@ def _found(compiler: str | None, recipe: Recipe) -> str:
 def compile_to(
     target: Path, sources: list[Path], recipe: Recipe, compiler: str | None = None
 ) -> None:
-    """Renamed into place once it is whole: whoever looks meanwhile finds none, or all of it."""
+    """Renamed into place once it is whole: a reader finds either no file or all of it."""
     chosen = _found(compiler, recipe)
     try:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix="build-") as scratch:
@@ -197,8 +197,8 @@ def compile_to(
 
 
 def _objects(kept: Path, sources: list[Path], recipe: Recipe, compiler: str) -> list[str]:
-    """As many at once as there are CPUs. Files that have not changed since are not compiled again:
-    whoever works on one of fifty waits for one."""
+    """As many at once as there are CPUs. Files that have not changed are not compiled again: after
+    an edit of one file among fifty, only that one is compiled."""
     kept.mkdir(exist_ok=True)
 
     def compiled(source: Path) -> str:

@@ -47,7 +47,7 @@ class RegionHead:
     refusal: str
     """Why the last one was."""
     health: int
-    """0 never told, 1 healthy, 2 unhealthy."""
+    """0 not reported yet, 1 healthy, 2 unhealthy."""
     health_until_ms: int
     cpus_milli: int
     workers: int
@@ -108,7 +108,7 @@ class BucketView:
     owed_ns: int
     """Of CPU."""
     fill: float | None
-    """owed / capacity by the policy in force; None: it has no capacity, or no such budget."""
+    """debt / capacity by the policy in force; None: it has no capacity, or no such budget."""
     statements: int
     workers: int
     admitted: int
@@ -119,7 +119,7 @@ class BucketView:
 
     @property
     def live(self) -> bool:
-        """Else it is an empty place, waiting to be somebody else's."""
+        """Else it is a free place, for another bucket."""
         return self.owed_ns > 0 or self.statements > 0
 
 
@@ -200,7 +200,7 @@ class RegionView:
         ]
 
     def buckets(self, now_ns: int) -> list[BucketView]:
-        """All that are in the table; `live` are those that owe or are in use."""
+        """All that are in the table; `live` are those in debt or in use."""
         capacities = self._capacities_ns()
         keys = self._keys()
         return [
@@ -315,7 +315,7 @@ def _count_view(count: HgCount) -> CountView:
 
 def _fault(head: HgRegion, length: int) -> str:
     if head.magic != REGION_MAGIC:
-        return "it does not begin as one"
+        return "its signature is wrong"
     if head.format != REGION_FORMAT:
         return (
             f"it has format {head.format}, and this headgate reads {REGION_FORMAT}: install the "

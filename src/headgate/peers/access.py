@@ -1,4 +1,4 @@
-"""How this agent shows itself to others of its shard, and whom it believes."""
+"""How this agent authenticates to others of its shard, and which of them it trusts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Follow another agent instead of the store.   Mirror ◄── AgentReader ──► GET /v1/fleet/feed there
 
 Implements the port LogReader over a peer's link. Revisions and the store's id are the store's
-own, so that whoever follows may go on with the store where it left off here, and back again.
+own, so that a follower may switch to the store where it left off here, and back again.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Link(Protocol):
 
 
 class _Listed(NamedTuple):
-    """What was listed last: changes must be of the same store, and may be asked for by its mark
-    by whoever goes on from there."""
+    """What was listed last: changes must be of the same store; a follower that goes on from there
+    names it by its mark."""
 
     store_id: str = ""
     prefixes: frozenset[str] = frozenset()
@@ -78,7 +78,7 @@ class AgentReader:
     def name(self) -> str:
         return f"agent {self._link.url}"
 
-    async def list(self, prefixes: Sequence[str], *, at_any_member: bool = False) -> Listing:
+    async def list(self, prefixes: Sequence[str], *, allow_stale: bool = False) -> Listing:
         for _ in range(LISTING_TRIES - 1):
             try:
                 return await self._list(prefixes)
@@ -116,7 +116,7 @@ class AgentReader:
             )
             news = decode_changes(await self._get(target, held_s=self._wait_s))
             if store_id and news.store_id != store_id:
-                raise Compacted(f"{self.name} tells of another store now: list anew")
+                raise Compacted(f"{self.name} follows another store now: list all changes again")
             revision, store_id = max(revision, news.changes.revision), news.store_id
             mark = news.mark
             yield news.changes
@@ -139,14 +139,14 @@ class AgentReader:
 def _refused(name: str, status: int, body: bytes) -> StoreUnavailable:
     words = _words(body)
     if status == 410:
-        return Compacted(f"{name}: {words or 'list anew'}")
+        return Compacted(f"{name}: {words or 'list all changes again'}")
     if status in (401, 403):
         return StoreRefused(
-            f"{name} does not take this agent for a peer ({status}): set token_file (or cert and "
+            f"{name} does not accept this agent as a peer ({status}): set token_file (or cert and "
             'key) of [peers] here, and there [[tokens]] with the role "peer"'
         )
     if status == 404:
-        return StoreUnavailable(f"{name} hands nothing down: it has no [fleet], or is older")
+        return StoreUnavailable(f"{name} has no feed of changes: it has no [fleet], or is older")
     return StoreUnavailable(f"{name} answered {status}{words and f': {words}'}")
 
 

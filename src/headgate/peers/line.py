@@ -101,7 +101,7 @@ class Line:
     async def _on(
         self, kept: Connection, compose: Callable[[Instant], bytes], timeout_s: float
     ) -> Answer:
-        await self._turn.acquire()  # At once: nobody else is asking.
+        await self._turn.acquire()  # At once: no other request is under way.
         self.doing = "for its answer"
         try:
             return await kept.ask(compose, timeout_s)
@@ -176,8 +176,8 @@ class Addresses:
         self._turn = 0
 
     async def look_up(self) -> list[str]:
-        """The one that last answered first, else each in turn: one that swallows what it is
-        sent, and so uses up the time there is, must not hide the others for ever."""
+        """The one that last answered first, else each in turn: an address that never answers,
+        and so uses up all the time, must not hide the others."""
         if _is_literal(self._url.host):
             return [self._url.host]
         if self._looking is None:
@@ -195,7 +195,7 @@ class Addresses:
         try:
             return await asyncio.shield(looking)
         except asyncio.CancelledError:
-            if looking.cancelled():  # By `close`, and not whoever waits here.
+            if looking.cancelled():  # By `close`, not by the task that waits here.
                 raise HungUp("the link to it is closed") from None
             raise
 
@@ -247,7 +247,7 @@ class Connection(asyncio.Protocol):
         self._body_bytes = 0
         self._headers_done = False
 
-    # --- asking ----------------------------------------------------------------------------
+    # --- requests --------------------------------------------------------------------------
 
     async def ask(
         self, compose: Callable[[Instant], bytes], timeout_s: float | None = None
@@ -278,7 +278,7 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     async def close(self) -> None:
-        """With a goodbye where TLS wants one; whoever does not hear it is hung up on."""
+        """With TLS's close_notify where needed; a peer that does not reply is cut off."""
         self.usable = False
         self._fail(HungUp("this agent closed the connection"))
         if not self._transport.is_closing():  # Closed twice, TLS of Python 3.11.2 aborts no more.
@@ -297,7 +297,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._answer is None:
-            self.abort()  # It speaks without being asked.
+            self.abort()  # It sends data without a request.
             return
         self._fed_bytes += len(data)
         try:

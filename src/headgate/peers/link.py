@@ -1,6 +1,6 @@
 """The link to one other agent.   agent/shard ──Pull──► HttpPeerLink ──► POST /v1/peer/pull there
 
-What goes wrong is told with its cause, in words that name the agent and never a secret.
+Errors give their cause; they name the agent and never a secret.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def _head(url: PeerUrl, token: str | None) -> bytes:
 def _told(error: Exception) -> tuple[Cause, str]:
     match error:
         case ssl.SSLCertVerificationError():
-            detail = f"its certificate is not believed: {error.verify_message}"
+            detail = f"its certificate is not trusted: {error.verify_message}"
             return Cause.FAILED, f"{detail}; set ca of [peers] to the authority that signed it"
         case ssl.SSLError():
             return Cause.FAILED, f"TLS failed: {error.reason or _words(str(error))}"
@@ -226,12 +226,12 @@ def _refusal(answer: Answer) -> str:
             "set token_file (or cert and key) of [peers] here, and there [[tokens]] with the "
             'role "peer" (or tls_client_ca of [agent])'
         )
-        return f"does not take this agent for a peer ({status}{words and f': {words}'}); {remedy}"
+        return f"does not accept this agent as a peer ({status}{words and f': {words}'}); {remedy}"
     if status == 404 and (not words or words.startswith(_LOST_ROUTE)):
         return "answered 404: an agent without shards, or not an agent"
     if 300 <= status < 400:
         return f"answered {status}; redirects are not followed, give the agent's own address"
-    return f"refuses with {status}: {words}" if words else f"answered {status}"
+    return f"rejected the request with {status}: {words}" if words else f"answered {status}"
 
 
 def _problem_words(answer: Answer) -> str:

@@ -1,1 +1,1 @@
-"""The Postgres extension, from outside: built and installed, told its policy, read back."""
+"""The Postgres extension, from outside: build, install, publish its policy, read its counts."""

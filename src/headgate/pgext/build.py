@@ -82,7 +82,7 @@ def sources_hash() -> str:
 
 
 def read_pg_config(path: Path) -> PgConfig:
-    """Ask a pg_config for all that a build needs to know."""
+    """Run a pg_config for all that a build needs to know."""
     try:
         done = _run([str(path)], timeout_s=ASK_TIMEOUT_S)
     except OSError as error:
@@ -164,8 +164,8 @@ def install_built(pg_config: Path, built: Path) -> PgConfig:
         if "ermission denied" not in str(failure):
             raise
         raise BuildFailed(
-            f"installing needs leave to write to {config.library_dir} and "
-            f"{config.extension_dir}: run it as root (sudo), or as the owner of these folders\n"
+            f"no permission to write to {config.library_dir} and {config.extension_dir}: "
+            "run the installation as root (sudo), or as the owner of these folders\n"
             f"{failure}"
         ) from None
     return config

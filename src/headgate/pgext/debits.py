@@ -1,9 +1,9 @@
-"""The server's own ledger, charged from outside.   Debits ──► RegionLedger ──► region (R146)
+"""The server's own ledger, charged from outside.   Debits ──► RegionLedger ──► region
 
-The agent's checks and the server's statements debit one bucket, by the same core. It takes the
-server's own user, and the compiled core; where either is not to be had, `fault` says so, and the
-agent keeps a ledger of its own. Not root: what the server's user can rewrite is no place for a
-process with more rights than that user.
+The agent's checks and the server's statements debit one bucket, by the same core. That needs the
+server's own user and the compiled core; without either, `fault` says which, and the agent keeps a
+ledger of its own. Not root: a process with more rights than the server's user must not trust what
+that user can rewrite.
 """
 
 from __future__ import annotations

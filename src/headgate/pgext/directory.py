@@ -1,9 +1,9 @@
-"""The folder beside a server's data by which it is told its policy, without a connection to it.
+"""The folder beside a server's data that gives it its policy, without a connection to it.
 
     FilePolicySink ──policy.hgp, health.hgs──► pg_headgate/ ◄──server.json── the server
 
-Who may write there rules the server's traffic, so it belongs to the server's own user alone. A
-file is written beside its place, flushed, and renamed: whoever reads sees the old one or the new.
+Write access there is control over the server's traffic, so it belongs to the server's own user
+alone. A file is written beside its place, flushed, and renamed: a reader sees the old or the new.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _server_file(path: Path, body: bytes) -> ServerFile:
 
 
 def make_directory(directory: Path) -> None:
-    """Owner-only, and owned by whoever owns the data; left alone where it is there already."""
+    """Owner-only, with the owner of the data directory; left alone where it exists already."""
     owner = _stat(directory.parent)
     try:
         directory.mkdir(mode=0o700)
@@ -250,7 +250,7 @@ def _refused(path: Path, what: str, error: OSError) -> PolicyRefused:
 
 
 def _whose(directory: Path) -> str:
-    """Whom to be, after a "permission denied"."""
+    """The user to run as, after a "permission denied"."""
     with suppress(OSError):
         uid = directory.stat().st_uid
         return f" (it belongs to user {uid}, and this is user {os.geteuid()}: be that one, or root)"

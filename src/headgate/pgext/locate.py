@@ -1,6 +1,6 @@
 """Find the pg_config of a server, from whatever is known of it.
 
---pg-config · --data-directory (its process, or its version) · --server (asked) · what is here
+--pg-config · --data-directory (its process, or its version) · --server (by SQL) · what is here
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ServerNotFound(HeadgateError):
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """What a server that can be asked says of itself."""
+    """What a server that accepts connections says about its installation."""
 
     major: int
     data_directory: Path | None
@@ -69,7 +69,7 @@ def session_with(dsn: str) -> Iterator[psycopg.Connection[Any]]:
     try:
         import psycopg
     except ModuleNotFoundError:
-        message = "asking the server needs psycopg: pip install 'headgate[postgres]'"
+        message = "connecting to the server needs psycopg: pip install 'headgate[postgres]'"
         raise HeadgateError(message) from None
     try:
         with psycopg.connect(dsn, connect_timeout=CONNECT_TIMEOUT_S, autocommit=True) as session:
@@ -77,7 +77,7 @@ def session_with(dsn: str) -> Iterator[psycopg.Connection[Any]]:
             yield session
     except psycopg.Error as error:
         # The driver's message names host and user; a password it never repeats.
-        raise ServerNotFound(f"the server cannot be asked: {str(error).strip()}") from None
+        raise ServerNotFound(f"cannot connect to the server: {str(error).strip()}") from None
 
 
 def ask_server(dsn: str) -> ServerSettings:
@@ -105,7 +105,7 @@ def major_of_data(data_directory: Path) -> int:
 
 
 def _of_process(data_directory: Path) -> PgConfig | None:
-    """Beside the very program that runs on these files; None if that cannot be told."""
+    """Beside the very program that runs on these files; None if that is not known."""
     try:
         pid = (data_directory / "postmaster.pid").read_text(encoding="utf-8").split("\n", 1)[0]
         program = Path(f"/proc/{int(pid)}/exe").readlink()

@@ -35,7 +35,7 @@ from headgate.traffic.readings import (
 )
 
 MAX_PATTERNS = 1000
-"""The dearest ones; a server may know many thousands."""
+"""The most expensive ones; a server may know many thousands."""
 _HEALTH = (ServerHealth.UNKNOWN, ServerHealth.HEALTHY, ServerHealth.UNHEALTHY)
 Budgets = Mapping[int, Budget]
 """By key, as the region has it."""

@@ -127,7 +127,7 @@ def load_policy(
     errors = [one for one in advice if one.severity is Severity.ERROR]
     if errors and not anyway:
         faults = [Fault(one.place, f"{one.message} [{one.code}]") for one in errors]
-        faults.append(Fault("", "nothing was published; if it is meant so: --anyway"))
+        faults.append(Fault("", "nothing was published; add --anyway if this is intended"))
         raise InvalidSettings(faults, str(path))
     return policy, advice
 
@@ -177,7 +177,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _prepare(directory: Path) -> ServerFile | None:
-    """A server that runs must have the extension; one that is down may be told beforehand."""
+    """A running server must have the extension; one that is down may get its policy before."""
     if (directory.parent / "postmaster.pid").exists() or not directory.parent.is_dir():
         return files.read_server_file(directory)
     files.make_directory(directory)
@@ -208,7 +208,7 @@ def _publish(
 
 
 def _force(directory: Path) -> Force | str:
-    """Or why it cannot be told."""
+    """Or why it is not known."""
     try:
         return force_in(directory)
     except MeterFailed as error:
@@ -228,7 +228,7 @@ def await_in_force(
             return Outcome("in force", took_ms)
         if isinstance(before, Force) and now.refused > before.refused:
             raise PolicyRefused(
-                f"the server did not take version {published.version}: {now.refusal}; version "
+                f"the server rejected version {published.version}: {now.refusal}; version "
                 f"{now.version} stays in force"
             )
         if took_ms > within_s * 1000:
@@ -238,8 +238,8 @@ def await_in_force(
 
 def _why_waiting(before: Force | str, now: Force, within_s: float) -> str:
     if isinstance(before, Force) and now.statements == before.statements:
-        return "no statement has run since; the next one goes by it"
-    return f"not taken within {within_s:g} s; see headgate pg status"
+        return "no statement has run since; the next one uses it"
+    return f"not in force after {within_s:g} s; see headgate pg status"
 
 
 def _purge(directory: Path, state: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The two files that a server is told by, as bytes.
+"""The two files that a server reads its policy from, as bytes.
 
 A compiled policy (traffic/compiled.py) is made once; its version and whether it is switched off
 are stamped on when it is published, since only then the version is known.

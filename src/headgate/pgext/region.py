@@ -3,11 +3,11 @@ charge budgets (debits.py) to be written.
 
     server.json ──pid, fd──► /proc/<pid>/fd/<n> ──mmap──► bytes
 
-Whoever writes server.json chooses the process, so it has to be one of the folder's owner: nobody
-leads an agent that may do more to another's memory. It is a sealed memfd: it cannot shrink under a
-reader. Reading takes no lock of the server's and needs no connection to it. Mapped again for each
-reading, so that a server that has been restarted in between is found again, and one that is gone is
-not mistaken for it.
+The writer of server.json chooses the process, so it has to be a process of the folder's owner: an
+agent with more rights must not be led to another user's memory. It is a sealed memfd: it cannot
+shrink under a reader. Reading takes no lock of the server's and needs no connection to it. Mapped
+again for each reading, so that a restarted server is found again, and another process is not
+mistaken for one that has ended.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""make takes a space for the end of a word: what lies below such a path gets another name.
+"""make takes a space for the end of a word: a path with spaces gets another name.
 
-PG_CONFIG=/tmp/hg-…/pg_config ──asks──► the real one, and tells of /tmp/hg-…/postgres instead
+PG_CONFIG=/tmp/hg-…/pg_config ──calls──► the real one, and prints /tmp/hg-…/postgres instead
                                              of the folder that this links to
 """
 

@@ -41,8 +41,8 @@ def status_by_sql(dsn: str) -> Document:
         (about,) = _rows(session, ABOUT)
         if not about["created"]:
             raise HeadgateError(
-                f"there is no extension in the database {about['database']!r} to ask: "
-                "CREATE EXTENSION pg_headgate there, or read from outside (--data-directory)"
+                f"the database {about['database']!r} does not have the extension: run CREATE "
+                "EXTENSION pg_headgate there, or read from outside (--data-directory)"
             )
         status = next(iter(_rows(session, STATUS)), None)
         if status is None:

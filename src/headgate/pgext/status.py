@@ -135,7 +135,7 @@ def troubles(row: Mapping[str, Any], *, full: bool) -> Iterator[str]:
     if full:
         yield "all its workers are in use"
     if row["sleeping"]:
-        yield f"{row['sleeping']} sessions are held back"
+        yield f"{row['sleeping']} sessions are delayed by a budget"
     if row["last_violation_s_ago"] is not None and row["last_violation_s_ago"] < RECENT_S:
         yield "violated in the last five minutes"
 
@@ -156,7 +156,7 @@ def problems_of(published: Mapping[str, Any] | None, in_force: Mapping[str, Any]
             "publish again"
         )
     if not in_force["enabled"]:
-        yield "pg_headgate.enabled is off: nothing is judged, whatever is published"
+        yield "pg_headgate.enabled is off: budgets have no effect, whatever is published"
 
 
 def _not_taken(published: Mapping[str, Any], in_force: Mapping[str, Any]) -> str:

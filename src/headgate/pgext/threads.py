@@ -50,12 +50,12 @@ def _work(
     deliver: Callable[[], None]
     try:
         value = call()
-    except Exception as error:  # handed over to whoever waits for the answer
+    except Exception as error:  # handed over to the task that waits for the answer
         failure = error
         deliver = lambda: answer.set_exception(failure)  # noqa: E731 -- bound to this failure
     else:
         deliver = lambda: answer.set_result(value)  # noqa: E731 -- bound to this value
-    _at_work.discard(name)  # first: whoever has the answer may ask again at once
+    _at_work.discard(name)  # first: the task that gets the answer may start another call at once
     with suppress(RuntimeError):  # The loop was closed meanwhile.
         loop.call_soon_threadsafe(_settle, answer, deliver)
 

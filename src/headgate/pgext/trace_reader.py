@@ -24,7 +24,7 @@ from headgate.traffic.traces import Trace, TraceBatch
 TRACE = Struct("<QqQQQQQdfIHBBBB16sBBBxHH410s")
 STAMP = Struct("<Q")
 MAX_REFUSED = 2000.0
-"""In the 10 ms for which one trace stands: not even a refusal takes less than 5 us."""
+"""In the 10 ms that one trace covers: not even a blocked statement takes less than 5 us."""
 MAX_KNOWN = 4096
 """Clients and sets of tags that are kept once, however many traces name them."""
 

@@ -34,13 +34,11 @@ from headgate.wire.budgets import (
     BucketDoc,
     BudgetDoc,
     CountsDoc,
-    DifferenceDoc,
     OutletDoc,
     PatternDoc,
     PoliciesDoc,
     PolicyChangeDoc,
     PolicyDoc,
-    RevisionsDoc,
     StateDoc,
     StatementExplainDoc,
     ViolationsDoc,
@@ -105,7 +103,7 @@ def standing_of(policy: PolicyDoc, state: StateDoc | None) -> Note:
 def troubles(policy: PolicyDoc, state: StateDoc | None = None) -> Iterator[Note]:
     """What keeps budgets from biting, or counts from being known; the most telling first."""
     if not policy.published:
-        says = "No server is told: budgets are kept here, and nothing is judged by them."
+        says = "No server gets the policy: budgets are kept here, and none applies."
         yield Note("not configured", "bad", says, (_configuring(policy.database),))
     if policy.is_off:
         yield _switched_off(policy, state)
@@ -114,7 +112,7 @@ def troubles(policy: PolicyDoc, state: StateDoc | None = None) -> Iterator[Note]
     yield from filter(None, map(unpublished, policy.published))
     if policy.refusal:
         says = f"The server did not take the last policy: {policy.refusal}. Its last good one stays"
-        yield Note("refused by the server", "bad", f"{says} in force.")
+        yield Note("rejected by the server", "bad", f"{says} in force.")
     if policy.mode_cap != "enforce":
         what = "no budget is looked at" if policy.mode_cap == "off" else "budgets only warn"
         lift = Step("to lift that", f"headgate budget mode {policy.database} --all enforce")
@@ -128,7 +126,7 @@ def _switched_off(policy: PolicyDoc, state: StateDoc | None) -> Note:
         why = "pg_headgate.enabled is off in the server's settings."
     else:
         command = f"headgate pg enable --directory {policy.directory or 'PGDATA/pg_headgate'}"
-        why = "somebody ran `headgate pg disable` on the server's host."
+        why = "an operator ran `headgate pg disable` on the server's host."
     return Note(OFF_AT_SERVER, "bad", f"{NOT_JUDGED}: {why}", (Step("to switch on", command),))
 
 
@@ -139,7 +137,7 @@ def thrown(policy: PolicyDoc) -> Note | None:
     return next((n for n in troubles(policy) if n.word in words), None) if is_thrown else None
 
 
-OFF_AT_SERVER, NOT_JUDGED = "switched off at the server", "No statement is judged"
+OFF_AT_SERVER, NOT_JUDGED = "switched off at the server", "No budget applies"
 
 
 def _unread(fault: str, directory: str) -> Note:
@@ -172,8 +170,8 @@ def remarks(policy: PolicyDoc) -> Iterator[Note]:
     """What lies at a server, and is not what was published."""
     for outlet in policy.published:
         if outlet.others_version is not None and not policy.has_policy:
-            says = f"Version {outlet.others_version} at {outlet.where} was published by somebody"
-            says += " else; it is left alone, and the first change here replaces all of it."
+            says = f"Version {outlet.others_version} at {outlet.where} was published by another"
+            says += " program; it is left alone, and the first change here replaces all of it."
             yield Note("not ours", "warned", says)
         elif outlet.put_back:
             says = f"The policy at {outlet.where} was not as it had been published"
@@ -449,7 +447,7 @@ def budget_view(doc: BudgetDoc) -> list[Block]:
 
 def _about(doc: BudgetDoc) -> Iterator[Line]:
     if doc.reach is not None:
-        yield line(Said(f"set for the fleet: {doc.reach}, n {doc.n}", "info"))
+        yield line(Said(f"set for {doc.reach}, n {doc.n}", "info"))
     if doc.own_role:
         yield line(Said(f"exempt: {doc.own_role} (the agent's own)", "quiet"))
     if doc.mode == "enforce" and doc.state == "warning":
@@ -505,8 +503,9 @@ def change_view(change: PolicyChangeDoc, done: str) -> list[Block]:
     blocks: list[Block] = [word, *told]
     if change.mode_cap != "enforce":
         blocks.append(line(Said(f"no budget goes beyond {change.mode_cap}", "warned")))
-    if change.reached is not None:
-        blocks.append(line(f"{change.reach or ''}: {change.reached.says}"))
+    for one in (change.reached, change.copies):
+        if one is not None:
+            blocks.append(line(f"{change.reach or ''}: {one.says}"))
     if not change.dry_run:
         blocks += _publication(change)
     return [*blocks, *advice_lines(change.advice, MAX_ADVICE)]
@@ -520,25 +519,6 @@ def _publication(change: PolicyChangeDoc) -> Iterator[Block]:
             yield line(f"published to {outlet.where}, version {outlet.version}")
         if outlet.off:
             yield Note(OFF_AT_SERVER, "bad", f"{NOT_JUDGED}, whatever is published.")
-
-
-def difference_view(differences: Sequence[DifferenceDoc], total: int) -> list[Line]:
-    if not differences:
-        return [line(Said("no difference: the two decide alike", "good"))]
-    return list(difference_lines(differences, total))
-
-
-def history_view(found: RevisionsDoc) -> list[Block]:
-    if not found.revisions:
-        return [line(Said("no revision is kept yet", "quiet"))]
-    rows: list[list[Cell]] = []
-    for one in found.revisions:
-        mark = [Said("  (in force)", "good")] if one.is_current else []
-        what = line(f"{one.action}: {one.summary}", *mark)
-        rows.append([str(one.revision), one.at, one.who, what])
-    back = f"`headgate budget rollback {found.database} REVISION --dry-run` shows a way back"
-    names = columns("revision", "at", "by", "what", right=("revision",))
-    return [Table(names, rows), line(Said(back, "quiet"))]
 
 
 # --- violations ---------------------------------------------------------------------------------

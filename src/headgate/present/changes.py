@@ -116,7 +116,8 @@ def tried_view(change: ChangeMadeDoc) -> list[Block]:
         same = f"no difference: {_NAMED[change.log]} is so, at revision {change.before_n:,}"
         return [line(Said(same, "good"))]
     told = difference_lines(change.difference, change.difference_total)
-    return [*told, *_reached(change), *advice_of(change.advice)]
+    replayed = [line(said) for said in change.replay]
+    return [*told, *replayed, *_reached(change), *advice_of(change.advice)]
 
 
 def _reached(change: ChangeMadeDoc) -> Iterator[Line]:

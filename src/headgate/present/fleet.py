@@ -34,7 +34,7 @@ _PROGRESS = ("behind", "stale", "refusing", "unknown", "pending", "current")
 NO_SHARDS = (
     "no shard is known yet: agents with a [fleet] table, and databases with a shard, appear here"
 )
-NOTHING_SET = "nothing is set for the fleet: everybody is judged by the metrics"
+NOTHING_SET = "nothing is set for the fleet: only the metrics apply"
 
 
 # --- one by one ---------------------------------------------------------------------------------
@@ -49,7 +49,7 @@ def agent_notes(agent: FleetAgentDoc) -> Iterator[Said]:
     if agent.progress == "behind":
         yield Said(f"behind: at {agent.n} of {agent.wanted_n}", "bad")
     if agent.stale_for_s is not None:
-        yield Said(f"hears nothing of the fleet for {age(agent.stale_for_s)}", "warned")
+        yield Said(f"has lost the fleet for {age(agent.stale_for_s)}", "warned")
     if agent.refused:
         yield Said(f"could not put in force: {', '.join(agent.refused)}", "bad")
     if agent.problem:
@@ -82,7 +82,7 @@ def fleet_view(fleet: FleetDoc, *, shards_only: bool = False) -> list[Block]:
 
 def _head(fleet: FleetDoc) -> Line:
     at = "nothing was ever set for it" if fleet.n is None else f"at revision {fleet.n}"
-    stale = Said("STALE: its store is not heard", "bad")
+    stale = Said("STALE: its store does not answer", "bad")
     source = Said(fleet.source, "quiet") if fleet.source else stale
     shown = Said(f" · shown by {fleet.agent}", "quiet")
     return line(Said("fleet", "strong"), f"  {at} · ", source, shown)
@@ -90,7 +90,7 @@ def _head(fleet: FleetDoc) -> Line:
 
 def _figures(fleet: FleetDoc) -> Line:
     """`500 shards: 8 UNHEALTHY, 3 SILENT, 489 healthy · 1,500 agents: 3 BEHIND, 1,497 current`."""
-    conditions = ("unhealthy", "silent", "starting", "resting", "healthy")
+    conditions = ("unhealthy", "silent", "starting", "idle", "healthy")
     return line(
         _counted(fleet, "shards"),
         *_listed(fleet, conditions, _LOUD),

@@ -29,7 +29,7 @@ from headgate.wire.unthrottled import UnthrottledDoc
 MAX_CHILDREN = 15
 MAX_REPLAY_ROWS = 200
 MORE_CLIENTS = (
-    "There are more clients than were looked at one by one: those that asked least are told as "
+    "There are more clients than are listed: those with the fewest checks are summed up as "
     "`other` (of --json, the last). All sums are exact."
 )
 
@@ -40,10 +40,10 @@ class Reason(NamedTuple):
 
 
 REASONS: Mapping[str, Reason] = {
-    "metric": Reason("M", "refused by metrics"),
+    "metric": Reason("M", "rejected by metrics"),
     "held": Reason("H", "held by a rule"),
-    "dice": Reason("D", "refused by dice"),
-    "paced": Reason("P", "paced: told to wait"),
+    "dice": Reason("D", "rejected by a ratio rule"),
+    "paced": Reason("P", "paced: sent away until their turn"),
     "budget": Reason("B", "over a budget"),
     "other": Reason("O", "other"),
 }
@@ -54,7 +54,7 @@ REASONS: Mapping[str, Reason] = {
 
 def outcome(sums: SumsDoc) -> str:
     if not sums.checks:
-        return "nobody asked"
+        return "no checks"
     if not sums.refused:
         return f"all {sums.checks:,} checks admitted"
     by = f", mostly by {by_words(sums.by[0].by)}" if sums.by else ""
@@ -63,7 +63,7 @@ def outcome(sums: SumsDoc) -> str:
 
 def summary(doc: TimelineDoc) -> str:
     if not doc.total.checks:
-        return "Nobody asked by this name in that time."
+        return "No client of this name checked in that time."
     told = outcome(doc.total)
     spans = len(doc.spans) + doc.more_spans
     if not spans:
@@ -102,14 +102,14 @@ def runs_words(runs: RunsDoc, zone: tzinfo | None) -> str:
 def timeline_view(doc: TimelineDoc, zone: tzinfo | None = None) -> list[Block]:
     when = DASH.join(times_of(doc.since, doc.until, zone))
     if not doc.total.checks:
-        return [line(Said(f"{doc.app}: nobody asked, {when}", "quiet"))]
+        return [line(Said(f"{doc.app}: no checks, {when}", "quiet"))]
     blocks: list[Block] = [_head(doc, when), line()]
     for span in doc.spans:
         begin, end = times_of(span.since, span.until, zone)
         between = f" between {begin} and {end} "
         blocks.append(line("  ", Said("mostly throttled", "bad"), f"{between}{span_words(span)}"))
     if doc.more_spans:
-        told = f"  and {doc.more_spans:,} more times, in each of which less was refused"
+        told = f"  and {doc.more_spans:,} more times, in each of which less was rejected"
         blocks.append(line(Said(told, "quiet")))
     if doc.runs is not None:
         told = f"  {runs_words(doc.runs, zone)}"
@@ -130,7 +130,7 @@ def _head(doc: TimelineDoc, when: str) -> Line:
         for name, count in counts
         if count
     )
-    told = f"{total.checks:,} checks, {told_share(total.refused_share)} refused"
+    told = f"{total.checks:,} checks, {told_share(total.refused_share)} rejected"
     exempted = f"; {total.exempted:,} admitted by exemption" if total.exempted else ""
     return line(
         Said(doc.app, "strong"),
@@ -191,9 +191,9 @@ def past_view(past: PastDoc, zone: tzinfo | None = None) -> list[Block]:
     head = Said(f"{past.app} on {past.database}", "strong")
     blocks: list[Block] = [line(head, Said(f"  {begin:%d %b %H:%M}–{end:%H:%M}", "quiet"))]
     blocks += [line(f"  {told}") for told in past.told]
-    for word, at in (("last before", past.asked_before), ("first after", past.asked_after)):
+    for word, at in (("last", past.asked_before), ("next", past.asked_after)):
         if at:
-            blocks.append(line(f"  it asked {word} that at {time_of(at, zone):%H:%M}"))
+            blocks.append(line(f"  {word} check: {time_of(at, zone):%H:%M}"))
     blocks += [line(), *_children(past.clients)] if past.clients else []
     blocks += [line(), _metrics(past.metrics)] if past.metrics else []
     blocks += [line(), *matched_view(past.matched), line()]
@@ -237,7 +237,7 @@ def replay_view(doc: ReplayDoc, zone: tzinfo | None = None) -> list[Block]:
 
 
 def _replayed(rows: Sequence[ReplayRowDoc], zone: tzinfo | None) -> Table:
-    numbers = ("checks", "admitted", "refused", "then admitted", "then refused")
+    numbers = ("checks", "admitted", "rejected", "then admitted", "then rejected")
     cells: list[list[Cell]] = [
         [
             f"{time_of(row.hour, zone):%d %b %H:%M}",
@@ -269,7 +269,7 @@ def last_hour_told(doc: ReplayDoc) -> str:
     """In one line, for a dry run, of the checks of one agent."""
     total = doc.total
     if not total.checks:
-        return "nobody whom it is meant for has asked this agent within the last hour"
+        return "no client that it matches has checked at this agent within the last hour"
     low, high = some(total.admitted_low), some(total.admitted_high)
     after = low if low == high else f"{low} to {high}"
     return (

@@ -10,33 +10,34 @@ from headgate.present.view import Said, Tone
 from headgate.wire.answers import AnswerDoc, MetricDoc
 from headgate.wire.reasons import duration, quantity
 
-FAILING = ("breached", "absent")
-CURRENT = ("healthy", "held", "breached", "waived")
+FAILING = ("breached", "unavailable")
+CURRENT = ("healthy", "last_value", "breached", "exempted")
 """The states in which the value is what the metric is now; else it is what it last was."""
 EXPECTED = (Cause.NEVER_READ.value, Cause.HIBERNATING.value, Cause.WARMING_UP.value)
 UNSPOKEN = tuple(
     cause.value
     for cause in (Cause.ELSEWHERE, Cause.NO_PRIMARY, Cause.SPLIT_BRAIN, Cause.HANDING_OVER)
 )
-"""Of the shard, not of one metric: nobody may speak for it."""
+"""Of the shard, not of one metric: no agent rolls up it."""
 MEANINGS: Mapping[str, str] = {cause.value: meaning for cause, meaning in CAUSE_MEANINGS.items()}
 LIMIT_AT = 2 / 3
-"""Where in its bar a metric's threshold stands: there is room to show how far beyond it is."""
+"""Where in its bar a metric's threshold is: there is room to show how far beyond it goes."""
 MAX_SENTENCE_CHARS = 160
 _TONES: Mapping[str, Tone] = {
     "healthy": "good",
-    "held": "warned",
+    "last_value": "warned",
     "ignored": "warned",
-    "waived": "warned",
+    "exempted": "warned",
     "breached": "bad",
-    "absent": "bad",
+    "unavailable": "bad",
+    "idle": "",
 }
 
 
 def state_of(doc: MetricDoc) -> Said:
-    if doc.state == "absent" and doc.cause in EXPECTED:
+    if doc.state == "unavailable" and doc.cause in EXPECTED:
         return Said(told(doc.cause), "warned")
-    return Said(doc.state, _TONES.get(doc.state, ""))
+    return Said(told(doc.state), _TONES.get(doc.state, ""))
 
 
 def value_text(doc: MetricDoc) -> str | None:
@@ -57,7 +58,7 @@ def told(cause: str | None, detail: str = "") -> str:
 def absence_text(doc: MetricDoc, *, detail: bool = True) -> str:
     """`timed out for 2.2 s: no answer in 0.5 s`; without the server's own words, which may be
     many, where `detail` is false."""
-    since = f" for {duration(doc.absent_for_ms / 1000)}" if doc.absent_for_ms else ""
+    since = f" for {duration(doc.unavailable_for_ms / 1000)}" if doc.unavailable_for_ms else ""
     return told(f"{told(doc.cause)}{since}", doc.detail if detail else "")
 
 
@@ -65,7 +66,7 @@ def obstacle(doc: MetricDoc) -> str:
     """Without ages, which would change from look to look."""
     words = told(doc.cause, doc.detail)
     if doc.state != "breached" or doc.value is None or doc.threshold is None:
-        return f"{doc.name} has no value ({words or 'no cause told'})"
+        return f"{doc.name} has no value ({words or 'no cause given'})"
     where = f" on {words}" if words and doc.scope == "shard" and not doc.cause else ""
     behind = f" ({words})" if words and not where else ""
     return f"{doc.name} {quantity(doc.value, doc.unit)}, {beyond(doc)}{where}{behind}"
@@ -86,7 +87,7 @@ def refusal_text(answer: AnswerDoc) -> str:
 
 
 def _gist(doc: MetricDoc) -> str:
-    if doc.state == "absent":
+    if doc.state == "unavailable":
         return f"{doc.name} has no value ({absence_text(doc, detail=False)})"
     return f"{doc.name} is {value_text(doc)}, {beyond(doc)}"
 
@@ -99,7 +100,7 @@ def nearest(metrics: Sequence[MetricDoc]) -> MetricDoc | None:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Of 100; `limit` is where the threshold stands."""
+    """Of 100; `limit` is where the threshold is."""
 
     filled: float
     limit: float

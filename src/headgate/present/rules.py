@@ -26,7 +26,7 @@ from headgate.wire.rules import ExplainDoc, MatchDoc, RuleDoc, RulesDoc
 
 WIDE = 80
 MAX_NAMED = 4
-NO_RULE = "no rule is in force: everybody is judged by the metrics alone"
+NO_RULE = "no rule is in force: only the metrics apply"
 _ORDER = {"suspended": 1, "in_force": 2, "waiting": 3, "ended": 4}
 
 
@@ -36,7 +36,7 @@ TOLD = frozenset(
     | {"left_s", "state", "next_at", "suspended", "lifted_by", "pair", "clients", "clients_total"}
     | {"advice", "revision", "reach", "n", "reached", "copies"}
 )
-"""Fields that have a place of their own; any other is told by its name."""
+"""Fields that have a place of their own; any other is shown by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class RuleRow:
 
     @property
     def state(self) -> Said:
-        """In a word; what others pay for, and what stops somebody, is not to be overlooked."""
+        """In a word; what others pay for, and what stops a client, is loud."""
         doc = self.doc
         if doc.state == "ended":
             return Said("lifted" if doc.lifted_by else "ended", "quiet")
@@ -87,16 +87,16 @@ class RuleRow:
 
     @property
     def applies_to(self) -> str:
-        """Whom it applies to; of one for the fleet, who asks other agents is not known here."""
+        """Its clients; of one for the fleet, those of other agents are not known here."""
         doc = self.doc
         if doc.clients_total is None:
             return "not known: this agent has no database"
         if not doc.clients_total:
-            whom = "this agent lately; others were not asked" if doc.reach else "lately"
-            return f"nobody who asked {whom}"
+            whom = "at this agent lately; other agents are not known" if doc.reach else "lately"
+            return f"no client that checked {whom}"
         more = f" and {self.unnamed:,} more" if self.unnamed > 0 else ""
         named = f"{', '.join(self.named)}{more}"
-        return f"{named}, of those who asked this agent" if doc.reach else named
+        return f"{named}, of those that checked at this agent" if doc.reach else named
 
     @property
     def others(self) -> list[tuple[str, str]]:
@@ -226,7 +226,7 @@ def _facts(row: RuleRow) -> Iterator[Block]:
 def changed_view(
     rules: Sequence[RuleDoc], done: str, *, dry_run: bool, reached: str = "", past: str = ""
 ) -> list[Block]:
-    """`reached`: whom it meets in the fleet, or who has it in the shard. `past`: what would have
+    """`reached`: the agents of the fleet, or who has it in the shard. `past`: what would have
     been otherwise, had it been there."""
     blocks: list[Block] = []
     for doc in rules:
@@ -249,7 +249,7 @@ def chance_text(doc: ExplainDoc) -> str:
 
 
 def applied_view(doc: ExplainDoc) -> list[Block]:
-    """Which rules are meant for the client, and what became of each."""
+    """Which rules match the client, and what became of each."""
     told = [f"and then dice: let through to the metrics {chance_text(doc)}"] * (
         doc.odds is not None and not doc.admitted
     )
@@ -259,16 +259,16 @@ def applied_view(doc: ExplainDoc) -> list[Block]:
 
 def matched_view(matched: Sequence[MatchDoc]) -> list[Block]:
     if not matched:
-        return [line(Said("no rule is meant for this client", "quiet"))]
+        return [line(Said("no rule matches this client", "quiet"))]
     rows: list[list[Cell]] = []
     for match in matched:
         tone: Tone = "" if match.state == "applies" else "quiet"
-        cells = (match.rule, match.target, _match_state(match), match.says)
+        cells = (match.rule, match.target, match_state(match), match.says)
         rows.append([Said(cell, tone) for cell in cells])
     return [Table(columns("rule", "on", "state", "what"), rows)]
 
 
-def _match_state(match: MatchDoc) -> str:
+def match_state(match: MatchDoc) -> str:
     if match.ended_s_ago is not None:
         return f"ended {ago(match.ended_s_ago)}"
     if match.by is not None:

@@ -1,6 +1,6 @@
-"""A shard as a tree: who replicates from whom, how each member is, what is wrong. Pure.
+"""A shard as a tree: who replicates from which server, how each member is, what is wrong. Pure.
 
-Nobody is left out: a member whose upstream is not known, or that is part of a circle, stands at
+Nobody is left out: a member whose upstream is not known, or that is part of a circle, is at
 the top.
 """
 
@@ -38,11 +38,12 @@ def standing_of(doc: ShardDoc) -> Note:
     if doc.standing == "leading":
         return Note("leading", "good", "" if doc.term is None else f"timeline {doc.term}")
     if doc.standing == "following":
-        where = f"ask {doc.primary_url}" if doc.primary_url else "its address is not known here"
+        there = doc.primary_url
+        where = f"check at {there}" if there else "its address is not known here"
         return Note(f"following {doc.primary or '?'}", "info", f"{where} at shard scope")
     # Why none of the members is the primary, each of them says below.
     detail = "" if doc.cause == "no_primary" and doc.members else doc.detail
-    nobody = f"nobody may speak for {doc.shard}, so checks at shard scope are refused"
+    nobody = f"no agent rolls up {doc.shard}, so checks at shard scope are rejected"
     return Note(told(doc.cause or "unled"), "bad", f"{nobody}{f': {detail}' if detail else ''}")
 
 
@@ -63,7 +64,7 @@ def in_short(doc: ShardDoc, rows: Sequence[MemberRow]) -> str:
 
 
 def without(doc: ShardDoc, member: str) -> list[str]:
-    """What each metric's worst value would be, were this member set aside."""
+    """What each metric's worst value would be, were this member skipped."""
     mine = next((m for m in doc.members if m.member == member), None)
     return [_next_worst(doc, reading) for reading in (mine.readings if mine else ())]
 
@@ -158,7 +159,7 @@ def _state(member: MemberDoc) -> tuple[str, Tone]:
     if not member.reachable:
         return "unreachable", "bad"
     if member.skip is not None:
-        return "set aside", "warned"
+        return "skipped", "warned"
     if member.problem:
         return "not counted", "warned"
     if member.hopeless:
@@ -167,32 +168,32 @@ def _state(member: MemberDoc) -> tuple[str, Tone]:
     own = [r for r in member.readings if not (r.metric == LAG and member.role == "primary")]
     if any(r.state == "breached" for r in own):
         return "breached", "bad"
-    if member.activity == "hibernating":
-        return "hibernating", ""
-    if any(r.state == "absent" for r in own):
-        return "absent", "bad"
+    if member.activity == "hibernating" or any(r.state == "idle" for r in own):
+        return member.activity or "idle", ""
+    if any(r.state == "unavailable" for r in own):
+        return "unavailable", "bad"
     return ("no role", "warned") if member.role is None else (HEALTHY, "good")
 
 
 def telling(member: MemberDoc) -> list[MetricDoc]:
-    """What is wrong, and one reading that says how it is: lag, or what is nearest to refusing."""
+    """What is wrong, and one reading that says how it is: lag, or the nearest to its threshold."""
     if not member.reachable:
         return []
-    awake = [r for r in member.readings if r.cause not in _NO_NEWS]
+    awake = [r for r in member.readings if r.cause not in _NO_NEWS and r.state != "idle"]
     wrong = [r for r in awake if r.state in FAILING]
     if member.role != "primary" and not any(r.metric == LAG for r in wrong):
         wrong += [r for r in awake if r.metric == LAG]
     return (wrong or sorted(awake, key=lambda r: -(r.share or 0.0))[:1])[:MAX_READINGS]
 
 
-_NO_NEWS = ("hibernating", "heartbeat_resting", "unsupported")
-"""What has no value because nobody asks, or because a primary has no lag."""
+_NO_NEWS = ("hibernating", "heartbeat_idle", "unsupported")
+"""What has no value because there are no checks, or because a primary has no lag."""
 
 
 def _reading(doc: MetricDoc, member: MemberDoc) -> tuple[str, Said]:
     bad: Tone = "warned" if doc.metric in member.asides else "bad"
-    if doc.value is None or doc.state == "absent":
-        return doc.metric, Said(f"absent: {absence_text(doc, detail=False)}", bad)
+    if doc.value is None or doc.state == "unavailable":
+        return doc.metric, Said(f"unavailable: {absence_text(doc, detail=False)}", bad)
     name = f"{doc.metric} {value_text(doc)}"
     return name, Said(beyond(doc), bad) if doc.state == "breached" else Said("", "good")
 
@@ -206,12 +207,12 @@ def _notes(member: MemberDoc, *, is_adrift: bool) -> Iterator[Said]:
     elif member.role is None and member.role_detail:
         yield Said(f"role not known: {member.role_detail}", "unknown")
     if member.activity == "hibernating":
-        asked = "" if member.asked_s_ago is None else f"; last asked {age(member.asked_s_ago)} ago"
-        yield Said(f"hibernating: nobody asks, nothing is measured{asked}", "quiet")
-    elif member.activity == "slow":
-        yield Said("seldom asked: measured less often", "quiet")
+        asked = "" if member.asked_s_ago is None else f"; last check {age(member.asked_s_ago)} ago"
+        yield Said(f"hibernating: no checks, so nothing is measured{asked}", "quiet")
+    elif member.activity == "idle":
+        yield Said("idle: few checks, so measured less often", "quiet")
     for metric in member.hopeless:
-        yield Said(f"skipped from {metric}: {member.asides.get(metric, '')}", "bad")
+        yield Said(f"skipped for {metric}: {member.asides.get(metric, '')}", "bad")
     yield from _asides(member)
     if member.activity != "hibernating":
         for reading in member.readings:
@@ -230,22 +231,22 @@ def _notes(member: MemberDoc, *, is_adrift: bool) -> Iterator[Said]:
 def _asides(member: MemberDoc) -> Iterator[Said]:
     if skip := member.skip:
         left = duration(skip.until_s)
-        yield Said(f"set aside by {skip.who} for another {left}: {skip.reason}", "warned")
+        yield Said(f"skipped by {skip.who} for another {left}: {skip.reason}", "warned")
         return
     by_why: dict[str, list[str]] = {}
     for metric, why in member.asides.items():
         if metric not in member.hopeless:
             by_why.setdefault(why, []).append(metric)
     for why, metrics in by_why.items():
-        yield Said(f"set aside from {', '.join(sorted(metrics))}: {why}", "warned")
+        yield Said(f"skipped for {', '.join(sorted(metrics))}: {why}", "warned")
 
 
 def _about(reading: MetricDoc) -> Iterator[Said]:
-    """What stands behind it, where that is more than its value."""
+    """What is behind it, where that is more than its value."""
     words = told(reading.cause, reading.detail)
     if reading.cause in _NO_NEWS or not words:
         return
-    if reading.state in ("absent", "ignored"):
+    if reading.state in ("unavailable", "ignored"):
         yield Said(f"{reading.metric} has no value ({words})", "unknown")
     else:
         yield Said(f"{reading.metric}: {words}", "unknown" if reading.cause else "quiet")
@@ -270,9 +271,9 @@ def facts(member: MemberDoc, shard: ShardDoc) -> list[str]:
         has = "all changes" if member.copy.has_all else "not all changes"
         found.append(f"has {has} as of {duration(member.copy.exchanged_s_ago)} ago")
     if member.reported_s_ago is not None:
-        found.append(f"heard {duration(member.reported_s_ago)} ago")
+        found.append(f"last seen {duration(member.reported_s_ago)} ago")
     if member.asked_s_ago is not None:
-        found.append(f"asked {duration(member.asked_s_ago)} ago")
+        found.append(f"last check {duration(member.asked_s_ago)} ago")
     return found
 
 

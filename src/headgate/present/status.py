@@ -1,6 +1,6 @@
 """What the status says, as an operator reads it at 3 a.m.   StatusDoc ──► sentences, rows, tiles
 
-Pure. What is unhealthy comes first; every absence keeps its cause.
+Pure. What is unhealthy comes first; every metric without a value keeps its cause.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headgate.core.samples import Cause
+from headgate.present.clients import throttled_for
 from headgate.present.metrics import (
     CURRENT,
     FAILING,
@@ -23,15 +24,13 @@ from headgate.present.metrics import (
     told,
 )
 from headgate.present.view import Note, Step, Tone
-from headgate.wire.reasons import duration, quantity
+from headgate.wire.reasons import WAKES, duration, quantity
 
 if TYPE_CHECKING:
     from headgate.wire.answers import MetricDoc
     from headgate.wire.fleet import FleetFollowingDoc
-    from headgate.wire.status import ClientDoc, DatabaseDoc, MetricView, StatusDoc, StoreDoc
-
-HELD_WITHIN_S = 60.0
-"""A client that was refused and has not asked since then is not waiting any more."""
+    from headgate.wire.pacing import PaceDoc, SetPointDoc
+    from headgate.wire.status import DatabaseDoc, MetricView, StatusDoc, StoreDoc
 
 
 # --- a database ---------------------------------------------------------------------------------
@@ -52,9 +51,9 @@ class DatabaseState:
 def database_state(doc: DatabaseDoc, uptime_s: float) -> DatabaseState:
     name = doc.database
     failing = [m for m in doc.metrics if m.state in FAILING]
-    if doc.activity == "hibernating":
+    if doc.idle:
         wake = Step("Wake it", f"headgate wake {name}")
-        return DatabaseState(name, "hibernates", "", _resting_s(failing), _RESTS, (wake,))
+        return DatabaseState(name, "idle", "", None, WAKES, (wake,))
     if doc.verdict == "OK":
         return DatabaseState(name, "admits", "good", None, _nearest(doc.metrics))
     if failing and all(m.cause in _FIRST for m in failing):
@@ -63,7 +62,7 @@ def database_state(doc: DatabaseDoc, uptime_s: float) -> DatabaseState:
     if healthy_s_ago is None:
         why = f"{why}; it has admitted nothing since the agent started"
     for_s = uptime_s if healthy_s_ago is None else healthy_s_ago
-    return DatabaseState(name, "refuses", "bad", for_s, why, tuple(_steps(doc, failing)))
+    return DatabaseState(name, "rejects", "bad", for_s, why, tuple(_steps(doc, failing)))
 
 
 def _why(database: DatabaseDoc, failing: Sequence[MetricDoc]) -> str:
@@ -75,25 +74,18 @@ def _why(database: DatabaseDoc, failing: Sequence[MetricDoc]) -> str:
 
 
 _FIRST = (Cause.NEVER_READ.value, Cause.WARMING_UP.value)
-_RESTS = "nobody asks, so nothing is measured; the first check wakes it"
-SLOW = "seldom asked: measured less often"
-
-
-def _resting_s(failing: Sequence[MetricDoc]) -> float | None:
-    since = [m.absent_for_ms for m in failing if m.cause == Cause.HIBERNATING.value]
-    known = [ms for ms in since if ms is not None]
-    return max(known) / 1000 if known else None
+SELDOM = "idle: few checks, so measured less often"
 
 
 def _starting(failing: Sequence[MetricDoc]) -> str:
     names = ", ".join(m.name for m in failing)
-    return f"not yet measured: {names}; checks are refused until the first values are in"
+    return f"not yet measured: {names}; checks are rejected until the first values are in"
 
 
 def _nearest(metrics: Sequence[MetricDoc]) -> str:
     found = nearest(metrics)
     if found is None or found.value is None or found.threshold is None:
-        return "no metric has a value" if metrics else "no metric judges it"
+        return "no metric has a value" if metrics else "no metric applies to it"
     side = f"{quantity(found.value, found.unit)} of {quantity(found.threshold, found.unit)}"
     return f"nearest to its threshold: {found.name}, {side} ({found.share:.0%})"
 
@@ -107,18 +99,18 @@ def _steps(database: DatabaseDoc, failing: Sequence[MetricDoc]) -> Iterable[Step
         member = _blamed(doc, database)
         if member and shard is not None and shard.standing == "leading":
             skip = f"headgate shard skip {name} {member} --for 30m --reason TEXT"
-            yield Step(f"Set {member} aside", skip, f"/databases/{name}/members/{member}")
+            yield Step(f"Skip {member}", skip, f"/databases/{name}/members/{member}")
             break
     if breached:
-        yield Step("Who works there, who waits", "headgate clients", "/clients")
-        yield Step("Hold somebody back", "headgate hold CLIENT --reason TEXT", "/rules")
-    for doc in {m.cause: m for m in failing if m.state == "absent"}.values():
+        yield Step("See which clients are throttled", "headgate clients", "/clients")
+        yield Step("Put a client on hold", "headgate hold CLIENT --reason TEXT", "/rules")
+    for doc in {m.cause: m for m in failing if m.state == "unavailable"}.values():
         yield from _about(doc, name)
     yield Step("Explain", f"headgate explain --as CLIENT --database {name}", "/explain")
 
 
 def _blamed(doc: MetricDoc, database: DatabaseDoc) -> str:
-    """The replica whose value it is, where one stands behind it."""
+    """The replica whose value it is, where it is one replica's."""
     members = database.shard.members if database.shard is not None else ()
     if doc.scope != "shard":
         return ""
@@ -136,6 +128,34 @@ def _about(doc: MetricDoc, database: str) -> Iterable[Step]:
         yield Step(f"{told(cause)}: {MEANINGS[cause]}")
     if cause in (Cause.FAILED.value, Cause.TIMED_OUT.value, Cause.INVALID.value):
         yield Step("Its settings", f"headgate metrics show {database} {doc.metric}")
+
+
+# --- its pacing ---------------------------------------------------------------------------------
+
+MAX_NAMED = 3
+
+
+def pace_words(pace: PaceDoc) -> list[str]:
+    """What the current allowance is, what it keeps where, and which clients wait for it."""
+    by = f", limited by {pace.metric}" if pace.metric else ""
+    begun = "slow start: " if pace.starting else ""
+    rate = f"{pace.rate:,.0f}" if pace.rate >= 100 else f"{pace.rate:.3g}"
+    kept = ", ".join(_kept(point) for point in pace.set_points)
+    words = [f"{begun}{rate}/s of cost are admitted{by}, to keep {kept}"]
+    if pace.clients_total:
+        named = ", ".join(pace.clients[:MAX_NAMED])
+        more = pace.clients_total - min(MAX_NAMED, len(pace.clients))
+        words.append(f"last paced: {named}{f' and {more:,} more' if more > 0 else ''}")
+    return words
+
+
+def _kept(point: SetPointDoc) -> str:
+    name = point.metric if point.scope == "host" else f"{point.scope}/{point.metric}"
+    share = point.set_point / point.threshold if point.threshold else 0.0
+    now = "" if point.value is None else f", now {quantity(point.value, point.unit)}"
+    return (
+        f"{name} near {quantity(point.set_point, point.unit)} ({share:.0%} of its threshold{now})"
+    )
 
 
 # --- its metrics --------------------------------------------------------------------------------
@@ -161,7 +181,7 @@ class MetricRow:
 
     @property
     def absent_s(self) -> float | None:
-        return None if self.now.absent_for_ms is None else self.now.absent_for_ms / 1000
+        return None if self.now.unavailable_for_ms is None else self.now.unavailable_for_ms / 1000
 
     @property
     def age_s(self) -> float | None:
@@ -175,14 +195,12 @@ def metric_rows(
 
 
 def _row(database: DatabaseDoc, doc: MetricDoc, view: MetricView | None) -> MetricRow:
-    # What a client is told (that its question wakes it) does not hold for who looks.
-    hibernates = doc.cause == Cause.HIBERNATING.value
     return MetricRow(
         database.database,
         doc,
         *state_of(doc),
         bar=bar_of(doc) if doc.state in CURRENT else None,
-        behind="nobody asks" if hibernates else told(doc.cause, doc.detail),
+        behind="no checks" if doc.state == "idle" else told(doc.cause, doc.detail),
         meaning=MEANINGS.get(doc.cause or "", ""),
         view=view,
     )
@@ -197,8 +215,8 @@ def agent_notes(status: StatusDoc) -> list[Note]:
     if status.state_lost:
         notes.append(Note("state lost", "bad", status.state_lost))
     if status.settings_fault:
-        says = "The settings file was refused at the last reload, and the earlier settings hold"
-        notes.append(Note("settings refused", "bad", f"{says}: {status.settings_fault}"))
+        says = "The last reload was rejected, and the earlier settings stay in force"
+        notes.append(Note("settings rejected", "bad", f"{says}: {status.settings_fault}"))
     if not status.store.writable:
         notes.append(store_note(status.store))
     if status.fleet is not None and (status.fleet.kept or status.fleet.stale_for_s is not None):
@@ -232,14 +250,9 @@ class Tile:
 
 
 def tiles_now(status: StatusDoc) -> list[Tile]:
-    awake = (d for d in status.databases if d.activity != "hibernating")
-    bad = sum(m.state in FAILING for d in awake for m in d.metrics)
-    waiting = sum(map(is_held, status.clients))
+    bad = sum(m.state in FAILING for d in status.databases for m in d.metrics)
+    throttled = sum(throttled_for(client) is not None for client in status.clients)
     return [
         Tile(bad, "metrics unhealthy", "bad" if bad else "", "/#metrics"),
-        Tile(waiting, "clients held", "warned" if waiting else "", "/clients"),
+        Tile(throttled, "clients throttled", "warned" if throttled else "", "/clients"),
     ]
-
-
-def is_held(client: ClientDoc) -> bool:
-    return client.refused_for_s is not None and client.last_seen_s_ago < HELD_WITHIN_S

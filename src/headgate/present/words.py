@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime, tzinfo
 
@@ -10,6 +11,7 @@ from msgspec.json import encode
 
 from headgate.errors import BadDocument
 from headgate.present.view import DASH, Line, Note, Said, Tone, line
+from headgate.wire.answers import AnswerDoc
 from headgate.wire.reasons import duration, quantity, share_of
 from headgate.wire.rules import EXEMPT, SUSPENDED
 from headgate.wire.shard_advice import HOPELESS
@@ -39,18 +41,27 @@ def told_quantity(value: float | None, unit: str = "") -> str:
     return DASH if value is None else quantity(value, unit)
 
 
+def share_text(share: float) -> str:
+    """Rounded down: what has not reached its threshold does not read 100%."""
+    return f"{math.floor(share * 100 + 1e-9)}%" if share < 100 else ">9999%"
+
+
 def told_share(ratio: float | None) -> str:
     return DASH if ratio is None else share_of(ratio)
 
 
+def bare_reason(answer: AnswerDoc) -> str:
+    """Why, without the database's name before it, which every view shows."""
+    return answer.reason.removeprefix(f"{answer.database}: ")
+
+
 def some(count: float) -> str:
-    """A few of many are told to the tenth: half a check is an average, not none."""
+    """A few of many are shown to the tenth: half a check is an average, not none."""
     return f"{count:.1f}" if count < 10 and round(count, 1) % 1 else f"{count:,.0f}"
 
 
 def rest_of(doc: msgspec.Struct, told: Collection[str]) -> list[tuple[str, str]]:
-    """Fields that no presenter tells by itself, such as a new one; those that are empty are not
-    there."""
+    """Fields that no presenter shows, such as a new one; empty ones are left out."""
     values = ((name, getattr(doc, name)) for name in doc.__struct_fields__ if name not in told)
     return [
         (name.replace("_", " "), value if isinstance(value, str) else encode(value).decode())

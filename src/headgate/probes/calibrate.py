@@ -1,4 +1,4 @@
-"""Propose a threshold for commit_delay from what a commit costs here, when all is well (R15)."""
+"""Propose a threshold for commit_delay from what a commit takes here, when all is well."""
 
 from __future__ import annotations
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import shutil
 import signal
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
 from headgate.core.samples import Cause
-from headgate.errors import ProbeFailed
+from headgate.errors import Fault, InvalidSettings, ProbeFailed
 from headgate.probes.messages import one_line
 from headgate.probes.numbers import number_in_text
 from headgate.probes.threads import OneThread
@@ -27,6 +28,14 @@ MARK = "HEADGATE_COMMAND_RUN"
 # One that forks while it is being looked for is found in the next round.
 MAX_ROUNDS = 5
 STDOUT, STDERR = 1, 2
+
+
+def found_program(argv: tuple[str, ...]) -> tuple[str, ...]:
+    """InvalidSettings where there is no such program on this host."""
+    if shutil.which(argv[0]) is None:
+        message = f"there is no program {argv[0]!r} that the agent may run on this host"
+        raise InvalidSettings([Fault("command", message)])
+    return argv
 
 
 class CommandProbe:
@@ -122,7 +131,7 @@ class Run(asyncio.SubprocessProtocol):
 
 Started: TypeAlias = tuple[asyncio.SubprocessTransport, Run]
 _ending: set[asyncio.Task[None]] = set()
-"""Of programs whose reader left before they had been started: somebody has to hold the task."""
+"""Of programs whose reader left before they had been started: something has to hold the task."""
 
 
 async def _end_started(starting: asyncio.Future[Started], mark: str) -> None:

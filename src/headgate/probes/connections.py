@@ -4,9 +4,9 @@
 
 Invariants: we hold at most `limit` connections and open one at a time; waiting for one and
 opening one count against the deadline of the probe that waits (its caller cancels it); a
-connection whose statement did not end by itself is never used again, and closing it waits
-for nobody, so that a frozen server cannot hold up the agent. The server may see such a
-session for a little longer: until it ends the statement by the limit set for it.
+connection whose statement was cut short is never used again, and closing it does not wait, so
+that a frozen server cannot hold up the agent. The server may see such a session for a little
+longer: until it ends the statement by the limit set for it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Session(Protocol):
         ...
 
     def has_hung_up(self) -> bool:
-        """The same, having taken in what a server may say unasked; not while a query runs."""
+        """The same, after reading what a server sends on its own; not while a query runs."""
         ...
 
     async def limit(self, timeout_s: float) -> None:

@@ -15,11 +15,11 @@ class DiskProbe:
         self._label = label
         self._ask = directory
         self._directory: str | None = None
-        # A dead network file system blocks for ever.
+        # A dead network file system blocks without end.
         self._thread: OneThread[float] = OneThread(f"{label}: disk_used")
 
     async def read(self) -> float:
-        # Asked once: where the data lies does not change, and the disk matters most
+        # Queried once: where the data lies does not change, and the disk matters most
         # when the server no longer answers.
         if self._directory is None:
             self._directory = await self._ask()
@@ -30,7 +30,7 @@ class DiskProbe:
             self._directory = None
             raise ProbeFailed(
                 Cause.UNSUPPORTED,
-                f"{self._label}: {directory} is not to be seen on the agent's host "
+                f"{self._label}: {directory} cannot be read on the agent's host "
                 f"({error.strerror}): run the agent beside the server, or give the option `path`",
             ) from None
 

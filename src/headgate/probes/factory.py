@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from headgate.core.metrics import Builtin, Command, Engine, Http, MetricSpec, Plugin, Sql
 from headgate.core.samples import Number
 from headgate.errors import Fault, InvalidSettings
-from headgate.probes.command import CommandProbe
+from headgate.probes.command import CommandProbe, found_program
 from headgate.probes.connections import Lane, SessionProbe
 from headgate.probes.disk import DiskProbe
 from headgate.probes.heartbeats import ClockSkew, Writer
@@ -60,7 +60,7 @@ class DatabaseProbes:
     ) -> None:
         self._engine = engine
         self.skew = ClockSkew()
-        """Set by whoever compares this database's clock with its primary's."""
+        """Set by the code that compares this database's clock with its primary's."""
         self._kit = _kit(name, engine, dsn, password, self.skew)
         self._lane = Lane(self._kit.connector, max_connections)
         self._host_files = host_files
@@ -75,7 +75,7 @@ class DatabaseProbes:
             case Http() as source:
                 return _http(spec, source)
             case Command(argv=argv):
-                return CommandProbe(argv)
+                return CommandProbe(found_program(argv))
             case Plugin(name=name):
                 return load_plugin(spec.name, name, spec.options)
 

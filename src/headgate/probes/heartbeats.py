@@ -1,8 +1,8 @@
-"""What both engines' heartbeats share: judging the newest row, and writing one in time.
+"""What both engines' heartbeats share: reading the newest row, and writing one in time.
 
 A row that is old has five explanations, and only one of them is lag: the replica is behind;
-replication was stopped; it broke; the writer rests because nobody asks; the writer is dead.
-So an old row is held against the server's own account of its replication (R22, R25).
+replication was stopped; it broke; the writer is idle because no client checks; the writer is dead.
+So an old row is compared with what the server itself says about its replication.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from headgate.core.samples import Cause, Measured, Number
 from headgate.errors import ProbeFailed
 from headgate.probes.connections import Connector, Lane, S, part
 
-# Clocks kept by NTP differ by less; beyond it, "now" on the replica means nothing (R24).
+# Clocks kept by NTP differ by less; beyond it, "now" on the replica means nothing.
 TOLERATED_SKEW_S = 0.1
-# What our writer and pt-heartbeat do unless told otherwise, for rows that do not say.
+# The default of our writer and of pt-heartbeat, for rows that do not say.
 USUAL_INTERVAL_S = 1.0
 RECENT_S = 60.0
 UTC, LOCAL = "utc", "local"
@@ -105,13 +105,13 @@ def _while_resting(heartbeat: Heartbeat, account: Measured | ProbeFailed) -> Mea
     if isinstance(account, ProbeFailed):
         if account.cause in DOWN:
             raise account
-        message = f"the heartbeat in {heartbeat.table} rests because nobody asks, and the "
-        message += f"server's own account does not help: {account.detail}"
-        raise ProbeFailed(Cause.HEARTBEAT_RESTING, message)
+        message = f"the heartbeat in {heartbeat.table} is idle because no client checks, and the "
+        message += f"server's own replication status has no lag: {account.detail}"
+        raise ProbeFailed(Cause.HEARTBEAT_IDLE, message)
     if account.cause:
         return account
-    detail = "heartbeat rests, native positions"
-    return Measured(account.value, Cause.HEARTBEAT_RESTING, detail)
+    detail = "heartbeat is idle, native positions"
+    return Measured(account.value, Cause.HEARTBEAT_IDLE, detail)
 
 
 def _of_stale(heartbeat: Heartbeat, age: Measured, account: Measured | ProbeFailed) -> Measured:
@@ -127,9 +127,9 @@ def _of_stale(heartbeat: Heartbeat, age: Measured, account: Measured | ProbeFail
     written = f", written{every}{by}," if every or by else ""
     raise ProbeFailed(
         Cause.HEARTBEAT_DEAD,
-        f"the newest heartbeat in {heartbeat.table}{written} is {age.value:.1f} s old, while "
-        f"replication runs and is {account.value:g} s behind: its writer is gone, or a replica "
-        "above this one stands still; look after the primary's agent (heartbeat_interval_s) or "
+        f"the newest heartbeat in {heartbeat.table}{written} is {age.value:.1f} s old, but "
+        f"replication runs and is {account.value:g} s behind: the heartbeat's writer has stopped, "
+        "or a replica upstream has. Check the primary's agent (heartbeat_interval_s) or "
         "pt-heartbeat, or give lag the option method = native",
     )
 
@@ -174,7 +174,7 @@ def zone_of(utc_age_s: float, local_age_s: float) -> str:
 END_WITHIN_S = 1.0
 
 Beat = Callable[[S, bool], Awaitable[bool]]
-"""Writes one row over a session, resting or not; says whether it did."""
+"""Writes one row over a session, as the last one before idling or not; says whether it did."""
 End = Callable[[S, S], Awaitable[None]]
 """(fresh, stuck): over a fresh session, ends on the server what a stuck one has left there."""
 
@@ -182,7 +182,7 @@ End = Callable[[S, S], Awaitable[None]]
 class Enders(Generic[S]):
     """Ends given-up statements on the server, over connections of a second's life.
 
-    A commit that waits for a replica's acknowledgement does not see its client go, and would
+    A commit that waits for a replica's acknowledgment does not see its client go, and would
     hold up the demotion of its server (`SET GLOBAL read_only = 1`) for as long as it waits.
     """
 
@@ -202,7 +202,7 @@ class Enders(Generic[S]):
         await asyncio.gather(*self._tasks)
 
     async def _try(self, end: End[S], stuck: S) -> None:
-        # A server that does not answer cannot be told; it is not being demoted either.
+        # A server that does not answer cannot take the command; it is not being demoted either.
         with suppress(*self._connector.errors, TimeoutError):
             async with asyncio.timeout(END_WITHIN_S):
                 fresh = await self._connector.connect()

@@ -34,7 +34,7 @@ class HttpProbe:
         self, name: str, source: Http, timeout_s: float, tls: ssl.SSLContext | None = None
     ) -> None:
         self._url = urlsplit(source.url)
-        # Neither a password nor a token in the query stands in a message.
+        # Neither a password nor a token in the query appears in a message.
         self.label = f"{self._url.scheme}://{_host(self._url)}{self._url.path}"
         self._pointer = parse_pointer(source.pointer, place=f"metrics.{name}.pointer")
         self._series = parse_series(source.series, place=f"metrics.{name}.series")
@@ -57,7 +57,7 @@ class HttpProbe:
             raise ProbeFailed(Cause.FAILED, message) from None
         except http.client.HTTPException as error:
             # Its words would quote what came instead.
-            message = f"{self.label} answered what is no HTTP ({type(error).__name__})"
+            message = f"{self.label} did not answer with HTTP ({type(error).__name__})"
             raise ProbeFailed(Cause.FAILED, message) from None
 
     async def close(self) -> None:

@@ -49,7 +49,7 @@ async def pool_usage(session: MysqlSession) -> float:
 # Row locks from InnoDB; metadata and table locks from the process list, because
 # performance_schema is off by default in MariaDB. The two never show one session twice.
 # InnoDB renews INNODB_TRX only when nobody has read it for 0.1 s: probing these metrics
-# several times a second would read one old answer for ever.
+# several times a second would read the same old answer again and again.
 LOCK_WAITS = """
 SELECT COUNT(*), COALESCE(MAX(waited_s), 0) FROM (
     SELECT TIMESTAMPDIFF(MICROSECOND, trx_wait_started, NOW(6)) / 1e6 AS waited_s

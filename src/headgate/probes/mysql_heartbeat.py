@@ -1,10 +1,10 @@
 """The replicated heartbeat row in MySQL and MariaDB: ours, or one of pt-heartbeat's.
 
-    headgate.heartbeat     id, ts datetime(6) in UTC, server, interval_s, resting
+    headgate.heartbeat     id, ts datetime(6) in UTC, server, interval_s, idle
     pt-heartbeat           ts varchar(26), server_id, …   (a row per server; the newest counts)
     pt-heartbeat --legacy  id, ts datetime
 
-pt-heartbeat writes local time unless told --utc, and the row does not say which. Until
+pt-heartbeat writes local time unless it runs with --utc, and the row does not say which. Until
 one of the two readings is recent while the other is not, the answer is INVALID: guessing
 could turn a replica that stopped hours ago into one that is current.
 """
@@ -36,7 +36,7 @@ WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = %s LIMIT 64
 
 
 class HeartbeatTable:
-    """Reads the newest row. Autocommit: each read is a snapshot of its own (R24)."""
+    """Reads the newest row. Autocommit: each read is a snapshot of its own."""
 
     def __init__(self, table: tuple[str, ...]) -> None:
         self._name = quoted(table)
@@ -81,7 +81,7 @@ class HeartbeatTable:
             self._name,
             float(utc_age_s if self._zone == UTC else local_age_s),
             row.get("interval_s"),
-            bool(row.get("resting")),
+            bool(row.get("idle")),
             str(row.get("server", "")),
         )
 
@@ -89,9 +89,9 @@ class HeartbeatTable:
 OUR_COLUMNS = {"id", "ts", "server"}
 ADDED_COLUMNS = {
     "interval_s": "interval_s DOUBLE NULL",
-    "resting": "resting BOOLEAN NOT NULL DEFAULT FALSE",
+    "idle": "idle BOOLEAN NOT NULL DEFAULT FALSE",
 }
-# The server, or the engine of the table, has become read only since it was asked.
+# The server, or the engine of the table, has become read only since the last look.
 ER_READ_ONLY_MODE = 1836
 READ_ONLY_CODES = {ER.OPTION_PREVENTS_STATEMENT, ER_READ_ONLY_MODE}
 # By this a statement of ours is known in the process list.

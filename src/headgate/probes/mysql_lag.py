@@ -1,9 +1,9 @@
 """How far a MySQL or MariaDB replica is behind.
 
 Seconds_Behind_* counts whole seconds, and only from what the I/O thread has fetched: it
-reads 0 on a replica whose network is slow, and NULL or 0 on one whose threads stand. So
+reads 0 on a replica whose network is slow, and NULL or 0 on one whose threads have stopped. So
 both threads must run before the number counts; where one does not, lag is the time since
-the replica was last known to be current, and grows (R22). Where more is asked, use heartbeats.
+the replica was last known to be current, and grows. For more precision, use heartbeats.
 
 Only a replica has lag: a primary would find its own heartbeat, always fresh.
 """
@@ -67,7 +67,7 @@ async def _channels(session: MysqlSession) -> list[Channel]:
     """One per source, at least one."""
     channels = [channel_of(row) for row in await replica_status(session)]
     if not channels:
-        message = "this server is no replica, so it has no lag of its own: ask on the replica"
+        message = "this server is not a replica, so it has no lag of its own: check on the replica"
         raise ProbeFailed(Cause.UNSUPPORTED, message)
     return channels
 
@@ -91,7 +91,7 @@ class NativeLag:
         if trouble is None and channel.seconds_behind is not None:
             self._current_at[channel.name] = now_s - channel.seconds_behind
             return channel.seconds_behind
-        cause, detail = trouble or (Cause.FAILED, "replication tells no seconds: they are NULL")
+        cause, detail = trouble or (Cause.FAILED, "seconds behind the source are NULL")
         current_at = self._current_at.get(channel.name)
         if current_at is None:
             raise ProbeFailed(cause, f"{detail}; since when is unknown, so is the lag")
@@ -99,7 +99,7 @@ class NativeLag:
 
 
 def trouble_of(channel: Channel) -> tuple[Cause, str] | None:
-    """Why a source does not feed this server. A thread in error is worse than one at rest."""
+    """Why a source does not feed this server. A failed thread is worse than a stopped one."""
     standing = [thread for thread in channel.threads if thread.state != "Yes"]
     for thread in standing:
         if thread.error or thread.state != "No":

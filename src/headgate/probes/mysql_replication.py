@@ -40,7 +40,7 @@ class Channel:
 
 
 def channel_of(row: Mapping[str, Any]) -> Channel:
-    # MySQL 8.4 dropped the old words, MariaDB answers in them for ever.
+    # MySQL 8.4 dropped the old words, MariaDB keeps them.
     old = "Slave_IO_Running" in row
     replica, source = ("Slave", "Master") if old else ("Replica", "Source")
     seconds = row[f"Seconds_Behind_{source}"]
@@ -87,7 +87,7 @@ def has_replica_words(session: MysqlSession) -> bool:
 
 
 async def is_read_only(session: MysqlSession) -> bool:
-    # Asked, not tried: an administrator's session may write all the same.
+    # By the setting, not by a write: an administrator's session may write all the same.
     [(read_only,)] = await session.rows("SELECT @@global.read_only")
     return is_on(read_only)
 

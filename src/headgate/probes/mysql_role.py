@@ -77,7 +77,7 @@ async def downstream_of(session: MysqlSession) -> tuple[Downstream, ...]:
     # A user without PROCESS sees only its own threads here: nobody.
     rows = await session.rows(DUMP_THREADS)
     addresses = [str(host).rpartition(":")[0] for [host] in rows]
-    # Nothing tells which thread serves whom, except that they all come from one address.
+    # Nothing says which thread serves which replica, except that all come from one address.
     if len(set(addresses)) == 1 and len(registered) == len(addresses):
         return tuple(replace(replica, host=addresses[0]) for replica in registered)
     if not registered or not all(replica.name for replica in registered):

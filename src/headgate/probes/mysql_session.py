@@ -227,7 +227,7 @@ class MysqlConnector:
 
 
 def _reason(cause: OSError) -> str:
-    # asyncio words a refused connection its own way; TLS and name errors use other numbers.
+    # asyncio words ECONNREFUSED its own way; TLS and name errors use other numbers.
     if isinstance(cause, ConnectionError) and cause.errno:
         return os.strerror(cause.errno)
     return one_line(cause)

@@ -1,7 +1,7 @@
-"""One finite number, or a ProbeFailed that says what came instead (R6, R9).
+"""One finite number, or a ProbeFailed that says what came instead.
 
-By its kind and its length, never by its text: everybody may look at a metric, and what answered
-may have answered with a secret.
+It gives kind and length, never the text: everybody may look at a metric, and what answered may
+have answered with a secret.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def number_of(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         _refuse(f"answered {kind_of(value)} and no number")
     if not math.isfinite(value):
-        _refuse(f"answered {value}, which nothing can be compared with")
+        _refuse(f"answered {value}, which is not a finite number")
     return float(value)
 
 

@@ -60,7 +60,7 @@ class PluginProbe:
             raise ProbeFailed(Cause.FAILED, message) from error
 
     async def close(self) -> None:
-        """A plug-in holds what it holds by itself."""
+        """A plug-in manages its own resources."""
 
 
 def _is_being_cancelled() -> bool:

@@ -38,7 +38,7 @@ MAX_CUSTOM_ROW_BYTES = 65536
 
 
 async def monitored(session: PostgresSession, query: str) -> Row:
-    """The only row of one of our own queries, which any monitoring role may ask."""
+    """The only row of one of our own queries, which any monitoring role may run."""
     try:
         return await session.row(query)
     except psycopg.errors.InsufficientPrivilege as error:
@@ -81,7 +81,7 @@ pool_usage = of_activity("""
         - coalesce(current_setting('reserved_connections', true)::int, 0))
     FROM pg_stat_activity WHERE backend_type = 'client backend'""")
 
-# A prepared transaction holds back vacuum as any other; 0 is a true value here.
+# A prepared transaction delays vacuum as any other; 0 is a true value here.
 oldest_transaction = of_activity(f"""
     SELECT coalesce(extract(epoch FROM clock_timestamp() - min(began)), 0) FROM (
         SELECT xact_start AS began FROM pg_stat_activity
@@ -98,7 +98,7 @@ _longest_lock_wait = scalar("""
 async def longest_lock_wait(session: PostgresSession) -> Number:
     if session.version < 140000:
         raise ProbeFailed(
-            Cause.UNSUPPORTED, "Postgres tells since when a lock is awaited from version 14 on"
+            Cause.UNSUPPORTED, "needs Postgres 14, which reports when a wait for a lock began"
         )
     return await _longest_lock_wait(session)
 

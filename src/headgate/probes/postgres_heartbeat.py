@@ -1,13 +1,13 @@
 """The replicated heartbeat row in Postgres: ours, or one of pt-heartbeat's.
 
-    headgate.heartbeat     id, ts timestamptz, server, interval_s, resting
+    headgate.heartbeat     id, ts timestamptz, server, interval_s, idle
     pt-heartbeat           ts text or timestamp, server_id, …   (the newest row counts)
     pt-heartbeat --legacy  id, ts
 
 Lag is the replica's own clock minus the row's time, so it holds for any way of
-replicating, and grows when replication stops (R20–R24). A server that is no replica would
-find its own row, always fresh, so it is not asked. Every read is a statement of its own and
-sees what has been replayed by then.
+replicating, and grows when replication stops. A server that is no replica would
+find its own row, always fresh, so the row is not read there. Every read is a statement of
+its own and sees what has been replayed by then.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SELECT extract(epoch FROM now - CASE WHEN zoned THEN ts::timestamptz
            ELSE ts::timestamp AT TIME ZONE 'UTC' END)::float8,
        extract(epoch FROM now - CASE WHEN zoned THEN ts::timestamptz
            ELSE ts::timestamp AT TIME ZONE current_setting('TimeZone') END)::float8,
-       zoned, (kept->>'interval_s')::float8, coalesce((kept->>'resting')::bool, false),
+       zoned, (kept->>'interval_s')::float8, coalesce((kept->>'idle')::bool, false),
        coalesce(kept->>'server', '')
 FROM (SELECT clock_timestamp() AS now, ts::text AS ts, to_jsonb(h) AS kept,
              pg_typeof(ts) = 'timestamptz'::regtype
@@ -75,8 +75,8 @@ class HeartbeatLag:
             raise heartbeats.missing(self._name) from None
         if not is_copy:
             message = (
-                f"this server is no replica, so the heartbeat in {self._name} is its own: "
-                "ask on the replica"
+                f"this server is not a replica, so the heartbeat in {self._name} is its own: "
+                "check on the replica"
             )
             raise ProbeFailed(Cause.UNSUPPORTED, message)
         if not rows:
@@ -120,7 +120,7 @@ class PostgresBeat:
         schema = f"CREATE SCHEMA IF NOT EXISTS {quoted(self._table[:1])}; "
         columns = (
             "id int PRIMARY KEY DEFAULT 1, ts timestamptz NOT NULL, server text NOT NULL, "
-            "interval_s float8, resting boolean NOT NULL DEFAULT false"
+            "interval_s float8, idle boolean NOT NULL DEFAULT false"
         )
         table = f"CREATE TABLE IF NOT EXISTS {self._name} ({columns})"
         return (schema if len(self._table) == 2 else "") + table
@@ -130,7 +130,7 @@ class PostgresBeat:
         """What the earlier layout lacks."""
         return (
             f"ALTER TABLE {self._name} ADD COLUMN IF NOT EXISTS interval_s float8, "
-            "ADD COLUMN IF NOT EXISTS resting boolean NOT NULL DEFAULT false"
+            "ADD COLUMN IF NOT EXISTS idle boolean NOT NULL DEFAULT false"
         )
 
     async def __call__(self, session: PostgresSession, resting: bool) -> bool:
@@ -177,7 +177,7 @@ class PostgresBeat:
 
     def _wide(self, resting: bool) -> str:
         return self._write(
-            {"interval_s": f"{float(self._interval_s)!r}", "resting": str(resting).lower()}
+            {"interval_s": f"{float(self._interval_s)!r}", "idle": str(resting).lower()}
         )
 
     @property

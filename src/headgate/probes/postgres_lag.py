@@ -1,14 +1,14 @@
 """How far a Postgres replica is behind, from write-ahead-log positions.
 
 On a standby: 0 while it streams and has replayed all it received; otherwise the time
-since it was last known to be current, which grows while nothing is replayed (R22). With a
+since it was last known to be current, which grows while nothing is replayed. With a
 paused replay or a lost primary the number says so.
 
 On a primary: when did the primary pass the position that a standby has replayed? Each
 read marks (time, position); the answer is the age of the first mark beyond the standby's
 position, so it is never too high and at most one probe interval too low. Not
-pg_stat_replication.replay_lag: that is how long the *last replayed* record took, so it
-stands still at its last small value while replay is stuck, and is NULL on an idle server.
+pg_stat_replication.replay_lag: that is how long the last replayed record took, so it
+keeps its last small value while replay is stuck, and is NULL on an idle server.
 
 A silent network is noticed here only when the WAL receiver notices (wal_receiver_timeout);
 the heartbeat method notices at once.
@@ -29,7 +29,7 @@ from headgate.probes.postgres_session import PostgresSession, Row
 
 MAX_MARKS = 4096
 MAX_REPLICAS = 256
-# Long enough for a reboot; a replica that is gone for good must not hold work for hours (R150).
+# Long enough for a reboot; a replica that is gone for good must not stop work for hours.
 REMEMBER_REPLICA_S = 600.0
 # Lint warns about lag thresholds above this, so "at least 30 s" is a breach wherever it matters.
 TELLING_HISTORY_S = 30.0
@@ -50,7 +50,7 @@ class NativeLag:
     async def __call__(self, session: PostgresSession) -> Number:
         [in_recovery] = await session.row("SELECT pg_is_in_recovery()")
         wanted = StandbyLag if in_recovery else PrimaryLag
-        # A promoted or demoted server starts anew: what was seen in the other role is void.
+        # A promoted or demoted server starts over: what was seen in the other role is void.
         if not isinstance(self._role, wanted):
             self._role = StandbyLag() if in_recovery else PrimaryLag(self._remember_s)
         return await self._role.read(session, self._monotonic)
@@ -97,7 +97,7 @@ class StandbyState:
 
     @property
     def is_cut_off(self) -> bool:
-        """A receiver that hears nothing asks after half its timeout; no answer, no connection."""
+        """A silent receiver sends a request after half its timeout; no answer, no connection."""
         if not self.receiver_timeout_s or self.silent_s is None:
             return False
         return self.silent_s > self.receiver_timeout_s / 2 + 1.0
@@ -118,7 +118,7 @@ class StandbyState:
         source = f" from {upstream}" if upstream else ""
         what = f"the WAL receiver{source} is {self.status or 'not running'}"
         if self.status == "streaming":
-            what = f"the WAL receiver{source} has heard nothing for {self.silent_s:.0f} s"
+            what = f"the WAL receiver{source} has received nothing for {self.silent_s:.0f} s"
         paused = "; replay is paused, too" if self.paused else ""
         return f"{what}{paused}; look at the primary, primary_conninfo and the server's log"
 
@@ -267,7 +267,7 @@ class PrimaryLag:
 
 
 def _by_name(rows: Iterable[Row]) -> dict[str, int | None]:
-    """Standbys of one name (`walreceiver` is everybody's) are told apart by rank."""
+    """Standbys of one name (`walreceiver` is everybody's) are distinguished by rank."""
     ranks: Counter[str] = Counter()
     replayed: dict[str, int | None] = {}
     for _, _, name, position in rows:

@@ -52,7 +52,7 @@ class PostgresRole:
         self._clocks = clocks
         self._marks = WalMarks()
         self._restricted: PostgresSession | None = None
-        """The session on which control data was refused: asked again on the next one."""
+        """The session that may not read control data: the next one tries again."""
 
     async def __call__(self, session: PostgresSession) -> RoleSeen:
         trip = self._clocks.ask()

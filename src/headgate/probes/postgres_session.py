@@ -55,7 +55,7 @@ class BinaryTextLoader(TextLoader):
 
 
 class ProbeConnection(psycopg.AsyncConnection[TupleRow]):
-    """Where psycopg, when cancelled, asks the server to stop and waits for that, this hangs up.
+    """When cancelled, psycopg sends a cancel request and waits for it; this closes the connection.
 
     The server ends the statement by its own statement_timeout; a frozen server would
     have kept us for seconds.
@@ -129,8 +129,8 @@ class PostgresSession:
 
     async def rows(self, query: str, params: Sequence[object] | None = None) -> list[Row]:
         """All rows; for queries whose answer the server bounds."""
-        # Binary asks for the extended protocol, which takes one statement only:
-        # `SELECT 1; DROP …` is refused whole.
+        # Binary needs the extended protocol, which takes one statement only:
+        # `SELECT 1; DROP …` is rejected whole.
         cursor = await self._connection.execute(query.encode(), params, binary=True)
         return await cursor.fetchall()
 
@@ -192,6 +192,10 @@ def _params_of(name: str, dsn: str, password: str | None) -> dict[str, Any]:
             "is no libpq connection string: postgresql://… or host=… port=… dbname=… user=…"
         )
         raise InvalidSettings([Fault(f"databases.{name}.dsn", message)]) from None
+    for port in str(params.get("port") or "").split(","):  # libpq looks only when it connects.
+        if port and not (port.isdecimal() and 0 < int(port) < 65536):
+            message = f"has the port {port!r}, must be a number from 1 to 65535"
+            raise InvalidSettings([Fault(f"databases.{name}.dsn", message)])
     params.setdefault("connect_timeout", CONNECT_TIMEOUT_S)
     params["application_name"] = APPLICATION_NAME
     if password is not None:

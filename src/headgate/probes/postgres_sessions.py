@@ -8,7 +8,7 @@ from headgate.core.sessions import SessionGroup
 from headgate.probes.postgres_session import APPLICATION_NAME, PostgresSession
 from headgate.probes.sessions import MAX_GROUPS, group_of
 
-# Without pg_monitor, whether a session of another role is active is not told: NULL, no work.
+# Without pg_monitor, the state of another role's session is not visible: NULL, no work.
 SESSIONS = f"""
 SELECT usename, application_name, coalesce(host(client_addr), 'local'), count(*)::int8,
        (count(*) FILTER (WHERE state IN ('active', 'idle in transaction',

@@ -12,7 +12,7 @@ from headgate.probes.statements import MAX_ROWS
 WITH_QUERY_ID = 140000
 MAX_CHARS = 8000
 """Of a raw text: what is kept of it is far less."""
-# A session at rest tells its last statement, so that short ones are seen, too. Texts of other
+# An idle session shows its last statement, so that short ones are seen, too. Texts of other
 # databases come in encodings of their own, in which `left` may find no end and fail: they are
 # taken whole or not at all.
 RUNNING = f"""

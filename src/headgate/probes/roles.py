@@ -3,7 +3,7 @@
     agent ──► RoleProbe.read ──► Lane of one ──► the engine's RoleReader ──► RoleSeen
           └─► RoleProbe.lost ◄── LossWatch ◄── the idle connection's socket
 
-A role is only as good as the server that told it: while nobody asks, the event loop watches
+A role is only as good as the connection that reported it: between queries the event loop watches
 the socket, and the end of the server is known without a query. While a query is under way
 the watch is off, and the query itself fails.
 """
@@ -45,7 +45,7 @@ class RoleProbe(Generic[S]):
                 async with self._lane.session(self._timeout_s) as session:
                     seen = await self._reader(session)
         except TimeoutError:
-            message = f"{self._lane.label}: did not tell its role in {self._timeout_s:g} s"
+            message = f"{self._lane.label}: did not report its role in {self._timeout_s:g} s"
             raise ProbeFailed(Cause.TIMED_OUT, message) from None
         self._watch_over(session)
         return seen
@@ -84,7 +84,7 @@ class FenceProbe(Generic[S]):
                 async with self._lane.session(self._timeout_s) as session:
                     return await self._reader(session)
         except TimeoutError:
-            message = f"{self._lane.label}: did not tell read_only in {self._timeout_s:g} s"
+            message = f"{self._lane.label}: did not report read_only in {self._timeout_s:g} s"
             raise ProbeFailed(Cause.TIMED_OUT, message) from None
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a server says of itself: version, extension, role, clock. Asked by people, not by loops."""
+"""What a server says of itself: version, extension, role, clock. For people, not for loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sessions a server lists, by user, program and host: who is there, asking or not (R138)."""
+"""The sessions a server lists, by user, program and host, whether their clients check or not."""
 
 from __future__ import annotations
 

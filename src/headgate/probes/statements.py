@@ -28,5 +28,5 @@ class StatementsProbe(Generic[S]):
                 async with self._lane.session(self._timeout_s) as session:
                     return await self._reader(session, wanted)
         except TimeoutError:
-            message = f"{self._lane.label}: did not tell its statements in {self._timeout_s:g} s"
+            message = f"{self._lane.label}: did not list its statements in {self._timeout_s:g} s"
             raise ProbeFailed(Cause.TIMED_OUT, message) from None

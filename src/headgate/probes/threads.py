@@ -23,7 +23,7 @@ def _nothing() -> None:
     pass
 
 
-# Calls that nobody waits for any more, by name and not by probe: a metric that is made anew
+# Calls that nobody waits for any more, by name and not by probe: a metric that is replaced
 # again and again must not leave a hung thread each time.
 _given_up: dict[str, set[OneThread[Any]]] = {}
 
@@ -38,7 +38,7 @@ class OneThread(Generic[T]):
         return self._busy
 
     async def run(self, call: Callable[[], T], abort: Callable[[], None] = _nothing) -> T:
-        """The answer of `call`. When cancelled, `abort` is told to make `call` return soon."""
+        """The answer of `call`. When cancelled, `abort` is called to make `call` return soon."""
         if self._busy or _still_at_work(self._name):
             message = f"{self._name}: the call before this one has not returned yet"
             raise ProbeFailed(Cause.TIMED_OUT, message)

@@ -1,11 +1,11 @@
-"""Follow the agents: what they say of the database goes to the parts that act upon it.
+"""Follow the agents: what they report about the database goes to the parts that act on it.
 
     Agents ──Snapshot──► AgentLink ──► gates, release (listeners)
-                             └──► relay.tell_health, for budgets that bite under pressure (R147)
+                             └──► relay.tell_health, for budgets that bite under pressure
 
-An agent that is gone changes nothing here: the last rules stay with the gates, and what was said
-of health ages out by itself, in the relay, to the stated fail policy. Back again, it is heard by
-the next look.
+An agent that is gone changes nothing here: the gates keep the last rules. Its report of health
+expires in the relay, which then applies the configured fail policy. When the agent is back, the
+next look finds it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TOO_EARLY = frozenset({Cause.NEVER_READ, Cause.HIBERNATING, Cause.WARMING_UP, C
 
 
 class Listener(Protocol):
-    """Told each new snapshot; returns at once."""
+    """Gets each new snapshot; returns at once."""
 
     def hear(self, snapshot: Snapshot) -> None: ...
 
@@ -52,7 +52,7 @@ class AgentLink:
         self._listeners = tuple(listeners)
         self._heard: Heard | None = None
         self._told: tuple[float, bool] | None = None
-        """When health was last told (monotonic), and what."""
+        """When health was last reported (monotonic), and what."""
         self._silent_since: float | None = clock.now().mono_s
         self._forgot_at = 0.0
         self.heard_total = 0
@@ -113,13 +113,13 @@ class AgentLink:
         if self._silent_since is not None or self._heard is None:
             since_s = None if self._silent_since is None else now - self._silent_since
             told = duration(since_s) if since_s is not None else "the start"
-            summary = f"no agent is heard for {told}: {', '.join(self._agents.urls)}"
+            summary = f"no report from any agent since {told}: {', '.join(self._agents.urls)}"
             return PartState(self.name, False, summary, since_s, self._figures())
         snapshot = self._heard.snapshot
         age_s = max(0.0, self._agents.now_s() - snapshot.sent_s)
         summary = (
             f"follows {self._heard.voice.database} at {self._heard.voice.url}, "
-            f"last heard {duration(age_s)} ago, {len(snapshot.view.rules.rules)} rules"
+            f"last seen {duration(age_s)} ago, {len(snapshot.view.rules.rules)} rules"
         )
         return PartState(self.name, True, summary, figures=self._figures())
 
@@ -139,9 +139,9 @@ class AgentLink:
 
 
 def healthy_of(health: Health, now_s: float) -> bool | None:
-    """As an agent tells its server (agent/budgets.py): a check of the default metrics, as far as
-    this agent may judge. None while nothing was measured yet, and where what has passed looks
-    stale: in a copy that says that nobody is heard, not that anything is wrong."""
+    """As an agent reports to its server (agent/budgets.py): a check of the default metrics, as far
+    as this agent may decide. None while nothing was measured yet, and where values are stale: in
+    a copy that means that the agent is silent, not that anything is wrong."""
     own = health.own
     if not own.standings:
         return None

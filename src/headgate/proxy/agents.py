@@ -1,11 +1,11 @@
-"""The agents that a proxy listens to: whom to believe now, whom to ask next.
+"""The agents that a proxy follows: which one to trust now, which one to query next.
 
     settings ──urls──► Agents ──► Voice (one agent: its stream of snapshots, its API)
                           │  best(): the first that is fresh and may speak
-                          └─ learnt: where those that may not speak point to
+                          └─ learned: the agents that the others name
 
-Streams run in threads of their own (the SDK's feed), so nothing here waits. Calls are made by
-whoever needs one, with a deadline of its own.
+Streams run in threads of their own (the SDK's feed), so nothing here waits. Each caller makes its
+own calls, with its own deadline.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Voice:
         """What that agent calls it."""
         self.feed = feed
         self.wanted_s = 0.0
-        """When somebody last pointed here."""
+        """When an agent last named this one."""
 
     def fresh(self, now_s: float) -> Snapshot | None:
         snapshot = self.feed.snapshot
@@ -117,7 +117,7 @@ class Agents:
         self._learnt: dict[tuple[str, str], Voice] = {}
         self._lines = {url: dialling.line(url) for url in urls}
         self._spoke = ""
-        """Whom we heard last: asked first."""
+        """The URL of the agent that reported last: queried first."""
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -130,8 +130,8 @@ class Agents:
     # --- listening -------------------------------------------------------------------------
 
     def best(self) -> Heard | None:
-        """Whoever may speak for the database; else the first that is fresh, whose rules hold
-        although it may not speak for the shard; None: nobody is heard."""
+        """The agent that decides for the database; else the first that is fresh, whose rules hold
+        although it does not decide for the shard; None: no agent reports."""
         now_s = self.now_s()
         fallback: Heard | None = None
         for home in self._homes:
@@ -189,10 +189,10 @@ class Agents:
                 voice.feed.stop()
                 del self._learnt[place]
 
-    # --- asking ----------------------------------------------------------------------------
+    # --- requests --------------------------------------------------------------------------
 
     def lines(self) -> Iterator[Line]:
-        """Those of the settings, whom we hear first: there is only one token, and it is theirs."""
+        """Those of the settings, the last that reported first: the only token is theirs."""
         first = self._lines.get(self._spoke)
         if first is not None:
             yield first

@@ -1,4 +1,4 @@
-"""Budgets and their policy, as a proxy's relay counts them.   BudgetReadings ──► rows   (R137)"""
+"""Budgets and their policy, as a proxy's relay counts them.   BudgetReadings ──► rows"""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ BUDGETS: tuple[Series, ...] = (
         "headgate_proxy_budget_refused_total",
         COUNTER,
         _LIMIT,
-        "Statements refused by a budget, by which limit.",
+        "Statements blocked by a budget, by which limit.",
         _by_limit(lambda one: one.blocked),
     ),
     Series(
@@ -146,14 +146,14 @@ BUDGETS: tuple[Series, ...] = (
         "headgate_proxy_budget_waiting",
         GAUGE,
         _BUDGET,
-        "Sessions held now, by a delay or a penalty.",
+        "Sessions delayed now, by a delay or a penalty.",
         _budget(lambda one: one.sleeping),
     ),
     Series(
         "headgate_proxy_budget_estimated_seconds_total",
         COUNTER,
         _BUDGET,
-        "Server time that the admitted were estimated at.",
+        "Estimated server time of admitted statements.",
         _budget(lambda one: one.estimated_ns / 1e9),
     ),
     Series(
@@ -167,21 +167,21 @@ BUDGETS: tuple[Series, ...] = (
         "headgate_proxy_budget_forgiven_seconds_total",
         COUNTER,
         _BUDGET,
-        "Server time owed that nobody will pay.",
+        "Debt in seconds of server time that was written off.",
         _budget(lambda one: one.forgiven_ns / 1e9),
     ),
     Series(
         "headgate_proxy_budget_fill",
         GAUGE,
         _BUDGET,
-        "Owed of the capacity, 0 to 1, of its fullest bucket; missing without a capacity.",
+        "Debt as a share of the capacity, 0 to 1, of its fullest bucket; missing if unlimited.",
         _fill,
     ),
     Series(
         "headgate_proxy_budget_running",
         GAUGE,
         _BUDGET,
-        "Statements at work under it now.",
+        "Statements that run under it now.",
         _running,
     ),
     Series(
@@ -196,21 +196,21 @@ BUDGETS: tuple[Series, ...] = (
         "headgate_proxy_policy_refused",
         GAUGE,
         (),
-        "1 while a newer policy is refused, and the last good one stays in force.",
+        "1 while a newer policy is invalid, and the last good one stays in force.",
         _refused,
     ),
     Series(
         "headgate_proxy_policy_off",
         GAUGE,
         (),
-        "1 while the policy is switched off, and no budget judges a statement.",
+        "1 while the policy is switched off, and no budget applies to any statement.",
         _off,
     ),
     Series(
         "headgate_proxy_told_health",
         GAUGE,
         ("health",),
-        "1 for what the relay believes of the database's health, else 0.",
+        "1 for the health of the database as the relay knows it, else 0.",
         _told_health,
     ),
     Series(

@@ -1,7 +1,7 @@
 """The proxy's own API: looking and changing.   AsgiBridge ──► Starlette ──► Operations
 
-Whoever gets here may look; who changes something is known (a token's name, a user on the Unix
-socket), and every change leaves a line in the log: by whom, what, and how it ended.
+Every caller may look; one that changes something is identified (a token's name, a user on the Unix
+socket), and every change leaves a line in the log: set by, what, and how it ended.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Reloaded(NamedTuple):
 
 
 class Operations(Protocol):
-    """What can be asked of the running proxy."""
+    """What the API can request from the running proxy."""
 
     @property
     def facts(self) -> Facts: ...
@@ -180,7 +180,7 @@ def _guarded(handler: Handler) -> Handler:
             return _problem(error.status, str(error), field=error.field)
         except InvalidSettings as error:
             faults = [str(fault) for fault in error.faults]
-            return _problem(422, "these settings are refused; nothing was changed", faults=faults)
+            return _problem(422, "these settings are invalid; nothing was changed", faults=faults)
         except HeadgateError as error:
             return _problem(409, str(error))
 

@@ -4,7 +4,7 @@
     server.json ◄── the proxy: where its memory is, for an agent on this host
 
 A thread looks and reads: a file system that hangs holds up neither statements nor the API.
-What the files are made of is told by whoever puts the proxy together (`health_of`).
+`health_of`, passed in by the composition root, decodes the health file.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Watcher:
         self.health_fault = ""
 
     def look_now(self, *, force: bool = False) -> None:
-        """At the start, and by whoever has just written a policy. `force`: also an older one."""
+        """At the start, and after a policy was written. `force`: also an older one."""
         for name in self._stamps:
             found = self._read(name)
             if found is not None and self._take(name, found[1], force=force):
@@ -131,7 +131,7 @@ class Watcher:
             self._ended.set()
 
     async def changed(self) -> None:
-        """Until a policy has been taken or refused."""
+        """Until a policy has been accepted or rejected."""
         self._changed.clear()
         await self._changed.wait()
 
@@ -186,7 +186,7 @@ class Watcher:
         refused = self._relay.publish(body, force=force)
         if refused is not None and refused.again:
             return False
-        self.refusal = "" if refused is None else f"{POLICY_FILE} is refused: {refused.why}"
+        self.refusal = "" if refused is None else f"{POLICY_FILE} is invalid: {refused.why}"
         self.taken += refused is None
         if refused is not None:
             log.error("policy.refused", detail=refused.why, stays="the last good one")

@@ -4,7 +4,7 @@ One way for every version: a statement that is prepared under `plan_cache_mode =
 force_generic_plan` and explained with NULLs has the plan that EXPLAIN (GENERIC_PLAN) of Postgres 16
 shows, and PREPARE itself takes nothing but SELECT, INSERT, UPDATE, DELETE, MERGE and VALUES.
 
-The planner evaluates what does not depend on rows, and asks functions for estimates: a client that
+The planner evaluates what does not depend on rows, and calls functions for estimates: a client that
 may create functions has them run with this connection's rights. So these must be few: a role that
 could do more than read is not used.
 """
@@ -32,7 +32,7 @@ from headgate.proxy.plans import (
 
 APPLICATION_NAME = "headgate-proxy"
 LOCK_TIMEOUT_MS = 100
-"""A table that somebody has for himself is not waited for: whoever waits stands in the way."""
+"""EXPLAIN does not wait for an exclusive lock: while it waits, it blocks others in the queue."""
 _NAME = b"headgate_plan"
 _COUNT = (
     b"SELECT pg_catalog.cardinality(parameter_types) FROM pg_catalog.pg_prepared_statements "
@@ -131,7 +131,7 @@ class PostgresSession:
                 await self._run(b"DEALLOCATE ALL")
 
     async def _run(self, statement: bytes) -> None:
-        # Binary asks for the extended protocol: `SELECT 1; DROP …` is refused whole.
+        # Binary needs the extended protocol: `SELECT 1; DROP …` is rejected whole.
         await self._connection.execute(statement, binary=True)
 
     async def _row(self, statement: bytes) -> TupleRow:

@@ -1,18 +1,18 @@
-"""What the relay does to each client, by the agents' own rules and judgement (R95, R98, R100).
+"""What the relay does to each client, by the agents' own rules and decisions.
 
     Snapshot ──► Gates: clients grouped by the rules that apply to them ──gate_of──► Relay.put_gate
 
-A client is not judged each time that it says something: it has a Gate, which is worked out when
-health or rules change, or a rule begins or ends. Clients with the same rules have the same gate, so
-what is worked out are a few groups, however many clients there are; and what thousands of them
-need is done in slices, with turns for everybody else in between.
+There is no decision per statement: each client has a Gate, which is worked out when health or rules
+change, or a rule begins or ends. Clients with the same rules have the same gate, so only a few
+groups are worked out, however many clients there are. Work for thousands of clients is done in
+slices, with turns for everybody else in between.
 
-A client that is new is judged by the relay itself until its gate is there: by that of the levels in
-its name. So whatever rules or settings name has a place and a gate before anybody of that name
-comes (`levels_of`), and a name that is made up for each statement meets them all the same.
+Until a new client has its gate, the relay uses the gate of the levels in its name. So each level
+that rules or settings name has a place and a gate before a client of that name comes
+(`levels_of`), and they also apply to a name that is made up for each statement.
 
-Nothing here refuses because of silence: a gate bears the time until which it is known, and what
-happens after it is the relay's `lost`.
+Silence alone blocks nothing here: a gate has the time until which it is known, and what happens
+after it is the relay's `lost`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import structlog
 
 from headgate.agent.ports import Clock
 from headgate.agent.recorder import RULE, decided_by
-from headgate.core.decide import decide, findings
+from headgate.core.decide import NOT_COLLECTED, decide, findings
 from headgate.core.decision import Check, Decision, State, Verdict
 from headgate.core.health import Health
 from headgate.core.names import Identity, MetricRef, parse_identity
@@ -47,7 +47,7 @@ log = structlog.get_logger()
 SLICE, SLICE_S = 128, 0.002
 """Clients, and time, before others have their turn."""
 ALMOST_ONE = math.nextafter(1.0, 0.0)
-"""A throw that no ratio below 1 refuses: the relay throws the dice, not we."""
+"""A throw that no ratio below 1 rejects: the relay throws the dice, not we."""
 REASON_EVERY_S = 1.0
 """A gate that says the same but for its numbers is put that often."""
 EXTEND_WITHIN = 0.5
@@ -62,7 +62,6 @@ MAX_NAME_BYTES = 127
 """As the relay keeps them."""
 PLACED = frozenset({"unidentified", "others", EVERYBODY, EVERYONE})
 """Names that have their place, or are nobody's."""
-_KNOWN_BAD = (Verdict.THRESHOLD_EXCEEDED, Verdict.INTERNAL_ERROR)
 _STRENGTH = (Act.PASS, Act.WARN, Act.DELAY, Act.REFUSE, Act.CLOSE)
 
 
@@ -83,7 +82,7 @@ class Part(NamedTuple):
 
 
 NOTHING = Part()
-UNKNOWN = Part(known=False, reason="no agent is heard")
+UNKNOWN = Part(known=False, reason="no agent reports the database's health")
 
 
 class Outcome(NamedTuple):
@@ -98,7 +97,7 @@ FREE = Outcome(Gate())
 NO_GATE = GateTerms()
 
 
-# --- one client, judged ------------------------------------------------------------------------
+# --- the gate of one client --------------------------------------------------------------------
 
 
 def meant(targets: Iterable[str], identity: Identity) -> bool:
@@ -126,7 +125,7 @@ def levels_of(targets: Iterable[str]) -> list[str]:
 
 
 def _acting_first(rules: Iterable[Rule], database: str, wall_s: float) -> list[str]:
-    """Targets of those that have not ended; what refuses comes first, if not all have a place."""
+    """Targets of rules that have not ended; if not all have a place, throttling ones first."""
     mine = [
         rule
         for rule in rules
@@ -143,7 +142,7 @@ def outcome_of(
     judging: Judging,
     health_part: Callable[[], Part] | None,
 ) -> Outcome:
-    """What the relay is to do with a client to whom these rules apply. `health_part`: what health
+    """What the relay is to do with a client to which these rules apply. `health_part`: what health
     says of it; None: the gate is not for it."""
     rule = _rule_part(applied, terms, judging)
     if rule.ratio >= 1.0:
@@ -207,7 +206,7 @@ def _rule_part(applied: Applied, terms: GateTerms, judging: Judging) -> Part:
         reason=_rule_reason(rule, judging.now.wall_s),
         retry_s=_held_retry_s(left_s) if held else 1.0,
         delay_s=0.0 if held else terms.rule_delay_s,
-        verdict=Verdict.APP_DENIED if held else Verdict.REJECT_BY_RATIO,
+        verdict=Verdict.ON_HOLD if held else Verdict.REJECTED_BY_RATIO,
         by=f"{RULE}{rule.id}",
     )
 
@@ -223,11 +222,11 @@ def _rule_reason(rule: Rule, wall_s: float) -> str:
     left = "" if ends_at == FOREVER else f" for another {duration(max(0.0, ends_at - wall_s))}"
     by = f", set by {rule.created_by}" if rule.created_by else ""
     why = f": {rule.reason}" if rule.reason else ""
-    return f"rule {rule.id} turns away {share} of {rule.target}{left}{by}{why}"
+    return f"rule {rule.id} throttles {share} of {rule.target}{left}{by}{why}"
 
 
 class _Unrefused(RuleBook):
-    """What rules make of a client, but for those that refuse: these are the other part."""
+    """What rules make of a client, without those that throttle: these are the other part."""
 
     def __init__(self, applied: Applied) -> None:
         super().__init__()
@@ -240,7 +239,7 @@ class _Unrefused(RuleBook):
 def judged_part(
     health: Health, applied: Applied, check: Check, terms: GateTerms, judging: Judging
 ) -> Part:
-    """As the agent judges (R98), but for the dice, which are the relay's."""
+    """As the agent decides, but for the dice, which are the relay's."""
     book = _Unrefused(applied)
     decision = decide(check, health, book, now=judging.by, roll=ALMOST_ONE)
     return _health_part(decision, terms)
@@ -248,12 +247,12 @@ def judged_part(
 
 def _health_part(decision: Decision, terms: GateTerms) -> Part:
     verdict = decision.verdict
-    if verdict is not Verdict.OK and verdict not in _KNOWN_BAD:
-        # Never read, at rest, or asked in the wrong place: nothing shows anything.
+    if verdict is not Verdict.OK and not _is_known_bad(decision):
+        # Never read, hibernating, or the wrong agent: nothing is known.
         return UNKNOWN._replace(reason=reason_of(decision))
     load = load_of(decision)
     if verdict is not Verdict.OK:
-        # Debounced, or without a value: bad enough for an agent to refuse.
+        # Debounced, or without a value: enough for an agent to reject.
         load = max(load, 1.0)
     hard = terms.hard_limit is not None and load > terms.hard_limit
     ratio = 1.0 if hard else min(1.0, max(0.0, graded(terms.bands, load)))
@@ -271,12 +270,18 @@ def _health_part(decision: Decision, terms: GateTerms) -> Part:
     )
 
 
+def _is_known_bad(decision: Decision) -> bool:
+    if decision.verdict is Verdict.METRIC_UNAVAILABLE:
+        return any(finding.cause not in NOT_COLLECTED for finding in decision.failing)
+    return decision.verdict is Verdict.THRESHOLD_EXCEEDED
+
+
 def load_of(decision: Decision) -> float:
-    """The worst of the metrics that this client is judged by, as a share of its threshold."""
+    """The worst of the metrics that count for this client, as a share of its threshold."""
     shares = (
         (finding.value, finding.threshold)
         for finding in findings(decision)
-        if finding.state is not State.WAIVED
+        if finding.state is not State.EXEMPTED
     )
     return max((_share(value, threshold) for value, threshold in shares), default=0.0)
 
@@ -298,8 +303,8 @@ def _near(decision: Decision, load: float) -> str:
 
 
 def compose(rule: Part, health: Part) -> Part:
-    """One ratio of both (R95): what the rule's dice leave is still up to health. The larger share
-    gives the reason; of two deeds that are really done, the milder one is."""
+    """One ratio of both: what the rule's dice admit is still up to health. The larger share
+    gives the reason; of two actions that are really taken, the milder one is."""
     if not health.ratio or (rule.ratio and health.act is Act.WARN):
         return rule
     if not rule.ratio or rule.act is Act.WARN:
@@ -319,7 +324,7 @@ def _with_loss(rule: Part, terms: GateTerms) -> Part:
     """Nobody knows the health of a client that a rule is on as well."""
     if terms.on_loss in (Act.PASS, Act.WARN) or terms.mode is not GateMode.ENFORCE:
         return rule
-    lost = Part(1.0, terms.on_loss, Cause.LOSS, False, "nobody knows the health", 1.0)
+    lost = Part(1.0, terms.on_loss, Cause.LOSS, False, "the health is not known", 1.0)
     return compose(rule, lost)
 
 
@@ -357,7 +362,7 @@ def _acting(part: Part, terms: GateTerms) -> Gate:
 
 
 def _exempts(applied: Applied, terms: GateTerms, view: View) -> bool:
-    """Whether an exemption covers all that the client would be judged and paced by."""
+    """Whether an exemption covers all metrics and pacing that would apply to the client."""
     rule = applied.exempt
     if rule is None:
         return False
@@ -375,7 +380,7 @@ GroupKey = tuple[object, ...]
 
 
 def _group_key(applied: Applied, gated: bool) -> GroupKey:
-    """Two clients with the same are judged alike, whatever they are called."""
+    """Two clients with the same key have the same gate, whatever their names."""
     if applied is UNRULED:
         return (gated,)
     return (
@@ -389,8 +394,8 @@ def _group_key(applied: Applied, gated: bool) -> GroupKey:
 
 
 def _health_key(applied: Applied) -> GroupKey:
-    """What is judged alike by health, whatever dice there are: hundreds of ratio rules make
-    hundreds of groups, and one judgement."""
+    """Clients with this key get the same decision by health, whatever the dice: hundreds of ratio
+    rules make hundreds of groups, and one decision."""
     return _group_key(applied._replace(refuse=None, until=0.0), True)
 
 
@@ -448,7 +453,7 @@ class Gates:
         self.put_total = 0
         self.longest_slice_s = 0.0
 
-    # --- told from outside, at once --------------------------------------------------------
+    # --- called from outside, return at once -----------------------------------------------
 
     def adopt(self, terms: GateTerms, *, paced: bool) -> None:
         """Other settings."""
@@ -459,7 +464,7 @@ class Gates:
 
     @property
     def _lost(self) -> Act:
-        """A gate that only warns does not begin to refuse because nobody is heard."""
+        """A gate that only warns does not start to block because no agent reports."""
         if self._terms.mode is GateMode.ENFORCE:
             return self._terms.on_loss
         return Act.PASS
@@ -473,7 +478,7 @@ class Gates:
             self._news.set()
 
     def client_seen(self, client: ClientKey) -> None:
-        """Judged here and now: its first statement may be the one that matters."""
+        """Decide here and now: its first statement may be the one that matters."""
         identity = self._meet(client)
         if self._snapshot is None:
             self._relay.put_gate(client, self._unheard(identity))
@@ -486,7 +491,7 @@ class Gates:
         self._put(group, [client])
 
     def _unheard(self, identity: Identity) -> Gate:
-        """Before any agent was heard: not known, where health is to decide."""
+        """Before any agent has reported: not known, where health is to decide."""
         if not self._is_gated(identity):
             return Gate()
         return Gate(until_ms=int(self._clock.now().wall_s * 1000))
@@ -496,7 +501,7 @@ class Gates:
         for count in counts:
             known = self._clients.get(count.client.index)
             if self._snapshot is None and count.told:
-                continue  # By a process before this one: its word stands until an agent is heard.
+                continue  # Set by a process before this one: it holds until an agent reports.
             if count.kept and self._snapshot is not None:
                 self._let_go(count.client)
             if known is None or known[0].key != count.client.key or not count.told:
@@ -586,7 +591,7 @@ class Gates:
         return any(group.applied.until <= wall_s for group in self._groups.values())
 
     async def _group_all(self) -> None:
-        """All anew: a group that has not been judged is put to each of its members."""
+        """Group all clients again: a group without a decision is put to each of its members."""
         self._groups = {}
         for number, (client, identity) in enumerate(list(self._clients.values())):
             if number % SLICE == SLICE - 1:
@@ -594,7 +599,7 @@ class Gates:
             self._place(client, identity)
 
     async def _enter_levels(self) -> None:
-        """Before the clients themselves: who is new is judged by them."""
+        """Before the clients themselves: they decide for new clients."""
         wanted = levels_of(self._named())
         for name in set(self._levels).difference(wanted):
             self._relay.leave(self._levels.pop(name))
@@ -728,17 +733,17 @@ class Gates:
         self.put_total += len(members)
         self.longest_slice_s = max(self.longest_slice_s, self._now_s() - began_s)
 
-    # --- told ------------------------------------------------------------------------------
+    # --- state -----------------------------------------------------------------------------
 
     def state(self) -> PartState:
         groups = [group for group in self._groups.values() if group.members]
         clients = sum(len(group.members) for group in groups if _acts(group))
         gated = [group for group in groups if group.gated]
         unknown = next((g.outcome for g in gated if g.outcome and not g.outcome.health.known), None)
-        why = f"; nobody knows the health: {unknown.health.reason}" if unknown else ""
+        why = f"; the health is not known: {unknown.health.reason}" if unknown else ""
         if self._unplaced:
             why += (
-                f"; {len(self._unplaced)} names that rules speak of have no place in the table of "
+                f"; {len(self._unplaced)} names in rules have no place in the table of "
                 "clients: raise memory.clients"
             )
         count = sum(self._is_gated(identity) for _, identity in self._clients.values())
@@ -767,7 +772,7 @@ def _acts(group: _Group) -> bool:
 
 
 def _identity(text: str) -> Identity:
-    """The relay keeps to the grammar; a name that is none all the same is told apart by itself."""
+    """The relay keeps to the grammar; an invalid name is an identity of its own."""
     try:
         return parse_identity(text)
     except InvalidName:

@@ -1,11 +1,11 @@
-"""A new process takes over from an old one, and no client is turned away meanwhile.
+"""A new process takes over from an old one, and no client's connection fails meanwhile.
 
     new ──hello──► old ──sockets, memory (SCM_RIGHTS)──► new … starts … ──ready──► old
                                                               old: stops accepting, drains, ends
 
-Until "ready" the old one serves as if nothing were: a new one that fails changes nothing. An old
-one that dies on the way leaves the new one what it had got by then, or nothing: then it starts by
-itself. Shared memory of another version is not taken over, and that is said.
+Until "ready" the old one serves as before: a new one that fails changes nothing. If the old one
+dies on the way, the new one keeps what it has got by then; with nothing, it starts from the
+settings alone. Shared memory of another version is not taken over, and the log says so.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Inheritance:
         return None
 
     def ready(self, *, memory_taken: bool = True) -> bool:
-        """We serve. Whether the old one has heard it: else it is dead, and all is ours anyway."""
+        """We serve. Whether the old one got the message: else it is dead, and all is ours."""
         try:
             _send(self._line, {"ready": True, "memory_taken": memory_taken})
             answer, _ = _receive(self._line, DRAINING_S)
@@ -119,8 +119,8 @@ class Inheritance:
 
 
 def inherit(directory: Path, *, patience_s: float = HELLO_S) -> Inheritance | None:
-    """From whoever serves on that directory; None: nobody does, or died on the way. One that is
-    handing over to another already is waited for: that other may fail."""
+    """From the process that serves on that directory; None: there is none, or it died on the way.
+    If it is handing over to another already, wait: that other may fail."""
     deadline_s = time.monotonic() + patience_s
     while True:
         try:
@@ -167,7 +167,7 @@ def _inherited(
             raise RelayFault(f"process {pid} handed over {len(fds)} files for {len(places) + 1}")
         return Inheritance(line, pid, Laid(**answer["laid"]), fds, places)
     except (KeyError, TypeError) as error:
-        fault = RelayFault(f"process {pid} hands over in words that are not understood: {error}")
+        fault = RelayFault(f"process {pid} sent a handover message that is not valid: {error}")
     except RelayFault as error:
         fault = error
     line.close()
@@ -292,7 +292,7 @@ class HandoverServer:
         if not answer.get("ready"):
             raise RelayFault("the new process did not say that it is ready")
         self.close()
-        # First: once it is told, what was kept in the memory from here is the new one's to keep.
+        # First: after the answer, the new process maintains what we kept in the memory.
         await self._taken(pid, bool(answer.get("memory_taken", True)))
         with suppress(OSError):
             _send(line, {"draining": True})
@@ -348,7 +348,7 @@ def _object(body: bytes) -> dict[str, Any]:
     try:
         said = json.loads(body)
     except ValueError:
-        raise RelayFault("it does not speak the words of a hand-over") from None
+        raise RelayFault("it does not speak the handover protocol") from None
     if not isinstance(said, dict):
-        raise RelayFault("it does not speak the words of a hand-over")
+        raise RelayFault("it does not speak the handover protocol")
     return said

@@ -1,7 +1,7 @@
 """The structures and functions of relay/relay.h, and whether a library has the same.
 
-Words that C declares atomic are plain here, as in native/layout.py: whoever writes one from Python
-writes it whole, and what belongs together goes through a function of the library.
+Words that C declares atomic are plain here, as in native/layout.py: a write from Python writes the
+whole word, and what belongs together goes through a function of the library.
 """
 
 from __future__ import annotations

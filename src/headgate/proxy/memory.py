@@ -30,7 +30,7 @@ SEATS = 4 * MAX_THREADS
 
 @dataclass(frozen=True, slots=True)
 class Laid:
-    """Where in the mapping what lies; told to the process that takes over."""
+    """Where each part lies in the mapping; sent to the process that takes over."""
 
     region_bytes: int
     state_at: int
@@ -98,7 +98,7 @@ def adopt(fd: int, laid: Laid, terms: MemoryTerms) -> SharedMemory:
 
 def _check(fd: int, laid: Laid, terms: MemoryTerms) -> None:
     if not fcntl.fcntl(fd, F_GET_SEALS) & F_SEAL_SHRINK:
-        raise RelayFault("the memory that was handed over is not sealed, so it is none of ours")
+        raise RelayFault("the memory that was handed over is not sealed, so it is not a proxy's")
     if os.fstat(fd).st_size < laid.total_bytes or laid.region_bytes < ctypes.sizeof(HgRegion):
         raise RelayFault(f"the memory that was handed over has not {laid.total_bytes} bytes")
     with mmap.mmap(fd, laid.total_bytes) as mapping:
@@ -113,7 +113,7 @@ def _check(fd: int, laid: Laid, terms: MemoryTerms) -> None:
     if fault:
         raise RelayFault(fault.decode())
     if (head.cpus_milli, head.workers) != (terms.cpus_milli, terms.workers):
-        raise RelayFault("cpus or max_connections are others now, so budgets begin anew")
+        raise RelayFault("cpus or max_connections have changed, so budgets start from zero")
 
 
 def _sealed_file(total_bytes: int) -> int:

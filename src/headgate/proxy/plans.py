@@ -45,13 +45,13 @@ _NAME = "headgate_plan"
 
 
 def may_be_explained(wanted: WantedPlan) -> bool:
-    """Whole, and one of the statements that have a plan; the server judges the rest."""
+    """Whole, and one of the statements that have a plan; the server decides about the rest."""
     lead = _LEAD.match(wanted.text)
     return wanted.whole and "\0" not in wanted.text and bool(lead and lead[1].upper() in _EXPLAINED)
 
 
 class ExplainFailed(Exception):
-    """Of one pattern: the server said no. Never leaves this module and its sessions."""
+    """Of one pattern: the server returned an error. Never leaves this module and its sessions."""
 
 
 class NoSession(Exception):
@@ -111,7 +111,7 @@ class Plans:
         self._away: dict[str, _Failing] = {}
         self.explained_total = self.failed_total = self.dropped_total = 0
 
-    # --- told from outside -----------------------------------------------------------------
+    # --- called from outside ---------------------------------------------------------------
 
     def client_seen(self, client: ClientKey) -> None:
         return None
@@ -231,7 +231,7 @@ class Plans:
             if now - kept.used_at >= IDLE_S:
                 await self._drop(database)
 
-    # --- told ------------------------------------------------------------------------------
+    # --- state -----------------------------------------------------------------------------
 
     def state(self) -> PartState:
         errors = [pattern.error for pattern in self._patterns() if pattern.calls > 1]
@@ -249,7 +249,7 @@ class Plans:
         })  # fmt: skip
 
     def why_not(self, pattern: int) -> str:
-        """Why a pattern has no plan cost; empty: it has, or nobody asked."""
+        """Why a pattern has no plan cost; empty: it has, or no plan was requested."""
         failing = self._failing.get(pattern)
         return failing.why if failing is not None else ""
 
@@ -264,7 +264,7 @@ def cost_in(answer: object) -> float:
         document = json.loads(answer) if isinstance(answer, str | bytes) else answer
         cost = float(document[0]["Plan"]["Total Cost"])  # type: ignore[index]
     except (ValueError, TypeError, KeyError, IndexError) as error:
-        raise ExplainFailed(f"the plan says no cost: {error}") from None
+        raise ExplainFailed(f"the plan has no cost: {error}") from None
     if not 0 <= cost <= MAX_COST:
         raise ExplainFailed(f"the plan's cost is {cost:g}, at most {MAX_COST:g} is believed")
     # 0 means "not known" to the relay; what costs nothing costs little.

@@ -3,8 +3,8 @@
     agent's API ──GET /v1/policies/D, If-None-Match──► PolicyLink ──► PolicyTaker (the region)
                                                           └──► kept.json, for a start without agent
 
-Asked every second or two; an unchanged policy is a 304 of a few bytes. What was taken last is kept
-on disk: after a restart while every agent is away, it is in force before the first statement.
+One request every second or two; an unchanged policy is a 304 of a few bytes. The last policy is
+kept on disk: after a restart while every agent is away, it is in force before the first statement.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class PolicyLink:
             await self._take(reply, line.url)
         else:
             detail = _detail(reply.body)
-            self._failed(f"{line.url} has no policy for us: status {reply.status}: {detail}")
+            self._failed(f"{line.url} has no policy for it: status {reply.status}: {detail}")
 
     async def _take(self, reply: Reply, url: str) -> None:
         try:
@@ -135,7 +135,7 @@ class PolicyLink:
         try:
             await self._taker.take(policy, revision, source)
         except (PolicyRefused, InvalidSettings) as error:
-            self._failed(f"the policy of {source} was refused, and the last one stays: {error}")
+            self._failed(f"the policy of {source} is invalid, and the last one stays: {error}")
             return False
         self.revision, self._source = revision, source
         return True

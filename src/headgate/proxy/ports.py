@@ -20,7 +20,7 @@ from headgate.traffic.policy import Policy
 from headgate.traffic.readings import Published
 
 UNIDENTIFIED = 0
-"""Index of the client that is nobody (R97)."""
+"""Index of the client without an identity."""
 OTHERS = 1
 """And of those beyond the table's size."""
 
@@ -60,7 +60,7 @@ class ClientCounts(NamedTuple):
 
     client: ClientKey
     told: bool
-    """Somebody has put a gate for it."""
+    """There is a gate for it."""
     statements: int
     admitted: int
     warned: int
@@ -82,12 +82,12 @@ class ClientCounts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """What is said of one client; replaced whole. The default lets everything pass, and is known
-    for ever."""
+    """The decision for one client; replaced whole. The default admits everything, and never
+    expires."""
 
     act: Act = Act.PASS
     ratio: float = 0.0
-    """This share of its statements is acted upon (dice, R95)."""
+    """This share of its statements is acted upon, by dice."""
     ignores_priority: bool = False
     cause: Cause = Cause.NOTHING
     """RULE or HEALTH."""
@@ -120,7 +120,7 @@ class Released(NamedTuple):
     taken: int
     """Units ever."""
     limited: int
-    """Times that somebody had to wait or go for the pace alone."""
+    """Times that a statement had to wait or was blocked for the pace alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +171,8 @@ class Relay(Protocol):
         ...
 
     def put_reported(self, counts: Sequence[ClientCounts], at_s: float) -> None:
-        """What these clients have come to is told from here: no other process tells it. Kept with
-        the counters, so that one that takes over goes on where this one ends."""
+        """This process reports these clients' counts, and no other does. Kept with the counters,
+        so that a process that takes over goes on where this one ends."""
         ...
 
     def reported_at_s(self) -> float | None:
@@ -180,9 +180,9 @@ class Relay(Protocol):
         ...
 
     def enter(self, identity: str) -> ClientKey | None:
-        """A level that rules have a word on: it has a place from now on that is never another's,
-        and new names with that level in them meet its gate until they have their own. None: there
-        is no place for it just now; half of the table is for others."""
+        """Give a level that rules name a place of its own, which no other client gets. Its gate
+        applies to new names with that level until they have their own. None: there is no place
+        for it just now; half of the table is for others."""
         ...
 
     def leave(self, client: ClientKey) -> None:
@@ -208,11 +208,11 @@ class Relay(Protocol):
         ...
 
     def tell_health(self, healthy: bool, until_ms: int) -> None:
-        """For budgets that bite under pressure (R147)."""
+        """For budgets that bite under pressure."""
         ...
 
     def stir(self) -> None:
-        """Those who wait are looked at anew."""
+        """Decide again about all statements that wait."""
         ...
 
 
@@ -225,7 +225,7 @@ class PolicyTaker(Protocol):
 
 
 class Watcher(Protocol):
-    """Told by the process what the relay's events say; each returns at once."""
+    """Gets the relay's events from the process; each call returns at once."""
 
     def client_seen(self, client: ClientKey) -> None:
         """A client that was not there before: it has no gate yet."""
@@ -241,7 +241,7 @@ class PartState:
     name: str
     healthy: bool
     summary: str
-    """One line for people: "following db1:8087, last heard 0.2 s ago"."""
+    """One line for people: "follows main at http://db1:8087, last seen 0.2 s ago"."""
     since_s: float | None = None
     """How long it has been so, where that is known."""
     figures: dict[str, float | int | str | None] = field(default_factory=dict)

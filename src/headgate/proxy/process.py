@@ -3,9 +3,9 @@
     relay ──events──► pump ──► watchers (new clients, plans), slow-log, log
     parts: each a loop of its own, kept running (agent/supervise)
 
-Parts of two kinds: those that write what all processes share (gates, release, policy) stop when
-another process takes over, for they are its now, unless it could not take the memory over; those of
-this relay alone (targets), and what is told to the end (reports), go on until the last session has
+Parts of two kinds. Those that write what all processes share (gates, release, policy) stop when
+another process takes over, for they are its now, unless it could not take the memory over. Those of
+this relay alone (targets), and the reports of its last sessions, go on until the last session has
 ended.
 """
 
@@ -66,7 +66,7 @@ class Process:
     def listen(
         self, watchers: Sequence[Watcher], told: Sequence[Callable[[Event], None]] = ()
     ) -> None:
-        """Those who are told what happens; in the place of those before."""
+        """Set the watchers of events; they replace the ones before."""
         self._watchers, self._told = tuple(watchers), tuple(told)
 
     async def adopt(self, shared: Sequence[Part], own: Sequence[Part]) -> None:
@@ -99,8 +99,8 @@ class Process:
             stirring.cancel()
 
     async def _drained_for(self, within_s: float, patient_s: float) -> bool:
-        """Another process takes new sessions, so the old ones may go by themselves: no statement
-        is refused for a restart. Those who stay are told, between transactions, after a while."""
+        """Another process takes new sessions, so the old ones may end on their own: no statement
+        fails because of a restart. After a while, sessions are ended between transactions."""
         self.relay.drain(keep_sockets=True, patient=True, deadline_s=within_s)
         return await self._is_drained(patient_s)
 

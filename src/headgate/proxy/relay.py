@@ -104,7 +104,7 @@ class Event(NamedTuple):
     text_whole: bool
     parameters: bool
     left_out: int
-    """Of this client, not told since the last one."""
+    """Of this client, left out since the last one."""
 
 
 class SessionView(NamedTuple):
@@ -202,7 +202,7 @@ class NativeRelay:
         """Its socket is closed; sessions that came by it stay."""
         self._library.hr_unlisten(self._relay, number)
 
-    # --- what it is told -------------------------------------------------------------------
+    # --- input -----------------------------------------------------------------------------
 
     def put_reported(self, counts: Sequence[ClientCounts], at_s: float) -> None:
         for one in counts:
@@ -275,7 +275,7 @@ class NativeRelay:
         self._library.hr_stir(self._relay)
 
     def publish(self, policy: bytes, *, force: bool = False) -> Refused | None:
-        """A compiled policy, whole or not at all; None: it is in force, and judged by at once."""
+        """A compiled policy, whole or not at all; None: it is in force at once."""
         wall_ms = time.time_ns() // 1_000_000
         region = self.memory.region_address
         why = self._library.hg_publish(region, policy, len(policy), force, wall_ms)
@@ -307,7 +307,7 @@ class NativeRelay:
         return list(self._clients())
 
     def client(self, index: int) -> ClientCounts | None:
-        """Whoever has that place now."""
+        """The client that has this place now."""
         if not 0 <= index < self.memory.state.sizes.clients:
             return None
         return self._client(index)
@@ -525,7 +525,7 @@ def _ms(seconds: float) -> int:
 
 
 def _ns_per_unit(per_s: float) -> int:
-    """0 would mean "not paced", so nothing is released by the dearest price instead."""
+    """0 would mean "not paced", so a rate of 0 becomes the highest price instead."""
     return max(1, min(_MOST_NS, int(1e9 / per_s))) if per_s > 0 else _MOST_NS
 
 

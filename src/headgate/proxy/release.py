@@ -1,4 +1,4 @@
-"""Drive the control loop that decides how much is released (R99, R142).
+"""Drive the control loop that decides how much is released.
 
     Snapshot ──► Pacing ──stepped | pacing.step──► rate ──► Relay.put_release
                    ▲                                           │
@@ -29,7 +29,7 @@ NO_RELEASE = Release()
 
 
 class Pacing:
-    """Steps when it hears something; its own loop only looks whether anything is heard."""
+    """Steps at each report; its own loop only looks whether there are any reports."""
 
     name = "release"
 
@@ -90,8 +90,8 @@ class Pacing:
             await self._clock.sleep(LOOK_S)
 
     def tick(self) -> None:
-        """Nobody is heard any more: what was known of health has aged out, and the pace with it,
-        unless the fail policy is to hold statements back."""
+        """No agent reports any more: the last health has expired, and the pace with it, unless
+        the fail policy is to delay statements."""
         silent_s = self._now_s() - self._heard_s
         if self._lost or silent_s <= self._gate.stale_after_s or self._seen_at is None:
             return
@@ -176,7 +176,7 @@ class Pacing:
         if self._terms.kind is ReleaseKind.OFF:
             return PartState(self.name, True, "off: nothing is paced")
         if self._lost:
-            return PartState(self.name, False, "no agent is heard: not paced until one is")
+            return PartState(self.name, False, "no agent reports: no pacing until one does")
         load = "no metric has a value to steer by"
         if self.load is not None:
             load = f"{self.worst} is at {self.load:.0%} of its threshold"
@@ -192,9 +192,9 @@ class Pacing:
 
 
 def worst_of(health: Health, metrics: tuple[str, ...]) -> Standing | None:
-    """Of the metrics that the gate judges by, the one nearest to its threshold. One that is lost
-    says nothing of now, and does not keep the others from steering; nor does one whose threshold
-    is 0, which leaves no distance to steer by."""
+    """Of the gate's metrics, the one nearest to its threshold. One that is unavailable says
+    nothing about now, and the others still count; a threshold of 0 leaves no distance to steer
+    by, so such a metric does not count."""
     judged = health.default.standings
     if metrics:
         own = [*health.default.standings, *health.standings.values()]

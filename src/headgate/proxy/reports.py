@@ -1,13 +1,13 @@
-"""Tell the agent what was decided here: one log of decisions, wherever they are made (R98).
+"""Report decisions made here to the agent: one log of decisions, wherever they are made.
 
     Relay.clients() ──each second──► Tally ──► Batch ══POST /v1/reports══► the agent's history
 
-Counters in the relay are what counts. How much of them somebody has taken to tell is kept beside
-them, in the memory that a process hands over: the old one looks a last time before it says that it
-drains, the new one not before it has heard that. So each decision is told by one of both, also
-those of sessions that drain; what the old one has taken it tells on while it drains. A batch keeps
-its number until it is taken, so that one whose answer was lost counts once. What cannot be told
-waits, added up by client and cause, in a bounded number of rows.
+The relay's counters are the truth. How much of them has been taken for a report is kept beside
+them, in the memory that a process hands over: the old one looks a last time before it announces
+that it drains, the new one not before that. So each decision is reported by one of them, also
+those of sessions that drain; while it drains, the old one goes on reporting what it has taken. A
+batch keeps its number until the agent accepts it, so that one whose answer was lost counts once.
+What cannot be reported waits, added up by client and cause, in a bounded number of rows.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ log = structlog.get_logger()
 EVERY_S = 1.0
 HAND_OVER_S = 0.1
 FORGOTTEN_S = 10.0
-"""Counters of which nobody kept account for so long are not told as if they were of now."""
+"""Counters that no process has kept track of for so long are not reported as if of now."""
 MAX_ROWS = 4096
 MAX_BATCHES = 5
 """In one second: what is left goes on waiting, and is added up meanwhile."""
 TIMEOUT_S = 2.0
 BACKOFF_S, MAX_BACKOFF_S = 1.0, 30.0
 MAX_BUDGETS = 1024
-"""Clients of whom it is kept which budgets refused them in this second."""
+"""Clients for which the budgets that blocked them in this second are kept."""
 
 Key = tuple[int, str, Verdict, str]
 """(minute, client, verdict, by): history is kept by the minute."""
 _VERDICTS: Mapping[Cause, Verdict] = {
     Cause.BUDGET: Verdict.OVER_BUDGET,
-    Cause.RULE: Verdict.REJECT_BY_RATIO,
+    Cause.RULE: Verdict.REJECTED_BY_RATIO,
     Cause.HEALTH: Verdict.THRESHOLD_EXCEEDED,
     Cause.PACE: Verdict.PACED,
-    Cause.LOSS: Verdict.INTERNAL_ERROR,
-    Cause.LIMIT: Verdict.APP_DENIED,
+    Cause.LOSS: Verdict.METRIC_UNAVAILABLE,
+    Cause.LIMIT: Verdict.ON_HOLD,
 }
-"""A cancelled statement was ended by its client, not refused."""
+"""A cancelled statement was ended by its client, not blocked."""
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class Batch(NamedTuple):
 
 
 class Tally:
-    """What waits to be told. Monotonic seconds throughout."""
+    """What waits to be reported. Monotonic seconds throughout."""
 
     def __init__(self, database: str, instance: str) -> None:
         self._database = database
@@ -147,7 +147,7 @@ class Decided(NamedTuple):
 
 
 def decided(now: ClientCounts, outcome: Outcome, budgets: Mapping[str, int]) -> Iterator[Decided]:
-    """What a client's statements came to since somebody last took them to tell, and by what."""
+    """The outcomes of a client's statements since the last report, and what decided."""
     was = now.reported
     if now.admitted > was.admitted:
         yield Decided(Verdict.OK, "", now.admitted - was.admitted)
@@ -162,8 +162,8 @@ def decided(now: ClientCounts, outcome: Outcome, budgets: Mapping[str, int]) -> 
 
 
 def _by_budget(times: int, budgets: Mapping[str, int]) -> Iterator[Decided]:
-    """Counts are exact; which budgets they are of is told by events, some of which may be lost:
-    what is left over goes to the budget that was told of most."""
+    """Counts are exact. Which budgets they belong to comes from events, some of which may be lost:
+    what is left over goes to the budget with the most events."""
     left = times
     for name, told in sorted(budgets.items(), key=lambda item: item[1]):
         most = name == max(budgets, key=lambda key: budgets[key])
@@ -181,7 +181,7 @@ def _by_gate(cause: Cause, verdict: Verdict, times: int, outcome: Outcome) -> De
     elif cause is Cause.HEALTH and outcome.health.by:
         part = outcome.health
     elif cause is Cause.LOSS:
-        return Decided(verdict, "", times, "no agent was heard: nobody knows the health")
+        return Decided(verdict, "", times, "no agent reported, so the health is not known")
     else:
         return Decided(verdict, "", times)
     return Decided(part.verdict, part.by, times, part.reason)
@@ -204,7 +204,7 @@ class Reports:
         ours: Callable[[], bool] = lambda: True,
         instance: str = "",
     ) -> None:
-        """`looked`: told all clients each second (one look at the table serves everybody).
+        """`looked`: gets all clients each second (one look at the table serves everybody).
         `ours`: false while another process on the same memory still reports what it counts."""
         self._relay = relay
         self._agents = agents
@@ -288,7 +288,7 @@ class Reports:
         if reply.status >= 500 or reply.status == 429:
             return self._failed(f"status {reply.status}")
         if reply.status != 200 and not self._refused:
-            # One that is refused would be refused again: it is dropped, and said once.
+            # A rejected batch would be rejected again: it is dropped, and logged once.
             self._refused = f"status {reply.status}: {reply.body[:200].decode(errors='replace')}"
             log.warning("reports.refused", detail=self._refused)
         self._failures, self._fault = 0, ""
@@ -306,14 +306,14 @@ class Reports:
     def state(self) -> PartState:
         fault = self._fault or self._refused
         told = "what is decided here is in the agent's history"
-        summary = fault or (told if self.told_total else "no agent was told anything yet")
+        summary = fault or (told if self.told_total else "nothing was reported to an agent yet")
         return PartState(self.name, not fault, summary, figures={
             "batches_total": self.told_total,
             "rows_waiting": self._tally.waiting,
         })  # fmt: skip
 
     async def close(self) -> None:
-        """What is left is told, if an agent takes it at once."""
+        """Report what is left, if an agent takes it at once."""
         if not self._ours():
             return
         self.hand_over()

@@ -1,7 +1,7 @@
-"""Statements that were refused or delayed, without their values.   events ──► Slowlog ──► log
+"""Statements that were blocked or delayed, without their values.   events ──► Slowlog ──► log
 
-A line says who, what was done, why, and how long it took. Literals become `?` and comments go: what
-a user wrote as a value stands in no log. So many lines a second; the rest is counted, and told.
+A line says which client, what was done, why, and how long it took. Literals become `?` and comments
+go: no log has what a user wrote as a value. So many lines a second; the rest is counted and logged.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ _WHOLE = {
 
 
 def redacted(text: bytes, dialect: Dialect) -> str:
-    """Without literals and comments, on one line. A text that was cut in a literal loses it; one
-    whose literals end elsewhere in a session with other settings (standard_conforming_strings,
-    NO_BACKSLASH_ESCAPES) is told as far as it reads the same."""
+    """Without literals and comments, on one line. A text that was cut in a literal loses it. In a
+    session with other settings (standard_conforming_strings, NO_BACKSLASH_ESCAPES) literals may
+    end elsewhere: then the text is shown as far as both readings agree."""
     kept, at, text = [], 0, text[:MAX_LEXED_BYTES]
     for piece in pieces(text, dialect):
         if piece.kind in (SPACE, COMMENT):
@@ -108,7 +108,7 @@ class Slowlog:
     # --- life ------------------------------------------------------------------------------
 
     def adopt(self, terms: SlowlogTerms) -> None:
-        """Also the same terms: whoever has renamed the file (logrotate) wants it opened anew."""
+        """Also the same terms: after logrotate has renamed the file, a new one is opened."""
         self._terms = terms
         self.close()
         self._open()

@@ -61,7 +61,7 @@ def _resolved(host: str, port: int) -> Sequence[tuple[int, int, int, str, tuple[
 
 
 def _unix(path: Path, mode: int) -> socket.socket:
-    """Renamed into place: whoever connects meanwhile finds the old one, or the new."""
+    """Renamed into place: a client that connects meanwhile finds the old one, or the new."""
     if _is_served(path):
         raise OSError(f"{path} is served by another process")
     return bound_unix(path, mode)

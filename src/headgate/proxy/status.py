@@ -223,7 +223,7 @@ def _policy(seen: Seen) -> dict[str, Any]:
 
 
 def _health(readings: BudgetReadings, wall_ms: int) -> str:
-    """As the relay takes it: what was told holds so long and no longer."""
+    """As the relay takes it: a report is valid so long and no longer."""
     if wall_ms > readings.health_until_ms:
         return ServerHealth.UNKNOWN.value
     return readings.health.value
@@ -270,14 +270,14 @@ def _target(target: Target) -> dict[str, Any]:
 
 
 def problems(facts: Facts, seen: Seen) -> list[str]:
-    """What somebody on call should know, worst first."""
+    """What an on-call engineer should know, worst first."""
     counts = totals(seen.threads)
     found = [f"{part.name}: {part.summary}" for part in seen.parts if not part.healthy]
     if not any(target.primary or target.replica for target in seen.targets):
-        found.insert(0, "there is no server to send sessions to")
+        found.insert(0, "no server takes sessions")
     if facts.settings_fault:
         found.append(
-            f"the settings file is refused, the last good one stays: {facts.settings_fault}"
+            f"the settings file is invalid, the last good one stays: {facts.settings_fault}"
         )
     if seen.policy_refusal and not any(seen.policy_refusal in one for one in found):
         found.append(seen.policy_refusal)
@@ -287,7 +287,7 @@ def problems(facts: Facts, seen: Seen) -> list[str]:
         found.append(f"all {facts.max_sessions} sessions are taken (max_sessions)")
     if counts.get("out_of_buffers"):
         found.append(
-            f"{counts['out_of_buffers']} sessions ended for want of buffers (max_buffer_mb)"
+            f"{counts['out_of_buffers']} sessions ended because no buffer was free (max_buffer_mb)"
         )
     if seen.clients_full:
         found.append("more clients than [memory] clients: further ones count as `others`")

@@ -5,7 +5,7 @@
 
 A failover needs no restart: the next look at the shard puts other targets, and the relay moves
 sessions between two transactions. Names are resolved beside the loop, with a deadline; an address
-that was good stays until a better one is known. Nobody heard: everything stays as it was.
+that was good stays until a better one is known. Without any agent everything stays as it was.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class SystemLookup:
 
 
 class Addresses:
-    """Of names, kept: asking never waits, and a look-up that hangs is one task, not many."""
+    """Of names, kept: a query never waits, and a look-up that hangs is one task, not many."""
 
     def __init__(self, clock: Clock, lookup: Lookup | None = None) -> None:
         self._clock = clock
@@ -152,7 +152,7 @@ class Putter:
         self.changes = 0
 
     def put(self, targets: Targets) -> bool:
-        """Whether there is anything to send sessions to, as told."""
+        """Whether there is any server to send sessions to."""
         if targets == self.targets and not self.fault:
             return True
         try:
@@ -376,10 +376,10 @@ class FollowedTargets:
         found = place_of(member, self._sight.told, self._terms.port)
         return None if found is None else ServerTerms(member.name, *found, tls=self._terms.tls)
 
-    # --- asking ----------------------------------------------------------------------------
+    # --- requests --------------------------------------------------------------------------
 
     async def _ask_all(self) -> list[Told]:
-        """All of them: which of two is the past shows only when both are heard."""
+        """From all of them: only two answers side by side show which one is out of date."""
         found = await asyncio.gather(*(self._ask(line) for line in self._agents.lines()))
         return [told for told in found if told is not None]
 
@@ -423,7 +423,7 @@ class FollowedTargets:
         except OSError as error:
             log.warning("targets.unkept", file=str(self._kept), detail=error.strerror)
 
-    # --- told ------------------------------------------------------------------------------
+    # --- state -----------------------------------------------------------------------------
 
     def state(self) -> PartState:
         since_s = None
@@ -453,7 +453,7 @@ class FollowedTargets:
         if self._unplaced:
             names = ", ".join(self._unplaced)
             unplaced = (
-                f"nobody says where {names} listens: name it among the servers, or set a port"
+                f"the address of {names} is not known: name it among the servers, or set a port"
             )
         faults = [f"{host}: {why}" for host, why in self._addresses.faults.items()]
         return [doubt, unplaced, self._putter.fault, *faults, *unfit]
@@ -477,7 +477,7 @@ def read_shard(document: Mapping[str, Any], agent: str) -> Told:
 def _read_member(document: Mapping[str, Any], agent: str) -> ToldMember:
     return ToldMember(
         name=_text(document, "member"),
-        # A member beside the agent itself may not know its own address; we have asked it there.
+        # A member beside the agent itself may not know its own address; we have called it there.
         url=_text(document, "url") or (agent if document["here"] else ""),
         role=document["role"],
         term=document["term"] if isinstance(document["term"], int) else None,

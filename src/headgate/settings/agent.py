@@ -93,32 +93,46 @@ def read_settings(
     content: str, environment: Mapping[str, str] | None = None, *, source: str
 ) -> Settings:
     """What a file says, as an agent is run by it: with a database."""
+    settings, faults = examine_settings(content, environment, source=source)
+    if faults:
+        raise placed(InvalidSettings(faults), content, source)
+    return settings
+
+
+def examine_settings(
+    content: str, environment: Mapping[str, str] | None = None, *, source: str
+) -> tuple[Settings, list[Fault]]:
+    """As much of a file as can be read, and everything that is wrong with it: so that what only
+    building the parts can tell is reported at the same time."""
     environment = os.environ if environment is None else environment  # noqa: TID251 -- the one place
-    settings = parse_settings(content, environment, source=source)
-    if not settings.databases and not (settings.fleet and settings.fleet.view):
+    document = Document(toml_tables(content, source), SECTIONS)
+    settings = replace(_read(document, environment), source=source)
+    if not document.tables.get("databases") and not (settings.fleet and settings.fleet.view):
         what = "the file has no database" if content.strip() else "the file is empty"
         message = (
             f"{what}: add [databases.NAME] with engine and dsn. Only an agent that shows a fleet "
             "([fleet] with view = true) needs none"
         )
-        raise InvalidSettings([Fault("databases", message)], source)
-    return settings
+        document.fault("databases", message)
+    return settings, list(dict.fromkeys(document.faults))
 
 
 def parse_settings(
     content: str, environment: Mapping[str, str] = MappingProxyType({}), *, source: str = ""
 ) -> Settings:
     document = Document(toml_tables(content, source), SECTIONS)
+    settings = _read(document, environment)
     try:
-        settings = _read(document, environment)
+        document.refuse_faults()
     except InvalidSettings as error:
         raise placed(error, content, source) from None
     return replace(settings, source=source)
 
 
 def _read(document: Document, environment: Mapping[str, str]) -> Settings:
+    """As much as can be; the faults are the document's."""
     overrides = from_environment(AgentSettings, ENVIRONMENT_PREFIX, environment)
-    agent = document.section("agent", AgentSettings, environment=overrides) or AgentSettings()
+    agent = document.section("agent", AgentSettings, overrides) or AgentSettings()
     advice: list[Advice] = []
     databases = _databases(document, advice)
     fleet = document.section("fleet", FleetSettings) if "fleet" in document.tables else None
@@ -135,11 +149,13 @@ def _read(document: Document, environment: Mapping[str, str]) -> Settings:
         page=document.section("page", PageSettings) or PageSettings(),
         tracing=tracing if tracing is not None and tracing.endpoint else None,
     )
-    document.faults += [*_shard_faults(settings), *_traffic_faults(settings.databases)]
-    document.faults += _fleet_faults(settings, has_fleet="fleet" in document.tables)
+    # Of a section that has faults, only these are told: what it would have come to is not known.
+    whole = [*_shard_faults(settings), *_traffic_faults(settings.databases)]
+    whole += _fleet_faults(settings, has_fleet="fleet" in document.tables)
+    broken = [name for name in ("agent", "peers", "patroni") if document.is_broken(name)]
+    document.faults += [f for f in whole if not any(name in f.place.split(".") for name in broken)]
     advice += [*_plain_peers(settings), *_plain_webhook(settings.alerts), *_elected_nearby(agent)]
     document.faults += [Fault(a.place, a.message) for a in advice if a.severity is Severity.ERROR]
-    document.refuse_faults()
     return replace(settings, advice=tuple(advice))
 
 
@@ -175,7 +191,7 @@ def _database(
         return None
     metrics = _metrics(raw_metrics, database.engine, f"{place}.metrics", document, advice)
     for metric in database.default_metrics or ():
-        if metric not in metrics:
+        if metric not in metrics and not _is_enabled(raw_metrics.get(metric)):
             document.fault(f"{place}.default_metrics", f"names {metric!r}, which is not here")
     traffic = None
     if "traffic" in raw:
@@ -188,6 +204,11 @@ def _database(
         peers=tuple(_peers(raw.get("peers", {}), name, f"{place}.peers", document)),
         traffic=traffic if traffic is not None and traffic.enabled else None,
     )
+
+
+def _is_enabled(raw: object) -> bool:
+    """Of a metric that is in the file; one with faults is, too."""
+    return isinstance(raw, Mapping) and bool(raw.get("enabled", True))
 
 
 def _metrics_of_any(raw: Any, place: str, document: Document) -> None:
@@ -355,7 +376,7 @@ def _elected_nearby(agent: AgentSettings) -> Iterator[Advice]:
 
 
 def advice_on(settings: Settings) -> Iterator[Advice]:
-    """What the file alone does not tell, for whoever validates it on its host."""
+    """What the file alone does not tell, but its host does."""
     for name, database in settings.databases.items():
         place = f"databases.{name}"
         if not database.metrics:

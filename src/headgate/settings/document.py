@@ -9,7 +9,8 @@ import json
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
 
 from headgate.core.places import with_lines
 from headgate.core.settings import read_struct, table_of, unknown
@@ -20,6 +21,16 @@ from headgate.traffic.policy import Policy
 MAX_FILE_BYTES = 4 * 1024 * 1024
 MAX_POLICY_FILE_BYTES = 16 * 1024 * 1024
 T = TypeVar("T")
+
+
+class Override(NamedTuple):
+    """What the environment says of a key."""
+
+    variable: str
+    value: object
+
+
+NO_OVERRIDES: Mapping[str, Override] = MappingProxyType({})
 
 
 class Document:
@@ -38,13 +49,19 @@ class Document:
         return any(fault.place.partition(".")[0] == section for fault in self.faults)
 
     def section(
-        self, name: str, struct: type[T], *, environment: Mapping[str, object] | None = None
+        self, name: str, struct: type[T], environment: Mapping[str, Override] = NO_OVERRIDES
     ) -> T | None:
-        """[name], over which the environment's words go. None: it has faults, as far as read."""
+        """[name], over which the environment goes. None: it has faults, as far as it was read. A
+        fault of a value from the environment names the variable, and not a line of the file."""
         raw = self.tables.get(name, {})
         if environment and isinstance(raw, Mapping):
-            raw = {**raw, **environment}
-        return self.read(raw, struct, name)
+            raw = {**raw, **{key: one.value for key, one in environment.items()}}
+        made, faults = read_struct(raw, struct, place=name)
+        variables = {f"{name}.{key}": one.variable for key, one in environment.items()}
+        self.faults += [
+            fault._replace(place=variables.get(fault.place, fault.place)) for fault in faults
+        ]
+        return made
 
     def read(
         self,
@@ -83,12 +100,13 @@ def environment_name(prefix: str, key: str) -> str:
 
 def from_environment(
     struct: type, prefix: str, environment: Mapping[str, str]
-) -> dict[str, object]:
+) -> dict[str, Override]:
     """HEADGATE_LISTEN=… for `listen`. Numbers and booleans are read as TOML would."""
+    variables = {name: environment_name(prefix, name) for name in table_of(struct)}
     return {
-        name: _toml_value(environment[environment_name(prefix, name)])
-        for name in table_of(struct)
-        if environment_name(prefix, name) in environment
+        name: Override(variable, _toml_value(environment[variable]))
+        for name, variable in variables.items()
+        if variable in environment
     }
 
 

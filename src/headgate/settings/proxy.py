@@ -388,7 +388,7 @@ class SlowlogSettings:
     path: Annotated[
         Path | None,
         Key(
-            "File that refused and delayed statements go to, a line of JSON each, with their "
+            "File that blocked and delayed statements go to, a line of JSON each, with their "
             "values taken out; empty: into the log. A reload opens it again.",
             unless_empty(file_path),
         ),
@@ -474,12 +474,12 @@ def parse_proxy_settings(
 
 
 _UNREAD = ProxySection(protocol=Protocol.POSTGRES, directory=Path(), relay=RelayTerms())
-"""In the place of a [proxy] with faults: the whole is refused anyway."""
+"""In the place of a [proxy] with faults: the whole is rejected anyway."""
 
 
 def _read(document: Document, environment: Mapping[str, str]) -> ProxySettings:
     overrides = from_environment(ProxySection, ENVIRONMENT_PREFIX, environment)
-    proxy = document.section("proxy", ProxySection, environment=overrides) or _UNREAD
+    proxy = document.section("proxy", ProxySection, overrides) or _UNREAD
     agent = document.section("agent", AgentLinkSettings) if "agent" in document.tables else None
     rows = document.each("server", ServerSection, MAX_SERVERS)
     servers = tuple(_server(index, row, proxy.protocol, document) for index, row in rows)
@@ -682,7 +682,7 @@ def _odd(settings: ProxySettings, cpus_said: bool) -> Iterator[tuple[str, str, s
     yield from _odd_gate(settings)
     yield from _odd_secrets(settings)
     if settings.relay.dry_run:
-        yield "dry-run", "proxy.dry_run", "is true: nothing is delayed or refused"
+        yield "dry-run", "proxy.dry_run", "is true: nothing is delayed or blocked"
     if any(listen.ca and listen.tls is not ListenTls.REQUIRE for listen in settings.listen):
         message = 'asks for certificates, but who comes without TLS shows none: tls = "require"'
         yield "optional-tls", "listen.tls_client_ca", message
@@ -744,9 +744,9 @@ def _odd_gate(settings: ProxySettings) -> Iterator[tuple[str, str, str]]:
     if settings.agent is not None and gate.mode is GateMode.ENFORCE and not gate.clients:
         yield "gate-for-nobody", "gate.clients", "is empty: the health gate is for nobody"
     if gate.action is Act.DELAY and gate.max_delayed == 0:
-        yield "no-queue", "gate.max_delayed", "is 0: nothing can wait, so `delay` refuses"
+        yield "no-queue", "gate.max_delayed", "is 0: nothing can wait, so `delay` blocks"
     if gate.on_loss is Act.REFUSE:
-        message = "is 'refuse': with the agent gone, what the gate is for stands still"
+        message = "is 'refuse': with the agent gone, the gate blocks its clients"
         yield "fail-closed", "gate.on_loss", message
     if settings.release.target >= settings.release.most:
         message = "is not below max: the rate would rise until it is cut"
@@ -768,5 +768,5 @@ def _odd_secrets(settings: ProxySettings) -> Iterator[tuple[str, str, str]]:
             message = f"sends the token to {host} in plain text over a network; use https"
             yield "plain-token", "agent.url", message
     if plans is not None and has_password(plans.terms.dsn):
-        message = "has a password in it, for whoever reads this file: use password_file"
+        message = "has a password in it, for every reader of this file: use password_file"
         yield "password-in-dsn", "plans.dsn", message

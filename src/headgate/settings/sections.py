@@ -37,14 +37,14 @@ _HOST_NAME = re.compile(r"[a-z0-9_]([a-z0-9_.-]{0,251}[a-z0-9_])?")
 
 
 class Anonymous(Enum):
-    """What happens to a check that carries no client name (R63)."""
+    """What happens to a check that carries no client name."""
 
     DENY = "deny"
     ALLOW = "allow"
 
 
 class StateLoss(Enum):
-    """What happens where what operators had set is lost, until somebody acknowledges it."""
+    """What happens where what operators had set is lost, until an operator acknowledges it."""
 
     REJECT = "reject"
     FILE = "file"
@@ -232,7 +232,7 @@ class AgentSettings:
             "Names that the agent may be reached by over plain HTTP, besides addresses, "
             "`localhost`, this host's own name, `name`, and those of `listen` and `advertise`. "
             "Requests under another name are rejected (421) unless they carry a token: a web site "
-            "could have its own name mean this address, and read along in somebody's browser.",
+            "could have its own name mean this address, and read along in a browser.",
             _hosts,
         ),
     ] = ()
@@ -246,7 +246,7 @@ class AgentSettings:
     standby_for: Annotated[
         str | None,
         Key(
-            "Address of the agent that this one stands by for: it answers only while that one "
+            "Address of the agent that this one is the standby of: it answers only while that one "
             "does not.",
             agent_url,
         ),
@@ -536,7 +536,7 @@ class DatabaseSettings:
             seconds(0.05, 5),
         ),
     ] = 0.25
-    slow_after_s: Annotated[
+    idle_after_s: Annotated[
         float,
         Key("Time without a check after which less is measured; 0 for never.", seconds(0, DAY_S)),
     ] = 60.0

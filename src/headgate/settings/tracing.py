@@ -116,7 +116,7 @@ class TracingSettings:
 
 
 def _headers(path: Path) -> dict[str, str]:
-    """Lines that are refused are named by number: what they say may be a key."""
+    """Lines with faults are named by number: what they say may be a key."""
     place = "tracing.headers_file"
     try:
         raw = path.read_bytes()[: MAX_HEADERS_BYTES + 1]

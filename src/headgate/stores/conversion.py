@@ -40,10 +40,10 @@ _TABLES = {
 _REVISION = "SELECT max(seq, 0) FROM sqlite_sequence WHERE name = 'audit'"
 
 LOG_VERSION = 7
-"""Of a state file: the first that has a log."""
+"""Version of a state file: the first that has a log."""
 NOTES = "notes/"
 REACH = "host"
-"""This agent, whatever it is called."""
+"""This agent, whatever its name."""
 _NOTED_OF_RULES = frozenset({"suspended", "charged"})
 _AS_IN_FILE = {"revert": True}
 _NO_POLICY: Mapping[str, Any] = {"policy": {}, "order": [], "mode_cap": "enforce", "of_fleet": []}
@@ -177,7 +177,7 @@ def _budget(change: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 def _noted(value: Mapping[str, Any], n: int) -> Mapping[str, Any]:
-    """As agent/changenotes.py notes a rule: how far the rules' time had come when it was set."""
+    """As agent/rulekeeper.py notes a rule: how far the rules' time had come when it was set."""
     mark = {}
     if isinstance(ruled_at := value.get("ruled_at"), int | float):
         with suppress(ValueError):
@@ -186,20 +186,20 @@ def _noted(value: Mapping[str, Any], n: int) -> Mapping[str, Any]:
 
 
 def _object(raw_json: str, what: str) -> dict[str, Any] | None:
-    """None for what is no JSON object, which nobody could use before."""
+    """None if it is not a JSON object: earlier versions could not use it either."""
     try:
         found = json.loads(raw_json)
     except ValueError as error:
         log.error("state.change_left_out", what=what, fault=str(error))
         return None
     if not isinstance(found, dict):
-        log.error("state.change_left_out", what=what, fault="it is no JSON object")
+        log.error("state.change_left_out", what=what, fault="it is not a JSON object")
         return None
     return found
 
 
 def _bytes(document: Mapping[str, Any]) -> bytes:
-    """As core/change_codec writes it; half a character, which it cannot write, stays escaped."""
+    """As core/change_log.py writes it; half a character, which it cannot write, stays escaped."""
     try:
         return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
     except UnicodeEncodeError:

@@ -115,7 +115,7 @@ def forget_counts(connection: sqlite3.Connection, last_minute: int) -> int:
     hour = (last_minute + 1) // MINUTES_AN_HOUR
     first = hour * MINUTES_AN_HOUR
     connection.execute("DELETE FROM hours WHERE hour <= ?", (hour,))
-    # The hour in which the cut fell is summed up anew from what is left of it.
+    # The hour in which the cut fell is summed up again from what is left of it.
     connection.execute(_SUM_HOUR, (hour, first, first + MINUTES_AN_HOUR - 1))
     connection.execute("DELETE FROM clients WHERE last_hour < ?", (hour,))
     connection.execute("DELETE FROM kinds WHERE last_hour < ?", (hour,))

@@ -8,33 +8,33 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headgate.core.change import LOG
-from headgate.core.change_codec import MAX_OWN_ITEM_BYTES
+from headgate.core.change_log import MAX_OWN_ITEM_BYTES
 from headgate.core.keyvalue import Compare, Put
 from headgate.core.records import BudgetMinute, Report, Tally
 from headgate.errors import Fault, InvalidSettings, StoreUnavailable
 
 MAX_ENTRIES = 100_000
-"""Of the local log, under the first word of a key: `items/`, `notes/`, `log/`."""
+"""Per first word of a key in the local log: `items/`, `notes/`, `log/`."""
 MAX_LOG_KEY_CHARS = 4096
 MAX_REVISION_BYTES = 32 * 1024 * 1024
-"""Of what a revision says under `log/`; other values have MAX_OWN_ITEM_BYTES."""
+"""For a value under `log/`; other values have MAX_OWN_ITEM_BYTES."""
 MAX_COMMIT_BYTES = 64 * 1024 * 1024
 
 MAX_KEY_CHARS = 512
 MAX_VALUE_BYTES = 64 * 1024
-"""Of a report, as JSON in ASCII."""
+"""For a report, as JSON in ASCII."""
 SHOWN_CHARS = 32
 
 
 def to_json(value: Any) -> str:
-    """ASCII, so that no string can be one that a store's encoding refuses."""
+    """ASCII, so that every store's encoding accepts it."""
     return json.dumps(value, separators=(",", ":"), default=_plain)
 
 
 def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"{type(value).__name__} cannot be kept as JSON")
+    raise TypeError(f"{type(value).__name__} cannot be stored as JSON")
 
 
 # --- the local log -------------------------------------------------------------------------
@@ -56,12 +56,12 @@ def check_commit(compares: Sequence[Compare], puts: Sequence[Put]) -> int:
         if size_bytes > most:
             raise _too_long(put.key, size_bytes, most)
     if sum(sizes) > MAX_COMMIT_BYTES:
-        raise _too_long("all that is changed at once", sum(sizes), MAX_COMMIT_BYTES)
+        raise _too_long("the whole change", sum(sizes), MAX_COMMIT_BYTES)
     return sum(sizes)
 
 
 def _too_long(what: str, size_bytes: int, most: int) -> InvalidSettings:
-    message = f"has {size_bytes:,} bytes, may have {most:,}"
+    message = f"has {size_bytes:,} bytes, at most {most:,} are allowed"
     return InvalidSettings([Fault(what, message)])
 
 
@@ -78,7 +78,7 @@ def check_room(
         if added > 0 and (kept := count(under)) + added > MAX_ENTRIES:
             raise StoreUnavailable(
                 f"{under} has {kept:,} entries and would have {kept + added:,}; at most "
-                f"{MAX_ENTRIES:,} are kept: remove some that are no longer needed"
+                f"{MAX_ENTRIES:,} are allowed: remove some that are no longer needed"
             )
 
 
@@ -91,19 +91,19 @@ def check_report(report: Report) -> None:
     _check_text("origin", report.origin, MAX_KEY_CHARS)
     size_bytes = len(to_json(report.value))
     if size_bytes > MAX_VALUE_BYTES:
-        message = f"takes {size_bytes} bytes as JSON, may take {MAX_VALUE_BYTES}"
+        message = f"takes {size_bytes} bytes as JSON, at most {MAX_VALUE_BYTES} are allowed"
         raise InvalidSettings([Fault(f"report of {report.client}", message)])
 
 
 def _check_text(place: str, text: str, max_chars: int) -> None:
     if len(text) > max_chars:
         beginning = f"{text[:SHOWN_CHARS]}…"
-        message = f"{beginning!a} has {len(text)} characters, may have {max_chars}"
+        message = f"{beginning!a} has {len(text)} characters, at most {max_chars} are allowed"
         raise InvalidSettings([Fault(place, message)])
     try:
         text.encode()
     except UnicodeEncodeError:
-        message = f"{text!a} holds half of a surrogate pair, which is no character"
+        message = f"{text!a} has half of a surrogate pair, which is not a character"
         raise InvalidSettings([Fault(place, message)]) from None
 
 
@@ -122,4 +122,4 @@ def check_tallies(tallies: Sequence[Tally]) -> None:
 
 def check_step(step_minutes: int | None) -> None:
     if step_minutes is not None and step_minutes < 1:
-        raise ValueError(f"a step of {step_minutes} minutes sums up nothing, must be 1 or more")
+        raise ValueError(f"a step has {step_minutes} minutes, must have 1 or more")

@@ -10,6 +10,7 @@ remembers that there has been a state: a file that is gone is then a loss, and n
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import sqlite3
@@ -26,7 +27,6 @@ from urllib.parse import quote
 
 from headgate.errors import OutcomeUnknown, StateLost, StoreUnavailable
 from headgate.stores.conversion import convert
-from headgate.stores.faults import primary_code
 from headgate.stores.locallog import read_log
 from headgate.stores.statecopy import (
     CopyFile,
@@ -44,7 +44,7 @@ APPLICATION_ID = 0x48644774  # "HdGt": tells our files from other programs' (PRA
 class Step(NamedTuple):
     script: str
     convert: Callable[[sqlite3.Connection], None] | None = None
-    """What SQL cannot say, after the script and within the same transaction."""
+    """What SQL cannot do, after the script and within the same transaction."""
 
 
 STEPS = (
@@ -55,6 +55,7 @@ STEPS = (
     ("budgets.sql", None),
     ("reports.sql", None),
     ("log.sql", convert),
+    ("verdicts.sql", None),
 )
 """Step n brings a file of version n to version n + 1; the version is PRAGMA user_version."""
 
@@ -63,10 +64,10 @@ MAX_WAL_BYTES = 4 * 1024 * 1024
 RESERVE_SUFFIX, RESERVE_BYTES = ".reserve", 256 * 1024
 SPARE_PAGES = 64
 MARK = b"state\n"
-"""In the lock, behind the pid: there has been a state."""
+"""In the lock file, after the pid: there has been a state."""
 LOCK_BYTES = 64
 DEADLINE_OPS = 2000
-"""Steps of SQLite's machine between two looks at the deadline: well under a millisecond."""
+"""SQLite instructions between two looks at the deadline: well under a millisecond."""
 
 Identity = tuple[int, int]
 """(device, inode)"""
@@ -98,13 +99,13 @@ class OpenFile:
         self.writer = writer
         self.copy = CopyFile(path)
         self.is_copied = is_copied
-        """The copy beside it said the same when it was opened."""
+        """The copy beside it had the same content when it was opened."""
         self.note = note
-        """What had to be done to open it, for people; empty for nothing."""
+        """What had to be repaired to open it, for display; empty: nothing."""
         self.reader, self.looker = readers
-        """What takes milliseconds, and looking back, which may take seconds."""
+        """Work of milliseconds; and history queries, which may take seconds."""
         self.spoilt = False
-        """Set by any thread when its connection cannot be trusted further."""
+        """Set by any thread when its connection must not be used any more."""
         self.closed = False
         self._held = held
         self._identity = _identity(path)
@@ -121,10 +122,10 @@ class OpenFile:
         anew: bool = False,
         converting: Callable[[], None] = lambda: None,
     ) -> OpenFile:
-        """StateLost where there has been a state, and neither the file nor its copy has it;
-        `anew`: that is acknowledged, and what lies there was moved aside. `converting` is called
-        before what an earlier version kept is converted, which takes its time."""
-        path = path.resolve()  # Two links to one file must meet at one lock.
+        """StateLost if there has been a state, and neither the file nor its copy has it;
+        `anew`: the operator has acknowledged that, and the old files were renamed. `converting` is
+        called before the state of an earlier version is converted, which takes some time."""
+        path = path.resolve()  # Two links to one file must share one lock.
         with ExitStack() as held:
             lock = take_lock(path, held)
             found = copy_beside(path)
@@ -150,10 +151,10 @@ class OpenFile:
             return cls(path, writer, (reader, looker), held.pop_all(), note, is_copied=is_copied)
 
     def is_current(self) -> bool:
-        """False when it must be opened anew; raises while the file is gone.
+        """False if it must be opened again; raises while the file is gone.
 
-        SQLite would go on writing to a deleted file and never say so. A new one is not begun
-        behind the operator's back: it would lack the settings that were in the old one.
+        SQLite would go on writing to a deleted file without an error. The agent does not silently
+        begin a new one: it would lack the settings of the old one.
         """
         if self.closed or self.spoilt:
             return False
@@ -162,19 +163,19 @@ class OpenFile:
         found = _identity(self.path)
         if found is None:
             raise StoreUnavailable(
-                f"{self.path.name}: was deleted or moved while in use; put it back, "
-                "or restart the agent: it begins a new one with what is in force"
+                f"{self.path.name}: was deleted or moved while in use. Put it back, or restart "
+                "the agent: it begins a new file with the changes in force"
             )
         return found == self._identity
 
     def close(self, *, within_s: float) -> None:
-        # Whoever looks back may be at it for seconds, and can be asked to ask again.
+        # A history query may take seconds, and its client can retry.
         self.looker.connection.interrupt()
         with ExitStack() as locked:
             for reader in (self.looker, self.reader):
                 if not reader.lock.acquire(timeout=within_s):
                     name = self.path.name
-                    raise StoreUnavailable(f"{name}: a read still runs, cannot be closed yet")
+                    raise StoreUnavailable(f"{name}: a query still runs, cannot be closed yet")
                 locked.callback(reader.lock.release)
             self.closed = True
             # SQLite itself leaves the log behind when the file was moved; so it goes along.
@@ -204,7 +205,8 @@ def _check_writable(path: Path) -> None:
     """SQLite opens what it may only read, and says so at the first change: too late for us."""
     if not os.access(path, os.W_OK, effective_ids=True):
         raise StoreUnavailable(
-            f"{path.name}: may only be read; let the agent's user write the file and its folder"
+            f"{path.name}: is read-only; give the agent's user write access to the file and its "
+            "folder"
         )
 
 
@@ -233,8 +235,8 @@ def has_been(path: Path) -> bool:
 def lost(path: Path, copy: StateCopy | str | None) -> StateLost:
     beside = copy if isinstance(copy, str) else f"{place_of(path).name} is gone"
     return StateLost(
-        f"{path.name}: what was in force is lost: the file cannot be read, and {beside}. Put a "
-        "copy of either back, or acknowledge the loss: `headgate state acknowledge`"
+        f"{path.name}: the operators' changes are lost: the file cannot be read, and {beside}. "
+        "Restore either file, or acknowledge the loss: `headgate state acknowledge`"
     )
 
 
@@ -262,10 +264,10 @@ def _bring_up_to(
     left = (
         "its audit and history before are gone"
         if is_new
-        else f"to go by the file, stop the agent, remove {name}.copy and start it"
+        else f"to use the file instead, stop the agent, remove {name}.copy and start it"
     )
     return (
-        f"{name} {was}: what is in force comes from its copy (revision {found.revision}, of "
+        f"{name} {was}: the changes in force come from its copy (revision {found.revision}, of "
         f"{made}); {left}"
     )
 
@@ -342,8 +344,8 @@ def take_lock(path: Path, held: ExitStack) -> int:
     except BlockingIOError:
         holder = os.pread(lock, 20, 0).decode("ascii", "replace").strip() or "unknown"
         raise StoreUnavailable(
-            f"{path.name}: the agent with pid {holder} holds it; "
-            "stop that one, or give this one another file in agent.state"
+            f"{path.name}: the agent with pid {holder} uses it; stop that agent, or give this one "
+            "another file in agent.state"
         ) from None
     with suppress(OSError):  # A full disk must not keep the store shut: the pid is a courtesy.
         os.pwrite(lock, f"{os.getpid():<19}\n".encode(), 0)
@@ -382,8 +384,8 @@ def _prepare_writer(
         # Only ever effective before the first table; without it a file never shrinks.
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     connection.execute("PRAGMA journal_mode = WAL")
-    # With WAL, NORMAL may lose the last commits in a power cut. What an operator was told is
-    # kept must be kept; a store that writes once a second can afford the sync.
+    # With WAL, NORMAL may lose the last commits in a power cut. A change that was acknowledged to
+    # an operator must survive; a store that writes once a second can afford the sync.
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute(f"PRAGMA journal_size_limit = {MAX_WAL_BYTES}")
     connection.execute(f"PRAGMA max_page_count = {max(1, max_bytes // PAGE_BYTES)}")
@@ -398,13 +400,13 @@ def _version_of_ours(connection: sqlite3.Connection, file_name: str) -> int:
     empty = (application_id, version, tables) == (0, 0, 0)
     if application_id != APPLICATION_ID and not empty:
         raise StoreUnavailable(
-            f"{file_name}: is a database of another program and was left as it is; "
-            "give agent.state a file of its own"
+            f"{file_name}: is a database of another program and was not changed; "
+            "give agent.state its own file"
         )
     if version > len(STEPS):
         raise StoreUnavailable(
             f"{file_name}: was written by a newer Headgate (file version {version}, this one "
-            f"knows up to {len(STEPS)}); start the newer one, or give agent.state another file"
+            f"reads up to {len(STEPS)}); start the newer one, or give agent.state another file"
         )
     return int(version)
 
@@ -466,11 +468,71 @@ def _write_over(connection: sqlite3.Connection, failed: sqlite3.Error) -> None:
     except sqlite3.Error as error:
         _roll_back(connection)
         raise OutcomeUnknown(
-            f"the commit failed ({failed}), and so did taking it back ({error}): the change is not "
-            "in force, and may be after a restart; look at the disk, restart the agent, look again"
+            f"the commit failed ({failed}), and so did the rollback ({error}): the change is not "
+            "in force, but may be after a restart. Check the disk, restart the agent, look again"
         ) from error
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:
     if connection.in_transaction:
         connection.execute("ROLLBACK")
+
+
+_ASIDE = "the file is left as it is: restore a copy, or move it away to begin a new one"
+
+ADVICE: dict[int, str] = {
+    sqlite3.SQLITE_FULL: "free disk space or lower history_days; writing resumes automatically",
+    sqlite3.SQLITE_IOERR: "check the disk: free space, quota, health",
+    sqlite3.SQLITE_READONLY: "give the agent's user write access to the file and its folder",
+    sqlite3.SQLITE_PERM: "give the agent's user write access to the file and its folder",
+    sqlite3.SQLITE_CANTOPEN: "give the agent's user write access to the file and its folder",
+    sqlite3.SQLITE_BUSY: "another program has locked it: stop that program",
+    sqlite3.SQLITE_LOCKED: "another program has locked it: stop that program",
+    sqlite3.SQLITE_CORRUPT: _ASIDE,
+    sqlite3.SQLITE_NOTADB: _ASIDE,
+    sqlite3.SQLITE_INTERRUPT: "it took longer than its deadline; try again, and query less "
+    "history, such as a shorter time or one database",
+}
+
+# These leave a connection usable; after any other it is opened again.
+_PASSING = frozenset(
+    {
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_INTERRUPT,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_CONSTRAINT,
+    }
+)
+
+
+def primary_code(error: sqlite3.Error) -> int:
+    """The code without its extension; SQLITE_ERROR where Python itself raised."""
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+
+
+def spoils_connection(error: sqlite3.Error) -> bool:
+    return primary_code(error) not in _PASSING
+
+
+def is_full(error: StoreUnavailable) -> bool:
+    """The disk, or what the file may take of it."""
+    cause = error.__cause__
+    if isinstance(cause, sqlite3.Error):
+        return primary_code(cause) == sqlite3.SQLITE_FULL
+    return isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextmanager
+def named_faults(file_name: str) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        advice = ADVICE.get(primary_code(error), "try again, or restart the agent")
+        code = getattr(error, "sqlite_errorname", type(error).__name__)
+        raise StoreUnavailable(f"{file_name}: {error} ({code}); {advice}") from error
+    except OSError as error:
+        advice = "check that its folder exists and that the agent's user can write there"
+        reason = error.strerror or str(error)
+        raise StoreUnavailable(f"{file_name}: {reason}; {advice}") from error

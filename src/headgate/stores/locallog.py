@@ -5,20 +5,20 @@ Like statements.py: a write neither begins nor ends its transaction; sqlite.py d
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headgate.core.change import LOG, MAX_REVISIONS, log_key, log_n
 from headgate.core.keyvalue import Compare, Entry, Listing, Put
 from headgate.core.records import AuditEntry
 from headgate.errors import Conflict
-from headgate.stores.audit import add_audit, drop_audit
-from headgate.stores.entries import check_room
+from headgate.stores.entries import check_room, to_json
 
 MAX_HISTORY_BYTES = 64 * 1024 * 1024
-"""Of what revisions say: the oldest go first. Policies of thousands of budgets are megabytes."""
+"""Bytes of history: the oldest go first. Policies of thousands of budgets are megabytes."""
 LARGE_REVISION_BYTES = 64 * 1024
 """Of smaller ones, as many as are kept take less than that."""
 LAST_CHARACTER = "\U0010ffff"
@@ -33,7 +33,7 @@ _DROP = "DELETE FROM entries WHERE key = ?"
 
 
 Row = tuple[str, bytes | None, int]
-"""Key, value, revision; None: it was taken out."""
+"""Key, value, revision; None: it was deleted."""
 
 
 class LogRow(NamedTuple):
@@ -78,8 +78,8 @@ def _hold(connection: sqlite3.Connection, compares: Sequence[Compare]) -> None:
         revision = found.revision if found is not None else 0
         if revision != compare.revision:
             raise Conflict(
-                f"{compare.key} is of revision {revision}, not {compare.revision}: "
-                "somebody else was first; nothing was done"
+                f"{compare.key} has revision {revision}, not {compare.revision}: another change "
+                "was first; nothing was done"
             )
 
 
@@ -94,9 +94,9 @@ class Commit:
         self._audit = audit
         self._before: dict[str, Entry | None] = {}
         self.log = LogRow("", 0)
-        """As it was left."""
+        """The log after the commit."""
         self.rows: Sequence[Row] = ()
-        """What became of its entries, but for the history."""
+        """The new state of its entries, without the history."""
         self._audit_ids: list[int] = []
 
     def do(self, connection: sqlite3.Connection) -> int:
@@ -130,7 +130,7 @@ class Commit:
                 _replace(connection, put.key, before.value, before.revision)
             elif ours:
                 connection.execute(_DROP, (put.key,))
-        # A revision is never given twice: somebody may have read what is taken back.
+        # A revision is never used twice: a client may have read the one that is taken back.
         connection.execute("UPDATE log SET revision = revision + 1")
         for audit_id, entry in zip(self._audit_ids, self._audit, strict=True):
             drop_audit(connection, audit_id, entry)
@@ -166,3 +166,50 @@ def _cut_history(connection: sqlite3.Connection) -> None:
         left -= size_bytes
         if left < 0 and at:
             connection.execute(_DROP, (key,))
+
+
+_ADD = """
+    INSERT INTO audit (wall_s, who, action, target, before_json, after_json)
+    VALUES (?, ?, ?, ?, ?, ?)
+"""
+_READ = """
+    SELECT wall_s, who, action, target, before_json, after_json, id FROM audit
+    ORDER BY id DESC LIMIT ?
+"""
+_DROP_AUDIT = "DELETE FROM audit WHERE id = ? AND wall_s = ? AND who = ? AND action = ?"
+
+
+def read_audit(connection: sqlite3.Connection, limit: int) -> list[AuditEntry]:
+    # max: to SQLite a negative limit is none at all.
+    return [_entry_of(row) for row in connection.execute(_READ, (max(0, limit),))]
+
+
+class AddAudit:
+    """An entry of its own, of what changes no row."""
+
+    def __init__(self, entry: AuditEntry) -> None:
+        self._entry = entry
+        self._id = 0
+
+    def do(self, connection: sqlite3.Connection) -> None:
+        self._id = add_audit(connection, self._entry)
+
+    def take_back(self, connection: sqlite3.Connection) -> None:
+        drop_audit(connection, self._id, self._entry)
+
+
+def add_audit(connection: sqlite3.Connection, entry: AuditEntry) -> int:
+    before_json, after_json = to_json(entry.before), to_json(entry.after)
+    row = (entry.wall_s, entry.who, entry.action, entry.target, before_json, after_json)
+    return int(connection.execute(_ADD, row).lastrowid or 0)
+
+
+def drop_audit(connection: sqlite3.Connection, entry_id: int, entry: AuditEntry) -> None:
+    """In another file that number may belong to another entry."""
+    connection.execute(_DROP_AUDIT, (entry_id, entry.wall_s, entry.who, entry.action))
+
+
+def _entry_of(row: Sequence[Any]) -> AuditEntry:
+    wall_s, who, action, target, before_json, after_json, entry_id = row
+    before, after = json.loads(before_json), json.loads(after_json)
+    return AuditEntry(wall_s, who, action, target, before, after, entry_id)

@@ -1,7 +1,7 @@
 """The last good state of the fleet, on this host's disk.   LogCopies ──► LogCache ──► file
 
-One file, replaced whole: a line that says what follows, its length and checksum, then the copy
-as JSON. What is damaged, or of another version, is told and put aside, and never half believed.
+One file, always replaced as a whole: a line with length and checksum of what follows, then the copy
+as JSON. A damaged file, or one of another version, is reported and renamed, and never used in part.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import msgspec
+import structlog
 
 from headgate.core.keyvalue import Entry, Listing
 from headgate.core.log_copy import LogCopy, Origin
@@ -60,7 +61,7 @@ class LogCache:
     """Reads and writes in a thread of its own: a disk that hangs holds up nobody."""
 
     def __init__(self, path: Path, origin: Origin = _ANY) -> None:
-        """`origin`: of what is kept here; a copy of another store is put aside."""
+        """`origin`: source of the copy; a copy of another store is renamed."""
         self._path = path
         self._origin = origin
         self._worker: Worker | None = None
@@ -112,7 +113,7 @@ class LogCache:
             self._path.replace(aside)
         except OSError:
             return "the next copy will replace it"
-        return f"it was put aside as {aside.name}"
+        return f"it was renamed to {aside.name}"
 
     def _save(self, copy: LogCopy) -> None:
         try:
@@ -121,8 +122,8 @@ class LogCache:
             raise self._fault("cannot be written", str(error)) from None
         if len(raw) > MAX_CACHE_BYTES:
             raise StoreUnavailable(
-                f"the fleet cache {self._path} is not written: {len(raw):,} bytes are more than "
-                f"{MAX_CACHE_BYTES:,}; the last copy stays"
+                f"the fleet cache {self._path} is not written: {len(raw):,} bytes, at most "
+                f"{MAX_CACHE_BYTES:,} are allowed; the last copy stays"
             )
         staged = self._path.with_name(f"{self._path.name}.new")
         try:
@@ -163,7 +164,7 @@ def decoded(raw: bytes, origin: Origin = _ANY) -> LogCopy:
     try:
         head = _decode_head(line[:MAX_HEAD_BYTES])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise ValueError("it does not begin as a copy of the fleet's state") from None
+        raise ValueError("it does not begin like a copy of the fleet's state") from None
     if head.format != FORMAT or head.version != VERSION or not newline:
         raise ValueError(f"it is {head.format} {head.version}, not {FORMAT} {VERSION}")
     if len(body) != head.bytes:
@@ -173,10 +174,10 @@ def decoded(raw: bytes, origin: Origin = _ANY) -> LogCopy:
     try:
         read = _decode_copy(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"its content is none: {error}") from None
+        raise ValueError(f"its content is not valid: {error}") from None
     kept_of = Origin(read.store_prefix, tuple(read.store_places))
     if kept_of.differs_from(origin):
-        raise ValueError(f"it is of another store: {kept_of}, not {origin}")
+        raise ValueError(f"it belongs to another store: {kept_of}, not {origin}")
     return _copy(read)
 
 
@@ -201,3 +202,48 @@ def _sync_folder(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+log = structlog.get_logger()
+
+MAX_ROSTER_BYTES = 8 * 1024 * 1024
+MAX_SHARDS = 40_000
+_decode = msgspec.json.Decoder(dict[str, float]).decode
+
+
+class RosterFile:
+    """The shards that a view of the fleet has known, in a small file of their own, replaced whole:
+    a shard all of whose agents died is in no store any more, and only who remembers it can miss it.
+    What cannot be read or written is told, and nobody waits for it. Called in a thread, one call at
+    a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._told = ""
+
+    def recall(self) -> Mapping[str, float]:
+        try:
+            with self._path.open("rb") as file:
+                found = _decode(file.read(MAX_ROSTER_BYTES))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            self._tell("cannot be read; shards that vanished before this start are unknown", error)
+            return {}
+        return dict(sorted(found.items(), key=lambda one: -one[1])[:MAX_SHARDS])
+
+    def keep(self, roster: Mapping[str, float]) -> None:
+        staged = self._path.with_name(f"{self._path.name}.new")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            staged.write_bytes(msgspec.json.encode(dict(roster)))
+            staged.replace(self._path)
+        except (OSError, ValueError) as error:
+            self._tell("cannot be written", error)
+        else:
+            self._told = ""
+
+    def _tell(self, what: str, error: Exception) -> None:
+        if what != self._told:
+            log.warning("fleet.roster", path=str(self._path), detail=f"{what}: {error}")
+        self._told = what

@@ -1,7 +1,7 @@
-"""Look back in the file: sums of history by level, time and kind (R68).   SqliteStore ──► here
+"""Query history in the file: sums by level, time and kind.   SqliteStore ──► here
 
-Whole hours are read from the table of hours, what is left at both ends from the minutes. Sums
-of all clients follow the order of the rows, so a fortnight is read once and never sorted.
+Whole hours are read from the table of hours, the rest at both ends from the minutes. Sums
+of all clients follow the order of the rows, so two weeks are read once and never sorted.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def salvage(
 
 def _in_file(path: Path, read: Query) -> Listing:
     if not path.exists() or path.stat().st_size == 0:
-        raise StoreUnavailable(f"{path.name}: is gone")
+        raise StoreUnavailable(f"{path.name}: does not exist")
     try:
         return _read(path, read)
     except sqlite3.Error:
@@ -82,7 +82,7 @@ def _read_copy(path: Path, read: Query) -> Listing:
     try:
         size = sum(file.stat().st_size for file in (path, log) if file.exists())
         if size > MAX_COPY_BYTES:
-            raise StoreUnavailable(f"{path.name}: {size} bytes are too many to read from a copy")
+            raise StoreUnavailable(f"{path.name}: {size} bytes are too many for a copy")
         with tempfile.TemporaryDirectory(prefix="headgate-") as folder:
             copy = Path(folder) / "state.db"
             shutil.copyfile(path, copy)
@@ -91,4 +91,4 @@ def _read_copy(path: Path, read: Query) -> Listing:
             with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
                 return read(connection)
     except (OSError, sqlite3.Error) as error:
-        raise StoreUnavailable(f"{path.name}: what it keeps cannot be read: {error}") from None
+        raise StoreUnavailable(f"{path.name}: its content cannot be read: {error}") from None

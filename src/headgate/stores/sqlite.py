@@ -1,18 +1,18 @@
-"""The store in one SQLite file: WAL, one thread that writes, one that reads, one that looks back.
+"""The store in one SQLite file: WAL, one thread for writes, one for reads, one for history.
 
 commit, add_tallies … ──► writer thread ──┐
 list, count, audit … ───► reader thread ──┼──► OpenFile (file.py)
 sums, tallies … ────────► looking thread ─┘
 
-Summing up a fortnight takes a second or so: neither writes nor the reads that rules and metrics
-need wait for it.
+Summing up two weeks takes about a second: neither writes nor the reads for rules and metrics wait
+for it.
 
-StoreUnavailable means that nothing was kept, unless it is OutcomeUnknown: a commit that lands
-after its caller was told so is taken back before the next write. After a fault the file is opened
-anew by whichever operation comes next, so the store is well again as soon as the disk is.
+StoreUnavailable means that nothing was stored, unless it is OutcomeUnknown: a commit that finishes
+after its caller got that error is taken back before the next write. After a fault the next
+operation opens the file again, so the store recovers as soon as the disk does.
 
-What is in force lies in two copies when a change is acknowledged: in the file, and beside it
-(statecopy.py). A copy that cannot be written fails no change; it is told, and tried again.
+A change is acknowledged once it is in two copies: in the file, and beside it (statecopy.py). If the
+copy cannot be written, the change still counts; the fault is reported, and the write tried again.
 """
 
 from __future__ import annotations
@@ -38,22 +38,23 @@ from headgate.core.records import (
     Tally,
 )
 from headgate.errors import Conflict, OutcomeUnknown, StoreUnavailable
-from headgate.stores.audit import AddAudit, read_audit
 from headgate.stores.counts import AddTallies
 from headgate.stores.entries import check_commit, check_report, check_step, check_tallies
-from headgate.stores.faults import is_full, named_faults, spoils_connection
 from headgate.stores.file import (
     DEADLINE_OPS,
     OpenFile,
     Reader,
     check_ours,
     copy_beside,
+    is_full,
     keep_reserve,
     lift_bound,
+    named_faults,
     set_aside,
+    spoils_connection,
     transaction,
 )
-from headgate.stores.locallog import Commit, read_listing
+from headgate.stores.locallog import AddAudit, Commit, read_audit, read_count, read_listing
 from headgate.stores.looking import (
     Scope,
     read_asked,
@@ -87,22 +88,22 @@ Query = Callable[[sqlite3.Connection], T]
 VACUUM_PAGES = 2000
 MAX_BYTES = 4 * 1024**3
 HISTORY_SHARE = 0.75
-"""Of MAX_BYTES: beyond it the oldest history is forgotten before its time."""
+"""Share of MAX_BYTES: beyond it the oldest history is deleted early."""
 CLOSE_DEADLINE_S = 2.0
 TALLIES_PER_S = 10_000
-"""A slow disk's pace: a batch gets a second more for each so many."""
+"""Speed of a slow disk: a batch gets one more second for each this many rows."""
 BYTES_PER_S = 1024 * 1024
-"""Likewise of a commit: thousands of budgets at once are megabytes."""
+"""The same for a commit: thousands of budgets at once are megabytes."""
 LOOK_BACK_S = 15.0
-"""Deadline of a look into history: summing up a great deal of it is no fault of the disk."""
+"""Deadline of a history query: summing up a lot of it is no fault of the disk."""
 CONVERSION_S = 120.0
-"""To bring a file of an earlier version to this one: with ten thousands of changes and a slow disk
-it takes some seconds, and what was in force is not lost meanwhile."""
+"""To convert a file of an earlier version: with tens of thousands of changes and a slow disk it
+takes some seconds, and the changes in force are not lost meanwhile."""
 COPY_AGAIN_S = 10.0
-"""After a copy that could not be written."""
+"""Pause after a copy that could not be written."""
 TOO_MUCH = (
-    "so much history cannot be summed up in that time: ask for a shorter one (--since 1d), "
-    "for one database, or for a level that fewer clients have"
+    "that much history cannot be summed up in time: use a shorter time (--since 1d), "
+    "one database, or a level that fewer clients have"
 )
 
 
@@ -133,11 +134,11 @@ class SqliteStore:
         self._file: OpenFile | None = None
         """Set by the writer thread alone."""
         self._owed: Write[Any] | None = None
-        """A commit that came too late: taken back before the next write."""
+        """A commit that finished too late: taken back before the next write."""
         self._fault: str | None = None
         self._copy_fault = ""
         self._copy_due = False
-        """All of it is to be written."""
+        """The whole copy must be written."""
         self._copied_at = float("-inf")
         self._opened_with = ""
 
@@ -154,13 +155,13 @@ class SqliteStore:
         told = [self._opened_with]
         if self._copy_fault:
             told.append(
-                f"the second copy of what is in force cannot be written: {self._copy_fault}; "
-                "it is tried again"
+                f"the second copy of the changes in force cannot be written: {self._copy_fault}; "
+                "the agent tries again"
             )
         return [note for note in told if note]
 
     async def open(self) -> None:
-        """May be tried again, and operations try by themselves; `close` ends it either way."""
+        """Can be called again, and operations do so automatically; `close` ends it either way."""
         if self._threads is None:
             name = self._path.name
             self._threads = _Threads(
@@ -183,11 +184,15 @@ class SqliteStore:
             for thread in threads:
                 thread.stop()
 
-    async def list(self, prefixes: Sequence[str], *, at_any_member: bool = False) -> Listing:
-        """`at_any_member` means nothing here: there is one."""
+    async def list(self, prefixes: Sequence[str], *, allow_stale: bool = False) -> Listing:
+        if allow_stale:
+            return await self._salvaged(prefixes)
         return await self._read(lambda connection: read_listing(connection, prefixes))
 
-    async def salvage_list(self, prefixes: Sequence[str]) -> Listing:
+    async def count(self, prefix: str) -> int:
+        return await self._read(lambda connection: read_count(connection, prefix))
+
+    async def _salvaged(self, prefixes: Sequence[str]) -> Listing:
         def job(ticket: Ticket[Listing]) -> None:
             ticket.settle(salvage(self._path, prefixes, lambda: ticket.extend(CONVERSION_S)))
 
@@ -333,9 +338,9 @@ class SqliteStore:
             await self._run_writer(self._shrink_job)
 
     async def begin_anew(self, audit: AuditEntry) -> Sequence[str]:
-        """Of a file that cannot be used: move it aside, and begin another one with what the copy
-        beside it has, or with nothing. The names under which the old ones lie now. Conflict where
-        it can be used."""
+        """If the file cannot be used: rename it, and begin another one with the content of the
+        copy beside it, or with nothing. Returns the new names of the old files. Conflict if it can
+        be used."""
         self._workers()
 
         def job(ticket: Ticket[Sequence[str]]) -> None:
@@ -370,14 +375,14 @@ class SqliteStore:
         must_fit: bool = False,
         made: Commit | None = None,
     ) -> T:
-        """`made`: what the copy is told of."""
+        """`made`: what goes into the copy."""
 
         def job(ticket: Ticket[T]) -> None:
             value = self._noted(ticket, write, must_fit=must_fit)
             self._copy(ticket, made)
             if not ticket.settle(value):
                 self._owed = write
-                with suppress(StoreUnavailable):  # Stays owed: the next write tries again.
+                with suppress(StoreUnavailable):  # Still pending: the next write tries again.
                     self._in_writer(ticket, self._pay)
                 self._copy(ticket)
 
@@ -406,7 +411,7 @@ class SqliteStore:
     # --- in the writer thread --------------------------------------------------------------
 
     def _noted(self, ticket: Ticket[T], write: Write[T], *, must_fit: bool) -> T:
-        """With what it failed by kept for whoever asks, until there is room for a write again."""
+        """Keeps the fault of a failed write for display, until there is room for a write again."""
         try:
             value = self._written(ticket, write, must_fit=must_fit)
         except StoreUnavailable as error:
@@ -553,7 +558,7 @@ class SqliteStore:
         try:
             with named_faults(self._path.name):
                 if not file.is_current():
-                    raise _NotOpen(f"{self._path.name}: is being opened anew; try again")
+                    raise _NotOpen(f"{self._path.name}: is being opened again; try later")
                 return _queried(file, reader.connection, ticket, query)
         finally:
             reader.lock.release()

@@ -1,13 +1,13 @@
-"""The second copy of what is in force: a small file beside the state file.
+"""The second copy of the changes in force: a small file beside the state file.
 
     writer thread, after each change ──CopyPart──► CopyFile ──► state.db.copy
     state.db gone, older or unreadable ──► StateCopy ──► the log of a new one, or a listing
 
-A line says how much of what follows counts, and its checksum. Then come parts, a line each: first
-those that have all entries of the log but for its history (no log/, no audit), then one for each
-change since. A change is appended and on the disk before the first line counts it: what a power
-cut left behind it is nothing, and what is damaged is never half believed. Once the changes take as
-much room as all entries, these are written anew beside it, and replace it whole. A copy that could
+The first line says how much of the rest counts, and its checksum. Then come parts, one per line:
+first those with all entries of the log except its history (no log/, no audit), then one for each
+change since. A change is appended and synced to disk before the first line counts it: what a power
+cut leaves after that does not count, and a damaged part is never used. Once the changes are as
+large as all entries, the whole copy is written to a new file that replaces it. A copy that could
 not be written is emptied: an old one would lift rules that were set since.
 """
 
@@ -32,11 +32,11 @@ FORMAT, VERSION, VERSION_OF_TABLES = "headgate-state-copy", 2, 1
 """The earlier version has the rows of three tables: conversion.py."""
 SUFFIX = ".copy"
 HEAD_BYTES = 256
-"""Of the first line, which is written over."""
+"""Length of the first line, which is overwritten."""
 MAX_HEAD_BYTES = 1024
 MAX_BYTES = 512 * 1024 * 1024
 MIN_CHANGES_BYTES = 64 * 1024
-"""Of changes that are appended in any case."""
+"""Bytes of changes that are appended in any case."""
 PART_ENTRIES = 500
 
 _AFTER_LOG = LOG[:-1] + chr(ord(LOG[-1]) + 1)
@@ -65,9 +65,9 @@ class CopyPart(msgspec.Struct, frozen=True):
     """Some of the entries, or what one change made of them."""
 
     id: str
-    """Of the log; empty for one that was converted from before there was a log."""
+    """Id of the log; empty for one that was converted from before there was a log."""
     revision: int
-    """Of the log."""
+    """Revision of the log."""
     wall_s: float
     """When it was made."""
     entries: Sequence[Row]
@@ -108,7 +108,7 @@ class StateCopy:
 
 class _CopyOfTables(msgspec.Struct, frozen=True):
     revision: int
-    """Of the audit."""
+    """Id of the last audit entry."""
     wall_s: float
     metrics: list[tuple[str, str, str | None, int, float, str, str]]
     """database, metric, raw_json, revision, wall_s, who, action"""
@@ -142,7 +142,7 @@ def load_copy(state: Path) -> StateCopy | None:
         head = _decode_head(line)
         known = head.format == FORMAT and head.version in (VERSION, VERSION_OF_TABLES)
         if not line.endswith(b"\n") or not known:
-            raise Damaged(f"is no copy that this version reads ({head.format} {head.version})")
+            raise Damaged(f"has a format of another version ({head.format} {head.version})")
         body = body[: head.bytes]
         if len(body) != head.bytes or hashlib.sha256(body).hexdigest() != head.sha256:
             raise Damaged("is cut short or damaged")
@@ -173,7 +173,7 @@ class _Written(NamedTuple):
     identity: tuple[int, int, int]
     """Device, inode and size."""
     whole_bytes: int
-    """Of the parts that have all entries."""
+    """Bytes of the parts that have all entries."""
     digest: hashlib._Hash
 
 
@@ -183,7 +183,7 @@ class CopyFile:
     def __init__(self, state: Path) -> None:
         self._place = place_of(state)
         self._written: _Written | None = None
-        """None: nothing that could be appended to was written."""
+        """None: there is no file to append to."""
 
     def save(self, connection: sqlite3.Connection, wall_s: float) -> None:
         """All of it, on the disk when this returns; else an OSError, and no copy is left that
@@ -220,7 +220,7 @@ class CopyFile:
                 return False
             with open(fd, "wb", buffering=0):  # noqa: PTH123
                 if _identity(fd) != written.identity:
-                    return False  # Somebody has put another one there.
+                    return False  # Another program has replaced the file.
                 _write_at(fd, line, size_bytes)
                 os.fsync(fd)
                 written.digest.update(line)

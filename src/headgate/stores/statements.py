@@ -1,6 +1,6 @@
-"""What is asked of the file: each write with the way to take it back, each read a function.
+"""Operations on the file: each write with its undo, each read as a function.
 
-What operators set is in locallog.py, the audit in audit.py. No transaction begins or ends here;
+Operators' changes are in locallog.py, the audit in audit.py. No transaction begins or ends here;
 sqlite.py does that around them.
 """
 

@@ -1,8 +1,8 @@
-"""One thread that does a store's blocking work in turn; who asks waits until a deadline.
+"""One thread that does a store's blocking work in turn; the caller waits until a deadline.
 
 await run(job) ──bounded queue──► thread: job(ticket) ──ticket.settle(value)──► the caller
 
-A disk can hang for minutes, and a thread in the kernel cannot be called back. So the caller
+A disk can hang for minutes, and a thread in the kernel cannot be interrupted. So the caller
 leaves at its deadline, and the ticket decides, once and under a lock, whether the answer came
 first or the caller left first: a job always knows whether its work was accepted.
 """
@@ -45,7 +45,7 @@ class Ticket(Generic[T]):
         return self._abandoned or time.monotonic() >= self.until_mono_s
 
     def settle(self, value: T) -> bool:
-        """Answer; False if the caller has left, who was told that nothing was done."""
+        """Answer; False if the caller has left, with the error that nothing was done."""
         with self._lock:
             if not self._abandoned and not self.future.done():
                 self.future.set_result(value)
@@ -71,7 +71,7 @@ SLOW_DISK = "the disk may be slow or hang"
 
 class Worker:
     def __init__(self, name: str, *, max_waiting: int = 64, advice: str = SLOW_DISK) -> None:
-        """`advice`: what a wait that was in vain is told."""
+        """`advice`: appended to the error of a wait that timed out."""
         self._name = name
         self._advice = advice
         self._jobs: queue.Queue[tuple[Job[Any], Ticket[Any]] | None] = queue.Queue(max_waiting)
@@ -113,7 +113,7 @@ class Worker:
             self._jobs.put_nowait((job, ticket))
         except queue.Full:
             raise StoreUnavailable(
-                f"{self._name}: {self._jobs.maxsize} operations wait already; {self._advice}"
+                f"{self._name}: {self._jobs.maxsize} operations are already waiting; {self._advice}"
             ) from None
 
     def _serve(self) -> None:

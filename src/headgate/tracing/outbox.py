@@ -1,8 +1,8 @@
 """What waits to be sent.   span ends ──► Outbox (bounded) ══thread══► Collector
 
-Whoever ends a span never waits and never fails: when too many wait, further ones are dropped and
-counted. A collector that is away is told of once, tried again after pauses that double, and each
-batch is given up after a few tries, for newer spans are worth more.
+Ending a span never waits and never fails: when too many spans wait, further ones are dropped and
+counted. A collector that is away is logged once and tried again after pauses that double. Each
+batch is given up after a few tries, because newer spans are worth more.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from headgate.tracing.outbox import BUSY, Outbox
 MAX_FACT_CHARS = 512
 MAX_FACTS = 32
 MAX_SPANS_A_SECOND = 1000
-"""Whoever asks may ask to be traced: that must neither slow the agent down nor fill the net."""
+"""Any client may request a trace: that must neither slow the agent down nor fill the network."""
 
 
 class Shares(NamedTuple):

@@ -1,13 +1,13 @@
-"""May it run? The four steps of R102, top to bottom.
+"""May a statement run? Four steps, top to bottom.
 
     1  which budgets apply               matching.py, before this
-    2  workers, in every budget          running + asked > limit
-    3  the statement by itself           estimate > burst
-    4  what each bucket already owes     owed + estimate > capacity
+    2  workers, in every budget          running + requested > limit
+    3  the statement alone               estimate > burst
+    4  the debt of each bucket           debt + estimate > capacity
 
-A budget that fails a step refuses, if it is enforced, or warns. Of several that refuse the first
-is told, by step and then by the order of the document; a statement is held back instead of
-refused only if waiting helps with all of them. Nothing here changes anything: ledger.py does, if
+A budget that fails a step blocks, if it is enforced, or warns. Of several that block the first
+is reported, by step and then by the order of the document; a statement is delayed instead of
+blocked only if waiting helps with all of them. Nothing here changes anything: ledger.py does, if
 the answer is yes.
 """
 
@@ -34,7 +34,7 @@ class Terms:
 
     enforced: bool
     lets_pass: bool
-    """Whoever is inside a transaction (R148)."""
+    """A client inside a transaction."""
     max_delay_ns: int
     cpus_milli: int
     epoch: int
@@ -44,7 +44,7 @@ class Terms:
     capacity_ns: int | None
     rate_mpct: int | None
     size_ns: int | None
-    """Of the bucket, in its own time. None: nothing is ever owed (no rate, or no capacity)."""
+    """Of the bucket, in its own time. None: it never has debt (no rate, or no capacity)."""
 
     @property
     def keeps_anything(self) -> bool:
@@ -52,7 +52,7 @@ class Terms:
 
     @property
     def most_ns(self) -> int:
-        """The dearest statement that could ever fit; 0: none can, or any."""
+        """The most expensive statement that could ever fit; 0: none can, or any."""
         sizes = [self.burst_ns, self.capacity_ns]
         if self.rate_mpct and self.size_ns is not None:
             sizes[1] = cpu_ns(self.size_ns, self.rate_mpct, self.cpus_milli)
@@ -68,7 +68,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a bucket stands as a statement asks."""
+    """The state of a bucket when a statement starts."""
 
     terms: Terms
     running: int = 0
@@ -123,13 +123,13 @@ def decide(standings: Sequence[Standing], ask: Ask, estimate_ns: int) -> Answer:
 
 
 def never_fits(answer: Answer) -> bool:
-    """It is refused for its estimate alone, whatever else there is."""
+    """It is blocked for its estimate alone, whatever else there is."""
     by_size = answer.decided_by in (Limit.QUERY, Limit.BUCKET)
     return answer.verdict is Verdict.BLOCK and by_size and answer.retry_ns == NEVER
 
 
 def fitting_ns(standings: Sequence[Standing], estimate_ns: int) -> int:
-    """The estimate, or what the narrowest of the budgets that refuse can just take."""
+    """The estimate, or what the narrowest of the budgets that block can just take."""
     bounds = (s.terms.most_ns for s in standings if s.terms.enforced)
     return min(estimate_ns, *(bound for bound in bounds if bound), NEVER)
 
@@ -138,7 +138,7 @@ def fitting_ns(standings: Sequence[Standing], estimate_ns: int) -> int:
 
 
 def _workers(standing: Standing, ask: Ask, estimate_ns: int) -> Failure | None:
-    """Step 2. A parallel statement takes a place for each of its workers (R126)."""
+    """Step 2. A parallel statement takes a place for each of its workers."""
     limit = standing.terms.workers
     if limit is None or standing.running + ask.places <= limit:
         return None
@@ -157,7 +157,7 @@ def _by_itself(standing: Standing, ask: Ask, estimate_ns: int) -> Failure | None
 
 
 def _owed(standing: Standing, ask: Ask, estimate_ns: int) -> Failure | None:
-    """Step 4. Many moderate statements are too much together (R115)."""
+    """Step 4. Many moderate statements are too much together."""
     terms = standing.terms
     if terms.rate_mpct == 0:
         return Failure(Limit.BUCKET, 0, terms.capacity_ns or 0, NEVER)
@@ -179,7 +179,7 @@ def _owed(standing: Standing, ask: Ask, estimate_ns: int) -> Failure | None:
 
 
 def lets_pass(terms: Terms, ask: Ask) -> bool:
-    """Whoever is inside a transaction may hold locks that others wait for (R148)."""
+    """A client inside a transaction may hold locks that others wait for."""
     return bool(ask.flags & Asked.IN_TRANSACTION) and terms.lets_pass
 
 
@@ -196,7 +196,7 @@ def _refused(
 
 
 def _patience_ns(failure: Failure, terms: Terms, ask: Ask) -> int | None:
-    """How long it is held back for; None: waiting does not help, or not soon enough."""
+    """How long it is delayed for; None: waiting does not help, or not soon enough."""
     if ask.flags & Asked.NO_DELAY or terms.max_delay_ns == 0:
         return None
     if failure.limit is Limit.CONCURRENCY and failure.retry_ns != NEVER:
@@ -207,7 +207,7 @@ def _patience_ns(failure: Failure, terms: Terms, ask: Ask) -> int | None:
 def _warned(
     answer: Answer, warning: Mapping[int, Failure], standings: Sequence[Standing], ask: Ask
 ) -> Answer:
-    """It runs; whether anybody is to hear of it."""
+    """It runs; with a warning or without."""
     for match, failure in warning.items():
         return _told(answer, Verdict.WARN, match, failure)
     crossed = [(limit, match) for match, limit in enumerate(answer.thresholds) if limit]

@@ -1,6 +1,6 @@
-"""What is asked of the budgets, and what they answer. Values and their numbers, as in headgate.h.
+"""Requests to the budgets, and their answers. Values and their numbers, as in headgate.h.
 
-Who, Statement ──matching──► Match        Ask, Match ──admit──► Answer
+Who, Statement ──matching──► Match        `Ask`, Match ──admit──► Answer
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import NamedTuple
 
 NEVER = 2**64 - 1
-"""As a time to wait: as it stands, it never will fit."""
+"""As a time to wait: it never will fit."""
 MAX_COST_NS = 10_000_000_000_000
-"""10,000 s of CPU; dearer statements are charged that."""
+"""10,000 s of CPU; more expensive statements are charged that."""
 MAX_MATCHES = 32
 """Budgets that apply to one statement; more are counted, not applied."""
 
@@ -32,7 +32,7 @@ class Dialect(IntEnum):
 
 
 class Limit(IntEnum):
-    """What a statement may fail, in the order in which it is judged (R102)."""
+    """What a statement may fail, in the order in which it is decided."""
 
     NONE = 0
     CONCURRENCY = 1
@@ -50,7 +50,7 @@ class Verdict(IntEnum):
 class Asked(IntFlag):
     PLANNED = 0
     EARLY = 1
-    """There is no plan yet: judge by what is known without it."""
+    """There is no plan yet: decide by what is known without it."""
     IN_TRANSACTION = 2
     """Something has run in this transaction."""
     NO_DELAY = 4
@@ -58,7 +58,7 @@ class Asked(IntFlag):
     UTILITY = 8
     """Has no plan: its plan cost is 1, and its k tells nothing about others."""
     COST_GIVEN = 16
-    """`cost_ns` is the cost: a cooperative check (R146)."""
+    """`cost_ns` is the cost: a cooperative check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Statement:
     query_id: int = 0
     """As the server numbers it, without a sign; 0: not known."""
     fingerprint: int | None = None
-    """None: worked out when a rule asks."""
+    """None: worked out when a rule needs it."""
     cut: bool = False
     """The text goes on, and what it says there is not known: rules that ask for a tag or a
     fingerprint are taken for matched, behind all those that match by what is known."""
@@ -125,9 +125,9 @@ class Answer:
     """The one that decided (BLOCK, DELAY), or the first that warns."""
     decided_by: Limit = Limit.NONE
     passed: bool = False
-    """Some enforced budget failed, but lets it go on inside its transaction (R148)."""
+    """An enforced budget was exceeded, but the statement may go on inside its transaction."""
     used: int = 0
-    """In the limit's own unit: workers; ns of CPU asked; ns of CPU owed."""
+    """In the limit's own unit: workers; ns of CPU requested; ns of CPU of debt."""
     bound: int = 0
     retry_ns: int = 0
 

@@ -1,10 +1,10 @@
-"""The reverse leaky bucket, as one number: the time at which it will be empty (R109–R114).
+"""The reverse leaky bucket, as one number: the time at which it will be empty.
 
-    owed(t) = max(empty_at − t, 0)      charge: empty_at = max(empty_at, now) + the time it takes
+    debt(t) = max(empty_at − t, 0)      charge: empty_at = max(empty_at, now) + the time it takes
                                                            the rate to drain the cost
 
-Nothing runs to drain it: it drains by being read later (R111). Its own unit is the time in which
-its rate drains a cost; `drain_ns` and `cpu_ns` lead there and back.
+No task drains it: it drains by being read later. Its own unit is the time in which its rate drains
+a cost; `drain_ns` and `cpu_ns` convert there and back.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def server_ns(amount_mpcts: int, cpus_milli: int) -> int:
 
 
 def drain_ns(cost_ns: int, rate_mpct: int, cpus_milli: int) -> int:
-    """How long the rate takes to drain a cost. Rounded up: a bucket never owes less than it was
+    """How long the rate takes to drain a cost. Rounded up: a bucket never has less debt than it was
     charged."""
     return min(-(-cost_ns * _SCALE // (rate_mpct * cpus_milli)), FAR_NS)
 
@@ -58,21 +58,21 @@ class Bucket:
     key: int
     budget_key: int
     rate_mpct: int = 0
-    """By which `empty_at_ns` is reckoned; 0: nothing is owed here, workers are counted."""
+    """By which `empty_at_ns` is reckoned; 0: it has no debt, workers are counted."""
     epoch: int = 0
     label: bytes = b""
     empty_at_ns: int = 0
     refunded_ns: int = 0
     """Ever, in the bucket's own time."""
     statements: int = 0
-    """Not at their end yet, cursors at rest among them: they pin it."""
+    """Not at their end yet, idle cursors among them: they pin it."""
     workers: int = 0
     """Running under it now."""
     admitted: int = 0
 
     @property
     def is_own(self) -> bool:
-        """The budget's one bucket, and not that of a value that somebody may have made up."""
+        """The budget's one bucket, and not that of a value that a client may have made up."""
         return self.key == self.budget_key
 
 
@@ -94,7 +94,7 @@ class Charge:
 
 def refunded(bucket: Bucket, charge: Charge, cheaper_ns: int, now_ns: int) -> Bucket:
     """Give back what was charged too much, but never more than what of that very charge cannot
-    have drained yet: so the bucket owes at least the truth at any time, and R110 holds for any
+    have drained yet: so the debt is never below the truth, and the long-run limit holds for any
     pattern of arrivals."""
     since = bucket.refunded_ns - charge.refunded_ns
     remaining = min(max(charge.after_ns - since - now_ns, 0), charge.drains_in_ns)
@@ -126,7 +126,7 @@ def rescaled(bucket: Bucket, rate_mpct: int, now_ns: int) -> Bucket:
 
 def under_terms(bucket: Bucket, rate_mpct: int, epoch: int, now_ns: int) -> Bucket:
     """As the policy in force has it, which may have changed since the bucket was last charged.
-    A rate of 0: nothing is owed to the policy, and what there is stays."""
+    A rate of 0: no debt counts, and what there is stays."""
     if bucket.epoch != epoch:
         bucket = forgiven(bucket, epoch, now_ns)
     if rate_mpct in (0, bucket.rate_mpct):

@@ -313,7 +313,7 @@ def read_compiled(whole: bytes, source: str = "") -> CompiledPolicy:
         read = _Reader(whole)
         policy = read.policy(flags)
     except (error, IndexError, KeyError, ValueError):
-        fault = "is no compiled policy: its checksum is right, but what it says does not fit"
+        fault = "is no compiled policy: its checksum is right, but its contents are inconsistent"
         raise InvalidSettings([Fault("", fault)], source) from None
     counts = (read.count(name) for name in ("rules", "pairs", "keys"))
     return CompiledPolicy(version, crc, flags, length, policy, *counts)

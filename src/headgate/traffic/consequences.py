@@ -1,4 +1,4 @@
-"""What a policy would have changed, added up by budget, client and time (R145).
+"""What a policy would have changed, added up by budget, client and time.
 
 counterfactual ──Fate of each statement──► Tallies ──► Row ──► Outcome
 """
@@ -24,12 +24,12 @@ class Fate(Enum):
 
     RAN = "ran"
     WARNED = "warned"
-    """It ran, and somebody would have been warned."""
+    """It ran, and would have been warned of."""
     DELAYED = "delayed"
     """It ran after a wait."""
     REFUSED = "refused"
     ELSEWHERE = "elsewhere"
-    """In a budget that another budget's refusal kept it from."""
+    """In a budget that another budget's block kept it from."""
 
 
 class Key(NamedTuple):
@@ -43,7 +43,7 @@ class Key(NamedTuple):
 @dataclass(slots=True)
 class Tally:
     """Statements and CPU, as they were and as they would have been. Of sampled traces each
-    stands for several statements, so these are no whole numbers."""
+    represents several statements, so these are no whole numbers."""
 
     statements: float = 0.0
     refused_before: float = 0.0

@@ -1,4 +1,4 @@
-"""What a statement will cost: k × plan cost, k = EMA(CPU) / EMA(plan cost) per pattern (R105).
+"""What a statement will cost: k × plan cost, k = EMA(CPU) / EMA(plan cost) per pattern.
 
     estimate ──► take ──► run ──► settle ──► learned ──► the next estimate
 
@@ -20,15 +20,15 @@ COLD_K_WITHIN = (500.0, 20_000.0)
 EARLY_CALLS = 3
 """From here on a pattern's average counts before there is a plan."""
 EARLY_SHARE = 4
-"""An early refusal has to be sure: a quarter of the average is enough to break the limit."""
+"""An early block has to be sure: a quarter of the average is enough to exceed the limit."""
 MIN_UNITS, MAX_UNITS = 0.01, 1e15
 """Of plan cost."""
 MAX_CALLS = 2**32 - 1
 AGAIN_AFTER_NS = 900_000_000_000
 AGAIN_SHARE = 100
-"""A pattern that is refused for its estimate alone never runs, so nobody learns that it has become
+"""A pattern that is blocked for its estimate alone never runs, so nobody learns that it has become
 cheap. So one execution is let through now and then: a quarter of an hour after the last one, and
-for dear ones so rarely that they use a hundredth of one CPU at most."""
+for expensive ones so rarely that they use a hundredth of one CPU at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What is known of all patterns: the median of k, for those that nobody has seen (R107)."""
+    """What is known of all patterns: the median of k, for those that nobody has seen."""
 
     median_k: float = 0.0
     calls: int = 0
@@ -76,7 +76,7 @@ def float32(value: float) -> float:
 
 def averaged(average: float, value: float, calls: int) -> float:
     """The mean of the first four; then a quarter of each new one (0.75^8 of a step is left after
-    eight executions, R106)."""
+    eight executions)."""
     weight = 1.0 / calls if calls < 4 else 0.25
     return float32(average + (value - average) * weight)
 
@@ -118,7 +118,7 @@ def _planned_ns(plan_cost: float, flags: Asked, pattern: Pattern | None, host: H
 
 def _within(k: float, least: float, most: float) -> float:
     """Where the planner knows what it does. Beyond lie patterns that call functions whose cost it
-    cannot know: of others they tell nothing, and a guess by them would refuse what is cheap."""
+    cannot know: of others they tell nothing, and a guess by them would block what is cheap."""
     return least if k < least else min(k, most)
 
 
@@ -155,7 +155,7 @@ def learned(pattern: Pattern, run: Run, now_ns: int) -> Pattern:
 
 def _raises(pattern: Pattern, run: Run) -> bool:
     """An aborted statement was cut short: it may raise what is known, the average as well as k,
-    and never lower it (R108)."""
+    and never lower it."""
     if run.actual_ns <= run.estimate_ns:
         return False
     actual = float(run.actual_ns)

@@ -1,19 +1,19 @@
-"""What would have happened under another policy (R145).   traces, policy ──► Outcome
+"""What would have happened under another policy.   traces, policy ──► Outcome
 
-Every trace is put to the reference's own rules and ledger, in order of time: taken at its start
+Every trace goes through the reference's own rules and ledger, in order of time: taken at its start
 with the estimate of then, settled when it ended with what it cost. So a policy means here what it
-means in a server (R152), and the one that was in force gives the verdicts that were recorded, if
+means in a server, and the one that was in force gives the verdicts that were recorded, if
 every statement was traced.
 
-A trace that stands for w statements is judged as one of them (workers, burst and capacity, by
+A trace that represents w statements is decided as one of them (workers, burst and capacity, by
 its own cost), and settled with w times the cost; its places are held for w times as long, for the
 w came one after the other in one session. That keeps CPU and use of places right on average. The
-error: a bucket may run over its capacity by what one trace stands for (10 ms of CPU, or one
+error: a bucket may run over its capacity by what one trace represents (10 ms of CPU, or one
 statement), and the w share one fate.
 
-Whoever was refused has no cost to go by: the estimate stands for it. If it was refused before
+A blocked statement has no known cost: the estimate is used. If it was blocked before
 there was a plan, or was never estimated because no budget concerned it, then the mean of its like
-that ran stands for the estimate.
+that ran is used for the estimate.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MINUTE_S, HOUR_S = 60, 3600
 FOREVER_NS = 2**63
 NO_BUDGET = ""
 LEAST_NS = 5_000
-"""Of CPU: no statement, not even a refused one, takes a server less."""
+"""Of CPU: no statement, not even a blocked one, takes a server less."""
 SLACK_MS = 1000
 """Of one that is alone, nobody knows how long its like went on."""
 
@@ -79,9 +79,9 @@ def counterfactual(traces: Iterable[Trace], policy: Policy, stage: Stage) -> Out
 
 
 def possible(traces: Iterable[Trace], cpus_milli: int) -> tuple[list[Trace], int]:
-    """The same, of none more than can have been; and of how many it was more.
+    """The same traces, with impossible weights reduced; and the number of those.
 
-    Even what is refused takes the server some microseconds. A weight beyond what all CPUs could
+    Even what is blocked takes the server some microseconds. A weight beyond what all CPUs could
     do in the whole time is a fault in the traces, and no reason to tell of millions.
     """
     found = list(traces)
@@ -98,7 +98,7 @@ def possible(traces: Iterable[Trace], cpus_milli: int) -> tuple[list[Trace], int
 
 
 def _at_most(trace: Trace, cpu_ns: int) -> Trace:
-    """However many sessions it stands for: all CPUs together do no more."""
+    """However many sessions it represents: all CPUs together do no more."""
     most = max(1.0, cpu_ns / max(LEAST_NS, trace.actual_ns))
     return trace if trace.weight <= most else replace(trace, weight=most)
 
@@ -177,7 +177,7 @@ class _End(NamedTuple):
 
 
 class _Again(NamedTuple):
-    """A statement that was held back looks again."""
+    """A statement that was delayed looks again."""
 
     at_ns: int
     order: int
@@ -321,7 +321,7 @@ def _fates(
 
 
 def _warns(trace: Trace, budget: Budget, answer: Answer, index: int) -> bool:
-    """Over a limit inside a transaction is no warning: it is let pass (R148)."""
+    """Over a limit inside a transaction is no warning: the statement is admitted."""
     passes = budget.lets_pass(in_transaction=bool(trace.asked & Asked.IN_TRANSACTION))
     return bool(answer.thresholds[index] or (answer.limits[index] and not passes))
 
@@ -333,8 +333,8 @@ def _notes(traces: Sequence[Trace], policy: Policy) -> Iterator[str]:
     guessed = sum(trace.estimate_ns == 0 for trace in traces)
     if guessed:
         yield (
-            f"{guessed:,} traces are of statements that no budget concerned, so that no estimate "
-            "was made: judged by the mean of their like."
+            f"{guessed:,} traces are of statements that no budget matched, so that no estimate "
+            "was made: decided by the mean of their like."
         )
     drawn = [trace.weight for trace in traces if trace.weight > 1]
     if drawn:
@@ -345,7 +345,7 @@ def _notes(traces: Sequence[Trace], policy: Policy) -> Iterator[str]:
     refused = sum(trace.weight for trace in traces if trace.refused)
     if refused:
         yield (
-            f"{refused:,.0f} statements were refused then: what they would have cost is an "
+            f"{refused:,.0f} statements were blocked then: what they would have cost is an "
             "estimate, and some are another's second try, which would not have come."
         )
     yield from _unknown_facts(traces, policy)

@@ -91,10 +91,10 @@ def _policy_changes(before: Policy, after: Policy) -> Iterator[Change]:
 
 
 def _reordered(old: Mapping[str, Budget], new: Mapping[str, Budget]) -> Iterator[Change]:
-    """It matters: of several budgets that refuse, the first is told."""
+    """It matters: of several budgets that block, the first is reported."""
     was, now = [name for name in old if name in new], [name for name in new if name in old]
     if was != now:
-        line = "budgets stand in another order, by which the first to refuse is told"
+        line = "budgets are in another order, by which the first to block is reported"
         yield Change(Kind.BUDGETS_REORDERED, "", "budgets", was, now, line)
 
 

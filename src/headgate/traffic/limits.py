@@ -1,6 +1,6 @@
 """Every setting of a budget, one row each: parsing, docs and the command line derive from it.
 
-A row reads what stands in a document into the model's own unit (policy.py), and writes it back.
+A row reads what is in a document into the model's own unit (policy.py), and writes it back.
 """
 
 from __future__ import annotations
@@ -282,12 +282,12 @@ BUDGET_SETTINGS: dict[str, Limit] = {
     row.name: row
     for row in (
         Limit(
-            "name", "Name of the budget, by which it is known for ever: 1–63 of a–z, 0–9, `.`, "
+            "name", "Name of the budget, which never changes: 1–63 of a–z, 0–9, `.`, "
             "`_`, `-`.", _name, field="name", kind="name", shown_default="required",
         ),
         Limit(
-            "mode", "`off`: matches and counts nothing. `warn`: warns of what it would refuse. "
-            "`enforce`: refuses.",
+            "mode", "`off`: matches and counts nothing. `warn`: warns of what it would block. "
+            "`enforce`: blocks.",
             one_of(Mode), Mode.WARN, field="mode", kind="choice", choices=_choices(Mode),
             write=_value,
         ),
@@ -296,7 +296,7 @@ BUDGET_SETTINGS: dict[str, Limit] = {
             "bucket drains. 0 blocks everything.", **_PERCENT,
         ),
         _thousandths(
-            "capacity", "capacity_mpcts", "Size of the bucket: what may be owed at once. 100 is "
+            "capacity", "capacity_mpcts", "Size of the bucket: the most debt at once. 100 is "
             "one second of the whole server. 0 blocks everything.", **_SERVER_SECONDS,
         ),
         _thousandths(
@@ -322,31 +322,31 @@ BUDGET_SETTINGS: dict[str, Limit] = {
             write=_value,
         ),
         Limit(
-            "in_transaction", "Whether it may refuse or delay a statement inside an open "
+            "in_transaction", "Whether it may block or delay a statement inside an open "
             "transaction, which holds locks.",
             flag, False, field="in_transaction", kind="true or false",
         ),
         _thousandths(
             "max_delay_s", "max_delay_ms", "A statement that will fit within this time waits for "
-            "it instead of being refused.", kind="seconds", high=10, unit="s", default=0,
+            "it instead of being blocked.", kind="seconds", high=10, unit="s", default=0,
         ),
         _thousandths(
-            "penalty_s", "penalty_ms", "A refused session gets its error after this time, so "
+            "penalty_s", "penalty_ms", "A blocked session gets its error after this time, so "
             "that one that tries again at once costs little. Never inside a transaction.",
             kind="seconds", high=1, unit="s", default=50,
         ),
         _whole(
-            "max_delayed", "Sessions that it may hold back at once, by delay or penalty; the next "
+            "max_delayed", "Sessions that it may delay at once, by delay or penalty; the next "
             "one gets its error at once.", MAX_DELAYED, default=100, unit="sessions",
         ),
-        _whole("epoch", "Raise it to forgive what the budget owes.", MAX_EPOCH, default=0),
+        _whole("epoch", "Raise it to clear the budget's debt.", MAX_EPOCH, default=0),
         Limit(
-            "expires_at", "When it ends by itself: a date and time with its zone (RFC 3339), or "
-            "Unix seconds.", _optional(parse_instant_ms), field="expires_at_ms", kind="time",
+            "expires_at", "When it ends automatically: a date and time with zone (RFC 3339), "
+            "or Unix seconds.", _optional(parse_instant_ms), field="expires_at_ms", kind="time",
             shown_default="never", write=instant_text,
         ),
         Limit(
-            "comment", f"Why it is there, for whoever finds it: up to {MAX_COMMENT_CHARS} "
+            "comment", f"Why it is there, for those who find it: up to {MAX_COMMENT_CHARS} "
             "characters.", _comment, "", field="comment", kind="text",
         ),
     )
@@ -376,7 +376,7 @@ POLICY_SETTINGS = table(
         Setting(
             "health_unknown",
             'What a budget with `when = "unhealthy"` takes an unknown health for: `healthy` (it '
-            "rests) or `unhealthy` (it bites).",
+            "does not apply) or `unhealthy` (it applies).",
             one_of(UnknownHealth),
             UnknownHealth.HEALTHY,
         ),

@@ -1,7 +1,7 @@
-"""Which budgets a statement falls under (R116–R121).   Who, Statement ──RuleSet──► Matched
+"""Which budgets a statement falls under.   Who, Statement ──RuleSet──► Matched
 
-One look-up per pair that the statement brings, however many rules there are: a rule stands under
-its rarest pair alone, and is judged as a whole when that pair is there. Three things cost more,
+One look-up per pair that the statement brings, however many rules there are: a rule is filed under
+its rarest pair alone, and compared as a whole when that pair is there. Three things cost more,
 as they must: an address is looked up once per length of prefix in use, a rule with several pairs
 is compared in all of them, and a pair that several rules name leads to each.
 """
@@ -77,7 +77,7 @@ class Matched:
     ignored_tags: int = 0
     duplicate_tags: int = 0
     probes: int = 0
-    """Look-ups made (R116)."""
+    """Look-ups made."""
 
 
 NOTHING = Matched()
@@ -106,7 +106,7 @@ class RuleSet:
         return Matched(at, left_out, facts.tags.ignored, facts.tags.duplicates, len(looked_up))
 
     def facts(self, who: Who, statement: Statement) -> Facts:
-        """The session's own, and of the statement what some rule asks that the session leaves
+        """The session's own, and of the statement what some rule looks for that the session leaves
         open: nobody pays for tags or a fingerprint that decide nothing."""
         if who.username is not None and who.username in self.policy.exempt_usernames:
             return Facts({}, Tags(), exempt=True)
@@ -202,7 +202,7 @@ def may_match(rule: BudgetRule, session: Mapping[str, bytes]) -> bool:
 
 
 def rests(budget: Budget, policy: Policy, healthy: bool | None) -> bool:
-    """Whether a budget that bites only under pressure has nothing to do (R147)."""
+    """Whether a budget that bites only under pressure does not apply now."""
     if budget.when is When.ALWAYS:
         return False
     if healthy is None:
@@ -211,8 +211,8 @@ def rests(budget: Budget, policy: Policy, healthy: bool | None) -> bool:
 
 
 def nearest(whole: Sequence[Ruled], budgets: Sequence[Budget]) -> list[Ruled]:
-    """Of the rules with an address only those with the longest prefix; all without one (R117).
-    Only an enforced budget hides an enforced one: to watch must not be to let through."""
+    """Of the rules with an address only those with the longest prefix; all without one.
+    Only an enforced budget hides an enforced one: warn mode must not switch off a block."""
     longest = _longest(whole)
     enforced = _longest([r for r in whole if budgets[r.budget].mode is Mode.ENFORCE])
 
@@ -229,7 +229,7 @@ def _longest(rules: Iterable[Ruled]) -> int:
 
 
 def bucket_key(own: int, each: Iterable[str], values: Mapping[str, bytes]) -> int:
-    """The budget's own key, or one for this combination of values (R121); a tag that a text which
+    """The budget's own key, or one for this combination of values; a tag that a text which
     is cut may go on to have is empty."""
     for key in each:
         value = _not_reserved(hg_hash(_key_hash(key), values.get(key, b"")))

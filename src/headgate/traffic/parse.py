@@ -1,6 +1,6 @@
 """A policy as it is written down, and back.   TOML or JSON ──parse_policy──► Policy ──written──►
 
-Every fault is told with its place (`budgets[2].rate: 120 is more than 100`), not only the first.
+Every fault comes with its place (`budgets[2].rate: 120 is more than 100`), not only the first.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ def _username(value: object) -> str:
 def _told(faults: list[Fault]) -> list[Fault]:
     if len(faults) <= MAX_FAULTS:
         return faults
-    message = f"more is wrong: nobody looked any further after {MAX_FAULTS} faults"
+    message = f"there may be more: parsing stopped after {MAX_FAULTS} faults"
     return [*faults[:MAX_FAULTS], Fault("", message)]
 
 

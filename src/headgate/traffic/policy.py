@@ -40,14 +40,14 @@ class Mode(Enum):
     OFF = "off"
     """Matches nothing and counts nothing."""
     WARN = "warn"
-    """Counts and warns of what it would have refused; everything runs."""
+    """Counts and warns of what it would have blocked; everything runs."""
     ENFORCE = "enforce"
 
 
 class When(Enum):
     ALWAYS = "always"
     UNHEALTHY = "unhealthy"
-    """It bites only while the health gate says that the database is not healthy (R147)."""
+    """It applies only while the health gate says that the database is not healthy."""
 
 
 class UnknownHealth(Enum):
@@ -135,7 +135,7 @@ class BudgetRule:
     conditions: tuple[Condition, ...] = ()
     """In the order of their keys (key_order); one for a key."""
     each: tuple[str, ...] = ()
-    """Keys, in the same order: a bucket for each combination of their values (R121)."""
+    """Keys, in the same order: a bucket for each combination of their values."""
 
     @property
     def prefix_bits(self) -> int | None:
@@ -180,7 +180,7 @@ class Budget:
     """Of capacity, burst and concurrency."""
     when: When = When.ALWAYS
     in_transaction: bool = False
-    """Whether it may refuse and delay inside an open transaction (R148)."""
+    """Whether it may block and delay inside an open transaction."""
     max_delay_ms: int = 0
     penalty_ms: int = 50
     max_delayed: int = 100
@@ -192,12 +192,12 @@ class Budget:
 
     @property
     def is_shut(self) -> bool:
-        """An explicit 0 admits nothing, whoever asks: it is how a statement is switched off."""
+        """An explicit 0 admits nothing: it is how a statement is switched off."""
         limits = (self.rate_mpct, self.capacity_mpcts, self.burst_mpcts)
         return 0 in (*limits, self.concurrency_mpct, self.max_workers)
 
     def lets_pass(self, *, in_transaction: bool) -> bool:
-        """Whoever is inside a transaction may hold locks that others wait for (R148)."""
+        """A client inside a transaction may hold locks that others wait for."""
         return in_transaction and not self.in_transaction and not self.is_shut
 
     def workers_allowed(self, workers: int) -> int | None:
@@ -210,7 +210,7 @@ class Budget:
 
     @property
     def admits_nothing(self) -> bool:
-        """An explicit 0 in any limit blocks all that it matches (R124)."""
+        """An explicit 0 in any limit blocks all that it matches."""
         limits = (
             self.rate_mpct,
             self.capacity_mpcts,
@@ -233,10 +233,10 @@ class Budget:
 @dataclass(frozen=True, slots=True)
 class Policy:
     budgets: tuple[Budget, ...] = ()
-    """In the order of the document, by which the first to refuse is told."""
+    """In the order of the document, by which the first to block is reported."""
     health_unknown: UnknownHealth = UnknownHealth.HEALTHY
     exempt_usernames: tuple[str, ...] = ()
-    """Whom no rule ever concerns."""
+    """Database users that no rule ever applies to."""
 
     @property
     def kept(self) -> tuple[Budget, ...]:

@@ -1,7 +1,7 @@
 """What a server says of its budgets, as values.   pgext/ ──BudgetReadings──► agent/budgetmeter
 
-Counters are as the server keeps them: since it started. Whoever wants to know what happened in a
-minute compares two readings (budgetmeter.py); nothing here is reset by being read.
+Counters are as the server keeps them: since it started. To know what happened in a minute, compare
+two readings (budgetmeter.py); nothing here is reset by being read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 CONCURRENCY, BURST, CAPACITY = "concurrency", "burst", "capacity"
 LIMITS = (CONCURRENCY, BURST, CAPACITY)
-"""What may refuse a statement, in the order in which it is judged."""
+"""What may block a statement, in the order in which it is decided."""
 THRESHOLD = "threshold"
 """Of warnings alone: crossed `warning_threshold`, and no limit."""
 
@@ -24,7 +24,7 @@ def _no_counts() -> Mapping[str, int]:
 
 
 class ServerHealth(Enum):
-    """What the server was told of its own health, and still believes."""
+    """The health that was reported to the server, while it is valid."""
 
     UNKNOWN = "unknown"
     HEALTHY = "healthy"
@@ -46,7 +46,7 @@ class Published(NamedTuple):
 
 
 class Lying(NamedTuple):
-    """A policy that lies where a sink puts its own, whoever put it there."""
+    """A policy that lies where a sink puts its own, of any author."""
 
     version: int
     checksum: int
@@ -71,7 +71,7 @@ class BudgetCounts:
     charged_ns: int = 0
     """What it came to."""
     passed: int = 0
-    """Over a limit, but inside a transaction (R148)."""
+    """Over a limit, but inside a transaction."""
     sleeping: int = 0
     """Held now, by a delay or a penalty: no counter."""
     forgiven_ns: int = 0
@@ -103,7 +103,7 @@ class BucketReading:
     capacity_ns: int | None
     """None: the budget has no capacity."""
     fill: float | None
-    """owed / capacity, 0 to 1 and, inside transactions, beyond; None without a capacity."""
+    """debt / capacity, 0 to 1 and, inside transactions, beyond; None without a capacity."""
     running: int
     """Workers at work under it now."""
     max_workers: int | None = None
@@ -130,10 +130,10 @@ class BudgetReadings:
     """Of the policy in force; 0: none."""
     checksum: int
     started_ms: int
-    """Unix time of the server's start: another one means that every counter began anew."""
+    """Unix time of the server's start: another one means that every counter started again."""
     enabled: bool = True
     off: bool = False
-    """The policy in force is switched off: no statement is judged."""
+    """The policy in force is switched off: no budget applies."""
     published_ms: int = 0
     refused: int = 0
     """Policies that the server did not take since it started."""

@@ -79,7 +79,7 @@ def pieces(text: bytes, dialect: Dialect) -> Iterator[Piece]:
 
 
 def tokens(text: bytes, dialect: Dialect) -> Iterator[Piece]:
-    """What a server runs: neither space nor comments, but what stands in a versioned comment of
+    """What a server runs: neither space nor comments, but what is in a versioned comment of
     MySQL (`/*!50000 … */`, MariaDB's `/*M!100100 … */`)."""
     at, in_hint = 0, False
     while at < len(text):
@@ -96,7 +96,7 @@ def tokens(text: bytes, dialect: Dialect) -> Iterator[Piece]:
 
 
 def block_comments(text: bytes, dialect: Dialect) -> Iterator[bytes]:
-    """What stands between `/*` and `*/`; hints and versioned code (`/*+`, `/*!`) left out."""
+    """What is between `/*` and `*/`; hints and versioned code (`/*+`, `/*!`) left out."""
     for piece in pieces(text, dialect):
         if (
             piece.kind == COMMENT

@@ -1,4 +1,4 @@
-r"""The tags in a statement's comments (R120).   /*controller='export',tenant='acme'*/ ──► Tags
+r"""The tags in a statement's comments.   /*controller='export',tenant='acme'*/ ──► Tags
 
 As SQLCommenter writes them, and as older libraries did: `key='value'`, `key=value`, `key:value`,
 joined by commas. A comment that is anything else is prose, and counts for nothing; a pair whose
@@ -27,7 +27,7 @@ class Tags:
     ignored: int = 0
     """Malformed, too long, or too many."""
     duplicates: int = 0
-    """A key again: the last one stands."""
+    """A key again: the last one counts."""
 
 
 _PAIR = re.compile(

@@ -1,9 +1,9 @@
-"""A statement that ended or was refused, as a server keeps it for replay (R145).
+"""A statement that ended or was blocked, as a server keeps it for replay.
 
     hg_trace ──pgext/trace_reader──► Trace ──agent/traces──► counterfactual
 
-Servers draw them in proportion to their cost: a dear statement is always kept, a cheap one now and
-then, with how many it stands for.
+Servers draw them in proportion to their cost: an expensive one is always kept, a cheap one
+sometimes, with the number that it represents.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from headgate.traffic.ask import Asked, Limit, Statement, Verdict, Who
 
 NO_FINGERPRINT = 0
 PLANLESS_COST = 1.0
-"""What is told as the plan's cost where there was no plan yet."""
+"""The plan's cost where there was no plan yet."""
 LEAST_REFUSED_NS = 100_000
 _KEPT_FLAGS = Asked.IN_TRANSACTION | Asked.UTILITY
 
 
 class TraceFlag(IntFlag):
-    """Besides those of Asked."""
+    """Besides those of `Asked`."""
 
     ABORTED = 128
 
@@ -34,7 +34,7 @@ class Trace:
     sequence: int
     """The n-th that its server ever wrote: in the order in which statements ended."""
     wall_ms: int
-    """Unix time at which it started, or was refused."""
+    """Unix time at which it started, or was blocked."""
     who: Who
     tags: tuple[tuple[bytes, bytes], ...] = ()
     tags_left_out: int = 0
@@ -44,12 +44,12 @@ class Trace:
     estimate_ns: int = 0
     """0: no budget concerned it, so that nobody made one."""
     actual_ns: int = 0
-    """0: it was refused."""
+    """0: it was blocked."""
     wall_ns: int = 0
     """How long it ran."""
     workers: int = 1
     weight: float = 1.0
-    """Statements that it stands for."""
+    """Statements that it represents."""
     verdict: Verdict = Verdict.RUN
     limit: Limit = Limit.NONE
     """What decided."""
@@ -77,7 +77,7 @@ class Trace:
 
     @property
     def stands_for_ns(self) -> float:
-        """CPU, of all the statements that it stands for; of refused ones, as it was expected."""
+        """CPU of all the statements that it represents; of blocked ones, as estimated."""
         if self.refused:
             # Many are refused before anybody knows what they would take: they are many all the
             # same, and not to be drawn once in a million times, for a million.
@@ -110,7 +110,7 @@ class TraceBatch(NamedTuple):
 
 def thinned(traces: Sequence[Trace], keep: int) -> list[Trace]:
     """About `keep` of them (at most one more than that), drawn again as they were drawn: along
-    their CPU time, so that its sum stays as it is, and no dear statement is lost to chance."""
+    their CPU time, so that its sum stays as it is, and no expensive statement is lost to chance."""
     if len(traces) <= keep:
         return list(traces)
     return list(_drawn(traces, _stride_ns([trace.stands_for_ns for trace in traces], keep)))

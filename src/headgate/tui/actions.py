@@ -15,12 +15,11 @@ from rich.text import Text
 from headgate.cli.api import Answered, Api, database_path
 from headgate.cli.documents import read, read_list
 from headgate.cli.history import unthrottled
+from headgate.cli.options import preview_line, reached_line
 from headgate.cli.pages import explain_page
-from headgate.cli.reaching import preview_line, reached_line
+from headgate.cli.render import drawn, plain
 from headgate.cli.replay import last_hour
 from headgate.cli.rules import RULES, rule_path
-from headgate.cli.views import drawn
-from headgate.cli.words import plain
 from headgate.client.routes import MAX_HOPS
 from headgate.errors import HeadgateError, InvalidRequest
 from headgate.present.budgets import explained_view
@@ -67,7 +66,7 @@ def _extend(api: Api, action: Action) -> Prepared:
     before, after = read(RuleDoc, seen.document), read(RuleDoc, tried.document)
     left = f"{duration(before.left_s)} to {duration(after.left_s)}"
     question = f"Extend {plain(after.id)} on {plain(after.target)}, from {left} left"
-    undo = f"undo: headgate rule extend {plain(after.id)} --until {plain(before.expires_at)}"
+    undo = f"undo: headgate rule extend {plain(after.id)} --expires-at {plain(before.expires_at)}"
     shown = _page([after], "EXTENDED", tried)
     return Prepared(action, f"{question}{_reach(tried.document)}?", shown, seen.etag, undo)
 
@@ -115,8 +114,8 @@ def _as_command(rule: RuleDoc) -> str:
     """What would set such a rule again; what it cannot say, the audit has."""
     target, left = plain(rule.target), f"--for {max(1, round(rule.left_s))}s"
     if rule.kind == "hold":
-        where = f" --database {plain(rule.database)}" if rule.database else ""
-        return f"headgate rule hold {target} --reason {plain(rule.reason)!r} {left}{where}"
+        where = f"--database {plain(rule.database or 'all')}"
+        return f"headgate rule hold {target} --reason {plain(rule.reason)!r} {left} {where}"
     return f"headgate audit has what it was; {left} were left"
 
 
@@ -192,7 +191,7 @@ def _following(api: Api, question: Question) -> tuple[Answered, list[str]]:
     asked = api.ask("/v1/explain", app=question.text, database=database)
     for _ in range(MAX_HOPS):
         onward = api.onward(asked.document.get("ask"))
-        if asked.document.get("verdict") != "MISDIRECTED" or onward is None:
+        if asked.document.get("verdict") != "WRONG_AGENT" or onward is None:
             break
         sent.append(f"{plain(api.url)} sends us to {plain(onward.url)}")
         database = str(asked.document.get("ask_database") or database)

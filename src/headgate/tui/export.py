@@ -17,15 +17,17 @@ from rich.console import Console, RenderableType
 from headgate.cli.api import Api
 from headgate.cli.exits import UNREACHABLE
 from headgate.cli.output import canvas_of, console, show_json
+from headgate.cli.signals import ending_on_signals
 from headgate.tui.layout import View
 from headgate.tui.page import Moment, still
 from headgate.tui.paint import Lines
 from headgate.tui.poller import Feed, History, Poller, Waker, look
-from headgate.tui.sources import Chosen, Scene, whole_document
+from headgate.tui.sources import DOCUMENTS, Chosen, Scene, whole_document
+from headgate.tui.terminal import BareKeys
 from headgate.tui.trend import Trend
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from headgate.tui.paint import Line
 
@@ -40,8 +42,8 @@ TITLE = "headgate top"
 # --- one document ------------------------------------------------------------------------------
 
 
-def document(api: Api) -> dict[str, Any]:
-    return whole_document(api, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+def document(api: Api, paths: Mapping[str, str] = DOCUMENTS) -> dict[str, Any]:
+    return whole_document(api, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), paths)
 
 
 def print_document(api: Api) -> None:
@@ -51,10 +53,10 @@ def print_document(api: Api) -> None:
         raise typer.Exit(UNREACHABLE)
 
 
-def save_document(path: Path, api: Api) -> None:
+def save_document(path: Path, api: Api, paths: Mapping[str, str] = DOCUMENTS) -> None:
     """A file that is there already is not overwritten."""
     with path.open("x", encoding="utf-8") as file:
-        json.dump(document(api), file, indent=2, ensure_ascii=False)
+        json.dump(document(api, paths), file, indent=2, ensure_ascii=False)
 
 
 # --- one frame ---------------------------------------------------------------------------------
@@ -98,15 +100,16 @@ def _looked(
 
 
 def scroll(screen: Console, poller: Poller, view: View, interval_s: float, within_s: float) -> None:
-    """A frame for each look, one after another."""
+    """A frame for each look, one after another, until q, Ctrl-C or a signal."""
     poller.want((*view.sources, *view.extras))
-    with suppress(KeyboardInterrupt):
+    with suppress(KeyboardInterrupt), ending_on_signals(), BareKeys() as keys:
         while True:
             poller.bell.wait(within_s)
             height = max(LEAST_LINES, screen.height)
             screen.print(*_picture(poller.scene, view, screen, height))
             screen.print()
-            time.sleep(interval_s)
+            if keys.quit_within(interval_s):
+                return
 
 
 def _picture(scene: Scene, view: View, screen: Console, height: int) -> list[RenderableType]:

@@ -16,8 +16,7 @@ from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.text import Text
 
-from headgate.cli.render import Canvas
-from headgate.cli.words import plain
+from headgate.cli.render import Canvas, plain
 from headgate.tui.paint import Line, Ruler
 from headgate.tui.sources import Scene, Told
 from headgate.wire.reasons import duration
@@ -85,12 +84,17 @@ def row(fitted: Sequence[Fitted], cells: Sequence[str | Text]) -> Text:
 def _joined(fitted: Sequence[Fitted], cells: Sequence[Text]) -> Text:
     line = Text(no_wrap=True, overflow="crop", end="")
     for index, (one, cell) in enumerate(zip(fitted, cells, strict=True)):
-        shown = cell.copy()
-        shown.truncate(one.width, overflow="ellipsis")
-        pad = " " * max(0, one.width - shown.cell_len)
-        is_last = index == len(fitted) - 1
-        line.append(pad if one.column.right else "").append_text(shown)
-        line.append("" if is_last else ("" if one.column.right else pad) + " " * GAP)
+        shown, cells = cell, cell.cell_len
+        if cells > one.width:
+            shown = cell.copy()
+            shown.truncate(one.width, overflow="ellipsis")
+            cells = shown.cell_len
+        pad = " " * max(0, one.width - cells)
+        if one.column.right and pad:
+            line.append(pad)
+        line.append_text(shown)
+        if index < len(fitted) - 1:
+            line.append(" " * GAP if one.column.right else pad + " " * GAP)
     return line
 
 
@@ -253,7 +257,7 @@ def _drawn(one: Row, chosen: bool, ruler: Ruler, mark: str) -> Line:
     if chosen:
         line.pad_right(max(0, ruler.width - line.cell_len))
         line.stylize("reverse")
-    return ruler.lines(line)[0]
+    return ruler.line(line)
 
 
 # --- what every view says of its documents -------------------------------------------------------

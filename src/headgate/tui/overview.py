@@ -9,27 +9,24 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from headgate.cli.render import (
+from headgate.cli.pages import (
     INDENT,
-    Canvas,
-    advice_line,
     agent_line,
     client_table,
     database_blocks,
-    is_loud,
-    note_text,
 )
+from headgate.cli.render import Canvas, note_text, plain
 from headgate.cli.tree import curves, shard_tree
-from headgate.cli.words import plain
 from headgate.present.metrics import UNSPOKEN
 from headgate.present.rules import not_here
 from headgate.present.status import agent_notes
+from headgate.present.words import advice_of, is_loud
 from headgate.tui.layout import Ask, Page
 from headgate.tui.paint import Ruler
 from headgate.tui.sources import Scene, Told
 from headgate.tui.trend import Picture
 from headgate.wire.answers import MetricDoc
-from headgate.wire.reasons import duration
+from headgate.wire.reasons import WAKES, duration
 from headgate.wire.rules import RulesDoc
 from headgate.wire.status import ClientDoc, DatabaseDoc, StatusDoc
 
@@ -50,7 +47,7 @@ def draw(scene: Scene, ask: Ask) -> Page:
         return Page([Text("waiting for the agent's first answer", style="dim")])
     more = [
         *_rule_notes(scene.of("rules")),
-        *_resting_note(status.databases),
+        *_idle_note(status.databases),
         *_restarted(scene, ask),
     ]
     parts = overview(scene.picture, status, ask.canvas, ask.height, more=more)
@@ -72,12 +69,12 @@ def _rule_notes(told: Told) -> list[Text]:
     return notes
 
 
-def _resting_note(databases: Sequence[DatabaseDoc]) -> list[Text]:
-    resting = [one.database for one in databases if one.activity == "hibernating"]
-    if not resting:
+def _idle_note(databases: Sequence[DatabaseDoc]) -> list[Text]:
+    idle = [one.database for one in databases if one.idle]
+    if not idle:
         return []
-    names = plain(", ".join(resting[:5])) + (f" and {len(resting) - 5} more" * (len(resting) > 5))
-    told = f"hibernating  {names}: no checks, so nothing is measured; w wakes"
+    names = plain(", ".join(idle[:5])) + (f" and {len(idle) - 5} more" * (len(idle) > 5))
+    told = f"idle  {names}: {WAKES}; w wakes it now"
     return [Text(told, style="bold blue")]
 
 
@@ -117,7 +114,7 @@ def _database(database: DatabaseDoc, scene: Scene, ask: Ask) -> list[RenderableT
 
 
 def _without_shard(database: DatabaseDoc) -> DatabaseDoc:
-    """Its tree is drawn below, with curves; why nobody may speak for it, the tree says."""
+    """Its tree is drawn below, with curves; why no agent rolls up it, the tree says."""
     if database.shard is None:
         return database
     quiet = [replace(m, detail="") if m.cause in UNSPOKEN else m for m in database.metrics]
@@ -154,6 +151,10 @@ def head(picture: Picture, canvas: Canvas, corner: str) -> Text:
     left = Text().append("headgate", style="bold")
     if picture.status is not None:
         left = agent_line(replace(picture.status, settings=""), canvas)
+    elif picture.proxy is not None:
+        about = picture.proxy.proxy
+        left = Text().append(f"proxy {plain(about.name)}", style="bold")
+        left.append(f" {plain(about.version)} {canvas.marks.dot} up {duration(about.uptime_s)}")
     left.append(f" {canvas.marks.dot} {plain(picture.url)}", style="dim")
     left.truncate(max(1, canvas.width - len(corner) - 1), overflow="ellipsis")
     line = Text(no_wrap=True, overflow="crop").append_text(left)
@@ -165,7 +166,8 @@ def lost_line(picture: Picture, now_s: float) -> Text:
     since = (
         duration(max(0.0, now_s - picture.lost_at_s)) if picture.lost_at_s is not None else "now"
     )
-    words = f"AGENT UNREACHABLE for {since}: {plain(picture.lost or '')}"
+    what = "AGENT" if picture.proxy is None else "PROXY"
+    words = f"{what} UNREACHABLE for {since}: {plain(picture.lost or '')}"
     line = Text().append(words, style="bold red")
     if picture.seen_at_s is not None:
         ago = duration(max(0.0, now_s - picture.seen_at_s))
@@ -175,10 +177,11 @@ def lost_line(picture: Picture, now_s: float) -> Text:
 
 def _notes(status: StatusDoc) -> list[RenderableType]:
     notes: list[RenderableType] = [note_text(note) for note in agent_notes(status)]
-    loud = [advice for advice in status.advice if is_loud(advice)]
-    quiet = [advice for advice in status.advice if not is_loud(advice)]
+    found = advice_of(status.advice)
+    loud = [note for note in found if is_loud(note)]
+    quiet = [note for note in found if not is_loud(note)]
     shown = (*loud[:MAX_LOUD], *quiet[:MAX_ADVICE])
-    notes += [advice_line(advice) for advice in shown]
+    notes += [note_text(note) for note in shown]
     if len(shown) < len(status.advice):
         left = len(status.advice) - len(shown)
         notes.append(Text(f"and {left} more pieces of advice: headgate status", style="dim"))
@@ -224,7 +227,7 @@ def fitted(databases: Sequence[DatabaseDoc], height: int) -> tuple[list[Database
         for database in databases
     ]
     # Who refuses must be on the screen, even where most of the rest is not.
-    shown.sort(key=lambda database: database.verdict == "OK")
+    shown.sort(key=lambda database: database.idle or database.verdict == "OK")
     before = sum(len(database.every_metric) for database in databases)
     return shown, before - sum(len(database.every_metric) for database in shown)
 
@@ -232,9 +235,9 @@ def fitted(databases: Sequence[DatabaseDoc], height: int) -> tuple[list[Database
 def _pressing(metrics: Sequence[MetricDoc], count: int) -> list[MetricDoc]:
     """All that reject checks, and of the others as many as there is room for, in their order."""
     by_urgency = sorted(
-        metrics, key=lambda m: (m.state not in ("breached", "absent"), -(m.share or 0.0))
+        metrics, key=lambda m: (m.state not in ("breached", "unavailable"), -(m.share or 0.0))
     )
-    refusing = sum(m.state in ("breached", "absent") for m in metrics)
+    refusing = sum(m.state in ("breached", "unavailable") for m in metrics)
     kept = {m.metric for m in by_urgency[: max(count, refusing)]}
     return [m for m in metrics if m.metric in kept]
 
@@ -244,8 +247,10 @@ def _lines(database: DatabaseDoc) -> int:
     every = database.every_metric
     messages = {metric.detail for metric in every if len(metric.detail) > LONG_CHARS}
     shard = 0 if database.shard is None else 1 + len(database.shard.members) // MEMBERS_A_LINE
-    resting = database.activity != "normal"
-    told = sum(0 < len(m.detail) <= LONG_CHARS and m.state != "absent" for m in every)
+    resting = database.activity != "awake"
+    told = sum(
+        0 < len(m.detail) <= LONG_CHARS and m.state not in ("unavailable", "idle") for m in every
+    )
     rows = bool(database.other_metrics) + max(1, len(every)) + 2 * len(messages) + told
     paced = 0 if database.pace is None else 1 + bool(database.pace.clients_total)
     return 3 + rows + shard + resting + paced

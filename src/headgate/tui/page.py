@@ -14,9 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headgate.cli.bars import Marks
-from headgate.cli.render import Canvas
-from headgate.cli.words import plain
+from headgate.cli.render import Canvas, Marks, plain
 from headgate.tui.layout import Ask, Button, Cursor, Drawn, Extent, Page, View, laid_out
 from headgate.tui.overview import head, lost_line
 from headgate.tui.paint import Line, Lines, Ruler, dimmed
@@ -243,7 +241,7 @@ KEYS: tuple[tuple[str, str], ...] = (
     ("Enter", "in 3, the chosen client's own last hour; in 7, explain"),
     ("click", "choose a row, and open it by a second click; a view, below"),
     ("Esc", "back; clear the filter; end a pause"),
-    ("/", "filter: names, databases, rules, what throttles, `held`"),
+    ("/", "filter: names, databases, rules, what throttles, `throttled`"),
     ("o t", "in 3, another order; tree or list"),
     ("x", "explain: in 3, why the chosen client is answered as it is"),
     ("space", "hold the picture still, and go on"),

@@ -15,6 +15,7 @@ from rich.color import ColorSystem
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.style import Style
+from rich.text import Text
 
 Line = Sequence[Segment]
 Cell = tuple[str, Style]
@@ -89,15 +90,20 @@ class Lines(Struct, frozen=True):
             yield Segment.line()
 
 
+@lru_cache(maxsize=16)
+def _console(width: int) -> Console:
+    return Console(
+        width=width, height=10_000, force_terminal=True, color_system="truecolor",
+        markup=False, emoji=False, highlight=False, legacy_windows=False,
+    )  # fmt: skip
+
+
 class Ruler:
     """Draws renderables to lines of one width. No line is ever wider."""
 
     def __init__(self, width: int) -> None:
         self.width = max(1, width)
-        self._console = Console(
-            width=self.width, height=10_000, force_terminal=True, color_system="truecolor",
-            markup=False, emoji=False, highlight=False, legacy_windows=False,
-        )  # fmt: skip
+        self._console = _console(self.width)
 
     def lines(self, *parts: RenderableType) -> list[Line]:
         options = self._console.options
@@ -106,6 +112,10 @@ class Ruler:
             found = self._console.render_lines(part, options, pad=False, new_lines=False)
             drawn += [_cropped(line, self.width) for line in found]
         return drawn
+
+    def line(self, text: Text) -> Line:
+        """One that is not wrapped, a third of the work: lists are drawn of these every second."""
+        return _cropped(list(text.render(self._console)), self.width)
 
 
 def _cropped(line: list[Segment], width: int) -> Line:

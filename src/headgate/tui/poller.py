@@ -16,7 +16,6 @@ from types import TracebackType
 from msgspec.structs import replace
 
 from headgate.cli.api import Api, database_path
-from headgate.cli.documents import read
 from headgate.cli.exits import AgentUnreachable
 from headgate.errors import HeadgateError
 from headgate.tui.sources import (
@@ -33,6 +32,7 @@ from headgate.tui.sources import (
 )
 from headgate.tui.terminal import Bell
 from headgate.tui.trend import Picture, Trend
+from headgate.wire.proxy import ProxyStatusDoc
 from headgate.wire.status import StatusDoc
 
 WAKE_EVERY_S = 20.0
@@ -40,6 +40,7 @@ WAKE_EVERY_S = 20.0
 RECALL_AGAIN_S = 10.0
 FAULT_PAUSE_S = 5.0
 MAX_REST_S = 60.0
+Look = Callable[[Api, Trend], Picture]
 STRIP_PAUSE_S = 0.05
 """Between two questions about clients' hours: the agent has other things to do."""
 
@@ -48,10 +49,19 @@ def look(api: Api, trend: Trend) -> Picture:
     """One look. Whatever is wrong with the answer is shown, as no answer is."""
     trend.url = api.url
     try:
-        status = read(StatusDoc, api.get("/v1/status").document)
+        status = api.read(StatusDoc, "/v1/status")
     except HeadgateError as error:
         return trend.lose(str(error), time.monotonic())
     return trend.take(status, time.monotonic())
+
+
+def look_at_proxy(api: Api, trend: Trend) -> Picture:
+    try:
+        proxy = api.read(ProxyStatusDoc, "/v1/proxy/status")
+    except HeadgateError as error:
+        return trend.lose(str(error), time.monotonic())
+    trend.picture = Picture(api.url, seen_at_s=time.monotonic(), proxy=proxy)
+    return trend.picture
 
 
 class Waker:
@@ -106,8 +116,10 @@ class Poller:
         wake: bool = False,
         patient: Api | None = None,
         chosen: Chosen | None = None,
+        look: Look = look,
     ) -> None:
         """`patient`: the same agent, for what takes it longer than its status."""
+        self._look = look
         self._api = api
         self._interval_s = interval_s
         self._trend = Trend(api.url)
@@ -146,12 +158,12 @@ class Poller:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            look(self._api, self._trend)
+            self._look(self._api, self._trend)
             self.bell.ring()
             now_s = time.monotonic()
             if self._waker is not None:
                 self._waker.wake(self._trend.picture, now_s)
-            if self._trend.picture.lost is None:
+            if self._trend.picture.status is not None and self._trend.picture.lost is None:
                 self._history.recall(now_s)
             self._stop.wait(self._interval_s)
 

@@ -1,15 +1,18 @@
-"""One program behind `top`, `budget top` and `fleet status --watch`: which view it begins with."""
+"""One program behind `top`, `budget top`, `fleet status --watch` and `proxy status --watch`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import typer
 
-from headgate.cli.api import connect
+from headgate.cli.api import Api, connect
 from headgate.cli.output import console
 from headgate.cli.top import Watched
-from headgate.tui.poller import Poller
-from headgate.tui.sources import Chosen
-from headgate.tui.views import VIEWS
+from headgate.tui.layout import View
+from headgate.tui.poller import Poller, look_at_proxy
+from headgate.tui.sources import DOCUMENTS, PROXY_DOCUMENTS, Chosen
+from headgate.tui.views import PROXY_VIEWS, VIEWS
 
 POLL_TIMEOUT_S = 2.0
 PATIENT_TIMEOUT_S = 10.0
@@ -17,6 +20,9 @@ PATIENT_TIMEOUT_S = 10.0
 
 
 def watch(wanted: Watched) -> None:
+    if wanted.proxy is not None:
+        _watch_proxy(wanted.proxy, wanted.interval_s)
+        return
     numbers = {view.key: view.name for view in VIEWS.values()}
     view = VIEWS.get(numbers.get(wanted.view, wanted.view))
     if view is None:
@@ -42,15 +48,27 @@ def watch(wanted: Watched) -> None:
             wake=wanted.wake,
         )  # fmt: skip
         return
-    screen = console()
     with Poller(api, wanted.interval_s, wake=wanted.wake, patient=patient, chosen=chosen) as poller:
-        if screen.is_terminal and not screen.is_dumb_terminal:
-            from headgate.cli.signals import ending_on_signals
-            from headgate.tui.session import Session
+        _run(poller, patient, VIEWS, view, wanted.interval_s)
 
-            with ending_on_signals():
-                Session(screen, poller, patient, VIEWS, view.name).run()
-        else:
-            from headgate.tui.export import scroll
 
-            scroll(screen, poller, view, wanted.interval_s, wanted.interval_s + POLL_TIMEOUT_S)
+def _watch_proxy(api: Api, interval_s: float) -> None:
+    with Poller(api, interval_s, look=look_at_proxy) as poller:
+        _run(poller, api, PROXY_VIEWS, PROXY_VIEWS["proxy"], interval_s, PROXY_DOCUMENTS)
+
+
+def _run(
+    poller: Poller, api: Api, views: Mapping[str, View], view: View, interval_s: float,
+    documents: Mapping[str, str] = DOCUMENTS,
+) -> None:  # fmt: skip
+    screen = console()
+    if screen.is_terminal and not screen.is_dumb_terminal:
+        from headgate.cli.signals import ending_on_signals
+        from headgate.tui.session import Session
+
+        with ending_on_signals():
+            Session(screen, poller, api, views, view.name, documents=documents).run()
+    else:
+        from headgate.tui.export import scroll
+
+        scroll(screen, poller, view, interval_s, interval_s + POLL_TIMEOUT_S)

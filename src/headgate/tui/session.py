@@ -6,6 +6,7 @@ there is news: between two rings nothing runs here.
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections import deque
@@ -19,14 +20,13 @@ from msgspec.structs import replace
 from rich.console import Console, RenderableType
 
 from headgate.cli.api import Api
-from headgate.cli.bars import marks_for
-from headgate.cli.render import Canvas
+from headgate.cli.render import Canvas, marks_for
 from headgate.errors import HeadgateError
 from headgate.paths import expanded
 from headgate.tui.layout import Extent, View
 from headgate.tui.page import Frame, Moment, Surroundings, compose, with_window
 from headgate.tui.poller import Poller
-from headgate.tui.sources import Scene
+from headgate.tui.sources import DOCUMENTS, Scene
 from headgate.tui.state import (
     Brought,
     CarryOut,
@@ -50,6 +50,11 @@ REDRAW_S = 1.2
 """Redraw at least this often: ages grow without any news."""
 LEAST_FRAME_S = 0.25
 """News that come together are drawn together; a key is answered at once."""
+NEWER_FRAME_S = REDRAW_S
+"""A newer list or strip in place of one that is shown waits for the next status, to be drawn with
+it; the first one does not. Shorter than a status takes, each would be drawn alone."""
+MAX_YOUNG = 20_000
+"""Objects made between two looks of the garbage collector: a status of 500 clients has as many."""
 MAX_ERRANDS = 3
 """Under way at a time: each has its deadline, and one that hangs must not get another request."""
 
@@ -68,8 +73,15 @@ class Guide(Struct, frozen=True):
 class Errands:
     """Runs what a key asked for, beside the screen."""
 
-    def __init__(self, api: Api, on_done: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        api: Api,
+        on_done: Callable[[], None] = lambda: None,
+        documents: Mapping[str, str] = DOCUMENTS,
+    ) -> None:
+        """`documents`: what is saved as JSON, by name and path."""
         self._api = api
+        self._documents = documents
         self._on_done = on_done
         self._done: deque[Brought] = deque()
         self._running: list[threading.Thread] = []
@@ -120,7 +132,7 @@ class Errands:
     def _save_document(self, path: Path) -> None:
         from headgate.tui.export import save_document
 
-        save_document(path, self._api)
+        save_document(path, self._api, self._documents)
 
 
 class Session:
@@ -132,10 +144,11 @@ class Session:
         views: Mapping[str, View],
         begin: str,
         guide: Guide | None = None,
+        documents: Mapping[str, str] = DOCUMENTS,
     ) -> None:
         self._console = console
         self._poller = poller
-        self._errands = Errands(api, poller.bell.ring)
+        self._errands = Errands(api, poller.bell.ring, documents)
         self._guide = guide
         strip, hints = (guide.strip, guide.hints) if guide is not None else (None, ())
         self._around = Surroundings(views, marks_for(console.encoding), strip, hints)
@@ -143,9 +156,15 @@ class Session:
         self._frame = Frame((), Extent())
         self._drawn: tuple[object, ...] = ()
         self._drawn_at_s = float("-inf")
+        self._known = (0, 0)
+        """How many lists and strips the frame was drawn of."""
 
     def run(self) -> None:
         terminal = Terminal(self._console, self._poller.bell)
+        # What was loaded to start stays for good: the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(MAX_YOUNG)
         with suppress(KeyboardInterrupt), terminal:
             while self._turn(terminal):
                 pass
@@ -175,11 +194,18 @@ class Session:
             if same[0] and self._drawn[1] == size:
                 if all(same[2:]) and self._guide is None:
                     return REDRAW_S - since_s
-                if since_s < LEAST_FRAME_S:
-                    return LEAST_FRAME_S - since_s
+                has_status = not same[2] or self._guide is not None
+                wait_s = LEAST_FRAME_S if has_status else self._wait_s(newest)
+                if since_s < wait_s:
+                    return wait_s - since_s
         self._draw(terminal, scene, size)
         self._drawn = (self._state, size, *news)
+        self._known = (len(newest.told), len(newest.strips))
         return REDRAW_S if self._guide is None else LEAST_FRAME_S
+
+    def _wait_s(self, newest: Scene) -> float:
+        is_first = self._known != (len(newest.told), len(newest.strips))
+        return LEAST_FRAME_S if is_first else NEWER_FRAME_S
 
     @property
     def _scene(self) -> Scene:

@@ -15,7 +15,6 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from headgate.cli.api import Api, with_query
-from headgate.cli.documents import read, read_list
 from headgate.errors import BadDocument, HeadgateError
 from headgate.tui.trend import Past, Picture
 from headgate.wire.rules import RulesDoc
@@ -26,6 +25,7 @@ if TYPE_CHECKING:  # Read by one view each: what is not open is not loaded.
     from headgate.wire.budgets import PolicyDoc, StateDoc, ViolationsDoc
     from headgate.wire.fleet_view import FleetDoc
     from headgate.wire.history import TimelineDoc
+    from headgate.wire.proxy import ProxySessionListDoc
 
 T = TypeVar("T")
 LIST_LIMIT = "200"
@@ -98,7 +98,7 @@ def next_told(before: Told, ask: Callable[[], Any], now_s: float) -> Told:
 
 
 def _whole(kind: type[Any], path: str, api: Api, _before: Told, _now_s: float) -> Any:
-    return read(kind, api.get(path).document)
+    return api.read(kind, path)
 
 
 def _fleet(
@@ -108,16 +108,22 @@ def _fleet(
     from headgate.wire.fleet_view import FleetDoc
 
     is_part = any(query.get(key) for key in ("unhealthy", "behind"))
-    return read(FleetDoc, api.get("/v1/fleet", **query).document), is_part
+    return api.read(FleetDoc, "/v1/fleet", **query), is_part
+
+
+def _sessions(api: Api, _before: Told, _now_s: float) -> ProxySessionListDoc:
+    from headgate.wire.proxy import ProxySessionListDoc
+
+    return api.read(ProxySessionListDoc, PROXY_DOCUMENTS["sessions"])
 
 
 def _budgets(database: str | None, api: Api, before: Told, now_s: float) -> Sequence[Controlled]:
     from headgate.wire.budgets import PoliciesDoc, PolicyDoc
 
     if database is None:
-        policies = read(PoliciesDoc, api.get("/v1/budgets").document).databases
+        policies = api.read(PoliciesDoc, "/v1/budgets").databases
     else:
-        policies = [read(PolicyDoc, api.get(budget_path(database)).document)]
+        policies = [api.read(PolicyDoc, budget_path(database))]
     was = {one.policy.database: one for one in before.value or ()}
     return [_controlled(api, policy, was.get(policy.database), now_s) for policy in policies]
 
@@ -130,8 +136,7 @@ def _controlled(api: Api, policy: PolicyDoc, before: Controlled | None, now_s: f
 
     def asked(kind: type[T], below: str, **query: str) -> T | None:
         try:
-            found = api.get(budget_path(policy.database, below), **query).document
-            return read(kind, found, below)
+            return api.read(kind, budget_path(policy.database, below), **query)
         except HeadgateError as error:
             faults.append(f"{below}: {error}")
             return None
@@ -175,6 +180,7 @@ def sources(chosen: Chosen) -> Mapping[str, Source]:
         "audit": Source(5.0, partial(_whole, AuditsDoc, DOCUMENTS["audit"])),
         "budgets": Source(budgets_s, partial(_budgets, chosen.database)),
         "fleet": Source(fleet_s, partial(_fleet, chosen.fleet)),
+        "sessions": Source(2.0, _sessions),
     }
 
 
@@ -183,9 +189,9 @@ def sources(chosen: Chosen) -> Mapping[str, Source]:
 
 def history_of_metrics(api: Api, now: datetime) -> list[Past]:
     """The last minutes, so that no curve begins empty."""
-    from headgate.wire.history import MetricMinuteDoc
+    from headgate.wire.history import MetricMinutesDoc
 
-    minutes = read_list(MetricMinuteDoc, api.get(DOCUMENTS["metric_minutes"]).document, "minutes")
+    minutes = api.read(MetricMinutesDoc, DOCUMENTS["metric_minutes"]).minutes
     ages = [(now - _instant(one.at)).total_seconds() - 60.0 for one in minutes]
     # An agent whose clock runs ahead of ours has no minutes in the future.
     ahead_s = max(0.0, -min(ages, default=0.0))
@@ -206,8 +212,10 @@ def strip_of(api: Api, client: str) -> Strip:
     from headgate.wire.history import TimelineDoc
 
     step = f"{STRIP_STEP_MINUTES}m"
-    document = api.get("/v1/history/timeline", app=client, since=STRIP_SINCE, step=step).document
-    return strip(read(TimelineDoc, document))
+    timeline = api.read(
+        TimelineDoc, "/v1/history/timeline", app=client, since=STRIP_SINCE, step=step
+    )
+    return strip(timeline)
 
 
 def strip(timeline: TimelineDoc) -> Strip:
@@ -237,11 +245,17 @@ DOCUMENTS: Mapping[str, str] = {
 """Name in the document that `--json` prints, and the path of its answer, kept as it came."""
 
 
-def whole_document(api: Api, at: str) -> dict[str, Any]:
+PROXY_DOCUMENTS: Mapping[str, str] = {
+    "status": "/v1/proxy/status",
+    "sessions": with_query("/v1/proxy/sessions", {"limit": LIST_LIMIT}),
+}
+
+
+def whole_document(api: Api, at: str, paths: Mapping[str, str] = DOCUMENTS) -> dict[str, Any]:
     """What cannot be had is null, with the reason among the faults."""
     answers: dict[str, Any] = {}
     faults: dict[str, str] = {}
-    for name, path in DOCUMENTS.items():
+    for name, path in paths.items():
         try:
             answers[name] = api.get(path).document
         except HeadgateError as error:

@@ -22,7 +22,7 @@ MOTIONS = frozenset(
 )
 WHEEL_LINES = 3
 DEFAULT_FOR = "1h"
-FIRST_ORDER = "held longest"
+FIRST_ORDER = "throttled"
 
 
 class Action(Struct, frozen=True):
@@ -252,7 +252,7 @@ def _entered(state: State, prompt: Prompt, seen: Seen) -> Next:
     if prompt.kind == "for":
         action = replace(action, for_text=text)
         if action.kind == "hold":
-            label = f"why is {action.target} held? "
+            label = f"why is {action.target} on hold? "
             return replace(state, prompt=Prompt("reason", label, "", action)), None
     else:
         action = replace(action, reason=text)
@@ -377,14 +377,16 @@ def _wake(state: State, seen: Seen) -> Next:
     resting = [
         one.database
         for one in (seen.status.databases if seen.status is not None else ())
-        if one.activity != "normal"
+        if one.activity != "awake"
     ]
     if not resting:
         return told(state, "no database is idle: there is nothing to wake"), None
     return replace(state, busy="trying"), Prepare(Action("wake", ",".join(resting)))
 
 
-def type_question(state: State, _: Seen) -> Next:
+def type_question(state: State, seen: Seen) -> Next:
+    if "explain" not in seen.views:
+        return told(state, "x explains a check at an agent; this is a proxy"), None
     before = f"{state.asked.text} @{state.asked.database}" if state.asked else ""
     prompt = Prompt("explain", "client (and @database): ", before)
     return replace(state, view="explain", prompt=prompt), None

@@ -284,3 +284,40 @@ class Terminal:
         except OSError:
             data = b""  # A terminal that was hung up.
         return self._reader.feed(data, time.monotonic()) if data else ["quit"]
+
+
+class BareKeys:
+    """Keys of a terminal that frames are printed to, one after another: q leaves, as on the screen.
+
+    Where standard input is no terminal, or at its end, there are none, and waiting only waits.
+    """
+
+    def __init__(self) -> None:
+        self._fd = sys.stdin.fileno() if sys.stdin and sys.stdin.isatty() else None
+        self._saved: list[Any] | None = None
+
+    def __enter__(self) -> BareKeys:
+        if self._fd is not None:
+            with suppress(termios.error):
+                self._saved = termios.tcgetattr(self._fd)
+                tty.setcbreak(self._fd)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._fd is not None and self._saved is not None:
+            with suppress(termios.error):
+                termios.tcsetattr(self._fd, termios.TCSADRAIN, self._saved)
+
+    def quit_within(self, seconds: float) -> bool:
+        ends_s = time.monotonic() + seconds
+        while (left_s := ends_s - time.monotonic()) > 0:
+            watched = [] if self._fd is None else [self._fd]
+            if not select.select(watched, [], [], left_s)[0] or self._fd is None:
+                continue
+            try:
+                data = os.read(self._fd, 1024)
+            except OSError:
+                return True  # The terminal has gone.
+            if not data or data.strip().lower() in (b"q", b"\x04"):
+                return True
+        return False

@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headgate.wire.answers import MetricDoc
+from headgate.wire.proxy import ProxyStatusDoc
 from headgate.wire.status import ClientDoc, DatabaseDoc, StatusDoc
 
 SLOT_S = 15.0
@@ -49,6 +50,13 @@ class Picture(Struct, frozen=True):
     restarted_at_s: float | None = None
     """When the agent was seen to have restarted; None: not since this one watches."""
 
+    proxy: ProxyStatusDoc | None = None
+    """Of a proxy, which has no status of an agent."""
+
+    @property
+    def databases(self) -> Sequence[DatabaseDoc]:
+        return self.status.databases if self.status is not None else ()
+
 
 class Trend:
     def __init__(self, url: str) -> None:
@@ -61,7 +69,9 @@ class Trend:
     def take(self, status: StatusDoc, at_s: float) -> Picture:
         restarted = self._restarted(status, at_s)
         clients = {(c.database, c.client): c for c in status.clients}
-        rates = self._rates(clients, at_s)
+        before = self.picture.status
+        is_another = before is not None and before.agent != status.agent
+        rates = self._rates(clients, at_s, is_another=is_another)
         recent = self._remember(status, at_s)
         self.picture = Picture(
             self.url, status, at_s, recent=recent, rates=rates, restarted_at_s=restarted
@@ -83,10 +93,13 @@ class Trend:
         self.picture = replace(before, lost=why, lost_at_s=lost_at_s)
         return self.picture
 
-    def _rates(self, clients: Clients, at_s: float) -> dict[Key, tuple[float, float]]:
-        """Over some seconds: a job that checks once a second would flicker between 0 and 2."""
+    def _rates(
+        self, clients: Clients, at_s: float, *, is_another: bool
+    ) -> dict[Key, tuple[float, float]]:
+        """Over some seconds: a job that checks once a second would flicker between 0 and 2. Two
+        agents' counts are not compared."""
         looks = self._looks
-        if looks and _went_back(looks[-1][1], clients):
+        if looks and (is_another or _went_back(looks[-1][1], clients)):
             looks.clear()
         looks.append((at_s, clients))
         while len(looks) > 2 and looks[1][0] <= at_s - RATE_WINDOW_S:
@@ -98,7 +111,9 @@ class Trend:
         before, seen_at_s = self.picture.status, self.picture.seen_at_s
         if before is None or seen_at_s is None:
             return None
-        restarted = status.uptime_s < before.uptime_s or status.agent != before.agent
+        if status.agent != before.agent:
+            return None  # Another agent answers now, as after a failover: it is up for longer.
+        restarted = status.uptime_s < before.uptime_s
         return at_s if restarted else self.picture.restarted_at_s
 
     def _remember(self, status: StatusDoc, at_s: float) -> dict[Key, tuple[float | None, ...]]:
@@ -129,7 +144,7 @@ def _values(database: DatabaseDoc) -> Iterable[tuple[Key, float | None]]:
 
 def _seen(metric: MetricDoc) -> float | None:
     """A value that was read counts, whatever else is wrong: replication that stopped has a lag."""
-    return None if metric.state == "absent" else metric.value
+    return None if metric.state in ("unavailable", "idle") else metric.value
 
 
 def _slot(at_s: float) -> int:
@@ -145,18 +160,19 @@ def _worse(before: float | None, now: float | None) -> float | None:
 
 def _row(slots: Slots, now: int) -> tuple[float | None, ...]:
     """The last ones, up to this; what was not seen is a gap."""
-    for old in [slot for slot in slots if slot <= now - KEEP_SLOTS]:
-        del slots[old]
-    return tuple(slots.get(slot) for slot in range(now - KEEP_SLOTS + 1, now + 1))
+    if len(slots) > KEEP_SLOTS:
+        for old in [slot for slot in slots if slot <= now - KEEP_SLOTS]:
+            del slots[old]
+    return tuple(map(slots.get, range(now - KEEP_SLOTS + 1, now + 1)))
 
 
 def _went_back(before: Clients, now: Clients) -> bool:
     """The agent has started to count again."""
-    shared = (key for key in now if key in before)
-    return any(
-        now[key].admitted < before[key].admitted or now[key].refused < before[key].refused
-        for key in shared
-    )
+    for key, client in now.items():
+        past = before.get(key)
+        if past is not None and (client.admitted < past.admitted or client.refused < past.refused):
+            return True
+    return False
 
 
 def _rates(before: Clients, now: Clients, elapsed_s: float) -> dict[Key, tuple[float, float]]:

@@ -68,9 +68,9 @@ def _hold(state: State, seen: Seen) -> Next:
 
 
 def _order(state: State, _: Seen) -> Next:
-    from headgate.tui.clients import ORDERS
+    from headgate.present.clients import SORTS
 
-    names = list(ORDERS)
+    names = list(SORTS)
     return replace(state, order=names[(names.index(state.order) + 1) % len(names)]), None
 
 
@@ -131,7 +131,7 @@ VIEWS: Mapping[str, View] = {
         ),
         View(
             "5", "budgets", "fill, running, blocked, and what statements cost",
-            _drawn_by("budgets:draw"), ("budgets",), hints=("/ filter",),
+            _drawn_by("lists:draw_budgets"), ("budgets",), hints=("/ filter",),
         ),
         View(
             "6", "past", "which checks were rejected lately, and who changed what",
@@ -149,3 +149,17 @@ VIEWS: Mapping[str, View] = {
         ),
     )
 }  # fmt: skip
+PROXY_VIEWS: Mapping[str, View] = {
+    one.name: one
+    for one in (
+        View(
+            "1", "proxy", "sessions, clients, budgets, servers, what is wrong",
+            _drawn_by("lists:draw_proxy"),
+        ),
+        View(
+            "2", "sessions", "which client, since when, and what it does",
+            _drawn_by("lists:draw_sessions"), ("sessions",), hints=("/ filter",),
+        ),
+    )
+}  # fmt: skip
+"""Of `headgate proxy status --watch`."""

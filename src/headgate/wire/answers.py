@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from headgate.core.activity import Activity
 from headgate.core.debits import Debit
-from headgate.core.decide import finding_of, findings
+from headgate.core.decide import finding_of, findings, is_idle
 from headgate.core.decision import Decision, Finding, Verdict
 from headgate.core.names import Scope
 from headgate.core.utilization import utilization
@@ -17,32 +18,35 @@ LAG = "lag"
 STATUS: dict[Verdict, int] = {
     Verdict.OK: 200,
     Verdict.THRESHOLD_EXCEEDED: 429,
-    Verdict.REJECT_BY_RATIO: 429,
-    Verdict.APP_DENIED: 417,
-    Verdict.UNKNOWN_METRIC: 404,
-    Verdict.INTERNAL_ERROR: 500,
-    Verdict.MISDIRECTED: 421,
+    Verdict.REJECTED_BY_RATIO: 429,
+    Verdict.ON_HOLD: 417,
     Verdict.PACED: 429,
     Verdict.OVER_BUDGET: 429,
+    Verdict.METRIC_UNAVAILABLE: 424,
+    Verdict.UNKNOWN_METRIC: 404,
+    Verdict.WRONG_AGENT: 421,
+    Verdict.INTERNAL_ERROR: 500,
 }
 
-# freno knows no ratio: what a rule refuses is an app denied there. Nor does it know shards.
+# freno has no ratio: a check that a rule rejects is an app denied there. Nor has it shards.
 FRENO_STATUS: dict[Verdict, int] = {
     **STATUS,
-    Verdict.REJECT_BY_RATIO: 417,
-    Verdict.MISDIRECTED: 404,
+    Verdict.REJECTED_BY_RATIO: 417,
+    Verdict.METRIC_UNAVAILABLE: 500,
+    Verdict.WRONG_AGENT: 404,
 }
 
 FRENO_MESSAGES: dict[Verdict, str] = {
     Verdict.OK: "",
     Verdict.THRESHOLD_EXCEEDED: "Threshold exceeded",
-    Verdict.REJECT_BY_RATIO: "App denied",
-    Verdict.APP_DENIED: "App denied",
-    Verdict.UNKNOWN_METRIC: "No such metric",
-    Verdict.INTERNAL_ERROR: "Internal error",
-    Verdict.MISDIRECTED: "No such metric",
+    Verdict.REJECTED_BY_RATIO: "App denied",
+    Verdict.ON_HOLD: "App denied",
     Verdict.PACED: "Threshold exceeded",
     Verdict.OVER_BUDGET: "Threshold exceeded",
+    Verdict.METRIC_UNAVAILABLE: "Internal error",
+    Verdict.UNKNOWN_METRIC: "No such metric",
+    Verdict.WRONG_AGENT: "No such metric",
+    Verdict.INTERNAL_ERROR: "Internal error",
 }
 
 
@@ -57,7 +61,7 @@ class MetricDoc(msgspec.Struct, frozen=True):
     age_ms: int | None
     cause: str | None
     detail: str
-    absent_for_ms: int | None
+    unavailable_for_ms: int | None
 
     @property
     def name(self) -> str:
@@ -83,15 +87,15 @@ class MetricDoc(msgspec.Struct, frozen=True):
 class DebitDoc(msgspec.Struct, frozen=True):
     budget: str
     state: str
-    """`charged`; `warned`, where the budget only warns or is nearly full; `over`; `rests`, where
-    it has nothing to say just now; `unknown`."""
+    """`charged`; `warned`, if the budget is in warn mode or nearly full; `over`; `rests`, if the
+    budget does not apply now; `unknown`."""
     cost_s: float
     owed_s: float | None
-    """CPU that the budget owed before; null: it has no bucket."""
+    """The budget's debt before, in CPU seconds; null: it has no bucket."""
     capacity_s: float | None
     note: str
     ledger: str
-    """Where it is kept: with the server's own statements, or by the agent alone."""
+    """Where the debt is counted: with the server's own statements, or by the agent alone."""
 
 
 class AnswerDoc(msgspec.Struct, frozen=True, omit_defaults=False):
@@ -103,21 +107,21 @@ class AnswerDoc(msgspec.Struct, frozen=True, omit_defaults=False):
     retry_after_ms: int | None
     utilization: float
     rule: str | None
-    """The rule that refused, or that other dice would have refused by."""
+    """The rule that rejected the check, or could have rejected it by chance."""
     rules: Sequence[str]
-    """Every rule that had a say."""
-    waived: Sequence[MetricDoc]
-    """What would have refused a client that is exempt."""
+    """Every rule that applied."""
+    exempted: Sequence[MetricDoc]
+    """Metrics that would have rejected an exempt client."""
     dice_waived: bool
-    """Dice had kept it from the metrics for as long as they may: this time the metrics alone
+    """Ratio rules had rejected the client for the maximum time: this time the metrics alone
     decided."""
     read_only: bool
     ask: str | None
-    """With MISDIRECTED: where to ask instead; null where that is not known."""
+    """With WRONG_AGENT: the address to check at instead; null if unknown."""
     ask_database: str | None
-    """What that agent calls the database."""
+    """That agent's name for the database."""
     budget: DebitDoc | None
-    """What a check that names a budget was charged; null: it names none, or did not get as far."""
+    """What a check that names a budget was charged; null: it names none, or was rejected before."""
     metrics: Sequence[MetricDoc]
 
 
@@ -143,7 +147,7 @@ MAX_MS = 2**53
 
 
 def answer_doc(decision: Decision, *, detail: bool = False) -> AnswerDoc:
-    """`detail` lists the metrics of an admission as well; a refusal always lists all."""
+    """`detail` lists the metrics of an admission as well; a rejection always lists all."""
     check, refused = decision.check, decision.verdict is not Verdict.OK
     return AnswerDoc(
         verdict=decision.verdict.value,
@@ -155,7 +159,7 @@ def answer_doc(decision: Decision, *, detail: bool = False) -> AnswerDoc:
         utilization=utilization(decision),
         rule=decision.rule.id if decision.rule else None,
         rules=[rule.id for rule in decision.applied.rules],
-        waived=[metric_doc(finding) for finding in decision.waived],
+        exempted=[metric_doc(finding) for finding in decision.exempted],
         dice_waived=decision.dice_waived,
         read_only=check.read_threshold is not None,
         ask=decision.ask or None,
@@ -199,7 +203,7 @@ def freno_doc(decision: Decision) -> FrenoDoc:
 
 def _one_number(decision: Decision) -> tuple[float, float]:
     """freno answers with one metric, which its clients take for the replication lag in seconds.
-    Ours: the one that refuses, lag first; else lag. Without such a metric the nearest to refusing.
+    Ours: the one that rejects, lag first; else lag. Without lag, the nearest to its threshold.
     """
     for finding in sorted(decision.failing, key=lambda finding: finding.ref.metric != LAG):
         if finding.value is not None and finding.threshold is not None:
@@ -213,12 +217,18 @@ def _one_number(decision: Decision) -> tuple[float, float]:
     return worst.sample.value, worst.spec.threshold
 
 
-def metric_doc(finding: Finding) -> MetricDoc:
+IDLE = "idle"
+"""In status and metrics alone: the state of a metric without a value because nobody checks."""
+
+
+def metric_doc(finding: Finding, activity: Activity | None = None) -> MetricDoc:
+    """`activity` of the database, for those who look: a check is told `unavailable`."""
     spec = finding.spec
+    idle = activity is not None and is_idle(finding, activity)
     return MetricDoc(
         metric=finding.ref.metric,
         scope=(finding.ref.scope or Scope.HOST).value,
-        state=finding.state.value,
+        state=IDLE if idle else finding.state.value,
         value=finding.value,
         unit=spec.unit if spec else "",
         threshold=finding.threshold,
@@ -226,7 +236,7 @@ def metric_doc(finding: Finding) -> MetricDoc:
         age_ms=_ms(finding.age_s),
         cause=finding.cause.value if finding.cause else None,
         detail=finding.detail,
-        absent_for_ms=_ms(finding.absent_for_s),
+        unavailable_for_ms=_ms(finding.unavailable_for_s),
     )
 
 

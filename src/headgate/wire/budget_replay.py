@@ -1,4 +1,4 @@
-"""What a policy would have changed, as documents (R145)."""
+"""What a policy would have changed, as documents."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import msgspec
 
 from headgate.traffic.consequences import BY_KEYS, Fate, Outcome, Row, Tally, together
 from headgate.wire.budgets import DifferenceDoc
+from headgate.wire.changes import Log
 
 MAX_ROWS = 500
 MAX_BY = 3
@@ -24,15 +25,19 @@ _By = Annotated[list[_Key], msgspec.Meta(min_length=1, max_length=MAX_BY)]
 
 class BudgetReplayBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     policy: dict[str, Any] | None = None
-    """The whole document, as PUT takes it."""
+    """The whole document, as GET has it."""
     budget: dict[str, Any] | None = None
-    """Or one budget, with its name: instead of the one in force, or besides."""
+    """Or one budget, with its name: it replaces the one in force, or is added."""
+    changes: dict[str, Any] | None = None
+    """Or a file of changes, as `POST /v1/changes/apply` takes it."""
+    log: Log = Log.AGENT
+    """With `changes`: the log that they are for."""
     since_s: _SinceS = 3600.0
     by: _By = msgspec.field(default_factory=lambda: ["username"])
     """Clients are grouped by these: username, database, application_name, remote_address,
     query, tag.NAME."""
     step_s: Literal[60, 3600] | None = None
-    """One row for so long: 60 or 3600. By default by the minute up to an hour."""
+    """Seconds per row: 60 or 3600. Default: 60 for up to an hour."""
 
 
 class BudgetTallyDoc(msgspec.Struct, frozen=True):
@@ -41,21 +46,21 @@ class BudgetTallyDoc(msgspec.Struct, frozen=True):
     refused_before: float
     cpu_before_s: float
     ran: float
-    """As would have been: without a word."""
+    """Would have been admitted without a warning."""
     warned: float
     delayed: float
     refused: float
-    """By this budget."""
+    """Blocked by this budget."""
     elsewhere: float
-    """By another one."""
+    """Blocked by another one."""
     cpu_s: float
-    """That would have been admitted."""
+    """Blocked, and would have been admitted."""
     waited_s: float
     newly_refused: float
     newly_admitted: float
     error: float
-    """Standard deviation of what is newly refused and admitted, by the luck of the draw; 0 where
-    every statement was traced."""
+    """Standard deviation of what is newly blocked and admitted, because only a sample is traced; 0
+    if every statement was traced."""
 
 
 class BudgetReplayRowDoc(msgspec.Struct, frozen=True):
@@ -75,23 +80,23 @@ class BudgetReplayDoc(msgspec.Struct, frozen=True):
     step_s: int
     by: Sequence[str]
     traces: int
-    """That were played."""
+    """Statements that were replayed."""
     total: BudgetTallyDoc
-    """Each statement once."""
+    """Totals; each statement counts once."""
     in_force: BudgetTallyDoc
-    """The same for the policy in force: how well a replay meets what happened."""
+    """The same for the policy in force: how close a replay is to what happened."""
     clients: Sequence[BudgetReplayRowDoc]
-    """By budget and client, what changes most first."""
+    """By budget and client, the largest change first."""
     more_clients: int
     steps: Sequence[BudgetReplayRowDoc]
     """By budget and minute or hour, in order."""
     more_steps: int
-    """Older ones, left out."""
+    """Number of older rows that were left out."""
     difference: Sequence[DifferenceDoc]
-    """To the policy in force."""
+    """Changes to the policy in force."""
     difference_total: int
     notes: Sequence[str]
-    """What this cannot know."""
+    """Limits of this replay."""
 
 
 def tally_doc(tally: Tally) -> BudgetTallyDoc:
@@ -143,7 +148,7 @@ def _by(rows: Iterable[Row], key: Callable[[Row], tuple[Any, Any]]) -> Mapping[A
 
 
 def _weighty(tally: Tally) -> float:
-    """What changes, by the very budget first; else what would be warned of or held back."""
+    """What changes by this budget first; else what would be warned or delayed."""
     noticed = tally.after[Fate.WARNED] + tally.after[Fate.DELAYED]
     refused = tally.after[Fate.REFUSED] if tally.changed else 0.0
     return 1e9 * tally.changed + 1e6 * refused + noticed

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
-from headgate.core.change import Revision
 from headgate.core.records import BudgetMinute
 from headgate.traffic.difference import Change
 from headgate.traffic.explain import BudgetState, Explanation
@@ -21,6 +20,7 @@ from headgate.traffic.readings import (
     PatternReading,
     Published,
 )
+from headgate.wire.exchange import CopiesDoc
 from headgate.wire.fleet_reach import ReachedDoc
 
 When_ = Callable[[float], str]
@@ -33,7 +33,6 @@ MAX_SEATS = 200
 MAX_MINUTES = 10_000
 MAX_DIFFERENCES = 1000
 NS_PER_MS = 1_000_000
-MAX_REVISION = 2**63 - 1
 
 
 class BucketDoc(msgspec.Struct, frozen=True):
@@ -44,9 +43,9 @@ class BucketDoc(msgspec.Struct, frozen=True):
     """Of CPU."""
     capacity_ms: float | None
     fill: float | None
-    """owed / capacity; null without a capacity."""
+    """debt / capacity; null without a capacity."""
     running: int
-    """Workers at work under it now."""
+    """Workers that run statements under it now."""
     max_workers: int | None
 
 
@@ -66,7 +65,7 @@ class CountsDoc(msgspec.Struct, frozen=True):
     passed: int
     """Over a limit, but inside a transaction."""
     sleeping: int
-    """Held now, by a delay or a penalty."""
+    """Waiting now, by a delay or a penalty."""
     forgiven_ms: float
     evicted: int
     unpinned: int
@@ -86,11 +85,11 @@ class BudgetDoc(msgspec.Struct, frozen=True):
     mode: str
     """Its own."""
     state: str
-    """`enforcing`, `warning`, `off`, `resting` (bites only when unhealthy) or `expired`."""
+    """`enforcing`, `warning`, `off`, `resting` (applies only when unhealthy) or `expired`."""
     says: str
     """In a line: the limits, and what the budget matches."""
     origin: str
-    """`file`, `fleet`, `changed` (at run time, on top of either) or `runtime`."""
+    """`file`, `fleet`, `shard`, `changed` (at this agent, on top of one of them) or `runtime`."""
     settings: Mapping[str, Any]
     """As the policy's document has it."""
     expires_at: str | None
@@ -106,13 +105,13 @@ class BudgetDoc(msgspec.Struct, frozen=True):
     """Workers; null while that cannot be read."""
     advice: Sequence[str]
     revision: int
-    """Of the policy: what a change is built on."""
+    """What a change is built on: of the policy; of a budget of a shard its own."""
     own_role: str | None = None
     """Database user of the agent: exempt from every budget."""
     reach: str | None = None
-    """How far it was set for, where the fleet has set it, also under a change made here."""
+    """Its reach, if it reaches beyond this agent, also under a change made here."""
     n: int | None = None
-    """The fleet's revision that set it so."""
+    """The revision of the log that set it."""
     cpu_share: float | None = None
     """CPU charged in the last half minute, as a share of the server's; null: not known."""
     last_violation_s_ago: float | None = None
@@ -120,7 +119,7 @@ class BudgetDoc(msgspec.Struct, frozen=True):
 
 
 class OutletDoc(msgspec.Struct, frozen=True):
-    """A server that is told the policy."""
+    """A server that gets the policy."""
 
     where: str
     version: int | None
@@ -129,24 +128,24 @@ class OutletDoc(msgspec.Struct, frozen=True):
     published_at: str | None
     is_current: bool
     fault: str | None
-    """Why it has not taken the newest."""
+    """Why it has not accepted the newest."""
     fault_for_s: float | None
     failures_total: int
     health_fault: str | None
     off: bool = False
-    """Switched off at the server (`headgate pg disable`): no statement is judged."""
+    """Switched off at the server (`headgate pg disable`): no budget applies."""
     others_version: int | None = None
-    """Of a policy that lies there, and is not ours."""
+    """Version of a policy that is there, and is not ours."""
     look_fault: str | None = None
-    """Why what lies there cannot be looked at."""
+    """Why the policy there cannot be read."""
     put_back: str | None = None
-    """What was found last in place of ours, which was put back."""
+    """What was last found in place of ours, which was restored."""
     put_back_at: str | None = None
     put_back_total: int = 0
 
 
 class PublishedPolicyDoc(msgspec.Struct, frozen=True):
-    """A policy as servers are told it: no budget beyond the cap, none that has expired, and the
+    """A policy as servers get it: no budget beyond the cap, none that has expired, and the
     agent's own role exempt."""
 
     database: str
@@ -165,7 +164,7 @@ class PolicyDoc(msgspec.Struct, frozen=True):
     """The policy file; empty: none."""
     changed_at_runtime: bool
     document: Mapping[str, Any]
-    """Whole: what PUT takes."""
+    """Complete, as `[policy]` and `[[budgets]]` of a policy file."""
     budgets: Sequence[BudgetDoc]
     published: Sequence[OutletDoc]
     in_force_version: int | None
@@ -173,15 +172,15 @@ class PolicyDoc(msgspec.Struct, frozen=True):
     read_fault: str | None
     """Why the server's counters cannot be read."""
     refusal: str | None
-    """Why the server did not take the last policy, where it did not."""
+    """Why the server did not accept the last policy, if so."""
     ledger: str
-    """What checks that name a budget debit: the server's own, with its statements; or the
-    agent's own, and why (R146)."""
+    """What checks that name a budget debit: the server's own ledger, with its statements; or the
+    agent's own, and why."""
     advice: Sequence[str]
     own_role: str | None = None
     """Database user of the agent: exempt from every budget, besides `exempt_usernames`."""
     has_policy: bool = True
-    """False: there is neither a file nor a change, so what lies at the server is left alone."""
+    """False: there is neither a file nor a change, so the server's policy is left alone."""
     is_off: bool = False
     """Switched off at the server itself."""
     directory: str | None = None
@@ -217,14 +216,16 @@ class PolicyChangeDoc(msgspec.Struct, frozen=True):
     """At most 1,000."""
     difference_total: int
     budget: BudgetDoc | None
-    """The one that was asked about; null for the whole policy, or if it is gone."""
+    """The budget of the request; null for the whole policy, or if it is gone."""
     advice: Sequence[str]
     published: Sequence[OutletDoc]
     reach: str | None = None
-    """Of a change for the fleet; `revision` is then the fleet's, and nothing is published here
-    until the agent has heard of it."""
+    """Of a change that reaches beyond this agent. For a fleet, `revision` is the fleet's, and
+    nothing is published here until the agent has followed it."""
     reached: ReachedDoc | None = None
-    """With a change for the fleet: whom it concerns."""
+    """With a change for the fleet: what it reaches."""
+    copies: CopiesDoc | None = None
+    """With a change for a shard without etcd: which of its agents have it."""
 
 
 class LintDoc(msgspec.Struct, frozen=True):
@@ -238,35 +239,9 @@ class LintDoc(msgspec.Struct, frozen=True):
     difference_total: int
 
 
-class RevisionDoc(msgspec.Struct, frozen=True):
-    revision: int
-    """Of the agent's own log; 0: before anything was changed at this agent."""
-    at: str
-    """Empty for 0."""
-    who: str
-    action: str
-    summary: str
-    is_current: bool
-
-
-class RevisionsDoc(msgspec.Struct, frozen=True):
-    database: str
-    revisions: Sequence[RevisionDoc]
-    """Newest first."""
-
-
-class RevisionWholeDoc(msgspec.Struct, frozen=True):
-    database: str
-    about: RevisionDoc
-    document: Mapping[str, Any]
-    difference: Sequence[DifferenceDoc]
-    """From it to what is in force now, at most 1,000."""
-    difference_total: int
-
-
 class PatternDoc(msgspec.Struct, frozen=True):
     query_id: str
-    """Text, for JSON's numbers are not as long."""
+    """Text, because JSON's numbers are not as long."""
     database: int
     calls: int
     k: float | None
@@ -280,17 +255,17 @@ class PatternDoc(msgspec.Struct, frozen=True):
     text_cause: str | None = None
     """Why there is none."""
     cpu_share: float | None = None
-    """Of late, about half a minute, of the server's CPU; null: not known."""
+    """Share of the server's CPU in the last half minute; null: not known."""
     running: float | None = None
-    """Workers at work for it at once, on average while it was traced, an hour at most; null: not
+    """Workers that ran it at once, on average while it was traced, an hour at most; null: not
     traced."""
     fingerprint: str | None = None
-    """Of its text, the same on every server; null: no rule asks for it yet."""
+    """Of its text, the same on every server; null: no rule uses it yet."""
     username: str | None = None
-    """Who ran it last, as traced."""
+    """Client that last ran it, as traced."""
     application_name: str | None = None
     budgets: Sequence[str] | None = None
-    """Whose rules meet it as it was run last; null: not known."""
+    """Whose rules apply to it as it was run last; null: not known."""
 
 
 class StatementKnown(NamedTuple):
@@ -338,7 +313,7 @@ class StateDoc(msgspec.Struct, frozen=True):
     workers: int | None
     seats_total: int
     seats_behind: int
-    """Of them, those that last decided by an older policy: idle, or in one statement since."""
+    """Of them, those that last used an older policy: idle, or in one statement since."""
     seats: Sequence[SeatDoc]
     budgets: Sequence[BudgetCountsDoc]
     buckets: Sequence[BucketDoc]
@@ -382,10 +357,6 @@ class CapBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`off`, `warn`, or `enforce` to lift it."""
 
 
-class RollbackBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    revision: Annotated[int, msgspec.Meta(ge=0, le=MAX_REVISION)]
-
-
 class ExplainStatementBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sql: str
     username: str | None = None
@@ -422,12 +393,12 @@ class StatementExplainDoc(msgspec.Struct, frozen=True):
     verdict: str
     """`run`, `warn`, `delay` or `block`; `depends` where what it costs decides, and is not known;
     `unknown` where budgets apply, and the server, without
-    which neither its CPUs nor what is owed are known, cannot be read."""
+    which neither its CPUs nor the debt are known, cannot be read."""
     decided_by: str | None
     """The budget."""
     limit: str | None
     retry_after_ms: float | None
-    """Null: it need not, or it never will fit as it is."""
+    """Null: it need not wait, or it can never fit."""
     estimate_ms: float | None
     """Null: not known."""
     tags: Mapping[str, str]
@@ -444,8 +415,8 @@ class StatementExplainDoc(msgspec.Struct, frozen=True):
 # --- making them -----------------------------------------------------------------------------
 
 
-def state_of(budget: Budget, cap: Mode, wall_ms: int, healthy: bool | None) -> str:
-    if budget.expired(wall_ms):
+def state_of(budget: Budget, cap: Mode, healthy: bool | None, *, ended: bool) -> str:
+    if ended:
         return "expired"
     if Mode.OFF in (budget.mode, cap):
         return "off"
@@ -455,7 +426,7 @@ def state_of(budget: Budget, cap: Mode, wall_ms: int, healthy: bool | None) -> s
 
 
 def says(budget: Budget) -> str:
-    """`20% of the server, up to 200%·s owed, 2 workers; for username=etl`."""
+    """`20% of the server, up to 200%·s of debt, 2 workers; for username=etl`."""
     parts = [*_limits_told(budget)] or ["no limit"]
     rules = [str(rule) for rule in budget.rules[:2]]
     if len(budget.rules) > len(rules):
@@ -469,7 +440,7 @@ def _limits_told(budget: Budget) -> Iterable[str]:
     if budget.rate_mpct is not None:
         yield f"{budget.rate_mpct / 1000:g}% of the server"
     if budget.capacity_mpcts is not None:
-        yield f"up to {budget.capacity_mpcts / 1000:g}%·s owed"
+        yield f"up to {budget.capacity_mpcts / 1000:g}%·s of debt"
     if budget.burst_mpcts is not None:
         yield f"{budget.burst_mpcts / 1000:g}%·s a statement"
     if budget.concurrency_mpct is not None:
@@ -613,17 +584,6 @@ def difference_docs(changes: Sequence[Change]) -> list[DifferenceDoc]:
     ]
 
 
-def revision_doc(kept: Revision, current: int, when: When_) -> RevisionDoc:
-    return RevisionDoc(
-        revision=kept.n,
-        at=when(kept.wall_s) if kept.n else "",
-        who=kept.who,
-        action=kept.action,
-        summary=kept.summary,
-        is_current=kept.n == current,
-    )
-
-
 def state_doc(
     database: str,
     readings: BudgetReadings | None,
@@ -765,7 +725,7 @@ def statement_doc(
     fingerprint: str,
     notes: Sequence[str],
 ) -> StatementExplainDoc:
-    """`readable`: what the server counts is known; else only rules can be told."""
+    """`readable`: the server's counters are known; else only rules can be explained."""
     answer, known = found.answer, readable or not found.budgets
     decided = found.budgets[answer.match] if answer.decided_by and known else None
     retry_ms = answer.retry_ns / NS_PER_MS if 0 < answer.retry_ns < 2**63 else None

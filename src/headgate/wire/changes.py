@@ -13,7 +13,14 @@ from typing import Annotated, Any
 import msgspec
 
 from headgate.core.change import ChangeKind, Edit, Item, Revision
-from headgate.core.change_log import ChangeDifference, ChangeMade, What, difference, ends_at
+from headgate.core.change_log import (
+    ChangeDifference,
+    ChangeMade,
+    What,
+    difference,
+    ends_at,
+    said_by,
+)
 from headgate.core.metric_redaction import redacted
 from headgate.core.reach import HERE
 from headgate.core.rule_settings import RuleSpec, parse_kept
@@ -27,7 +34,7 @@ from headgate.wire.reasons import says as rule_says
 MAX_CHANGES_TOLD = 1000
 MAX_SAID_CHARS = 300
 MAX_N = 2**53
-"""Beyond that, numbers in JSON are not whole any more."""
+"""Above this, numbers in JSON are not exact any more."""
 _N = Annotated[int, msgspec.Meta(ge=0, le=MAX_N)]
 
 
@@ -49,7 +56,7 @@ class Sort(StrEnum):
 
 
 class ChangeDoc(msgspec.Struct, frozen=True):
-    """One change of a log, as it stands."""
+    """One change of a log in its current state."""
 
     kind: str
     """`rule`, `budget`, `policy`, `metric`, `skip`, `peer`, `handover`, or one of a newer
@@ -59,15 +66,15 @@ class ChangeDoc(msgspec.Struct, frozen=True):
     """`host` (this agent), `fleet`, `region:eu-*`, `cluster:x`, `shard:commerce/*`,
     `host:db-1`."""
     state: str
-    """`in_force`, `ended` (it is over, or was lifted), `removed`, or `unreadable`."""
+    """`in_force`, `ended` (it expired or was lifted), `removed`, or `unreadable`."""
     says: str
-    """What it does, as a sentence; of one that is unreadable, why."""
+    """What it does, as a sentence; if it is unreadable, why."""
     value: Mapping[str, Any] | None
-    """As it was set, without secrets; null: taken out."""
+    """As it was set, without secrets; null: removed."""
     expires_at: str | None
     left_s: float | None
     n: int
-    """The log's revision that put it so."""
+    """The log's revision that set it."""
     set_at: str
     set_by: str
 
@@ -78,7 +85,7 @@ class ChangesDoc(msgspec.Struct, frozen=True):
     """The log's revision."""
     changes: Sequence[ChangeDoc]
     refused: Sequence[str]
-    """What could not be read, by its key, with the reason."""
+    """Entries that could not be read, by key, with the reason."""
 
 
 class ChangeSettingDoc(msgspec.Struct, frozen=True):
@@ -93,43 +100,46 @@ class ChangeDifferenceDoc(msgspec.Struct, frozen=True):
     """One thing that was, or would be, set another way."""
 
     kind: str
-    """`rule added`, `rule changed`, `rule taken out`, and of other kinds the same."""
+    """`rule added`, `rule changed`, `rule taken out`, and the same for other kinds."""
     id: str
     reach: str
     settings: Sequence[ChangeSettingDoc]
-    """Those that differ; all of them of one that is added or taken out."""
+    """Settings that differ; all of them if it is added or removed."""
     line: str
-    """For people: `rule f-1a2b3c (fleet): ratio 0.5 → 0.9`."""
+    """For display: `rule f-1a2b3c (fleet): ratio 0.5 → 0.9`."""
 
 
 class ChangeMadeDoc(msgspec.Struct, frozen=True):
     log: Log
     before_n: int
     after_n: int
-    """The log's revision now: the same as before where nothing was changed."""
+    """The log's revision now; unchanged if nothing was changed."""
     dry_run: bool
     changed: bool
-    """Or would be."""
+    """Changes that were made, or would be."""
     revisions: int
-    """In how many revisions it was made, or would be."""
+    """Number of revisions in which they were made, or would be."""
     difference: Sequence[ChangeDifferenceDoc]
     """At most 1,000."""
     difference_total: int
     advice: Sequence[str]
     reached: ReachedDoc | None = None
-    """All places that are concerned, before or after; null: this agent, and those of its shard."""
+    """All places that it applies to, before or after; null: this agent, and those of its shard."""
     copies: CopiesDoc | None = None
-    """Of a change for a shard in the agent's own log: who else has it."""
+    """For a change of a shard in the agent's own log: which other agents have it."""
+    replay: Sequence[str] = ()
+    """Of a dry run: what the first 5 rules or metrics would have done to the checks of this agent's
+    last hour, as sentences."""
 
 
 class ChangeExportDoc(msgspec.Struct, frozen=True):
     log: Log
     n: int
-    """The log's revision that it is of."""
+    """The log's revision of this export."""
     document: Mapping[str, Any]
-    """As `POST /v1/changes/apply` takes it: `rules`, `budgets`, `metrics`, `peers`, `skips`."""
+    """As `POST /v1/changes/apply` takes it: a list of entries for each section."""
     left_out: Sequence[str]
-    """What no file can have, as sentences."""
+    """What a file cannot hold, as sentences."""
 
 
 class ChangeRevisionDoc(msgspec.Struct, frozen=True):
@@ -156,15 +166,15 @@ class ChangeRevisionWholeDoc(msgspec.Struct, frozen=True):
     log: Log
     about: ChangeRevisionDoc
     difference: Sequence[ChangeDifferenceDoc]
-    """What it did, at most 1,000."""
+    """Its changes, at most 1,000."""
     difference_total: int
 
 
 class ChangeRollbackBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     n: _N
-    """The revision after which everything stood as it is to stand again."""
+    """The revision to go back to."""
     only: Sequence[Sort] = ()
-    """What goes back; the rest stays as it is. Without it, or empty: everything."""
+    """Changes that go back; the rest stays. Missing or empty: everything."""
 
 
 # --- changes of a log ------------------------------------------------------------------------
@@ -217,7 +227,7 @@ def _read(item: Item, wall_s: float) -> _Read:
 
 
 _STRANGE = (AttributeError, KeyError, TypeError)
-"""Raised by a value of another shape."""
+"""Raised for a value of another shape."""
 
 
 def _rule(spec: RuleSpec, wall_s: float) -> _Read:
@@ -237,7 +247,7 @@ def _says(item: Item, value: Mapping[str, Any]) -> str:
 
 def _budget(item: Item, value: Mapping[str, Any]) -> str:
     if item.reach != HERE:
-        budget = parse_budget(value)
+        budget = parse_budget(said_by(item))
         return f"{budget.mode.value}: {budget_says(budget)}"
     if value.get("removed") is True:
         return "removed"
@@ -294,7 +304,7 @@ def _value(value: Any) -> str:
 # --- what a change does ----------------------------------------------------------------------
 
 
-def change_made_doc(change: ChangeMade, log: Log) -> ChangeMadeDoc:
+def change_made_doc(change: ChangeMade, log: Log, replay: Sequence[str] = ()) -> ChangeMadeDoc:
     return ChangeMadeDoc(
         log=log,
         before_n=change.before_n,
@@ -307,6 +317,7 @@ def change_made_doc(change: ChangeMade, log: Log) -> ChangeMadeDoc:
         advice=[str(advice) for advice in change.advice],
         reached=reached_doc(change.reached) if log is Log.FLEET else None,
         copies=copies_doc(change.copies),
+        replay=replay,
     )
 
 
@@ -326,7 +337,7 @@ def _difference_doc(change: Edit) -> ChangeDifferenceDoc:
 
 
 def _line(change: Edit, found: ChangeDifference) -> str:
-    """One that comes or goes is told with what it does: names alone tell nobody."""
+    """A change that comes or goes is shown with what it does: the name alone says little."""
     item = change.before if found.what is What.TAKEN_OUT else change.after
     if found.what is What.CHANGED or item is None or item.value is None:
         return found.line

@@ -1,4 +1,4 @@
-"""GET /v1/debug: the agent's process, for whoever has to find out what is wrong with it."""
+"""GET /v1/debug: the agent's process, to find out what is wrong with it."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import msgspec
 class ProcessDoc(msgspec.Struct, frozen=True):
     pid: int
     rss_bytes: int | None
-    """null: the system does not tell."""
+    """null: the system does not report it."""
     cpu_s: float
     files: int | None
     files_max: int
     threads: int
     tasks: int
     collections: Sequence[int]
-    """Of the garbage collector, by generation."""
+    """Objects of the garbage collector, by generation."""
 
 
 class LoopDoc(msgspec.Struct, frozen=True):
     kind: str
     late: Mapping[str, int]
-    """How late it was: upper bound in seconds → how often up to it."""
+    """How late the loop was: upper bound in seconds → number of times."""
     late_sum_s: float
 
 
@@ -34,7 +34,7 @@ class ClocksDoc(msgspec.Struct, frozen=True):
     started_wall_s: float
     uptime_s: float
     zone: str
-    """What the host calls local time; the agent itself speaks UTC."""
+    """The host's local time zone; the agent itself uses UTC."""
 
 
 class DiskDoc(msgspec.Struct, frozen=True):
@@ -51,7 +51,7 @@ class ServerDoc(msgspec.Struct, frozen=True):
     database: str
     facts: Mapping[str, str]
     fault: str | None = None
-    """Why nothing is known, or it was not asked."""
+    """Why nothing is known, or the server was not queried."""
 
 
 class StackDoc(msgspec.Struct, frozen=True):
@@ -83,7 +83,7 @@ class DebugDoc(msgspec.Struct, frozen=True):
     traces: TracesDoc | None
     """null: nothing is traced."""
     settings: Mapping[str, Any]
-    """In force, without secrets."""
+    """The settings in force, without secrets."""
     threads: Sequence[StackDoc]
     tasks: Sequence[StackDoc]
     tasks_left_out: int

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import msgspec
 
-from headgate.core.copies import Copies
+from headgate.core.change_log import Copies
 from headgate.core.exchange import MAX_BY_CHARS, MAX_KEY_CHARS, Answer, Entry, Offer, Page, Version
 from headgate.core.samples import Cause
 from headgate.errors import InvalidRequest, PeerFailed
@@ -31,7 +31,7 @@ _Wait = Annotated[float, msgspec.Meta(ge=0, le=MAX_WAIT_S)]
 class EntryDoc(msgspec.Struct, frozen=True, array_like=True):
     key: _Key
     item: msgspec.Raw
-    """The change, as it is kept."""
+    """The change, as it is stored."""
 
 
 class VersionDoc(msgspec.Struct, frozen=True, array_like=True):
@@ -44,7 +44,7 @@ class VersionDoc(msgspec.Struct, frozen=True, array_like=True):
     n: _Number
     set_by: Annotated[str, msgspec.Meta(max_length=MAX_BY_CHARS)]
     mark: Annotated[str, msgspec.Meta(min_length=16, max_length=16, pattern="^[0-9a-f]*$")]
-    """Of its bytes."""
+    """Hash of its bytes."""
 
 
 _Entries = Annotated[list[EntryDoc], msgspec.Meta(max_length=MAX_ENTRIES)]
@@ -64,16 +64,16 @@ class OfferDoc(msgspec.Struct, frozen=True, omit_defaults=True):
     version: Annotated[int, msgspec.Meta(ge=1, le=MAX_COUNT)]
     shard: _Name
     database: _Name
-    """As the asked agent calls it."""
+    """The receiver's name for the database."""
     sender: _Name
     digest: _Digest
-    """Of all that the sender has."""
+    """Number of changes that the sender has."""
     entries: _Entries = []
     page: PageDoc | None = None
     after: _Key = ""
     """The key behind which the page begins."""
     wait_s: _Wait = 0.0
-    """How long the answer may be held back while both have the same."""
+    """How long the answer may be delayed while both have the same."""
     standby: bool = False
     cluster: Annotated[str, msgspec.Meta(max_length=MAX_TEXT_CHARS)] = ""
 
@@ -83,11 +83,11 @@ class ExchangedDoc(msgspec.Struct, frozen=True, omit_defaults=True):
 
     version: Annotated[int, msgspec.Meta(ge=1, le=MAX_COUNT)]
     digest: _Digest
-    """Of all that it has, with what it was sent."""
+    """Of everything that it has, including what it received."""
     entries: _Entries = []
     """What the sender lacks."""
     want: Annotated[list[_Key], msgspec.Meta(max_length=MAX_VERSIONS)] = []
-    """Keys of what it lacks itself."""
+    """Keys of what the receiver lacks itself."""
     upto: _Key = ""
     """How far the page was compared; empty: all of it."""
 
@@ -99,11 +99,11 @@ class CopiesDoc(msgspec.Struct, frozen=True):
     of: int
     """Agents of replicas."""
     missing: Sequence[str]
-    """Who does not, and why."""
+    """Replicas without a copy, and why."""
     standby: bool | None
-    """Whether the agent that stands by for this one has it; null: there is none."""
+    """Whether the standby of this agent has it; null: there is no standby."""
     says: str
-    """In a line: `in force here; 2 of 2 replicas have a copy`."""
+    """As one line: `in force here; 2 of 2 replicas have a copy`."""
 
 
 def copies_doc(copies: Copies | None) -> CopiesDoc | None:
@@ -150,7 +150,7 @@ def decode_offer(body: bytes) -> Offer:
         if not all(name.isprintable() for name in (doc.shard, doc.database, doc.sender)):
             raise msgspec.ValidationError("a name that cannot be printed")
     except _UNREADABLE as error:
-        raise InvalidRequest(f"the body is no exchange of changes: {error}") from None
+        raise InvalidRequest(f"the body is not an exchange of changes: {error}") from None
     page = doc.page
     return Offer(
         shard=doc.shard,
@@ -170,7 +170,7 @@ def decode_answer(body: bytes) -> Answer:
     try:
         doc = _decode_answer(body)
     except _UNREADABLE as error:
-        raise PeerFailed(Cause.INVALID, f"answered no exchange of changes: {error}") from None
+        raise PeerFailed(Cause.INVALID, f"did not answer with an exchange: {error}") from None
     return Answer(doc.digest, _entries(doc.entries), tuple(doc.want), doc.upto)
 
 

@@ -21,7 +21,7 @@ class Spread(NamedTuple):
     """A histogram's row."""
 
     counts: Mapping[str, int]
-    """Upper bound, or `+Inf` → how many up to it, smaller ones too."""
+    """Upper bound, or `+Inf` → how many up to it, cumulative."""
     sum_s: float
 
 

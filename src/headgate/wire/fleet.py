@@ -13,23 +13,23 @@ class FleetFollowingDoc(msgspec.Struct, frozen=True):
     """How far this agent knows what the fleet has set."""
 
     says: str
-    """In a line."""
+    """As one line."""
     source: str | None
-    """Whom it hears it from; null: from nobody just now."""
+    """Source that it follows; null: none now."""
     direct: bool
-    """That is the store itself, not another agent."""
+    """The source is the store itself, not another agent."""
     n: int
-    """The fleet's revision that this agent has come to at least."""
+    """The fleet's revision that this agent has applied, at least."""
     revision: int
-    """Of the store."""
+    """Revision of the store."""
     heard_s_ago: float | None
     """Null: never since it started."""
     stale_for_s: float | None
-    """How old what it knows may be; null: it is current."""
+    """Age of what it knows; null: it is current."""
     from_cache_of: str | None
-    """What is in force is from its disk, and of that time; null: it is not."""
+    """Time of the copy on disk that is in force; null: it is not from disk."""
     fault: str | None
-    """Why nobody is followed, or not who should be."""
+    """Why it follows no source, or not the best one."""
     kept: int
     """Items that stay in force although the store has lost them."""
 

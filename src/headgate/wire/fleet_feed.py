@@ -1,10 +1,10 @@
-"""What one agent hands down to another of the fleet's entries, as JSON.
+"""Entries of the fleet that one agent passes on to another, as JSON.
 
     Mirror ──► http/fleet ──FeedPageDoc, FeedChangesDoc──► peers/fleetfeed ──► Mirror there
 
-Revisions and the store's id are the store's own: who follows an agent may go on with the store
-where it left off, and the other way round. A listing comes in pages, all of one revision; what a
-commit did comes whole, or not at all (410: list anew). Both fit what a peer's line takes.
+Revisions and the store's id are the store's own: a follower of an agent can continue at the store
+where it stopped, and the other way round. A listing comes in pages, all of one revision; a commit
+comes complete, or not at all (410: list again). Both fit into a message between peers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from headgate.core.change_codec import MAX_ITEM_BYTES
+from headgate.core.change_log import MAX_ITEM_BYTES
 from headgate.core.keyvalue import Changes, Entry, Event, Listing
 from headgate.errors import StoreUnavailable
 
@@ -29,10 +29,10 @@ MAX_STORE_ID_CHARS = 128
 MAX_REVISION = 2**63 - 1
 MAX_MARK = 2**53
 PAGE_BYTES = 96 * 1024
-"""Of keys and values; a page ends with the entry that goes beyond it. In JSON that is at most
-214 kB: a peer's line takes 256 KiB."""
+"""Bytes of keys and values; a page ends with the entry that exceeds it. In JSON that is at most
+214 kB: a message between peers takes 256 KiB."""
 CHANGES_BYTES = 150 * 1024
-"""Of the commits told at once. One that alone is larger is not told: its reader lists anew."""
+"""Of the commits in one answer. A larger single commit is not sent: its reader lists again."""
 MAX_PAGE_ENTRIES = 1000
 _ENTRY_BYTES = 80
 """What JSON adds to a key and a value, at most."""
@@ -49,7 +49,7 @@ class EntryDoc(msgspec.Struct, frozen=True, omit_defaults=True):
     key: Key
     revision: Revision
     value: _Value | None = None
-    """In base64. Null, among changes: it is gone."""
+    """In base64. Null, among changes: it was deleted."""
 
 
 class FeedPageDoc(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -60,9 +60,9 @@ class FeedPageDoc(msgspec.Struct, frozen=True, omit_defaults=True):
     revision: Revision
     entries: Annotated[list[EntryDoc], msgspec.Meta(max_length=MAX_PAGE_ENTRIES)] = []
     next: str | None = None
-    """There is more: ask on with `revision` and `from=` this key."""
+    """There is more: continue with `revision` and `from=` this key."""
     mark: _Mark = 0
-    """Of the first page: what came since is asked for by it, and nothing is told twice."""
+    """On the first page: pass it on to get what came since, and nothing twice."""
 
 
 class FeedChangesDoc(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -75,7 +75,7 @@ class FeedChangesDoc(msgspec.Struct, frozen=True, omit_defaults=True):
     """Nothing up to it comes after."""
     events: Annotated[list[EntryDoc], msgspec.Meta(max_length=10 * MAX_PAGE_ENTRIES)] = []
     mark: _Mark = 0
-    """Go on from here; 0: from `revision`, for this was not all."""
+    """Continue from here; 0: from `revision`, because this was not all."""
 
 
 class Page(NamedTuple):
@@ -89,7 +89,7 @@ class Page(NamedTuple):
 class News(NamedTuple):
     changes: Changes
     store_id: str
-    """Of which they are."""
+    """The store they belong to."""
     mark: int = 0
 
 
@@ -98,7 +98,7 @@ _decode_page = msgspec.json.Decoder(FeedPageDoc).decode
 _decode_changes = msgspec.json.Decoder(FeedChangesDoc).decode
 
 
-# --- asking ----------------------------------------------------------------------------------
+# --- requests --------------------------------------------------------------------------------
 
 
 def feed_target(prefixes: Sequence[str], *, revision: int | None = None, start: str = "") -> str:
@@ -146,7 +146,7 @@ def _page_of(entries: Sequence[Entry]) -> tuple[Sequence[Entry], str | None]:
 
 
 def encode_changes(changes: Changes, store_id: str, *, mark: int = 0) -> bytes | None:
-    """As many whole commits as are told at once; None where the first alone is too large."""
+    """As many whole commits as fit into one answer; None if the first alone is too large."""
     told = _whole_commits(changes)
     if told is None:
         return None
@@ -181,7 +181,7 @@ def decode_page(body: bytes) -> Page:
     entries = []
     for one in doc.entries:
         if one.value is None:
-            raise StoreUnavailable(f"a page of the feed holds {one.key!r} without a value")
+            raise StoreUnavailable(f"a page of the feed has {one.key!r} without a value")
         entries.append(Entry(one.key, one.value, one.revision))
     return Page(tuple(entries), doc.revision, doc.store_id, doc.next, doc.mark)
 
@@ -196,7 +196,7 @@ def whole(pages: Iterable[Page]) -> Listing:
     """Pages of one revision, together."""
     given = list(pages)
     if len({(page.revision, page.store_id) for page in given}) != 1:
-        raise StoreUnavailable("pages of the feed are of different revisions")
+        raise StoreUnavailable("pages of the feed have different revisions")
     entries = tuple(entry for page in given for entry in page.entries)
     return Listing(entries, given[0].revision, given[0].store_id)
 

@@ -1,4 +1,4 @@
-"""Whom a reach meets, as a document and in a line: the preview of what is set for a fleet."""
+"""Which agents a reach matches, as a document and as one line: the preview of a fleet's change."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ MAX_NAMED = 5
 
 
 class ReachedDoc(msgspec.Struct, frozen=True):
-    """Whom a reach meets, by what agents have told the fleet of themselves."""
+    """Which agents a reach matches, from what agents report to the fleet."""
 
     reach: str
     shards: int | None
-    """Null: it is not known whom it meets; `unknown` says why."""
+    """Null: unknown; `unknown` says why."""
     hosts: int | None
     unhealthy: int | None
-    """Of the shards; null where nobody has told how they are."""
+    """Unhealthy ones among the shards; null if no agent has reported their state."""
     sample: Sequence[str]
     """Names of some of the shards, the unhealthy ones first."""
     unknown: str | None
-    """Why it cannot be told, or not all of it."""
+    """Why it is not known, or not all of it."""
     says: str
-    """In a line: `reaches 37 shards, 111 hosts; commerce/-80, …`."""
+    """As one line: `reaches 37 shards, 111 hosts; commerce/-80, …`."""
 
 
 def reached_doc(reached: Reached) -> ReachedDoc:
@@ -42,10 +42,10 @@ def reached_doc(reached: Reached) -> ReachedDoc:
 
 def reached_says(reached: Reached) -> str:
     if reached.shards is None or reached.hosts is None:
-        return f"whom it reaches is not known: {reached.unknown or 'no agent has told'}"
+        return f"which agents it reaches is unknown: {reached.unknown or 'no agent has reported'}"
     but = f"; {reached.unknown}" if reached.unknown else ""
     if not reached.shards and not reached.hosts:
-        return f"reaches nobody who is registered now; it holds for those who come{but}"
+        return f"matches no registered agent now; it applies to agents that register later{but}"
     sick = f" ({reached.unhealthy:,} unhealthy)" if reached.unhealthy else ""
     shards, hosts = _count(reached.shards, "shard"), _count(reached.hosts, "host")
     return f"reaches {shards}{sick}, {hosts}{_named(reached.names, reached.shards)}{but}"

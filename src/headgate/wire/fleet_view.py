@@ -19,6 +19,7 @@ from headgate.core.fleet_view import (
     EVERYTHING,
     AgentSeen,
     Condition,
+    FleetCounts,
     FleetPicture,
     Link,
     Look,
@@ -40,7 +41,7 @@ class FleetMetricDoc(msgspec.Struct, frozen=True):
     """With `shard/` before it where it is rolled up."""
     state: str
     passes: bool
-    """Whether it lets checks through."""
+    """Whether it admits checks."""
     value: float | None
     threshold: float | None
     unit: str
@@ -51,7 +52,7 @@ class FleetMetricDoc(msgspec.Struct, frozen=True):
 
 class FleetAgentDoc(msgspec.Struct, frozen=True):
     shard: str
-    """Empty for a database that belongs to none."""
+    """Empty for a database that belongs to no shard."""
     member: str
     host: str
     """The name of its agent."""
@@ -59,20 +60,20 @@ class FleetAgentDoc(msgspec.Struct, frozen=True):
     url: str
     lag_s: float | None
     n: int | None
-    """The fleet's revision that it has told; null: none."""
+    """The fleet's revision that it has reported; null: none."""
     wanted_n: int
-    """The newest revision that concerns it."""
+    """The newest revision that applies to it."""
     progress: str
-    """`current`, `pending` (not yet due to tell), `behind`, or `unknown`."""
+    """`current`, `pending` (its report is not due yet), `behind`, or `unknown`."""
     source: str
-    """Where it has that from, as far as it was told."""
+    """Where it got that revision from, if reported."""
     stale_for_s: float | None
-    """How long it has heard nothing of the fleet; null: it hears, or did not tell."""
+    """How long it has had no contact with the fleet; null: it has, or did not report."""
     registered: bool
     version: str
     problem: str
     refused: Sequence[str] = ()
-    """Items that it has and could not put in force; the first few."""
+    """Items that it has but could not apply; the first few."""
 
 
 class FleetShardDoc(msgspec.Struct, frozen=True):
@@ -80,21 +81,21 @@ class FleetShardDoc(msgspec.Struct, frozen=True):
     region: str
     cluster: str
     condition: str
-    """`unhealthy`, `silent` (nobody tells how it is), `starting`, `healthy` or `resting`."""
+    """`unhealthy`, `silent` (no agent reports it), `starting`, `healthy` or `idle`."""
     for_s: float | None
     why: str
-    """What is wrong, in a line; empty for nothing."""
+    """What is wrong, in a line; empty: nothing."""
     url: str
-    """Of the agent that tells, its primary's."""
+    """Address of the agent that reports, its primary's."""
     agent: str
     told_s_ago: float | None
-    """Values are of then: what merely moves is told every few minutes."""
+    """Values are of then: values that only move are reported every few minutes."""
     rules: int | None
     """In force there, the fleet's and its own."""
     checks: int | None
-    """Answered there in the minute before it told."""
+    """Checks answered there in the minute before the report."""
     refused: float | None
-    """The share of them that was refused; null: there were none."""
+    """The share of them that was rejected; null: there were none."""
     metrics: Sequence[FleetMetricDoc]
     agents: Sequence[FleetAgentDoc]
 
@@ -112,55 +113,36 @@ class FleetItemDoc(msgspec.Struct, frozen=True):
     says: str
     reason: str
     n: int
-    """The fleet's revision that put it so."""
+    """The fleet's revision that set it."""
     set_by: str
     set_s_ago: float
     left_s: float | None
     """Until it ends; null: it does not."""
     agents: int
-    """Those that it reaches, as far as they are known."""
+    """Agents that it reaches, as far as they are known."""
     have: int
     without: int
-    """Reached, and at an older revision. The others have told none."""
+    """Agents with an older revision. The remaining ones have not reported a revision."""
     refused: int = 0
-    """At that revision, and not able to put it in force."""
-
-
-class FleetCountsDoc(msgspec.Struct, frozen=True):
-    shards: int
-    unhealthy: int
-    silent: int
-    starting: int
-    resting: int
-    healthy: int
-    agents: int
-    current: int
-    pending: int
-    behind: int
-    unknown: int
-    stale: int
-    refusing: int
-    """Agents that could not put in force what they have."""
-    shardless: int
-    """Databases that belong to no shard: registered, and their health is not told."""
+    """Agents that have that revision but could not apply it."""
 
 
 class FleetDoc(msgspec.Struct, frozen=True):
     agent: str
-    """Who shows it."""
+    """The agent that shows it."""
     n: int | None
-    """The fleet's revision; null: nothing was ever set, or that is not known."""
+    """The fleet's revision; null: nothing was ever set, or it is not known."""
     revision: int
     """Of the store."""
     source: str
     stale_for_s: float | None
-    """How long nothing was heard of the store: all of this is as of then."""
+    """Time without contact to the store: all of this is as of then."""
     fault: str
     store_behind: bool
-    """The store has lost what was set; it stays in force with the agents that know it."""
-    counts: FleetCountsDoc
+    """The store has lost changes; they stay in force at the agents that have them."""
+    counts: FleetCounts
     matching: int
-    """Shards that were asked for, on all pages."""
+    """Matching shards, on all pages."""
     page: int
     pages: int
     shards: Sequence[FleetShardDoc]
@@ -169,9 +151,9 @@ class FleetDoc(msgspec.Struct, frozen=True):
     items_page: int
     items_pages: int
     items: Sequence[FleetItemDoc]
-    """Rules and budgets that stand, the newest first."""
+    """Rules and budgets in force, the newest first."""
     behind: Sequence[FleetAgentDoc]
-    """Agents that lag, the furthest first; the first 50."""
+    """Agents that are behind, the furthest first; the first 50."""
     advice: Sequence[str]
 
 
@@ -201,7 +183,7 @@ def fleet_doc(
         stale_for_s=_since(link.stale_since_wall_s, wall_s),
         fault=link.fault,
         store_behind=link.went_back,
-        counts=msgspec.convert(picture.counts, FleetCountsDoc, from_attributes=True),
+        counts=picture.counts,
         matching=len(selected),
         page=page,
         pages=pages,
@@ -265,10 +247,10 @@ def _why(seen: ShardSeen, metrics: Sequence[FleetMetricDoc]) -> str:
 def _silence(seen: ShardSeen) -> str:
     registered = sum(agent.registered for agent in seen.agents)
     if not registered:
-        return "no agent of it is registered any more"
+        return "none of its agents is registered any more"
     agents = "1 agent is" if registered == 1 else f"{registered} agents are"
     before = "any more" if seen.told is not None else "yet"
-    return f"{agents} registered, and none speaks for the shard {before}: has it a primary?"
+    return f"{agents} registered, but none reports the shard {before}: does it have a primary?"
 
 
 def _obstacle(metric: FleetMetricDoc) -> str:
@@ -337,7 +319,7 @@ def _item(item: Item, holders: Holders, wall_s: float) -> FleetItemDoc:
 def _left_s(item: Item, wall_s: float) -> float | None:
     try:
         end = ends_at(item)
-    except ValueError:  # By a newer version: what it says is told as not readable.
+    except ValueError:  # By a newer version: its content is shown as not readable.
         return None
     return None if end is None else max(0.0, end - wall_s)
 
@@ -360,34 +342,34 @@ def _budget_says(item: Item) -> str:
 _TOLD_OF_A_BUDGET = ("mode", "rate", "capacity", "burst", "concurrency")
 
 
-# --- what somebody should do ------------------------------------------------------------------
+# --- what an operator should do ---------------------------------------------------------------
 
 
 def _advice(picture: FleetPicture, link: Link, wall_s: float) -> list[str]:
     counts, advice = picture.counts, []
     if link.went_back:
         advice.append(
-            "the fleet's store has lost what was set; agents that knew it keep it in force: "
-            "`headgate changes restore --fleet` puts it back"
+            "the fleet's store has lost changes; agents that had them keep them in force: "
+            "`headgate changes restore --fleet` restores them"
         )
     if link.stale_since_wall_s is not None:
         ago = duration(max(0.0, wall_s - link.stale_since_wall_s))
         why = f" ({link.fault})" if link.fault else ""
-        advice.append(f"nothing was heard of the store for {ago}{why}: this is as of then")
+        advice.append(f"no contact with the store for {ago}{why}: this is as of then")
     if counts.behind:
         advice.append(
-            f"{_many(counts.behind, 'agent')} behind: checks there go on by the rules of before; "
+            f"{_many(counts.behind, 'agent')} behind: checks there still use the old rules; "
             "look at `headgate status` there, and whether it reaches the store"
         )
     if counts.refusing:
         advice.append(
-            f"{_many(counts.refusing, 'agent')} not able to put in force all that was set: "
-            "`headgate status` there says which, and why; an older version?"
+            f"{_many(counts.refusing, 'agent')} not able to apply all that was set: "
+            "`headgate status` there says what, and why; it may be an older version"
         )
     if counts.shardless:
         advice.append(
-            f"{_many(counts.shardless, 'database')} in no shard, so that nobody tells how they "
-            "are: give them `shard = …` in their agents' settings"
+            f"{_many(counts.shardless, 'database')} in no shard, so their health is not reported: "
+            "give them `shard = …` in their agents' settings"
         )
     if picture.unreadable:
         advice.append(

@@ -31,12 +31,12 @@ class SumsDoc(msgspec.Struct, frozen=True):
     checks: int
     admitted: int
     exempted: int
-    """Those of the admitted that a metric would have refused."""
+    """Admitted checks that a metric would have rejected."""
     refused: int
     by_reason: Mapping[str, int]
-    """`metric`, `dice`, `held`, `paced`, `budget`, `other`: kept apart."""
+    """`metric`, `dice`, `held`, `paced`, `budget`, `other`: counted separately."""
     by: Sequence[ByDoc]
-    """What refused, the most telling first; at most 10."""
+    """What rejected checks, the most first; at most 10."""
 
     @property
     def refused_share(self) -> float:
@@ -50,13 +50,13 @@ class BinDoc(msgspec.Struct, frozen=True):
 
 
 class SpanDoc(msgspec.Struct, frozen=True):
-    """Minutes without a break in which most checks were refused."""
+    """Consecutive minutes in which most checks were rejected."""
 
     since: str
     until: str
     mostly_by: str
     share: float
-    """Of the checks, how many were refused."""
+    """Number of rejected checks."""
     sums: SumsDoc
 
 
@@ -73,7 +73,7 @@ class RunsDoc(msgspec.Struct, frozen=True):
     ongoing: bool
     minutes: int
     earlier: int
-    """Earlier runs within a fortnight, of those whose beginning is known."""
+    """Earlier runs within two weeks whose start is known."""
     usual_minutes: float | None
     """Their median; null for fewer than three."""
     longest_minutes: int
@@ -83,24 +83,24 @@ class RunsDoc(msgspec.Struct, frozen=True):
 
 class TimelineDoc(msgspec.Struct, frozen=True):
     app: str
-    """The client or level asked for; `all` for everybody."""
+    """The requested client or level; `all` for every client."""
     since: str
     until: str
     step_minutes: int
     total: SumsDoc
     bins: Sequence[BinDoc]
-    """Only those in which somebody asked."""
+    """Only those with checks."""
     spans: Sequence[SpanDoc]
-    """Those in which most was refused, at most 50."""
+    """Those with the most rejections, at most 50."""
     children: Sequence[ChildDoc]
-    """Who was refused most, at most 50; the last, `other`, is what is left of all."""
+    """The most rejected first, at most 50; the last, `other`, is the rest."""
     whole: bool
-    """False: there are more clients than were looked at one by one. All sums are exact, and what
-    is not under a client's name is under `other`."""
+    """False: there are too many clients to look at each. All sums are exact, and what is not under
+    a client's name is under `other`."""
     more_spans: int
-    """Beyond those of `spans`."""
+    """Number of spans that are not in `spans`."""
     runs: RunsDoc | None = None
-    """Null for `all`, and where it never asked."""
+    """Null for `all`, and if it never checked."""
 
 
 class ClientSumsDoc(msgspec.Struct, frozen=True):
@@ -113,10 +113,10 @@ class ClientsSumsDoc(msgspec.Struct, frozen=True):
     """What became of each client's checks, over a time that is over or goes on."""
 
     since: str
-    """A minute's beginning: sums are of whole minutes."""
+    """Start of a minute: sums are of whole minutes."""
     until: str
     seconds: float
-    """How long that is, up to now where it goes on: what rates are made of."""
+    """Its length, up to now if it is not over: the basis of rates."""
     clients: Sequence[ClientSumsDoc]
     """By client and database."""
     whole: bool
@@ -139,9 +139,9 @@ class MetricMinuteDoc(msgspec.Struct, frozen=True):
 class MetricMinutesDoc(msgspec.Struct, frozen=True):
     minutes: Sequence[MetricMinuteDoc]
     whole: bool = True
-    """False: there are more than are told at once, and the oldest are left out."""
+    """False: there are more than fit into one answer, and the oldest are left out."""
     step_minutes: int = 1
-    """How many minutes each of them sums up; `at` is when the first begins."""
+    """Number of minutes that each row sums up; `at` is when the first begins."""
 
 
 class ReplayRowDoc(msgspec.Struct, frozen=True):
@@ -154,13 +154,13 @@ class ReplayRowDoc(msgspec.Struct, frozen=True):
     admitted_before: int
     refused_before: int
     admitted_after: float | None
-    """Null where it cannot be told."""
+    """Null if unknown."""
     admitted_low: float
     admitted_high: float
     how: str
-    """`exact`, `expected` (dice, on average), `bounded`, `unknown`."""
+    """`exact`, `expected` (a ratio, on average), `bounded`, `unknown`."""
     shadowed_by: str
-    """The rule that comes first, where the proposed one would say nothing."""
+    """The more specific rule that decides, if the proposed one would have no effect."""
 
 
 class ReplayTotalDoc(msgspec.Struct, frozen=True):
@@ -175,15 +175,15 @@ class ReplayDoc(msgspec.Struct, frozen=True):
     target: str
     kind: str
     since: str
-    """History that was replayed begins here."""
+    """Start of the replayed history."""
     until: str
     whole: bool
-    """False: there was more history than could be replayed; it begins later than asked."""
+    """False: there was too much history to replay; it begins later than requested."""
     total: ReplayTotalDoc
     rows: Sequence[ReplayRowDoc]
-    """Where something changes; at most 5000, those that change most."""
+    """Only rows with a change; at most 5000, the largest changes."""
     more_rows: int
-    """Beyond those of `rows`; the totals are of all."""
+    """Number of rows that are not in `rows`; the totals include them."""
     notes: Sequence[str]
 
 
@@ -283,14 +283,14 @@ def minutes_doc(
 
 
 FEEDBACK = (
-    "What the others would have done is not replayed: more work admitted raises the metrics, "
+    "What other clients would have done is not replayed: more admitted work raises the metrics, "
     "less lowers them."
 )
 
 
 NAMED = (
-    "A check is taken as judged by its database's default set of today; which metrics it named "
-    "was not kept. Metrics are looked at once a second, and kept by the minute."
+    "The replay assumes that checks use the database's current default metrics; which metrics a "
+    "check named is not stored. Metrics are sampled once a second, and stored by the minute."
 )
 
 
@@ -325,7 +325,7 @@ def replay_doc(
 
 
 def _most_changed(changed: Sequence[Change]) -> Sequence[Change]:
-    """Those that are told, in their order."""
+    """Those that are shown, in their order."""
     if len(changed) <= MAX_REPLAY_ROWS:
         return changed
     by_size = sorted(range(len(changed)), key=lambda at: -_size(changed[at]))
@@ -360,12 +360,12 @@ _BY_METRICS = (Kind.EXEMPT, Kind.METRICS, Kind.THRESHOLDS)
 
 def _notes(changes: Sequence[Change], changed: Sequence[Change], rule: Rule) -> list[str]:
     if not changes:
-        return ["Nobody whom the rule is for asked within that time."]
+        return ["No client that the rule matches checked within that time."]
     if not changed:
         return ["The rule would have changed nothing."]
     notes = [FEEDBACK, *([NAMED] if rule.kind in _BY_METRICS else [])]
     if any(change.after.how is How.UNKNOWN for change in changed):
-        notes.append("Where it reads unknown, what it hangs on was not kept: cannot tell.")
+        notes.append("Unknown: history does not have what the result depends on.")
     if first := sorted({change.shadowed_by for change in changed if change.shadowed_by}):
-        notes.append(f"Rules that come first: {', '.join(first)}.")
+        notes.append(f"More specific rules that decide instead: {', '.join(first)}.")
     return notes

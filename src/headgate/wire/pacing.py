@@ -1,4 +1,4 @@
-"""Paced admission as a document: what is released, towards what, and who waits (R142)."""
+"""Paced admission as a document: the rate, its set point, and who waits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SetPointDoc(msgspec.Struct, frozen=True):
     metric: str
     scope: str
     value: float | None
-    """Null while it has none."""
+    """Null while it has no value."""
     set_point: float
     threshold: float
     unit: str
@@ -27,20 +27,20 @@ class SetPointDoc(msgspec.Struct, frozen=True):
 
 class PaceDoc(msgspec.Struct, frozen=True):
     rate: float
-    """Cost released a second; a check that declares none costs 1."""
+    """Cost a second that is admitted; a check that declares none costs 1."""
     bears: float
-    """What the database is thought to bear."""
+    """Estimate of the cost a second that the database sustains."""
     starting: bool
-    """Slow start: the rate is still looking for its limit."""
+    """Slow start: the rate still grows to its limit."""
     metric: str | None
-    """The paced metric nearest to its set point, by which the rate was last set."""
+    """The paced metric nearest to its set point, which last set the rate."""
     set_points: Sequence[SetPointDoc]
     cost_total: float
-    """Charged since pacing began."""
+    """Cost charged since pacing began."""
     paced_total: int
-    """Checks sent away since then."""
+    """Checks that pacing rejected since then."""
     clients: Sequence[str]
-    """Who was last answered PACED: some of them."""
+    """Some of the clients that were last answered PACED."""
     clients_total: int
 
 

@@ -1,4 +1,4 @@
-"""The page, as far as programs ask about it."""
+"""What programs can request about the page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class LinkDoc(msgspec.Struct, frozen=True):
     """At the agent's address. What follows the `#` is a secret."""
     expires_in_s: float
     name: str
-    """Who they will be, in the audit."""
+    """Their name in the audit."""
     listens: str | None = None
-    """What the agent says its address is: `http://127.0.0.1:8087`; null: it answers by its Unix
-    socket alone, and no browser gets there."""
+    """The agent's own address: `http://127.0.0.1:8087`; null: it has only its Unix socket, which
+    no browser can reach."""

@@ -1,4 +1,4 @@
-"""A minute of the past as a document, and what is not known of it said plainly (R144)."""
+"""A past minute as a document, with notes on what is not known."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from headgate.wire.status import RefusalDoc
 
 MAX_CLIENTS = 10
 SAMPLED = (
-    "refusals in full are kept in memory only, at most one a second of a client and 512 in all; "
+    "rejections in full are kept in memory only, at most one a second per client and 512 in all; "
     "the counts are exact"
 )
 BY_MINUTE = (
-    "what each check saw is not kept: metrics are looked at once a second, and kept by the minute"
+    "what each check saw is not stored: metrics are sampled once a second and stored by the minute"
 )
-NAMED = "which metrics a check named is not kept: by default it is judged by the default set"
+NAMED = "which metrics a check named is not stored: without names, the default metrics apply"
 
 
 class PastDoc(msgspec.Struct, frozen=True):
     app: str
     database: str
     at: str
-    """The minute's beginning."""
+    """Start of the minute."""
     until: str
     sums: SumsDoc
-    """That minute's checks of the client, or of all that have it as a level."""
+    """Checks of that minute, of the client or of all clients with that level."""
     clients: Sequence[ChildDoc]
-    """Of several: who was refused most; at most 10."""
+    """If there are several clients: the most rejected; at most 10."""
     asked_before: str | None
-    """Where nobody asked in that minute: the last one before it in which somebody did, within
-    an hour; and the next one after."""
+    """If there was no check in that minute: the last minute before it with a check, within an
+    hour; and the next one after."""
     asked_after: str | None
     metrics: Sequence[MetricMinuteDoc]
     matched: Sequence[MatchDoc]
-    """Rules that were meant for it then, those that applied first."""
+    """Rules that matched it then; those that applied come first."""
     refusals: Sequence[RefusalDoc]
-    """Those of that minute that are still kept in full; at most 10."""
+    """Rejections of that minute that are still kept in full; at most 10."""
     told: Sequence[str]
     unknown: Sequence[str]
-    """What cannot be told, and why."""
+    """What is unknown, and why."""
 
 
 class Past(msgspec.Struct, frozen=True):
@@ -55,7 +55,7 @@ class Past(msgspec.Struct, frozen=True):
     minute: int
     found: Timeline
     asked: Sequence[int]
-    """Minutes around it in which somebody asked."""
+    """Minutes around it with checks."""
     metrics: Sequence[MetricMinute]
     matched: Sequence[MatchDoc]
     refusals: Sequence[RefusalDoc]
@@ -89,7 +89,7 @@ def past_doc(past: Past, when: When) -> PastDoc:
 
 def _told(past: Past, total: Sums) -> list[str]:
     if not total.checks:
-        return [f"nobody asked as {past.app} on {past.database} in that minute"]
+        return [f"{past.app} did not check {past.database} in that minute"]
     told = [_outcome(total)]
     for m in past.metrics:
         if m.breached and m.breached_share is not None:
@@ -106,4 +106,4 @@ def _outcome(total: Sums) -> str:
     if not total.refusals:
         return f"all {total.checks:,} checks were admitted"
     by = ", ".join(f"{count:,} by {name}" for name, count in total.by[:3])
-    return f"{total.refusals:,} of {total.checks:,} checks were refused: {by}"
+    return f"{total.refusals:,} of {total.checks:,} checks were rejected: {by}"

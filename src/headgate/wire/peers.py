@@ -1,8 +1,8 @@
-"""What agents of a shard say to each other, as JSON.   peers/ ◄──bytes──► http/peering
+"""Messages between the agents of a shard, as JSON.   peers/ ◄──bytes──► http/peering
 
-Monotonic instants never cross: what is told carries its age, and who hears it dates it by
-its own clock, never fresher than it can be. Agents of different versions live side by side:
-a field that is not known is passed over, a word that is not known is never taken for health.
+Monotonic times are never sent: each value has its age, and the receiver dates it by its own clock,
+never newer than it can be. Agents of different versions work together: an unknown field is
+ignored, and an unknown word is never taken for health.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ _ByMetric = msgspec.Meta(max_length=MAX_METRICS)
 
 
 class PullDoc(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`POST /v1/peer/pull`: a primary's agent asks a member's."""
+    """`POST /v1/peer/pull`: the request of a primary's agent to a member's."""
 
     version: _Version
     shard: _Name
@@ -107,9 +107,9 @@ class PullDoc(msgspec.Struct, frozen=True, omit_defaults=True):
     sender: _Name
     activity: _Word
     wait_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_WAIT_S)]
-    """How long the answer may be held back while nothing changes."""
+    """How long the answer may be delayed while nothing changes."""
     sent_wall_s: _Wall
-    """The sender's wall clock as this left."""
+    """The sender's wall clock when it sent this."""
     url: _Url = ""
     role: RoleDoc | None = None
     wall_ahead_s: _Skew | None = None
@@ -125,9 +125,9 @@ class ReportDoc(msgspec.Struct, frozen=True, omit_defaults=True):
     version: _Version
     name: _Name
     sent_wall_s: _Wall
-    """Its wall clock as this left."""
+    """Its wall clock when it sent this."""
     held_s: _Age
-    """For how long it kept the question, by its own monotonic clock."""
+    """How long it delayed the answer, by its own monotonic clock."""
     activity: _Word
     role: RoleDoc | None = None
     role_absent: AbsentDoc | None = None
@@ -282,7 +282,7 @@ def decode_pull(body: bytes, *, received: Instant) -> Pull:
         doc = _decode_pull(body)
         _expect_names(doc.shard, doc.database, doc.sender)
     except _UNREADABLE as error:
-        raise InvalidRequest(f"the body is no pull: {error}") from None
+        raise InvalidRequest(f"the body is not a pull: {error}") from None
     role, _ = _role(doc.role, received.mono_s - _late_s(doc, received))
     return Pull(
         shard=doc.shard,
@@ -311,7 +311,7 @@ def decode_wake(body: bytes) -> WakeDoc:
         doc = _decode_wake(body)
         _expect_names(doc.shard, doc.database, doc.sender)
     except _UNREADABLE as error:
-        raise InvalidRequest(f"the body is no wake-up call: {error}") from None
+        raise InvalidRequest(f"the body is not a wake-up call: {error}") from None
     return doc
 
 
@@ -326,7 +326,7 @@ def decode_report(body: bytes, *, sent: Instant, received: Instant) -> Pulled:
         doc = _decode_report(body)
         _expect_names(doc.name)
     except _UNREADABLE as error:
-        raise PeerFailed(Cause.INVALID, f"answered no report: {error}") from None
+        raise PeerFailed(Cause.INVALID, f"did not answer with a report: {error}") from None
     trip_s = max(0.0, received.mono_s - sent.mono_s - doc.held_s)
     ahead_s = doc.sent_wall_s + trip_s / 2 - received.wall_s
     return Pulled(_report(doc, received.mono_s - trip_s), ahead_s, trip_s / 2)
@@ -368,7 +368,7 @@ def _sample(doc: SampleDoc, left_at: float) -> Reading:
     if doc.cause is None:
         return Sample(value, taken_at, None, doc.detail)
     cause = _CAUSES.get(doc.cause)
-    # What stands behind a value is no reason to doubt it, known word or not.
+    # The cause of a value is no reason to doubt it, known word or not.
     detail = doc.detail if cause else _unknown(doc.cause, doc.detail)
     return Sample(value, taken_at, cause, detail)
 
@@ -411,7 +411,7 @@ def _downstream(doc: DownstreamDoc) -> Downstream:
 
 def _activity(word: str) -> Activity:
     """One that is not known is taken for the busiest: nobody is left to sleep by mistake."""
-    return _ACTIVITIES.get(word, Activity.NORMAL)
+    return _ACTIVITIES.get(word, Activity.AWAKE)
 
 
 # --- where another agent is ----------------------------------------------------------------
@@ -438,8 +438,8 @@ def parse_peer_url(text: str) -> PeerUrl:
     url = _split(text)
     if url is None or not url.hostname:
         raise InvalidName(
-            "the url of another agent must read like https://db1:8087, without a path, user or "
-            "password (a token belongs into token_file of [peers])"
+            "the url of another agent must be like https://db1:8087, without a path, user or "
+            "password (a token belongs in token_file of [peers])"
         )
     port = _DEFAULT_PORTS[url.scheme] if url.port is None else url.port
     return PeerUrl(text.rstrip("/"), url.scheme == "https", url.hostname, port)

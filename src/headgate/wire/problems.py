@@ -6,6 +6,9 @@ from http import HTTPStatus
 
 import msgspec
 
+from headgate.core.decision import Verdict
+from headgate.wire.answers import STATUS
+
 CONTENT_TYPE = "application/problem+json"
 
 
@@ -16,11 +19,14 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     detail: str
     field: str | None = None
     faults: list[str] | None = None
+    verdict: str | None = None
+    """INTERNAL_ERROR with status 500: the agent has a bug. Else missing."""
 
 
 def problem(
     status: int, detail: str, *, field: str | None = None, faults: list[str] | None = None
 ) -> bytes:
     title = HTTPStatus(status).phrase
-    doc = Problem("about:blank", title, status, detail, field=field, faults=faults)
+    verdict = Verdict.INTERNAL_ERROR.value if status == STATUS[Verdict.INTERNAL_ERROR] else None
+    doc = Problem("about:blank", title, status, detail, field, faults, verdict)
     return msgspec.json.encode(doc)

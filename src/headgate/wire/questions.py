@@ -1,4 +1,4 @@
-"""Checks as they arrive: URLs and JSON bodies, parsed into core values or refused with a place."""
+"""Checks as they arrive: URLs and JSON bodies, parsed into core values or rejected with a place."""
 
 from __future__ import annotations
 
@@ -94,9 +94,9 @@ class CheckQuery(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = ""
     scope: (
-        Annotated[_Scope, about("`host` or `shard`; outranks that in a metric's name.")] | None
+        Annotated[_Scope, about("`host` or `shard`; overrides that in a metric's name.")] | None
     ) = None
-    cost: Annotated[_Cost, about("How much work is to start, where a metric is paced.")] = 1.0
+    cost: Annotated[_Cost, about("How much work will start, if a metric is paced.")] = 1.0
     detail: Annotated[bool, about(_DETAIL)] = False
     budget: Annotated[_Budget, about("Budget to charge; needs `cpu_s`.")] | None = None
     cpu_s: (
@@ -119,7 +119,7 @@ class ReadQuery(msgspec.Struct, frozen=True, kw_only=True):
 class CostQuery(msgspec.Struct, frozen=True):
     """Of freno's parameters the only one that is ours."""
 
-    cost: Annotated[_Cost, about("How much work is to start, where a metric is paced.")] = 1.0
+    cost: Annotated[_Cost, about("How much work will start, if a metric is paced.")] = 1.0
 
 
 _AT_SCHEMA = {
@@ -134,7 +134,7 @@ class ExplainQuery(CheckQuery, frozen=True, kw_only=True):
         str,
         msgspec.Meta(
             extra_json_schema=_AT_SCHEMA,
-            description="A minute of the past; with app and database alone.",
+            description="A past minute; only with app and database.",
         ),
     ] = ""
 
@@ -144,7 +144,7 @@ def parse_check_body(body: bytes) -> tuple[list[Check], bool, bool]:
     try:
         asked = _decode_body(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"the body is no check: {error}", field=_place(error)) from None
+        raise InvalidRequest(f"the body is not a check: {error}", field=_place(error)) from None
     if asked.checks is None:
         if asked.database is None:
             raise InvalidRequest("give a database, or a list of checks", field="database")
@@ -152,14 +152,14 @@ def parse_check_body(body: bytes) -> tuple[list[Check], bool, bool]:
         parts = [CheckPart(asked.database, asked.metrics, asked.scope, cost)]
     else:
         if asked.budget is not None or asked.cpu_s is not None:
-            message = "a budget is one database's: ask about that by itself, outside of any list"
+            message = "a budget belongs to one database: check it alone, not in a list"
             raise InvalidRequest(message, field="budget")
         outside = (asked.database, asked.scope, asked.cost)
         if asked.metrics or any(given is not None for given in outside):
             message = "give database, metrics, scope and cost inside each of the checks"
             raise InvalidRequest(message, field="checks")
         if not asked.checks:
-            raise InvalidRequest("asks nothing: the list is empty", field="checks")
+            raise InvalidRequest("the list of checks is empty", field="checks")
         parts = asked.checks
     checks = [
         build_check(asked.app, p.database, p.metrics, scope=p.scope)._replace(cost=p.cost)
@@ -173,7 +173,7 @@ def parse_check_body(body: bytes) -> tuple[list[Check], bool, bool]:
 def _with_budget(check: Check, budget: str | None, cpu_s: float | None, status: int = 422) -> Check:
     if (budget is None) is not (cpu_s is None):
         missing, given = ("budget", "cpu_s") if budget is None else ("cpu_s", "budget")
-        message = f"{given} goes with {missing}: which budget, and how much CPU it is charged"
+        message = f"{given} needs {missing}: which budget, and how much CPU to charge"
         raise InvalidRequest(message, status=status, field=missing)
     if budget is None or cpu_s is None:
         return check
@@ -256,7 +256,7 @@ def parse_cost(text: str) -> float:
 def parse_read_query(query: str) -> tuple[Check, bool]:
     given = _query(query, _READ_PARAMETERS)
     if "threshold" not in given:
-        raise InvalidRequest("give the threshold to read against, in seconds", field="threshold")
+        raise InvalidRequest("give the threshold to compare with, in seconds", field="threshold")
     check = build_check(given.get("app", ""), _database(given), [given.get("metric", "lag")])
     check = check._replace(read_threshold=parse_read_threshold(given["threshold"]))
     return check, _detail(given)
@@ -282,7 +282,7 @@ def parse_freno(parts: list[str], query: str = "") -> Check:
     route, want = parts[0], 5 if parts[0].startswith("check-read") else 4
     if len(parts) != want:
         shape = "/<app>/<type>/<database>" + ("/<threshold>" if want == 5 else "")
-        raise InvalidRequest(f"/{route} is asked as /{route}{shape}", status=404)
+        raise InvalidRequest(f"use /{route} as /{route}{shape}", status=404)
     check = build_check(unquote(parts[1]), unquote(parts[3]), [])
     if want == 5:
         check = check._replace(metrics=LAG, read_threshold=parse_read_threshold(parts[4]))
@@ -307,7 +307,7 @@ def _detail(given: Mapping[str, str]) -> bool:
 
 def _database(given: Mapping[str, str]) -> str:
     if "database" not in given:
-        raise InvalidRequest("name the database to ask about", field="database")
+        raise InvalidRequest("give the database to check", field="database")
     return given["database"]
 
 

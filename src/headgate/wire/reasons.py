@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headgate.core.builtins import BUILTINS
 from headgate.core.decide import ceiling_unknown
 from headgate.core.decision import Decision, Finding, State, Verdict
 from headgate.core.health import ShardHealth
@@ -10,13 +11,17 @@ from headgate.core.names import Scope
 from headgate.core.rules import Kind, Order, Rule
 from headgate.core.samples import Cause
 
-# Of the shard, not of one metric: told once, however many metrics are refused by it.
+# About the shard, not about one metric: said once, however many metrics it rejects.
 _SHARD_CAUSES = (
     Cause.ELSEWHERE,
     Cause.NO_PRIMARY,
     Cause.SPLIT_BRAIN,
     Cause.HANDING_OVER,
 )
+
+
+WAKES = "the next check wakes it (about 1 s)"
+"""What is to know about an idle database."""
 
 
 def reason_of(decision: Decision) -> str:
@@ -35,17 +40,17 @@ def reason_of(decision: Decision) -> str:
 
 
 def _refused_by(rule: Rule, wall_s: float) -> str:
-    """Who is refused, for how long, by whom and why."""
+    """Which client is rejected, for how long, on whose behalf and why."""
     share = "every check" if rule.refuses_all else f"{share_of(rule.ratio)} of the checks"
     left = duration(max(0.0, rule.ends_at(wall_s) - wall_s))
     by = f", set by {rule.created_by}" if rule.created_by else ""
     why = f": {rule.reason}" if rule.reason else ""
-    return f"rule {rule.id} refuses {share} of {rule.target} for another {left}{by}{why}"
+    return f"rule {rule.id} rejects {share} of {rule.target} for another {left}{by}{why}"
 
 
 def _until_its_turn(decision: Decision) -> str:
     turn = decision.turn
-    if turn is None or decision.verdict is not Verdict.REJECT_BY_RATIO:
+    if turn is None or decision.verdict is not Verdict.REJECTED_BY_RATIO:
         return ""
     return f"; {fairness_of(decision)}"
 
@@ -58,9 +63,9 @@ def fairness_of(decision: Decision) -> str:
         return ""
     if turn.dice_waived:
         waited, bound = duration(turn.waited_s), duration(turn.max_wait_s)
-        return f"dice are waived after {waited} of refusals by them ({bound} at most)"
+        return f"ratio rules are skipped after {waited} of rejections by them (limit {bound})"
     left = duration(turn.left_s)
-    return f"refused by dice for {duration(turn.waited_s)}, they are waived in {left}"
+    return f"rejected by ratio for {duration(turn.waited_s)}, ratio rules are skipped in {left}"
 
 
 def odds_of(decision: Decision) -> str:
@@ -84,25 +89,25 @@ def says(rule: Rule) -> str:
 def _does(rule: Rule) -> str:
     match rule.kind:
         case Kind.HOLD:
-            return f"refuses every check of {rule.target}"
+            return f"rejects every check of {rule.target}"
         case Kind.RATIO if rule.ratio == 0:
-            return f"leaves {rule.target} to the metrics alone"
+            return f"sets no ratio for {rule.target}: only the metrics decide"
         case Kind.RATIO:
-            when = ", once the metrics have let them" if rule.order is Order.AFTER else ""
-            return f"refuses {share_of(rule.ratio)} of the checks of {rule.target}{when}"
+            when = ", after the metrics have admitted them" if rule.order is Order.AFTER else ""
+            return f"rejects {share_of(rule.ratio)} of the checks of {rule.target}{when}"
         case Kind.EXEMPT:
-            what = ", ".join(rule.metrics) or "every metric and refusal"
+            what = ", ".join(rule.metrics) or "every metric and rejection"
             limit = f"up to {rule.ceiling:g} times its threshold"
             return f"EXEMPTS {rule.target} from {what}, {limit}"
         case Kind.METRICS:
-            return f"judges {rule.target} by {', '.join(rule.metrics)}"
+            return f"decides checks of {rule.target} by {', '.join(rule.metrics)}"
         case Kind.THRESHOLDS:
-            limits = ", ".join(f"{name} {limit:g}" for name, limit in rule.thresholds.items())
-            return f"judges {rule.target} by stricter thresholds: {limits}"
+            limits = ", ".join(f"{of} {limit_told(of, n)}" for of, n in rule.thresholds.items())
+            return f"sets stricter thresholds for {rule.target}: {limits}"
 
 
 def shadowed_by(rule: Rule, by: Rule) -> str:
-    return f"{says(rule)}: does not apply, for rule {by.id} on {by.target} comes first"
+    return f"{says(rule)}: does not apply, because rule {by.id} on {by.target} decides"
 
 
 def exemption_of(decision: Decision) -> str:
@@ -110,22 +115,22 @@ def exemption_of(decision: Decision) -> str:
     rule = decision.applied.exempt
     if rule is None:
         return ""
-    if decision.waived:
-        names = ", ".join(name_of(finding) for finding in decision.waived)
+    if decision.exempted:
+        names = ", ".join(name_of(finding) for finding in decision.exempted)
         return f"rule {rule.id} exempts {rule.target} from {names}"
-    rests = f"rule {rule.id} exempts {rule.target}, and rests"
+    rests = f"rule {rule.id} exempts {rule.target}, but is suspended"
     if above := [f for f in decision.failing if _above(f, rule.ceiling)]:
         names = ", ".join(name_of(finding) for finding in above)
         return f"{rests}: {names} is above {rule.ceiling:g} times its threshold"
     if unknown := [f for f in decision.failing if ceiling_unknown(f, rule)]:
         told = " and ".join(_unreadable(finding) for finding in unknown)
-        return f"{rests}: its ceiling cannot be judged while {told}"
+        return f"{rests}: its ceiling cannot be compared while {told}"
     return ""
 
 
 def _unreadable(finding: Finding) -> str:
-    what = finding.cause.value.replace("_", " ") if finding.cause else "absent"
-    since = finding.absent_for_s
+    what = finding.cause.value.replace("_", " ") if finding.cause else "unavailable"
+    since = finding.unavailable_for_s
     return f"{name_of(finding)} is {what}{f' for {duration(since)}' if since is not None else ''}"
 
 
@@ -150,9 +155,10 @@ def _obstacles(decision: Decision) -> list[str]:
 def _nobody_speaks(finding: Finding, shard: ShardHealth) -> str:
     if finding.cause is Cause.ELSEWHERE:
         whose = f"{shard.primary}'s agent" if shard.primary else "another agent"
-        where = shard.ask or "its address is not known here, give it an advertise setting"
-        return f"{shard.shard} is rolled up by {whose}: {'ask ' if shard.ask else ''}{where}"
-    return f"no agent may speak for {shard.shard} ({_words(finding.cause, finding.detail)})"
+        unknown = "its address is unknown, set its `advertise`"
+        where = f"check with {shard.ask}" if shard.ask else unknown
+        return f"{whose} answers for {shard.shard}: {where}"
+    return f"no agent can answer for {shard.shard} ({_words(finding.cause, finding.detail)})"
 
 
 def ordered(failing: tuple[Finding, ...]) -> list[Finding]:
@@ -176,12 +182,12 @@ def _breach(finding: Finding) -> str:
 
 
 def _behind_it(finding: Finding) -> str:
-    """Whose value it is, what stands behind it where that is known, and how old it is."""
+    """Whose value it is, its cause where that is known, and how old it is."""
     age = f"measured {duration(finding.age_s or 0.0)} ago"
     words = _words(finding.cause, finding.detail)
     if not words:
         return age
-    if finding.absent_for_s is not None:  # The last value, held: there is no newer one.
+    if finding.unavailable_for_s is not None:  # The last value, held: there is no newer one.
         return f"{age}; since then {words}"
     return f"{words}{'; ' if ';' in words else ', '}{age}"
 
@@ -189,7 +195,11 @@ def _behind_it(finding: Finding) -> str:
 def _absence(finding: Finding) -> str:
     if finding.spec is None or finding.cause is None:
         return f"{finding.ref}: {finding.detail}"
-    since = f" for {duration(finding.absent_for_s)}" if finding.absent_for_s is not None else ""
+    since = (
+        f" for {duration(finding.unavailable_for_s)}"
+        if finding.unavailable_for_s is not None
+        else ""
+    )
     return f"{name_of(finding)} has no value{since} ({_words(finding.cause, finding.detail)})"
 
 
@@ -223,6 +233,11 @@ def quantity(value: float, unit: str) -> str:
     if unit == "s" and 0 < value < 0.1:
         return f"{value * 1000:.3g} ms"
     return f"{number} {unit}".rstrip()
+
+
+def limit_told(metric: str, limit: float) -> str:
+    """With its unit, as far as that is known without a server."""
+    return quantity(limit, BUILTINS[metric].unit if metric in BUILTINS else "")
 
 
 def duration(seconds: float) -> str:

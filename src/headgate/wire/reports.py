@@ -1,7 +1,7 @@
-"""What clients decided by themselves, as they tell their agent.   Ledger ──► POST /v1/reports
+"""What clients decided locally, as they report it.   Ledger ──► POST /v1/reports
 
-A batch bears a number and the name of who sends it: one that arrives twice counts once. On the
-standard library alone, for the SDK writes it; http/reporting.py reads it.
+A batch has a number and the id of its sender: one that arrives twice counts once. Only the
+standard library, because the SDK writes it; http/reporting.py reads it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MAX_ROWS = 200
 MAX_TIMES = 1_000_000_000
 MAX_REASON_CHARS = 500
 MAX_ROWS_BYTES = 40 * 1024
-"""Of the rows of one batch: with its head, a body that every agent takes."""
+"""For the rows of one batch: with its head, a body that every agent accepts."""
 
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False).encode
 

@@ -1,4 +1,4 @@
-"""Rules as documents: as they stand, and what they make of one client (R144)."""
+"""Rules as documents: their state, and what they do to one client."""
 
 from __future__ import annotations
 
@@ -14,8 +14,13 @@ from headgate.core.decision import PASSING, Decision, Finding, State, Verdict
 from headgate.core.metrics import Comparison
 from headgate.core.names import Identity
 from headgate.core.reach import Reach
-from headgate.core.rule_advice import partial_exemption
-from headgate.core.rule_settings import RULE_FIELDS, KnownMetric, KnownMetrics, RuleSpec
+from headgate.core.rule_settings import (
+    RULE_FIELDS,
+    KnownMetric,
+    KnownMetrics,
+    RuleSpec,
+    partial_exemption,
+)
 from headgate.core.rules import FOREVER, Kind, Rule, RuleBook
 from headgate.wire.answers import AnswerDoc, answer_doc
 from headgate.wire.exchange import CopiesDoc
@@ -35,12 +40,12 @@ from headgate.wire.reasons import (
 )
 
 EXEMPT, SUSPENDED = "exempt: ", "suspended: "
-"""How a line of status begins that nobody is to overlook."""
+"""Prefix of an important line of status."""
 UNREADABLE = "unreadable"
 MAX_CLIENTS_NAMED = 20
 MAX_EXEMPTIONS_TOLD = 20
 FAR_WALL_S = 253_402_300_799.0
-"""The last second of the year 9999, beyond which there are no dates."""
+"""The last second of the year 9999; there are no later dates."""
 
 
 class RuleDoc(msgspec.Struct, frozen=True):
@@ -49,7 +54,7 @@ class RuleDoc(msgspec.Struct, frozen=True):
     kind: str
     """As it was set; `unreadable`: a newer version set it for the fleet."""
     says: str
-    """What it does, as a sentence; of one that is unreadable, why."""
+    """What it does, as a sentence; if it is unreadable, why."""
     ratio: float | None
     order: str | None
     metrics: Sequence[str]
@@ -72,22 +77,24 @@ class RuleDoc(msgspec.Struct, frozen=True):
     """Why."""
     lifted_by: str | None
     pair: str | None
-    """The rule that was set together with it."""
+    """Id of the rule that was set together with it."""
     clients: Sequence[str]
-    """Who asked lately and is meant by it: some of them."""
+    """Some of the clients that checked recently and that it matches."""
     clients_total: int | None
-    """Null: nobody asks this agent, for it has no database."""
+    """Null: no client checks this agent, because it has no database."""
     advice: Sequence[str]
     revision: int
-    """What a change is built on; of a rule of the fleet its `n`."""
+    """Send it with a change (If-Match); for a rule of the fleet it is `n`."""
     reach: str | None = None
-    """How far it was set for: `fleet`, `region:eu-*`, `shard:commerce/*`; null: at this agent."""
+    """Its reach: `fleet`, `region:eu-*`, `shard:commerce/*`; null: this agent."""
     n: int | None = None
-    """The revision of the fleet or the shard that set it so; null: it was set at this agent."""
+    """The revision of the fleet or the shard that set it; null: it was set at this agent."""
     reached: ReachedDoc | None = None
-    """With a change for the fleet: whom it concerns."""
+    """With a change for the fleet: where it applies."""
     copies: CopiesDoc | None = None
-    """With a change for the shard, where no store is shared: which of its agents have it."""
+    """With a change for a shard without a shared store: which of its agents have it."""
+    ticket: str = ""
+    """Link to a ticket or an incident."""
 
     @property
     def loud(self) -> bool:
@@ -100,13 +107,13 @@ class RulesDoc(msgspec.Struct, frozen=True):
     refused: Sequence[str] = ()
     """Rules of the fleet that are not in force here as they were set, and why."""
     reached: ReachedDoc | None = None
-    """With a change for the fleet: whom it concerns."""
+    """With a change for the fleet: where it applies."""
     copies: CopiesDoc | None = None
-    """With a change for the shard, where no store is shared: which of its agents have it."""
+    """With a change for a shard without a shared store: which of its agents have it."""
 
 
 class MatchDoc(msgspec.Struct, frozen=True):
-    """A rule that is meant for a client, and what became of it."""
+    """A rule that matches a client, and its effect."""
 
     rule: str
     target: str
@@ -114,7 +121,7 @@ class MatchDoc(msgspec.Struct, frozen=True):
     state: str
     """`applies`, `shadowed`, `suspended`, `waiting` or `ended`."""
     by: str | None
-    """With `shadowed`: the rule that comes first."""
+    """With `shadowed`: the rule that decides instead."""
     says: str
     left_s: float | None
     ended_s_ago: float | None
@@ -122,16 +129,16 @@ class MatchDoc(msgspec.Struct, frozen=True):
 
 class ExplainDoc(AnswerDoc, frozen=True):
     matched: Sequence[MatchDoc]
-    """Every rule that is meant for this client, those that apply first."""
+    """Every rule that matches this client; those that apply come first."""
     needed: Sequence[str]
-    """What would have to change for it to be admitted; empty where it is."""
+    """What must change before it is admitted; empty if it is."""
     fairness: str | None
-    """How long dice have kept it from the metrics, where that is bounded."""
+    """How long ratio rules have rejected it, if there is a limit."""
     odds: float | None = None
-    """The chance that the dice pass such a check on to the metrics; null where no dice are
-    thrown."""
+    """The probability that ratio rules let such a check reach the metrics; null if no ratio
+    applies."""
     pace: PaceDoc | None = None
-    """What is released for all clients of the database; null where nothing is paced."""
+    """Pacing for all clients of the database; null if nothing is paced."""
 
 
 class RuleMatch(NamedTuple):
@@ -139,7 +146,7 @@ class RuleMatch(NamedTuple):
     state: str
     by: Rule | None = None
     except_for: Mapping[str, Rule] = MappingProxyType({})
-    """With `applies`, of thresholds: metrics for which another rule comes first."""
+    """With `applies`, for thresholds: metrics for which another rule decides."""
 
 
 # --- as they stand -------------------------------------------------------------------------
@@ -156,8 +163,8 @@ def rule_doc(
     reached: ReachedDoc | None = None,
     unread: str = "",
 ) -> RuleDoc:
-    """`rule` is `spec`'s as it is judged by: with windows, and the end that counts. `unread`: why
-    there is no more of it than an outline."""
+    """`rule` is `spec`'s as it counts: with its windows and its effective end. `unread`: why there
+    is only an outline of it."""
     is_ratio, is_exempt = rule.kind is Kind.RATIO and not unread, rule.kind is Kind.EXEMPT
     state = state_of(spec, rule, wall_s)
     said: dict[str, Any] = {name: getattr(rule, name) for name in _OF_THE_MODEL}
@@ -191,7 +198,7 @@ def rule_doc(
 
 
 _OF_THE_MODEL = tuple(name for name in RuleDoc.__struct_fields__ if name in RULE_FIELDS)
-"""What is told as it is, but for what rule_doc() puts in other words."""
+"""Fields that are copied, unless rule_doc() words them differently."""
 
 
 def state_of(spec: RuleSpec, rule: Rule, wall_s: float) -> str:
@@ -214,8 +221,8 @@ def _nothing_known(_database: str) -> Mapping[str, KnownMetric]:
 def exemptions_told(
     book: RuleBook, wall_s: float, known: KnownMetrics = _nothing_known
 ) -> list[str]:
-    """For status: who is exempt just now, or would be, wholly (R78) or in part (R80). Nobody is
-    to find out by accident."""
+    """For status: which clients are exempt now, or would be, from everything or in part. Nobody
+    should find out by accident."""
     exempt = [r for r in book.rules if r.kind is Kind.EXEMPT and r.in_force(wall_s)]
     told = [_exemption(rule, wall_s, resting=rule.id in book.suspended) for rule in exempt]
     partly = [r for r in book.rules if r.kind is Kind.METRICS and r.in_force(wall_s)]
@@ -232,7 +239,7 @@ def exemptions_told(
 def _partly_exempt(rule: Rule, left_out: Sequence[str], wall_s: float) -> str:
     left = duration(max(0.0, rule.ends_at(wall_s) - wall_s))
     return (
-        f"{EXEMPT}rule {rule.id} {says(rule)} alone: partial exemption from "
+        f"{EXEMPT}rule {rule.id} {says(rule)}: partial exemption from "
         f"{', '.join(left_out)}, for another {left}, by {rule.created_by}"
     )
 
@@ -274,8 +281,8 @@ def matched_clients(
 def explain_rules(
     book: RuleBook, identity: Identity, database: str, wall_s: float
 ) -> list[RuleMatch]:
-    """Every rule that is meant for this client: what applies, what is shadowed and by whom,
-    what rests or waits, and what has ended of late."""
+    """Every rule that matches this client: what applies, what is shadowed by which rule, what is
+    suspended or waits, and what ended recently."""
     applied = book.applied(identity, database, wall_s)
     applies = {rule.id for rule in applied.rules}
     shadows = {one.rule.id: one.by for one in applied.shadowed}
@@ -298,7 +305,7 @@ _SHOWN_FIRST = {"applies": 0, "shadowed": 1, "suspended": 2, "waiting": 3, "ende
 def _match_state(book: RuleBook, rule: Rule, wall_s: float, applies: set[str]) -> str:
     if wall_s >= rule.expires_at:
         return "ended"
-    # Windows that are none at all: it rests here, or was lifted, whatever its end says.
+    # No windows at all: it is suspended here, or was lifted, whatever its end says.
     if rule.windows == ():
         return "suspended" if rule.id in book.suspended else "ended"
     if not rule.in_force(wall_s):
@@ -329,7 +336,7 @@ def match_doc(match: RuleMatch, wall_s: float) -> MatchDoc:
     rule, ended = match.rule, match.state == "ended"
     told = says(rule) if match.by is None else shadowed_by(rule, match.by)
     told += "".join(
-        f"; but for {name}, where rule {other.id} on {other.target} comes first"
+        f"; except for {name}, where rule {other.id} on {other.target} decides"
         for name, other in match.except_for.items()
     )
     return MatchDoc(
@@ -345,10 +352,10 @@ def match_doc(match: RuleMatch, wall_s: float) -> MatchDoc:
 
 
 def needed_of(decision: Decision) -> list[str]:
-    """What stands between this client and an OK, each with the change that lifts it."""
+    """What prevents an OK for this client, each with the change that lifts it."""
     if decision.admitted:
         return []
-    # Of one that was refused by a rule, too: its metrics come next.
+    # Also for a check that a rule rejected: its metrics come next.
     told = [_must_change(f) for f in findings(decision) if f.state not in PASSING]
     if resting := exemption_of(decision):
         told.append(resting)
@@ -356,11 +363,11 @@ def needed_of(decision: Decision) -> list[str]:
         told.insert(0, _must_end(decision.rule, decision.at.wall_s))
         if decision.turn is not None and not decision.dice_waived:
             left = duration(decision.turn.left_s)
-            told.append(f"or to ask again after another {left}: the dice are waived then")
+            told.append(f"or to check again after another {left}: ratio rules are skipped then")
     return told or ([decision.note] if decision.note else [])
 
 
-_BY_RULE = (Verdict.APP_DENIED, Verdict.REJECT_BY_RATIO)
+_BY_RULE = (Verdict.ON_HOLD, Verdict.REJECTED_BY_RATIO)
 
 
 def _must_end(rule: Rule, wall_s: float) -> str:
@@ -369,8 +376,8 @@ def _must_end(rule: Rule, wall_s: float) -> str:
     if rule.refuses_all:
         return f"rule {rule.id} must end, which it does in {left}; {lift}"
     return (
-        f"other dice: rule {rule.id} lets {share_of(1 - rule.ratio)} of the checks of "
-        f"{rule.target} through to the metrics, and ends in {left}; {lift}"
+        f"more luck: rule {rule.id} lets {share_of(1 - rule.ratio)} of the checks of "
+        f"{rule.target} reach the metrics, and ends in {left}; {lift}"
     )
 
 
@@ -386,7 +393,7 @@ def _must_change(finding: Finding) -> str:
     if value > threshold or (at_least and value == threshold):
         return f"{name} must fall from {now} to {goal}"
     # By its last value it is fine already: debounce still counts the ones before.
-    return f"{name} must stay {goal} (it is {now} now) until debounce lets it go"
+    return f"{name} must stay {goal} (it is {now} now) until its debounce is over"
 
 
 def _iso(wall_s: float) -> str:

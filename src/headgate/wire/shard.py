@@ -8,7 +8,8 @@ from types import MappingProxyType
 
 import msgspec
 
-from headgate.core.copies import CopyState
+from headgate.core.activity import Activity
+from headgate.core.change_log import CopyState
 from headgate.core.decide import judge
 from headgate.core.health import Window, stand
 from headgate.core.metrics import Debounce, MetricSpec
@@ -17,13 +18,14 @@ from headgate.core.shard import MemberView, ShardView, Skip
 from headgate.core.topology import Downstream, Following, Leading, RoleSeen, Unled
 from headgate.wire.answers import MetricDoc, metric_doc
 from headgate.wire.exchange import CopiesDoc
+from headgate.wire.fleet_reach import ReachedDoc
 from headgate.wire.upstreams import bytes_behind, upstream_members
 
 Specs = Mapping[str, MetricSpec]
 
 
 class SkipDoc(msgspec.Struct, frozen=True):
-    """A member set aside by an operator."""
+    """A member that an operator skips."""
 
     member: str
     who: str
@@ -37,71 +39,62 @@ class CopyDoc(msgspec.Struct, frozen=True):
 
     has_all: bool
     exchanged_s_ago: float | None
-    """Since it last answered; null: it never did."""
+    """Seconds since it last answered; null: never."""
     fault: str
-    """Why it could not be told, or differs; empty for nothing."""
+    """Why the copy is missing or different; empty: it is not."""
 
 
 class MemberDoc(msgspec.Struct, frozen=True):
     member: str
     url: str
-    """Of its agent; empty for a database of this very agent that does not advertise one."""
+    """Its agent's address; empty for a database of this agent that advertises none."""
     here: bool
-    """Whether it is a database of this very agent."""
+    """Whether it is a database of this agent."""
     role: str | None
-    """`primary` or `replica`, as its server says; null where that is not known."""
+    """`primary` or `replica`, as its server reports; null if unknown."""
     role_detail: str
-    """Why there is no role, where there is none."""
+    """Why there is no role, if there is none."""
     term: int | None
-    """Grows with each promotion: Postgres's timeline; null where the engine has none."""
+    """Grows with each promotion: Postgres's timeline; null if the engine has none."""
     upstream: str
     """host:port that it replicates from; empty on a primary."""
     upstream_member: str | None
-    """The member that it replicates from, where one could be recognised."""
+    """The member that it replicates from, if it is known."""
     bytes_behind: int | None
-    """Log that it has not replayed yet, as its upstream's server counts it."""
+    """Bytes of log that it has not replayed yet, as its upstream's server counts them."""
     labels: Mapping[str, str]
     activity: str | None
-    """`normal`, `slow` or `hibernating`; null where it has not reported."""
+    """`awake`, `idle` or `hibernating`; null if it has not reported."""
     reachable: bool
     problem: str
-    """Why it cannot be counted now: unreachable, follows somebody else; empty for nothing."""
+    """Why it cannot be counted now: unreachable, or follows another primary; empty: it can."""
     unreachable_for_s: float | None
     reported_s_ago: float | None
     joined_s_ago: float | None
-    """Since it became, or came back as, a member; null where it always was."""
+    """Seconds since it joined or came back; null if it always was a member."""
     asked_s_ago: float | None
-    """Since a client last asked its agent; null for not within memory."""
+    """Seconds since a client last checked at its agent; null: not recently."""
     clock_ahead_s: float | None
-    """Its database's clock minus the primary's; null where that was not measured."""
+    """Its database's clock minus the primary's; null if not measured."""
     skip: SkipDoc | None
     readings: Sequence[MetricDoc]
     asides: Mapping[str, str]
-    """Metric → why this member is set aside from it."""
+    """Metric → why this member is skipped in it."""
     aside_kinds: Mapping[str, str]
     """The same as one of `skipped`, `missing`, `hopeless`, `grace`, `unsupported`, `ignored`."""
     hopeless: Sequence[str]
-    """Metrics of `asides` from which the agent skips it, since throttling does not help it."""
+    """Metrics of `asides` in which the agent skips it, because throttling does not help it."""
     copy: CopyDoc | None = None
-    """What its agent has of the shard's changes; null: this agent tells it of none."""
-
-
-class UnwatchedDoc(msgspec.Struct, frozen=True):
-    """A replica that the primary's server lists, and no member answers for."""
-
-    name: str
-    host: str
-    port: int | None
-    bytes_behind: int | None
+    """Its agent's copy of the shard's changes; null: this agent sends it none."""
 
 
 class CostDoc(msgspec.Struct, frozen=True):
-    """What watching this database has cost in one state of activity (R62)."""
+    """What watching this database has cost in one state of activity."""
 
     state: str
     probes: int
     messages: int
-    """To agents of other members."""
+    """Messages to agents of other members."""
     beats: int
     """Heartbeats written."""
 
@@ -114,26 +107,29 @@ class ShardDoc(msgspec.Struct, frozen=True):
     member: str
     """This database's own name in the shard."""
     standing: str
-    """`leading`: this agent rolls it up; `following`: another one does; `unled`: nobody may."""
+    """`leading`: this agent answers for it; `following`: another one does; `unled`: none may."""
     primary: str | None
     primary_url: str | None
-    """Where to ask at shard scope; null where that is here, or not known."""
+    """Where to check with scope shard; null if that is here, or unknown."""
     term: int | None
     cause: str | None
-    """Why nobody may speak for it, where nobody may."""
+    """Why no agent may roll it up; null: one does."""
     detail: str
     warming_up: str | None
-    """Leading, but not yet able to speak for all: what is still awaited."""
+    """Leading, but not all members have reported: what is still missing."""
     members: Sequence[MemberDoc]
-    unwatched: Sequence[UnwatchedDoc]
+    unwatched: Sequence[Downstream]
+    """Replicas that the primary's server lists, and no member answers for."""
     collect_interval_s: float
     messages_total: int
     costs: Sequence[CostDoc]
     told: Sequence[str]
-    """What Patroni and the fleet's store say of it, and what this agent cannot watch as it should;
-    nothing is decided by it."""
+    """What Patroni and the fleet's store report about it, and what this agent cannot watch;
+    no decision depends on it."""
     copies: CopiesDoc | None = None
-    """In the answer to a change of the shard: who else has it."""
+    """In the answer to a change of the shard: which other agents have it."""
+    reached: ReachedDoc | None = None
+    """Of a change in a fleet's log: whom it reaches."""
 
 
 def shard_doc(
@@ -169,7 +165,7 @@ def shard_doc(
             )
             for member in view.members
         ],
-        unwatched=[_unwatched(replica) for replica in view.unwatched],
+        unwatched=view.unwatched,
         collect_interval_s=view.collect_interval_s,
         messages_total=view.messages_total,
         costs=costs,
@@ -248,9 +244,9 @@ def _no_role(view: MemberView) -> str:
     if member.lost is not None:
         return member.lost.detail
     if member.report is None:
-        return "not heard of yet"
+        return "no report yet"
     absent = member.report.role_absent
-    return absent.detail if absent else "its server has not told its role"
+    return absent.detail if absent else "its server has not reported its role"
 
 
 def _skip(skip: Skip | None, now: Instant) -> SkipDoc | None:
@@ -259,28 +255,23 @@ def _skip(skip: Skip | None, now: Instant) -> SkipDoc | None:
     return SkipDoc(skip.member, skip.who, skip.reason, skip.left_s(now))
 
 
-def _unwatched(replica: Downstream) -> UnwatchedDoc:
-    return UnwatchedDoc(replica.name, replica.host, replica.port, replica.bytes_behind)
-
-
 def readings_of(
     view: MemberView, specs: Specs, now: Instant, *, collect_s: float
 ) -> list[MetricDoc]:
-    """Each judged by this agent's own threshold; one without a threshold here is only shown."""
-    return [
-        _reading(name, reading, specs.get(name), now, collect_s)
-        for name, reading in sorted(view.readings.items())
-    ]
-
-
-def _reading(
-    name: str, reading: Reading, spec: MetricSpec | None, now: Instant, collect_s: float
-) -> MetricDoc:
-    if spec is None:
-        return _unjudged(name, reading, now)
-    # One value, as it came: what debounce looks back on is the shard's, not the member's.
-    alone = replace(spec, max_age_s=spec.max_age_s + collect_s, debounce=Debounce())
-    return metric_doc(judge(stand(alone, Window().push(reading, keep=1)), now))
+    """Each compared with this agent's own threshold; without one it is only shown."""
+    report = view.member.report
+    activity = report.activity if report is not None else Activity.AWAKE
+    found = []
+    for name, reading in sorted(view.readings.items()):
+        spec = specs.get(name)
+        if spec is None:
+            found.append(_unjudged(name, reading, now))
+            continue
+        # One value, as it came: what debounce looks back on is the shard's, not the member's.
+        alone = replace(spec, max_age_s=spec.max_age_s + collect_s, debounce=Debounce())
+        finding = judge(stand(alone, Window().push(reading, keep=1)), now)
+        found.append(metric_doc(finding, activity))
+    return found
 
 
 def _unjudged(name: str, reading: Reading, now: Instant) -> MetricDoc:
@@ -290,7 +281,7 @@ def _unjudged(name: str, reading: Reading, now: Instant) -> MetricDoc:
     return MetricDoc(
         metric=name,
         scope="host",
-        state="absent" if absent else "healthy",
+        state="unavailable" if absent else "healthy",
         value=None if isinstance(reading, Absent) else reading.value,
         unit="",
         threshold=None,
@@ -298,7 +289,7 @@ def _unjudged(name: str, reading: Reading, now: Instant) -> MetricDoc:
         age_ms=None if absent else age_ms,
         cause=reading.cause.value if reading.cause else None,
         detail=reading.detail,
-        absent_for_ms=age_ms if absent else None,
+        unavailable_for_ms=age_ms if absent else None,
     )
 
 

@@ -1,18 +1,19 @@
-"""What an operator should know of a shard without being asked.   ShardDoc ──► lines of advice"""
+"""Warnings about a shard for its operator.   ShardDoc ──► lines of advice"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from headgate.core.topology import Downstream
 from headgate.wire.answers import MetricDoc
 from headgate.wire.reasons import duration, quantity
-from headgate.wire.shard import MemberDoc, ShardDoc, UnwatchedDoc
+from headgate.wire.shard import MemberDoc, ShardDoc
 
 SKEW_S = 0.1
-"""Clocks that differ by more are worth a word, although lag is corrected for it."""
+"""Clocks that differ by more are worth a warning, although lag is corrected for it."""
 JUST_JOINED_S = 900.0
 HOPELESS = "HOPELESS: "
-"""How advice begins about a replica that the agent skips by itself."""
+"""Prefix of advice about a replica that the agent skips automatically."""
 SETTLING_S = 30.0
 
 
@@ -26,14 +27,14 @@ def shard_advice(doc: ShardDoc, *, uptime_s: float) -> list[str]:
 def _hopeless(member: MemberDoc) -> Iterator[str]:
     for metric in member.hopeless:
         yield (
-            f"{member.member} does not count for {metric}, and work goes on without it: "
-            f"{member.asides[metric]}; repair it, or rebuild it"
+            f"{member.member} does not count for {metric}, and clients are admitted without it: "
+            f"{member.asides[metric]}; repair or rebuild it"
         )
 
 
 def _told(doc: ShardDoc, uptime_s: float) -> Iterator[str]:
     if doc.cause == "split_brain":
-        yield f"split brain in {doc.shard}, all of it is refused at shard scope: {doc.detail}"
+        yield f"split brain in {doc.shard}, every check with scope shard is rejected: {doc.detail}"
     for replica in doc.unwatched:
         yield _unwatched(doc, replica)
     for member in doc.members:
@@ -44,16 +45,16 @@ def _told(doc: ShardDoc, uptime_s: float) -> Iterator[str]:
             yield from _newcomer(doc, member)
 
 
-def _unwatched(doc: ShardDoc, replica: UnwatchedDoc) -> str:
+def _unwatched(doc: ShardDoc, replica: Downstream) -> str:
     called = replica_name(replica)
     return (
-        f"replica {called} of {doc.shard} is not watched, and its lag counts nowhere: run an "
+        f"replica {called} of {doc.shard} has no agent, so its lag does not count: run an "
         f"agent for it and `headgate shard add-peer {doc.database} {replica.name or 'NAME'} "
         f"https://{replica.host or 'HOST'}:8087`, or set discover"
     )
 
 
-def replica_name(replica: UnwatchedDoc) -> str:
+def replica_name(replica: Downstream) -> str:
     if replica.name and replica.host and replica.name != replica.host:
         return f"{replica.name} ({replica.host})"
     return replica.name or replica.host or "without a name"
@@ -65,7 +66,7 @@ def _skewed(member: MemberDoc) -> Iterator[str]:
         side = "ahead of" if ahead_s > 0 else "behind"
         yield (
             f"the clock of {member.member} is {duration(abs(ahead_s))} {side} the primary's; "
-            "lag is corrected for it, but set both by NTP"
+            "lag is corrected for it, but synchronize both with NTP"
         )
 
 
@@ -73,7 +74,7 @@ def _aside(doc: ShardDoc, member: MemberDoc) -> Iterator[str]:
     skip = member.skip
     if skip is not None:
         yield (
-            f"{member.member} is set aside: skipped by {skip.who} for another "
+            f"{member.member} is skipped by {skip.who} for another "
             f"{duration(skip.until_s)}: {skip.reason}; "
             f"`headgate shard unskip {doc.database} {member.member}` ends that"
         )
@@ -84,7 +85,7 @@ def _aside(doc: ShardDoc, member: MemberDoc) -> Iterator[str]:
             continue
         metrics_by_why.setdefault(why, []).append(metric)
     for why, metrics in metrics_by_why.items():
-        yield f"{member.member} is set aside from {', '.join(sorted(metrics))}: {why}"
+        yield f"{member.member} is skipped for {', '.join(sorted(metrics))}: {why}"
 
 
 def _newcomer(doc: ShardDoc, member: MemberDoc) -> Iterator[str]:
@@ -96,7 +97,7 @@ def _newcomer(doc: ShardDoc, member: MemberDoc) -> Iterator[str]:
         if reading.state == "breached" and reading.metric not in member.asides:
             yield (
                 f"{member.member} joined {duration(joined_s)} ago and its {reading.metric} is "
-                f"{_value(reading)}, which holds up the shard: `headgate shard skip "
+                f"{_value(reading)}, which blocks the shard: `headgate shard skip "
                 f"{doc.database} {member.member} --for 30m --reason catching-up`, or give "
                 f"{reading.metric} a grace_s"
             )

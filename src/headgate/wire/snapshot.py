@@ -1,19 +1,19 @@
-"""A database as its agent judges it, for clients that decide by themselves.
+"""A database as its agent sees it, for clients that decide locally.
 
     View ──SnapshotWriter──► hello, snapshot, beat (JSON) ──SnapshotReader──► Snapshot
 
-A stream begins with `hello` and a whole snapshot; what follows says only what changed: a
-section that is not there is as it was. Each change bears a serial and the one it comes after,
-so that a gap is seen. Beats in between say that nothing changed.
+A stream begins with `hello` and a whole snapshot; later events have only what changed: a missing
+section is unchanged. Each change has a serial and the one it follows, so that a gap is seen. Beats
+in between say that nothing changed.
 
-No clock of another host is compared. Values carry their ages; what is dated (the end of a rule)
-comes with the agent's own time of day, of which only the difference counts. How long ago
-something was said is told by `clock_s`, which runs from an arbitrary moment: the reader knows
-when it asked, and that `hello` was not said before that. So what lay in a buffer, while this
-process was stopped, does not look fresh when it is read. Nor was anything said after it is read:
-where that seems so, our clock has run slower than the agent's, and what is said is dated back;
-by more than MAX_AHEAD_S, our clock stood still (a suspended host, a paused machine) for as long
-as nobody here knows, and the stream is given up.
+Clocks of different hosts are never compared. Values have their ages; absolute times (the end of a
+rule) come with the agent's own time of day, of which only the difference counts. `clock_s` says
+when something was sent; it runs from an arbitrary moment. The reader knows when it requested the
+stream, and that `hello` was not sent before that. So data that waited in a buffer while this
+process was stopped does not look fresh. Nor can anything be sent after it is read: if it seems so,
+our clock ran slower than the agent's, and the data is dated back. If it is more than MAX_AHEAD_S,
+our clock stopped for an unknown time (a suspended host, a paused machine), and the stream is
+closed.
 
 On the standard library alone: the SDK loads this module.
 """
@@ -57,11 +57,11 @@ MAX_NAMES = 256
 MAX_WINDOWS = 1024
 RULES_AT_ONCE = 200
 MAX_AHEAD_S = 0.5
-"""Two clocks drift apart by less than that while one stream is read."""
+"""Two clocks drift apart by less than this while one stream is read."""
 MAX_EVENT_BYTES = 8 * 1024 * 1024
-"""Of one event: 10,000 rules make about 2 MB."""
+"""For one event: 10,000 rules make about 2 MB."""
 _UNNAMED = Builtin("")
-"""Where a number comes from is the agent's own business: statements may hold secrets."""
+"""The source of a number stays in the agent: statements may hold secrets."""
 
 _encode = json.JSONEncoder(
     separators=(",", ":"), allow_nan=False, check_circular=False, ensure_ascii=False
@@ -82,11 +82,11 @@ class Snapshot(NamedTuple):
     serial: int
     view: View
     sent_s: float
-    """Monotonic: the earliest at which it can have been sent."""
+    """Monotonic: the earliest time at which it can have been sent."""
     wall_ahead_s: float
-    """The agent's time of day minus our monotonic clock: what rules are ended by."""
+    """The agent's time of day minus our monotonic clock: decides when rules end."""
     current_until_s: float
-    """Monotonic: from then on a value in it has aged out."""
+    """Monotonic: from then on a value in it is stale."""
 
     def now(self, mono_s: float) -> Instant:
         return Instant(mono_s, mono_s + self.wall_ahead_s)
@@ -113,11 +113,11 @@ class SnapshotWriter:
         self._view: View | None = None
         self._specs: Mapping[str, Any] = {}
         self._rules: dict[str, tuple[Rule, str]] = {}
-        """Each rule with its encoding: of thousands, one changes."""
+        """Each rule with its encoding: usually one of thousands changes."""
 
     def prime(self, view: View, now: Instant) -> Iterator[None]:
-        """Encode the rules before the first change, some at a time: of thousands, all at once
-        would hold up whoever asks meanwhile."""
+        """Encode the rules before the first change, some at a time: thousands at once would delay
+        checks meanwhile."""
         for number, rule in enumerate(view.rules.rules):
             if _may_apply(rule, view.health.database, now):
                 self._rules[rule.id] = (rule, _encode(_rule_doc(rule)))
@@ -188,8 +188,8 @@ def _times(now: Instant) -> dict[str, float]:
 
 
 def _may_apply(rule: Rule, database: str, now: Instant) -> bool:
-    """The agent keeps rules that are over, to explain; nobody is judged by them, nor told to
-    come back when they would have ended."""
+    """The agent keeps ended rules to explain them; they apply to no client, and their end is
+    nobody's retry time."""
     if rule.database not in ("", database):
         return False
     return rule.expires_at > now.wall_s or any(edge > now.wall_s for edge in rule.edges())
@@ -307,14 +307,14 @@ def _reading_doc(standing: Standing, now: float) -> dict[str, Any]:
 
 
 class SnapshotReader:
-    """Of one stream. Malformed for what cannot be taken: listen anew, and ask meanwhile."""
+    """Reads one stream. Malformed if it cannot be used: connect again, and check at the agent."""
 
     def __init__(self, asked_s: float) -> None:
         self._asked_s = asked_s
-        """Monotonic: when the stream was asked for."""
+        """Monotonic: when the stream was requested."""
         self._ahead_s: float | None = None
-        """Our clock minus the agent's, at the least. It only ever falls: what is said may turn
-        out to be older than it seemed, never younger."""
+        """Our clock minus the agent's, at least. It only ever falls: data may turn out to be older
+        than it seemed, never newer."""
         self._specs: dict[str, _Specs] = {}
         self._book = RuleBook()
         self.beat_s = 1.0
@@ -342,7 +342,7 @@ class SnapshotReader:
         clock_s = strict.number(document, "clock_s")
         early_s = clock_s + self._ahead_s - now_s
         if early_s > MAX_AHEAD_S:
-            raise StoodStill(f"this host's clock stood still for {early_s:.1f} s")
+            raise StoodStill(f"this host's clock stopped for {early_s:.1f} s")
         if early_s > 0:
             self._ahead_s = now_s - clock_s
         return min(now_s, clock_s + self._ahead_s)
@@ -439,7 +439,7 @@ class SnapshotReader:
 def _check_version(document: Mapping[str, Any]) -> None:
     version = strict.whole(document, "version")
     if version != VERSION:
-        raise WrongVersion(f"version {version} of the snapshot, and this SDK reads {VERSION}")
+        raise WrongVersion(f"the snapshot has version {version}, this SDK reads {VERSION}")
 
 
 def _read_specs(document: Mapping[str, Any], scope: str) -> _Specs:
@@ -497,7 +497,7 @@ def _read_absent(document: Mapping[str, Any], at: float) -> Absent | None:
         return None
     cause, detail = _cause_and_detail(document["absent"], "absent")
     if cause is None:
-        raise Malformed("'absent' gives no cause")
+        raise Malformed("`absent` has no cause")
     return Absent(cause, detail, at)
 
 
@@ -540,6 +540,6 @@ def _read_windows(value: Any) -> tuple[tuple[float, float], ...]:
     for pair in strict.items(value, "windows", MAX_WINDOWS):
         edges = [strict.as_number(edge, "windows") for edge in strict.items(pair, "windows", 2)]
         if len(edges) != 2:
-            raise Malformed("'windows' holds what is no pair")
+            raise Malformed("'windows' has an entry that is not a pair")
         found.append((edges[0], edges[1]))
     return tuple(found)

@@ -1,4 +1,4 @@
-"""Who is starved, and who never asks, as documents and as sentences (R88–R92, R138)."""
+"""Starved clients and rogue clients, as documents and as sentences."""
 
 from __future__ import annotations
 
@@ -7,91 +7,51 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from headgate.core.sessions import Suspect
-from headgate.core.starvation import CULPRIT_MEANINGS, LOOK, Culprit, Starved
-from headgate.wire.reasons import duration
+from headgate.core.starvation import LOOK, Culprit, Starved
+from headgate.wire.reasons import duration, share_of
 
 STARVED = "starved: "
 ROGUE_SHARE = 0.05
-"""Share of a database's activity from which on a suspect is told of unasked."""
-
-
-class StarvedDoc(msgspec.Struct, frozen=True):
-    database: str
-    client: str
-    """A client, or a level where all its running clients are starved."""
-    is_level: bool
-    members: Sequence[str]
-    metric: str
-    cause: str
-    """`exempt_client`, `differential_metrics`, `admitted_work` or `unexplained_load`."""
-    why: str
-    starved_s: float
-    runtime_s: float
-    share: float
-    """Starved time of runtime."""
-    alarming: bool
-    """The share is above the waterline."""
-    refusals: int
-    breached_share: float
-    mean_utilization: float
-    """The metric, as a share of its threshold, on average."""
-    dice_s: float
-    """Time refused by dice, which is no starvation."""
-    blamed: Sequence[str]
-    rule: str
-    proposal: str
-    """A command to look at, not one that was carried out."""
+"""Share of a database's activity from which on status mentions a rogue client."""
 
 
 class StarvationDoc(msgspec.Struct, frozen=True):
     window_s: float
+    """A client may be starved once metrics rejected it without a break for so long."""
     waterline: float
-    starved: Sequence[StarvedDoc]
+    """Share of its runtime from which on starvation is alarming."""
+    starved: Sequence[Starved]
+    """The longest first."""
 
 
 class SuspectDoc(msgspec.Struct, frozen=True):
+    """A rogue client: it works in the database and never checks."""
+
     database: str
     user: str
+    """Database user."""
     application: str
+    """Its application_name; empty: it has none."""
     host: str
+    """Where it connects from."""
     sessions: int
+    """Sessions that it has now."""
     active_mean: float
+    """Sessions at work, on average over about eight minutes."""
     share: float
-    """Of the database's activity, over about eight minutes."""
+    """Share of the database's activity, over about eight minutes."""
 
 
 class RogueFaultDoc(msgspec.Struct, frozen=True):
     database: str
     detail: str
+    """Why its sessions cannot be listed."""
 
 
 class RoguesDoc(msgspec.Struct, frozen=True):
     suspects: Sequence[SuspectDoc]
     faults: Sequence[RogueFaultDoc]
     """Databases whose sessions could not be listed."""
-
-
-def starved_doc(finding: Starved) -> StarvedDoc:
-    return StarvedDoc(
-        database=finding.database,
-        client=finding.client,
-        is_level=finding.is_level,
-        members=finding.members,
-        metric=finding.metric,
-        cause=finding.culprit.value,
-        why=CULPRIT_MEANINGS[finding.culprit],
-        starved_s=finding.for_s,
-        runtime_s=finding.runtime_s,
-        share=finding.share,
-        alarming=finding.alarming,
-        refusals=finding.refusals,
-        breached_share=finding.breached_share,
-        mean_utilization=finding.mean_utilization,
-        dice_s=finding.dice_s,
-        blamed=finding.blamed,
-        rule=finding.rule,
-        proposal=finding.proposal,
-    )
 
 
 def suspect_doc(database: str, suspect: Suspect) -> SuspectDoc:
@@ -110,28 +70,34 @@ def suspect_doc(database: str, suspect: Suspect) -> SuspectDoc:
 # --- sentences -----------------------------------------------------------------------------
 
 
-def starvation_advice(findings: Iterable[Starved]) -> list[str]:
+def starvation_advice(found: Iterable[Starved]) -> list[str]:
     """Of those above the waterline."""
-    return [_starved(finding) for finding in findings if finding.alarming]
+    return [
+        f"{STARVED}{starved_says(one)}: {starved_why(one)}; {_remedy(one)}"
+        for one in found
+        if one.alarming
+    ]
 
 
-def _starved(f: Starved) -> str:
-    who = f"{f.client} ({len(f.members)} clients)" if f.is_level else f.client
-    blamed = f" ({', '.join(f.blamed)})" if f.blamed else ""
-    return (
-        f"{STARVED}{who} on {f.database} has been refused by {f.metric} for {duration(f.for_s)}, "
-        f"{f.share:.0%} of its runtime: {CULPRIT_MEANINGS[f.culprit]}{blamed}; {_remedy(f)}"
-    )
+def starved_says(one: Starved) -> str:
+    """`etl (2 clients) on main: rejected by lag for 15 min, 25% of its runtime`."""
+    who = f"{one.client} ({len(one.members)} clients)" if one.is_level else one.client
+    lasted = f"{duration(one.starved_s)}, {share_of(one.share)} of its runtime"
+    return f"{who} on {one.database} is rejected by {one.metric} for {lasted}"
 
 
-def _remedy(finding: Starved) -> str:
-    if finding.culprit is Culprit.UNEXPLAINED_LOAD or finding.proposal == LOOK:
-        return f"see `{finding.proposal}`"
-    return f"`{finding.proposal}` would end it"
+def starved_why(one: Starved) -> str:
+    return f"{one.why} ({', '.join(one.blamed)})" if one.blamed else one.why
+
+
+def _remedy(one: Starved) -> str:
+    if one.cause is Culprit.UNEXPLAINED_LOAD or one.proposal == LOOK:
+        return f"see `{one.proposal}`"
+    return f"`{one.proposal}` would end it"
 
 
 def rogue_advice(database: str, found: Sequence[Suspect], *, refusing: bool) -> list[str]:
-    """While others are refused, who works without asking is worth a line."""
+    """While the database rejects checks, a rogue client is worth a line."""
     loud = [suspect for suspect in found if suspect.share >= ROGUE_SHARE]
     if not loud or not refusing:
         return []
@@ -139,6 +105,6 @@ def rogue_advice(database: str, found: Sequence[Suspect], *, refusing: bool) -> 
     name = first.who.application or first.who.user
     more = f" and {len(loud) - 1} more" if len(loud) > 1 else ""
     return [
-        f"{database}: {name} (user {first.who.user}, from {first.who.host}){more} works there and "
-        f"never asked, with {first.share:.0%} of the activity; see `headgate clients --rogue`"
+        f"{database}: rogue client {name} (user {first.who.user}, from {first.who.host}){more} "
+        f"never checks and has {first.share:.0%} of the activity; see `headgate clients --rogue`"
     ]

@@ -17,36 +17,6 @@ from headgate.wire.shard import ShardDoc
 from headgate.wire.unthrottled import UnthrottledDoc
 
 
-class ThresholdReplayDoc(msgspec.Struct, frozen=True):
-    """What a metric as it would be had done to the checks of the last hour."""
-
-    minutes: int
-    checks: int
-    """Of the database, within these minutes."""
-    at_least: int
-    """So many of them would have been rejected by this metric; `at_most` no more than that. Within
-    a minute only the lowest and the highest value are kept."""
-    at_most: int
-    rejected: int
-    """By its threshold, as it was."""
-    unknown: int
-    """Checks of minutes without a value; in neither bound."""
-    says: str
-    """In a line."""
-
-
-def threshold_replay_doc(replay: ThresholdReplay) -> ThresholdReplayDoc:
-    return ThresholdReplayDoc(
-        replay.minutes,
-        replay.checks,
-        replay.at_least,
-        replay.at_most,
-        replay.rejected,
-        replay.unknown,
-        replay.words,
-    )
-
-
 class MetricView(msgspec.Struct, frozen=True):
     """A metric with its settings, its last reading, and where it was set."""
 
@@ -59,24 +29,24 @@ class MetricView(msgspec.Struct, frozen=True):
     reach of the change that is in force here, such as `fleet` or `shard:commerce/*`."""
     revision: int
     settings: Mapping[str, Any]
-    """As set. Passwords, tokens, and what a URL is asked with, read `…`."""
+    """As set. Passwords, tokens, and the query of a URL are shown as `…`."""
     file: Mapping[str, Any] | None
-    """Its settings in the file, which hold once it is reverted; null for none."""
+    """Its settings in the file, which count again once it is reverted; null for none."""
     in_default: bool
-    """Whether a check that names no metric is judged by it."""
+    """Whether it applies to a check that names no metric."""
     interval_s: float
     timeout_s: float
     max_age_s: float
     granularity_s: float
-    """How fine the value can be: the longest of probe interval and observed age (R23)."""
+    """Resolution of the value: the longest of probe interval and observed age."""
     now: MetricDoc
-    """Its state is `disabled` where it is switched off: neither probed nor judged."""
+    """Its state is `disabled` if it is switched off: neither probed nor used."""
     advice: Sequence[str] = ()
     expires_at: str | None = None
-    """When a runtime change ends, and the file's settings hold again (ISO 8601, UTC); null: it
+    """When a runtime change ends, and the file's settings count again (ISO 8601, UTC); null: it
     stays."""
-    replay: ThresholdReplayDoc | None = None
-    """Of a dry run: what it would have done in the last hour; null where history cannot be read."""
+    replay: ThresholdReplay | None = None
+    """Of a dry run: its effect on the last hour; null if history cannot be read."""
 
 
 class RemovedDoc(msgspec.Struct, frozen=True):
@@ -96,7 +66,7 @@ class WideMetricDoc(msgspec.Struct, frozen=True):
     """What a change of a metric with a reach answers."""
 
     database: str
-    """`*`: each of an agent's."""
+    """`*`: each one of an agent."""
     metric: str
     reach: str
     state: str
@@ -112,7 +82,10 @@ class WideMetricDoc(msgspec.Struct, frozen=True):
     reached: ReachedDoc | None = None
     """Null: it is not in a fleet's log."""
     copies: CopiesDoc | None = None
-    """Of a shard's change without a fleet's store: who else has it."""
+    """For a shard's change without a fleet's store: which other agents have it."""
+    replay: ThresholdReplay | None = None
+    """Of a dry run: what it would have done to the checks of the last hour, at the first of this
+    agent's databases that it changes; null where it changes none."""
 
 
 class MetricsDoc(msgspec.Struct, frozen=True):
@@ -129,9 +102,9 @@ class ClientDoc(msgspec.Struct, frozen=True):
     last_verdict: str
     last_seen_s_ago: float
     refused_for_s: float | None
-    """How long it has been refused without a break; null while it is admitted."""
+    """How long it has been rejected without a break; null while it is admitted."""
     refused_by: str
-    """The metric or rule of the last refusal."""
+    """The metric or rule of the last rejection."""
 
 
 class ClientsDoc(msgspec.Struct, frozen=True):
@@ -142,22 +115,25 @@ class DatabaseDoc(msgspec.Struct, frozen=True):
     database: str
     engine: str
     verdict: str
-    """What a check that names no metric is answered now; on a replica, about its host."""
+    """The current answer to a check that names no metric; on a replica, about its host."""
     reason: str
     healthy_s_ago: float | None
     """Seconds since a check would last have been admitted; 0 while it is, null for never."""
     metrics: Sequence[MetricDoc]
-    """What such a check is judged by."""
+    """Metrics that apply to such a check."""
     other_metrics: Sequence[MetricDoc]
-    """Outside the default set (judged where a check names them), or `disabled`."""
+    """Not among the default metrics (they apply if a check names them), or `disabled`."""
     role: str | None = None
     """`primary` or `replica`, as its server says; null outside a shard, or where unknown."""
-    activity: str = "normal"
-    """`normal`, `slow` (seldom asked) or `hibernating` (nobody asks, nothing is measured)."""
+    activity: str = "awake"
+    """`awake`, `idle` (no check for a while: measured less often) or `hibernating` (not at all)."""
+    idle: bool = False
+    """Nobody checks it, and nothing else is wrong: the next check wakes it, which takes about 1 s.
+    Until then `verdict` says nothing about the database."""
     shard: ShardDoc | None = None
-    """Null where it belongs to none."""
+    """Null if it belongs to none."""
     pace: PaceDoc | None = None
-    """Null where no metric of it is paced."""
+    """Null if none of its metrics is paced."""
 
     @property
     def every_metric(self) -> tuple[MetricDoc, ...]:
@@ -177,7 +153,7 @@ class StatusDoc(msgspec.Struct, frozen=True):
     version: str
     uptime_s: float
     settings: str
-    """The file, and whether its last reload was taken."""
+    """The file, and whether its last reload succeeded."""
     settings_fault: str | None
     databases: Sequence[DatabaseDoc]
     clients: Sequence[ClientDoc]
@@ -186,7 +162,7 @@ class StatusDoc(msgspec.Struct, frozen=True):
     fleet: FleetFollowingDoc | None = None
     """Null: it belongs to none."""
     state_lost: str | None = None
-    """What operators had set is not known: why, what the agent does meanwhile, and what to do."""
+    """The operators' changes are lost: why, what the agent does meanwhile, and what to do."""
 
 
 class TallyDoc(msgspec.Struct, frozen=True):
@@ -202,9 +178,9 @@ class TallyDoc(msgspec.Struct, frozen=True):
 class HistoryDoc(msgspec.Struct, frozen=True):
     tallies: Sequence[TallyDoc]
     unthrottled: Sequence[UnthrottledDoc] = ()
-    """Periods of going without a throttler, as their clients told."""
+    """Periods without a throttler, as their clients reported."""
     whole: bool = True
-    """False: there are more tallies than are told at once, and the oldest are left out."""
+    """False: there are more tallies than fit into one answer, and the oldest are left out."""
 
 
 class RefusalDoc(msgspec.Struct, frozen=True):
@@ -234,14 +210,14 @@ class ReadyDoc(msgspec.Struct, frozen=True):
     ready: bool
     waiting_for: Sequence[str]
     notes: Sequence[str] = ()
-    """What is amiss, and keeps nobody waiting."""
+    """Problems that do not make the agent unready."""
 
 
 class AcknowledgedDoc(msgspec.Struct, frozen=True):
     moved: Sequence[str]
-    """Files, by the names that they have now."""
+    """Files, by their new names."""
     notes: Sequence[str]
-    """What the new one was begun with."""
+    """What the new one began with."""
 
 
 class ReloadedDoc(msgspec.Struct, frozen=True):

@@ -27,7 +27,7 @@ def loads(text: str | bytes) -> Mapping[str, Any]:
 
 
 def _no_number(name: str) -> NoReturn:
-    raise Malformed(f"{name} is no number")
+    raise Malformed(f"{name} is not a number")
 
 
 def obj(value: Any, place: str) -> Mapping[str, Any]:
@@ -99,7 +99,7 @@ def whole(document: Mapping[str, Any], name: str, default: int | None = None) ->
 def texts(value: Any, place: str, most: int) -> tuple[str, ...]:
     found = items(value, place, most)
     if not all(isinstance(one, str) for one in found):
-        raise Malformed(f"{place} holds what is not text")
+        raise Malformed(f"{place} has an entry that is not text")
     return tuple(found)
 
 
@@ -108,4 +108,4 @@ def one_of(kinds: Callable[[str], T], word: str, place: str) -> T:
     try:
         return kinds(word)
     except ValueError:
-        raise Malformed(f"{place} is {word!r}, which is not known here") from None
+        raise Malformed(f"{place} is {word!r}, which this version does not know") from None

@@ -24,11 +24,11 @@ _Database = Annotated[str, msgspec.Meta(extra_json_schema=DATABASE_SCHEMA)]
 
 class PeriodBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
-    """Made up by the client: told again, it counts once."""
+    """Made up by the client: a repeated report counts once."""
     ended_ago_ms: _Ago
     duration_ms: _Duration
     pieces: _Pieces
-    """Of work that started without being asked for."""
+    """Pieces of work that started without a check."""
 
 
 class UnthrottledBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,7 +64,7 @@ def unthrottled_advice(docs: Sequence[UnthrottledDoc]) -> list[str]:
     most_first = sorted(by_client.items(), key=lambda item: -sum(d.pieces for d in item[1]))
     told = [_line(client, mine) for client, mine in most_first[:MAX_TOLD]]
     more = len(most_first) - MAX_TOLD
-    return [*told, f"and {more} more clients went without a throttler"] if more > 0 else told
+    return [*told, f"and {more} more clients worked without a throttler"] if more > 0 else told
 
 
 def _line(client: str, docs: Sequence[UnthrottledDoc]) -> str:
@@ -72,6 +72,6 @@ def _line(client: str, docs: Sequence[UnthrottledDoc]) -> str:
     ago = duration(min(doc.ended_s_ago for doc in docs))
     works = "piece" if pieces == 1 else "pieces"
     return (
-        f"{client} went without a throttler for {duration(total_s)} and started {pieces:,} {works} "
-        f"of work meanwhile; that ended {ago} ago: could it reach its agent?"
+        f"{client} worked without a throttler for {duration(total_s)} and started {pieces:,} "
+        f"{works} of work; that ended {ago} ago. Check whether it can reach its agent"
     )

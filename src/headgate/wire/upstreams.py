@@ -1,8 +1,8 @@
-"""Who replicates from whom, as far as servers tell: for drawing, never for deciding.
+"""Which server replicates from which, as far as servers report: for drawing, never for deciding.
 
 A server knows its upstream by an address or an identity, and its replicas by the names they
-give; agents know members by name and URL. Where the two meet in more than one way, nothing
-is said.
+give; agents know members by name and URL. If these match in more than one way, the answer is
+unknown.
 """
 
 from __future__ import annotations

@@ -8,9 +8,8 @@ import pytest
 
 from headgate.agent.changebook import NoSuchItem
 from headgate.core.change import HEAD, ITEMS, Item
-from headgate.core.change_codec import head_bytes
 from headgate.core.change_files import SECTIONS, read_document, to_json, to_toml
-from headgate.core.change_log import What
+from headgate.core.change_log import What, head_bytes
 from headgate.core.keyvalue import Put
 from headgate.errors import InvalidSettings
 from tests.agent.changebook_world import (
@@ -244,7 +243,7 @@ async def test_nobody_goes_back_further_than_what_is_kept(world: BookWorld) -> N
     await world.store.commit([], [Put(HEAD, head_bytes(600))])
     await world.book.put_rule(HALF, reach=FLEET, who="ada")
     await world.book.lift_rule("half", who="ada")
-    with pytest.raises(NoSuchItem, match="furthest it can go back to is 600"):
+    with pytest.raises(NoSuchItem, match="oldest revision to go back to is 600"):
         await world.book.rollback(1, who="ada")
     with pytest.raises(NoSuchItem, match="no revision 603: it is at 602"):
         await world.book.rollback(603, who="ada")

@@ -30,7 +30,7 @@ def rules(draw: st.DrawFn) -> dict[str, Any]:
             st.fixed_dictionaries({"ratio": st.floats(0, 0.99)}),
             st.just({"kind": "hold", "reason": "why"}),
             st.just({"kind": "metrics", "metrics": ["lag", "gpu_heat"]}),
-            st.just({"kind": "thresholds", "thresholds": {"lag": 2.5, "x-y": 1e9}}),
+            st.just({"kind": "thresholds", "thresholds": {"lag": "2.5s", "x-y": 1e9}}),
         )
     )
     for_text = draw(st.sampled_from(["90s", "2h", "7d"]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -11,7 +12,7 @@ from structlog.testing import capture_logs
 from headgate.agent.changebook import StoppedMidway
 from headgate.agent.logwriter import MAX_DRAFTS, MAX_LOOKS, WITHIN_S
 from headgate.core.change import LOG
-from headgate.core.change_parts import MAX_PART_KEYS
+from headgate.core.change_log import MAX_PART_KEYS
 from headgate.core.keyvalue import Compare, Lease, Put
 from headgate.errors import (
     Conflict,
@@ -42,7 +43,7 @@ def rival(world: BookWorld, name: str) -> Deed:
 class SlowStore(MemoryLog):
     """Lets others in between reading and writing."""
 
-    async def commit(self, compares: Sequence[Compare], puts: Sequence[Put]) -> int:
+    async def commit(self, compares: Sequence[Compare], puts: Sequence[Put], **more: Any) -> int:
         await asyncio.sleep(0)
         return await super().commit(compares, puts)
 
@@ -68,7 +69,7 @@ async def test_of_two_who_set_the_same_id_one_is_told_so(world: BookWorld) -> No
         *(book.put_rule(HALF, reach=FLEET, who="ada") for book in books), return_exceptions=True
     )
     (refused,) = [one for one in made if isinstance(one, Conflict)]
-    assert "half is there already" in str(refused)
+    assert "half already exists" in str(refused)
     assert (await world.book.items()).n == 1
 
 
@@ -82,7 +83,7 @@ async def test_what_somebody_else_did_meanwhile_is_judged_anew(world: BookWorld)
 
 async def test_who_is_never_first_is_told_so_after_a_while(world: BookWorld) -> None:
     world.store.fates = [rival(world, f"r{at}") for at in range(100)]
-    with pytest.raises(Conflict, match="others changed the log at the same time, 12 times"):
+    with pytest.raises(Conflict, match="the log was changed by others at the same time, 12 times"):
         await world.book.put_rule(HALF, reach=FLEET, who="ada")
     assert world.store.commits == MAX_DRAFTS
     assert sum(world.clock.slept_s) < WITHIN_S
@@ -143,7 +144,7 @@ async def test_an_outcome_that_stays_unknown_is_told_as_such(world: BookWorld) -
     world.store.fates = ["not made", *["away"] * 100]
     with pytest.raises(OutcomeUnknown, match=r"whether rule\.set was made as revision 1") as told:
         await world.book.put_rule(HALF, reach=FLEET, who="ada")
-    assert "etcd 10.0.0.1:2379 gave no answer" in str(told.value)
+    assert "etcd 10.0.0.1:2379 did not answer" in str(told.value)
     assert "headgate changes history --fleet" in str(told.value)
     assert world.store.commits == MAX_LOOKS
 
@@ -221,7 +222,7 @@ async def test_a_large_change_that_stops_midway_says_where_and_goes_on_when_repe
         "fleet.stopped_midway"
     ], "whoever asked may have hung up"
     message = str(stopped.value)
-    assert "apply stopped after 1 of 3 revisions (n 1 to 1), 101 items are still to be" in message
+    assert "apply stopped after 1 of 3 revisions (n 1 to 1), 101 items are not changed" in message
     assert "no endpoint answers" in message
     assert "`headgate changes rollback 0 --fleet`" in message
     assert (stopped.value.left, stopped.value.done.after_n) == (101, 1)
@@ -258,7 +259,7 @@ async def test_a_rival_in_the_middle_is_built_on_unless_a_revision_was_expected(
     assert len(await world.standing()) == 151
     n = (await world.book.items()).n
     world.store.fates = ["ok", rival(world, "third")]
-    with pytest.raises(StoppedMidway, match="somebody else changed it in between"):
+    with pytest.raises(StoppedMidway, match="another change came first"):
         await world.book.apply(file_of(150, ratio=0.7), who="ada", expect_n=n)
 
 

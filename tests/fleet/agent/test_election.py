@@ -155,7 +155,7 @@ async def test_a_restarted_agent_answers_by_itself_until_its_last_term_is_over()
     pair.add(leader)
     await pair.true.advance(0.5)
     assert pair.offices()[leader] is Office.ALONE, "nobody is sent away from it"
-    assert "this agent's last process" in pair.electors[leader].state().obstacle
+    assert "this agent's previous" in pair.electors[leader].state().obstacle
     await pair.true.advance(TTL_S * 1.5)
     assert sorted(office.value for office in pair.offices().values()) == ["following", "leading"]
     await pair.close()
@@ -171,7 +171,7 @@ async def test_two_of_the_same_name_and_address_never_lead_at_once() -> None:
     [leader] = pair.leaders()
     other = "twin" if leader == "db-a" else "db-a"
     state = pair.electors[other].state()
-    assert state.office is Office.ALONE and "`advertise` of its own" in state.obstacle
+    assert state.office is Office.ALONE and "its own `advertise`" in state.obstacle
     assert [elector.state().terms_total for elector in pair.electors.values()].count(1) == 1
     assert pair.kept.listing([KEY]).revision <= 2, "nobody fights for it"
     await pair.close()
@@ -180,10 +180,10 @@ async def test_two_of_the_same_name_and_address_never_lead_at_once() -> None:
 @pytest.mark.parametrize(
     ("url", "told"),
     [
-        ("http://evil.example/", "name its address in elect_among"),
-        ("http://evil.example:8087@x", "name its address in elect_among"),
-        ("http://[", "name its address in elect_among"),
-        ("", "names no address"),
+        ("http://evil.example/", "add its address to elect_among"),
+        ("http://evil.example:8087@x", "add its address to elect_among"),
+        ("http://[", "add its address to elect_among"),
+        ("", "has no address"),
     ],
 )
 async def test_an_address_that_no_setting_allows_is_not_followed(url: str, told: str) -> None:
@@ -209,8 +209,8 @@ async def test_a_stranger_by_the_same_name_is_refused_loudly() -> None:
     await pair.true.advance(1)
     state = pair.electors["x"].state()
     assert state.office is Office.ALONE, "nobody is sent to another's server"
-    assert "its main is server 7001, ours is 7002" in state.obstacle
-    assert "an `elect` of its own" in state.obstacle
+    assert "its main is server 7001, this agent's is 7002" in state.obstacle
+    assert "its own `elect` name" in state.obstacle
     assert pair.leaders() == ["a"]
     await pair.close()
 
@@ -260,7 +260,7 @@ async def test_what_cannot_be_read_is_held_by_somebody_all_the_same(pair: Pair) 
     pair.start("a")
     await pair.true.advance(60)
     assert pair.offices()["a"] is Office.ALONE, "nobody to send anyone to"
-    assert "names no address" in pair.electors["a"].state().obstacle
+    assert "has no address" in pair.electors["a"].state().obstacle
 
 
 async def test_another_pair_whose_name_begins_alike_is_another(pair: Pair) -> None:

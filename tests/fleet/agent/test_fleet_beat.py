@@ -23,7 +23,7 @@ class Counting(MemoryLog):
         self.commits = self.counts = 0
         self.unknown = False
 
-    async def commit(self, *given):  # type: ignore[no-untyped-def]
+    async def commit(self, *given, **more):  # type: ignore[no-untyped-def]
         self.commits += 1
         revision = await super().commit(*given)
         if self.unknown:

@@ -104,7 +104,7 @@ async def test_a_store_that_takes_no_changes_is_not_left() -> None:
         await follow.pass_s(30.0)
         state = follow.follower.state()
         assert (state.losses_total, state.stale_since, state.source) == (0, None, "etcd")
-        assert "nobody has written its beat" in state.fault
+        assert "no agent has written its beat" in state.fault
         assert len(etcd.lists) < 16
         etcd.silent = True
         set_items(kept, item("f-2"))
@@ -143,7 +143,7 @@ async def test_silence_is_told_with_its_source() -> None:
         await follow.pass_s(0.5)
         etcd.fault, etcd.silent = AWAY, True
         await follow.pass_s(6.25)
-        assert "etcd: no beat heard for 6 s" in follow.follower.state().fault
+        assert "etcd: no beat for 6 s" in follow.follower.state().fault
         assert follow.follower.state().stale_since is not None
 
 
@@ -332,7 +332,7 @@ async def test_without_any_source_it_says_so_and_waits_for_one() -> None:
     kept = KeptInMemory()
     async with Follow() as follow:
         await follow.pass_s(1.0)
-        assert "waiting for our servers" in follow.follower.state().fault
+        assert "waiting for the roles of our servers" in follow.follower.state().fault
         follow.sources.append(FakeReader(kept))
         await follow.pass_s(0.5)  # Though nobody says look_again.
         assert follow.follower.state().source == "etcd"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headgate.agent.changebook import ChangeBook
+from headgate.agent.changebook import SharedBook
 from headgate.agent.rulekeeper import RuleKeeper
 from headgate.core.rule_settings import KnownMetric
 from headgate.errors import InvalidSettings
@@ -22,13 +22,13 @@ def metrics(*names: str, target: str = "all", **more: Any) -> dict[str, Any]:
     return {"kind": "metrics", "target": target, "metrics": list(names), **more}
 
 
-def limits(target: str = "all", **thresholds: float) -> dict[str, Any]:
+def limits(target: str = "all", **thresholds: float | str) -> dict[str, Any]:
     return {"kind": "thresholds", "target": target, "thresholds": thresholds}
 
 
 def world_knowing(known: Mapping[str, KnownMetric]) -> BookWorld:
     world = BookWorld()
-    world.book = ChangeBook(world.store, world.clock, lambda _: known, lambda: 0.5)
+    world.book = SharedBook(world.store, world.clock, lambda _: known, lambda: 0.5)
     return world
 
 
@@ -50,11 +50,11 @@ async def test_what_this_agent_cannot_judge_is_not_set_for_everybody(
     """Also where the agent that is asked has no database at all, as one that shows the fleet."""
     world = world_knowing(known)
     for reach in (FLEET, COMMERCE):
-        with pytest.raises(InvalidSettings, match="nosuch is not measured by this agent") as told:
+        with pytest.raises(InvalidSettings, match="this agent does not measure nosuch") as told:
             await world.book.put_rule(raw, reach=reach, who="ada")
         assert place in {fault.place for fault in told.value.faults}
     file = {"rules": [{**raw, "id": "x", "reach": "fleet", "for": "1h"}]}
-    with pytest.raises(InvalidSettings, match="nosuch is not measured"):
+    with pytest.raises(InvalidSettings, match="does not measure nosuch"):
         await world.book.apply(file, who="ada")
     assert (await world.book.items()).n == 0
 
@@ -64,38 +64,38 @@ async def test_of_some_clients_it_is_advice_that_says_what_becomes_of_it() -> No
         metrics("nosuch", target="etl"), reach=FLEET, who="ada"
     )
     told = {one.code: one.message for one in change.advice}
-    assert "the rule says nothing of it" in told["metric-elsewhere"]
-    change = await world_knowing({}).book.put_rule(limits("etl", lag=0.001), reach=FLEET, who="a")
+    assert "that part of the rule has no effect" in told["metric-elsewhere"]
+    change = await world_knowing({}).book.put_rule(limits("etl", lag="1ms"), reach=FLEET, who="a")
     [only] = change.advice
-    assert only.code == "unchecked" and "ask an agent that has it" in only.message
+    assert only.code == "unchecked" and "use an agent that has it" in only.message
 
 
 async def test_a_limit_for_everybody_that_is_exceeded_just_now_is_not_set() -> None:
     """R83: as an agent's own is not."""
     world = world_knowing(LAG)
-    with pytest.raises(InvalidSettings, match="stands at 1 on main just now"):
-        await world.book.put_rule(limits(lag=0.5), reach=FLEET, who="ada")
-    change = await world.book.put_rule(limits(lag=0.5), reach=COMMERCE, who="ada")
+    with pytest.raises(InvalidSettings, match="lag is 1s on main now"):
+        await world.book.put_rule(limits(lag="0.5s"), reach=FLEET, who="ada")
+    change = await world.book.put_rule(limits(lag="0.5s"), reach=COMMERCE, who="ada")
     assert [one.code for one in change.advice] == ["exceeded"], "it may not reach this agent"
-    assert (await world.book.put_rule(limits(lag=2), reach=FLEET, who="ada")).advice == ()
+    assert (await world.book.put_rule(limits(lag="2s"), reach=FLEET, who="ada")).advice == ()
     night = {"days": ["mon"], "from": "01:00", "to": "02:00", "zone": "UTC"}
-    recurring = {**limits(lag=0.5), "schedule": night}
+    recurring = {**limits(lag="0.5s"), "schedule": night}
     assert (await world.book.put_rule(recurring, reach=FLEET, who="ada")).after_n == 3
 
 
 async def test_what_was_set_can_be_extended_by_an_agent_that_cannot_judge_it() -> None:
     """At night, at the agent that shows the fleet: it is no more of a lock-out than it was."""
     world = world_knowing(LAG)
-    await world.book.put_rule({**limits(lag=2.0), "id": "tight"}, reach=FLEET, who="ada")
-    blind = ChangeBook(world.store, world.clock, lambda _: {}, lambda: 0.5)
+    await world.book.put_rule({**limits(lag="2.0s"), "id": "tight"}, reach=FLEET, who="ada")
+    blind = SharedBook(world.store, world.clock, lambda _: {}, lambda: 0.5)
     assert (await blind.patch_rule("tight", {"for": "3h"}, who="bob")).after_n == 2
-    with pytest.raises(InvalidSettings, match="lag is not measured by this agent"):
-        await blind.patch_rule("tight", {"thresholds": {"lag": 0.1}}, who="bob")
+    with pytest.raises(InvalidSettings, match="this agent does not measure lag"):
+        await blind.patch_rule("tight", {"thresholds": {"lag": "0.1s"}}, who="bob")
     exported = (await blind.export()).document
     later = {"rules": [{**exported["rules"][0], "expires_at": world.wall_s + 5 * 3600}]}
     assert (await blind.apply(later, who="bob")).after_n == 3
     wider = {"rules": [{**exported["rules"][0], "reach": "shard:commerce/*"}]}
-    with pytest.raises(InvalidSettings, match="lag is not measured by this agent"):
+    with pytest.raises(InvalidSettings, match="this agent does not measure lag"):
         await blind.apply(wider, who="bob")
 
 

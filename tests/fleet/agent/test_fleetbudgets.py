@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 
 from headgate.agent.budgetlayers import FleetBudget, Layers
 from headgate.core.change import ChangeKind, Item
+from headgate.core.exchange import succeeding
 from headgate.core.reach import EVERYWHERE, Place
 from headgate.traffic import parse
 from headgate.traffic.policy import Mode
@@ -204,7 +206,7 @@ async def test_the_audit_has_what_the_fleet_brought() -> None:
     newest, *_ = entries = await world.store.audit()
     assert (newest.who, newest.action, newest.target) == ("headgate", "policy.followed", "main")
     assert list(newest.after["budgets"]) == ["etl"] and newest.before["budgets"] == {}
-    assert await world.main.book.history(10) == []
+    assert await world.history() == []
     again = await opened(
         budget_item(ETL), base=document(WEB), store=world.store, server=world.server
     )
@@ -249,7 +251,24 @@ async def test_what_is_for_one_agent_alone_counts_in_its_own_log_only() -> None:
     assert (rates(world), world.server.modes) == ({"etl": 1_000}, {"etl": "off"})
     wide = budget_item({**WEB, "burst": 9}, 2, "shard:commerce/-80")
     await follow(world, wide, own=True)
-    assert world.main.edition.origin("web") == "fleet", "of a shard, also in the own log"
+    assert world.main.edition.origin("web") == "shard", "of a shard, in the own log"
+
+
+async def test_one_of_a_shard_has_its_time_also_in_place_of_one_from_a_fast_clock() -> None:
+    now_s = NOW.wall_s
+    fast = replace(budget_item(ETL, 1, "shard:commerce/-80"), set_at=now_s + 7200)
+    ends = {**ETL, "rate": 30, "expires_at": iso(now_s + 3600)}
+    wanted = replace(budget_item(ends, 2, "shard:commerce/-80"), set_at=now_s)
+    world = await opened()
+    await follow(world, succeeding(wanted, fast), own=True)
+    await world.clock.advance(3590)
+    await world.budgets.tick()
+    assert world.server.modes == {"etl": "warn"}
+    world.clock.set_wall(-7200)
+    await world.clock.advance(20)
+    await world.budgets.tick()
+    await world.budgets.tick()
+    assert world.server.modes == {}
 
 
 # --- what cannot stand ---------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 
 from headgate.agent.inforce import LONGEST_PAUSE_S, SharedInForce
 from headgate.core.change import Item
-from headgate.core.change_codec import item_bytes
+from headgate.core.change_log import item_bytes
 from headgate.core.fleet_members import FleetMember
 from headgate.core.keyvalue import Put
 from headgate.core.reach import Place

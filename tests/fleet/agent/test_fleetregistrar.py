@@ -49,7 +49,7 @@ class CountingStore(MemoryLog):
         self._ask("renew")
         return await super().renew(lease_id)
 
-    async def commit(self, compares: object, puts: object) -> int:
+    async def commit(self, compares: object, puts: object, **more: object) -> int:
         self._ask("commit")
         return await super().commit(compares, puts)  # type: ignore[arg-type]
 

@@ -12,13 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.agent.changenotes import RULES
-from headgate.agent.changeshelf import ChangeShelf
+from headgate.agent.inforce import ChangeShelf
 from headgate.agent.past import rules_at, rules_between
-from headgate.agent.rulekeeper import SLICE
+from headgate.agent.rulekeeper import RULES, SLICE
 from headgate.agent.snapshots import differs
 from headgate.core.change import Item
-from headgate.core.change_codec import MAX_ITEM_BYTES, item_bytes
+from headgate.core.change_log import MAX_ITEM_BYTES, item_bytes
 from headgate.core.keyvalue import Entry
 from headgate.core.names import parse_identity
 from headgate.core.reach import Level
@@ -503,7 +502,7 @@ async def test_there_is_a_most_and_what_goes_makes_room() -> None:
     await world.store.open()
     items = _many(3)
     await world.follow(*items)
-    assert world.ids == ["f-0", "f-1"] and "the most" in world.keeper.faults["f-2"]
+    assert world.ids == ["f-0", "f-1"] and "the maximum" in world.keeper.faults["f-2"]
     await world.put(target="etl", ratio=0.1, id="own")
     await world.follow(taken_out(items[0], 4))
     await world.follow(*items)
@@ -594,7 +593,7 @@ def test_an_entry_is_read_once_and_one_that_cannot_be_is_told() -> None:
     assert first == item and list(shelf.faults) == ["items/wide/rule/x"]
     assert shelf.read([replace(good), bad, beat])[0] is first
     huge = Entry(item.key, b" " * (MAX_ITEM_BYTES + 1), 8)
-    assert shelf.read([huge]) == [item] and "may have" in shelf.faults[item.key]
+    assert shelf.read([huge]) == [item] and "at most" in shelf.faults[item.key]
     newer = replace(item, n=9)
     assert shelf.read([Entry(item.key, item_bytes(newer), 9)]) == [newer] and not shelf.faults
     assert shelf.read([]) == []

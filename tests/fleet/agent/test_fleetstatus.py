@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from headgate.agent.recorder import Key, Recorder
 from headgate.agent.shardspeech import Footing, RefusedShare
@@ -36,7 +37,7 @@ class Store(MemoryLog):
         self.commits: list[Sequence[Put]] = []
         self.tries = 0
 
-    async def commit(self, compares: Sequence[Compare], puts: Sequence[Put]) -> int:
+    async def commit(self, compares: Sequence[Compare], puts: Sequence[Put], **more: Any) -> int:
         self.tries += 1
         if self.fault is not None:
             raise self.fault
@@ -166,7 +167,7 @@ async def test_why_nobody_may_speak_is_told_by_who_spoke_before() -> None:
 
 
 async def test_a_shard_that_nobody_asks_rests_and_is_not_unhealthy() -> None:
-    idle = Idleness(slow_after_s=2, hibernate_after_s=4)
+    idle = Idleness(idle_after_s=2, hibernate_after_s=4)
     async with telling(ShardWorld("db-b", idleness=idle)) as t:
         await t.pass_s(3)
         assert (await t.said()).state == "healthy"
@@ -174,7 +175,7 @@ async def test_a_shard_that_nobody_asks_rests_and_is_not_unhealthy() -> None:
             await t.world.pass_s(1.0)
             await t.status.look_once()
         told = await t.said()
-    assert (told.state, told.healthy) == ("resting", True)
+    assert (told.state, told.healthy) == ("idle", True)
 
 
 async def test_a_server_that_does_not_answer_is_unhealthy_and_not_at_rest() -> None:
@@ -185,7 +186,7 @@ async def test_a_server_that_does_not_answer_is_unhealthy_and_not_at_rest() -> N
         t.world.agents["db-b"].values["lag"] = gone
         await t.pass_s(20)
         told = await t.said()
-    assert (told.state, told.metrics[0].state) == ("unhealthy", "absent")
+    assert (told.state, told.metrics[0].state) == ("unhealthy", "unavailable")
     assert "connection refused" in told.metrics[0].detail
 
 
@@ -326,7 +327,7 @@ def test_the_share_of_the_last_minute_is_told() -> None:
     assert share.of(["main"]) == (0, None), "nobody asked: there is no share"
     share.note(_counted(Verdict.OK, 30))
     share.note(_counted(Verdict.THRESHOLD_EXCEEDED, 10))
-    share.note(_counted(Verdict.MISDIRECTED, 99))
+    share.note(_counted(Verdict.WRONG_AGENT, 99))
     assert share.of(["main"]) == (40, 0.25)
     assert share.of(["other"]) == (0, None)
     for second in range(10, 70, 10):

@@ -11,16 +11,15 @@ from hypothesis import strategies as st
 
 from headgate.agent.logfollower import LogFollower
 from headgate.agent.logmirror import Mirror
-from headgate.agent.picture import VIEW_PREFIXES, FleetView, Link
-from headgate.agent.registry import SILENT_KEPT_S, FleetLedger, Noted
+from headgate.agent.picture import SILENT_KEPT_S, VIEW_PREFIXES, FleetLedger, FleetView, Link, Noted
 from headgate.core.change import Item, shard_key
-from headgate.core.change_codec import item_bytes
+from headgate.core.change_log import item_bytes
 from headgate.core.fleet_members import FleetMember, member_bytes
 from headgate.core.fleet_told import ShardTold, told_bytes
 from headgate.core.fleet_view import Condition, FleetPicture, Progress, ShardSeen
 from headgate.core.keyvalue import Changes, Entry, Event, Put
 from headgate.core.samples import Instant
-from headgate.stores.roster import RosterFile
+from headgate.stores.logcache import RosterFile
 from tests.agent.fakes import HandClock
 from tests.builders import NOW
 from tests.fixtures.eventually import aeventually

@@ -34,7 +34,7 @@ async def test_a_hold_that_nobody_can_lift_ends_at_this_agent(world: FleetWorld)
     (entry,) = [entry for entry, _ in world.keeper.entries()]
     wall_s = world.clock.now().wall_s
     assert state_of(entry.spec, entry.in_book(world.clock.now()), wall_s) == "suspended"
-    assert entry.spec.suspended == "rests here by ann: the store is away"
+    assert entry.spec.suspended == "by ann at this agent: the store is away"
     (told,) = explain_rules(world.books[-1], parse_identity("etl"), "main", wall_s)
     assert told.state == "suspended"
     assert ("ann", "rule.rested", "f-1") in await world.actions()
@@ -87,10 +87,10 @@ async def test_of_a_pair_both_rest(world: FleetWorld) -> None:
 async def test_what_is_not_of_the_fleet_or_has_no_reason_does_not_rest(world: FleetWorld) -> None:
     await world.put(target="etl", ratio=0.5, id="own")
     for name in ("own", "nosuch"):
-        with pytest.raises(InvalidSettings, match="no rule of the fleet or of a shard"):
+        with pytest.raises(InvalidSettings, match="not a rule of the fleet or of a shard"):
             await rest(world, name)
     await world.follow(rule_item(**HOLD))
-    with pytest.raises(InvalidSettings, match="is needed"):
+    with pytest.raises(InvalidSettings, match="is required"):
         await world.keeper.rests.put("f-1", "", who="ann")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from headgate.core.keyvalue import Put
 from headgate.core.records import AuditEntry
-from headgate.http.page.audit_lines import MAX_LINES, Wanted, entry_of
+from headgate.http.page.audit import MAX_LINES, Wanted, entry_of
 from headgate.present.changes import SettingChange, settings_changed
 from headgate.wire.status import AuditDoc
 from tests.fixtures.memory_log import MemoryLog
@@ -95,10 +95,10 @@ def test_nothing_changed_yet_is_said(tmp_path: Path) -> None:
 
 
 def test_a_change_is_told_with_before_and_after(served: Served, ann: Visitor) -> None:
-    for threshold in (6, 7):
+    for threshold in ("6s", "7s"):
         put(served, "/v1/databases/main/metrics/lag", {"threshold": threshold}, "PATCH")
     reply = ann.get("/audit", target="main/lag")
-    assert "<del>6</del> → <ins>7</ins>" in reply.body.decode()
+    assert "<del>6s</del> → <ins>7s</ins>" in reply.body.decode()
     shown = text_of(reply)
     assert "uid:" in shown and "metric.set" in shown and "changed: threshold" in shown
 

@@ -1,4 +1,4 @@
-"""The pages of clients: the tree, who is held and by what, remedies, and when it was held."""
+"""The pages of clients: the tree, which are throttled and by what, remedies, and when."""
 
 from __future__ import annotations
 
@@ -17,13 +17,24 @@ from headgate.agent.rogues import Rogues
 from headgate.agent.watch import Watch
 from headgate.core.records import Tally
 from headgate.core.sessions import SessionGroup
-from headgate.core.starvation import Culprit, Starved
+from headgate.core.starvation import Culprit, Finding, Starved
 from headgate.errors import StoreUnavailable
-from headgate.http.page.clients_remedy import remedies
-from headgate.http.page.clients_rows import MAX_BELOW, MAX_ROWS, Row, Wanted, listing, wanted_of
-from headgate.http.page.clients_strip import Asked, sentences, strip_of
-from headgate.present.clients import Counts, Node, Seen, added, grown, held_by, seen_of
+from headgate.http.page.clients import Asked, fold_href, sentences, strip_of, wanted_of
+from headgate.present.clients import (
+    Branch,
+    Counts,
+    Row,
+    Seen,
+    Wanted,
+    added,
+    grown,
+    listing,
+    seen_of,
+    sums_of,
+    throttled_by,
+)
 from headgate.present.history import runs_words
+from headgate.present.starvation import remedies
 from headgate.wire.history import (
     BinDoc,
     ByDoc,
@@ -34,7 +45,6 @@ from headgate.wire.history import (
     SumsDoc,
     TimelineDoc,
 )
-from headgate.wire.starvation import StarvedDoc, starved_doc
 from headgate.wire.status import ClientDoc
 from tests.fixtures.memory_store import MemoryStore
 from tests.http.page.visiting import Visitor, signed_in, text_of
@@ -46,9 +56,9 @@ STARVED = Starved(
     is_level=True,
     members=("a:etl", "b:etl"),
     metric="lag",
-    culprit=Culprit.EXEMPT_CLIENT,
-    since_s=10.0,
-    for_s=900.0,
+    cause=Culprit.EXEMPT_CLIENT,
+    why="an exempt client goes on while this metric rejects the others",
+    starved_s=900.0,
     runtime_s=3600.0,
     share=0.25,
     alarming=True,
@@ -63,22 +73,24 @@ STARVED = Starved(
 NOBODY = Counts()
 
 
-def seen(name: str, held_s: float | None = None, **more: object) -> Seen:
+MAX_ROWS, MAX_BELOW = Wanted().max_rows, Wanted().max_below
+
+
+def seen(name: str, throttled_s: float | None = None, **more: object) -> Seen:
     known = Seen(
         name=name,
-        tokens=tuple(dict.fromkeys(name.split(":"))),
         databases=("main",),
-        held_for_s=held_s,
-        held_by="lag" if held_s is not None else "",
+        throttled_s=throttled_s,
+        by="lag" if throttled_s is not None else "",
         is_paced=False,
         seen_s_ago=1.0,
-        minute=Counts(60, 0, 0),
+        rates=Counts(1, 0, 0),
         hour=Counts(600, 0, 0),
     )
-    return replace(known, **more)  # type: ignore[arg-type]
+    return known._replace(**more)  # type: ignore[arg-type]
 
 
-def drawn(nodes: Sequence[Node], depth: int = 0) -> list[str]:
+def drawn(nodes: Sequence[Branch], depth: int = 0) -> list[str]:
     """As an indented list, in the order of names."""
     lines = []
     for node in sorted(nodes, key=lambda one: one.app):
@@ -96,7 +108,7 @@ def apps(rows: Sequence[Row]) -> list[str]:
 def test_a_level_that_more_clients_have_is_further_up_wherever_it_stands() -> None:
     """R64: rules match levels, never positions, and so does the tree."""
     names = ("a1:etl:nightly", "b2:etl:nightly", "etl:hourly", "web")
-    assert drawn(grown(map(seen, names))) == [
+    assert drawn(grown(names)) == [
         "etl",
         "  etl:hourly",
         "  etl:nightly",
@@ -108,14 +120,14 @@ def test_a_level_that_more_clients_have_is_further_up_wherever_it_stands() -> No
 
 def test_levels_that_all_share_are_told_as_one_and_a_client_may_be_a_level() -> None:
     names = ("a1:etl:nightly", "b2:etl:nightly", "etl:nightly")
-    assert drawn(grown(map(seen, names))) == [
+    assert drawn(grown(names)) == [
         "etl:nightly",
         "  a1:etl:nightly",
         "  b2:etl:nightly",
         "  etl:nightly",
     ]
-    assert drawn(grown([seen("b:a"), seen("a:b")])) == ["b:a", "  a:b", "  b:a"]
-    assert drawn(grown([])) == []
+    assert drawn(grown(("b:a", "a:b"))) == ["b:a", "  a:b", "  b:a"]
+    assert drawn(grown(())) == []
 
 
 def client_doc(client: str, database: str, **more: object) -> ClientDoc:
@@ -130,7 +142,7 @@ def sums(admitted: int, **refused: int) -> SumsDoc:
     return SumsDoc(admitted + total, admitted, 0, total, refused, by)
 
 
-def test_a_client_of_several_databases_is_one_row_held_where_it_is_longest() -> None:
+def test_a_client_of_several_databases_is_one_row_throttled_where_it_is_longest() -> None:
     held = {"last_verdict": "THRESHOLD_EXCEEDED", "refused_by": "lag"}
     docs = [
         client_doc("etl", "a"),
@@ -139,17 +151,21 @@ def test_a_client_of_several_databases_is_one_row_held_where_it_is_longest() -> 
     ]
     minute = ClientsSumsDoc("", "", 60.0, [ClientSumsDoc("etl", "a", sums(5, metric=2))], True)
     hour = ClientsSumsDoc("", "", 3600.0, [ClientSumsDoc("etl", "b", sums(7, paced=3))], True)
-    [one] = seen_of(docs, minute, hour)
-    assert (one.databases, one.held_for_s, one.held_by) == (("a", "b", "c"), 90.0, "shard/lag")
-    assert one.minute is not None and one.hour is not None
-    assert one.minute[:3] == (5, 2, 0) and one.hour[:3] == (7, 0, 3)
-    assert one.hour.held_share == 0.3 and NOBODY.held_share is None
+    [one] = seen_of(docs, sums_of(minute), sums_of(hour))
+    assert (one.databases, one.throttled_s, one.by) == (("a", "b", "c"), 90.0, "shard/lag")
+    assert one.rates is not None and one.hour is not None
+    assert one.rates[:3] == (5 / 60, 2 / 60, 0) and one.hour[:3] == (7, 0, 3)
+    assert one.hour.throttled_share == 0.3 and NOBODY.throttled_share is None
+    assert [place.throttled_s for place in one.places] == [None, 60.0, 90.0]
+    [_, *places] = listing([one], Wanted(by_database=True)).rows
+    assert [row.label for row in places] == ["on a", "on b", "on c"]
+    assert [row.key for row in places] == ["etl a", "etl b", "etl c"]
 
 
-def test_who_flickers_or_has_gone_is_not_held() -> None:
+def test_a_client_that_flickers_or_is_silent_is_not_throttled() -> None:
     flickers = client_doc("a", "main", refused_for_s=0.4)
     gone = client_doc("b", "main", refused_for_s=500.0, last_seen_s_ago=400.0)
-    assert [one.held_for_s for one in seen_of([flickers, gone], None, None)] == [None, None]
+    assert [one.throttled_s for one in seen_of([flickers, gone])] == [None, None]
 
 
 def test_what_is_not_known_of_one_is_not_known_of_their_level() -> None:
@@ -161,67 +177,76 @@ def test_what_is_not_known_of_one_is_not_known_of_their_level() -> None:
     ("verdict", "by", "words"),
     [
         ("THRESHOLD_EXCEEDED", "shard/lag", "shard/lag"),
-        ("REJECT_BY_RATIO", "rule:r7", "dice of rule r7"),
-        ("APP_DENIED", "rule:r7", "rule r7"),
-        ("APP_DENIED", "", "the agent: no name"),
+        ("REJECTED_BY_RATIO", "rule:r7", "ratio rule r7"),
+        ("ON_HOLD", "rule:r7", "rule r7"),
+        ("ON_HOLD", "", "the agent: no client name, or its state is lost"),
         ("PACED", "", "pacing"),
         ("OVER_BUDGET", "budget:etl", "budget etl"),
         ("", "PACED", "pacing"),
     ],
 )
-def test_by_what_it_is_held_is_told_in_words(verdict: str, by: str, words: str) -> None:
-    assert held_by(verdict, by) == words
+def test_what_throttles_a_client_is_told_in_words(verdict: str, by: str, words: str) -> None:
+    assert throttled_by(verdict, by) == words
 
 
 # --- rows ---------------------------------------------------------------------------------------
 
 
-def test_who_is_held_comes_first_and_longest_first() -> None:
-    clients = [seen("a"), seen("b", 10.0), seen("c", 700.0), seen("d", None, minute=Counts(1, 3))]
-    found = listing(clients, Wanted(), 60.0)
+def test_throttled_clients_come_first_and_longest_first() -> None:
+    clients = [
+        seen("a"),
+        seen("b", 10.0),
+        seen("c", 700.0),
+        seen("d", None, rates=Counts(1, 3, 0, (("lag", 3),))),
+    ]
+    found = listing(clients, Wanted())
     assert apps(found.rows) == ["c", "b", "a", "d"]
-    assert [row.state for row in found.rows] == ["held 12 min", "held 10 s", "admitted", "75% held"]
-    assert (found.clients, found.held, found.left_out) == (4, 2, 0)
-    assert apps(listing(clients, Wanted(sort="refused"), 60.0).rows)[0] == "d"
-    assert apps(listing(clients, Wanted(held_only=True), 60.0).rows) == ["c", "b"]
-    assert apps(listing(clients, Wanted(text="LAG"), 60.0).rows) == ["c", "b"]
+    words = ["throttled 12 min", "throttled 10 s", "admitted", "75% throttled"]
+    assert [row.state.word for row in found.rows] == words
+    assert (found.clients, found.throttled, found.left_out) == (4, 2, 0)
+    assert apps(listing(clients, Wanted(sort="rejected")).rows)[0] == "d"
+    assert apps(listing(clients, Wanted(throttled_only=True)).rows) == ["c", "b"]
+    assert apps(listing(clients, Wanted(text="throttled LAG")).rows) == ["c", "b", "d"]
 
 
 def test_of_500_clients_a_bounded_part_is_shown_and_the_rest_counted() -> None:
     many = [seen(f"j{n}:{'etl' if n % 2 else 'web'}") for n in range(500)]
-    folded = listing(many, Wanted(), 60.0)
+    folded = listing(many, Wanted())
     assert sorted(apps(folded.rows)) == ["etl", "web"] and folded.left_out == 0
-    opened = listing(many, Wanted(opened=("etl",)), 60.0)
+    opened = listing(many, Wanted(opened=("etl",)))
     assert len(opened.rows) == 2 + MAX_BELOW + 1 and opened.left_out == 250 - MAX_BELOW
     wide = [seen(f"j{n}:lv{n % 10}") for n in range(200)]
-    cut = listing(wide, Wanted(text="j"), 60.0)
-    told = sum(row.clients for row in cut.rows if not row.is_level)
+    cut = listing(wide, Wanted(text="j"))
+    told = sum(len(row.clients) for row in cut.rows if not row.is_level)
     assert len(cut.rows) == MAX_ROWS and told + cut.left_out == 200
-    flat = listing([seen(f"j{n}") for n in range(500)], Wanted(), 60.0)
+    flat = listing([seen(f"j{n}") for n in range(500)], Wanted())
     assert len(flat.rows) == MAX_ROWS and flat.left_out == 500 - MAX_ROWS
 
 
 def test_a_level_is_folded_and_unfolded_by_its_link() -> None:
     many = [seen(f"j{n}:etl") for n in range(35)]
-    [row] = listing(many, Wanted(text="", sort="name"), 60.0).rows
-    assert not row.is_open and row.fold_href == "/clients?sort=name&open=etl"
-    query = {name: value[0] for name, value in parse_qs(urlsplit(row.fold_href).query).items()}
-    row, *below = listing(many, wanted_of(query), 60.0).rows
+    wanted = Wanted(sort="name")
+    [row] = listing(many, wanted).rows
+    href = fold_href(wanted, row)
+    assert not row.is_open and href == "/clients?sort=name&open=etl"
+    wanted = wanted_of({name: v[0] for name, v in parse_qs(urlsplit(href).query).items()})
+    row, *below = listing(many, wanted).rows
     assert row.is_open and len(below) == MAX_BELOW + 1 and below[-1].more == 5
-    assert row.fold_href == "/clients?sort=name&shut=etl"
-    assert row.rates == (35.0, 0.0, 0.0) and below[0].parts == (("j0", False), ("etl", True))
+    assert fold_href(wanted, row) == "/clients?sort=name&shut=etl"
+    assert row.rates is not None and row.rates[:3] == (35.0, 0.0, 0.0)
+    assert below[0].parts == (("j0", False), ("etl", True)) and below[0].label == "j0"
 
 
 def test_without_sums_there_are_no_rates_rather_than_zeros() -> None:
-    [row] = listing([seen("a", None, minute=None, hour=None)], Wanted(), None).rows
-    assert row.rates is None and row.hour is None and row.state == "admitted"
+    [row] = listing([seen("a", None, rates=None, hour=None)], Wanted()).rows
+    assert row.rates is None and row.hour is None and row.state.word == "admitted"
 
 
 # --- remedies -----------------------------------------------------------------------------------
 
 
-def starved(**more: object) -> StarvedDoc:
-    return starved_doc(replace(STARVED, **more))  # type: ignore[arg-type]
+def starved(**more: object) -> Starved:
+    return replace(STARVED, **more)  # type: ignore[arg-type]
 
 
 def test_the_proposed_remedy_leads_into_the_form_filled_in() -> None:
@@ -230,7 +255,7 @@ def test_the_proposed_remedy_leads_into_the_form_filled_in() -> None:
     assert lift.href == "/rules/r7/lift"
     asked = parse_qs(urlsplit(favour.href).query)
     assert asked["kind"] == ["favor"] and asked["target"] == ["etl"] and asked["for"] == ["30m"]
-    turn_down, _ = remedies(starved(proposal="headgate rule ratio web 0.5 --for 1h"))
+    turn_down, _ = remedies(starved(proposal="headgate rule ratio web 0.5 --database all --for 1h"))
     asked = parse_qs(urlsplit(turn_down.href).query)
     assert asked.pop("reason") and asked == {
         "kind": ["ratio"],
@@ -239,7 +264,8 @@ def test_the_proposed_remedy_leads_into_the_form_filled_in() -> None:
         "for": ["1h"],
         "database": ["main"],
     }
-    alike, _ = remedies(starved(proposal="headgate rule metrics web lag pool --for 1h"))
+    command = "headgate rule metrics web --database all lag pool --for 1h"
+    alike, _ = remedies(starved(proposal=command))
     assert parse_qs(urlsplit(alike.href).query)["metrics"] == ["lag,pool"]
     look, _ = remedies(starved(proposal="headgate clients --rogue"))
     assert look.href == "/clients#rogues" and not look.is_change
@@ -333,7 +359,7 @@ def ann(served: Served) -> Visitor:
 
 @pytest.fixture
 def watching(served: Served) -> Iterator[Served]:
-    """With somebody starved, and somebody who never asks."""
+    """With a starved client, and a rogue one."""
     before = served.views.parts
 
     class Listed:
@@ -344,7 +370,7 @@ def watching(served: Served) -> Iterator[Served]:
         rules, minutes = (lambda: served.checker.rules), MetricMinutes()
         parts = (served.recorder, served.board, served.clock, Alerts(served.clock))
         watch = Watch(*parts, rules=rules, minutes=minutes)
-        watch._findings["main"] = (STARVED,)
+        watch._findings["main"] = (Finding(STARVED, 10.0),)
         listed = {"main": Listed()}
         rogues = Rogues(served.recorder, served.demands, served.clock, listed.get)
         await rogues.look()
@@ -368,7 +394,7 @@ def keep(served: Served, *tallies: tuple[int, str, str, str, int]) -> None:
 
 def test_the_empty_page_says_how_to_ask(serve_alone: Served) -> None:
     shown = text_of(Visitor(serve_alone).get("/clients"))
-    assert "No client has asked yet." in shown and "headgate check --as etl:nightly" in shown
+    assert "No client has checked yet." in shown and "headgate check --as etl:nightly" in shown
     assert "starvation is not watched here" in shown and "does not list the sessions" in shown
 
 
@@ -387,10 +413,10 @@ def test_clients_are_listed_with_their_rates_and_the_part_is_the_list_alone(
     part = ann.get("/clients", script=True, q="rt").body.decode()
     assert part.lstrip().startswith('<div id="clients-live"') and "<html" not in part
     shown = text_of(ann.get("/clients", q="rt"))
-    assert "rt 2 clients" in shown and "held in the last minute, mostly by pacing" in shown
+    assert "rt 2 clients" in shown and "67% throttled lately, mostly by pacing" in shown
     assert "Rates are over the last minute." in shown
     nothing = text_of(ann.get("/clients", q="no-such-client"))
-    assert "is called “no-such-client”" in nothing
+    assert "clients matches “no-such-client”" in nothing
 
 
 def test_hostile_names_are_text_and_never_markup(served: Served, ann: Visitor) -> None:
@@ -407,11 +433,13 @@ def test_who_is_starved_comes_with_its_remedy_and_viewers_see_why_not(watching: 
     shown = ann.get("/clients").body.decode()
     assert 'href="/rules/r7/lift"' in shown and "kind=favor&amp;target=etl" in shown
     assert "/budgets/main/new?username=alice&amp;application_name=p%26sql" in shown
-    assert "refused by lag for 15 min, 25% of its runtime" in text_of(ann.get("/clients"))
+    assert "etl (2 clients) on main is rejected by lag for 15 min, 25% of its runtime" in text_of(
+        ann.get("/clients")
+    )
     seen_by_vic = vic.get("/clients").body.decode()
     assert 'href="/rules/r7/lift"' not in seen_by_vic and "eve may look, not change" in seen_by_vic
     assert "<button disabled" in seen_by_vic
-    assert "Starved: etl on main" in text_of(ann.get("/clients/etl"))
+    assert "Starved: etl (2 clients) on main" in text_of(ann.get("/clients/etl"))
 
 
 def test_periods_without_a_throttler_are_told(served: Served, ann: Visitor) -> None:
@@ -420,7 +448,7 @@ def test_periods_without_a_throttler_are_told(served: Served, ann: Visitor) -> N
     raw = json.dumps(body).encode()
     told = served.ask("POST", "/v1/unthrottled", body=raw, Content_Type="application/json")
     assert told.status == 200
-    assert "421 pieces of work started meanwhile" in text_of(ann.get("/clients"))
+    assert "421 jobs started meanwhile" in text_of(ann.get("/clients"))
 
 
 def test_a_store_that_is_away_leaves_no_zeros(served: Served, ann: Visitor) -> None:
@@ -444,9 +472,9 @@ def test_a_client_has_its_answer_rules_history_and_refusals(served: Served, ann:
     keep(served, (3, "own:page", "OK", "", 8), (3, "own:page", "THRESHOLD_EXCEEDED", "lag", 92))
     shown = text_of(ann.get("/clients/own:page", since="1h"))
     served.ask("DELETE", f"/v1/rules/{made.json['id']}", unix=True)
-    assert "refused APP_DENIED" in shown and made.json["id"] in shown and "INC-1" in shown
+    assert "rejected ON_HOLD" in shown and made.json["id"] in shown and "INC-1" in shown
     assert "mostly throttled by lag (92% of 100 checks)" in shown
-    assert "Last refusals in full" in shown and "refuses every check of own" in shown
+    assert "Last rejections in full" in shown and "rejects every check of own" in shown
     whole = ann.get("/clients/own", since="24h").body.decode()
     assert "/rules/new?kind=hold&amp;target=own" in whole and 'href="/clients/own:page' in whole
 
@@ -460,5 +488,5 @@ def test_each_live_part_of_a_client_comes_alone(ann: Visitor, part: str) -> None
 
 def test_a_client_nobody_knows_is_told_so(ann: Visitor) -> None:
     shown = text_of(ann.get("/clients/never/seen", since="14d"))
-    assert "Nobody has asked as never/seen" in shown
-    assert "No check of never/seen is kept from that time." in shown
+    assert "No client has checked as never/seen" in shown
+    assert "History has no check of never/seen in that time." in shown

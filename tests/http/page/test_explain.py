@@ -9,7 +9,8 @@ from urllib.parse import quote, urlencode
 import msgspec
 import pytest
 
-from headgate.http.page.explain_steps import Mark, steps_of, stopped_at
+from headgate.present.explain import Mark
+from headgate.present.explain import explained as presented
 from headgate.wire.rules import ExplainDoc
 from tests.http.page.visiting import Visitor, signed_in, text_of
 from tests.http.serving import LOOPS, OPERATOR, VIEWER, Served, serving
@@ -52,7 +53,7 @@ def explained(served: Served, app: str) -> ExplainDoc:
 
 
 def marks(doc: ExplainDoc) -> dict[str, Mark]:
-    return {step.name: step.mark for step in steps_of(doc)}
+    return {step.name: step.mark for step in presented(doc).steps}
 
 
 # --- steps --------------------------------------------------------------------------------------
@@ -60,18 +61,18 @@ def marks(doc: ExplainDoc) -> dict[str, Mark]:
 
 def test_an_admitted_check_passes_every_step(served: Served) -> None:
     found = explained(served, "etl:nightly")
-    assert stopped_at(found) == "" and Mark.STOPS not in marks(found).values()
+    assert Mark.REJECTS not in marks(found).values()
     assert marks(found)["metrics"] is Mark.PASSES
 
 
 @pytest.mark.parametrize(
     ("verdict", "rule", "step"),
     [
-        ("APP_DENIED", "r7", "rules"),
-        ("APP_DENIED", None, "asks"),
-        ("REJECT_BY_RATIO", "r7", "dice"),
+        ("ON_HOLD", "r7", "rules"),
+        ("ON_HOLD", None, "client"),
+        ("REJECTED_BY_RATIO", "r7", "ratio"),
         ("THRESHOLD_EXCEEDED", None, "metrics"),
-        ("MISDIRECTED", None, "asks"),
+        ("WRONG_AGENT", None, "client"),
         ("PACED", None, "pacing"),
         ("OVER_BUDGET", None, "budget"),
     ],
@@ -81,11 +82,11 @@ def test_the_step_that_refuses_is_marked_and_those_behind_it_are_not_reached(
 ) -> None:
     doc = explained(served, "etl")
     doc = msgspec.structs.replace(doc, verdict=verdict, admitted=False, rule=rule)
-    found = steps_of(doc)
+    found = presented(doc).steps
     at = [one.name for one in found].index(step)
-    assert found[at].mark is Mark.STOPS
+    assert found[at].mark is Mark.REJECTS
     assert all(one.mark is Mark.UNREACHED for one in found[at + 1 :])
-    assert Mark.STOPS not in [one.mark for one in found[:at]]
+    assert Mark.REJECTS not in [one.mark for one in found[:at]]
 
 
 # --- an identity --------------------------------------------------------------------------------
@@ -93,7 +94,7 @@ def test_the_step_that_refuses_is_marked_and_those_behind_it_are_not_reached(
 
 def test_the_empty_page_asks_for_a_name_or_a_statement(ann: Visitor) -> None:
     shown = text_of(ann.get("/explain"))
-    assert "Give a client’s name, or a statement" in shown
+    assert "Enter a client’s name, or a statement" in shown
 
 
 def test_an_identity_is_explained_down_to_what_must_change(
@@ -103,10 +104,10 @@ def test_an_identity_is_explained_down_to_what_must_change(
     served.measure(lag=30.0)
     reply = ann.get("/explain", app="etl:nightly", database="main")
     shown = text_of(reply)
-    assert reply.status == 200 and "etl:nightly on main: refused THRESHOLD_EXCEEDED" in shown
-    assert "What would have to change" in shown and "lag must fall from 30 s to 5 s" in shown
-    assert ratio in shown and "50% of such checks come through to the metrics" in shown
-    assert "Metrics stops here" in shown and "Pacing not reached" in shown
+    assert reply.status == 200 and "etl:nightly on main: rejected THRESHOLD_EXCEEDED" in shown
+    assert "To be admitted:" in shown and "lag must fall from 30 s to 5 s" in shown
+    assert ratio in shown and "50% of such checks reach the metrics" in shown
+    assert "Metrics rejects" in shown and "Pacing not reached" in shown
 
 
 def test_by_script_the_address_holds_what_was_said_and_no_more(ann: Visitor) -> None:
@@ -118,8 +119,8 @@ def test_by_script_the_address_holds_what_was_said_and_no_more(ann: Visitor) -> 
 def test_a_minute_of_the_past_is_explained_and_times_are_utc(served: Served, ann: Visitor) -> None:
     served.ask("GET", "/v1/check?app=then:one&database=main")
     shown = text_of(ann.get("/explain", app="then:one", database="main", at="0s", cost="2"))
-    assert "All 1 checks were admitted." in shown and "No rule was meant for it." in shown
-    assert "Not looked at, for it is not kept of the past: cost." in shown
+    assert "All 1 checks were admitted." in shown and "No rule matched it." in shown
+    assert "Ignored, since history does not keep it: cost." in shown
     long_ago = ann.get("/explain", app="etl", database="main", at="2026-01-02 07:10")
     assert "2026-01-02 07:10–07:11 UTC" in text_of(long_ago)
 
@@ -130,7 +131,7 @@ def test_a_minute_of_the_past_is_explained_and_times_are_utc(served: Served, ann
         ({"app": "a b", "database": "main"}, "must be 1–128 letters"),
         ({"app": "etl", "database": "nowhere", "at": "1h"}, "no database 'nowhere'"),
         ({"app": "etl", "database": "main", "at": "soon"}, "must read like 2026-03-01T07:10Z"),
-        ({"app": "etl", "database": "main", "budget": "x"}, "budget goes with cpu_s"),
+        ({"app": "etl", "database": "main", "budget": "x"}, "budget needs cpu_s"),
     ],
 )
 def test_what_cannot_be_explained_is_told_beside_the_form(

@@ -30,7 +30,7 @@ from headgate.core.topology import (
     Standpoint,
     Unled,
 )
-from headgate.http.page.overview_changes import hour_seen
+from headgate.http.page.overview import hour_seen
 from headgate.http.page.rendering import static_file
 from headgate.present.metrics import bar_of
 from headgate.present.shard import in_short, tree, without
@@ -63,7 +63,7 @@ def reading(name: str = "lag", value: float | None = 0.2, **more: Any) -> Metric
         "age_ms": 120,
         "cause": None,
         "detail": "",
-        "absent_for_ms": None,
+        "unavailable_for_ms": None,
     }
     return MetricDoc(**{**usual, **more})
 
@@ -73,11 +73,15 @@ def late(**more: Any) -> MetricDoc:
 
 
 def lost(cause: Cause, **more: Any) -> MetricDoc:
-    return reading(state="absent", value=None, cause=cause.value, **more)
+    return reading(state="unavailable", value=None, cause=cause.value, **more)
+
+
+def idle() -> MetricDoc:
+    return reading(state="idle", value=None, cause=Cause.HIBERNATING.value)
 
 
 def database(*metrics: MetricDoc, **more: Any) -> DatabaseDoc:
-    failing = any(m.state in ("breached", "absent") for m in metrics)
+    failing = any(m.state in ("breached", "unavailable") for m in metrics)
     usual: dict[str, Any] = {
         "database": "main",
         "engine": "postgres",
@@ -97,7 +101,7 @@ def said(*metrics: MetricDoc, **more: Any) -> tuple[str, str]:
 
 def test_who_refuses_says_since_when_by_what_and_on_which_server() -> None:
     found = database_state(database(late(), reading("threads_running")), 500.0)
-    assert (found.word, found.tone, found.for_s) == ("refuses", "bad", 240.0)
+    assert (found.word, found.tone, found.for_s) == ("rejects", "bad", 240.0)
     assert found.says == "shard/lag 12.4 s, above 5 s on db-c"
 
 
@@ -113,19 +117,19 @@ def test_breaches_are_told_before_absences_and_absences_with_their_cause() -> No
 def test_a_shard_that_nobody_speaks_for_is_told_once() -> None:
     """In the words of the decision: each metric of it would say the same."""
     split = [lost(Cause.SPLIT_BRAIN, name=name, scope="shard") for name in ("lag", "bytes")]
-    assert said(*split, reason="main: no agent may speak for it (split brain)")[1] == (
-        "no agent may speak for it (split brain)"
+    assert said(*split, reason="main: no agent can answer for it (split brain)")[1] == (
+        "no agent can answer for it (split brain)"
     )
 
 
 @pytest.mark.parametrize(
     ("metrics", "more", "word", "piece"),
     [
-        ((), {}, "admits", "no metric judges it"),
+        ((), {}, "admits", "no metric applies to it"),
         ((reading(value=4.0), reading("x", 1.0)), {}, "admits", "lag, 4 s of 5 s (80%)"),
         ((lost(Cause.NEVER_READ),), {}, "starting", "not yet measured: lag"),
-        ((lost(Cause.HIBERNATING),), {"activity": "hibernating"}, "hibernates", "nobody asks"),
-        ((late(),), {"healthy_s_ago": None}, "refuses", "nothing since the agent started"),
+        ((lost(Cause.HIBERNATING),), {"activity": "hibernating", "idle": True}, "idle", "wakes it"),
+        ((late(),), {"healthy_s_ago": None}, "rejects", "nothing since the agent started"),
     ],
 )
 def test_each_state_has_its_word(
@@ -152,7 +156,7 @@ def test_the_replica_that_stands_behind_it_can_be_set_aside_from_there() -> None
 
 
 def test_loud_advice_comes_first() -> None:
-    told = ["quiet one", "starved: etl has been refused", "warning exempt: r3 lets web pass"]
+    told = ["quiet one", "starved: etl has been rejected", "warning exempt: r3 lets web pass"]
     assert [(a.word == ADVICE, a.says[:7]) for a in advice_of(told)] == [
         (False, "etl has"), (False, "r3 lets"), (True, "quiet o"),
     ]  # fmt: skip
@@ -195,7 +199,7 @@ def seat(name: str, above: str | None = "db-a", **more: Any) -> MemberDoc:
         "upstream_member": None if name == "db-a" else above,
         "bytes_behind": None,
         "labels": {},
-        "activity": "normal",
+        "activity": "awake",
         "reachable": True,
         "problem": "",
         "unreachable_for_s": None,
@@ -247,7 +251,7 @@ def test_a_hopeless_replica_is_marked_and_counted() -> None:
     rows = tree(doc)
     [row] = [row for row in rows if row.member.member == "db-b"]
     assert (row.word, row.tone) == ("hopeless", "bad")
-    assert "skipped from lag: hopeless, skipped 5 min ago" in [note.text for note in row.notes]
+    assert "skipped for lag: hopeless, skipped 5 min ago" in [note.text for note in row.notes]
     assert "1 hopeless: db-b" in in_short(doc, rows)
 
 
@@ -262,11 +266,11 @@ def test_nobody_is_lost_or_told_twice_where_two_replicate_from_each_other() -> N
     [
         ({}, "healthy"),
         ({"readings": [reading(state="breached", value=9.0)]}, "breached"),
-        ({"readings": [lost(Cause.FAILED)]}, "absent"),
+        ({"readings": [lost(Cause.FAILED)]}, "unavailable"),
         ({"reachable": False, "problem": "no answer"}, "unreachable"),
         ({"problem": "follows somebody else"}, "not counted"),
         ({"activity": "hibernating", "readings": [lost(Cause.HIBERNATING)]}, "hibernating"),
-        ({"role": None, "role_detail": "not heard of yet"}, "no role"),
+        ({"role": None, "role_detail": "no report yet"}, "no role"),
     ],
 )
 def test_each_member_has_its_word(more: dict[str, Any], word: str) -> None:
@@ -329,15 +333,15 @@ class World:
     def woken(self, shard: str, database: str, by: str) -> None: ...
 
     async def skip(
-        self, database: str, member: str, *, for_s: float, reason: str, who: str
+        self, database: str, member: str, *, for_s: float, reason: str, who: str, **more: Any
     ) -> ChangeMade:
         wall_s = self.clock.now().wall_s
         self.skips[member] = Skip("commerce/-80", member, wall_s + for_s, who, reason, wall_s)
         return ChangeMade(0, 1)
 
-    async def unskip(self, database: str, member: str, *, who: str) -> ChangeMade:
+    async def unskip(self, database: str, member: str, *, who: str, **more: Any) -> ChangeMade:
         if self.skips.pop(member, None) is None:
-            raise NoSuchMember(f"{member} is not set aside in commerce/-80")
+            raise NoSuchMember(f"{member} is not skipped in commerce/-80")
         return ChangeMade(1, 2)
 
     async def hand_over(self, *_: Any, **__: Any) -> Any: ...
@@ -422,10 +426,10 @@ def test_a_metric_that_was_set_for_all_and_is_not_valid_here_is_told(served: Ser
 def test_what_is_unhealthy_comes_first(served: Served) -> None:
     in_a_shard(served)
     text = text_of(Visitor(served).get("/"))
-    assert "✗ main refuses since" in text
+    assert "✗ main rejects since" in text
     assert "shard/lag 12.4 s, above 5 s on db-c" in text
     assert (
-        text.index("main refuses") < text.index("replica admits") < text.index("metrics unhealthy")
+        text.index("main rejects") < text.index("replica admits") < text.index("metrics unhealthy")
     )
     assert "1 unreachable" not in text
     assert "2 replicas; 1 breached: db-c" in text
@@ -467,14 +471,14 @@ def test_looking_does_not_wake_and_anybody_may_wake(served: Served) -> None:
 
     served.call(rest)
     for name in ("threads_running", "pool_usage"):
-        served.lose(name, Cause.HIBERNATING, "nobody asks")
+        served.lose(name, Cause.HIBERNATING, "no checks")
     stranger = Visitor(served)
-    assert "main hibernates" in text_of(stranger.get("/"))
+    assert "main idle : the next check wakes it (about 1 s)" in text_of(stranger.get("/"))
     assert activity(served) == "hibernating"
     reply = stranger.post("/databases/main/wake", script=True)
     assert "main is awake" in text_of(reply)
     assert reply.headers["hx-trigger"] == "changed"
-    assert activity(served) == "normal"
+    assert activity(served) == "awake"
     assert stranger.post("/databases/main/wake").headers["location"] == "/", "without a script"
 
 
@@ -547,9 +551,9 @@ def test_a_threshold_is_tried_set_and_put_back_by_name(served: Served, operator:
     kept = MetricMinute(minute, "main", "threads_running", 60, 0, 0, 180.0, 3.0, 3.0, 100.0)
     served.run_there(lambda: served.store.add_metric_minutes([kept]))
     tried = text_of(operator.post(f"{THRESHOLD}/preview", fields, script=True))
-    assert "100 → 2" in tried and "refuses" in tried
+    assert "100 → 2" in tried and "rejects" in tried
     assert (
-        "Of the last hour's 1 minutes, 0 had refusals by it; with 2 it would have been 1" in tried
+        "Of the last hour's 1 minutes, 0 had rejections by it; with 2 it would have been 1" in tried
     )
     assert threshold(served) == 100, "nothing has changed by looking"
     done = operator.post(THRESHOLD, fields, script=True)
@@ -624,10 +628,10 @@ def test_a_member_is_set_aside_and_counted_again(served: Served, operator: Visit
     assert "db-c will not count for 30m : rebuild" in text_of(shown)
     assert WORLD.skips == {}
     done = operator.post(f"{path}/aside", fields, script=True)
-    assert "db-c is set aside from commerce/-80" in text_of(done)
+    assert "db-c is skipped in commerce/-80" in text_of(done)
     assert "headgate shard unskip main db-c" in text_of(done)
     assert WORLD.skips["db-c"].who.startswith("ops")
-    assert "set aside by ops" in seen(served)
+    assert "skipped by ops" in seen(served)
     assert "Count it again" in text_of(operator.get(path, script=True))
     back = operator.post(f"{path}/count")
     assert (back.status, back.headers["location"]) == (303, "/"), "without a script"

@@ -12,12 +12,13 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 import pytest
 
-from headgate.agent.changeshelf import ChangeShelf
+from headgate.agent.inforce import ChangeShelf
 from headgate.core.change import ITEMS
 from headgate.core.reach import Place
+from headgate.http.page.rules import replayed, rule_list
 from headgate.http.page.rules_form import body_of, fields_of, link_to, seal
-from headgate.http.page.rules_view import replayed, rule_list
-from headgate.present.rules import left_text
+from headgate.present.rules import left_text, rule_view
+from headgate.present.view import line
 from headgate.wire.history import ReplayDoc, ReplayRowDoc, ReplayTotalDoc
 from headgate.wire.rules import RuleDoc, RulesDoc
 from tests.fixtures.memory_log import MemoryLog
@@ -85,7 +86,7 @@ def set_by(visitor: Visitor, fields: dict[str, str]) -> Reply:
 
 def test_without_rules_it_says_what_rules_are_and_offers_three(ann: Visitor) -> None:
     shown = text_of(ann.get("/rules"))
-    assert "No rule is in force: everybody is judged by the metrics alone." in shown
+    assert "No rule is in force: only the metrics apply." in shown
     for words in ("Hold a client", "Turn a client down", "Favour one over all others"):
         assert words in shown
 
@@ -107,9 +108,9 @@ def test_a_row_tells_who_what_why_how_long_and_whom_it_meets(served: Served, ann
     shown = text_of(ann.get("/rules"))
     assert "EXEMPT: repair from every metric, up to 2 times a threshold" in shown
     assert "incident , ceiling 2×: INC-8" in shown
-    assert "hold, in force refuses every check of etl" in shown and "etl:nightly" in shown
+    assert "hold, in force rejects every check of etl" in shown and "etl:nightly" in shown
     assert re.search(r"(30 min 00 s|29 min 5\d s)", shown) and "INC-7" in shown and "uid:" in shown
-    assert "refuses 50% of the checks of all on main" in shown
+    assert "rejects 50% of the checks of all on main" in shown
     assert "only mon 07:00-07:01 Europe/Berlin" in shown
 
 
@@ -118,7 +119,7 @@ def test_both_rules_of_a_favour_stand_together(served: Served, ann: Visitor) -> 
     put(served, target="batch", kind="hold", reason="x")
     shown = text_of(ann.get("/rules"))
     places = [shown.index(f"of {name}") for name in ("all", "batch")]
-    spared = shown.index("leaves migration to the metrics alone")
+    spared = shown.index("sets no ratio for migration: only the metrics decide")
     assert not min(places[1], spared) < places[0] < max(places[1], spared)
     assert shown.count(" with r-") == 2
 
@@ -199,7 +200,7 @@ FORMS = [
         "reason": "light",
     },
     {"kind": "metrics", "target": "etl", "metrics.lag": "on", "metrics.pool_usage": "on"},
-    {"kind": "thresholds", "target": "etl", "thresholds.lag": "2", "database": "main"},
+    {"kind": "thresholds", "target": "etl", "thresholds.lag": "2s", "database": "main"},
     {
         "kind": "ratio",
         "target": "etl",
@@ -238,7 +239,7 @@ def test_what_a_form_says_is_what_the_api_is_sent() -> None:
         "id": "etl-slow",
     }
     assert body_of(FORMS[3])["metrics"] == ["lag"]
-    assert body_of(FORMS[5])["thresholds"] == {"lag": 2.0}
+    assert body_of(FORMS[5])["thresholds"] == {"lag": "2s"}
     assert body_of(FORMS[6]) == {
         "kind": "ratio",
         "target": "etl",
@@ -263,22 +264,26 @@ def test_what_a_form_says_is_what_the_api_is_sent() -> None:
 @pytest.mark.parametrize(
     ("fields", "field", "words"),
     [
-        ({"kind": "hold", "target": "etl"}, "reason", "a hold says why"),
-        ({"kind": "hold", "target": "all", "reason": "x"}, "target", "locks out everything"),
+        ({"kind": "hold", "target": "etl"}, "reason", "a hold needs a reason"),
+        ({"kind": "hold", "target": "all", "reason": "x"}, "target", "locks out every client"),
         ({"kind": "ratio", "target": "etl", "ratio": "much"}, "ratio", "must be a share"),
-        ({"kind": "ratio", "target": "etl", "ratio": "1"}, "ratio", "use the kind hold|kind hold"),
+        ({"kind": "ratio", "target": "etl", "ratio": "1"}, "ratio", "set a hold, with a reason"),
         ({"kind": "exempt", "target": "etl", "reason": "x"}, "justification", "is missing"),
         ({"kind": "metrics", "target": "etl"}, "metrics", "name the metrics"),
         ({"kind": "thresholds", "target": "etl"}, "thresholds", "give a limit"),
         (
-            {"kind": "thresholds", "target": "all", "thresholds.lag": "0.0001"},
+            {"kind": "thresholds", "target": "all", "thresholds.lag": "0.1ms"},
             "thresholds.lag",
-            "locks out everybody",
+            "locks out every client",
         ),
         ({"kind": "ratio", "ratio": "0.5"}, "target", "is missing"),
         ({**HOLD, "for": "soon"}, "for", "must read like"),
         ({**HOLD, "for": "90d"}, "for", "at most 30"),
-        ({**HOLD, "end": "until", "expires_at": "2001-01-01T00:00"}, "expires_at", "is over"),
+        (
+            {**HOLD, "end": "until", "expires_at": "2001-01-01T00:00"},
+            "expires_at",
+            "is in the past",
+        ),
         ({**HOLD, "schedule.from": "07:00"}, "schedule.to", "is missing"),
         ({**HOLD, "id": "No Such"}, "id", "must be 1–63"),
         ({"kind": "favor", "target": "all"}, "target", "cannot be favored"),
@@ -304,7 +309,7 @@ def test_a_form_that_was_changed_after_its_preview_is_previewed_again(
     reply = ann.post("/rules", other)
     assert "changed after its preview" in text_of(
         reply
-    ) and "refuses every check of all" in text_of(reply)
+    ) and "rejects every check of all" in text_of(reply)
     assert not listed(served)
 
 
@@ -316,9 +321,9 @@ def test_a_preview_replays_the_last_hour(served: Served, ann: Visitor) -> None:
     assert "15 checks since" in shown and "15 were admitted, with it 7.5 ." in shown
     assert "copy:nightly 10 10 5 on average: dice decide" in shown
     assert "copy:hourly 5 5 2.5 on average: dice decide" in shown
-    assert "more work admitted raises the metrics" in shown
+    assert "more admitted work raises the metrics" in shown
     nobody = text_of(previewed(ann, {**HOLD, "target": "nobody-asked"}))
-    assert "Nobody whom it is for has asked since" in nobody
+    assert "No client that it matches has checked since" in nobody
     put(served, target="copy:nightly", kind="hold", reason="x", id="first")
     shadowed = text_of(previewed(ann, {"kind": "ratio", "target": "copy", "ratio": "0.9"}))
     assert "between these" in shadowed or "rule first comes first" in shadowed
@@ -326,10 +331,10 @@ def test_a_preview_replays_the_last_hour(served: Served, ann: Visitor) -> None:
 
 def test_a_link_fills_in_the_form(ann: Visitor) -> None:
     """By the API's own names: other pages lead here."""
-    query: dict[str, Any] = {"kind": "thresholds", "target": "etl", "thresholds": "lag=2"}
+    query: dict[str, Any] = {"kind": "thresholds", "target": "etl", "thresholds": "lag=2s"}
     query |= {"reason": "why", "database": "main", "for": "2h"}
     body = ann.get("/rules/new", **query).body.decode()
-    for value in ('value="etl"', 'value="2"', 'value="why"', 'value="2h"'):
+    for value in ('value="etl"', 'value="2s"', 'value="why"', 'value="2h"'):
         assert value in body
     assert '<option value="main" selected>' in body
     fields = fields_of({"schedule": "sat-mon 07:00-09:30 Europe/Berlin", "metrics": "lag,x"})
@@ -397,7 +402,7 @@ def test_only_what_differs_is_changed(served: Served, ann: Visitor) -> None:
     """R86: and its end stays."""
     made = put(served, target="etl", ratio=0.9, reason="x", **{"for": "1h"})
     reply = acted(ann, made["id"], "change", {"ratio": "0.5", "reason": "x"})
-    assert "refuses 50% of the checks of etl" in text_of(reply)
+    assert "rejects 50% of the checks of etl" in text_of(reply)
     (rule,) = listed(served)
     assert (rule["ratio"], rule["reason"], rule["expires_at"]) == (0.5, "x", made["expires_at"])
     assert "change?reason=x&amp;ratio=0.9" in reply.body.decode()
@@ -419,7 +424,7 @@ def test_who_was_not_the_first_is_told_who_was_and_how_it_stands(
     api(served, "PATCH", f"/v1/rules/{made['id']}", {"ratio": 0.7})
     reply = ann.post(path, seen, script=True)
     assert reply.status == 412 and "Changed meanwhile by uid:" in text_of(reply)
-    assert "refuses 70% of the checks of etl" in text_of(reply)
+    assert "rejects 70% of the checks of etl" in text_of(reply)
     (rule,) = listed(served)
     assert rule["ratio"] == 0.7 and rule["expires_at"] == made["expires_at"]
     assert field_of(reply, "revision") == str(rule["revision"])
@@ -431,7 +436,7 @@ def test_who_was_not_the_first_is_told_who_was_and_how_it_stands(
         ({"by": "soon", "expires_at": ""}, "must read like 250ms, 90s"),
         ({"by": "", "expires_at": ""}, "must read like 250ms, 90s"),
         ({"by": "999999d", "expires_at": ""}, "more than a calendar|at most 30"),
-        ({"by": "", "expires_at": "2001-01-01T00:00"}, "is over"),
+        ({"by": "", "expires_at": "2001-01-01T00:00"}, "is in the past"),
     ],
 )
 def test_an_end_that_cannot_be_is_told_at_its_field(
@@ -465,18 +470,20 @@ def test_a_rule_of_the_fleet_shows_its_reach_and_rests_here(tmp_path: Path) -> N
     with serving(LOOPS["asyncio"], tmp_path, Plan(fleet=store)) as served:
         ann = signed_in(served, OPERATOR)
         assert 'name="reach"' in ann.get("/rules/new").body.decode()
-        assert "whom it reaches is not known" in text_of(ann.get("/rules/reach", reach="fleet"))
+        assert "which agents it reaches is unknown" in text_of(
+            ann.get("/rules/reach", reach="fleet")
+        )
         assert "reach" in text_of(ann.get("/rules/reach", reach="shards:x"))
         shown = previewed(ann, {**HOLD, "reach": "fleet"})
-        assert "For fleet: whom it reaches is not known" in text_of(shown)
+        assert "For fleet: which agents it reaches is unknown" in text_of(shown)
         assert "Set this rule for fleet" in text_of(shown)
         set_by(ann, {**HOLD, "reach": "fleet", "id": "stop"})
         _follow(served, store)
         page = text_of(ann.get("/rules"))
         assert "for fleet, n 1" in page and "Rest here" in page
-        assert "rests at this agent" in text_of(acted(ann, "stop", "rest", {"reason": "etcd"}))
+        assert "is suspended here" in text_of(acted(ann, "stop", "rest", {"reason": "etcd"}))
         page = text_of(ann.get("/rules"))
-        assert "Suspended: rests here by ops: etcd" in page and "Wake" in page
+        assert "Suspended: by ops at this agent: etcd" in page and "Wake" in page
         dialog = ann.get("/rules/stop/wake")
         woken = ann.post("/rules/stop/wake", {"seal": field_of(dialog, "seal")}, script=True)
         assert "counts again here" in text_of(woken)
@@ -549,3 +556,44 @@ def test_a_link_to_a_favour_names_both(served: Served) -> None:
         query = parse_qs(urlsplit(link_to(one, other)).query)
         assert query["kind"] == ["favor"] and query["over"] == ["etl"]
         assert query["target"] == ["migration:etl"]
+
+
+# --- a field that is declared ---------------------------------------------------------------------
+
+LINK = "https://tickets.example/42"
+SOURCE = Path(__file__).parents[3] / "src" / "headgate"
+
+
+def test_a_declared_field_of_a_rule_is_everywhere(served: Served, ann: Visitor) -> None:
+    """`ticket` is named by the model, the settings and the document of a rule, and by nothing else:
+    form, page, JSON, OpenAPI, CLI and history follow."""
+    made = put(served, target="etl", kind="hold", reason="INC-1", ticket=LINK)
+    assert made["ticket"] == LINK
+    assert line(f"ticket: {LINK}") in rule_view(msgspec.convert(made, RuleDoc))
+    assert f'<a href="{LINK}"' in ann.get("/rules").body.decode()
+    form = ann.get("/rules/new", kind="hold", ticket=LINK).body.decode()
+    assert f'name="ticket" id="f-ticket" value="{LINK}"' in form
+    assert "Link to a ticket or an incident." in form
+    assert parse_qs(urlsplit(link_to(msgspec.convert(made, RuleDoc))).query)["ticket"] == [LINK]
+
+    path = f"/rules/{made['id']}/change"
+    assert f'value="{LINK}"' in ann.get(path).body.decode()
+    other = {"reason": "INC-1", "ticket": f"{LINK}0"}
+    tried = ann.post(f"{path}/preview", {**other, "revision": str(made["revision"])})
+    assert f"{LINK}0" in tried.body.decode()
+    wrong = previewed(ann, {**HOLD, "ticket": "42"})
+    assert wrong.status == 422 and "must be a link" in text_of(wrong)
+    both = api(served, "POST", "/v1/rules/favor", {"target": "web", "ticket": LINK})
+    assert [rule["ticket"] for rule in both["rules"]] == [LINK, LINK]
+    kept = api(served, "GET", "/v1/changes/export")["document"]
+    assert LINK in {rule.get("ticket") for rule in kept["rules"]}
+
+    described = api(served, "GET", "/openapi.json")
+    content = described["paths"]["/v1/rules"]["post"]["requestBody"]["content"]
+    kinds = content["application/json"]["schema"]["oneOf"]
+    assert all("ticket" in kind["properties"] for kind in kinds)
+    assert "ticket" in described["components"]["schemas"]["RuleDoc"]["properties"]
+
+    named = re.compile(r"""["'`]ticket["'`]|^    ticket: str""", re.MULTILINE)
+    files = [file for file in SOURCE.rglob("*") if file.suffix in (".py", ".html", ".js")]
+    assert len([file for file in files if named.search(file.read_text(encoding="utf-8"))]) == 3

@@ -79,7 +79,7 @@ def test_with_tls_the_cookie_goes_nowhere_else(secure: bool) -> None:
 def test_a_wrong_token_opens_nothing(served: Served, token: str) -> None:
     reply = Visitor(served).post("/sign-in", {"token": token})
     assert reply.status == 401 and "set-cookie" not in reply.headers
-    assert "this token is not known here" in text_of(reply)
+    assert "this agent does not know the token" in text_of(reply)
 
 
 def test_guessing_is_slowed_down_and_locks_nobody_out(tmp_path: Path) -> None:

@@ -63,13 +63,13 @@ class AsyncDriver:
         return result
 
     async def give_way(self) -> None:
-        """What is decided in this process awaits nothing: others on the loop must have their
-        turn, and whoever is cancelled must hear of it."""
+        """A decision in this process awaits nothing: let other tasks on the loop run, and let a
+        cancellation arrive."""
         await asyncio.sleep(0)
         self.give_way_at_s = time.monotonic() + GIVE_WAY_EVERY_S
 
     async def finish(self) -> None:
-        """What is being told in the background is given its time: each question has a deadline."""
+        """Let background reports finish: each request has a deadline."""
         await asyncio.gather(*self._telling, return_exceptions=True)
         self.close()
 
@@ -96,7 +96,7 @@ class AsyncDriver:
         try:
             return await asyncio.gather(*tasks)
         finally:
-            # One that was refused as a question, or we were cancelled: no other goes on alone.
+            # An agent rejected one of them as invalid, or we were cancelled: end the others too.
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -151,7 +151,7 @@ class AsyncDriver:
             try:
                 return await _exchange(pool, kept, request)
             except ClosedUnread:
-                pass  # closed while it lay idle: the question was not heard, ask anew
+                pass  # closed while it was idle: the agent did not read the check, so send it again
         return await _exchange(pool, await _connect(target), request)
 
 
@@ -164,7 +164,7 @@ async def _in_line(turns: asyncio.Semaphore, queue_s: float) -> float:
             await turns.acquire()
     except TimeoutError:
         return queue_s
-    # Whoever has its turn uses it, though it came at the last moment.
+    # A task that gets its turn uses it, even if the turn came at the last moment.
     return min(loop.time() - began_s, math.nextafter(queue_s, 0.0))
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headgate.client.tls import Session
 
 MAX_CONNECTIONS = 8
-"""That many are kept; an event loop, whose tasks may ask by the thousand, opens no more."""
+"""So many are kept. An event loop, with checks of thousands of tasks, opens no more."""
 MAX_AGENTS = 16
 FULL_QUEUE_PAUSE_S = 0.01
 READ_BYTES = 64 * 1024
@@ -114,8 +114,8 @@ class Pools:
             pool.close()
 
     def _forget(self) -> None:
-        """Failed over that often, the first ones are not asked again. Emptied, not closed:
-        another thread may be about to ask there."""
+        """After so many failovers the first agents are not used again. Emptied, not closed:
+        another thread may be about to send a check there."""
         for pool in tuple(self._pools.values()):
             pool.empty()
         self._pools.clear()

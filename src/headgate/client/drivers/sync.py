@@ -51,7 +51,7 @@ class SyncDriver:
                 raise
 
     def close(self) -> None:
-        """What is being told in the background is given its time, and no more."""
+        """Give background reports their time to finish, and no more."""
         for telling, ends_s in tuple(self._telling):
             telling.join(max(0.0, ends_s - time.monotonic()))
         self._pools.close()
@@ -104,7 +104,7 @@ class SyncDriver:
                 try:
                     return _exchange(pool, kept, ask.request, deadline)
                 except ClosedUnread:
-                    pass  # closed while it lay idle: the question was not heard, ask anew
+                    pass  # closed while idle: the agent did not read the check, so send it again
             return _exchange(pool, connect(target, deadline), ask.request, deadline)
         except (OSError, BadResponse) as fault:
             return no_answer(fault, ask.timeout_s)

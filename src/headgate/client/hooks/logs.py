@@ -24,7 +24,7 @@ LEVELS: dict[type[events.Event], int] = {
 
 
 def logging(logger: log.Logger | str = "headgate.client.events") -> Callable[[events.Event], None]:
-    """One line for each event, at a level that fits it; a wait that was refused is INFO.
+    """One line for each event, at a level that fits it; a rejected wait is INFO.
 
     The event itself is the record's `headgate`, for formatters that want its fields.
     """

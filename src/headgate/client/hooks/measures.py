@@ -21,17 +21,17 @@ class Instrument(NamedTuple):
 _WHO = ("app", "database")
 INSTRUMENTS: dict[str, Instrument] = {
     "headgate_client_asked": Instrument(
-        "counter", "Questions, by verdict; none: nobody answered.", (*_WHO, "verdict")
+        "counter", "Checks, by verdict; `none`: no agent answered.", (*_WHO, "verdict")
     ),
     "headgate_client_answer_seconds": Instrument(
-        "histogram", "How long one question took to be answered.", ("app",)
+        "histogram", "How long one check took to be answered.", ("app",)
     ),
     "headgate_client_wait_seconds": Instrument(
-        "histogram", "How long a piece of work waited for its leave.", _WHO
+        "histogram", "How long a piece of work waited until it was admitted.", _WHO
     ),
-    "headgate_client_refused": Instrument("counter", "Refusals, by verdict.", (*_WHO, "verdict")),
+    "headgate_client_refused": Instrument("counter", "Rejections, by verdict.", (*_WHO, "verdict")),
     "headgate_client_waited_too_long": Instrument(
-        "counter", "Waits that were refused to their deadline.", _WHO
+        "counter", "Waits that were rejected until their deadline.", _WHO
     ),
     "headgate_client_unthrottled": Instrument(
         "counter", "Pieces of work that started without a throttler.", _WHO
@@ -43,7 +43,7 @@ INSTRUMENTS: dict[str, Instrument] = {
         "gauge", "1 while no agent answers and the circuit is open, else 0.", ("app", "agent")
     ),
     "headgate_client_rerouted": Instrument(
-        "counter", "Changes of the agent that is asked.", ("app",)
+        "counter", "Changes of the agent that the client uses.", ("app",)
     ),
 }
 

@@ -34,7 +34,7 @@ def prometheus(registry: Any = None) -> Callable[[events.Event], None]:
 
 @cache
 def _series(registry: Any) -> dict[str, Any]:
-    """Once for each registry, which refuses a name that it has."""
+    """Once for each registry: a registry does not accept the same name twice."""
     return {name: _made(name, row, registry) for name, row in INSTRUMENTS.items()}
 
 

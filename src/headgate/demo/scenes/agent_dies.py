@@ -1,4 +1,4 @@
-"""The primary's agent dies: jobs wait or go on, as each was told to; then it comes back."""
+"""The primary's agent dies: jobs wait or go on, as each is configured; then it comes back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Silence:
     dead: Sequence[Frame]
     others_said: str
     wrong: int
-    """OKs that an asking job was given by anybody meanwhile."""
+    """OKs that a job with checks got from any agent meanwhile."""
     after: Sequence[Frame]
     on_record: int
     """Pieces of work that went unthrottled, as the agent has it afterwards."""
@@ -33,9 +33,9 @@ class Silence:
 def _says(stage: Stage) -> str:
     name = stage.primary.name
     return (
-        f"The agent beside {name} dies by SIGKILL; the database is well. The other agents say that "
-        "nobody speaks for the shard: etl and backfill wait (the SDK's default). "
-        f"{SYNC} was told to go on unthrottled after {SILENT_FOR_S:g} s; that is on record later."
+        f"The agent beside {name} dies by SIGKILL; the database is well. The other agents answer "
+        "that no agent decides for the shard: etl and backfill wait (the SDK's default). "
+        f"{SYNC} is set to go on unthrottled after {SILENT_FOR_S:g} s; the agent records that."
     )
 
 
@@ -122,13 +122,13 @@ def promises(silence: Silence) -> list[Promise]:
             bool(silence.others_said),
         ),
         Promise(
-            f"the jobs that fail closed waited: {', '.join(sorted(held))}; OKs they were given: "
+            f"the jobs that fail closed waited: {', '.join(sorted(held))}; OKs they got: "
             f"{silence.wrong}",
             held == ALWAYS and silence.wrong == 0,
         ),
         Promise(f"{SYNC} went on unthrottled: {went} chunks", went > 0),
         Promise(
-            f"{silence.agent}'s agent came back and speaks: {leader}; at work: "
+            f"{silence.agent}'s agent came back and decides: {leader}; at work: "
             f"{', '.join(sorted(back))}",
             leader == silence.agent and len(back) == len(ALWAYS) + 1,
         ),

@@ -1,4 +1,4 @@
-"""The primary dies; another takes over; nobody says OK in between."""
+"""The primary dies; another takes over; no agent admits a check in between."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from headgate.demo.tour import Cut, Look, Promise, Run, Scene
 
 BEFORE_S, AFTER_S = 0.5, 1.5
 STEPS = {
-    Step.GONE: "{old} is gone: nobody may speak for the shard",
-    Step.PROMOTING: "{new} is told to take over",
+    Step.GONE: "{old} is gone: no agent may decide for the shard",
+    Step.PROMOTING: "{new} is being promoted",
     Step.PROMOTED: "{new} takes writes",
     Step.REJOINED: "{old} is back, as a replica of {new}",
 }
@@ -22,9 +22,9 @@ STEPS = {
 
 def _says(stage: Stage) -> str:
     return (
-        "The primary dies by SIGKILL. While there is none, checks are refused: nobody says OK from "
-        "a wrong view. The replica with most of the log takes over, its agent leads from then on, "
-        "and the old primary comes back as a replica."
+        "The primary dies by SIGKILL. While there is none, agents reject all checks: no OK comes "
+        "from an outdated view. The replica with most of the log takes over, its agent leads from "
+        "then on, and the old primary comes back as a replica."
     )
 
 
@@ -45,7 +45,7 @@ def _play(run: Run) -> Sequence[Promise]:
         run.watch(BEFORE_S, lambda frames: not change.is_alive())
     except Cut:
         handover.noticed.set()
-        change.finish()  # A shard in halves is nothing to leave to the next scene.
+        change.finish()  # The next scene must not start with half a shard.
         raise
     change.finish()
     run.watch(AFTER_S, lambda frames: seen.all_go_on(frames) and _led(frames[-1], handover))
@@ -77,9 +77,9 @@ def promises(handover: Handover, frames: Sequence[Frame], jobs: Sequence[Job]) -
             f"{new}'s agent led the shard, {led} its promotion",
             handover.led_at < NEVER and handover.promoting_at <= handover.led_at,
         ),
-        Promise(f"while nobody led, checks were refused: {refusals}", bool(handover.refusals)),
+        Promise(f"while no agent led, checks were rejected: {refusals}", bool(handover.refusals)),
         Promise(
-            f"of {len(handover.told)} answers watched, {wrong} were an OK from the wrong view",
+            f"of {len(handover.told)} answers watched, {wrong} were an OK from an outdated view",
             wrong == 0 and bool(handover.told),
         ),
         Promise(f"{old} is a replica again", roles[old] == "replica"),
@@ -91,7 +91,7 @@ def promises(handover: Handover, frames: Sequence[Frame], jobs: Sequence[Job]) -
 
 
 def _wrong_to_jobs(jobs: Sequence[Job], handover: Handover) -> list[float]:
-    """When a job was admitted although it asked and heard while there was no primary."""
+    """When a job was admitted although it checked and was answered while there was no primary."""
     return [
         heard.heard_at
         for job in jobs
@@ -106,11 +106,11 @@ def _wrong_to_jobs(jobs: Sequence[Job], handover: Handover) -> list[float]:
 SCENE = Scene(
     title="The primary fails over",
     says=_says,
-    watch="the tree: NO PRIMARY, warming up, then another agent speaks; the jobs are held",
+    watch="the tree: NO PRIMARY, warming up, then another agent leads; the jobs are throttled",
     looks=lambda stage: (
         Look("the shard without a primary, then with another", "/"),
         Look("the same from the fleet's side", "/fleet"),
-        Look("the jobs' timeline: refused, and by what", "/clients"),
+        Look("the jobs' timeline: rejections and their causes", "/clients"),
     ),
     play=_play,
 )

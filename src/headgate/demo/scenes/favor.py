@@ -1,4 +1,4 @@
-"""One job has to be through: everybody else is thinned, by one rule with an end."""
+"""One job has to finish: a rule with an end throttles all the others."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from headgate.demo.tour import Look, Promise, Run, Scene
 
 CROWDED_S, CALM_S, FAVORED_S = 2.0, 0.5, 3.0
 THIN = 0.5
-"""Of its checks, how many may get through to the metrics at most for it to be thinned."""
+"""At most this share of its checks may get through to the metrics for it to be throttled."""
 THINNED = {"app": ETL, "database": "main", "metrics": "shard/lag"}
 
 
 def _says(stage: Stage) -> str:
     return (
-        "A migration comes on top, and is held like the others. `headgate favor migration`: the "
-        f"others have {FAVOR_RATIO:.0%} of their checks refused by dice, for half an hour at most. "
-        "The migration gets through, ETL is thinned, and the replica keeps up."
+        "A migration comes on top, and is throttled like the others. `headgate favor migration`: a "
+        f"rule rejects {FAVOR_RATIO:.0%} of the others' checks by dice, for half an hour at most. "
+        "The migration gets through, ETL is throttled, and the replica keeps up."
     )
 
 
@@ -44,7 +44,7 @@ def _leads(frames: Sequence[Frame], times: float) -> bool:
 
 
 def _thinned_by(stage: Stage) -> str:
-    """What the agent answers to one that stands behind it: the rule, by its name."""
+    """What the agent answers to a client that the rule applies to: the rule, by its name."""
     found = stage.speaker.get(f"/v1/explain?{urlencode(THINNED)}")
     return thinned_by(found, stage.rules)
 
@@ -63,23 +63,23 @@ def promises(crowded: Sequence[Frame], favored: Sequence[Frame], rule: str) -> l
     told = ", ".join(f"{name} {count} chunks" for name, count in done.items())
     others = max(count for name, count in done.items() if name != MIGRATION)
     return [
-        Promise("unfavoured, the migration was held as anybody", MIGRATION in seen.held(crowded)),
+        Promise("not favored, the migration was throttled, too", MIGRATION in seen.held(crowded)),
         Promise(
-            f"favoured, it got through and the others were thinned: {told}",
+            f"favored, it got through and the others were throttled: {told}",
             done[MIGRATION] > 2 * others,
         ),
-        Promise(f"explain names the rule that thins ETL: {rule or 'none'}", bool(rule)),
+        Promise(f"explain names the rule that throttles ETL: {rule or 'none'}", bool(rule)),
     ]
 
 
 SCENE = Scene(
-    title="Favour the migration",
+    title="Favor the migration",
     says=_says,
     watch="chunks a second: the migration runs, the others come through now and then",
     looks=lambda stage: (
         Look("the pair of rules, and the time they have left", "/rules"),
         Look("ETL: its chance, and the rule it is by", f"/clients/{ETL}"),
-        Look("what thins it, step by step", f"/explain?{urlencode(THINNED)}"),
+        Look("what throttles it, step by step", f"/explain?{urlencode(THINNED)}"),
         Look("who set it, and when", "/audit"),
     ),
     play=_play,

@@ -1,4 +1,4 @@
-"""Jobs that ask nobody, a replica that cannot follow; then they ask, and are held."""
+"""Jobs that do not check, a replica that cannot follow; then they check, and are throttled."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ SETTLE_S = 3.0
 def _says(stage: Stage) -> str:
     slow = stage.brake.replica.name if stage.brake else stage.replicas[-1].name
     return (
-        f"ETL floods: {slow} can replay {REPLAY_SHARE:.0%} of what the jobs write, and they ask "
-        "nobody. It falls behind. Then they ask: both are held by the lag of the worst replica, "
-        "and go on as fast as it can follow."
+        f"ETL floods: {slow} can replay {REPLAY_SHARE:.0%} of what the jobs write, and they do not "
+        "check. It falls behind. Then they check: the lag of the worst replica throttles both, "
+        "and they go on as fast as it can follow."
     )
 
 
 def _play(run: Run) -> Sequence[Promise]:
     stage = run.stage
     stage.arrange(Scenery(asking=False, slow_share=REPLAY_SHARE))
-    run.tell("the jobs ask nobody now; watch the replicas' lag")
+    run.tell("the jobs do not check now; watch the replicas' lag")
     greedy = run.watch(GREEDY_S, lambda seen_: peak_s(seen_) > LAG_THRESHOLD_S + CLEARLY_S)
     stage.arrange(Scenery(slow_share=REPLAY_SHARE))
-    run.tell("the jobs ask again, and wait where they are told to")
+    run.tell("the jobs check again, and wait when they are rejected")
     asking = run.watch(ASKING_S, was_tried)
     stage.refused_at = _refused_at(stage)
     return promises(greedy, asking, [job.name for job in stage.jobs if job.works])
@@ -49,12 +49,12 @@ def _refused_at(stage: Stage) -> str:
 def _looks(stage: Stage) -> Sequence[Look]:
     looks = (
         Look("lag against its threshold, with the breach shaded", "/"),
-        Look("when it was held, and each refusal in full", f"/clients/{ETL}"),
+        Look("when it was throttled, and each rejection in full", f"/clients/{ETL}"),
     )
     if not stage.refused_at:
         return looks
     asked = urlencode({"app": ETL, "database": "main", "at": stage.refused_at})
-    return (*looks, Look("why it was refused in that minute", f"/explain?{asked}"))
+    return (*looks, Look("why it was rejected in that minute", f"/explain?{asked}"))
 
 
 def peak_s(frames: Sequence[Frame]) -> float:
@@ -62,7 +62,7 @@ def peak_s(frames: Sequence[Frame]) -> float:
 
 
 def settled(asking: Sequence[Frame]) -> list[float]:
-    """Lags once they had come down since the jobs ask, and all had settled."""
+    """Lags once they had come down since the jobs check, and all had settled."""
     calm_at = next((frame.at for frame in asking if seen.is_calm(frame)), None)
     if calm_at is None:
         return []
@@ -79,7 +79,7 @@ def promises(
     greedy: Sequence[Frame], asking: Sequence[Frame], jobs: Sequence[str]
 ) -> list[Promise]:
     peak, after = peak_s(greedy), settled(asking)
-    # How high it goes in between depends on the machine, too: while the jobs are held, the replica
+    # How high it goes in between depends on the machine: while the jobs are throttled, the replica
     # still works off what they wrote, as fast as it is let. That it comes back does not.
     course = f"up to {max(after):.2f} s and back to {after[-1]:.2f} s" if after else "never"
     held = seen.held(asking)
@@ -87,22 +87,24 @@ def promises(
     told = ", ".join(f"{name} {count} chunks" for name, count in done.items())
     return [
         Promise(
-            f"without asking, lag passed {LAG_THRESHOLD_S:g} s: up to {peak:.2f} s",
+            f"without checks, lag passed {LAG_THRESHOLD_S:g} s: up to {peak:.2f} s",
             peak > LAG_THRESHOLD_S,
         ),
         Promise(
-            f"asking, lag came down, and down again whenever it had passed the threshold: {course}",
+            f"with checks, lag came down each time after it had passed the threshold: {course}",
             bool(after) and after[-1] <= LAG_THRESHOLD_S,
         ),
-        Promise(f"both jobs were HELD: {', '.join(sorted(held)) or 'none'}", held == set(jobs)),
-        Promise(f"both jobs went on while asking: {told}", all(done.values())),
+        Promise(
+            f"both jobs were THROTTLED: {', '.join(sorted(held)) or 'none'}", held == set(jobs)
+        ),
+        Promise(f"both jobs went on with checks: {told}", all(done.values())),
     ]
 
 
 SCENE = Scene(
     title="ETL floods the shard",
     says=_says,
-    watch="the lag of the last replica against its mark, and what the jobs are told",
+    watch="the lag of the last replica against its mark, and the answers that the jobs get",
     looks=_looks,
     play=_play,
 )

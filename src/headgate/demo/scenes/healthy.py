@@ -1,4 +1,4 @@
-"""All is well: who asks whom, and what they are told."""
+"""All is well: which job checks at which agent, and the answers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ ARRANGE_S, HEALTHY_S = 1.0, 1.0
 
 def _says(stage: Stage) -> str:
     return (
-        "Two jobs ask before each chunk. The shard is healthy: its primary's agent says OK. "
-        "backfill:orders knows another agent only, which sends it on to that one."
+        "Two jobs check before each chunk. The shard is healthy: its primary's agent admits them. "
+        "backfill:orders knows another agent only, which answers with the address of that one."
     )
 
 
@@ -33,10 +33,10 @@ def _play(run: Run) -> Sequence[Promise]:
 SCENE = Scene(
     title="All is well",
     says=_says,
-    watch="the tree: who is the primary, and whose agent speaks for the shard",
+    watch="the tree: who is the primary, and whose agent decides for the shard",
     looks=lambda stage: (
         Look("every metric is below its threshold", "/"),
-        Look("who asks, and what they are told", "/clients"),
+        Look("the clients, and the answers that they get", "/clients"),
     ),
     play=_play,
 )

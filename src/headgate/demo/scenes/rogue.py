@@ -1,4 +1,4 @@
-"""One that never asks: it is listed, a budget warns of it, then refuses it."""
+"""A client that never checks: it is listed, a budget warns, then blocks its statements."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ MEDIAN = 0.5
 
 LEFT_OUT = (
     "the budget warned first",
-    "enforced, statements were refused with SQLSTATE 53000",
+    "enforced, statements were blocked with SQLSTATE 53000",
     "best effort shed first",
     "the dashboard went on",
 )
-"""Where nobody can judge statements."""
+"""Promises that need traffic control, where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +45,18 @@ class Shed:
 
 
 def _says(stage: Stage) -> str:
-    first = f"A script, {EXPORT}, appears: {stage.rogue.sessions} sessions that ask nobody. "
+    first = f"A script, {EXPORT}, appears: {stage.rogue.sessions} sessions that never check. "
     listed = first + "It is listed as a rogue. "
     if stage.traffic.way is Way.NONE:
         return listed + f"No budget can stop it here: {stage.traffic.why}."
     return listed + (
-        f"The budget `{ROGUE_BUDGET}` warns first; enforced {stage.traffic.way.value}, it refuses "
+        f"The budget `{ROGUE_BUDGET}` warns first; enforced {stage.traffic.way.value}, it blocks "
         "statements (SQLSTATE 53000), and the critical dashboard goes on."
     )
 
 
 def _looks(stage: Stage) -> Sequence[Look]:
-    listed = Look("those that never ask", "/clients")
+    listed = Look("rogue clients: they never check", "/clients")
     if stage.traffic.way is Way.NONE:
         return (listed,)
     # After the `#`, where the tour's strip takes it from: a statement goes into no address.
@@ -64,8 +64,8 @@ def _looks(stage: Stage) -> Sequence[Look]:
     statement = urlencode(said | {"query_id": stage.export_query_id})
     return (
         listed,
-        Look("fill, warnings, refusals", f"/budgets/main/{ROGUE_BUDGET}"),
-        Look("why a statement of its is refused", f"/explain#{statement}"),
+        Look("debt, warnings, blocked statements", f"/budgets/main/{ROGUE_BUDGET}"),
+        Look("why one of its statements is blocked", f"/explain#{statement}"),
     )
 
 
@@ -75,11 +75,11 @@ def _play(run: Run) -> Sequence[Promise]:
     run.watch(BEFORE_S, seen.all_go_on)
     arrived_at = time.monotonic()
     stage.arrange(Scenery(rogue=True))
-    run.tell(f"{EXPORT} appears: {stage.rogue.sessions} sessions that never ask")
+    run.tell(f"{EXPORT} appears: {stage.rogue.sessions} sessions that never check")
     if stage.traffic.way is Way.NONE:
         return [_listed(run), *(Promise(told, kept=False, tried=False) for told in LEFT_OUT)]
     run.watch(WARNED_S, lambda frames: _counts(stage, ROGUE_BUDGET, "warned") > 0)
-    # Before it meets its budget: what a proxy refuses is no work that the server could show.
+    # Before its budget applies: a statement that a proxy blocks never shows on the server.
     listed = _listed(run)
     return [listed, *promises(_enforce(run, arrived_at))]
 
@@ -117,7 +117,7 @@ def _listed(run: Run) -> Promise:
     run.watch(0.0, lambda frames: bool(_suspects(stage)))
     found = _suspects(stage)
     told = ", ".join(f"{s['application']} of {s['user']}, {s['sessions']} sessions" for s in found)
-    return Promise(f"the one that never asks is listed: {told or 'nobody'}", bool(found))
+    return Promise(f"the rogue client is listed: {told or 'none'}", bool(found))
 
 
 def _suspects(stage: Stage) -> list[dict[str, Any]]:
@@ -126,7 +126,7 @@ def _suspects(stage: Stage) -> list[dict[str, Any]]:
 
 
 def _query_id(stage: Stage) -> str:
-    """By which its cost is known: what it costs decides whether it is refused."""
+    """By which its cost is known: its cost decides whether it is blocked."""
     patterns = stage.speaker.get("/v1/budgets/main/state")["patterns"]
     found = (one["query_id"] for one in patterns if one["application_name"] == EXPORT)
     return str(next(found, ""))
@@ -148,19 +148,19 @@ def promises(shed: Shed) -> list[Promise]:
             shed.warned > 0 and shed.done_warned > 0,
         ),
         Promise(
-            f"enforced, {shed.refused} statements were refused with SQLSTATE 53000: "
+            f"enforced, {shed.refused} statements were blocked with SQLSTATE 53000: "
             f"{shed.refusal or 'none'}",
             shed.refused > 0 and ROGUE_BUDGET in shed.refusal,
         ),
         Promise(
-            f"best effort shed first: {shed.jobs_refused} of the jobs' statements refused, "
+            f"best effort shed first: {shed.jobs_refused} of the jobs' statements blocked, "
             f"{shed.critical_refused} of the dashboard's",
             shed.jobs_refused == 0 and shed.critical_refused == 0,
         ),
         Promise(
             f"the dashboard went on: its reads took {_ms(shed.before_s)}, "
-            f"{_ms(shed.flooded_s)} under the rogue, {_ms(shed.enforced_s)} once that met its "
-            "budget",
+            f"{_ms(shed.flooded_s)} under the rogue, {_ms(shed.enforced_s)} once its budget was "
+            "enforced",
             shed.enforced_s is not None,
         ),
     ]
@@ -171,9 +171,9 @@ def _ms(seconds: float | None) -> str:
 
 
 SCENE = Scene(
-    title="A rogue meets a budget",
+    title="A budget stops a rogue client",
     says=_says,
-    watch="the crowd: what export.py gets done, what is refused, the dashboard's p95",
+    watch="the crowd: what export.py gets done, what is blocked, the dashboard's p95",
     looks=_looks,
     play=_play,
 )

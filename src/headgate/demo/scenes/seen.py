@@ -1,4 +1,4 @@
-"""What scenes ask of the frames that they have seen. Pure."""
+"""What scenes look for in the frames that they have seen. Pure."""
 
 from __future__ import annotations
 

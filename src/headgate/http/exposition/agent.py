@@ -102,36 +102,36 @@ AGENT = (
         "headgate_settings_refused",
         "gauge",
         (),
-        "1 while the settings file on disk is refused and the last good one stays in force.",
+        "1 while the settings file on disk is invalid and the last good one stays in force.",
         _settings_refused,
     ),
     Series(
         "headgate_state_lost",
         "gauge",
         (),
-        "1 while what operators had set is not known, neither from the state file nor from its "
-        "copy: checks are rejected, or judged by the settings file, as `state_lost` says.",
+        "1 while the operators' changes are lost, both in the state file and in its copy. Checks "
+        "are rejected, or use only the settings file, as `state_lost` says.",
         _state_lost,
     ),
     Series(
         "headgate_standing_by",
         "gauge",
         (),
-        "1 while this agent stands by for another, 0 while it answers. Missing where it is alone.",
+        "1 while this agent is a passive standby, 0 while it answers. Missing without a standby.",
         _standing_by,
     ),
     Series(
         "headgate_takeovers_total",
         "counter",
         (),
-        "Times that it took over from the other.",
+        "Times that it took over from the other agent.",
         _takeovers,
     ),
     Series(
         "headgate_store_writable",
         "gauge",
         (),
-        "1 while runtime settings, audit and history can be kept, else 0.",
+        "1 while runtime settings, audit and history can be stored, else 0.",
         _store_writable,
     ),
     Series(
@@ -160,8 +160,8 @@ AGENT = (
         "headgate_loop_lag_seconds",
         "histogram",
         (),
-        "How late the agent's loop was, four times a second. A check is answered within the turn "
-        "in which it is read: this is what it may have had to wait for.",
+        "How late the agent's event loop was, measured four times a second: how long a check may "
+        "have had to wait.",
         _loop_lag,
     ),
     Series("headgate_connections", "gauge", (), "Connections to the agent now.", _connections),
@@ -176,30 +176,30 @@ AGENT = (
         "headgate_connections_shed_total",
         "counter",
         (),
-        "Connections that never asked anything, and were closed because their places were needed.",
+        "Connections that never sent a request, and were closed because their places were needed.",
         _shed,
     ),
     Series(
         "headgate_out_of_files",
         "gauge",
         (),
-        "1 while the process can open no more files, and so takes no further connection.",
+        "1 while the process is at its limit of open files and accepts no more connections.",
         _out_of_files,
     ),
     Series(
         "headgate_connections_refused_total",
         "counter",
         (),
-        "Connections that were told 503, for there were so many.",
+        "Connections that got status 503 because there were too many.",
         _turned_away,
     ),
     Series(
         "headgate_trace_spans_total",
         "counter",
         ("outcome",),
-        "Spans, by what became of them: `sent`; `full`, for too many waited; `busy`, for too many "
-        "began in one second; `undelivered`, for the collector did not take them; `rejected` by "
-        "it. Missing without [tracing].",
+        "Spans by outcome: `sent`; `full` (too many waited); `busy` (too many began in one "
+        "second); `undelivered` (the collector did not take them); `rejected` (by the collector). "
+        "Missing without [tracing].",
         _spans,
     ),
     Series(

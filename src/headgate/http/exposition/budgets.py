@@ -1,4 +1,4 @@
-"""What servers count of their budgets.   BudgetWatch ──► rows   (R137)"""
+"""What servers count for their budgets.   BudgetWatch ──► rows"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headgate.wire.exposition import Row
 NS_PER_S = 1e9
 MS_PER_S = 1e3
 MIN_CALLS = 5
-"""Of a pattern, before its error says anything."""
+"""Runs of a pattern before its error counts."""
 QUANTILES = {"0.1": 0, "0.5": 4, "0.9": 8}
 """By their place among the nine cuts into ten."""
 
@@ -115,144 +115,145 @@ BUDGETS = (
         "headgate_budget_admitted_total",
         "counter",
         ("database", "budget"),
-        "Statements that a budget let run, as the server counts them: from 0 after its start. "
-        "Missing, as all that follow, while its counters cannot be read.",
+        "Statements that a budget admitted, as the server counts them: from 0 after its start. "
+        "Missing, as all that follow, while the server's counters cannot be read.",
         _counted(lambda counts: counts.admitted),
     ),
     Series(
         "headgate_budget_warned_total",
         "counter",
         ("database", "budget", "limit"),
-        "Statements that ran though a limit was exceeded (`concurrency`, `burst`, `capacity`), or "
-        "only its warning threshold crossed (`threshold`).",
+        "Statements that ran although a limit was exceeded (`concurrency`, `burst`, `capacity`), "
+        "or that only crossed its warning threshold (`threshold`).",
         _counted_by_limit(lambda counts: counts.warned),
     ),
     Series(
         "headgate_budget_blocked_total",
         "counter",
         ("database", "budget", "limit"),
-        "Statements refused, by the limit that refused them.",
+        "Statements blocked, by the limit that blocked them.",
         _counted_by_limit(lambda counts: counts.blocked),
     ),
     Series(
         "headgate_budget_blocked_early_total",
         "counter",
         ("database", "budget"),
-        "Of the refused, those refused before they were planned.",
+        "Blocked statements that were blocked before they were planned.",
         _counted(lambda counts: counts.early),
     ),
     Series(
         "headgate_budget_delayed_total",
         "counter",
         ("database", "budget"),
-        "Statements that waited for room.",
+        "Statements that were delayed.",
         _counted(lambda counts: counts.delayed),
     ),
     Series(
         "headgate_budget_delayed_seconds_total",
         "counter",
         ("database", "budget"),
-        "How long they waited, together.",
+        "Total time of these delays.",
         _counted(lambda counts: counts.delayed_ns / NS_PER_S),
     ),
     Series(
         "headgate_budget_passed_total",
         "counter",
         ("database", "budget"),
-        "Statements over a limit that ran, for they were inside a transaction.",
+        "Statements over a limit that ran because they were inside a transaction.",
         _counted(lambda counts: counts.passed),
     ),
     Series(
         "headgate_budget_sleeping",
         "gauge",
         ("database", "budget"),
-        "Sessions held now, by a delay or a penalty.",
+        "Sessions that a delay or a penalty makes wait now.",
         _counted(lambda counts: counts.sleeping),
     ),
     Series(
         "headgate_budget_estimated_cpu_seconds_total",
         "counter",
         ("database", "budget"),
-        "CPU that the admitted were estimated at.",
+        "Estimated CPU time of the admitted statements.",
         _counted(lambda counts: counts.estimated_ns / NS_PER_S),
     ),
     Series(
         "headgate_budget_charged_cpu_seconds_total",
         "counter",
         ("database", "budget"),
-        "CPU that they came to.",
+        "CPU time that they really used.",
         _counted(lambda counts: counts.charged_ns / NS_PER_S),
     ),
     Series(
         "headgate_budget_forgiven_cpu_seconds_total",
         "counter",
         ("database", "budget"),
-        "CPU owed that nobody will pay: forgiven by an operator, or by a full table of buckets.",
+        "CPU debt that was forgiven, by an operator or because the table of buckets was full.",
         _counted(lambda counts: counts.forgiven_ns / NS_PER_S),
     ),
     Series(
         "headgate_budget_evicted_total",
         "counter",
         ("database", "budget"),
-        "Buckets of single values (`each`) that were given up for others, for the table is full.",
+        "Buckets of single values (`each`) that were dropped because the table is full.",
         _counted(lambda counts: counts.evicted),
     ),
     Series(
         "headgate_budget_uncounted_total",
         "counter",
         ("database", "budget"),
-        "Statements that ran uncounted, for every bucket of their set was in use.",
+        "Statements that ran uncounted because every bucket of their set was in use.",
         _counted(lambda counts: counts.unpinned),
     ),
     Series(
         "headgate_budget_last_violation_timestamp_seconds",
         "gauge",
         ("database", "budget"),
-        "When it last warned, delayed or refused, as Unix time; missing where it never has.",
+        "When it last warned, delayed or blocked a statement, as Unix time; missing if it never "
+        "did.",
         _last_violations,
     ),
     Series(
         "headgate_budget_fill",
         "gauge",
         ("database", "budget"),
-        "Owed of the capacity, 0 to 1, of its fullest bucket; missing without a capacity.",
+        "Debt of its fullest bucket as a share of the capacity, 0 to 1; missing without one.",
         _budget_fill,
     ),
     Series(
         "headgate_budget_running",
         "gauge",
         ("database", "budget"),
-        "Workers at work under it now.",
+        "Workers that run statements under it now.",
         _budget_running,
     ),
     Series(
         "headgate_budget_patterns",
         "gauge",
         ("database",),
-        "Patterns of statements whose cost the server has learnt.",
+        "Patterns whose cost the server has learned.",
         _patterns,
     ),
     Series(
         "headgate_budget_estimate_error",
         "gauge",
         ("database", "quantile"),
-        "How far estimates are off, as |estimate - actual| / actual, over the patterns that ran "
-        "five times or more; by pattern in `headgate budget top`.",
+        "Error of the estimates, as |estimate - actual| / actual, over the patterns that ran at "
+        "least five times; by pattern in `headgate budget top`.",
         _spread(lambda pattern: pattern.error),
     ),
     Series(
         "headgate_budget_cost_factor",
         "gauge",
         ("database", "quantile"),
-        "k, the CPU seconds that a unit of the planner's cost came to, over the same patterns.",
+        "k, the CPU seconds per unit of the planner's cost, over the same patterns.",
         _spread(lambda pattern: None if pattern.k is None else pattern.k / NS_PER_S),
     ),
     Series(
         "headgate_budget_history_dropped_total",
         "counter",
         ("database",),
-        "Violations missing from history (never from the counters), for the store was away too "
-        "long.",
+        "Violations missing from history (never from the counters) because the store was "
+        "unavailable too long.",
         _dropped,
     ),
 )

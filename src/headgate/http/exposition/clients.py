@@ -1,4 +1,4 @@
-"""Who asks, what it is told, and who is held.   Recorder, UnthrottledBook ──► rows"""
+"""Which clients check, the answers they get, and who is throttled.   Recorder, … ──► rows"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headgate.wire.exposition import Row
 
 WINDOWS = {"5m": 300.0, "1h": 3600.0, "24h": 86400.0}
 HELD_S = 60.0
-"""A client that was refused and has not asked since is gone, and nobody holds it."""
+"""A client that was rejected and has not checked since is gone, and not throttled any more."""
 MAX_NAMED = 100
 UNTHROTTLED_S = 3600.0
 BY_RULE, BY_BUDGET = "(rule)", "(budget)"
@@ -23,10 +23,10 @@ _SHARD = f"{Scope.SHARD.value}/"
 
 
 def decider(by: str) -> tuple[str, str]:
-    """Scope and metric behind a decision. Rules come and go, each with an id of its own, and would
-    leave a series each: by kind and target they are in headgate_rule_*, by id in history.
-    Nothing is added up over clients: a sum would fall when one gives its place up, and a counter
-    that falls has begun anew, as Prometheus reads it."""
+    """Scope and metric behind a decision. Rules come and go, each with its own id, and would leave
+    a series each: by kind and target they are in headgate_rule_*, by id in history. Nothing is
+    added up over clients: the sum would fall when one loses its place, and Prometheus would take
+    that for a counter reset."""
     if by.startswith(RULE):
         return "", BY_RULE
     if by.startswith(BUDGET):
@@ -120,7 +120,7 @@ def _unthrottled_pieces(look: Look) -> Iterator[Row]:
         yield (client,), float(pieces)
 
 
-# --- clients that decide by themselves ----------------------------------------------------------
+# --- clients that decide locally ----------------------------------------------------------------
 
 
 def _listeners(look: Look) -> Iterator[Row]:
@@ -149,53 +149,53 @@ CLIENTS = (
         "counter",
         ("database", "client", "verdict", "scope", "metric"),
         "Checks answered. `metric` is what decided, in its `scope`: a metric, `(rule)`, "
-        "`(budget)`, or nothing: admitted. Of an admission, `(rule)` is the exemption without "
-        "which it would have been none.",
+        "`(budget)`, or empty if the check was admitted. For an admission, `(rule)` is the "
+        "exemption that made it possible.",
         _checks,
     ),
     Series(
         "headgate_checks_forgotten_total",
         "counter",
         ("database", "verdict"),
-        "Checks of clients that gave their place up, whose series have ended: with those of "
-        "`headgate_checks_total`, all since the start. Leave them out of rates.",
+        "Checks of clients that lost their place, so that their series have ended. Add them to "
+        "`headgate_checks_total` for all checks since the start, but not to rates.",
         _forgotten,
     ),
     Series(
         "headgate_dice_waived_total",
         "counter",
         (),
-        "Checks judged without dice, for dice had refused the client for as long as they may.",
+        "Checks that skipped ratio rules, because these had rejected the client for the maximum "
+        "time.",
         _dice_waived,
     ),
     Series(
         "headgate_clients",
         "gauge",
         ("database", "window"),
-        "Clients that asked within the window. Those without a place of their own count "
-        "as the one that they are counted under.",
+        "Clients that checked within the window. Clients that share a place count as one.",
         _recent,
     ),
     Series(
         "headgate_clients_held",
         "gauge",
         ("database",),
-        "Clients whose last answer was a refusal, and that asked within the last minute.",
+        "Clients whose last check was rejected, and that checked within the last minute.",
         _held_clients,
     ),
     Series(
         "headgate_client_held_seconds",
         "gauge",
         ("database", "client", "verdict", "scope", "metric"),
-        "How long such a client has heard nothing but refusals, and what the last was by. Only "
-        "while it lasts; the 100 held longest.",
+        "How long such a client has been throttled without a break, and what rejected its last "
+        "check. Only while it lasts; the 100 longest.",
         _held_seconds,
     ),
     Series(
         "headgate_unthrottled_clients",
         "gauge",
         (),
-        "Clients that reported to have gone without a throttler, in periods that ended within "
+        "Clients that reported work without a throttler, in periods that ended within "
         "the last hour.",
         _unthrottled_clients,
     ),
@@ -203,14 +203,14 @@ CLIENTS = (
         "headgate_unthrottled_seconds",
         "gauge",
         ("client",),
-        "How long they went without in those periods; the 100 longest.",
+        "How long they worked without one in those periods; the 100 longest.",
         _unthrottled_seconds,
     ),
     Series(
         "headgate_unthrottled_pieces",
         "gauge",
         ("client",),
-        "Pieces of work that they did meanwhile; of the same 100.",
+        "Pieces of work that they did in those periods; the same 100.",
         _unthrottled_pieces,
     ),
     Series(
@@ -224,22 +224,21 @@ CLIENTS = (
         "headgate_snapshot_listeners_dropped_total",
         "counter",
         (),
-        "Streams that were cut because nobody read them for 5 s.",
+        "Streams that were closed because the client did not read for 5 s.",
         _listeners_dropped,
     ),
     Series(
         "headgate_local_decisions_total",
         "counter",
         (),
-        "Decisions that clients made by themselves and reported; `headgate_checks_total` has "
-        "them, too.",
+        "Decisions that clients made locally and reported; `headgate_checks_total` includes them.",
         _reported,
     ),
     Series(
         "headgate_local_reports_repeated_total",
         "counter",
         (),
-        "Batches of such decisions that came again, and were not counted again.",
+        "Batches of such decisions that arrived again, and were not counted again.",
         _repeated,
     ),
 )

@@ -1,16 +1,16 @@
-"""How the agent stands with its fleet.   LogFollower, FleetView ──► rows"""
+"""The agent's connection to its fleet.   LogFollower, FleetView ──► rows"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
 from headgate.agent.logfollower import FollowState
-from headgate.core.fleet_view import Counts
+from headgate.core.fleet_view import FleetCounts
 from headgate.http.exposition.series import Look, Rows, Series
 from headgate.wire.exposition import Row
 
 FLEET_SOURCES = ("store", "agent", "nobody")
-FLEET_SHARD_STATES = ("healthy", "unhealthy", "resting", "starting", "silent")
+FLEET_SHARD_STATES = ("healthy", "unhealthy", "idle", "starting", "silent")
 FLEET_AGENT_STATES = ("current", "pending", "behind", "unknown")
 
 
@@ -53,7 +53,7 @@ def _fleet_unreadable(look: Look) -> Iterator[Row]:
         yield (), float(len(fleet.unreadable()))
 
 
-def _viewed(of: Callable[[Counts], float]) -> Rows:
+def _viewed(of: Callable[[FleetCounts], float]) -> Rows:
     """Where this agent watches the whole fleet."""
 
     def rows(look: Look) -> Iterator[Row]:
@@ -85,7 +85,7 @@ FLEET = (
         "headgate_fleet_n",
         "gauge",
         ("store",),
-        "The fleet's revision that this agent has come to; the highest of all agents with the same "
+        "The fleet's revision that this agent has applied; the highest of all agents with the same "
         "`store` is the fleet's.",
         _fleet_n,
     ),
@@ -93,58 +93,60 @@ FLEET = (
         "headgate_fleet_revision",
         "gauge",
         (),
-        "Revision of the fleet's store up to which nothing is missing here; none while nothing "
-        "is known.",
+        "Revision of the fleet's store up to which this agent has everything; missing before the "
+        "first contact.",
         _fleet(lambda state: state.revision if state.store_id else None),
     ),
     Series(
         "headgate_fleet_stale_seconds",
         "gauge",
         (),
-        "How long nothing was heard of the fleet; 0 while it is. Rules stay in force meanwhile.",
+        "Time without contact to the fleet; 0 while there is contact. Rules stay in force "
+        "meanwhile.",
         _fleet(lambda state: state.stale_for_s),
     ),
     Series(
         "headgate_fleet_source",
         "gauge",
         ("source",),
-        "1 for whom this agent follows: `store`, another `agent` of its shard, or `nobody`.",
+        "1 for the source that this agent follows: `store`, another `agent` of its shard, or "
+        "`nobody`.",
         _fleet_source,
     ),
     Series(
         "headgate_fleet_kept_items",
         "gauge",
         (),
-        "Items that the fleet's store has lost and that stay in force here; above 0, somebody "
-        "has to look: `headgate changes restore --fleet`.",
+        "Items that the fleet's store has lost and that stay in force here. Above 0, an operator "
+        "must look: `headgate changes restore --fleet`.",
         _fleet(lambda state: state.went_back.kept if state.went_back else 0),
     ),
     Series(
         "headgate_fleet_entries",
         "gauge",
         (),
-        "Entries of the fleet that are kept here in memory.",
+        "Entries of the fleet in this agent's memory.",
         _fleet(lambda state: state.entries),
     ),
     Series(
         "headgate_fleet_connects_total",
         "counter",
         (),
-        "Times that following was begun, or begun anew.",
+        "Times that following was started or restarted.",
         _fleet(lambda state: state.connects_total),
     ),
     Series(
         "headgate_fleet_losses_total",
         "counter",
         (),
-        "Watches and tries that ended in a fault.",
+        "Watches and tries that failed.",
         _fleet(lambda state: state.losses_total),
     ),
     Series(
         "headgate_fleet_listings_total",
         "counter",
         (),
-        "Times that everything which is followed was read anew.",
+        "Times that all followed entries were read again.",
         _fleet(lambda state: state.listings_total),
     ),
     Series(
@@ -152,51 +154,52 @@ FLEET = (
         "counter",
         ("outcome",),
         "Requests of this agent to the fleet's store: `ok`, `conflict`, `unavailable`, `refused`, "
-        "`unknown` (sent, and no answer came), `compacted`, `lease_lost`, `other`.",
+        "`unknown` (sent, but no answer), `compacted`, `lease_lost`, `other`.",
         _fleet_requests,
     ),
     Series(
         "headgate_fleet_shards",
         "gauge",
         ("state",),
-        "Where `view` of [fleet] is set: shards of the fleet that are `healthy`, `unhealthy`, "
-        "`resting`, `starting`, or have fallen `silent`.",
+        "With `view` of [fleet]: shards of the fleet that are `healthy`, `unhealthy`, "
+        "`resting`, `starting`, or `silent`.",
         _fleet_shards,
     ),
     Series(
         "headgate_fleet_agents",
         "gauge",
         ("state",),
-        "Where `view` of [fleet] is set: agents that have what was set for them (`current`), are "
-        "not yet due to have told so (`pending`), lag `behind`, or have told nothing (`unknown`).",
+        "With `view` of [fleet]: agents that have what was set for them (`current`), may still "
+        "report it in time (`pending`), are `behind`, or have not reported (`unknown`).",
         _fleet_agents,
     ),
     Series(
         "headgate_fleet_agents_stale",
         "gauge",
         (),
-        "Where `view` of [fleet] is set: agents that told that they hear nothing of the fleet.",
+        "With `view` of [fleet]: agents that report no contact to the fleet.",
         _viewed(lambda counts: counts.stale),
     ),
     Series(
         "headgate_fleet_agents_behind",
         "gauge",
         (),
-        "Where `view` of [fleet] is set: agents that lag behind what was set for them.",
+        "With `view` of [fleet]: agents that do not have what was set for them yet.",
         _viewed(lambda counts: counts.behind),
     ),
     Series(
         "headgate_fleet_agents_refusing",
         "gauge",
         (),
-        "Where `view` of [fleet] is set: agents that could not put in force what they have.",
+        "With `view` of [fleet]: agents that could not apply what was set for them.",
         _viewed(lambda counts: counts.refusing),
     ),
     Series(
         "headgate_fleet_unreadable_items",
         "gauge",
         (),
-        "Items of the fleet that cannot be read here; what they said before stands.",
+        "Items of the fleet that this agent cannot read; their last readable version stays in "
+        "force.",
         _fleet_unreadable,
     ),
 )

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from headgate.core.activity import Activity
-from headgate.core.decide import judge
+from headgate.core.decide import is_idle, judge
 from headgate.core.decision import PASSING, State
 from headgate.core.names import Scope
 from headgate.http.exposition.series import Look, Series
 from headgate.wire.exposition import Row
 
-_WITHOUT = (State.ABSENT, State.HELD, State.IGNORED)
+_WITHOUT = (State.UNAVAILABLE, State.LAST_VALUE, State.IGNORED)
 
 
 def _values(look: Look) -> Iterator[Row]:
     for name, health in look.healths.items():
         for metric, standing in health.standings.items():
-            # An absent metric shows no value at all: a frozen one would look healthy.
+            # An unavailable metric has no value at all: a frozen one would look healthy.
             finding = judge(standing, look.now)
-            if finding.value is not None and finding.state is not State.ABSENT:
+            if finding.value is not None and finding.state is not State.UNAVAILABLE:
                 yield (name, metric), finding.value
 
 
@@ -39,7 +39,9 @@ def _ages(look: Look) -> Iterator[Row]:
 def _metric_healthy(look: Look) -> Iterator[Row]:
     for name, health in look.healths.items():
         for metric, standing in health.standings.items():
-            yield (name, metric), float(judge(standing, look.now).state in PASSING)
+            finding = judge(standing, look.now)
+            if not is_idle(finding, look.views.activity(name)):
+                yield (name, metric), float(finding.state in PASSING)
 
 
 def _absences(look: Look) -> Iterator[Row]:
@@ -57,12 +59,20 @@ def _absences(look: Look) -> Iterator[Row]:
 def _admitting(look: Look) -> Iterator[Row]:
     for name, health in look.healths.items():
         chosen = health.own
-        yield (name,), float(chosen.all_pass and look.now.mono_s <= chosen.all_pass_until)
+        if not look.views.idles(name, look.now):
+            yield (name,), float(chosen.all_pass and look.now.mono_s <= chosen.all_pass_until)
+
+
+def _idle(look: Look) -> Iterator[Row]:
+    for name in look.healths:
+        yield (name,), float(look.views.idles(name, look.now))
 
 
 def _since_healthy(look: Look) -> Iterator[Row]:
     for name, health in look.healths.items():
         own = health.own
+        if look.views.idles(name, look.now):
+            continue
         if own.all_pass and look.now.mono_s <= own.all_pass_until:
             yield (name,), 0.0
         elif (healthy_at := look.views.healthy_at(name)) is not None:
@@ -96,7 +106,7 @@ HEALTH = (
         "headgate_metric_value",
         "gauge",
         ("database", "metric"),
-        "Newest value. Missing, not frozen, while the metric is absent.",
+        "Newest value. Missing, not frozen, while the metric is unavailable.",
         _values,
     ),
     Series(
@@ -117,11 +127,11 @@ HEALTH = (
         "headgate_metric_healthy",
         "gauge",
         ("database", "metric"),
-        "1 while this metric lets checks through, else 0.",
+        "1 while this metric admits checks, else 0. Missing while it is idle.",
         _metric_healthy,
     ),
     Series(
-        "headgate_metric_absent",
+        "headgate_metric_unavailable",
         "gauge",
         ("database", "metric", "scope", "cause"),
         "1 while there is no value, with the cause; missing while there is one. `hibernating` is "
@@ -132,29 +142,38 @@ HEALTH = (
         "headgate_database_admitting",
         "gauge",
         ("database",),
-        "1 while a check that names no metric would be admitted, else 0.",
+        "1 while a check that names no metric would be admitted, else 0. Missing while the "
+        "database is idle.",
         _admitting,
+    ),
+    Series(
+        "headgate_database_idle",
+        "gauge",
+        ("database",),
+        "1 while nobody checks the database and nothing else is wrong with its metrics, else 0. "
+        "The next check wakes it, which takes about 1 s.",
+        _idle,
     ),
     Series(
         "headgate_database_seconds_since_healthy",
         "gauge",
         ("database",),
-        "Since the database last let work through: 0 while it does, missing where it never "
-        "has since the agent's start.",
+        "Since the database last admitted checks: 0 while it does. Missing while it is idle, and "
+        "before it admits the first one.",
         _since_healthy,
     ),
     Series(
         "headgate_readings_total",
         "counter",
         ("database", "metric", "outcome"),
-        "Probes that ended, by `value` or the cause of absence.",
+        "Probes that ended, by `value` or the cause of an unavailable one.",
         _readings,
     ),
     Series(
         "headgate_activity",
         "gauge",
         ("database", "state"),
-        "1 for the state it is in (`normal`, `slow`, `hibernating`), 0 for the others.",
+        "1 for the state it is in (`awake`, `idle`, `hibernating`), 0 for the others.",
         _activity,
     ),
     Series("headgate_heartbeats_total", "counter", ("database",), "Heartbeats written.", _beats),

@@ -1,4 +1,4 @@
-"""Paced admission.   Pacers ──► rows   (R99, R142)"""
+"""Paced admission.   Pacers ──► rows"""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ PACING = (
         "headgate_pace_rate",
         "gauge",
         ("database",),
-        "Cost a second that pacing releases. Missing where no metric is paced.",
+        "Cost a second that pacing admits. Missing if no metric is paced.",
         _each(lambda pacer: pacer.pace.rate),
     ),
     Series(
         "headgate_pace_bears",
         "gauge",
         ("database",),
-        "Cost a second that the database is thought to bear: the controller's integral term.",
+        "Estimate of the cost a second that the database sustains: the controller's integral term.",
         _each(lambda pacer: pacer.pace.bears),
     ),
     Series(
         "headgate_pace_starting",
         "gauge",
         ("database",),
-        "1 during slow start, while the rate is still looking for its limit, else 0.",
+        "1 during slow start, while the rate still grows to its limit, else 0.",
         _each(lambda pacer: pacer.pace.starting),
     ),
     Series(
         "headgate_pace_set_point",
         "gauge",
         ("database", "metric"),
-        "Where pacing keeps the metric, in its own unit.",
+        "Value that pacing aims at, in the metric's unit.",
         _pace_set_points,
     ),
     Series(
@@ -64,7 +64,7 @@ PACING = (
         "headgate_pace_sent_away_total",
         "counter",
         ("database",),
-        "Checks that were told to come back later, though every metric was healthy.",
+        "Checks that pacing rejected although every metric was healthy.",
         _each(lambda pacer: pacer.paced_total),
     ),
 )

@@ -1,4 +1,4 @@
-"""Whether servers go by the policy that was set.   Publisher, BudgetWatch ──► rows   (R132)"""
+"""Whether servers use the policy that was set.   Publisher, BudgetWatch ──► rows"""
 
 from __future__ import annotations
 
@@ -102,7 +102,8 @@ POLICIES = (
         "headgate_budgets",
         "gauge",
         ("database", "mode"),
-        "Budgets in force, by mode, as servers are told: none beyond the cap, none expired.",
+        "Budgets in force, by mode, as published to servers: without expired ones, and not beyond "
+        "the cap.",
         _budgets,
     ),
     Series(
@@ -116,35 +117,35 @@ POLICIES = (
         "headgate_budget_policy_published_version",
         "gauge",
         ("database",),
-        "Of the policy that the server was given last.",
+        "Revision of the policy that was last published to the server.",
         _version_published,
     ),
     Series(
         "headgate_budget_policy_in_force_version",
         "gauge",
         ("database",),
-        "Of the policy that the server goes by; alert where it stays below the published one.",
+        "Revision of the policy that the server uses; alert if it stays below the published one.",
         _version_in_force,
     ),
     Series(
         "headgate_budget_policy_current",
         "gauge",
         ("database",),
-        "1 while the server was given the newest policy, 0 while that fails.",
+        "1 while the server has the newest policy, 0 while publishing fails.",
         _policy_current,
     ),
     Series(
         "headgate_budget_publish_failures_total",
         "counter",
         ("database",),
-        "Tries to give the server a policy that failed.",
+        "Failed tries to publish a policy to the server.",
         _publish_failures,
     ),
     Series(
         "headgate_budget_policy_put_back_total",
         "counter",
         ("database",),
-        "Times that a server's policy was gone, older or somebody else's, and was put back.",
+        "Times that a server's policy was missing, older or from another source, and was restored.",
         _policy_put_back,
     ),
     Series(
@@ -152,14 +153,14 @@ POLICIES = (
         "gauge",
         ("database",),
         "1 while traffic control is switched off at the server itself (`headgate pg disable`, or "
-        "its setting): no statement is judged, whatever is published. Else 0.",
+        "its setting): no budget applies to any statement, whatever is published. Else 0.",
         _switched_off,
     ),
     Series(
         "headgate_budget_policies_refused_total",
         "counter",
         ("database",),
-        "Policies that the server itself did not take since its start.",
+        "Policies that the server itself has rejected since its start.",
         _policies_refused,
     ),
     Series(
@@ -173,7 +174,7 @@ POLICIES = (
         "headgate_budget_backends_behind",
         "gauge",
         ("database",),
-        "The server's processes that last decided by an older policy than the one in force: idle "
+        "The server's processes that last used an older policy than the one in force: idle "
         "ones, until their next statement.",
         _behind,
     ),
@@ -181,8 +182,8 @@ POLICIES = (
         "headgate_budget_told_health",
         "gauge",
         ("database", "health"),
-        "1 for what the server believes of its own health, by which budgets with "
-        '`when = "unhealthy"` bite.',
+        "1 for the server's own view of its health, which decides whether budgets with "
+        '`when = "unhealthy"` apply.',
         _told_health,
     ),
 )

@@ -31,7 +31,7 @@ SECTIONS: dict[str, tuple[Series, ...]] = {
     "Shards": SHARDS,
     "Rules": RULES,
     "Paced admission": PACING,
-    "Starvation, and who never asks": WATCHING,
+    "Starvation and rogue clients": WATCHING,
     "Budgets": BUDGETS,
     "The policy of budgets": POLICIES,
     "Fleet": FLEET,

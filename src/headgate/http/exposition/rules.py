@@ -17,14 +17,14 @@ IN_FORCE, WAITING, SUSPENDED = "in_force", "waiting", "suspended"
 STATES = (IN_FORCE, WAITING, SUSPENDED)
 MAX_NAMED = 100
 FIRST = (Kind.EXEMPT, Kind.HOLD)
-"""Where there are more than can be named: who is let through, and who is not at all."""
+"""If there are too many to list: exemptions and holds first."""
 
 Place = tuple[str, str, str]
 """(database, target, kind)"""
 
 
 def state_of(rule: Rule, look: Look) -> str | None:
-    """None: it has ended, and is kept to be told of."""
+    """None: it has ended, and is kept only to be shown."""
     if look.now.wall_s >= rule.expires_at:
         return None
     if rule.id in look.parts.checker.rules.suspended:
@@ -82,15 +82,15 @@ RULES = (
         "headgate_rule_seconds_left",
         "gauge",
         ("database", "target", "kind"),
-        "Until the last rule of that kind on that target expires, of those in force; `database` "
-        "is empty for rules that hold everywhere. At most 100.",
+        "Time until the last rule in force of that kind on that target expires; `database` "
+        "is empty for rules that apply everywhere. At most 100.",
         _left,
     ),
     Series(
         "headgate_rule_in_force_seconds",
         "gauge",
         ("database", "target", "kind"),
-        "Since the first of them was set, or its window began.",
+        "Time since the first of them was set, or its window began.",
         _age,
     ),
     Series(

@@ -26,33 +26,33 @@ if TYPE_CHECKING:
 LABELS: dict[str, str] = {
     "agent": "this agent's `name`",
     "budget": "the first 200 of a database that were seen; the rest together is `other`",
-    "cause": "of an absence, a closed list ([causes](metrics.md#causes-of-absence)); of "
-    "starvation, `exempt_client`, `differential_metrics`, `admitted_work`, `unexplained_load`",
-    "client": "who has a place of its own, at most `max_clients`; further ones are counted by "
-    "level as `other:LEVEL`, at most a quarter of that, and then as `other`. Lists of those held, "
-    "starved or unthrottled name 100 at most",
-    "database": "those of the settings; questions about any other are `(unknown)`",
+    "cause": "why a metric is unavailable, a closed list ([causes](metrics.md#causes-of-absence)); "
+    "of starvation, `exempt_client`, `differential_metrics`, `admitted_work`, `unexplained_load`",
+    "client": "clients with their own place, at most `max_clients`; further ones are counted by "
+    "level as `other:LEVEL`, at most a quarter of that, and then as `other`. Lists of throttled, "
+    "starved or unthrottled clients have 100 at most",
+    "database": "those of the settings; checks of any other are `(unknown)`",
     "health": "`healthy`, `unhealthy`, `unknown`",
     "kind": "of a rule: `ratio`, `hold`, `exempt`, `metrics`, `thresholds`; of an alert, a closed "
     "list",
     "limit": "`concurrency`, `burst`, `capacity`; of warnings also `threshold`",
     "member": "members of the database's shard, at most 256",
-    "metric": "those of the settings, and of changes at run time; `(rule)` or `(budget)` where "
-    "one of these decided, whichever it was; empty where nothing refused; `other` for names that "
+    "metric": "those of the settings, and of changes at run time; `(rule)` or `(budget)` if one of "
+    "these decided, whichever it was; empty if nothing rejected the check; `other` for names that "
     "are no metric's",
     "mode": "`off`, `warn`, `enforce`",
-    "outcome": "a closed list, told with the series",
+    "outcome": "a closed list, named with the series",
     "quantile": "`0.1`, `0.5`, `0.9`",
     "role": "`primary`, `replica`",
-    "scope": "`host` or `shard`, of the metric that decided; empty where none did",
+    "scope": "`host` or `shard`, of the metric that decided; empty if none did",
     "source": "`store`, `agent`, `nobody`",
-    "state": "a closed list, told with the series",
+    "state": "a closed list, named with the series",
     "store": "id of the fleet's store: one, and another once the agent follows a new store",
     "target": "of rules in force, 100 at most: exemptions and holds first",
     "user": "users of the database, the ten with the most work; the rest together is `other`",
     "verdict": "a closed list, see [verdicts](verdicts.md)",
     "version": "of this agent",
-    "why": "a closed list, told with the series",
+    "why": "a closed list, named with the series",
     "window": "`5m`, `1h`, `24h`",
 }
 
@@ -63,14 +63,14 @@ Series = AnySeries[["Look"]]
 
 @dataclass(frozen=True, slots=True)
 class Works:
-    """What the process itself is measured by; without it, nothing of it is told."""
+    """Measurements of the process itself; without it, there are none."""
 
     pulse: Pulse
     listener: Callable[[], Listener]
 
 
 class Look:
-    """One scrape: everything is told as of one instant, and worked out once."""
+    """One scrape: all values are of one instant, and computed once."""
 
     def __init__(self, views: Views, works: Works | None = None) -> None:
         self.views = views

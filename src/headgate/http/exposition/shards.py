@@ -9,6 +9,7 @@ from headgate.core.decide import judge
 from headgate.core.decision import PASSING, State
 from headgate.core.rollup import AsideKind
 from headgate.http.exposition.series import Look, Rows, Series
+from headgate.wire.answers import IDLE
 from headgate.wire.exposition import Row
 from headgate.wire.shard import CostDoc, MemberDoc
 
@@ -69,7 +70,7 @@ def _shard_values(look: Look) -> Iterator[Row]:
     for name, health in look.healths.items():
         for metric, standing in health.shard.standings.items() if health.shard else ():
             finding = judge(standing, look.now)
-            if finding.value is not None and finding.state is not State.ABSENT:
+            if finding.value is not None and finding.state is not State.UNAVAILABLE:
                 yield (name, metric), finding.value
 
 
@@ -83,7 +84,8 @@ def _member_readings(look: Look) -> Iterator[Row]:
     for shard in look.shards:
         for member in shard.members:
             for reading in member.readings:
-                if reading.value is not None and reading.state != State.ABSENT.value:
+                is_current = reading.state not in (State.UNAVAILABLE.value, IDLE)
+                if reading.value is not None and is_current:
                     yield (shard.database, member.member, reading.metric), reading.value
 
 
@@ -115,28 +117,28 @@ SHARDS = (
         "headgate_role",
         "gauge",
         ("database", "role"),
-        "1 for the role that the database's own server says it has; missing while unknown.",
+        "1 for the role that the database's own server reports; missing while unknown.",
         _role,
     ),
     Series(
         "headgate_shard_leading",
         "gauge",
         ("database",),
-        "1 while this agent rolls up the database's shard, 0 while it may not.",
+        "1 while this agent leads the database's shard, 0 while it does not.",
         _leading,
     ),
     Series(
         "headgate_shard_members",
         "gauge",
         ("database", "state"),
-        "Members by `counted`, `aside` (from any metric) and `missing`; only while leading.",
+        "Members by `counted`, `aside` (skipped for any metric) and `missing`; only while leading.",
         _members,
     ),
     Series(
         "headgate_member_state",
         "gauge",
         ("database", "member", "state"),
-        "1 for the one of `counted`, `aside` and `missing` that the member is; only while leading.",
+        "1 for the member's state: `counted`, `aside` or `missing`; only while leading.",
         _each_member,
     ),
     Series(
@@ -152,22 +154,22 @@ SHARDS = (
         "headgate_member_hopeless",
         "gauge",
         ("database", "member", "metric"),
-        "1 for a replica that the agent skips from the roll-up, since throttling does not help "
-        "it; missing where there is none.",
+        "1 for a replica that the agent skips in the rollup, because throttling does not help "
+        "it; missing if there is none.",
         _hopeless,
     ),
     Series(
         "headgate_shard_metric_value",
         "gauge",
         ("database", "metric"),
-        "The shard's value, rolled up. Missing while there is none, or it is rolled up elsewhere.",
+        "The shard's rollup. Missing while there is none, or another agent makes it.",
         _shard_values,
     ),
     Series(
         "headgate_shard_metric_healthy",
         "gauge",
         ("database", "metric"),
-        "1 while the shard's value lets checks through, else 0. Missing where the database "
+        "1 while the shard's value admits checks, else 0. Missing if the database "
         "belongs to no shard.",
         _shard_healthy,
     ),
@@ -175,7 +177,7 @@ SHARDS = (
         "headgate_member_reading",
         "gauge",
         ("database", "member", "metric"),
-        "A member's value as it goes into the roll-up; at most 256 members.",
+        "A member's value as it goes into the rollup; at most 256 members.",
         _member_readings,
     ),
     Series(
@@ -189,29 +191,29 @@ SHARDS = (
         "headgate_member_has_copy",
         "gauge",
         ("database", "member"),
-        "1 while the member's agent has a copy of all changes of the shard, else 0. Missing where "
-        "this agent tells it of none.",
+        "1 while the member's agent has a copy of all changes of the shard, else 0. Missing if "
+        "this agent sends it none.",
         _member_copies,
     ),
     Series(
         "headgate_probes_total",
         "counter",
         ("database", "state"),
-        "Probes run, by the state they were run in: none while hibernating.",
+        "Probes run, by the activity of the database: none while hibernating.",
         _cost(lambda cost: cost.probes),
     ),
     Series(
         "headgate_peer_messages_total",
         "counter",
         ("database", "state"),
-        "Messages sent to agents of other members, by state: none while hibernating.",
+        "Messages sent to agents of other members, by activity: none while hibernating.",
         _cost(lambda cost: cost.messages),
     ),
     Series(
         "headgate_heartbeat_writes_total",
         "counter",
         ("database", "state"),
-        "Heartbeats written, by state: none while hibernating but the one that says so.",
+        "Heartbeats written, by activity: none while hibernating but the one that says so.",
         _cost(lambda cost: cost.beats),
     ),
 )

@@ -1,6 +1,6 @@
-"""Who is starved, and who never asks.   Watch, Rogues, Alerts ──► rows   (R88–R92, R138)
+"""Starved clients and rogue clients.   Watch, Rogues, Alerts ──► rows
 
-Sessions are told by user, not by program or host: a client may call itself anything.
+Sessions are shown by user, not by program or host: a client may give itself any name.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _starved_clients(look: Look) -> Iterator[Row]:
 def _starved(look: Look) -> Iterator[Row]:
     watch = look.parts.watch
     for f in watch.findings[:MAX_FINDINGS] if watch is not None else ():
-        yield (f.database, f.client, f.metric, f.culprit.value), f.for_s
+        yield (f.database, f.client, f.metric, f.cause.value), f.starved_s
 
 
 def _starvation_share(look: Look) -> Iterator[Row]:
@@ -40,7 +40,7 @@ def _starvation_share(look: Look) -> Iterator[Row]:
 
 
 def _listed(look: Look) -> Iterator[tuple[str, tuple[Suspect, ...]]]:
-    """By database; where sessions cannot be listed, nothing is told of them."""
+    """By database; nothing if its sessions cannot be listed."""
     if (rogues := look.parts.rogues) is not None:
         for database in rogues.databases:
             if database not in rogues.faults:
@@ -102,29 +102,29 @@ WATCHING = (
         "headgate_starvation_share",
         "gauge",
         ("database", "client"),
-        "Starved time of its runtime; alert above the waterline, 0.05 by default.",
+        "Starved share of its runtime; alert above the waterline, 0.05 by default.",
         _starvation_share,
     ),
     Series(
         "headgate_rogue_sessions_active",
         "gauge",
         ("database",),
-        "Sessions at work, on average, of those who never ask. Missing where none are listed.",
+        "Active sessions of rogue clients, on average. Missing if sessions cannot be listed.",
         _rogues,
     ),
     Series(
         "headgate_rogue_suspects",
         "gauge",
         ("database",),
-        "Users, programs and hosts at work that never ask, 50 at most: `headgate "
-        "starvation` names them. Missing where sessions cannot be listed.",
+        "Users, programs and hosts of rogue clients, 50 at most: `headgate "
+        "starvation` names them. Missing if sessions cannot be listed.",
         _suspects,
     ),
     Series(
         "headgate_rogue_user_sessions_active",
         "gauge",
         ("database", "user"),
-        "Of their sessions at work, on average, those of a user.",
+        "Active sessions of rogue clients, on average, by user.",
         _rogue_users,
     ),
     Series(

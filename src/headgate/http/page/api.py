@@ -1,4 +1,4 @@
-"""The agent's own API, asked in process.   a page's handler ──► PageApi ──► Starlette ──► Told
+"""The agent's own API, called in process.   a page's handler ──► PageApi ──► Starlette ──► document
 
 Nothing is served that curl would not be given: the same routes, checks, roles and audit.
 """
@@ -21,7 +21,7 @@ NO_QUERY: Query = {}
 
 
 class Refused(Exception):
-    """The API said no: a person is shown why."""
+    """The API rejected the request: the page shows why."""
 
     def __init__(self, status: int, problem: Problem) -> None:
         super().__init__(problem.detail)
@@ -39,7 +39,7 @@ class PageApi:
         self._peer = peer
 
     async def get(self, path: str, kind: type[T], query: Query = NO_QUERY) -> T:
-        """The document at `path`, or Refused."""
+        """The document at `path`; an error of the API is raised."""
         return msgspec.json.decode(await self.ask("GET", path, query=query), type=kind)
 
     async def send(
@@ -51,10 +51,11 @@ class PageApi:
         *,
         query: Query = NO_QUERY,
         revision: int | None = None,
+        new: bool = False,
     ) -> T:
-        """Change something, or ask with a body. `revision`: what the person saw; another one is
-        Refused with 412."""
-        told = await self.ask(method, path, body, query=query, revision=revision)
+        """Change something, or read with a body. `revision`: what the person saw; another one is
+        rejected with 412, as is one that is there already where it should be `new`."""
+        told = await self.ask(method, path, body, query=query, revision=revision, new=new)
         return msgspec.json.decode(told, type=kind)
 
     async def ask(
@@ -65,10 +66,13 @@ class PageApi:
         *,
         query: Query = NO_QUERY,
         revision: int | None = None,
+        new: bool = False,
     ) -> bytes:
         headers = [(b"content-type", b"application/json")] if body is not None else []
         if revision is not None:
             headers.append((b"if-match", f'"{revision}"'.encode()))
+        if new:
+            headers.append((b"if-none-match", b"*"))
         exchange = _Exchange(b"" if body is None else msgspec.json.encode(body))
         await self._app()(
             _scope(method, path, _encoded(query), headers, self._peer),

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from asyncio import to_thread
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
 
+import msgspec
 from starlette.responses import Response
 
 from headgate.http.page.api import Refused, in_path
-from headgate.http.page.audit_lines import Wanted, actions_of, entry_of
 from headgate.http.page.shell import Visit, page, part
+from headgate.present.changes import SettingChange, settings_changed
 from headgate.wire.changes import ChangeRevisionsDoc, ChangeRevisionWholeDoc, Log
 from headgate.wire.status import AuditDoc, AuditsDoc
 
@@ -90,3 +93,73 @@ async def _fleet(visit: Visit) -> dict[str, Any]:
         fault = "" if refused.status == NOT_FOUND else refused.detail
         return {"fleet": None, "fleet_fault": fault}
     return {"fleet": found, "fleet_fault": ""}
+
+
+MAX_LINES = 12
+"""Of one change; the rest is in what was kept."""
+MAX_KEPT_CHARS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    at: str
+    day: str
+    time: str
+    who: str
+    action: str
+    target: str
+    lines: tuple[SettingChange, ...]
+    more: int
+    """Lines beyond those."""
+    kept: str
+    """As it was kept, in JSON."""
+
+
+def entry_of(doc: AuditDoc) -> Entry:
+    at = datetime.fromisoformat(doc.at).astimezone(UTC)
+    lines = list(settings_changed(doc.before, doc.after))
+    return Entry(
+        at=doc.at,
+        day=f"{at.day} {at:%b %Y}",
+        time=f"{at:%H:%M:%S}",
+        who=doc.who,
+        action=doc.action,
+        target=doc.target,
+        lines=tuple(lines[:MAX_LINES]),
+        more=max(0, len(lines) - MAX_LINES),
+        kept=_kept(doc),
+    )
+
+
+def _kept(doc: AuditDoc) -> str:
+    told = {"before": doc.before, "after": doc.after}
+    text = msgspec.json.format(msgspec.json.encode(told), indent=2).decode()
+    if len(text) <= MAX_KEPT_CHARS:
+        return text
+    return f"{text[:MAX_KEPT_CHARS]}\n… {len(text) - MAX_KEPT_CHARS:,} characters more"
+
+
+# --- choosing -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    who: str = ""
+    action: str = ""
+    target: str = ""
+
+    @property
+    def is_all(self) -> bool:
+        return not (self.who or self.action or self.target)
+
+    def meets(self, doc: AuditDoc) -> bool:
+        return (
+            self.who.lower() in doc.who.lower()
+            and self.action in ("", doc.action)
+            and self.target.lower() in doc.target.lower()
+        )
+
+
+def actions_of(docs: Sequence[AuditDoc], chosen: str) -> list[str]:
+    """Those that there are, and the one that was asked for."""
+    return sorted({doc.action for doc in docs} | ({chosen} if chosen else set()))

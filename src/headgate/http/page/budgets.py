@@ -9,11 +9,16 @@ from typing import Any
 
 from starlette.responses import Response
 
-from headgate.http.page.api import Refused, in_path
-from headgate.http.page.budgets_asking import budget_path, policy_of, policy_path
-from headgate.http.page.budgets_changes import BudgetChanges
+from headgate.http.page.api import Refused
+from headgate.http.page.budgets_changes import (
+    BudgetChanges,
+    BudgetDrafts,
+    budget_path,
+    policy_of,
+    policy_path,
+)
 from headgate.http.page.budgets_chart import chart_of
-from headgate.http.page.budgets_drafts import BudgetDrafts
+from headgate.http.page.changes import revision_made
 from headgate.http.page.shell import POLL_S, Visit, page, part
 from headgate.present.budgets import (
     advice_told,
@@ -29,8 +34,6 @@ from headgate.wire.budgets import (
     BudgetDoc,
     PoliciesDoc,
     PolicyDoc,
-    RevisionsDoc,
-    RevisionWholeDoc,
     StateDoc,
     ViolationsDoc,
 )
@@ -43,10 +46,9 @@ MANY = 500
 MANY_POLL_S = 15
 SLOW_POLL_S = 10
 MAX_STATEMENTS = 30
-MAX_REVISIONS = 100
 SPANS = ("1h", "24h")
 _ORDER = ("bad", "warned", "good", "")
-"""What needs somebody comes first."""
+"""What needs an operator comes first."""
 
 
 class BudgetsPage(BudgetDrafts, BudgetChanges):
@@ -55,8 +57,6 @@ class BudgetsPage(BudgetDrafts, BudgetChanges):
         ("GET", "/budgets/{database}", "database"),
         ("GET", "/budgets/{database}/state", "statements"),
         ("GET", "/budgets/{database}/violations", "violations"),
-        ("GET", "/budgets/{database}/history", "history"),
-        ("GET", "/budgets/{database}/history/{revision}", "revision"),
         *BudgetDrafts.draft_routes,
         *BudgetChanges.change_routes,
         ("GET", "/budgets/{database}/{name}", "budget"),
@@ -106,7 +106,8 @@ class BudgetsPage(BudgetDrafts, BudgetChanges):
             find=find,
             every_s=MANY_POLL_S if policy.budgets_total > MANY else POLL_S,
             slow_s=SLOW_POLL_S,
-            done=await _done(visit, database),
+            done=await revision_made(visit, visit.query.get("done", "")),
+            copies=_copies(visit),
             seconds=seconds,
         )
 
@@ -136,7 +137,8 @@ class BudgetsPage(BudgetDrafts, BudgetChanges):
             standing=standing_of(policy, await _state(visit, database)),
             row=row_of(budget),
             slow_s=SLOW_POLL_S,
-            done=await _done(visit, database),
+            done=await revision_made(visit, visit.query.get("done", "")),
+            copies=_copies(visit),
             seconds=seconds,
             advised=advice_told,
         )
@@ -178,22 +180,16 @@ class BudgetsPage(BudgetDrafts, BudgetChanges):
             slow_s=SLOW_POLL_S,
         )
 
-    async def history(self, visit: Visit) -> Response:
-        database = visit.path["database"]
-        query = {"limit": MAX_REVISIONS}
-        path = f"{policy_path(database)}/history"
-        doc = await visit.api.get(path, RevisionsDoc, query)
-        return page(visit, "budgets_history.html", database=database, revisions=doc.revisions)
 
-    async def revision(self, visit: Visit) -> Response:
-        database, revision = visit.path["database"], visit.path["revision"]
-        path = f"{policy_path(database)}/history/{in_path(revision)}"
-        doc = await visit.api.get(path, RevisionWholeDoc)
-        return page(visit, "budgets_revision.html", database=database, doc=doc)
+def _copies(visit: Visit) -> str:
+    """Of a change for a shard: how many of its agents have it."""
+    have, of = visit.query.get("have", ""), visit.query.get("of", "")
+    is_told = all(one.isdecimal() and len(one) < 5 for one in (have, of)) and of != "0"
+    return f"{have} of {of} replicas have a copy." if is_told else ""
 
 
 def _answered(visit: Visit, whole: str, live: str, **context: Any) -> Response:
-    """To a script that asks again, only what changes; `whole` includes it."""
+    """To a script that polls, only what changes; `whole` includes it."""
     if visit.by_script:
         return part(visit, live, **context)
     return page(visit, whole, **context)
@@ -215,21 +211,6 @@ async def _state(visit: Visit, database: str) -> StateDoc | None:
         return await visit.api.get(path, StateDoc, {"statements": False})
     except Refused:
         return None
-
-
-async def _done(visit: Visit, database: str) -> dict[str, Any] | None:
-    """What the change was that led here, by its revision."""
-    told = visit.query.get("done", "")
-    if not told.isdecimal() or len(told) > 18:
-        return None
-    path, query = f"{policy_path(database)}/history", {"limit": 20}
-    doc = await visit.api.get(path, RevisionsDoc, query)
-    found = next((one for one in doc.revisions if one.revision == int(told)), None)
-    if found is None:
-        return None
-    first = 0 if len(doc.revisions) < query["limit"] else None
-    before = next((one.revision for one in doc.revisions if one.revision < int(told)), first)
-    return {"about": found, "before": before}
 
 
 def _fault(state: StateDoc | None) -> str | None:

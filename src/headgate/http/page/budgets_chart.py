@@ -43,7 +43,7 @@ class Chart:
     series: Sequence[Series]
     width: int
     top: int
-    """What the full height stands for."""
+    """What the full height represents."""
     summary: str
     since: str
     until: str

@@ -92,7 +92,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Where what is wrong is told: at its field, at its rule, or on top."""
+    """Where what is wrong is reported: at its field, at its rule, or on top."""
 
     by_field: Mapping[str, str] = field(default_factory=dict)
     by_rule: Mapping[int, str] = field(default_factory=dict)
@@ -235,7 +235,7 @@ def faults_of(told: Iterable[str], draft: Draft) -> Faults:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What somebody took, by which limits are proposed."""
+    """What a client took, by which limits are proposed."""
 
     share: float | None
     """Of the server's CPU."""
@@ -245,7 +245,7 @@ class Used:
 
 
 def proposed(name: str, match: Mapping[str, str], used: Used, about: str = "") -> Draft:
-    """One and a half times of what it takes now; it only warns until somebody says otherwise."""
+    """One and a half times of what it takes now; it only warns until an operator says otherwise."""
     values = {"comment": about} if about else {}
     if used.share is not None:
         rate = min(100.0, max(1.0, math.ceil(round(HEADROOM * used.share * 1000, 6)) / 10))
@@ -263,20 +263,20 @@ def used_by(pattern: PatternDoc, cpus: float | None) -> Used:
 
 
 def comment_of(pattern: PatternDoc) -> str:
-    """The statement itself, for whoever finds the budget: a number tells nobody anything."""
+    """The statement itself, for those who find the budget: a number means nothing to them."""
     text = pattern.text or ""
     fits = text if len(text) <= MAX_COMMENT_CHARS else f"{text[: MAX_COMMENT_CHARS - 1]}…"
     return fits if fits.isprintable() else ""
 
 
 def match_of(query: Mapping[str, str]) -> dict[str, str]:
-    """What a link asks a budget for: keys of rules, and nothing else."""
+    """What a link wants a budget for: keys of rules, and nothing else."""
     known = {key: value for key, value in query.items() if key in SYSTEM_KEYS or is_tag(key)}
     return {key: value[:MAX_FIELD_CHARS] for key, value in list(known.items())[:4] if value}
 
 
 def name_for(match: Mapping[str, str]) -> str:
-    """One that says whom it is for."""
+    """One that names the client."""
     told = next(iter(match.values()), "") if match else ""
     prefix = "query-" if set(match) & {"query", "fingerprint"} else ""
     told = f"{prefix}{told.lstrip('-')}".lower()

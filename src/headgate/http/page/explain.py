@@ -1,4 +1,4 @@
-"""The page /explain: an identity or a statement, and the path to the answer it gets.
+"""The page /explain: how a client's check, or a statement, would be answered, and why.
 
 By GET for an identity, so that the address can be shared; a statement goes by POST alone, for it
 may hold what nobody else is to see.
@@ -16,18 +16,19 @@ from starlette.responses import Response
 
 from headgate.errors import InvalidRequest
 from headgate.http.page.api import Refused, in_path
-from headgate.http.page.clients import bare
-from headgate.http.page.explain_steps import steps_of, stopped_at
 from headgate.http.page.shell import Visit, page, part
 from headgate.present.budgets import VERDICTS
 from headgate.present.clients import by_words
+from headgate.present.explain import explained
+from headgate.present.rules import match_state
+from headgate.present.words import bare_reason
 from headgate.wire.budgets import PoliciesDoc, StatementExplainDoc
 from headgate.wire.past import PastDoc
 from headgate.wire.rules import ExplainDoc
 from headgate.wire.status import StatusDoc
 
 NOW_ONLY = ("metrics", "scope", "cost", "budget", "cpu_s")
-"""Not kept of the past."""
+"""History does not keep these."""
 ASKED = ("app", "database", *NOW_ONLY)
 SAID = ("username", "application_name", "remote_address", "query_id")
 MAX_SQL_CHARS = 50_000
@@ -62,20 +63,21 @@ class ExplainPage:
 
 
 def _address(asked: Mapping[str, str]) -> str:
-    """To share: with what was said, and no more."""
+    """To share: with what the form has, and no more."""
     return f"/explain?{urlencode({name: value for name, value in asked.items() if value})}"
 
 
 _NOTHING: Mapping[str, Any] = {
-    "answer": None,
+    "found": None,
     "past": None,
     "told": None,
     "refused": None,
     "refused_statement": None,
     "sql": "",
     "ignored": (),
-    "bare": bare,
+    "bare_reason": bare_reason,
     "by_words": by_words,
+    "match_state": match_state,
 }
 
 
@@ -121,7 +123,7 @@ async def _identity(visit: Visit, asked: Mapping[str, str]) -> dict[str, Any]:
 async def _now(visit: Visit, asked: Mapping[str, str]) -> dict[str, Any]:
     query = {name: asked[name] for name in ASKED}
     doc = await visit.api.get("/v1/explain", ExplainDoc, query)
-    return {"answer": doc, "steps": steps_of(doc), "stopped": stopped_at(doc)}
+    return {"found": explained(doc)}
 
 
 async def _then(visit: Visit, asked: Mapping[str, str]) -> dict[str, Any]:
@@ -155,7 +157,7 @@ def _body(sql: str, form: Mapping[str, str]) -> dict[str, Any]:
         message = f"the statement has {len(sql):,} characters, at most {MAX_SQL_CHARS:,} are read"
         raise InvalidRequest(message, field="sql")
     if not form["on"]:
-        raise InvalidRequest("choose the database whose budgets are meant", field="on")
+        raise InvalidRequest("choose the database that has the budgets", field="on")
     body: dict[str, Any] = {"sql": sql}
     body |= {name: form[name] for name in SAID if form[name]}
     if form["within"]:

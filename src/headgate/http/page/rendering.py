@@ -13,6 +13,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
+from headgate.core.units import amount_text
 from headgate.present.view import DASH
 from headgate.present.words import age, told_quantity, told_share
 
@@ -39,6 +40,7 @@ def _environment() -> Environment:
     environment.filters |= {
         "duration": age,
         "quantity": told_quantity,
+        "amount": amount,
         "share": told_share,
         "clock": clock,
         "minute": minute,
@@ -52,6 +54,12 @@ def _environment() -> Environment:
 
 
 # --- words and figures --------------------------------------------------------------------------
+
+
+def amount(value: float, unit: str) -> str:
+    """As a threshold of that unit is typed: `50ms`, `80`."""
+    text = amount_text(value, unit)
+    return text if isinstance(text, str) else f"{text:.15g}"
 
 
 def clock(iso: str | None) -> str:
@@ -100,7 +108,7 @@ def static_file(name: str) -> tuple[bytes, str]:
 
 @cache
 def _static_names() -> frozenset[str]:
-    """A closed list: no path that is asked for ever meets the file system."""
+    """A closed list: no path of a request reaches the file system."""
     folder = _folder("static")
     own = {entry.name for entry in folder.iterdir() if entry.is_file()}
     vendored = (folder / "vendor").iterdir()

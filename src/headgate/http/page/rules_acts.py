@@ -14,17 +14,20 @@ from urllib.parse import urlencode
 import msgspec
 from starlette.responses import Response
 
+from headgate.core.rule_settings import limit_text, limit_told
 from headgate.core.rule_times import parse_for
 from headgate.errors import InvalidRequest
 from headgate.http.page.api import NO_QUERY, Query, Refused, in_path
 from headgate.http.page.rules_form import (
     NO_FAULTS,
+    OTHERS,
     Faults,
     Fields,
     faults_of,
     in_utc,
     link_to,
     number,
+    others_of,
     seal,
 )
 from headgate.http.page.shell import Visit, moved, page
@@ -61,7 +64,7 @@ ACTS = {
         Act("extend", "Extend", "PATCH", "", "now ends at {ends}", "extend", "Undo"),
         Act("change", "Change", "PATCH", "", "is changed: {says}", "change", "Undo"),
         Act("lift", "Lift", "DELETE", "", "is lifted", "set", "Set it again"),
-        Act("rest", "Rest here", "PUT", "/rest", "rests at this agent", "wake", "Wake it"),
+        Act("rest", "Suspend here", "PUT", "/rest", "is suspended here", "wake", "Resume it"),
         Act("wake", "Wake", "DELETE", "/rest", "counts again here", "rest", "Have it rest"),
     )
 }
@@ -69,7 +72,7 @@ _SET = Act("set", "Set", "POST", "", "is set: it {says}, until {ends}", "lift", 
 
 
 class Changed(NamedTuple):
-    """Somebody was faster."""
+    """Another operator was faster."""
 
     by: str
     what: str
@@ -166,6 +169,7 @@ def _dialog(
         tried=tried,
         faults=faults,
         changed=changed,
+        others=OTHERS,
         path=f"/rules/{in_path(doc.id)}/{act.name}",
         by_script_asked=visit.by_script,
     )
@@ -199,7 +203,7 @@ def _seal(act: Act, body: Mapping[str, Any] | None) -> str:
 
 
 async def _refused(visit: Visit, act: Act, doc: RuleDoc, refused: Refused) -> Response:
-    """At its field; where somebody was faster, with who it was and how the rule stands now."""
+    """At its field; where another operator was faster, with who, and the rule as it is now."""
     if refused.status in _NOT_ALLOWED:
         raise refused
     if refused.status == 412:
@@ -212,7 +216,7 @@ async def _refused(visit: Visit, act: Act, doc: RuleDoc, refused: Refused) -> Re
 
 _FIELDS: Mapping[str, tuple[str, ...]] = {
     "extend": ("by", "expires_at"),
-    "change": ("ratio", "reason", "ceiling", "metrics"),
+    "change": ("ratio", "reason", "ceiling", "metrics", *(row.name for row in OTHERS)),
     "lift": (),
     "rest": ("reason",),
     "wake": (),
@@ -242,14 +246,14 @@ def _changed_by(entry: AuditDoc) -> Changed:
 
 
 def _filled(act: Act, doc: RuleDoc, query: Fields) -> dict[str, str]:
-    """As it stands, or as a link wants it: an undo is a form that is filled in."""
+    """As it is, or as a link wants it: an undo is a form that is filled in."""
     if act.name == "extend":
         until = query.get("expires_at", "")
         filled = {"by": "" if until else "1h", "expires_at": until.removesuffix("Z")[:19]}
     elif act.name == "change":
-        filled = {"reason": doc.reason, "metrics": ", ".join(doc.metrics)}
+        filled = {"reason": doc.reason, "metrics": ", ".join(doc.metrics), **others_of(doc)}
         filled |= {"ratio": _plain(doc.ratio), "ceiling": _plain(doc.ceiling)}
-        filled |= {f"thresholds.{name}": _plain(limit) for name, limit in doc.thresholds.items()}
+        filled |= {f"thresholds.{name}": limit_told(name, n) for name, n in doc.thresholds.items()}
         filled |= {name: value for name, value in query.items() if name in filled}
     else:
         filled = {"reason": query.get("reason", "")}
@@ -257,7 +261,7 @@ def _filled(act: Act, doc: RuleDoc, query: Fields) -> dict[str, str]:
 
 
 def _picked(form: Fields) -> Fields:
-    """With what a button stands for in the field beside it."""
+    """With a button's value in the field beside it."""
     quick = form.get("quick")
     return {**form, "by": quick, "expires_at": ""} if quick else form
 
@@ -295,11 +299,10 @@ def _at_field(field: str, message: str) -> Refused:
 
 
 def _differences(doc: RuleDoc, fields: Fields) -> dict[str, Any]:
-    """Only what is not as it was: whoever changes a ratio has not said anything of its reason."""
+    """Only what is not as it was: a changed ratio says nothing of its reason."""
     said: dict[str, Any] = {}
-    before: dict[str, Any] = {"reason": doc.reason}
-    if "reason" in fields:
-        said["reason"] = fields["reason"].strip()
+    before: dict[str, Any] = {"reason": doc.reason, **others_of(doc)}
+    said |= {name: fields[name].strip() for name in before if name in fields}
     for name, value in (("ratio", doc.ratio), ("ceiling", doc.ceiling)):
         if value is not None and name in fields:
             said[name], before[name] = number(fields[name].strip()), value
@@ -309,7 +312,7 @@ def _differences(doc: RuleDoc, fields: Fields) -> dict[str, Any]:
     limits = {name: fields.get(f"thresholds.{name}", "").strip() for name in doc.thresholds}
     if any(limits.values()):
         said["thresholds"] = {name: number(limit) for name, limit in limits.items() if limit}
-        before["thresholds"] = dict(doc.thresholds)
+        before["thresholds"] = {name: limit_text(name, n) for name, n in doc.thresholds.items()}
     changed = {name: value for name, value in said.items() if value != before[name]}
     if not changed:
         message = "the form says what the rule says already: there is nothing to change yet"
@@ -330,7 +333,7 @@ def _done(visit: Visit, act: Act, before: RuleDoc, docs: Sequence[RuleDoc]) -> R
 
 
 def done_path(act: str, docs: Sequence[RuleDoc], undo: str = "") -> str:
-    """Where it is told what happened."""
+    """The page that says what happened."""
     copies = docs[0].copies
     said = {"done": act, "rule": docs[0].id}
     said |= {"undo": undo} if undo else {}

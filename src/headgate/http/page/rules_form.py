@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from headgate.core.rule_settings import RULE_SETTINGS, limit_told
 from headgate.core.rule_times import DAYS
 from headgate.http.page.api import Refused
 from headgate.present.rules import schedule_text
@@ -30,7 +31,7 @@ class RuleKind(NamedTuple):
     name: str
     title: str
     does: str
-    """For whoever has not set one before."""
+    """For an operator who has not set one before."""
     fields: frozenset[str]
     """What it has besides what every rule has."""
     needs_reason: bool = False
@@ -42,14 +43,14 @@ KINDS = {
         RuleKind(
             "hold",
             "Hold",
-            "Refuses every check of a client until it ends.",
+            "Rejects every check of a client until it ends.",
             frozenset({"lock_out"}),
             needs_reason=True,
         ),
         RuleKind(
             "ratio",
-            "Turn down",
-            "Refuses a share of a client's checks by dice; the rest must pass the metrics as ever.",
+            "Throttle by ratio",
+            "Rejects a random share of a client's checks; the others must pass the metrics.",
             frozenset({"ratio", "order"}),
         ),
         RuleKind(
@@ -62,21 +63,21 @@ KINDS = {
         RuleKind(
             "exempt",
             "Exempt",
-            "Lets a client work though metrics refuse. Others pay for it, so it rests above its "
-            "ceiling, and once it starves somebody.",
+            "Admits a client although metrics reject. Others pay for it, so it does not apply "
+            "above its ceiling, and is suspended once it starves another client.",
             frozenset({"justification", "ceiling", "metrics"}),
             needs_reason=True,
         ),
         RuleKind(
             "metrics",
             "Choose metrics",
-            "Judges a client by these metrics alone; what is left out it is exempt from.",
+            "Applies these metrics alone to a client; it is exempt from all others.",
             frozenset({"metrics"}),
         ),
         RuleKind(
             "thresholds",
             "Tighten",
-            "Judges a client by stricter thresholds than everybody else.",
+            "Applies stricter thresholds to a client than to all others.",
             frozenset({"thresholds"}),
         ),
     )
@@ -86,16 +87,22 @@ JUSTIFICATIONS = {
     "transient": "is starved for a short while",
     "system": "is light, and essential",
 }
-_TEXTS = ("id", "target", "over", "order", "justification", "reason", "database", "reach")
 _NUMBERS = ("ratio", "ceiling")
 _OF_SOME = frozenset(field for kind in KINDS.values() for field in kind.fields)
+_LAID_OUT = {"id", "target", "kind", "reason", "database", "for", "expires_at", "schedule"}
+OTHERS = tuple(row for name, row in RULE_SETTINGS.items() if name not in _LAID_OUT | _OF_SOME)
+"""Settings that the form has no layout for: each is a field by its name and meaning."""
+_TEXTS = (
+    *("id", "target", "over", "order", "justification", "reason", "database", "reach"),
+    *(row.name for row in OTHERS),
+)
 
 
 # --- fields to body -----------------------------------------------------------------------------
 
 
 def body_of(fields: Fields) -> dict[str, Any]:
-    """What the API is sent: only what was said, and of its kind. Judging it is the API's."""
+    """What the API is sent: only what was filled in, and of its kind. The API validates it."""
     kind = kind_of(fields)
     said = {name: value.strip() for name, value in fields.items() if value.strip()}
     body: dict[str, Any] = {} if kind.name == FAVOR else {"kind": kind.name}
@@ -225,7 +232,7 @@ def link_to(doc: RuleDoc, pair: RuleDoc | None = None) -> str:
         "justification": doc.justification,
         "ceiling": doc.ceiling,
         "metrics": ",".join(doc.metrics),
-        "thresholds": ",".join(f"{name}={limit:g}" for name, limit in doc.thresholds.items()),
+        "thresholds": ",".join(f"{of}={limit_told(of, n)}" for of, n in doc.thresholds.items()),
         "lock_out": "on" if doc.kind == "hold" and doc.target == "all" else None,
     }
     return _link(said | _shared(doc))
@@ -238,7 +245,12 @@ def _shared(doc: RuleDoc) -> dict[str, Any]:
         "expires_at": doc.expires_at,
         "schedule": schedule_text(doc.schedule),
         "reach": doc.reach,
+        **others_of(doc),
     }
+
+
+def others_of(doc: RuleDoc) -> dict[str, str]:
+    return {row.name: getattr(doc, row.name) for row in OTHERS}
 
 
 def _link(said: Mapping[str, Any]) -> str:
@@ -293,7 +305,7 @@ def shown_fields(kind: RuleKind, metrics: Iterable[str]) -> list[str]:
     every = ["target", "reason", "database", "for", "expires_at", "reach", *_ID.get(kind.name, ())]
     schedule = [f"schedule.{name}" for name in ("from", "to", "zone", "days")]
     limits = [f"thresholds.{name}" for name in metrics] if "thresholds" in kind.fields else []
-    return [*every, "schedule", *schedule, *kind.fields, *limits]
+    return [*every, "schedule", *schedule, *kind.fields, *limits, *(row.name for row in OTHERS)]
 
 
 _ID: Mapping[str, tuple[str, ...]] = {name: ("id",) for name in KINDS if name != FAVOR}

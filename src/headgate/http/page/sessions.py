@@ -12,8 +12,14 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from starlette.responses import Response
+
 from headgate.agent.ports import Clock
-from headgate.http.auth import Credential
+from headgate.errors import InvalidRequest
+from headgate.http.auth import Credential, Gatekeeper
+from headgate.http.documents import json_response
+from headgate.http.routes import Plain, Role, Route
+from headgate.wire.page import LinkDoc
 
 MAX_SESSIONS = 1000
 MAX_SESSIONS_EACH = 20
@@ -34,7 +40,7 @@ class Session:
     csrf: str
     ends_at_mono_s: float
     credential: Credential | None
-    """None: by a link that somebody at the Unix socket asked for."""
+    """None: by a link that was made at the Unix socket."""
 
     def __repr__(self) -> str:
         return f"Session({self.name})"  # Never with its key.
@@ -79,7 +85,7 @@ class Sessions:
     # --- links, each good for one sign-in ---------------------------------------------------
 
     def make_link(self, name: str, credential: Credential | None) -> str:
-        """`credential`: whose token asked for it; None: somebody at the Unix socket."""
+        """`credential`: the token it was made with; None: at the Unix socket."""
         code = secrets.token_urlsafe(24)
         self._links[code] = _Link(name, credential, self._clock.now().mono_s + LINK_S)
         while len(self._links) > MAX_LINKS:
@@ -87,7 +93,7 @@ class Sessions:
         return code
 
     def redeem(self, code: str) -> Session | None:
-        """A session for whoever asked for the link; once."""
+        """A session for the one that the link was made for; once."""
         known = next((c for c in self._links if hmac.compare_digest(c.encode(), code.encode())), "")
         link = self._links.pop(known, None)
         if link is None or self._clock.now().mono_s >= link.until_mono_s:
@@ -110,3 +116,34 @@ class Sessions:
     def _recent_failures(self) -> list[float]:
         since = self._clock.now().mono_s - FAILURES_S
         return [at for at in self._failed_at if at > since][-MAX_FAILURES:]
+
+
+class PageLinks:
+    """Handlers, as Control's. `sessions`: None where this agent serves no page."""
+
+    def __init__(
+        self, gatekeeper: Gatekeeper, sessions: Sessions | None, listens: str | None = None
+    ) -> None:
+        self._gatekeeper = gatekeeper
+        self._sessions = sessions
+        self._listens = listens
+
+    async def link(self, call: Plain) -> Response:
+        if self._sessions is None:
+            message = "this agent serves no page: set `enabled = true` in [page] of its settings"
+            raise InvalidRequest(message, status=404)
+        # The session ends with the token that it came by.
+        told = call.request.headers.get("authorization")
+        credential = None if told is None else self._gatekeeper.holder(told)
+        code = self._sessions.make_link(call.who, credential)
+        doc = LinkDoc(f"/sign-in#{code}", LINK_S, call.who, self._listens)
+        return json_response(doc, status=201)
+
+
+PAGE_LINK_ROUTES = (
+    Route(
+        "POST", "/v1/page/links", "link", "A link that signs in at the page, once", LinkDoc,
+        role=Role.OPERATOR, created=True,
+        about="As the operator who asked for it: [the page](../howto/page.md).",
+    ),
+)  # fmt: skip

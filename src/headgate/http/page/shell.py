@@ -75,7 +75,7 @@ class Visit:
 
     @property
     def by_script(self) -> bool:
-        """htmx asks: it wants a part of a page."""
+        """A request of htmx, for a part of a page."""
         return self.request.headers.get("hx-request") == "true"
 
     @property
@@ -98,7 +98,7 @@ def part(visit: Visit, template: str, *, status: int = 200, **context: Any) -> R
 
 
 def moved(visit: Visit, path: str) -> Response:
-    """After a change: see there. A script is told so in its own way."""
+    """After a change: see there. For a script, by a header."""
     headers = headers_of(visit.site)
     if visit.by_script:
         return Response(status_code=204, headers={**headers, "HX-Redirect": path})

@@ -19,21 +19,21 @@ from headgate.agent.ports import Clock
 from headgate.errors import InvalidRequest
 from headgate.http.asgi import AsgiApp
 from headgate.http.auth import Gatekeeper
+from headgate.http.documents import problem_response
 from headgate.http.hosts import bare_name, is_known_name
 from headgate.http.page.api import PageApi, Refused
 from headgate.http.page.audit import AuditPage
-from headgate.http.page.banner import BannerPage
 from headgate.http.page.budgets import BudgetsPage
+from headgate.http.page.changes import ChangesPage
 from headgate.http.page.clients import ClientsPage
 from headgate.http.page.explain import ExplainPage
 from headgate.http.page.fleet import FleetPage
-from headgate.http.page.overview import OverviewPage
-from headgate.http.page.overview_changes import MemberChanges, MetricChanges
+from headgate.http.page.overview import BannerPage, MemberChanges, MetricChanges, OverviewPage
+from headgate.http.page.rendering import static_file
 from headgate.http.page.rules import RulesPage
 from headgate.http.page.sessions import Session, Sessions
 from headgate.http.page.shell import CSRF_HEADER, Site, Visit, made, refusal
 from headgate.http.page.signing import SIGN_IN, SigningPage, cookie_name
-from headgate.http.page.statics import static
 from headgate.http.peers import Peer, SignedIn
 from headgate.wire.problems import Problem
 
@@ -69,6 +69,7 @@ class PageSite:
             ClientsPage(),
             RulesPage(),
             BudgetsPage(),
+            ChangesPage(),
             ExplainPage(),
             AuditPage(),
             BannerPage(),
@@ -176,3 +177,33 @@ def _expect_csrf(session: Session, told: str) -> None:
     if not hmac.compare_digest(session.csrf.encode(), told.encode()):
         message = "this form is of an earlier sign-in; nothing was changed: load the page again"
         raise InvalidRequest(message, status=403)
+
+
+_TYPES = {
+    "js": "text/javascript",
+    "css": "text/css",
+    "svg": "image/svg+xml",
+}
+_FOR_EVER = "public, max-age=31536000, immutable"
+
+
+async def static(request: Request) -> Response:
+    name = request.path_params["file"]
+    try:
+        content, mark = static_file(name)
+    except KeyError:
+        return problem_response(404, f"the page has no file {name[:100]!r}")
+    headers = {
+        "ETag": f'"{mark}"',
+        "X-Content-Type-Options": "nosniff",
+        "Cross-Origin-Resource-Policy": "same-origin",
+        # With the mark of its content in the address, it never changes.
+        "Cache-Control": _FOR_EVER if request.query_params.get("v") == mark else "no-cache",
+    }
+    if request.headers.get("if-none-match") == f'"{mark}"':
+        return Response(status_code=304, headers=headers)
+    return Response(content, media_type=_type(name), headers=headers)
+
+
+def _type(name: str) -> str:
+    return _TYPES.get(name.rpartition(".")[2], "text/plain")

@@ -4,8 +4,7 @@ client ──► gateway (which member, who we are, how long) ──► POST /v3
 watch  ──► gateway ──► one stream of several prefixes, put in order again
 """
 
-from headgate.stores.etcd.access import EtcdAccess, load_access
 from headgate.stores.etcd.client import EtcdStore
-from headgate.stores.etcd.gateway import parse_endpoint
+from headgate.stores.etcd.gateway import EtcdAccess, load_access, parse_endpoint
 
 __all__ = ["EtcdAccess", "EtcdStore", "load_access", "parse_endpoint"]

@@ -39,7 +39,7 @@ class NoAnswer(Exception):
         self.sent = sent
         """A change may have been made."""
         self.refused = refused
-        """Somebody has to mend it."""
+        """An operator has to fix it."""
 
 
 class NoToken(Exception):
@@ -54,13 +54,13 @@ def given_up(troubles: Sequence[tuple[str, NoAnswer]]) -> StoreUnavailable:
 
 
 def unknown(where: str, trouble: NoAnswer) -> OutcomeUnknown:
-    return OutcomeUnknown(f"etcd {where}: {trouble}; the change may have been made, or not")
+    return OutcomeUnknown(f"etcd {where}: {trouble}; the change may or may not have been made")
 
 
 # --- the way there ---------------------------------------------------------------------------
 
 
-_IS_IT_ETCD = "(is it etcd? does it want https://?)"
+_IS_IT_ETCD = "(is it etcd? does it need https://?)"
 
 
 def of_transport(error: Exception, waited_s: float, *, over_http: bool = False) -> NoAnswer:
@@ -91,17 +91,17 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def of_tls(error: ssl.SSLError, *, sent: bool = False) -> NoAnswer:
-    """`sent`: only where it was found out afterwards, by asking again."""
+    """`sent`: only if it was found out afterwards, by a second connection."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        remedy = "set ca of [fleet] to the authority that signed it, or have it renewed"
-        words = f"its certificate is not believed: {error.verify_message}; {remedy}"
+        remedy = "set ca of [fleet] to the CA that signed it, or renew the certificate"
+        words = f"its certificate is not trusted: {error.verify_message}; {remedy}"
         return NoAnswer(words, sent=sent, refused=True)
     reason = (error.reason or str(error)).lower().replace("_", " ")
     if "alert" in reason and ("certificate" in reason or "unknown ca" in reason):
-        remedy = "set cert and key of [fleet] to one that it believes and that has not expired"
-        words = f"it does not take our certificate ({reason}); {remedy}"
+        remedy = "set cert and key of [fleet] to one that it trusts and that has not expired"
+        words = f"it rejects our certificate ({reason}); {remedy}"
         return NoAnswer(words, sent=sent, refused=True)
-    hint = " (does it want http://?)" if "eof" in reason or "version" in reason else ""
+    hint = " (does it need http://?)" if "eof" in reason or "version" in reason else ""
     return NoAnswer(f"TLS failed: {reason}{hint}", sent=sent or "alert" in reason)
 
 
@@ -147,17 +147,17 @@ def _of_stranger(where: str, status: int, body: bytes) -> HeadgateError | NoAnsw
     if "CommonName" in words:
         return _named_certificate(where)
     if "HTTPS" in words:
-        return NoAnswer("it wants TLS: is it https://, not http://?", sent=False, refused=True)
+        return NoAnswer("it needs TLS: use https://, not http://", sent=False, refused=True)
     if status == 404:
-        message = "answered 404: no etcd, or one without its gateway (enable-grpc-gateway)"
+        message = "answered 404: not etcd, or one without its gateway (enable-grpc-gateway)"
         return NoAnswer(message, sent=False, refused=True)
     return NoAnswer(f"answered {status}: {words}", sent=status != 429)
 
 
 def _named_certificate(where: str) -> StoreRefused:
     return StoreRefused(
-        f"etcd {where}: its gateway takes no client certificate with a common name (CN): use one "
-        "without for cert of [fleet], and username and password_file to say who it is"
+        f"etcd {where}: its gateway accepts no client certificate with a common name (CN): use one "
+        "without for cert of [fleet], and username and password_file to log in"
     )
 
 
@@ -166,7 +166,7 @@ def of_error(where: str, told: ErrorAnswer) -> HeadgateError | NoAnswer | NoToke
     if any(trouble in words for trouble in _TOKEN_TROUBLE):
         return NoToken(words)
     if code == NOT_FOUND and "lease not found" in words:
-        return LeaseLost(f"etcd {where}: the lease is gone: it ran out, or was revoked")
+        return LeaseLost(f"etcd {where}: the lease is gone: it expired, or was revoked")
     if "has been compacted" in words:
         return Compacted(f"etcd {where}: {words}")
     if refusal := _refusal(where, code, words):
@@ -189,7 +189,7 @@ def _refusal(where: str, code: int, words: str) -> StoreRefused | None:
         return StoreRefused(f"etcd {where}: {words}: {remedy}")
     if "space exceeded" in words:
         remedy = "compact and defragment it, then etcdctl alarm disarm"
-        return StoreRefused(f"etcd {where} takes no more changes: {words}; {remedy}")
+        return StoreRefused(f"etcd {where} accepts no more changes: {words}; {remedy}")
     if code == INVALID_ARGUMENT:
         return StoreRefused(f"etcd {where}: {_short(words)}")
     return None

@@ -1,9 +1,9 @@
-"""Which member is asked, who we are to it, and how long it may take.
+"""Which member gets a request, how we log in, and how long it may take.
 
-    ask ──► the member that answered last ──no answer──► the next one …
+    request ──► the member that answered last ──no answer──► the next one …
 
-What may be asked twice is asked of another member in the same breath. A change is sent once: what
-was sent and not answered has an unknown outcome, and whoever sent it has to look.
+A request that may be repeated goes to another member at once. A change is sent once: if it was sent
+and not answered, its outcome is unknown, and the caller has to look.
 """
 
 from __future__ import annotations
@@ -11,28 +11,118 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import httpx2
 import msgspec
 
-from headgate.errors import Compacted, OutcomeUnknown, StoreRefused, StoreUnavailable
+from headgate.errors import (
+    Fault,
+    InvalidSettings,
+    StoreRefused,
+    StoreUnavailable,
+)
 from headgate.stores.etcd import faults
-from headgate.stores.etcd.access import EtcdAccess
-from headgate.stores.etcd.diagnosis import why_hung_up
 from headgate.stores.etcd.faults import NoAnswer, NoToken
 from headgate.stores.etcd.messages import read_token, written
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Where everything was read from: certificates and passwords are renewed while we run."""
+
+    password: Path | None = None
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdAccess:
+    username: str = ""
+    password: str = field(default="", repr=False)
+    tls: ssl.SSLContext | None = None
+    """For https; None trusts what the host trusts, and shows no certificate."""
+    files: Files = Files()
+
+    def renewed(self) -> EtcdAccess:
+        """After a rejection: as the files are now. A file that cannot be read stays as it was."""
+        try:
+            if self.tls is not None:
+                _fill(self.tls, self.files)
+            fresh = self.password if self.files.password is None else _password(self.files.password)
+        except InvalidSettings:
+            return self
+        return replace(self, password=fresh)
+
+
+def load_access(
+    *,
+    username: str = "",
+    password_file: Path | None = None,
+    ca: Path | None = None,
+    cert: Path | None = None,
+    key: Path | None = None,
+) -> EtcdAccess:
+    """From the files that [fleet] names, or InvalidSettings."""
+    if bool(username) != (password_file is not None):
+        missing, given = (
+            ("password_file", "username") if username else ("username", "password_file")
+        )
+        raise _fault(missing, f"is required with {given}: give both, or neither")
+    files = Files(password_file, ca, cert, key)
+    password = _password(password_file) if password_file else ""
+    return EtcdAccess(username, password, _context(files), files)
+
+
+def _password(path: Path) -> str:
+    try:
+        password = path.read_text(encoding="utf-8").splitlines()[0].strip()
+    except (OSError, IndexError, UnicodeDecodeError):
+        raise _fault("password_file", f"no password can be read from {path}") from None
+    if not password:
+        raise _fault("password_file", f"the first line of {path} is empty")
+    return password
+
+
+def _context(files: Files) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=files.ca)
+    except OSError as error:
+        raise _fault("ca", f"{files.ca} cannot be used: {error}") from None
+    _fill(context, Files(cert=files.cert, key=files.key))
+    return context
+
+
+def _fill(context: ssl.SSLContext, files: Files) -> None:
+    """Connections that are made from now on use these; what was believed still is."""
+    try:
+        if files.ca is not None:
+            context.load_verify_locations(files.ca)
+    except OSError as error:
+        raise _fault("ca", f"{files.ca} cannot be used: {error}") from None
+    try:
+        if files.cert is not None:
+            context.load_cert_chain(files.cert, files.key)
+    except OSError as error:
+        pair = f"{files.cert} and key {files.key}"
+        raise _fault("cert", f"{pair} cannot be used: {error}") from None
+
+
+def _fault(setting: str, message: str) -> InvalidSettings:
+    return InvalidSettings([Fault(f"fleet.{setting}", message)])
+
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 MAX_REFUSAL_BYTES = 64 * 1024
 MAX_CONNECTIONS = 16
-# Each watch holds one of its own, for as long as it stands: one for each cluster that is followed.
+# Each watch has its own connection, as long as it is open: one for each cluster that is followed.
 MAX_STREAMS = 1024
-# Have a member say at once that it has lost the others, where it would have us wait for 7 s; and
-# end a watch that can no longer hear anything.
+# Makes a member report at once that it has lost the others, instead of after 7 s; and ends a watch
+# that gets no more events.
 _WITH_LEADER = {"Grpc-Metadata-hasleader": "true"}
 # On a connection that is kept, a Go server throws away what it has not read of a question when it
 # begins to answer: all but the first watches of a stream would be lost.
@@ -64,7 +154,7 @@ def parse_endpoint(text: str) -> Endpoint:
     """`https://10.0.0.1:2379`; ValueError says what it should have been."""
     match = _ENDPOINT.fullmatch(text)
     if match is None:
-        raise ValueError(f"is {text!r}, must read like https://HOST:2379, without user or path")
+        raise ValueError(f"is {text!r}, must be like https://HOST:2379, without user or path")
     scheme, host, port = match["scheme"], match["host"], int(match["port"] or DEFAULT_PORT)
     return Endpoint(f"{scheme}://{host}:{port}", host.strip("[]"), port)
 
@@ -82,7 +172,6 @@ class Gateway:
             raise ValueError("a store needs at least one endpoint")
         self.endpoints = tuple(map(parse_endpoint, endpoints))
         self.timeout_s = timeout_s
-        self.outcomes: Counter[str] = Counter()
         # Thousands of agents with the same settings: they spread over the members.
         self._at = int(roll() * len(endpoints)) % len(endpoints)
         self._access = access
@@ -101,7 +190,7 @@ class Gateway:
         return self.endpoints[self._at]
 
     def turn_away(self, endpoint: Endpoint) -> None:
-        """From now on the next one is asked first, if it still was this one's turn."""
+        """From now on the next one is contacted first, if it still was this one's turn."""
         if self.current is endpoint:
             self._at = (self._at + 1) % len(self.endpoints)
 
@@ -113,13 +202,7 @@ class Gateway:
         """The answer's body. `once`: it is a change, and not to be sent again. `any_member`: also
         one that has lost the others."""
         headers = {} if any_member else _WITH_LEADER
-        try:
-            answer = await self._ask_each(path, body, headers, once)
-        except StoreUnavailable as error:
-            self.outcomes[_outcome(error)] += 1
-            raise
-        self.outcomes["ok"] += 1
-        return answer
+        return await self._ask_each(path, body, headers, once)
 
     async def _ask_each(
         self, path: str, body: bytes, headers: Mapping[str, str], once: bool
@@ -237,8 +320,8 @@ class Gateway:
 
     @asynccontextmanager
     async def stream(self, path: str, body: bytes) -> AsyncIterator[tuple[Endpoint, Chunks]]:
-        """An answer that goes on, from the member whose turn it is. Only its beginning has a
-        deadline. Whoever leaves has a reason: the next member is asked after that."""
+        """A streamed answer, from the member whose turn it is. Only its beginning has a
+        deadline. A caller that leaves has a reason: the next member is used after that."""
         self._must_be_open()
         endpoint = self.current
         try:
@@ -281,7 +364,7 @@ class Gateway:
             return {"Authorization": self._token} if self._token else {}
 
     async def _log_in(self, endpoint: Endpoint, patience: _Patience) -> str:
-        """A token; empty where etcd asks nobody who he is."""
+        """A token; empty if etcd has no authentication."""
         try:
             return await self._authenticate(endpoint, patience)
         except _WrongPassword as first:
@@ -301,7 +384,7 @@ class Gateway:
         except NoAnswer as trouble:
             if "authentication is not enabled" in str(trouble):
                 return ""
-            # The question itself has not been asked yet.
+            # The request itself has not been sent yet.
             raise NoAnswer(str(trouble), sent=False, refused=trouble.refused) from None
         except StoreRefused as error:
             if "authentication failed" in str(error):
@@ -310,12 +393,12 @@ class Gateway:
         try:
             return read_token(answer).token
         except msgspec.DecodeError:
-            raise NoAnswer("answered no token", sent=False) from None
+            raise NoAnswer("did not answer with a token", sent=False) from None
 
     def _not_let_in(self, endpoint: Endpoint, words: str) -> StoreRefused:
         who = f"the user {self._access.username!r}" if self._access.username else "anybody unnamed"
         return StoreRefused(
-            f"etcd {endpoint.authority} does not let in {who} ({words}): "
+            f"etcd {endpoint.authority} rejects the login of {who} ({words}): "
             "check username and password_file of [fleet]"
         )
 
@@ -340,9 +423,9 @@ class _WrongPassword(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Patience:
-    """How long one member may take: half of what is left, as long as there is another one to ask.
+    """How long one member may take: half of what is left, as long as there is another one.
 
-    A change is asked of no other once it was sent, so that only the connection has to hurry.
+    A change goes to no other member once it was sent, so only the connection has to be quick.
     """
 
     remaining_s: float
@@ -364,13 +447,23 @@ def _now_s() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _outcome(error: StoreUnavailable) -> str:
-    match error:
-        case OutcomeUnknown():
-            return "unknown"
-        case StoreRefused():
-            return "refused"
-        case Compacted():
-            return "compacted"
-        case _:
-            return "unavailable"
+WITHIN_S = 0.3
+
+
+async def why_hung_up(host: str, port: int, tls: ssl.SSLContext) -> ssl.SSLError | None:
+    """Why a member did so before it answered; None: it takes our certificate, or nobody is there to
+    tell. With TLS 1.3 a member refuses a client's certificate after we believe to be connected: the
+    question then breaks a pipe, and the reason lies unread behind it. Who asks nothing reads it."""
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            reader, writer = await asyncio.open_connection(host, port, ssl=tls)
+            try:
+                # A member that lets us in waits for a question, and so do we: to no avail.
+                await reader.read(1)
+            finally:
+                writer.close()
+    except ssl.SSLError as error:
+        return error
+    except (OSError, TimeoutError):
+        return None
+    return None

@@ -1,4 +1,4 @@
-"""What the gateway is asked and answers, as values.
+"""Requests to the gateway and its answers, as values.
 
 In JSON: bytes are base64, numbers of 64 bits are text.
 """
@@ -16,7 +16,7 @@ from headgate.core.keyvalue import Compare, Entry, Event, Put
 log = structlog.get_logger()
 
 MAX_STRANGERS = 100
-"""Keys that nobody of ours can have written, and of which a word was said."""
+"""Keys that no agent can have written, and that were logged."""
 
 Op = dict[str, Any]
 """One operation of a transaction."""
@@ -33,13 +33,13 @@ class KeyValue(msgspec.Struct, frozen=True):
     create_revision: int = 0
     mod_revision: int = 0
     version: int = 0
-    """1: it was not there before."""
+    """1: it did not exist before."""
 
 
 class RangeAnswer(msgspec.Struct, frozen=True):
     kvs: tuple[KeyValue, ...] = ()
     count: int = 0
-    """Of all in the range, whatever was asked to be left out."""
+    """Of all in the range, including what the request left out."""
     more: bool = False
 
 
@@ -116,10 +116,10 @@ written = msgspec.json.encode
 
 
 class Keys:
-    """Ours, below a prefix of the store's: put in front and taken off again.
+    """Our keys, below a prefix of the store's: added in front and removed again.
 
-    A key that is no text was written by somebody else, and is passed by: no page, no copy on disk
-    and no other agent could be told of it.
+    A key that is not text was written by another program, and is skipped: no page, no copy on disk
+    and no other agent could hold it.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -143,7 +143,7 @@ class Keys:
             return
         self._strangers.add(key)
         log.warning(
-            "fleet.key_unreadable", key=repr(key[:200]), remedy="no UTF-8: delete it with etcdctl"
+            "fleet.key_unreadable", key=repr(key[:200]), remedy="not UTF-8: delete it with etcdctl"
         )
 
     def span(self, prefix: str) -> Op:
@@ -179,7 +179,7 @@ class Keys:
 
 
 def _behind(first: bytes) -> bytes:
-    """The first key behind all that begin so; 0 stands for the end of all keys."""
+    """The first key after all with this prefix; 0 means the end of all keys."""
     cut = first.rstrip(b"\xff")
     return cut[:-1] + bytes([cut[-1] + 1]) if cut else b"\0"
 

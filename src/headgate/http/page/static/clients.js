@@ -14,7 +14,7 @@ function put(field, name, isIn) {
 function noteAddress(form) {
   const told = new URLSearchParams();
   for (const [name, value] of new FormData(form)) {
-    if (value && !(name === "sort" && value === "held")) {
+    if (value && !(name === "sort" && value === "throttled")) {
       told.set(name, value);
     }
   }

@@ -1,4 +1,4 @@
-"""What `SharedLog` promises to who watches it, and of leases; asked of every store alike."""
+"""What a fleet's log has besides (test_change_log.py): several clients, watches, leases, bounds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 from headgate.agent.ports import SharedLog
 from headgate.core.keyvalue import Changes, Compare, Event, Lease, Put
 from headgate.errors import Compacted, Conflict, LeaseLost, StoreUnavailable
-from tests.contracts.fleets import Fleet
+from headgate.stores.etcd.client import MAX_COMMIT_BYTES, MAX_COMMIT_OPS
+from tests.contracts.logs import Fleet
 from tests.fixtures.eventually import DEADLINE_S, aeventually
 
 
@@ -25,6 +26,60 @@ async def events_of(watch: AsyncGenerator[Changes], count: int) -> list[Event]:
             seen.extend(changes.events)
     assert len(seen) == count
     return seen
+
+
+async def test_every_client_sees_the_same_data_and_the_same_store(fleet: Fleet) -> None:
+    one, other = fleet.client(), fleet.client()
+    await one.commit([], [Put("a", b"1")])
+    mine, theirs = await one.list(["a"]), await other.list(["a"])
+    assert mine.entries == theirs.entries
+    assert mine.store_id == theirs.store_id
+    assert (await other.list(["a"], allow_stale=True)).store_id == mine.store_id
+
+
+async def test_of_many_at_once_no_update_is_lost(fleet: Fleet) -> None:
+    """R85: each reads, compares and swaps until it went through."""
+    clients = [fleet.client() for _ in range(4)]
+    await clients[0].commit([], [Put("n", b"0")])
+    await asyncio.gather(*(_raise_n(client, times=5) for client in clients))
+    (entry,) = (await clients[0].list(["n"])).entries
+    assert entry.value == b"20"
+
+
+async def _raise_n(store: SharedLog, times: int) -> None:
+    while times:
+        (entry,) = (await store.list(["n"])).entries
+        try:
+            raised = b"%d" % (int(entry.value) + 1)
+            await store.commit([Compare("n", entry.revision)], [Put("n", raised)])
+            times -= 1
+        except Conflict:
+            continue
+
+
+TOO_MUCH = {
+    "too many": [Put(f"a{i}", b"") for i in range(MAX_COMMIT_OPS + 1)],
+    "too large": [Put("a", b"x" * MAX_COMMIT_BYTES)],
+}
+
+
+async def test_what_etcd_would_not_take_is_refused_everywhere(fleet: Fleet) -> None:
+    store = fleet.client()
+    for puts in TOO_MUCH.values():
+        with pytest.raises(ValueError, match="commit"):
+            await store.commit([], puts)
+    assert await store.count("") == 0
+
+
+async def test_as_much_as_is_allowed_goes_through(fleet: Fleet) -> None:
+    store = fleet.client()
+    value = b"x" * (MAX_COMMIT_BYTES // MAX_COMMIT_OPS - 10)
+    await store.commit([], [Put(f"a{i:03}", value) for i in range(MAX_COMMIT_OPS)])
+    assert await store.count("a") == MAX_COMMIT_OPS
+    assert len((await store.list(["a"])).entries) == MAX_COMMIT_OPS
+
+
+# --- watches -------------------------------------------------------------------------------
 
 
 async def test_changes_of_others_come_in_order_each_once(fleet: Fleet) -> None:

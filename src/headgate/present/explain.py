@@ -1,0 +1,201 @@
+"""Explain a check: every step from the client to the verdict, and what would have to change. Pure.
+
+ExplainDoc ──explained──► Explained ──► terminal, live screen, page
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from headgate.core.decision import State, Verdict
+from headgate.present.metrics import nearest, threshold_text, value_text
+from headgate.present.rules import chance_text
+from headgate.present.status import pace_words
+from headgate.present.view import Tone
+from headgate.present.words import bare_reason, share_text, told_quantity, told_share
+from headgate.wire.answers import DebitDoc, MetricDoc
+from headgate.wire.pacing import PaceDoc
+from headgate.wire.reasons import duration
+from headgate.wire.rules import ExplainDoc, MatchDoc
+
+
+class Mark(Enum):
+    """How a step ends."""
+
+    PASSES = "passes"
+    REJECTS = "rejects"
+    NOTHING = "does not apply"
+    UNREACHED = "not reached"
+
+
+_TONES: Mapping[Mark, Tone] = {Mark.PASSES: "good", Mark.REJECTS: "bad"}
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainStep:
+    name: str
+    title: str
+    mark: Mark
+    lines: tuple[str, ...] = ()
+    rules: tuple[MatchDoc, ...] = ()
+    metrics: tuple[MetricDoc, ...] = ()
+
+    @property
+    def tone(self) -> Tone:
+        return _TONES.get(self.mark, "")
+
+    @property
+    def is_telling(self) -> bool:
+        """Worth a line where room is scarce."""
+        return self.mark in _TONES and bool(self.lines or self.rules or self.metrics)
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    doc: ExplainDoc
+    title: str
+    word: str
+    tone: Tone
+    why: str
+    needed_title: str
+    summary: str
+    steps: tuple[ExplainStep, ...]
+
+
+def explained(doc: ExplainDoc) -> Explained:
+    chance = chance_text(doc)
+    tone: Tone = "bad" if not doc.admitted else "warned" if chance else "good"
+    word = f"admitted {chance}".rstrip() if doc.admitted else "rejected"
+    return Explained(
+        doc=doc,
+        title=f"{doc.app} on {doc.database}",
+        word=word,
+        tone=tone,
+        why=_why(doc),
+        needed_title="To be admitted:",
+        summary=_summary(doc),
+        steps=_steps(doc),
+    )
+
+
+def _why(doc: ExplainDoc) -> str:
+    reason = bare_reason(doc)
+    if doc.admitted or doc.retry_after_ms is None:
+        return reason
+    retry = f"Retry after {duration(doc.retry_after_ms / 1000)}."
+    return f"{reason}. {retry}" if reason else retry
+
+
+def _summary(doc: ExplainDoc) -> str:
+    exempted = [metric.name for metric in doc.metrics if metric.state == State.EXEMPTED.value]
+    if doc.admitted and exempted:
+        return f"EXEMPT: {', '.join(exempted)} would reject every other client."
+    metric = nearest(doc.metrics)
+    if metric is None or metric.share is None:
+        has_any = "No metric has a value to compare with its threshold."
+        return has_any if doc.metrics else "No metric was compared with its threshold."
+    told = f"{value_text(metric)}; rejected {threshold_text(metric)}"
+    share = share_text(metric.share)
+    return f"Nearest to its threshold: {metric.name}, at {share} of it ({told})."
+
+
+# --- steps --------------------------------------------------------------------------------------
+
+_STOPPED_BY: Mapping[str, str] = {
+    Verdict.ON_HOLD.value: "rules",
+    Verdict.REJECTED_BY_RATIO.value: "ratio",
+    Verdict.WRONG_AGENT.value: "client",
+    Verdict.PACED.value: "pacing",
+    Verdict.OVER_BUDGET.value: "budget",
+}
+
+
+def _stopped_at(doc: ExplainDoc) -> str:
+    """The step that rejects; empty: none does."""
+    if doc.admitted:
+        return ""
+    if doc.verdict == Verdict.ON_HOLD.value and doc.rule is None:
+        return "client"
+    return _STOPPED_BY.get(doc.verdict, "metrics")
+
+
+def _steps(doc: ExplainDoc) -> tuple[ExplainStep, ...]:
+    steps = [
+        ExplainStep("client", "Client", Mark.PASSES, _client(doc)),
+        _rules(doc),
+        ExplainStep("ratio", "Ratio", *_ratio(doc)),
+        _metrics(doc),
+        ExplainStep("exemption", "Exemption", *_exemption(doc)),
+        ExplainStep("pacing", "Pacing", *_pacing(doc.pace)),
+        ExplainStep("budget", "Budget", *_budget(doc.budget)),
+    ]
+    stopped = _stopped_at(doc)
+    names = [step.name for step in steps]
+    at = names.index(stopped) if stopped else len(steps)
+    rejects = [replace(step, mark=Mark.REJECTS) for step in steps[at : at + 1]]
+    unreached = [replace(step, mark=Mark.UNREACHED) for step in steps[at + 1 :]]
+    return (*steps[:at], *rejects, *unreached)
+
+
+def _client(doc: ExplainDoc) -> tuple[str, ...]:
+    levels = doc.app.split(":")
+    matched = f"rules match any of its levels: {', '.join(levels)}" if len(levels) > 1 else ""
+    database = doc.ask_database or doc.database
+    elsewhere = f"check at {doc.ask}, database {database}" if doc.ask else ""
+    return tuple(line for line in (matched, elsewhere) if line)
+
+
+def _rules(doc: ExplainDoc) -> ExplainStep:
+    if not doc.matched:
+        return ExplainStep("rules", "Rules", Mark.NOTHING, ("no rule matches this client",))
+    applies = any(rule.state == "applies" for rule in doc.matched)
+    lines = () if applies else ("rules match, but none of them applies now",)
+    return ExplainStep("rules", "Rules", Mark.PASSES, lines, rules=tuple(doc.matched))
+
+
+def _ratio(doc: ExplainDoc) -> tuple[Mark, tuple[str, ...]]:
+    if doc.odds is None:
+        return Mark.NOTHING, ("no ratio rule applies",)
+    told = f"{told_share(doc.odds)} of such checks reach the metrics; this answer is of one of them"
+    return Mark.PASSES, (told, doc.fairness) if doc.fairness else (told,)
+
+
+def _metrics(doc: ExplainDoc) -> ExplainStep:
+    if not doc.metrics:
+        return ExplainStep("metrics", "Metrics", Mark.NOTHING, ("no metric was compared",))
+    return ExplainStep("metrics", "Metrics", Mark.PASSES, metrics=tuple(doc.metrics))
+
+
+def _exemption(doc: ExplainDoc) -> tuple[Mark, tuple[str, ...]]:
+    exempting = [rule for rule in doc.matched if rule.kind == "exempt"]
+    if not exempting:
+        return Mark.NOTHING, ("no rule exempts it",)
+    if doc.exempted:
+        told = ", ".join(
+            f"{one.metric} ({told_quantity(one.value, one.unit)}, threshold "
+            f"{told_quantity(one.threshold, one.unit)})"
+            for one in doc.exempted
+        )
+        return Mark.PASSES, (f"exempted, though it would reject other clients: {told}",)
+    if not any(rule.state == "applies" for rule in exempting):
+        return Mark.NOTHING, ("a rule exempts it, but does not apply now",)
+    return Mark.NOTHING, ("it is exempt, and no metric had to be exempted",)
+
+
+def _pacing(pace: PaceDoc | None) -> tuple[Mark, tuple[str, ...]]:
+    if pace is None:
+        return Mark.NOTHING, ("no metric of this database is paced",)
+    return Mark.PASSES, tuple(pace_words(pace))
+
+
+def _budget(debit: DebitDoc | None) -> tuple[Mark, tuple[str, ...]]:
+    if debit is None:
+        return Mark.NOTHING, ("the check names no budget",)
+    told = f"{debit.budget}: {debit.state}; it would be charged {debit.cost_s:.3g} s of CPU"
+    debt = ""
+    if debit.owed_s is not None and debit.capacity_s is not None:
+        debt = f"its debt is {debit.owed_s:.3g} s of {debit.capacity_s:.3g} s"
+    kept = f"kept {debit.ledger}" if debit.ledger else ""
+    return Mark.PASSES, tuple(line for line in (told, debt, debit.note, kept) if line)

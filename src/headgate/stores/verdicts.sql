@@ -1,0 +1,10 @@
+-- Version 8: verdicts by their names of today, in the history of an earlier version.
+-- None of the new names was used before, so no two kinds become one.
+
+UPDATE kinds SET verdict = CASE verdict
+    WHEN 'REJECT_BY_RATIO' THEN 'REJECTED_BY_RATIO'
+    WHEN 'APP_DENIED' THEN 'ON_HOLD'
+    WHEN 'INTERNAL_ERROR' THEN 'METRIC_UNAVAILABLE'
+    WHEN 'MISDIRECTED' THEN 'WRONG_AGENT'
+    ELSE verdict
+END;
