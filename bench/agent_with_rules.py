@@ -8,9 +8,9 @@ from pathlib import Path
 
 import uvloop
 
-from headgate.core.rules import Rule, book_of
-from headgate.logs import configure_logs
-from headgate.main import Agent
+from headgate.app import Agent
+from headgate.base.logs import configure_logs
+from headgate.rules.matching import Rule, book_of
 from headgate.settings.agent import load_settings
 
 

@@ -18,14 +18,14 @@ from typing import NamedTuple
 from tests.builders import NOW, member, metric, role, sample, shard_view
 
 from bench.load import table
-from headgate.core.reach import Place, parse_reach
-from headgate.core.shard import MAX_MEMBERS
-from headgate.core.topology import Downstream, Role
-from headgate.traffic.compiled import compile_policy
-from headgate.traffic.lint import advise
-from headgate.traffic.parse import parse_policy
-from headgate.traffic.policy import Policy
-from headgate.wire.shard import shard_doc
+from headgate.budgets.compiled import compile_policy
+from headgate.budgets.lint import advise
+from headgate.budgets.parse import parse_policy
+from headgate.budgets.policy import Policy
+from headgate.changes.reach import Place, parse_reach
+from headgate.shard.api import shard_doc
+from headgate.shard.model import MAX_MEMBERS
+from headgate.shard.topology import Downstream, Role
 
 MANY = 10_000
 

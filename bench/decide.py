@@ -11,20 +11,20 @@ import time
 from collections.abc import Callable, Sequence
 
 from bench.load import table
-from headgate.agent.board import Board
-from headgate.agent.checker import Checker
-from headgate.agent.clock import Dice, SystemClock
-from headgate.agent.demand import Demands
-from headgate.agent.recorder import Recorder
-from headgate.core.activity import Idleness
-from headgate.core.decide import decide
-from headgate.core.decision import Check
-from headgate.core.health import Health
-from headgate.core.metric_settings import parse_metric_settings
-from headgate.core.metrics import Engine
-from headgate.core.names import MetricRef, parse_identity
-from headgate.core.rules import Rule, RuleBook, book_of
-from headgate.core.samples import Instant, Sample
+from headgate.base.clock import Dice, SystemClock
+from headgate.base.names import MetricRef, parse_identity
+from headgate.check.activity import Idleness
+from headgate.check.board import Board
+from headgate.check.checker import Checker
+from headgate.check.decide import decide
+from headgate.check.demand import Demands
+from headgate.check.health import Health
+from headgate.check.model import Check
+from headgate.history.recorder import Recorder
+from headgate.metrics.model import Engine
+from headgate.metrics.samples import Instant, Sample
+from headgate.metrics.settings import parse_metric_settings
+from headgate.rules.matching import Rule, RuleBook, book_of
 
 METRICS = ("lag", "threads_running", "pool_usage", "commit_delay", "loadavg")
 IDENTITY = parse_identity("d666bbfc_169e_11ef_b0b3_0a43f95f28a3:vcopier:vreplication:online-ddl")

@@ -1,7 +1,7 @@
 """One agent of the simulated fleet: the real following, beat, registrar and rules of an agent.
 
 ModelClient ──► LogFollower ──► Mirror ──► SharedInForce ──► RuleKeeper.follow ──► book
-                     ▲               └──wire/fleet_feed──► the shard's replicas
+                     ▲               └──fleet/feed_api──► the shard's replicas
                      └── AgentReader ── FeedLink (the simulated way to the primary's agent)
 
 Left out: probes, checks, the listener. What stands between two agents is bytes, as it is for real.
@@ -21,24 +21,24 @@ from tests.fixtures.memory_store import MemoryStore
 
 from bench.fleet_sim_etcd import ModelClient
 from bench.fleet_sim_net import Traffic, Wire
-from headgate.agent.inforce import SharedInForce
-from headgate.agent.logbeat import LogBeat
-from headgate.agent.logfollower import LogFollower
-from headgate.agent.logmirror import Mirror
-from headgate.agent.ports import Clock, LogReader
-from headgate.agent.registrar import Registrar
-from headgate.agent.rulekeeper import RuleKeeper
-from headgate.core.change import ITEMS, followed_prefixes
-from headgate.core.fleet_members import FleetMember
-from headgate.core.fleet_timing import FleetTiming
-from headgate.core.keyvalue import Changes
-from headgate.core.log_copy import LogCopy
-from headgate.core.reach import Place
-from headgate.core.rules import RuleBook
-from headgate.core.samples import Cause
+from headgate.base.keyvalue import Changes
+from headgate.base.ports import Clock, LogReader
+from headgate.changes.beat import LogBeat
+from headgate.changes.follower import LogFollower
+from headgate.changes.inforce import SharedInForce
+from headgate.changes.log_copy import LogCopy
+from headgate.changes.mirror import Mirror
+from headgate.changes.model import ITEMS, followed_prefixes
+from headgate.changes.reach import Place
 from headgate.errors import Compacted, PeerFailed, StoreUnavailable
-from headgate.peers.fleetfeed import WAIT_S, AgentReader
-from headgate.wire.fleet_feed import FEED, encode_changes, feed_page
+from headgate.fleet.feed_api import FEED, encode_changes, feed_page
+from headgate.fleet.feed_reader import WAIT_S, AgentReader
+from headgate.fleet.members import FleetMember
+from headgate.fleet.registrar import Registrar
+from headgate.fleet.timing import FleetTiming
+from headgate.metrics.samples import Cause
+from headgate.rules.matching import RuleBook
+from headgate.rules.service import RuleKeeper
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
@@ -206,7 +206,7 @@ class SimAgent:
     # --- handing down ----------------------------------------------------------------------
 
     async def answer(self, target: str) -> tuple[int, bytes]:
-        """As http/fleet.py does, without the framework around it."""
+        """As fleet/routes.py does, without the framework around it."""
         of_what, _, more_of_it = target.partition("&after=")
         path, prefixes = _asked(of_what)
         try:

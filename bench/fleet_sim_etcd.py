@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 from tests.fixtures.memory_log import KeptInMemory, MemoryLog, _Watch
 
 from bench.fleet_sim_net import Network, Rates, Traffic
-from headgate.core.change import BEAT, ITEMS
-from headgate.core.keyvalue import Changes, Compare, Event, Lease, Listing, Put
+from headgate.base.keyvalue import Changes, Compare, Event, Lease, Listing, Put
+from headgate.changes.model import BEAT, ITEMS
 from headgate.errors import Compacted, OutcomeUnknown, StoreUnavailable
 
 T = TypeVar("T")

@@ -11,9 +11,10 @@ from bench.fleet_sim_agent import SimAgent, Spot, joined_to
 from bench.fleet_sim_etcd import ModelClient, ModelEtcd
 from bench.fleet_sim_net import Network, Traffic, Wire
 from bench.fleet_sim_time import VirtualClock
-from headgate.agent.changebook import SharedBook
-from headgate.core.beat import Beat, beat_bytes
-from headgate.core.change import (
+from headgate.base.keyvalue import Put
+from headgate.changes.book import SharedBook
+from headgate.changes.log_copy import LogCopy
+from headgate.changes.model import (
     BEAT,
     HEAD,
     ChangeKind,
@@ -22,12 +23,11 @@ from headgate.core.change import (
     item_key,
     shard_key,
 )
-from headgate.core.change_log import head_bytes, item_bytes
-from headgate.core.fleet_timing import FleetTiming
-from headgate.core.keyvalue import Put
-from headgate.core.log_copy import LogCopy
-from headgate.core.reach import Place, parse_reach
-from headgate.core.rules import RuleBook
+from headgate.changes.reach import Place, parse_reach
+from headgate.changes.state import head_bytes, item_bytes
+from headgate.fleet.beat import Beat, beat_bytes
+from headgate.fleet.timing import FleetTiming
+from headgate.rules.matching import RuleBook
 
 REGIONS = 50
 NEAR_S = 0.0003

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from headgate.core.samples import Cause
 from headgate.errors import PeerFailed
+from headgate.metrics.samples import Cause
 
 T = TypeVar("T")
 

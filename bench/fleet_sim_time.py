@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any, TypeVar
 
-from headgate.core.samples import Instant
+from headgate.metrics.samples import Instant
 
 T = TypeVar("T")
 WALL_AT_START_S = 1_900_000_000.0

@@ -27,16 +27,16 @@ from tests.fixtures.memory_store import MemoryStore
 
 from bench.fleet_sim_scenes import Spread
 from bench.load import cpu_s, table
-from headgate.agent.changebook import SharedBook
-from headgate.agent.clock import Dice, SystemClock
-from headgate.agent.inforce import ChangeShelf
-from headgate.agent.logbeat import LogBeat
-from headgate.agent.logfollower import LogFollower
-from headgate.agent.logmirror import Mirror
-from headgate.agent.rulekeeper import RuleKeeper
-from headgate.core.change import BEAT, ITEMS, followed_prefixes
-from headgate.core.reach import EVERYWHERE, Place
-from headgate.core.rules import RuleBook
+from headgate.base.clock import Dice, SystemClock
+from headgate.changes.beat import LogBeat
+from headgate.changes.book import SharedBook
+from headgate.changes.follower import LogFollower
+from headgate.changes.inforce import ChangeShelf
+from headgate.changes.mirror import Mirror
+from headgate.changes.model import BEAT, ITEMS, followed_prefixes
+from headgate.changes.reach import EVERYWHERE, Place
+from headgate.rules.matching import RuleBook
+from headgate.rules.service import RuleKeeper
 
 PREFIX = "/bench/"
 STARTED_AT_ONCE = 10

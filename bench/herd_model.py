@@ -15,11 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from headgate.agent.pacer import Pacer
-from headgate.core.health import Health, Window, health_of, stand
-from headgate.core.metrics import Builtin, MetricSpec
-from headgate.core.names import parse_identity
-from headgate.core.samples import Sample
+from headgate.base.names import parse_identity
+from headgate.check.health import Health, Window, health_of, stand
+from headgate.metrics.model import Builtin, MetricSpec
+from headgate.metrics.samples import Sample
+from headgate.pacing.pacer import Pacer
 
 STEP_S = 0.005
 BIN_S = 0.1

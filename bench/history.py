@@ -24,10 +24,10 @@ from tests.fixtures.agents import AgentProcess
 from tests.fixtures.eventually import eventually
 
 from bench.load import median, table
-from headgate.core.records import MetricMinute, Tally
 from headgate.demo import servers
-from headgate.stores.counts import AddTallies
-from headgate.stores.statements import AddMetricMinutes
+from headgate.history.records import MetricMinute, Tally
+from headgate.store.counts import AddTallies
+from headgate.store.statements import AddMetricMinutes
 
 HISTORY_DAYS = 15
 SETTINGS = """

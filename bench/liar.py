@@ -12,11 +12,11 @@ import random
 from dataclasses import dataclass
 
 from bench.load import table
-from headgate.agent.pacer import Pacer
-from headgate.core.health import Window, health_of, stand
-from headgate.core.metrics import Builtin, MetricSpec
-from headgate.core.names import Identity, parse_identity
-from headgate.core.samples import Sample
+from headgate.base.names import Identity, parse_identity
+from headgate.check.health import Window, health_of, stand
+from headgate.metrics.model import Builtin, MetricSpec
+from headgate.metrics.samples import Sample
+from headgate.pacing.pacer import Pacer
 
 STEP_S, SECONDS, INTERVAL_S, WORK_S = 0.01, 120, 1.0, 0.02
 PER_S, THRESHOLD = 50.0, 50.0

@@ -27,18 +27,18 @@ from typing import Any
 import uvloop
 
 from bench.load import serving, table
-from headgate.agent.followedrules import value_of
-from headgate.core.change import HEAD, ChangeKind, Item
-from headgate.core.change_log import head_bytes, item_bytes
-from headgate.core.keyvalue import Put
-from headgate.core.reach import HERE
-from headgate.core.rule_settings import parse_rule
-from headgate.core.rules import RuleBook
+from headgate.app import Agent
+from headgate.base.keyvalue import Put
+from headgate.base.logs import configure_logs
+from headgate.changes.model import HEAD, ChangeKind, Item
+from headgate.changes.reach import HERE
+from headgate.changes.state import head_bytes, item_bytes
 from headgate.demo import servers
-from headgate.logs import configure_logs
-from headgate.main import Agent
+from headgate.rules.followed import value_of
+from headgate.rules.matching import RuleBook
+from headgate.rules.settings import parse_rule
 from headgate.settings.agent import load_settings
-from headgate.stores import SqliteStore
+from headgate.store import SqliteStore
 
 SETTINGS = """
 [agent]

@@ -9,14 +9,14 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 
-from headgate.agent.clock import SystemClock
-from headgate.core.samples import Sample
-from headgate.core.shard import Pull
-from headgate.core.topology import MemberReport, Role, RoleSeen
+from headgate.base.clock import SystemClock
 from headgate.http.listener import Handlers, Limits, Listener, Request
 from headgate.http.peers import Peer
 from headgate.http.responses import reply
-from headgate.wire.peers import decode_pull, encode_report
+from headgate.metrics.samples import Sample
+from headgate.shard.model import Pull
+from headgate.shard.peers_api import decode_pull, encode_report
+from headgate.shard.topology import MemberReport, Role, RoleSeen
 
 METRICS = ("lag", "threads_running", "loadavg", "pool_usage", "lock_waits")
 

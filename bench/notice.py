@@ -27,10 +27,10 @@ from tests.fixtures.shard_agents import ShardAgents, agents_for, execute, frozen
 from tests.fixtures.shards import Shard, start_mariadb_shard, start_postgres_shard
 
 from bench.load import table
-from headgate.core.metrics import Engine
 from headgate.demo import servers
 from headgate.demo.postgres import PostgresServer
-from headgate.probes.factory import DatabaseProbes
+from headgate.metrics.model import Engine
+from headgate.metrics.probes.factory import DatabaseProbes
 
 LAG = "lag: threshold='0.5s'"
 BEATS = 'lag: threshold="1s", interval_s=0.1, options={method="auto"}; commit_delay: threshold="1s"'

@@ -26,7 +26,7 @@ from playwright.sync_api import CDPSession, Page, sync_playwright
 from tests.http.serving import LOOPS, OPERATOR, Plan, Served, serving
 
 from bench.load import table
-from headgate.core.records import MetricMinute
+from headgate.history.records import MetricMinute
 
 DATABASES = ("main", "orders", "carts", "users", "search", "audit")
 METRICS = (("lag", 0.25, 5.0), ("threads_running", 3.0, 100.0), ("pool_usage", 0.1, 1.0))

@@ -19,8 +19,8 @@ from typing import NamedTuple
 from bench import pg_kit, pg_policies
 from bench.pg_kit import Goal, Report, say
 from bench.pg_policies import Document
-from headgate.traffic.compiled import compile_policy
-from headgate.traffic.parse import parse_policy
+from headgate.budgets.compiled import compile_policy
+from headgate.budgets.parse import parse_policy
 
 NATIVE = Path(__file__).parent.parent / "native"
 SOURCE = Path(__file__).with_suffix(".c")

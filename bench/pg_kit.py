@@ -30,13 +30,13 @@ from tests.fixtures.pgkits import ExtendedServer
 from bench.load import table
 from bench.pg_load import Program, build
 from bench.pg_policies import Document
-from headgate.agent.clock import SystemClock
+from headgate.base.clock import SystemClock
+from headgate.budgets.parse import parse_policy
+from headgate.budgets.pgext.meter import RegionMeter
+from headgate.budgets.pgext.publisher import FilePolicySink
+from headgate.budgets.readings import BudgetReadings, Published
 from headgate.demo import servers
 from headgate.demo.postgres import NO_SETTINGS
-from headgate.pgext.meter import RegionMeter
-from headgate.pgext.publisher import FilePolicySink
-from headgate.traffic.parse import parse_policy
-from headgate.traffic.readings import BudgetReadings, Published
 
 EXTENSION = "pg_headgate"
 ROWS = 100_000

@@ -26,9 +26,9 @@ from bench import pg_kit, pg_policies
 from bench.pg_kit import Chosen, Goal, Report, Session, Workbench, say
 from bench.pg_load import Load, Seen
 from bench.pg_policies import Document
-from headgate.pgext.directory import POLICY_FILE, opened
-from headgate.traffic.compiled import compile_policy, encoded
-from headgate.traffic.parse import parse_policy
+from headgate.budgets.compiled import compile_policy, encoded
+from headgate.budgets.parse import parse_policy
+from headgate.budgets.pgext.directory import POLICY_FILE, opened
 
 BUSY, MAX_CONNECTIONS = 94, 100
 STATEMENT = (

@@ -18,7 +18,7 @@ from tests.fixtures.pgkits import ExtendedServer
 from bench import pg_kit, pg_policies
 from bench.pg_kit import Workbench, say
 from bench.pg_load import Load
-from headgate.traffic.readings import BudgetReadings, PatternReading
+from headgate.budgets.readings import BudgetReadings, PatternReading
 
 ENOUGH_CALLS = 20
 HISTORY = "CREATE TABLE history (at timestamptz DEFAULT now(), aid int, delta int)"

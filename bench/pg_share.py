@@ -18,7 +18,7 @@ from bench import pg_kit, pg_policies
 from bench.pg_kit import Workbench, say
 from bench.pg_load import Counts, Load
 from bench.pg_policies import Document
-from headgate.pgext.directory import read_server_file
+from headgate.budgets.pgext.directory import read_server_file
 
 FLOODS = {
     "dear": (

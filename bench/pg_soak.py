@@ -28,7 +28,7 @@ from bench import pg_kit, pg_policies
 from bench.pg_kit import Chosen, Goal, Memory, Report, Workbench, say
 from bench.pg_load import Counts, Load
 from bench.pg_policies import Document
-from headgate.traffic.readings import BudgetReadings
+from headgate.budgets.readings import BudgetReadings
 
 STATEMENTS = (
     "SELECT abalance FROM pgbench_accounts WHERE aid = $1 /*controller='orders',tenant='acme'*/",

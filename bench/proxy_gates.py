@@ -18,12 +18,12 @@ from tests.builders import NOW, health, metric
 from tests.proxy.fakes import FakeRelay, client
 
 from bench.load import table
-from headgate.agent.clock import SystemClock
-from headgate.core.proxying import GateMode, GateTerms
-from headgate.core.rules import Rule, RuleBook
-from headgate.core.snapshot import View
+from headgate.base.clock import SystemClock
+from headgate.check.snapshot import View
+from headgate.check.snapshot_api import Snapshot
 from headgate.proxy.gates import SLICE, Gates
-from headgate.wire.snapshot import Snapshot
+from headgate.proxy.model import GateMode, GateTerms
+from headgate.rules.matching import Rule, RuleBook
 
 CLIENTS, RULES = 4096, 1000
 MOST_S = 0.1

@@ -21,11 +21,11 @@ from typing import NamedTuple
 from bench import rules_live
 from bench.decide import IDENTITY, NOW, board
 from bench.load import table
-from headgate.core.decide import decide
-from headgate.core.decision import Check
-from headgate.core.health import Health
-from headgate.core.names import parse_identity
-from headgate.core.rules import Rule, RuleBook, book_of
+from headgate.base.names import parse_identity
+from headgate.check.decide import decide
+from headgate.check.health import Health
+from headgate.check.model import Check
+from headgate.rules.matching import Rule, RuleBook, book_of
 
 FAVORED, REDUCED = 0.1, 0.9
 """Ratios of R72: shares of checks that are refused."""

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from bench.load import table
-from headgate.core.courses import Judged, Look, Policy, Scene, Seen, Tick, advance
-from headgate.core.starvation import Culprit, Starved, judge
+from headgate.history.courses import Judged, Look, Policy, Scene, Seen, Tick, advance
+from headgate.history.starvation import Culprit, Starved, judge
 
 THRESHOLD = 5.0
 MOST_BACKLOG = 600.0

@@ -4,7 +4,7 @@
  *   look at every match ──► refuse: nothing has been touched (R104)
  *                       └─► take all: hold, charge ──► somebody was faster: give all back, look again
  *
- * The readable twin: traffic/admit.py and traffic/ledger.py.
+ * The readable twin: budgets/admit.py and budgets/ledger.py.
  */
 #include "internal.h"
 

@@ -9,7 +9,7 @@
  * mapping shared by the workers of a proxy, or an array in a test. There are no pointers in it,
  * so every process may map it elsewhere.
  *
- * The readable twin of this file, and the specification, is src/headgate/traffic/ (Python).
+ * The readable twin of this file, and the specification, is src/headgate/budgets/ (Python).
  * tests/vectors/traffic*.json and a differential property test hold the two together.
  *
  * Time: `now_ns` is a monotonic clock's, the same for all that share a region; `wall_ms` is Unix

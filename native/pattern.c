@@ -6,7 +6,7 @@
  * at the same moment the averages take both, the number of calls takes both, and their weights may
  * be off by one: harmless. So is a sample that comes to a pattern just as it is evicted.
  *
- * Reckoned in doubles and kept in floats, step by step as traffic/cost.py does: the same bits.
+ * Reckoned in doubles and kept in floats, step by step as budgets/cost.py does: the same bits.
  */
 #include <string.h>
 

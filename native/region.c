@@ -397,7 +397,7 @@ void hg_tell_health(hg_region *region, bool healthy, int64_t until_ms)
 
 #define FIELD(type, field) offsetof(type, field)
 
-/* In the order of src/headgate/native/layout.py. */
+/* In the order of src/headgate/budgets/native/layout.py. */
 size_t hg_layout(uint32_t which)
 {
     static const size_t all[] = {

@@ -1,7 +1,7 @@
 /*
  * sqltext.h: a statement's text in pieces. No grammar: just enough of both dialects to know what
  * is a literal, what a comment, and where each ends. What is never closed goes on to the end of
- * the text. The twin of src/headgate/traffic/sql_text.py; shared by tags.c, fingerprint.c and the
+ * the text. The twin of src/headgate/budgets/sql_text.py; shared by tags.c, fingerprint.c and the
  * proxy's relay/kinds.c.
  */
 #ifndef HEADGATE_SQLTEXT_H

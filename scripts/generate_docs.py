@@ -13,41 +13,41 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from headgate.cli import reference as cli_reference
-from headgate.core.builtins import BUILTINS, BuiltinMetric
-from headgate.core.decision import VERDICT_MEANINGS
-from headgate.core.metric_settings import METRIC_SETTINGS
-from headgate.core.names import Scope
-from headgate.core.rollup import ROLLUP_MEANINGS
-from headgate.core.rule_settings import FAVOR_SETTINGS, RULE_SETTINGS, RuleLimits
-from headgate.core.rule_times import SCHEDULE_SETTINGS
-from headgate.core.rules import JUSTIFICATION_MEANINGS, KIND_MEANINGS
-from headgate.core.samples import CAUSE_MEANINGS
-from headgate.core.settings import Table, table_of
-from headgate.http.control import ROUTES, description
-from headgate.http.exposition import LABELS, SECTIONS
-from headgate.http.exposition import Series as AgentSeries
-from headgate.http.openapi import body_schema, documents
-from headgate.http.routes import Role, Route, Settings, parameters
-from headgate.proxy.control import ROUTES as PROXY_ROUTES
-from headgate.proxy.metrics import LABELS as PROXY_LABELS
-from headgate.proxy.metrics import SERIES as PROXY_SERIES
-from headgate.proxy.metrics import Series as ProxySeries
-from headgate.settings import agent as agent_file
-from headgate.settings import proxy as proxy_file
-from headgate.traffic.limits import (
+from headgate.base.declared import Table, table_of
+from headgate.base.names import Scope
+from headgate.budgets.limits import (
     BUDGET_RULE_SETTINGS,
     BUDGET_SETTINGS,
     KEY_MEANINGS,
     POLICY_SETTINGS,
 )
-from headgate.traffic.policy import (
+from headgate.budgets.policy import (
     MAX_BUDGETS,
     MAX_KEY_BYTES,
     MAX_RULES,
     MAX_VALUE_BYTES,
 )
-from headgate.wire.answers import FRENO_STATUS, STATUS
+from headgate.check.answers import FRENO_STATUS, STATUS
+from headgate.check.model import VERDICT_MEANINGS
+from headgate.cli import reference as cli_reference
+from headgate.http.control import ROUTES, description
+from headgate.http.exposition import LABELS, SECTIONS
+from headgate.http.exposition import Series as AgentSeries
+from headgate.http.openapi import body_schema, documents
+from headgate.http.routes import Role, Route, Settings, parameters
+from headgate.metrics.builtins import BUILTINS, BuiltinMetric
+from headgate.metrics.samples import CAUSE_MEANINGS
+from headgate.metrics.settings import METRIC_SETTINGS
+from headgate.proxy.control import ROUTES as PROXY_ROUTES
+from headgate.proxy.metrics import LABELS as PROXY_LABELS
+from headgate.proxy.metrics import SERIES as PROXY_SERIES
+from headgate.proxy.metrics import Series as ProxySeries
+from headgate.rules.matching import JUSTIFICATION_MEANINGS, KIND_MEANINGS
+from headgate.rules.settings import FAVOR_SETTINGS, RULE_SETTINGS, RuleLimits
+from headgate.rules.times import SCHEDULE_SETTINGS
+from headgate.settings import agent as agent_file
+from headgate.settings import proxy as proxy_file
+from headgate.shard.rollup import ROLLUP_MEANINGS
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 MADE = "<!-- Made by scripts/generate_docs.py from the tables in the code. -->\n\n"

@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.builders import NOW
 from tests.vectors.loading import PATH, Vector, Worlds, check_of, line_of
 
+from headgate.check.snapshot import decided
 from headgate.client.local_answers import answer_of
-from headgate.core.snapshot import decided
 
 METRICS = {
     "lag": {"threshold": 5, "interval_s": 1, "max_age_s": 2.5, "scope": "shard"},

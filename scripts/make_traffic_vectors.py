@@ -16,12 +16,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tests.native.engines import Reference
-from tests.native.playing import PATH, Player, sizes_of
+from tests.budgets.native.engines import Reference
+from tests.budgets.native.playing import PATH, Player, sizes_of
 
-from headgate.traffic.ask import Dialect
-from headgate.traffic.fingerprint import fingerprint, shape
-from headgate.traffic.tags import read_tags
+from headgate.budgets.ask import Dialect
+from headgate.budgets.fingerprint import fingerprint, shape
+from headgate.budgets.tags import read_tags
 
 HALF: dict[str, Any] = {"rate": 50, "capacity": 100}
 TENANTS = [{"each": ["tag.tenant"]}]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from headgate.core.builtins import BUILTINS
-from headgate.core.decision import Check
-from headgate.core.health import (
+from headgate.base.names import Scope, parse_identity, parse_metric_ref
+from headgate.base.units import amount_text
+from headgate.check.health import (
     Health,
     ShardHealth,
     Standing,
@@ -16,13 +16,13 @@ from headgate.core.health import (
     never_read,
     stand,
 )
-from headgate.core.metric_settings import parse_metric_settings
-from headgate.core.metrics import Engine, MetricSpec
-from headgate.core.names import Scope, parse_identity, parse_metric_ref
-from headgate.core.samples import Absent, Cause, Instant, Reading, Sample
-from headgate.core.shard import MemberView, ShardView
-from headgate.core.topology import Leading, Member, MemberReport, Role, RoleSeen
-from headgate.core.units import amount_text
+from headgate.check.model import Check
+from headgate.metrics.builtins import BUILTINS
+from headgate.metrics.model import Engine, MetricSpec
+from headgate.metrics.samples import Absent, Cause, Instant, Reading, Sample
+from headgate.metrics.settings import parse_metric_settings
+from headgate.shard.model import MemberView, ShardView
+from headgate.shard.topology import Leading, Member, MemberReport, Role, RoleSeen
 
 NOW = Instant(mono_s=1000.0, wall_s=1_700_000_000.0)
 

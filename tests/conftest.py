@@ -12,6 +12,7 @@ pytest_plugins = [
     "tests.fixtures.pgkits",
     "tests.fixtures.reporting",
     "tests.fixtures.servers",
+    "tests.fixtures.worlds",
 ]
 
 # A busy machine is no failure: how long an example took, or was in the making, is not judged.

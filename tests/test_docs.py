@@ -13,38 +13,38 @@ from types import ModuleType
 
 import pytest
 
-from headgate.core.builtins import BUILTINS
-from headgate.core.change import ChangeKind
-from headgate.core.change_files import parse_file, read_document
-from headgate.core.decision import VERDICT_MEANINGS, Verdict
-from headgate.core.lint import Severity
-from headgate.core.metric_settings import METRIC_SETTINGS, parse_metric_settings
-from headgate.core.metrics import Engine
-from headgate.core.reach import HERE
-from headgate.core.rollup import AGGREGATES, COUNTING, ROLLUP_MEANINGS
-from headgate.core.rollup_settings import ROLLUP_SETTINGS
-from headgate.core.rule_settings import FAVOR_SETTINGS, RULE_SETTINGS, RuleLimits, parse_rule
-from headgate.core.rule_times import SCHEDULE_SETTINGS
-from headgate.core.rules import JUSTIFICATION_MEANINGS, KIND_MEANINGS, Justification, Kind
-from headgate.core.samples import Cause
-from headgate.core.settings import table_of
-from headgate.http.control import ROUTES, description
-from headgate.http.exposition import SERIES
-from headgate.proxy.control import ROUTES as PROXY_ROUTES
-from headgate.proxy.metrics import SERIES as PROXY_SERIES
-from headgate.settings import agent as agent_file
-from headgate.settings import proxy as proxy_file
-from headgate.traffic.limits import (
+from headgate.base.declared import table_of
+from headgate.budgets.limits import (
     BUDGET_RULE_SETTINGS,
     BUDGET_SETTINGS,
     KEY_MEANINGS,
     POLICY_SETTINGS,
 )
-from headgate.traffic.lint import advise
-from headgate.traffic.parse import parse_budget, parse_policy
-from headgate.traffic.policy import SYSTEM_KEYS
+from headgate.budgets.lint import advise
+from headgate.budgets.parse import parse_budget, parse_policy
+from headgate.budgets.policy import SYSTEM_KEYS
+from headgate.changes.file_format import parse_file, read_document
+from headgate.changes.model import ChangeKind
+from headgate.changes.reach import HERE
+from headgate.check.answers import FRENO_MESSAGES, FRENO_STATUS, STATUS
+from headgate.check.model import VERDICT_MEANINGS, Verdict
+from headgate.http.control import ROUTES, description
+from headgate.http.exposition import SERIES
+from headgate.metrics.builtins import BUILTINS
+from headgate.metrics.lint import Severity
+from headgate.metrics.model import Engine
+from headgate.metrics.samples import Cause
+from headgate.metrics.settings import METRIC_SETTINGS, parse_metric_settings
+from headgate.proxy.control import ROUTES as PROXY_ROUTES
+from headgate.proxy.metrics import SERIES as PROXY_SERIES
+from headgate.rules.matching import JUSTIFICATION_MEANINGS, KIND_MEANINGS, Justification, Kind
+from headgate.rules.settings import FAVOR_SETTINGS, RULE_SETTINGS, RuleLimits, parse_rule
+from headgate.rules.times import SCHEDULE_SETTINGS
+from headgate.settings import agent as agent_file
+from headgate.settings import proxy as proxy_file
+from headgate.shard.rollup import AGGREGATES, COUNTING, ROLLUP_MEANINGS
+from headgate.shard.settings import ROLLUP_SETTINGS
 from headgate.version import VERSION
-from headgate.wire.answers import FRENO_MESSAGES, FRENO_STATUS, STATUS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

@@ -1,4 +1,14 @@
-"""Imports run one way. The table below is the law; ARCHITECTURE.md draws it."""
+"""Imports run one way. The two tables below are the law; ARCHITECTURE.md has the first as a map.
+
+A room is a package for one thing that people do. Its files are of four rings:
+
+  pure        values and decisions: no I/O, async, clock, dice or logs
+  documents   what goes over the wire, without sockets
+  service     loops and state; a service of another room only where the table says so
+  doors       the room's routes over HTTP
+
+Print the map:  python -m tests.test_layers
+"""
 
 from __future__ import annotations
 
@@ -6,64 +16,175 @@ import ast
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-SOURCE = Path(__file__).parent.parent / "src" / "headgate"
-PURE = frozenset({"core", "traffic", "wire"})
-EDGES = frozenset(
-    {"http", "proxy", "pgext", "native", "probes", "stores", "client", "peers", "tracing"}
-)
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "headgate"
 
-# module → what it may import of ours (errors and version are free to all)
+
+class Room(NamedTuple):
+    what: str
+    pure: str = ""
+    documents: str = ""
+    doors: str = ""
+    uses: str = ""
+    """Rooms whose services this room's services import."""
+
+
+ROOMS: Mapping[str, Room] = {
+    "base": Room(
+        what="what every room uses: names, units, declared settings, strict JSON, clock, the ports",
+        pure="crowds declared keyvalue names overlay places quota redaction reloading stored "
+        "traceparent units",
+        documents="problems prometheus strict",
+    ),
+    "metrics": Room(
+        what="what is measured, by which settings; `probes/` reads one number at a time",
+        pure="builtins lint model rate redaction samples settings",
+        doors="routes",
+        uses="changes check rules",
+    ),
+    "check": Room(
+        what="the hot path: from readings to an answer. Read `decide` first",
+        pure="activity decide fairness health model snapshot utilization",
+        documents="answers api questions reasons reports_api snapshot_api",
+        doors="freno reporting routes streaming views",
+        uses="budgets history pacing",
+    ),
+    "pacing": Room(
+        what="how much work is admitted while metrics are healthy",
+        pure="model released",
+        documents="api",
+        uses="check",
+    ),
+    "shard": Room(
+        what="one primary and its replicas: roles, rollups, switchovers; `peers/` is the way "
+        "to other agents",
+        pure="hopeless model pairs patroni_keys rollup settings topology",
+        documents="advice api peers_api upstreams",
+        doors="forwarding routes",
+        uses="changes check history rules",
+    ),
+    "changes": Room(
+        what="one log for everything an operator changes; `etcd/` is the log that a fleet shares",
+        pure="exchanged file_format log_copy model reach state",
+        documents="api exchange_api",
+        doors="routes",
+        uses="budgets check rules shard",
+    ),
+    "fleet": Room(
+        what="many shards: who is there, how they are, who has what",
+        pure="beat holders members reached timing told view",
+        documents="api feed_api reach_api view_api",
+        doors="pages routes status",
+        uses="check history shard",
+    ),
+    "rules": Room(
+        what="who goes first",
+        pure="matching settings times",
+        documents="api",
+        doors="routes",
+        uses="changes",
+    ),
+    "history": Room(
+        what="who was throttled, when and why; starvation, rogue clients, replay",
+        pure="courses outcomes records replay runs sessions starvation threshold_replay timeline",
+        documents="api past_api starvation_api unthrottled_api",
+        doors="looking past_routes replaying routes unthrottling",
+        uses="check rules",
+    ),
+    "budgets": Room(
+        what="statements that never check; `native/` is the C core, `pgext/` the way to the "
+        "Postgres extension",
+        pure="admit ask bucket compiled consequences cost counterfactual debits difference "
+        "explain fingerprint hashes ledger limits lint matching parse policy readings "
+        "sql_text tags traces",
+        documents="api replay_api",
+        doors="publishing replay_routes routes statement_views views",
+        uses="changes check rules",
+    ),
+    "proxy": Room(
+        what="the mind of `relay/`: which server, which budgets, what is released",
+        pure="following model",
+        documents="api",
+    ),
+}
+# Folders within a room that reach outside, and files that put a room together: rings of their own.
+EDGES = frozenset(
+    {
+        "budgets.native",
+        "budgets.pgext",
+        "changes.etcd",
+        "client",
+        "fleet.cache",
+        "fleet.feed_reader",
+        "fleet.roster",
+        "http",
+        "metrics.probes",
+        "page",
+        "proxy",
+        "shard.peers",
+        "store",
+        "tracing",
+    }
+)
+VALUES = frozenset({"pure", "documents"})
+INSIDE = VALUES | {"service"}
+MACHINE = frozenset({"base.logs", "base.notify", "base.paths"})
+
+# ring → what it may import of ours (errors and version are free to all)
 LAW: Mapping[str, frozenset[str]] = {
-    "core": frozenset(),
-    "traffic": frozenset({"core"}),
-    "wire": frozenset({"core", "traffic"}),
-    "present": PURE,
-    "paths": frozenset(),
-    "settings": frozenset({"core", "traffic", "paths"}),
-    "logs": frozenset(),
-    "notify": frozenset(),
-    "agent": frozenset({"core", "traffic"}),
-    "probes": frozenset({"core", "paths"}),
-    "stores": frozenset({"core", "traffic", "wire"}),
-    "client": frozenset({"core", "traffic", "wire"}),
-    "integrations": frozenset({"client", "core", "traffic", "wire"}),
-    "peers": frozenset({"core", "traffic", "wire"}),
+    "pure": frozenset(),
+    "documents": frozenset({"pure"}),
+    "present": VALUES,
+    "service": frozenset({"pure"}),
+    "doors": INSIDE | {"http", "present"},
+    "base.paths": frozenset(),
+    "base.logs": frozenset(),
+    "base.notify": frozenset(),
+    "settings": frozenset({"pure", "base.paths"}),
+    "metrics.probes": frozenset({"pure", "base.paths"}),
+    "store": VALUES,
+    "changes.etcd": VALUES,
+    "fleet.cache": VALUES | {"store"},
+    "fleet.roster": VALUES | {"store"},
+    "shard.peers": VALUES,
+    "fleet.feed_reader": VALUES | {"shard.peers"},
+    "client": VALUES,
+    "integrations": VALUES | {"client"},
     # Sends by the client's own HTTP, which bounds every size and every wait.
-    "tracing": frozenset({"core", "agent", "client"}),
-    "http": frozenset({"core", "traffic", "wire", "agent", "present"}),
-    "native": frozenset({"core", "traffic", "paths"}),
-    "proxy": frozenset({"core", "traffic", "wire", "agent", "native"}),
-    "pgext": frozenset({"core", "traffic", "wire", "agent", "native"}),
-    "cli": frozenset({"client", "settings", "paths", "present", *PURE}),
+    "tracing": INSIDE | {"client", "http"},
+    "http": INSIDE | {"doors", "page", "present"},
+    "page": INSIDE | {"doors", "http", "present"},
+    "budgets.native": frozenset({"pure", "base.paths"}),
+    "budgets.pgext": INSIDE | {"budgets.native"},
+    "proxy": INSIDE | {"budgets.native"},
+    "cli": VALUES | {"client", "settings", "base.paths", "present"},
     # The live screen; the command line reaches it through __main__, as it does the agent.
-    "tui": frozenset({"cli", "client", "paths", "present", *PURE}),
-    "wiring": frozenset({*PURE, *EDGES, "agent", "settings"}),
-    "fleetparts": frozenset({*PURE, *EDGES, "agent", "settings", "wiring"}),
-    "tracingparts": frozenset({*PURE, *EDGES, "agent", "settings"}),
-    "main": frozenset(
-        {*PURE, *EDGES, "agent", "fleetparts", "logs", "notify", "settings", "tracingparts"}
-        | {"wiring"}
-    ),
-    "demo": frozenset(
-        {*PURE, *EDGES, "agent", "cli", "settings", "logs", "main", "paths", "tui", "wiring"}
-    ),
+    "tui": VALUES | {"cli", "client", "base.paths", "present"},
+    "wiring": INSIDE | EDGES | {"doors", "settings"},
+    "fleet.assemble": INSIDE | EDGES | {"doors", "settings", "wiring"},
+    "tracing.assemble": INSIDE | EDGES | {"doors", "settings"},
+    "app": INSIDE
+    | EDGES
+    | MACHINE
+    | {"doors", "fleet.assemble", "settings", "tracing.assemble"}
+    | {"wiring"},
+    "demo": INSIDE | EDGES | MACHINE | {"app", "cli", "settings", "tui", "wiring"},
     # The proxy: its parts from settings, its composition root.
-    "proxywiring": frozenset({*PURE, *EDGES, "agent"}),
-    "proxyparts": frozenset({*PURE, *EDGES, "agent", "settings", "proxywiring"}),
-    "proxymain": frozenset(
-        {*PURE, *EDGES, "agent", "settings", "logs", "notify", "proxyparts", "proxywiring"}
-    ),
+    "proxy.wiring": INSIDE | EDGES,
+    "proxy.assemble": INSIDE | EDGES | {"settings", "proxy.wiring"},
+    "proxy.app": INSIDE | EDGES | MACHINE | {"settings", "proxy.assemble", "proxy.wiring"},
     # pgext by itself: a database's host needs neither an agent nor its packages for it.
-    "__main__": frozenset({"cli", "tui", "main", "proxymain", "demo", "pgext", "settings", *PURE}),
+    "__main__": VALUES | {"app", "budgets.pgext", "cli", "demo", "proxy.app", "settings", "tui"},
     "__init__": frozenset({"client", "version"}),
 }
 FREE = frozenset({"errors", "version"})
 
-# core decides with values: nothing that waits, dates, throws dice, talks or logs.
-CORE_BANS = frozenset(
+# Pure files decide with values: nothing that waits, dates, throws dice, talks or logs.
+PURE_BANS = frozenset(
     {
         "asyncio",
         "time",
@@ -82,13 +203,29 @@ CORE_BANS = frozenset(
 )
 # present makes view models of documents, with times as they are written there: it may read a
 # date, and never a clock.
-BANS: Mapping[str, frozenset[str]] = {"core": CORE_BANS, "present": CORE_BANS - {"datetime"}}
+BANS: Mapping[str, frozenset[str]] = {"pure": PURE_BANS, "present": PURE_BANS - {"datetime"}}
 # What the SDK may load: the standard library, and nothing of the agent's.
 SDK_RINGS = ("client", "__init__", "errors", "version")
 
 
-def ring_of(path: Path) -> str:
-    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+def ring_of(module: str) -> str:
+    """`check.decide` is pure; a module of no room belongs to its package."""
+    room, _, name = module.partition(".")
+    for ring in ("pure", "documents", "doors"):
+        if room in ROOMS and name in getattr(ROOMS[room], ring).split():
+            return ring
+    for end in range(module.count(".") + 1, 0, -1):
+        if (known := ".".join(module.split(".")[:end])) in LAW:
+            return known
+    return "service" if room in ROOMS else room
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
+
+
+MODULES: Mapping[str, Path] = {module_of(path): path for path in sorted(SOURCE.rglob("*.py"))}
 
 
 def statements_of(tree: ast.AST) -> Iterator[ast.AST]:
@@ -110,60 +247,116 @@ def imports_of(tree: ast.AST) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def offences(ring: str, source: str) -> list[str]:
+def offences(module: str, source: str) -> list[str]:
+    ring = ring_of(module)
     found = []
     for name in imports_of(ast.parse(source)):
-        parts = name.split(".")
-        if parts[0] == "headgate" and len(parts) > 1:
-            other = parts[1]
-            if other != ring and other not in FREE | LAW[ring] and _is_module(other):
-                found.append(f"{ring} imports {name}")
-        elif parts[0] in BANS.get(ring, frozenset()):
-            found.append(f"{ring} imports {parts[0]}: time, dice and I/O are arguments")
-        elif ring in SDK_RINGS and parts[0] not in sys.stdlib_module_names | {"headgate"}:
-            found.append(f"{ring} imports {parts[0]}: the SDK needs the standard library only")
+        first, _, rest = name.partition(".")
+        if first == "headgate" and rest in MODULES:
+            other = ring_of(rest)
+            if rest in ROOMS or other in FREE:
+                continue  # A room's own __init__ has nothing.
+            if other != ring and other not in LAW[ring]:
+                found.append(f"{module} ({ring}) imports {name} ({other})")
+            elif ring == other == "service" and not _may_use(module, rest):
+                found.append(f"{module} uses a service of another room: {name}")
+        elif first in BANS.get(ring, frozenset()):
+            found.append(f"{module} imports {first}: time, dice and I/O are arguments")
+        elif ring in SDK_RINGS and first not in sys.stdlib_module_names | {"headgate"}:
+            found.append(f"{module} imports {first}: the SDK needs the standard library only")
     return found
 
 
-def _is_module(name: str) -> bool:
-    return name in LAW or (SOURCE / name).exists() or (SOURCE / f"{name}.py").exists()
+def _may_use(module: str, other: str) -> bool:
+    room, another = module.partition(".")[0], other.partition(".")[0]
+    return another in {room, "base", *ROOMS[room].uses.split()}
 
 
-@pytest.mark.parametrize("ring", sorted({ring_of(path) for path in SOURCE.rglob("*.py")} - FREE))
-def test_imports_run_one_way(ring: str) -> None:
-    assert ring in LAW, f"{ring} has no row in the table: give it one"
-    paths = [SOURCE / f"{ring}.py", *(SOURCE / ring).rglob("*.py")]
-    found = {path: offences(ring, path.read_text()) for path in paths if path.exists()}
-    assert found
-    assert {str(path): told for path, told in found.items() if told} == {}
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_imports_run_one_way(module: str) -> None:
+    if module in FREE or module in ROOMS:
+        return
+    assert ring_of(module) in LAW, f"{module} has no row in the law: give it one"
+    assert offences(module, MODULES[module].read_text()) == []
+
+
+def test_every_file_that_the_map_names_is_there() -> None:
+    named = {
+        f"{room}.{name}"
+        for room, row in ROOMS.items()
+        for name in f"{row.pure} {row.documents} {row.doors}".split()
+    }
+    assert named - set(MODULES) == set()
+
+
+def test_no_room_is_allowed_more_than_it_uses() -> None:
+    used: dict[str, set[str]] = {room: set() for room in ROOMS}
+    for module, path in MODULES.items():
+        if module in ROOMS or module in FREE or ring_of(module) != "service":
+            continue
+        for name in imports_of(ast.parse(path.read_text())):
+            other = name.removeprefix("headgate.")
+            if other in MODULES and other not in ROOMS and ring_of(other) == "service":
+                used[module.partition(".")[0]].add(other.partition(".")[0])
+    assert {room: sorted(rooms - {room, "base"}) for room, rooms in used.items()} == {
+        room: sorted(row.uses.split()) for room, row in ROOMS.items()
+    }
 
 
 @pytest.mark.parametrize(
-    ("ring", "source"),
+    ("module", "source"),
     [
-        ("core", "import time"),
-        ("core", "from headgate.agent.board import Board"),
-        ("core", "import asyncio.queues"),
-        ("present", "import time"),
-        ("present", "from headgate.cli import words"),
-        ("agent", "from headgate.http import listener"),
-        ("agent", "from headgate import settings"),
-        ("probes", "import headgate.stores.sqlite"),
-        ("cli", "def f():\n    from headgate.agent import board"),
-        ("client", "import msgspec"),
-        ("client", "from headgate.integrations import sqlcommenter"),
-        ("integrations", "from headgate.agent import board"),
-        ("stores", "from headgate.agent.ports import Store"),
-        ("peers", "from headgate.agent.ports import PeerLink"),
-        ("http", "from headgate.peers import open_link"),
-        ("proxy", "from headgate.pgext.meter import RegionMeter"),
-        ("settings", "from headgate.proxy.relay import NativeRelay"),
+        ("check.decide", "import time"),
+        ("check.decide", "from headgate.check.board import Board"),
+        ("base.names", "import asyncio.queues"),
+        ("check.answers", "from headgate.check.board import Board"),
+        ("present.rules", "import time"),
+        ("present.rules", "from headgate.cli import words"),
+        ("check.board", "from headgate.http import listener"),
+        ("check.board", "from headgate import settings"),
+        ("check.board", "from headgate.shard import service"),
+        ("metrics.probes.host", "import headgate.store.sqlite"),
+        ("cli.look", "def f():\n    from headgate.check import board"),
+        ("client.gate", "import msgspec"),
+        ("client.gate", "from headgate.integrations import sqlcommenter"),
+        ("integrations.celery", "from headgate.check import board"),
+        ("store.sqlite", "from headgate.base.ports import Store"),
+        ("shard.peers.link", "from headgate.base.ports import PeerLink"),
+        ("rules.routes", "from headgate.shard.peers import open_link"),
+        ("proxy.gates", "from headgate.budgets.pgext.meter import RegionMeter"),
+        ("settings.agent", "from headgate.proxy.relay import NativeRelay"),
     ],
 )
-def test_the_law_bites(ring: str, source: str) -> None:
-    assert offences(ring, source)
+def test_the_law_bites(module: str, source: str) -> None:
+    assert offences(module, source)
 
 
 def test_relative_imports_are_refused() -> None:
     with pytest.raises(AssertionError):
-        offences("core", "from . import names")
+        offences("base.names", "from . import names")
+
+
+def room_map() -> str:
+    """The rooms as ARCHITECTURE.md shows them."""
+    rows = [
+        "| room | what it is | pure | documents | service | doors |",
+        "|---|---|---|---|---|---|",
+    ]
+    for room, row in ROOMS.items():
+        services = [
+            module.partition(".")[2]
+            for module in MODULES
+            if module.startswith(f"{room}.") and ring_of(module) in ("service", room)
+        ]
+        cells = (row.pure, row.documents, " ".join(services), row.doors)
+        rows.append(f"| `{room}/` | {row.what} | " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
+def test_the_architecture_shows_this_map() -> None:
+    shown = (ROOT / "ARCHITECTURE.md").read_text()
+    assert room_map() in shown, "print it with: python -m tests.test_layers"
+
+
+if __name__ == "__main__":
+    print(room_map())

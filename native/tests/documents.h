@@ -17,8 +17,8 @@
 #define COMPILER                                                                                   \
     "\"${HEADGATE_PYTHON:-python3}\" -c '"                                                         \
     "import json, sys\n"                                                                           \
-    "from headgate.traffic.compiled import compile_policy, encoded\n"                              \
-    "from headgate.traffic.parse import parse_policy\n"                                            \
+    "from headgate.budgets.compiled import compile_policy, encoded\n"                              \
+    "from headgate.budgets.parse import parse_policy\n"                                            \
     "print(encoded(compile_policy(parse_policy(json.load(sys.stdin)), 0)))' < "
 
 typedef struct compiled {

@@ -21,7 +21,7 @@ except ModuleNotFoundError as missing:
 if TYPE_CHECKING:
     from headgate.cli.pg import PgExtension
     from headgate.cli.top import Watched
-    from headgate.core.lint import MetricLook
+    from headgate.metrics.lint import MetricLook
 
 
 class ThisHost:
@@ -34,17 +34,17 @@ class ThisHost:
 
     def run_agent(self, settings: Path) -> int:
         with _needing("agent"):
-            from headgate.main import run_agent
+            from headgate.app import run_agent
         return run_agent(settings)
 
     def validate(self, settings: Path) -> None:
         with _needing("agent"):
-            from headgate.main import validated
+            from headgate.app import validated
         validated(settings)
 
     def read_metrics(self, settings: Path) -> Sequence[MetricLook]:
         with _needing("agent"):
-            from headgate.main import read_metrics
+            from headgate.app import read_metrics
         return read_metrics(settings)
 
     def play(self, *, seconds: float | None, headless: bool, ports: tuple[int, int] | None) -> int:
@@ -54,27 +54,27 @@ class ThisHost:
 
     def calibrate(self, settings: Path, database: str) -> dict[str, Any]:
         with _needing("agent"):
-            from headgate.main import calibrate
+            from headgate.app import calibrate
         return calibrate(settings, database)
 
     def run_proxy(self, settings: Path) -> int:
         with _needing("agent"):
-            from headgate.proxymain import run_proxy
+            from headgate.proxy.app import run_proxy
         return run_proxy(settings)
 
     def check_proxy(self, settings: Path) -> None:
         with _needing("agent"):
-            from headgate.proxymain import check_proxy
+            from headgate.proxy.app import check_proxy
         check_proxy(settings)
 
     def build_proxy(self) -> Path:
         with _needing("agent"):
-            from headgate.proxymain import build_relay
+            from headgate.proxy.app import build_relay
         return build_relay()
 
     def pg_extension(self) -> PgExtension:
         with _needing("postgres"):
-            from headgate.pgext.operate import Extension
+            from headgate.budgets.pgext.operate import Extension
         return Extension()
 
 

@@ -22,7 +22,7 @@ HeadgateError
 ├── ThrottlerUnavailable   (SDK) no agent answered within the bounded wait
 └── WaitedTooLong      (SDK) the agent rejected every check until the caller's deadline
 
-A rejection is not an error: it is a Decision (core/decision.py).
+A rejection is not an error: it is a Decision (check/model.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from headgate.client.answers import Answer
-    from headgate.core.samples import Cause
+    from headgate.metrics.samples import Cause
 
 
 class HeadgateError(Exception):

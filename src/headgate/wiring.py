@@ -18,38 +18,38 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from headgate.agent.alerts import Webhook
-from headgate.agent.budgetlayers import EMPTY, Document
-from headgate.agent.budgets import Gear, TrafficPlan
-from headgate.agent.clock import SystemClock
-from headgate.agent.metrickeeper import DatabasePlan, MetricKeeper
-from headgate.agent.ports import Clock, PolicySink, Store, Tracer
-from headgate.agent.shards import PeerPlan, ShardPlan, Stand
-from headgate.agent.traced import traced_sink
-from headgate.core.activity import Idleness
-from headgate.core.courses import Policy
-from headgate.core.lint import Severity
-from headgate.core.metrics import Engine
-from headgate.core.pairs import LOCAL, Answered
-from headgate.core.reach import Place
-from headgate.core.rollup import AGGREGATES, Aggregate
-from headgate.core.rollup_settings import plugin_faults
+from headgate.base.clock import SystemClock
+from headgate.base.ports import Clock, PolicySink, Store, Tracer
+from headgate.budgets.layers import EMPTY, Document
+from headgate.budgets.lint import advise
+from headgate.budgets.parse import written
+from headgate.budgets.pgext.debits import RegionLedger
+from headgate.budgets.pgext.meter import RegionMeter
+from headgate.budgets.pgext.publisher import FilePolicySink
+from headgate.budgets.pgext.trace_reader import TraceReader
+from headgate.budgets.service import Gear, TrafficPlan
+from headgate.changes.reach import Place
+from headgate.check.activity import Idleness
 from headgate.errors import Fault, InvalidName, InvalidSettings
+from headgate.history.alerts import Webhook
+from headgate.history.courses import Policy
 from headgate.http.auth import Credential
-from headgate.peers import PeerAccess, load_access
-from headgate.pgext.debits import RegionLedger
-from headgate.pgext.meter import RegionMeter
-from headgate.pgext.publisher import FilePolicySink
-from headgate.pgext.trace_reader import TraceReader
-from headgate.probes.factory import DatabaseProbes
+from headgate.metrics.lint import Severity
+from headgate.metrics.model import Engine
+from headgate.metrics.probes.factory import DatabaseProbes
+from headgate.metrics.service import DatabasePlan, MetricKeeper
 from headgate.settings.agent import Settings
 from headgate.settings.document import first_line, load_policy
 from headgate.settings.readers import is_loopback
 from headgate.settings.sections import AgentSettings, DatabaseSettings, TrafficSettings
-from headgate.stores.sqlite import SqliteStore, TemporaryStore
-from headgate.traffic.lint import advise
-from headgate.traffic.parse import written
-from headgate.wire.peers import parse_peer_url
+from headgate.shard.pairs import LOCAL, Answered
+from headgate.shard.peers import PeerAccess, load_access
+from headgate.shard.peers_api import parse_peer_url
+from headgate.shard.rollup import AGGREGATES, Aggregate
+from headgate.shard.service import PeerPlan, ShardPlan, Stand
+from headgate.shard.settings import plugin_faults
+from headgate.store.sqlite import SqliteStore, TemporaryStore
+from headgate.tracing.traced import traced_sink
 
 ROLLUP_GROUP = "headgate.rollups"
 _HEADER_VALUE = re.compile(r"[!-~]{1,4096}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headgate.core.records import MetricMinute
+from headgate.history.records import MetricMinute
 from tests.browser.driving import Browser, Page, expect
 from tests.browser.site import Site, Watch
 from tests.fixtures.eventually import DEADLINE_S

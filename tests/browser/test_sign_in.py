@@ -142,7 +142,7 @@ def test_a_session_ends_when_its_token_leaves_the_settings(site: Site, new_tab: 
 
 
 def test_signing_in_leads_to_no_other_site(site: Site, new_tab: NewTab) -> None:
-    """All that was thought of is in tests/http/page/test_signing.py; this one fools browsers."""
+    """All that was thought of is in tests/page/test_signing.py; this one fools browsers."""
     tab = new_tab()
     sign_in(tab, VIEWER, "/\\evil.example")
     assert tab.url == f"{site.url}/"

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-import headgate.http.page
+import headgate.page
 from headgate.demo.agents import Agent
 from headgate.demo.tour import Look, Promise, Run, Scene, Tour
 from headgate.demo.tourserver import open_server
 from tests.demo.builders import empty_stage, scene
 from tests.fixtures.eventually import DEADLINE_S
 
-SCRIPT = Path(headgate.http.page.__file__).parent / "static" / "tour.js"
+SCRIPT = Path(headgate.page.__file__).parent / "static" / "tour.js"
 ELSEWHERE = "http://127.0.0.1:1"
 HTML = """<!doctype html><aside id="tour" hidden></aside>
 <form onsubmit="event.preventDefault(); this.dataset.asked = 'yes'">

@@ -6,11 +6,8 @@ from typing import Any
 
 import msgspec
 
-from headgate.wire.answers import AnswerDoc, DebitDoc, MetricDoc
-from headgate.wire.pacing import PaceDoc
-from headgate.wire.rules import ExplainDoc
-from headgate.wire.shard import MemberDoc, ShardDoc
-from headgate.wire.status import (
+from headgate.check.answers import AnswerDoc, DebitDoc, MetricDoc
+from headgate.check.api import (
     ClientDoc,
     DatabaseDoc,
     MetricView,
@@ -18,6 +15,9 @@ from headgate.wire.status import (
     StatusDoc,
     StoreDoc,
 )
+from headgate.pacing.api import PaceDoc
+from headgate.rules.api import ExplainDoc
+from headgate.shard.api import MemberDoc, ShardDoc
 
 Doc = dict[str, Any]
 

@@ -11,21 +11,21 @@ import msgspec
 import pytest
 import typer
 
-from headgate.cli.budget import TAKEN_NAMES
-from headgate.cli.budget_files import read_rules
-from headgate.cli.exits import FAILED
-from headgate.http.budget_replay import REPLAY_ROUTES
-from headgate.http.budgets import BUDGET_ROUTES
-from headgate.settings.document import load_policy
-from headgate.traffic.compiled import read_compiled
-from headgate.wire.budgets import (
+from headgate.budgets.api import (
     BudgetDoc,
     PolicyChangeDoc,
     PolicyDoc,
     StatementExplainDoc,
     ViolationsDoc,
 )
-from tests.agent.budget_world import ETL, WEB, document
+from headgate.budgets.compiled import read_compiled
+from headgate.budgets.replay_routes import REPLAY_ROUTES
+from headgate.budgets.routes import BUDGET_ROUTES
+from headgate.cli.budget import TAKEN_NAMES
+from headgate.cli.budget_files import read_rules
+from headgate.cli.exits import FAILED
+from headgate.settings.document import load_policy
+from tests.budgets.budget_world import ETL, WEB, document
 from tests.cli import builders
 from tests.cli.conftest import Run
 from tests.cli.scripted import Heard, ScriptedAgent, problem

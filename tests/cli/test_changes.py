@@ -10,16 +10,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from headgate.cli.changes import CHANGES
-from headgate.wire.budget_replay import BudgetTallyDoc
-from headgate.wire.changes import (
+from headgate.budgets.replay_api import BudgetTallyDoc
+from headgate.changes.api import (
     ChangeExportDoc,
     ChangeMadeDoc,
     ChangeRevisionsDoc,
     ChangeRevisionWholeDoc,
     ChangesDoc,
 )
-from headgate.wire.fleet_reach import ReachedDoc
+from headgate.cli.changes import CHANGES
+from headgate.fleet.reach_api import ReachedDoc
 from tests.cli.conftest import Ran, Run
 from tests.cli.scripted import Heard, Reply, ScriptedAgent, problem
 from tests.cli.terminal import terminal

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from headgate.check.answers import STATUS
+from headgate.check.model import Verdict
 from headgate.cli import api
 from headgate.cli.api import DEFAULT_TIMEOUT_S
 from headgate.cli.change import _patience_s
 from headgate.cli.exits import EXIT_CODES
-from headgate.core.decision import Verdict
-from headgate.core.metric_settings import METRIC_SETTINGS
+from headgate.metrics.settings import METRIC_SETTINGS
 from headgate.version import VERSION
-from headgate.wire.answers import STATUS
 from tests.cli import builders
 from tests.cli.conftest import Run, headgate
 from tests.cli.documents import STARVATION, SUSPECT, TIMELINE
@@ -801,7 +801,7 @@ def test_help_loads_nothing_that_only_commands_need() -> None:
     code = (
         "import sys\nimport headgate.__main__\n"
         "heavy = {'json', 'ssl', 'socket', 'rich.console', 'msgspec', 'asyncio',"
-        " 'headgate.settings', 'headgate.core.decide', 'headgate.main'}\n"
+        " 'headgate.settings', 'headgate.check.decide', 'headgate.app'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -21,6 +21,8 @@ from typing import Any
 
 import pytest
 
+from headgate.app import Agent
+from headgate.base.redaction import HIDDEN, Scrubber, shown, shown_dsn
 from headgate.cli import debug, debug_pack
 from headgate.cli.debug_items import Item, NotThere, log_tail
 from headgate.cli.debug_scrub import (
@@ -30,9 +32,7 @@ from headgate.cli.debug_scrub import (
     shape_of,
     without_literals,
 )
-from headgate.core.redaction import HIDDEN, Scrubber, shown, shown_dsn
 from headgate.errors import HeadgateError
-from headgate.main import Agent
 from headgate.settings.agent import parse_settings
 from tests.cli.conftest import Run
 from tests.fixtures.eventually import DEADLINE_S, aeventually

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from headgate.check.answers import AnswerDoc, MetricDoc
+from headgate.check.api import AuditDoc, ClientDoc, MetricView, RefusalDoc, StatusDoc
 from headgate.cli.documents import read, read_list
 from headgate.errors import BadDocument
-from headgate.wire.answers import AnswerDoc, MetricDoc
-from headgate.wire.status import AuditDoc, ClientDoc, MetricView, RefusalDoc, StatusDoc
 from tests.cli import builders
 
 

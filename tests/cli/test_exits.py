@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headgate.check.model import Verdict
 from headgate.cli.exits import (
     EXIT_CODES,
     FAILED,
@@ -15,7 +16,6 @@ from headgate.cli.exits import (
     exit_code_of_verdict,
     exit_code_rows,
 )
-from headgate.core.decision import Verdict
 from headgate.errors import Fault, HeadgateError, InvalidName, InvalidRequest, InvalidSettings
 
 

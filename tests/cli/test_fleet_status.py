@@ -10,16 +10,17 @@ import msgspec
 import pytest
 from rich.console import Console, RenderableType
 
-from headgate.agent.picture import FleetLedger, Noted
+from headgate.base.keyvalue import Entry
 from headgate.cli.api import connect
 from headgate.cli.documents import read
 from headgate.cli.fleet_pages import PATH
 from headgate.cli.render import Canvas
 from headgate.cli.render import drawn as drawn_view
-from headgate.core.fleet_holders import Holders
-from headgate.core.fleet_view import Link
-from headgate.core.keyvalue import Entry
-from headgate.core.samples import Instant
+from headgate.fleet.holders import Holders
+from headgate.fleet.picture import FleetLedger, Noted
+from headgate.fleet.view import Link
+from headgate.fleet.view_api import Asked, FleetDoc, fleet_doc
+from headgate.metrics.samples import Instant
 from headgate.present.fleet import fleet_view
 from headgate.tui.layout import Ask
 from headgate.tui.page import Moment, still
@@ -28,7 +29,6 @@ from headgate.tui.poller import Feed
 from headgate.tui.sources import Chosen, Scene, Told
 from headgate.tui.trend import Picture
 from headgate.tui.views import VIEWS
-from headgate.wire.fleet_view import Asked, FleetDoc, fleet_doc
 from tests.builders import NOW
 from tests.cli.conftest import Run
 from tests.cli.scripted import ScriptedAgent

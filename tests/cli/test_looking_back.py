@@ -21,13 +21,13 @@ from headgate.cli.pages import advice_line
 from headgate.cli.render import ASCII, Canvas, drawn
 from headgate.cli.replay import last_hour, read_rule, replay
 from headgate.cli.watch import clients, starvation
-from headgate.core.starvation import Starved
 from headgate.errors import InvalidSettings
+from headgate.history.api import ReplayDoc, TimelineDoc
+from headgate.history.past_api import PastDoc
+from headgate.history.starvation import Starved
+from headgate.history.starvation_api import RogueFaultDoc, RoguesDoc, SuspectDoc
 from headgate.present.history import past_view, replay_view, timeline_view
 from headgate.present.starvation import rogues_view, starvation_view
-from headgate.wire.history import ReplayDoc, TimelineDoc
-from headgate.wire.past import PastDoc
-from headgate.wire.starvation import RogueFaultDoc, RoguesDoc, SuspectDoc
 from tests.cli.documents import STARVATION, STARVED, SUSPECT, TIMELINE, sums
 from tests.cli.scripted import ScriptedAgent
 

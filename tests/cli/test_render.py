@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
+from headgate.check.answers import AnswerDoc, MetricDoc
+from headgate.check.api import AuditDoc, AuditsDoc, ClientDoc, MetricsDoc, MetricView, StatusDoc
 from headgate.cli.documents import read
 from headgate.cli.pages import (
     answer_page,
@@ -24,14 +26,12 @@ from headgate.cli.pages import (
     status_page,
 )
 from headgate.cli.render import ASCII, Canvas, drawn
+from headgate.history.unthrottled_api import UnthrottledDoc
 from headgate.present.changes import audit_view
 from headgate.present.history import unthrottled_view
+from headgate.rules.api import ExplainDoc
 from headgate.tui.overview import fitted
 from headgate.tui.trend import Picture, Trend
-from headgate.wire.answers import AnswerDoc, MetricDoc
-from headgate.wire.rules import ExplainDoc
-from headgate.wire.status import AuditDoc, AuditsDoc, ClientDoc, MetricsDoc, MetricView, StatusDoc
-from headgate.wire.unthrottled import UnthrottledDoc
 from tests.cli import builders
 from tests.tui.scenes import overview_of
 

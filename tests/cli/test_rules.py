@@ -11,10 +11,10 @@ from rich.console import Console
 
 from headgate.cli.documents import read
 from headgate.cli.render import Canvas, drawn
-from headgate.core.rule_settings import settings_of
-from headgate.core.rules import Kind
 from headgate.present.rules import applied_view, chance_text
-from headgate.wire.rules import ExplainDoc, RuleDoc
+from headgate.rules.api import ExplainDoc, RuleDoc
+from headgate.rules.matching import Kind
+from headgate.rules.settings import settings_of
 from tests.cli import builders
 from tests.cli.conftest import Run
 from tests.cli.scripted import Heard, Reply, ScriptedAgent, problem

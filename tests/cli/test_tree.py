@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headgate.check.api import StatusDoc
 from headgate.cli.documents import read
 from headgate.cli.pages import shard_page, status_page
 from headgate.cli.render import ASCII, UNICODE, Canvas
 from headgate.cli.tree import shard_line, shard_tree
 from headgate.present.shard import facts as member_facts
+from headgate.shard.api import ShardDoc
 from headgate.tui.trend import Picture
-from headgate.wire.shard import ShardDoc
-from headgate.wire.status import StatusDoc
 from tests.cli import builders
 from tests.cli.test_render import shown, squeezed
 from tests.tui.scenes import overview_of

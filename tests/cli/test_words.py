@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from headgate.check.answers import MetricDoc
 from headgate.cli.documents import read
 from headgate.cli.render import age_text, plain
 from headgate.present.metrics import absence_text, nearest
 from headgate.present.words import ago
-from headgate.wire.answers import MetricDoc
 from tests.cli import builders
 
 

@@ -6,18 +6,19 @@ import json
 
 import pytest
 
+from headgate.base import problems
+from headgate.base.names import parse_identity
+from headgate.check import answers, questions
+from headgate.check.decide import decide
+from headgate.check.model import Check, Decision, Verdict
 from headgate.client.http1 import Response
 from headgate.client.parsing import parse_answer
 from headgate.client.question import Question, make_asker
 from headgate.client.replies import read_reply
 from headgate.client.target import parse_target
-from headgate.core.decide import decide
-from headgate.core.decision import Check, Decision, Verdict
-from headgate.core.names import parse_identity
-from headgate.core.rules import RuleBook
-from headgate.core.samples import Instant
 from headgate.errors import InvalidRequest
-from headgate.wire import answers, problems, questions
+from headgate.metrics.samples import Instant
+from headgate.rules.matching import RuleBook
 
 ASKER = make_asker("job7:etl", "main", parse_target("http://h:1"), None)
 BOTH = make_asker("job7:etl", ("main", "replica"), parse_target("http://h:1"), None)

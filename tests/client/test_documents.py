@@ -8,15 +8,15 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
+from headgate.base.names import MetricRef, Scope, parse_identity
+from headgate.check.answers import AnswerDoc, BatchDoc, MetricDoc
+from headgate.check.model import Check, Verdict
+from headgate.check.reports_api import encode_report
+from headgate.check.snapshot import Counted
 from headgate.client.answers import Answer, MetricAnswer
 from headgate.client.question import Asker, Debit, Question, make_asker
 from headgate.client.target import parse_target
 from headgate.client.unthrottled import PATH, Period, report_body
-from headgate.core.decision import Check, Verdict
-from headgate.core.names import MetricRef, Scope, parse_identity
-from headgate.core.snapshot import Counted
-from headgate.wire.answers import AnswerDoc, BatchDoc, MetricDoc
-from headgate.wire.reports import encode_report
 from tests.fixtures.api import misfits
 
 OWN = {"unthrottled", "decided", "raw"}

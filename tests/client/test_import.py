@@ -73,10 +73,10 @@ def test_the_sdk_needs_the_standard_library_alone() -> None:
     assert roots - sys.stdlib_module_names == {"headgate"}
 
 
-def test_the_sdk_takes_only_names_from_core() -> None:
+def test_the_sdk_takes_only_names_from_base() -> None:
     loaded = loaded_by(BOTH_MADE)
     ours = {name for name in loaded if name.startswith("headgate.") and ".client" not in name}
-    assert ours == {"headgate.errors", "headgate.core", "headgate.core.names"}
+    assert ours == {"headgate.errors", "headgate.base", "headgate.base.names"}
 
 
 def test_every_export_is_there() -> None:

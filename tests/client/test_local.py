@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 
 import headgate
+from headgate.base.names import Scope
+from headgate.check.activity import Activity
+from headgate.check.health import ShardHealth, Window, stand
+from headgate.check.snapshot_api import Snapshot
 from headgate.client import events, local, local_feed
 from headgate.client.local_feed import FEEDS
-from headgate.core.activity import Activity
-from headgate.core.health import ShardHealth, Window, stand
-from headgate.core.metrics import MetricSpec
-from headgate.core.names import Scope
-from headgate.core.rules import Kind, Rule
-from headgate.core.samples import Absent, Cause, Sample
-from headgate.wire.snapshot import Snapshot
+from headgate.metrics.model import MetricSpec
+from headgate.metrics.samples import Absent, Cause, Sample
+from headgate.rules.matching import Kind, Rule
 from tests.client.authority import Authority
 from tests.client.relay import Relay, flaky
 from tests.client.test_import import SOURCE, loaded_by
@@ -504,8 +504,7 @@ def test_questions_of_all_kinds_are_counted_however_many_there_are(
 
 def test_without_local_nothing_of_it_is_loaded() -> None:
     loaded = loaded_by("import headgate; headgate.Client('etl', database='main')")
-    assert not [n for n in loaded if "local" in n or n.startswith("headgate.wire")]
-    assert "headgate.core.decide" not in loaded
+    assert not [n for n in loaded if "local" in n or n.startswith("headgate.check")]
 
 
 def test_with_it_the_standard_library_is_enough() -> None:
@@ -514,5 +513,5 @@ def test_with_it_the_standard_library_is_enough() -> None:
         "import headgate; headgate.Client('etl', database='main', url='http://127.0.0.1:9',"
         " local=True)"
     )
-    assert "headgate.core.decide" in loaded
+    assert "headgate.check.decide" in loaded
     assert not {name.partition(".")[0] for name in loaded} - sys.stdlib_module_names - {"headgate"}

@@ -10,6 +10,9 @@ from typing import NamedTuple
 
 import pytest
 
+from headgate.check.model import Verdict
+from headgate.check.snapshot import View, decided
+from headgate.check.snapshot_api import SnapshotReader, SnapshotWriter, hello
 from headgate.client import local_clock
 from headgate.client.availability import Availability
 from headgate.client.endpoints import Endpoints
@@ -19,13 +22,10 @@ from headgate.client.local_feed import Feed
 from headgate.client.question import Question, make_asker
 from headgate.client.routes import Routes
 from headgate.client.target import parse_target
-from headgate.core.decision import Verdict
-from headgate.core.metrics import AbsencePolicy
-from headgate.core.rules import Kind, Order, Rule, RuleBook
-from headgate.core.snapshot import View, decided
-from headgate.wire.snapshot import SnapshotReader, SnapshotWriter, hello
+from headgate.metrics.model import AbsencePolicy
+from headgate.rules.matching import Kind, Order, Rule, RuleBook
 from tests.builders import NOW, absent, health, metric, sample, window
-from tests.wire.test_snapshot import split
+from tests.check.test_snapshot_api import split
 
 LAG = metric("lag", threshold=5, max_age_s=2.2)
 POOL = metric("pool_usage", threshold=0.8, max_age_s=60)

@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 
 import headgate
+from headgate.check.snapshot import View
+from headgate.check.snapshot_api import SnapshotReader, SnapshotWriter, hello
 from headgate.client import local, local_clock, local_feed
 from headgate.client.local_feed import FEEDS
 from headgate.client.target import Target
-from headgate.core.rules import RuleBook
-from headgate.core.samples import Instant
-from headgate.core.snapshot import View
 from headgate.demo.servers import free_ports
-from headgate.wire.snapshot import SnapshotReader, SnapshotWriter, hello
+from headgate.metrics.samples import Instant
+from headgate.rules.matching import RuleBook
 from tests.builders import NOW, at, health, metric
 from tests.client import bodies
 from tests.fixtures.agents import AgentProcess

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from headgate.base.names import parse_identity
+from headgate.check.model import Check, Verdict
 from headgate.client.local_ledger import MAX_CROWD_ROWS, MAX_ROWS, Key, Ledger
-from headgate.core.decision import Check, Verdict
-from headgate.core.names import parse_identity
 
 
 def key(client: str, verdict: Verdict = Verdict.OK, by: str = "") -> Key:

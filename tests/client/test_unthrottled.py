@@ -16,7 +16,7 @@ from headgate import AsyncClient, Client
 from headgate.client.events import Event, WentUnthrottled
 from headgate.client.replies import NoAnswer
 from headgate.client.unthrottled import MAX_PENDING, PATH, RETRY_AFTER_S, Periods, report_body
-from headgate.wire.unthrottled import MAX_PERIODS, UnthrottledBody
+from headgate.history.unthrottled_api import MAX_PERIODS, UnthrottledBody
 from tests.client.conftest import MakeCaller
 from tests.client.scripted import OK, Heard, Play, ScriptedAgent, answer
 from tests.client.test_conversation import response

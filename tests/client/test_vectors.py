@@ -10,21 +10,21 @@ from types import ModuleType
 
 import pytest
 
-from headgate.agent.board import Board
-from headgate.agent.checker import Checker
-from headgate.agent.demand import Demands
-from headgate.agent.recorder import Recorder
+from headgate.check.board import Board
+from headgate.check.checker import Checker
+from headgate.check.demand import Demands
+from headgate.check.routes import CheckRoutes
+from headgate.check.snapshot import decided
+from headgate.check.snapshot_api import Snapshot, SnapshotReader, SnapshotWriter, hello
 from headgate.client.answers import Answer
 from headgate.client.local_answers import answer_of
 from headgate.client.parsing import parse_answer
 from headgate.client.question import make_asker
 from headgate.client.target import parse_target
-from headgate.core.snapshot import decided
-from headgate.http.checks import CheckRoutes
+from headgate.history.recorder import Recorder
 from headgate.http.listener import Request
-from headgate.wire.snapshot import Snapshot, SnapshotReader, SnapshotWriter, hello
-from tests.agent.fakes import HandClock
 from tests.builders import NOW
+from tests.fixtures.fakes import HandClock
 from tests.vectors import loading
 from tests.vectors.loading import Vector, check_of, line_of
 

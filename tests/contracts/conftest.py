@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headgate.agent.ports import ChangeLog, Store
-from headgate.stores import SqliteStore
+from headgate.base.ports import ChangeLog, Store
+from headgate.store import SqliteStore
 from tests.contracts.logs import FLEETS, LOGS, Fleet, KeptLog
 from tests.fixtures.eventually import DEADLINE_S
 from tests.fixtures.memory_store import MemoryStore

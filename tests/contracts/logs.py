@@ -16,14 +16,14 @@ from uuid import uuid4
 
 import pytest
 
-from headgate.agent.ports import ChangeLog, SharedLog
+from headgate.base.ports import ChangeLog, SharedLog
 from headgate.errors import StoreUnavailable
-from headgate.stores import SqliteStore
+from headgate.store import SqliteStore
 from tests.fixtures.etcd import compact, etcd_store
 from tests.fixtures.eventually import DEADLINE_S
 from tests.fixtures.memory_log import KeptInMemory, MemoryLog
 from tests.fixtures.memory_store import MemoryStore
-from tests.fleet.slow_network import SlowRoad
+from tests.fleet.live.slow_network import SlowRoad
 
 
 class Fleet(ABC):

@@ -1,4 +1,4 @@
-"""What `ChangeLog` of agent/ports.py promises, asked of every log: SQLite's, etcd's, memory's.
+"""What `ChangeLog` of base/ports.py promises, asked of every log: SQLite's, etcd's, memory's.
 
 What only a fleet's log has (watches, leases, several clients) is in test_change_log_shared.py, what
 only an agent's own has (its audit, its file, its bounds) in test_change_log_own.py.
@@ -10,10 +10,10 @@ import asyncio
 
 import pytest
 
-from headgate.agent.ports import ChangeLog
-from headgate.core.keyvalue import Compare, Entry, Put
-from headgate.core.records import AuditEntry
+from headgate.base.keyvalue import Compare, Entry, Put
+from headgate.base.ports import ChangeLog
 from headgate.errors import Conflict, StoreUnavailable
+from headgate.history.records import AuditEntry
 from tests.contracts.logs import KeptLog
 from tests.fixtures.eventually import aeventually
 

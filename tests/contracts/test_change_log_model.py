@@ -13,8 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from headgate.agent.ports import SharedLog
-from headgate.core.keyvalue import Changes, Compare, Event, Put
+from headgate.base.keyvalue import Changes, Compare, Event, Put
+from headgate.base.ports import SharedLog
 from headgate.errors import Conflict, LeaseLost
 from tests.fixtures.eventually import DEADLINE_S
 from tests.fixtures.memory_log import KeptInMemory, MemoryLog

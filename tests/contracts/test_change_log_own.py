@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from headgate.agent.ports import Store
-from headgate.core.change import log_key
-from headgate.core.change_log import MAX_OWN_ITEM_BYTES
-from headgate.core.keyvalue import Compare, Entry, Listing, Put
-from headgate.core.records import AuditEntry
+from headgate.base.keyvalue import Compare, Entry, Listing, Put
+from headgate.base.ports import Store
+from headgate.changes.model import log_key
+from headgate.changes.state import MAX_OWN_ITEM_BYTES
 from headgate.errors import Conflict, InvalidSettings, StoreUnavailable
-from headgate.stores import entries, locallog
-from headgate.stores.entries import MAX_LOG_KEY_CHARS, MAX_REVISION_BYTES
-from headgate.stores.locallog import Commit
+from headgate.history.records import AuditEntry
+from headgate.store import entries, locallog
+from headgate.store.entries import MAX_LOG_KEY_CHARS, MAX_REVISION_BYTES
+from headgate.store.locallog import Commit
 from tests.contracts.conftest import sqlite_store
 
 ENTRY = AuditEntry(1_700_000_000.5, "ann", "rule.set", "r-1", None, {"kind": "hold"})

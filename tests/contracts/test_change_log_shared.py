@@ -8,10 +8,10 @@ from contextlib import aclosing, suppress
 
 import pytest
 
-from headgate.agent.ports import SharedLog
-from headgate.core.keyvalue import Changes, Compare, Event, Lease, Put
+from headgate.base.keyvalue import Changes, Compare, Event, Lease, Put
+from headgate.base.ports import SharedLog
+from headgate.changes.etcd.client import MAX_COMMIT_BYTES, MAX_COMMIT_OPS
 from headgate.errors import Compacted, Conflict, LeaseLost, StoreUnavailable
-from headgate.stores.etcd.client import MAX_COMMIT_BYTES, MAX_COMMIT_OPS
 from tests.contracts.logs import Fleet
 from tests.fixtures.eventually import DEADLINE_S, aeventually
 

@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 import pytest
 
-from headgate.core.keyvalue import Put
+from headgate.base.keyvalue import Put
 from headgate.errors import Compacted
 from tests.fixtures import memory_log as fleet_memory
 from tests.fixtures.memory_log import KeptInMemory, MemoryLog

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headgate.core.keyvalue import Put
-from headgate.core.records import AuditEntry, Tally
+from headgate.base.keyvalue import Put
+from headgate.history.records import AuditEntry, Tally
 from tests.fixtures.memory_store import MemoryStore
 
 ENTRY = AuditEntry(0.0, "ann", "metric.set", "main/lag", None, None)

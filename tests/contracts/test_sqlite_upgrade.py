@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from headgate.core.keyvalue import Compare, Listing, Put
-from headgate.core.records import AuditEntry, Report, Tally
+from headgate.base.keyvalue import Compare, Listing, Put
 from headgate.errors import StoreUnavailable
-from headgate.stores import SqliteStore, file, salvage
-from headgate.stores.conversion import OldRows, entries_of
+from headgate.history.records import AuditEntry, Report, Tally
+from headgate.store import SqliteStore, file, salvage
+from headgate.store.conversion import OldRows, entries_of
 from tests.contracts.conftest import sqlite_store
 
 # As version 1 wrote it: a dump of its file. sqlite_sequence tells that two entries were forgotten.

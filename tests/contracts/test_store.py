@@ -1,4 +1,4 @@
-"""What `Store` of agent/ports.py promises, asked of every store alike (conftest.py)."""
+"""What `Store` of base/ports.py promises, asked of every store alike (conftest.py)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from headgate.agent.ports import Store
-from headgate.core.keyvalue import Put
-from headgate.core.records import AuditEntry, Tally
+from headgate.base.keyvalue import Put
+from headgate.base.ports import Store
 from headgate.errors import StoreUnavailable
+from headgate.history.records import AuditEntry, Tally
 
 ENTRY = AuditEntry(1_700_000_000.5, "ann", "metric.set", "main/lag", None, {"threshold": 5})
 LAG = Put("items/wide/metric/main%2Flag", b"{}")

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from headgate.agent.ports import Store
-from headgate.core.records import BudgetMinute
+from headgate.base.ports import Store
 from headgate.errors import StoreUnavailable
-from headgate.stores.statements import AddBudgetMinutes
+from headgate.history.records import BudgetMinute
+from headgate.store.statements import AddBudgetMinutes
 from tests.contracts.conftest import sqlite_store
 
 BLOCKED = BudgetMinute(100, "main", "etl", "blocked", "capacity", 3)

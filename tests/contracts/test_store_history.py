@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from headgate.agent.ports import Store
-from headgate.core.keyvalue import Put
-from headgate.core.records import AuditEntry, MetricMinute, Tally
+from headgate.base.keyvalue import Put
+from headgate.base.ports import Store
 from headgate.errors import StoreUnavailable
-from headgate.stores.statements import AddMetricMinutes
+from headgate.history.records import AuditEntry, MetricMinute, Tally
+from headgate.store.statements import AddMetricMinutes
 from tests.contracts.conftest import sqlite_store
 
 LAG = MetricMinute(100, "main", "lag", 60, 10, 5, 75.0, 0.5, 7.0, 5.0)

@@ -13,10 +13,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from headgate.agent.ports import Store
-from headgate.core.keyvalue import Compare, Listing, Put
-from headgate.core.records import AuditEntry, Tally
+from headgate.base.keyvalue import Compare, Listing, Put
+from headgate.base.ports import Store
 from headgate.errors import Conflict
+from headgate.history.records import AuditEntry, Tally
 from tests.contracts.conftest import sqlite_store
 from tests.fixtures.memory_store import MemoryStore
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from headgate.agent.ports import Store
-from headgate.core.keyvalue import Put
-from headgate.core.records import AuditEntry, Report, Tally
+from headgate.base.keyvalue import Put
+from headgate.base.ports import Store
 from headgate.errors import InvalidSettings, StoreUnavailable
-from headgate.stores import SqliteStore
-from headgate.stores.entries import MAX_KEY_CHARS, MAX_VALUE_BYTES
+from headgate.history.records import AuditEntry, Report, Tally
+from headgate.store import SqliteStore
+from headgate.store.entries import MAX_KEY_CHARS, MAX_VALUE_BYTES
 
 ONE = Report("etl", "10.0.0.1", 1_700_000_000.5, {"periods": [{"pieces": 3}]})
 OTHER = Report("web", "10.0.0.2", 1_700_000_001.5, {"periods": []})

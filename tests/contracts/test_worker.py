@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from headgate.errors import StoreUnavailable
-from headgate.stores.worker import Ticket, Worker
+from headgate.store.worker import Ticket, Worker
 from tests.fixtures.eventually import DEADLINE_S, aeventually
 
 

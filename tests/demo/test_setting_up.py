@@ -10,6 +10,8 @@ from typing import cast
 import pytest
 from typer import BadParameter
 
+from headgate.budgets.parse import parse_policy
+from headgate.budgets.pgext.build import BuildFailed
 from headgate.cli.host import _ports
 from headgate.demo import servers, traffic
 from headgate.demo.agents import Agent, Plan, Tokens
@@ -17,10 +19,8 @@ from headgate.demo.postgres import Place, PostgresServer
 from headgate.demo.servers import ServerProcess
 from headgate.demo.traffic import POLICY, ROGUE_BUDGET, Way
 from headgate.errors import NativeUnavailable
-from headgate.pgext.build import BuildFailed
 from headgate.settings.agent import parse_settings
 from headgate.settings.sections import Role
-from headgate.traffic.parse import parse_policy
 
 
 def server(name: str) -> PostgresServer:

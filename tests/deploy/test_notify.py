@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from headgate.app import Agent
+from headgate.base.notify import MAX_STATUS_CHARS, Notifier
 from headgate.demo import servers
-from headgate.main import Agent
-from headgate.notify import MAX_STATUS_CHARS, Notifier
 from headgate.settings.agent import parse_settings
 from tests.deploy.managers import Manager, Message
 from tests.fixtures.agents import HOST_ONLY, AgentProcess, reserve_port

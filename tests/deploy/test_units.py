@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.main import STOP_GRACE_S
-from headgate.notify import LONGEST_SIGN_INTERVAL_S, SIGNS_PER_DEADLINE
+from headgate.app import STOP_GRACE_S
+from headgate.base.notify import LONGEST_SIGN_INTERVAL_S, SIGNS_PER_DEADLINE
 from tests.deploy.charts import DEPLOY, ROOT
 
 UNITS = sorted(path.name for path in DEPLOY.glob("*.service"))

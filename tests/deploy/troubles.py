@@ -15,14 +15,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import MappingProxyType
 
-from headgate.core.rules import Kind, Rule, RuleBook
+from headgate.budgets.readings import BudgetReadings, Lying
 from headgate.demo import servers
-from headgate.http.fleet_status import FleetLook
+from headgate.fleet.status import FleetLook
 from headgate.proxy.metrics import render_metrics
 from headgate.proxy.ports import PartState
 from headgate.proxy.status import Facts, Seen
-from headgate.traffic.readings import BudgetReadings, Lying
-from tests.agent.budget_world import WEB
+from headgate.rules.matching import Kind, Rule, RuleBook
+from tests.budgets.budget_world import WEB
 from tests.http.everything import Everything, counted, everything, proxied, rules
 from tests.http.serving import LOOPS, serving
 from tests.http.test_budgets import READINGS, Traffic

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from headgate.budgets.native import library
 from headgate.errors import NativeUnavailable
-from headgate.native import library
 from tests.environment.starting import HEADGATE, Left, ran
 from tests.fixtures.agents import postgres_database
 

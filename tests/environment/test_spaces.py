@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from headgate.budgets.pgext.build import PgConfig, read_pg_config
+from headgate.budgets.pgext.spaces import pg_config_for_make
 from headgate.demo.extension import FLAGS
 from headgate.demo.postgres import find_binaries
-from headgate.pgext.build import PgConfig, read_pg_config
-from headgate.pgext.spaces import pg_config_for_make
 from tests.environment.starting import PATIENCE_S
 
 SOURCE = '#include "postgres.h"\n#include "fmgr.h"\nPG_MODULE_MAGIC;\n'

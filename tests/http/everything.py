@@ -13,38 +13,38 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from headgate.agent.alerts import Alerts
-from headgate.agent.clock import SystemClock
-from headgate.agent.demand import Work
-from headgate.agent.fairness import Fairness
-from headgate.agent.heartbeat import Heartbeat
-from headgate.agent.meter import MetricMinutes
-from headgate.agent.pulse import Pulse
-from headgate.agent.rogues import Rogues
-from headgate.agent.standby import Standby
-from headgate.agent.unthrottled import Told
-from headgate.agent.watch import Watch
-from headgate.core.builtins import BUILTINS
-from headgate.core.change_log import CopyState
-from headgate.core.decision import Verdict
-from headgate.core.health import ShardHealth, stand
-from headgate.core.names import Scope
-from headgate.core.rules import Justification, Kind, Rule
-from headgate.core.samples import Absent, Cause, Sample
-from headgate.core.shard import ShardView
-from headgate.core.starvation import Finding
-from headgate.http.exposition import Works, render_metrics
-from headgate.proxy.metrics import render_metrics as render_proxy
-from headgate.proxy.ports import Cause as Refusal
-from headgate.proxy.ports import PartState
-from headgate.proxy.status import Facts, Seen
-from headgate.traffic.readings import (
+from headgate.base.clock import SystemClock
+from headgate.base.names import Scope
+from headgate.base.pulse import Pulse
+from headgate.budgets.readings import (
     BucketReading,
     BudgetCounts,
     BudgetReadings,
     PatternReading,
     ServerHealth,
 )
+from headgate.changes.state import CopyState
+from headgate.check.demand import Work
+from headgate.check.health import ShardHealth, stand
+from headgate.check.model import Verdict
+from headgate.check.turns import Fairness
+from headgate.history.alerts import Alerts
+from headgate.history.minutes import MetricMinutes
+from headgate.history.rogues import Rogues
+from headgate.history.starvation import Finding
+from headgate.history.unthrottled import Told
+from headgate.history.watch import Watch
+from headgate.http.exposition import Works, render_metrics
+from headgate.metrics.builtins import BUILTINS
+from headgate.metrics.samples import Absent, Cause, Sample
+from headgate.proxy.metrics import render_metrics as render_proxy
+from headgate.proxy.ports import Cause as Refusal
+from headgate.proxy.ports import PartState
+from headgate.proxy.status import Facts, Seen
+from headgate.rules.matching import Justification, Kind, Rule
+from headgate.shard.heartbeat import Heartbeat
+from headgate.shard.model import ShardView
+from headgate.shard.standby import Standby
 from tests.builders import PRIMARY, member, metric, shard_view, window
 from tests.http.serving import LOOPS, OPERATOR, Served, bearer, serving
 from tests.http.test_budgets import READINGS, Traffic

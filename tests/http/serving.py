@@ -18,52 +18,52 @@ from typing import Any, TypeVar, cast
 
 import uvloop
 
-from headgate.agent.board import Board
-from headgate.agent.budgets import Budgets, TrafficPlan
-from headgate.agent.changebook import OwnBook, SharedBook
-from headgate.agent.checker import Checker
-from headgate.agent.clock import SystemClock
-from headgate.agent.demand import Demands
-from headgate.agent.exchange import Exchange, OwnFacts
-from headgate.agent.inforce import OwnInForce
-from headgate.agent.intake import Intake
-from headgate.agent.keeper import Keeper
-from headgate.agent.knownmetrics import metrics_known_to
-from headgate.agent.logmirror import Mirror
-from headgate.agent.logwriter import Draft
-from headgate.agent.metricfiles import MetricRoom
-from headgate.agent.metrickeeper import DatabasePlan, MetricKeeper
-from headgate.agent.pacer import Pacers
-from headgate.agent.policykeeper import BudgetRoom
-from headgate.agent.ports import PeerLink, SharedLog, Store
-from headgate.agent.recorder import Recorder
-from headgate.agent.ruledrafts import Asked, Here
-from headgate.agent.rulekeeper import RuleKeeper
-from headgate.agent.sampler import Sampler
-from headgate.agent.shards import Shards
-from headgate.agent.snapshots import Snapshots
-from headgate.agent.unthrottled import UnthrottledBook
-from headgate.core.activity import Idleness
-from headgate.core.change import ChangeKind
-from headgate.core.change_log import ChangeMade, LogState
-from headgate.core.metrics import Engine, MetricSpec
-from headgate.core.reach import Place
-from headgate.core.rules import NO_RULES, Rule, RuleBook, book_of
-from headgate.core.samples import Absent, Cause, Sample
+from headgate.base.clock import SystemClock
+from headgate.base.ports import PeerLink, SharedLog, Store
+from headgate.budgets.keeper import BudgetRoom
+from headgate.budgets.service import Budgets, TrafficPlan
+from headgate.changes.book import OwnBook, SharedBook
+from headgate.changes.exchange import Exchange, OwnFacts
+from headgate.changes.inforce import OwnInForce
+from headgate.changes.mirror import Mirror
+from headgate.changes.model import ChangeKind
+from headgate.changes.reach import Place
+from headgate.changes.state import ChangeMade, LogState
+from headgate.changes.writer import Draft
+from headgate.check.activity import Idleness
+from headgate.check.board import Board
+from headgate.check.checker import Checker
+from headgate.check.demand import Demands
+from headgate.check.intake import Intake
+from headgate.check.routes import CheckRoutes
+from headgate.check.sampler import Sampler
+from headgate.check.snapshots import Snapshots
+from headgate.check.streaming import Broadcasts
+from headgate.check.views import AgentFacts, Parts, Views
 from headgate.errors import ProbeFailed
+from headgate.fleet.routes import Fleet
+from headgate.history.keeper import Keeper
+from headgate.history.recorder import Recorder
+from headgate.history.unthrottled import UnthrottledBook
 from headgate.http.asgi import AsgiApp, AsgiBridge
 from headgate.http.auth import Credential, Gatekeeper
-from headgate.http.checks import CheckRoutes
 from headgate.http.control import Control, PageGiven
-from headgate.http.fleet import Fleet
 from headgate.http.hosts import KnownHosts
 from headgate.http.listener import Connection, Handlers, Limits, Listener
-from headgate.http.page.sessions import Sessions
-from headgate.http.peering import ShardsPort
-from headgate.http.streaming import Broadcasts
-from headgate.http.views import AgentFacts, Parts, Views
-from headgate.peers import PeerAccess, open_link
-from tests.agent.exchange_world import StubShards, stub_shard
+from headgate.metrics.files import MetricRoom
+from headgate.metrics.known import metrics_known_to
+from headgate.metrics.model import Engine, MetricSpec
+from headgate.metrics.samples import Absent, Cause, Sample
+from headgate.metrics.service import DatabasePlan, MetricKeeper
+from headgate.pacing.pacer import Pacers
+from headgate.page.sessions import Sessions
+from headgate.rules.drafts import Asked, Here
+from headgate.rules.matching import NO_RULES, Rule, RuleBook, book_of
+from headgate.rules.service import RuleKeeper
+from headgate.shard.peers import PeerAccess, open_link
+from headgate.shard.routes import ShardsPort
+from headgate.shard.service import Shards
+from tests.changes.exchange_world import StubShards, stub_shard
 from tests.fixtures.eventually import DEADLINE_S, eventually
 from tests.fixtures.memory_store import MemoryStore
 from tests.http.talk import Address, Reply, Talk

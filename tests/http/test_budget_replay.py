@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from headgate.agent.budgets import Gear, TrafficPlan
+from headgate.budgets.ask import Who
+from headgate.budgets.replay_api import BudgetReplayDoc
+from headgate.budgets.service import Gear, TrafficPlan
+from headgate.budgets.traces import Trace, TraceBatch
 from headgate.cli.api import Answered
 from headgate.cli.budget_replay import last_hour
 from headgate.cli.documents import read
 from headgate.cli.render import Canvas, drawn
 from headgate.present.budget_replay import replay_view
-from headgate.traffic.ask import Who
-from headgate.traffic.traces import Trace, TraceBatch
-from headgate.wire.budget_replay import BudgetReplayDoc
-from tests.agent.budget_world import FakeServer, document
+from tests.budgets.budget_world import FakeServer, document
 from tests.cli.test_looking_back import CANVAS, shown
 from tests.http.conftest import Serve
 from tests.http.serving import Plan, Served

@@ -6,12 +6,9 @@ from typing import Any
 
 import pytest
 
-from headgate.agent.budgetlayers import RESERVED_NAMES
-from headgate.agent.budgets import Gear, TrafficPlan
-from headgate.cli.budget import TAKEN_NAMES
-from headgate.http.exposition import SERIES
-from headgate.traffic.policy import Mode
-from headgate.traffic.readings import (
+from headgate.budgets.layers import RESERVED_NAMES
+from headgate.budgets.policy import Mode
+from headgate.budgets.readings import (
     BucketReading,
     BudgetCounts,
     BudgetReadings,
@@ -19,7 +16,10 @@ from headgate.traffic.readings import (
     Seat,
     ServerHealth,
 )
-from tests.agent.budget_world import ETL, WEB, FakeServer, document
+from headgate.budgets.service import Gear, TrafficPlan
+from headgate.cli.budget import TAKEN_NAMES
+from headgate.http.exposition import SERIES
+from tests.budgets.budget_world import ETL, WEB, FakeServer, document
 from tests.http.conftest import Serve
 from tests.http.serving import VIEWER, Plan, Served
 from tests.http.talk import Reply

@@ -11,8 +11,8 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from headgate.core.change import HEAD, ITEMS, followed_prefixes, log_key
-from headgate.core.keyvalue import Put
+from headgate.base.keyvalue import Put
+from headgate.changes.model import HEAD, ITEMS, followed_prefixes, log_key
 from headgate.errors import OutcomeUnknown, StoreRefused
 from headgate.http.control import description
 from tests.fixtures.memory_log import KeptInMemory, MemoryLog

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from headgate.core.rules import Rule
-from headgate.core.samples import Cause
-from headgate.wire.problems import CONTENT_TYPE
+from headgate.base.problems import CONTENT_TYPE
+from headgate.metrics.samples import Cause
+from headgate.rules.matching import Rule
 from tests.http.conftest import Serve
 from tests.http.serving import Plan, Served
 from tests.http.talk import Reply

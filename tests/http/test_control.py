@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from headgate.agent.metrickeeper import DatabasePlan
-from headgate.core.keyvalue import Compare, Put
-from headgate.core.metrics import Engine
-from headgate.core.records import AuditEntry, MetricMinute, Tally
-from tests.agent.own_world import Unwritable
+from headgate.base.keyvalue import Compare, Put
+from headgate.history.records import AuditEntry, MetricMinute, Tally
+from headgate.metrics.model import Engine
+from headgate.metrics.service import DatabasePlan
+from tests.changes.own_world import Unwritable
 from tests.fixtures.eventually import DEADLINE_S, eventually
 from tests.fixtures.memory_store import MemoryStore
 from tests.http.conftest import Serve

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from headgate.agent.budgets import Gear, TrafficPlan
-from tests.agent.budget_world import document
+from headgate.budgets.service import Gear, TrafficPlan
+from tests.budgets.budget_world import document
 from tests.http.conftest import Serve
 from tests.http.serving import Plan, Served
 from tests.http.talk import Reply

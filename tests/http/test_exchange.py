@@ -12,22 +12,22 @@ from typing import Any
 
 import pytest
 
-from headgate.agent.budgets import TrafficPlan
-from headgate.core.change import Item
-from headgate.core.change_log import item_bytes
-from headgate.core.exchange import MAX_SHARED_BYTES, Inventory, Offer, version_of
-from headgate.core.reach import parse_reach
-from headgate.core.samples import Absent, Cause
-from headgate.core.topology import Following, Leading, Unled
-from headgate.wire.exchange import decode_answer, encode_offer
-from tests.agent.budget_world import document
-from tests.agent.exchange_world import StubRemote
+from headgate.budgets.service import TrafficPlan
+from headgate.changes.exchange_api import decode_answer, encode_offer
+from headgate.changes.exchanged import MAX_SHARED_BYTES, Inventory, Offer, version_of
+from headgate.changes.model import Item
+from headgate.changes.reach import parse_reach
+from headgate.changes.state import item_bytes
+from headgate.metrics.samples import Absent, Cause
+from headgate.shard.topology import Following, Leading, Unled
+from tests.budgets.budget_world import document
+from tests.changes.exchange_world import StubRemote
 from tests.fixtures.eventually import eventually
-from tests.http.page.test_rules import set_by
-from tests.http.page.visiting import field_of, signed_in, text_of
 from tests.http.serving import OPERATOR, PEER, VIEWER, LoopFactory, Plan, Served, bearer, serving
 from tests.http.talk import Reply
 from tests.http.test_checks import is_problem
+from tests.page.test_rules import set_by
+from tests.page.visiting import field_of, signed_in, text_of
 
 SHARD = "commerce/-80"
 REACH = parse_reach(f"shard:{SHARD}")

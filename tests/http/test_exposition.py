@@ -10,18 +10,18 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import headgate
-from headgate.agent.demand import Work
-from headgate.agent.metrickeeper import NoSuchMetric
-from headgate.agent.standby import Standby
-from headgate.core.activity import Activity
-from headgate.core.change_log import CopyState
-from headgate.core.health import ShardHealth, stand
-from headgate.core.names import Scope
-from headgate.core.samples import Absent, Cause, Sample
-from headgate.core.shard import MemberView, ShardView
-from headgate.core.topology import Following
+from headgate.base.names import Scope
+from headgate.changes.state import CopyState
+from headgate.check.activity import Activity
+from headgate.check.demand import Work
+from headgate.check.health import ShardHealth, stand
 from headgate.errors import PeerFailed
 from headgate.http.exposition import SERIES
+from headgate.metrics.samples import Absent, Cause, Sample
+from headgate.metrics.service import NoSuchMetric
+from headgate.shard.model import MemberView, ShardView
+from headgate.shard.standby import Standby
+from headgate.shard.topology import Following
 from tests.builders import PRIMARY, member, metric, shard_view, window
 from tests.fixtures.eventually import eventually
 from tests.http.conftest import Serve
@@ -48,7 +48,7 @@ ONLY_WITH_SHARDS = {
     "headgate_peer_messages_total",
     "headgate_heartbeat_writes_total",
 }
-# When somebody has given its place up; tests/agent/test_clientele.py counts them.
+# When somebody has given its place up; tests/history/test_clientele.py counts them.
 ONLY_FORGETFUL = "headgate_checks_forgotten_total"
 # With a paced metric; tests/http/test_pacing.py has them.
 ONLY_FAIR = "headgate_dice_waived_total"

@@ -9,8 +9,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from headgate.core.rules import Kind, Rule
-from headgate.core.samples import Cause
 from headgate.http.exposition import (
     LABELS,
     SERIES,
@@ -20,8 +18,10 @@ from headgate.http.exposition import (
 )
 from headgate.http.exposition.render import ROWS_A_TURN
 from headgate.http.exposition.rules import MAX_NAMED
+from headgate.metrics.samples import Cause
 from headgate.proxy.metrics import LABELS as PROXY_LABELS
 from headgate.proxy.metrics import SERIES as PROXY_SERIES
+from headgate.rules.matching import Kind, Rule
 from tests.http.everything import Everything, everything, rules
 
 

@@ -11,15 +11,15 @@ from urllib.parse import urlencode
 
 import pytest
 
-from headgate.agent.logmirror import MAX_LOG_BYTES, Mirror
-from headgate.core.change import BEAT, HEAD, WIDE, followed_prefixes, shard_items
-from headgate.core.change_log import MAX_ITEM_BYTES, head_bytes
-from headgate.core.keyvalue import Changes, Event, Listing, Put
+from headgate.base.keyvalue import Changes, Event, Listing, Put
+from headgate.changes.mirror import MAX_LOG_BYTES, Mirror
+from headgate.changes.model import BEAT, HEAD, WIDE, followed_prefixes, shard_items
+from headgate.changes.state import MAX_ITEM_BYTES, head_bytes
 from headgate.errors import Compacted, StoreRefused, StoreUnavailable
-from headgate.peers.access import PeerAccess
-from headgate.peers.fleetfeed import AgentReader
-from headgate.peers.line import MAX_ANSWER_BYTES
-from headgate.peers.link import open_link
+from headgate.fleet.feed_reader import AgentReader
+from headgate.shard.peers.access import PeerAccess
+from headgate.shard.peers.line import MAX_ANSWER_BYTES
+from headgate.shard.peers.link import open_link
 from tests.fixtures.eventually import DEADLINE_S, eventually
 from tests.fixtures.memory_log import MemoryLog
 from tests.http.serving import LOOPS, OPERATOR, VIEWER, Plan, Served, bearer, serving

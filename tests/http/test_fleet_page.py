@@ -16,21 +16,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headgate.agent.picture import FleetView, Link
-from headgate.core.keyvalue import Entry
+from headgate.base.keyvalue import Entry
 from headgate.errors import InvalidRequest
+from headgate.fleet.pages import FLEET_VIEW_ROUTES, FleetViewing
+from headgate.fleet.picture import FleetView, Link
 from headgate.http.auth import Gatekeeper
 from headgate.http.control import description
 from headgate.http.control import serving as serving_route
-from headgate.http.fleet_page import FLEET_VIEW_ROUTES, FleetViewing
-from headgate.http.page.api import PageApi, Refused
-from headgate.http.page.fleet import PAGE_ROWS, FleetPage
-from headgate.http.page.rendering import static_file
-from headgate.http.page.shell import Site, Visit, made
 from headgate.http.peers import Peer
 from headgate.http.routes import read_call
-from tests.agent.changebook_world import COMMERCE, HALF, BookWorld
-from tests.agent.fakes import HandClock
+from headgate.page.api import PageApi, Refused
+from headgate.page.fleet import PAGE_ROWS, FleetPage
+from headgate.page.rendering import static_file
+from headgate.page.shell import Site, Visit, made
+from tests.changes.changebook_world import COMMERCE, HALF, BookWorld
+from tests.fixtures.fakes import HandClock
 from tests.fixtures.fleet_sights import (
     T0,
     budget_item,

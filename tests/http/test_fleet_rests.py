@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.core.change import ITEMS
-from headgate.core.keyvalue import Put
+from headgate.base.keyvalue import Put
+from headgate.changes.model import ITEMS
 from tests.http.serving import LOOPS, VIEWER, Plan, Served, serving
 from tests.http.test_changes import FaultyStore
 from tests.http.test_checks import is_problem

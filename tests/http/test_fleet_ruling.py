@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from headgate.agent.budgets import Gear, TrafficPlan
-from headgate.agent.inforce import ChangeShelf
-from headgate.core.change import HEAD, ITEMS
-from headgate.core.change_log import head_bytes, item_bytes
-from headgate.core.keyvalue import Put
-from headgate.core.reach import Place
+from headgate.base.keyvalue import Put
+from headgate.budgets import parse
+from headgate.budgets.service import Gear, TrafficPlan
+from headgate.changes.inforce import ChangeShelf
+from headgate.changes.model import HEAD, ITEMS
+from headgate.changes.reach import Place
+from headgate.changes.state import head_bytes, item_bytes
 from headgate.errors import StoreUnavailable
-from headgate.traffic import parse
-from tests.agent.budget_world import FakeServer, document
-from tests.agent.fleet_items import rule_item
+from tests.budgets.budget_world import FakeServer, document
+from tests.changes.fleet_items import rule_item
 from tests.fixtures.memory_log import KeptInMemory, MemoryLog
 from tests.http.serving import LOOPS, OPERATOR, VIEWER, Plan, Served, bearer, serving
 from tests.http.test_changes import FaultyStore

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from headgate.agent.logfollower import FollowState
-from headgate.agent.logmirror import WentBack
-from headgate.core.fleet_view import FleetCounts
-from headgate.core.samples import Instant
-from headgate.http.fleet_status import MAX_TOLD, FleetLook, amiss
+from headgate.changes.follower import FollowState
+from headgate.changes.mirror import WentBack
+from headgate.fleet.status import MAX_TOLD, FleetLook, amiss
+from headgate.fleet.view import FleetCounts
+from headgate.metrics.samples import Instant
 from tests.http.serving import LOOPS, Plan, Served, serving
 from tests.http.test_exposition import ONLY_FLEET
 

@@ -8,10 +8,10 @@ from datetime import datetime
 
 import pytest
 
-from headgate.core.rules import Kind, Rule
-from headgate.core.samples import Cause
-from headgate.core.shard import ShardView, Skip
-from headgate.core.topology import Following
+from headgate.metrics.samples import Cause
+from headgate.rules.matching import Kind, Rule
+from headgate.shard.model import ShardView, Skip
+from headgate.shard.topology import Following
 from tests.builders import member, shard_view
 from tests.http.conftest import Serve
 from tests.http.serving import Plan, Served

@@ -9,8 +9,8 @@ import pytest
 from starlette.requests import Request
 
 from headgate.errors import InvalidRequest, StoreUnavailable
-from headgate.http import looking
-from headgate.http.looking import MAX_WAITING_EACH, Turns
+from headgate.history import looking
+from headgate.history.looking import MAX_WAITING_EACH, Turns
 from headgate.http.peers import LOCAL, Peer
 
 

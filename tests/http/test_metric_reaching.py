@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.agent.inforce import ChangeShelf
-from headgate.core.change import ITEMS
+from headgate.changes.inforce import ChangeShelf
+from headgate.changes.model import ITEMS
 from tests.fixtures.memory_log import MemoryLog
 from tests.http.serving import LOOPS, VIEWER, Plan, Served, serving
 from tests.http.test_checks import is_problem

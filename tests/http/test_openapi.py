@@ -11,16 +11,16 @@ from typing import Any, get_args, get_type_hints
 import jsonschema_rs
 import pytest
 
-from headgate.core.metric_settings import METRIC_SETTINGS
-from headgate.core.rule_settings import RULE_SETTINGS
-from headgate.core.rules import Kind
-from headgate.core.settings import Table
+from headgate.base.declared import Table
+from headgate.budgets.limits import BUDGET_SETTINGS
+from headgate.check.questions import FRENO_ROUTES
 from headgate.http.control import ROUTES, description
+from headgate.http.fields import FIELDS
 from headgate.http.routes import NoQuery, Role, Route, Settings, Unread
-from headgate.traffic.limits import BUDGET_SETTINGS
-from headgate.wire.fields import FIELDS
-from headgate.wire.questions import FRENO_ROUTES
-from headgate.wire.rules import RuleDoc
+from headgate.metrics.settings import METRIC_SETTINGS
+from headgate.rules.api import RuleDoc
+from headgate.rules.matching import Kind
+from headgate.rules.settings import RULE_SETTINGS
 from tests.fixtures.api import validator
 from tests.http.serving import OPERATOR, Served, bearer
 from tests.http.test_checks import CHECK, post
@@ -53,7 +53,7 @@ def test_every_field_is_described() -> None:
     """By the string below it, or by what its name means everywhere."""
     for name, schema in description()["components"]["schemas"].items():
         for field, one in schema.get("properties", {}).items():
-            assert one["description"], f"{name}.{field}: describe it there, or in wire/fields.py"
+            assert one["description"], f"{name}.{field}: describe it there, or in http/fields.py"
     shard = description()["components"]["schemas"]["MemberDoc"]["properties"]
     assert (
         shard["upstream"]["description"] == "host:port that it replicates from; empty on a primary."

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from headgate.core.change import ITEMS
-from headgate.core.keyvalue import Put
-from headgate.stores.sqlite import SqliteStore
-from tests.agent.budget_world import ETL
-from tests.agent.own_world import keep, set_here
+from headgate.base.keyvalue import Put
+from headgate.changes.model import ITEMS
+from headgate.store.sqlite import SqliteStore
+from tests.budgets.budget_world import ETL
+from tests.changes.own_world import keep, set_here
 from tests.fixtures.memory_log import MemoryLog
 from tests.http.serving import LOOPS, OPERATOR, VIEWER, Plan, Served, bearer, serving
 from tests.http.talk import Reply

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headgate.agent.pacer import Pacer
+from headgate.pacing.pacer import Pacer
 from tests.http.conftest import Serve
 from tests.http.serving import OPERATOR, Plan, Served
 from tests.http.talk import Reply

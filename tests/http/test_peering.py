@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from headgate.core.activity import Activity
-from headgate.core.samples import Instant
-from headgate.core.shard import Pull
+from headgate.check.activity import Activity
 from headgate.errors import InvalidRequest
 from headgate.http.auth import Credential, Gatekeeper
 from headgate.http.control import ROUTES
 from headgate.http.peers import Peer, _name_in
-from headgate.wire.peers import encode_pull, encode_wake
+from headgate.metrics.samples import Instant
+from headgate.shard.model import Pull
+from headgate.shard.peers_api import encode_pull, encode_wake
 from tests.fixtures.eventually import eventually
 from tests.http.serving import LoopFactory, bearer
 from tests.http.talk import Reply, Talk, request
 from tests.http.test_checks import is_problem
-from tests.peers.authority import Authority
-from tests.peers.serving import OPERATOR, PEER, SHARD, VIEWER, Agent, Plan, agent
+from tests.shard.peers.authority import Authority
+from tests.shard.peers.serving import OPERATOR, PEER, SHARD, VIEWER, Agent, Plan, agent
 
 JSON: dict[str, Any] = {"Content_Type": "application/json"}
 NOW = Instant(5.0, 1_700_000_000.0)

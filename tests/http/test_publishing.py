@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.agent.budgets import TrafficPlan
-from headgate.traffic.parse import parse_policy
-from tests.agent.budget_world import ETL, WEB
+from headgate.budgets.parse import parse_policy
+from headgate.budgets.service import TrafficPlan
+from tests.budgets.budget_world import ETL, WEB
 from tests.http.conftest import Serve
 from tests.http.serving import Plan, Served
 from tests.http.test_budgets import Traffic, put

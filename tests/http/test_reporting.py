@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from headgate.core.decision import Verdict
-from headgate.core.names import Scope
-from headgate.core.snapshot import Counted
-from headgate.wire.reports import MAX_ROWS, MAX_ROWS_BYTES, encode_report, fitting
+from headgate.base.names import Scope
+from headgate.check.model import Verdict
+from headgate.check.reports_api import MAX_ROWS, MAX_ROWS_BYTES, encode_report, fitting
+from headgate.check.snapshot import Counted
 from tests.builders import check
 from tests.http.serving import Served
 from tests.http.talk import Reply

@@ -9,9 +9,9 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from headgate.core.decide import decide
+from headgate.check.decide import decide
 from headgate.http.control import description
-from headgate.wire.rules import explain_doc
+from headgate.rules.api import explain_doc
 from tests.builders import NOW, check, health, metric
 from tests.http.conftest import Serve
 from tests.http.serving import OPERATOR, VIEWER, Plan, Served, bearer

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from headgate.errors import StoreUnavailable
-from headgate.http.looking import SharedLook
+from headgate.history.looking import SharedLook
 
 
 class Slow:

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from headgate.agent.board import Board
-from headgate.agent.checker import Checker
-from headgate.agent.demand import Demands
-from headgate.agent.recorder import Recorder
-from headgate.agent.snapshots import Snapshots
-from headgate.core.rules import Rule
-from headgate.core.samples import Sample
-from headgate.http import streaming
-from headgate.http.streaming import Broadcast
-from tests.agent.fakes import HandClock
+from headgate.check import streaming
+from headgate.check.board import Board
+from headgate.check.checker import Checker
+from headgate.check.demand import Demands
+from headgate.check.snapshots import Snapshots
+from headgate.check.streaming import Broadcast
+from headgate.history.recorder import Recorder
+from headgate.metrics.samples import Sample
+from headgate.rules.matching import Rule
 from tests.builders import metric
 from tests.fixtures.eventually import DEADLINE_S, eventually
+from tests.fixtures.fakes import HandClock
 from tests.http.conftest import Serve
 from tests.http.serving import Plan, Served
 

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from headgate.agent.unthrottled import EACH
-from headgate.wire.unthrottled import MAX_PERIODS
+from headgate.history.unthrottled import EACH
+from headgate.history.unthrottled_api import MAX_PERIODS
 from tests.http.conftest import Serve
 from tests.http.serving import Plan, Served
 from tests.http.talk import Reply

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from headgate.agent.alerts import OUTCOMES, Alerts
-from headgate.agent.meter import MetricMinutes
-from headgate.agent.rogues import Rogues
-from headgate.agent.watch import KINDS, Watch
-from headgate.core.records import MetricMinute, Tally
-from headgate.core.sessions import SessionGroup
-from headgate.core.starvation import Culprit, Finding, Starved
+from headgate.history.alerts import OUTCOMES, Alerts
+from headgate.history.minutes import MetricMinutes
+from headgate.history.records import MetricMinute, Tally
+from headgate.history.rogues import Rogues
+from headgate.history.sessions import SessionGroup
+from headgate.history.starvation import Culprit, Finding, Starved
+from headgate.history.watch import KINDS, Watch
 from tests.http.serving import LOOPS, Served, serving
 from tests.http.talk import Reply
 
@@ -105,7 +105,7 @@ def test_a_list_that_is_cut_leaves_every_sum_exact(
     keep(watched, *many)
     whole = ok(watched.ask("GET", "/v1/history/timeline?app=cut&since=1h"))
     assert whole["whole"] and whole["total"]["checks"] == 335
-    monkeypatch.setattr("headgate.http.watching.MAX_CLIENT_ROWS", 4)
+    monkeypatch.setattr("headgate.history.routes.MAX_CLIENT_ROWS", 4)
     found = ok(watched.ask("GET", "/v1/history/timeline?app=cut&since=1h"))
     assert not found["whole"]
     assert found["total"] == whole["total"] and found["bins"] == whole["bins"]
@@ -131,7 +131,7 @@ def test_what_became_of_every_clients_checks(
     assert mine["u1:all"]["sums"]["by_reason"] == {"paced": 3}
     until = ok(watched.ask("GET", "/v1/history/clients?since=1h&until=8m"))
     assert "u1:all" not in {c["client"] for c in until["clients"]} and until["seconds"] == 53 * 60
-    monkeypatch.setattr("headgate.http.watching.MAX_CLIENT_ROWS", 1)
+    monkeypatch.setattr("headgate.history.routes.MAX_CLIENT_ROWS", 1)
     assert not ok(watched.ask("GET", "/v1/history/clients?since=1h"))["whole"]
     assert watched.ask("GET", "/v1/history/clients?step=1m").status == 400
 
@@ -143,7 +143,7 @@ def test_metrics_that_are_cut_are_told_to_be(
     minutes = [MetricMinute(now - n, "main", "cut", 1, 0, 0, 1.0, 1.0, 1.0, 5.0) for n in range(9)]
     watched.run_there(lambda: watched.store.add_metric_minutes(minutes))
     assert ok(watched.ask("GET", "/v1/history/metrics?metric=cut&since=1h"))["whole"]
-    monkeypatch.setattr("headgate.http.watching.MAX_METRIC_ROWS", 4)
+    monkeypatch.setattr("headgate.history.routes.MAX_METRIC_ROWS", 4)
     found = ok(watched.ask("GET", "/v1/history/metrics?metric=cut&since=1h"))
     assert not found["whole"] and len(found["minutes"]) == 4
 
@@ -155,11 +155,11 @@ def test_a_replay_that_is_cut_begins_later_and_says_so(
     body = {"rule": {"target": "rc", "kind": "hold", "reason": "x"}, "since": "1d"}
     found = ok(post(watched, body))
     assert found["whole"] and found["total"]["admitted_before"] == 1000
-    monkeypatch.setattr("headgate.http.replaying.MAX_TALLIES", 41)
+    monkeypatch.setattr("headgate.history.replaying.MAX_TALLIES", 41)
     found = ok(post(watched, body))
     assert not found["whole"] and found["total"]["admitted_before"] == 400
-    monkeypatch.setattr("headgate.wire.history.MAX_REPLAY_ROWS", 1)
-    monkeypatch.setattr("headgate.http.replaying.MAX_TALLIES", 1000)
+    monkeypatch.setattr("headgate.history.api.MAX_REPLAY_ROWS", 1)
+    monkeypatch.setattr("headgate.history.replaying.MAX_TALLIES", 1000)
     found = ok(post(watched, body))
     assert len(found["rows"]) == 1 and found["more_rows"] in (1, 2)
     assert found["total"]["admitted_before"] == 1000
@@ -168,7 +168,7 @@ def test_a_replay_that_is_cut_begins_later_and_says_so(
 def test_a_look_back_that_takes_too_long_is_ended_with_advice(
     watched: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headgate.http.looking.MAX_S", 0.0)
+    monkeypatch.setattr("headgate.history.looking.MAX_S", 0.0)
     reply = watched.ask("GET", "/v1/history/timeline?since=1h")
     assert reply.status == 503 and "--since 1d" in reply.json["detail"]
 

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from headgate import AsyncClient, Client, ThrottlerUnavailable, WaitedTooLong
-from headgate.core.traceparent import parse_traceparent
+from headgate.base.traceparent import parse_traceparent
 from headgate.integrations.opentelemetry import traced
 from tests.client import bodies
 from tests.client.scripted import OK, REFUSED, ScriptedAgent, answer

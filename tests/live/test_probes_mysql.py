@@ -16,22 +16,22 @@ import pymysql
 import pytest
 import trustme
 
-from headgate.core.builtins import BUILTINS
-from headgate.core.metric_settings import parse_metric_settings
-from headgate.core.metrics import Engine, MetricSpec
-from headgate.core.samples import Cause
 from headgate.errors import ProbeFailed, WriteRefused
-from headgate.probes.calibrate import commit_baseline
-from headgate.probes.connections import Lane
-from headgate.probes.factory import DatabaseProbes
-from headgate.probes.heartbeats import Enders, Writer
-from headgate.probes.mysql_heartbeat import MysqlBeat
-from headgate.probes.mysql_session import MysqlConnector, MysqlSession
+from headgate.metrics.builtins import BUILTINS
+from headgate.metrics.model import Engine, MetricSpec
+from headgate.metrics.probes.calibrate import commit_baseline
+from headgate.metrics.probes.connections import Lane
+from headgate.metrics.probes.factory import DatabaseProbes
+from headgate.metrics.probes.heartbeats import Enders, Writer
+from headgate.metrics.probes.mysql_heartbeat import MysqlBeat
+from headgate.metrics.probes.mysql_session import MysqlConnector, MysqlSession
+from headgate.metrics.samples import Cause
+from headgate.metrics.settings import parse_metric_settings
 from tests.fixtures import mariadb
 from tests.fixtures.eventually import aeventually, eventually
 from tests.fixtures.mariadb import APP_USER, MariaDBServer
 from tests.fixtures.servers import CACHE_DIR, Pair
-from tests.probes.reading import (
+from tests.metrics.probes.reading import (
     becomes,
     cut_off,
     exceeds,

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from headgate.core.samples import Cause
 from headgate.errors import ProbeFailed
-from headgate.probes.heartbeats import Writer
+from headgate.metrics.probes.heartbeats import Writer
+from headgate.metrics.samples import Cause
 from tests.fixtures.eventually import aeventually
 from tests.fixtures.mariadb import MariaDBServer
 from tests.fixtures.servers import Pair
@@ -30,7 +30,15 @@ from tests.live.test_probes_mysql import (
     user,
     value,
 )
-from tests.probes.reading import becomes, cut_off, exceeds, failure, measured, says, stays_below
+from tests.metrics.probes.reading import (
+    becomes,
+    cut_off,
+    exceeds,
+    failure,
+    measured,
+    says,
+    stays_below,
+)
 
 TABLE = "beats.heartbeat"
 OPTIONS = {"method": "heartbeat", "heartbeat_table": TABLE}

@@ -14,18 +14,18 @@ from typing import Any
 import psycopg
 import pytest
 
-from headgate.core.builtins import BUILTINS
-from headgate.core.metric_settings import parse_metric_settings
-from headgate.core.metrics import Engine, MetricSpec
-from headgate.core.samples import Cause, Measured
 from headgate.demo import postgres
 from headgate.demo.postgres import PostgresServer
 from headgate.errors import InvalidSettings, ProbeFailed
-from headgate.probes.calibrate import commit_baseline
-from headgate.probes.factory import DatabaseProbes, Probe
+from headgate.metrics.builtins import BUILTINS
+from headgate.metrics.model import Engine, MetricSpec
+from headgate.metrics.probes.calibrate import commit_baseline
+from headgate.metrics.probes.factory import DatabaseProbes, Probe
+from headgate.metrics.samples import Cause, Measured
+from headgate.metrics.settings import parse_metric_settings
 from tests.fixtures.eventually import aeventually, eventually
 from tests.fixtures.servers import CACHE_DIR, Pair
-from tests.probes.reading import (
+from tests.metrics.probes.reading import (
     becomes,
     cut_off,
     exceeds,

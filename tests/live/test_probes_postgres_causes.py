@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from headgate.core.samples import Cause
 from headgate.demo.postgres import PostgresServer
 from headgate.errors import ProbeFailed
-from headgate.probes.heartbeats import Writer
+from headgate.metrics.probes.heartbeats import Writer
+from headgate.metrics.samples import Cause
 from tests.fixtures.servers import Pair
 from tests.live.test_probes_postgres import (
     CLOCKS_S,
@@ -27,7 +27,7 @@ from tests.live.test_probes_postgres import (
     value,
     write,
 )
-from tests.probes.reading import becomes, exceeds, failure, measured, says, stays_below
+from tests.metrics.probes.reading import becomes, exceeds, failure, measured, says, stays_below
 
 TABLE = "beats.heartbeat"
 OPTIONS = {"method": "heartbeat", "heartbeat_table": TABLE}

@@ -16,22 +16,22 @@ import psycopg
 import pytest
 import uvloop
 
-from headgate.core.metrics import Engine
-from headgate.core.samples import Cause
-from headgate.core.topology import Downstream, Role, RoleSeen
 from headgate.demo.postgres import PostgresServer
 from headgate.errors import ProbeFailed
-from headgate.probes.factory import DatabaseProbes
-from headgate.probes.mysql_role import MysqlRole
-from headgate.probes.mysql_session import MysqlConnector
-from headgate.probes.postgres_role import PostgresRole
-from headgate.probes.postgres_session import PostgresConnector
-from headgate.probes.roles import Clocks, RoleProbe
+from headgate.metrics.model import Engine
+from headgate.metrics.probes.factory import DatabaseProbes
+from headgate.metrics.probes.mysql_role import MysqlRole
+from headgate.metrics.probes.mysql_session import MysqlConnector
+from headgate.metrics.probes.postgres_role import PostgresRole
+from headgate.metrics.probes.postgres_session import PostgresConnector
+from headgate.metrics.probes.roles import Clocks, RoleProbe
+from headgate.metrics.samples import Cause
+from headgate.shard.topology import Downstream, Role, RoleSeen
 from tests.fixtures import mariadb
 from tests.fixtures.eventually import aeventually
 from tests.fixtures.mariadb import MariaDBServer
 from tests.fixtures.servers import CACHE_DIR, Pair
-from tests.probes.reading import becomes, open_sockets
+from tests.metrics.probes.reading import becomes, open_sockets
 
 AnyServer = PostgresServer | MariaDBServer
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {

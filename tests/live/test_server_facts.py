@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.core.metrics import Engine
 from headgate.demo.postgres import PostgresServer
 from headgate.errors import ProbeFailed
-from headgate.probes.factory import DatabaseProbes
+from headgate.metrics.model import Engine
+from headgate.metrics.probes.factory import DatabaseProbes
 from tests.fixtures.mariadb import MariaDBServer
 from tests.fixtures.servers import Pair
 

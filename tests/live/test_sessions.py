@@ -10,15 +10,15 @@ import aiomysql
 import psycopg
 import pytest
 
-from headgate.core.metrics import Engine
-from headgate.core.samples import Cause
-from headgate.core.sessions import Presence, SessionGroup, suspects
 from headgate.demo.postgres import PostgresServer
 from headgate.errors import ProbeFailed
-from headgate.probes.factory import DatabaseProbes
+from headgate.history.sessions import Presence, SessionGroup, suspects
+from headgate.metrics.model import Engine
+from headgate.metrics.probes.factory import DatabaseProbes
+from headgate.metrics.samples import Cause
 from tests.fixtures.mariadb import MariaDBServer
 from tests.fixtures.servers import Pair
-from tests.probes.reading import becomes
+from tests.metrics.probes.reading import becomes
 
 WORK_S = 600
 

@@ -27,13 +27,13 @@ from typing import Any
 
 import pytest
 
-from headgate.core.keyvalue import Compare, Entry, Put
-from headgate.core.records import AuditEntry, Tally
+from headgate.base.keyvalue import Compare, Entry, Put
 from headgate.errors import StoreUnavailable
-from headgate.stores import SqliteStore
-from headgate.stores.entries import MAX_ENTRIES
-from headgate.stores.file import APPLICATION_ID, STEPS, Step, migrate
-from tests.probes.reading import becomes
+from headgate.history.records import AuditEntry, Tally
+from headgate.store import SqliteStore
+from headgate.store.entries import MAX_ENTRIES
+from headgate.store.file import APPLICATION_ID, STEPS, Step, migrate
+from tests.metrics.probes.reading import becomes
 
 ENTRY = AuditEntry(1_700_000_000.0, "ann", "metric.set", "main/lag", None, None)
 NOBODY = 65534
@@ -602,7 +602,7 @@ async def test_a_second_agent_is_told_who_holds_the_file(tmp_path: Path) -> None
 
 HOLD = """
 import asyncio, pathlib, sys
-from headgate.stores import SqliteStore
+from headgate.store import SqliteStore
 async def main():
     await SqliteStore(pathlib.Path(sys.argv[1]), deadline_s=60).open()
     print("held", flush=True)

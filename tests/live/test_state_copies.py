@@ -22,13 +22,13 @@ from pathlib import Path
 
 import pytest
 
-from headgate.core.keyvalue import Compare, Listing, Put
-from headgate.core.records import AuditEntry, Tally
+from headgate.base.keyvalue import Compare, Listing, Put
 from headgate.errors import Conflict, StateLost, StoreUnavailable
-from headgate.stores import SqliteStore
-from headgate.stores.file import RESERVE_BYTES
-from headgate.stores.locallog import Commit
-from headgate.stores.statecopy import CopyFile, CopyPart
+from headgate.history.records import AuditEntry, Tally
+from headgate.store import SqliteStore
+from headgate.store.file import RESERVE_BYTES
+from headgate.store.locallog import Commit
+from headgate.store.statecopy import CopyFile, CopyPart
 
 ENTRY = AuditEntry(1_700_000_000.0, "ann", "rule.set", "r1", None, {})
 RULES = "items/wide/rule/"
@@ -430,7 +430,7 @@ async def test_another_programs_file_is_not_moved(tmp_path: Path) -> None:
 async def test_a_copy_that_cannot_be_written_fails_no_change_and_is_never_old(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headgate.stores.sqlite.COPY_AGAIN_S", 0.0)
+    monkeypatch.setattr("headgate.store.sqlite.COPY_AGAIN_S", 0.0)
     in_the_way = Path(f"{path}.copy.new")
     async with opened(path) as store:
         in_the_way.mkdir()

@@ -8,11 +8,11 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from headgate.agent.statements import shape_text
-from headgate.core.metrics import Engine
+from headgate.budgets.statements import shape_text
 from headgate.demo.postgres import PostgresServer
-from headgate.probes.factory import DatabaseProbes
-from headgate.probes.postgres_session import PostgresConnector
+from headgate.metrics.model import Engine
+from headgate.metrics.probes.factory import DatabaseProbes
+from headgate.metrics.probes.postgres_session import PostgresConnector
 from tests.fixtures.servers import Pair
 
 WORK = "SELECT 'of-a-statement' AS told"

@@ -16,9 +16,9 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from headgate.agent.clock import SystemClock
-from headgate.pgext.publisher import FilePolicySink
-from headgate.traffic.parse import parse_policy
+from headgate.base.clock import SystemClock
+from headgate.budgets.parse import parse_policy
+from headgate.budgets.pgext.publisher import FilePolicySink
 from tests.fixtures.eventually import eventually
 from tests.fixtures.pgkits import ExtendedServer
 

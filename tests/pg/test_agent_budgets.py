@@ -10,18 +10,18 @@ from typing import Any, TypeVar
 import psycopg
 import pytest
 
-from headgate.agent.board import Board
-from headgate.agent.budgets import Budgets, Controlled, Gear, TrafficPlan
-from headgate.agent.clock import SystemClock
-from headgate.agent.demand import Demands
-from headgate.agent.policykeeper import BudgetRoom
-from headgate.core.change import ChangeKind
-from headgate.http.budget_views import explained
-from headgate.pgext.meter import RegionMeter
-from headgate.pgext.publisher import FilePolicySink
-from headgate.traffic.policy import Mode, Policy
-from headgate.wire.budgets import ExplainStatementBody
-from tests.agent.own_world import OwnLog
+from headgate.base.clock import SystemClock
+from headgate.budgets.api import ExplainStatementBody
+from headgate.budgets.keeper import BudgetRoom
+from headgate.budgets.pgext.meter import RegionMeter
+from headgate.budgets.pgext.publisher import FilePolicySink
+from headgate.budgets.policy import Mode, Policy
+from headgate.budgets.service import Budgets, Controlled, Gear, TrafficPlan
+from headgate.budgets.views import explained
+from headgate.changes.model import ChangeKind
+from headgate.check.board import Board
+from headgate.check.demand import Demands
+from tests.changes.own_world import OwnLog
 from tests.fixtures.eventually import eventually
 from tests.fixtures.memory_store import MemoryStore
 from tests.pg.gate import Gate, refusal

@@ -14,8 +14,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from headgate.traffic.ask import Dialect
-from headgate.traffic.fingerprint import fingerprint
+from headgate.budgets.ask import Dialect
+from headgate.budgets.fingerprint import fingerprint
 from tests.pg.gate import Gate, Session, budget, refusal
 from tests.pg.wire import ERROR, SYNC, bind, prepare, raw_session
 

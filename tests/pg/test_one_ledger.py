@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from headgate.agent.clock import SystemClock
-from headgate.agent.ledger import LedgerOf
-from headgate.core.debits import Debit, DebitState
-from headgate.native.ledger import core
-from headgate.pgext.debits import RegionLedger
-from headgate.pgext.trace_reader import TraceReader
-from headgate.traffic.counterfactual import Stage, counterfactual
-from headgate.traffic.parse import parse_budget, parse_policy
-from headgate.traffic.traces import Trace
+from headgate.base.clock import SystemClock
+from headgate.budgets.charging import LedgerOf
+from headgate.budgets.counterfactual import Stage, counterfactual
+from headgate.budgets.debits import Debit, DebitState
+from headgate.budgets.native.ledger import core
+from headgate.budgets.parse import parse_budget, parse_policy
+from headgate.budgets.pgext.debits import RegionLedger
+from headgate.budgets.pgext.trace_reader import TraceReader
+from headgate.budgets.traces import Trace
 from tests.fixtures.eventually import eventually
 from tests.fixtures.pgkits import NEWEST
 from tests.pg.conftest import Fresh

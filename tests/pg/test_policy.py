@@ -10,9 +10,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from headgate.pgext.directory import opened
-from headgate.traffic.compiled import compile_policy
-from headgate.traffic.parse import parse_policy
+from headgate.budgets.compiled import compile_policy
+from headgate.budgets.parse import parse_policy
+from headgate.budgets.pgext.directory import opened
 from tests.fixtures.eventually import eventually
 from tests.pg.gate import Gate, Row, budget, refusal
 

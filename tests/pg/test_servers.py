@@ -12,10 +12,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from headgate.budgets.compiled import compile_policy, encoded
+from headgate.budgets.parse import parse_policy
+from headgate.budgets.pgext.meter import RegionMeter
 from headgate.demo import servers
-from headgate.pgext.meter import RegionMeter
-from headgate.traffic.compiled import compile_policy, encoded
-from headgate.traffic.parse import parse_policy
 from tests.fixtures.eventually import eventually
 from tests.fixtures.pgkits import NEWEST
 from tests.pg.conftest import Fresh

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from headgate.traffic.ask import Dialect
-from headgate.traffic.fingerprint import fingerprint
+from headgate.budgets.ask import Dialect
+from headgate.budgets.fingerprint import fingerprint
 from tests.pg.conftest import where_versions_differ
 from tests.pg.gate import Gate, Session, budget, cpu_s, detail, refusal, tagged
 

@@ -7,11 +7,12 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
+from headgate.check.api import ClientDoc
 from headgate.cli.documents import read
 from headgate.cli.pages import explain_page
 from headgate.cli.render import ASCII, Canvas, drawn
-from headgate.http.page.rendering import render
-from headgate.http.page.rules import acts_of, rule_list
+from headgate.page.rendering import render
+from headgate.page.rules import acts_of, rule_list
 from headgate.present import clients
 from headgate.present.explain import explained
 from headgate.present.rules import TOLD, RuleRow, rule_view
@@ -27,8 +28,7 @@ from headgate.present.view import (
     columns,
     line,
 )
-from headgate.wire.rules import ExplainDoc, RuleDoc, RulesDoc
-from headgate.wire.status import ClientDoc
+from headgate.rules.api import ExplainDoc, RuleDoc, RulesDoc
 from tests.cli import builders
 from tests.tui.scenes import rule
 

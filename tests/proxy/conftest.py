@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from headgate.core.proxying import (
+from headgate.proxy.memory import SharedMemory, create
+from headgate.proxy.model import (
     IdentityTerms,
     Loop,
     MemoryTerms,
@@ -15,7 +16,6 @@ from headgate.core.proxying import (
     Source,
     SourceKind,
 )
-from headgate.proxy.memory import SharedMemory, create
 from headgate.proxy.relay import NativeRelay
 
 SMALL = MemoryTerms(

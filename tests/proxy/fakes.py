@@ -7,14 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headgate.core.health import Health
-from headgate.core.proxying import Act
-from headgate.core.rules import Rule, RuleBook
-from headgate.core.samples import Cause as Why
-from headgate.core.snapshot import View, current_until
+from headgate.budgets.policy import Policy
+from headgate.budgets.readings import Published
+from headgate.check.health import Health
+from headgate.check.snapshot import View, current_until
+from headgate.check.snapshot_api import Snapshot
 from headgate.errors import PeerFailed, PolicyRefused, RelayFault
+from headgate.metrics.samples import Cause as Why
 from headgate.proxy.agents import NO_HEADERS, Reply
 from headgate.proxy.layout import EVENT_REFUSED
+from headgate.proxy.model import Act
 from headgate.proxy.ports import (
     Cause,
     ClientCounts,
@@ -26,11 +28,9 @@ from headgate.proxy.ports import (
     Targets,
 )
 from headgate.proxy.relay import Event
-from headgate.traffic.policy import Policy
-from headgate.traffic.readings import Published
-from headgate.wire.snapshot import Snapshot
-from tests.agent.fakes import HandClock
+from headgate.rules.matching import Rule, RuleBook
 from tests.builders import NOW
+from tests.fixtures.fakes import HandClock
 
 CAUSES = 8
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from headgate.core.samples import Cause as Why
+from headgate.check.snapshot_api import Snapshot
+from headgate.metrics.samples import Cause as Why
 from headgate.proxy.agentlink import AgentLink, healthy_of
 from headgate.proxy.agents import FRESH_S, KEEP_LEARNT_S, MAX_LEARNT, Agents, Reply
 from headgate.proxy.policylink import KEPT_FILE, PolicyLink
-from headgate.wire.snapshot import Snapshot
-from tests.agent.fakes import HandClock
 from tests.builders import NOW, absent, health, metric, shard_health
+from tests.fixtures.fakes import HandClock
 from tests.proxy.fakes import FakeDialling, FakeRelay, FakeTaker, snapshot, told, view
 
 A, B, C = "http://a:1", "http://b:1", "https://c:1"

@@ -17,10 +17,10 @@ from headgate.cli.render import Canvas, drawn
 from headgate.errors import HeadgateError, InvalidSettings
 from headgate.present.proxy import proxy_view, reloaded_view, sessions_view
 from headgate.present.view import Block
+from headgate.proxy.api import ProxyReloadedDoc, ProxySessionListDoc, ProxyStatusDoc
+from headgate.proxy.assemble import check_files
 from headgate.proxy.status import status_document
-from headgate.proxyparts import check_files
 from headgate.settings.proxy import load_proxy_settings
-from headgate.wire.proxy import ProxyReloadedDoc, ProxySessionListDoc, ProxyStatusDoc
 from tests.cli.scripted import ScriptedAgent
 from tests.cli.terminal import terminal
 from tests.fixtures.eventually import eventually

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from headgate.agent.clock import SystemClock
+from headgate.base.clock import SystemClock
+from headgate.budgets.parse import parse_policy
+from headgate.budgets.pgext.directory import read_server_file
+from headgate.budgets.pgext.meter import force_in
+from headgate.budgets.pgext.policyfile import health_bytes, health_of
+from headgate.budgets.pgext.publisher import FilePolicySink
+from headgate.budgets.policy import Policy
 from headgate.errors import RelayFault
-from headgate.pgext.directory import read_server_file
-from headgate.pgext.meter import force_in
-from headgate.pgext.policyfile import health_bytes, health_of
-from headgate.pgext.publisher import FilePolicySink
 from headgate.proxy.directory import (
     POLICY_FILE,
     HealthTold,
@@ -26,8 +28,6 @@ from headgate.proxy.directory import (
     tell_where,
 )
 from headgate.proxy.relay import NativeRelay
-from headgate.traffic.parse import parse_policy
-from headgate.traffic.policy import Policy
 from tests.fixtures.eventually import aeventually
 
 POLICY = parse_policy({"budgets": [{"name": "etl", "rules": [{}]}]})

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.core.decide import decide
-from headgate.core.decision import Check
-from headgate.core.names import parse_identity
-from headgate.core.proxying import Act, Band, GateMode, GateTerms, Judged
-from headgate.core.rules import FOREVER, Kind, Rule, RuleBook
-from headgate.core.samples import Cause as Why
-from headgate.core.snapshot import View
+from headgate.base.names import parse_identity
+from headgate.check.decide import decide
+from headgate.check.model import Check
+from headgate.check.snapshot import View
+from headgate.metrics.samples import Cause as Why
 from headgate.proxy.gates import SLICE, SLICE_S, Gates, Part, compose, levels_of, meant
+from headgate.proxy.model import Act, Band, GateMode, GateTerms, Judged
 from headgate.proxy.ports import Cause, ClientKey, Gate
-from tests.agent.fakes import HandClock
+from headgate.rules.matching import FOREVER, Kind, Rule, RuleBook
 from tests.builders import NOW, absent, health, metric
+from tests.fixtures.fakes import HandClock
 from tests.proxy.fakes import FakeRelay, client, counts, snapshot, view
 
 LAG = metric("lag", threshold=5, max_age_s=2)

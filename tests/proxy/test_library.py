@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from headgate.budgets.native.library import CHECKOUT, built
 from headgate.errors import NativeUnavailable
-from headgate.native.library import CHECKOUT, built
 from headgate.proxy import layout
 from headgate.proxy.library import RELAY, relay_library
 
@@ -67,5 +67,5 @@ def test_one_changed_file_is_compiled_alone(checkout: Path) -> None:
 def test_the_wheel_brings_the_sources_beside_each_other() -> None:
     """relay/*.c includes ../native: they lie in the wheel as in the checkout."""
     wheel = (CHECKOUT / "pyproject.toml").read_text()
-    assert '"relay" = "headgate/pgext/sources/relay"' in wheel
-    assert '"native" = "headgate/pgext/sources/native"' in wheel
+    assert '"relay" = "headgate/budgets/pgext/sources/relay"' in wheel
+    assert '"native" = "headgate/budgets/pgext/sources/native"' in wheel

@@ -29,7 +29,7 @@ def test_what_one_process_wrote_the_next_one_reads(memory: SharedMemory) -> None
 
 def test_buckets_are_spread_by_a_secret(memory: SharedMemory) -> None:
     """Else a client could make up values that crowd one set of the table."""
-    from headgate.native.layout import HgRegion
+    from headgate.budgets.native.layout import HgRegion
 
     secrets = {HgRegion.from_address(memory.region_address).secret}
     other = create(SMALL)

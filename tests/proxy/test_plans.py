@@ -11,9 +11,9 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from headgate.core.proxying import PlanTerms
-from headgate.native.region import PatternView
+from headgate.budgets.native.region import PatternView
 from headgate.proxy.explaining import PostgresSessions
+from headgate.proxy.model import PlanTerms
 from headgate.proxy.plans import (
     MAX_CONNECTIONS,
     MAX_RETRY_S,
@@ -27,7 +27,7 @@ from headgate.proxy.plans import (
     may_be_explained,
 )
 from headgate.proxy.ports import WantedPlan
-from tests.agent.fakes import HandClock, settle
+from tests.fixtures.fakes import HandClock, settle
 from tests.fixtures.pgkits import UNEXTENDED, kit, start_extended
 from tests.proxy.fakes import FakeRelay
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from headgate.errors import InvalidSettings, RelayFault
+from headgate.proxy.app import Proxy
 from headgate.proxy.metrics import SERIES
-from headgate.proxymain import Proxy
 from headgate.settings.proxy import load_proxy_settings
 from tests.fixtures.eventually import aeventually
 
@@ -278,7 +278,7 @@ async def test_other_settings_of_the_server_begin_with_new_memory(
 async def test_one_that_knows_no_server_does_not_take_over(
     started: Started, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headgate.proxymain.FIRST_TARGETS_S", 0.05)
+    monkeypatch.setattr("headgate.proxy.app.FIRST_TARGETS_S", 0.05)
     old = await started()
     follow = "[agent]\nurl = 'http://127.0.0.1:1'\ndatabase = 'main'\n[follow]\n"
     with pytest.raises(RelayFault, match="the old process keeps serving"):

@@ -8,7 +8,12 @@ from ctypes import addressof, sizeof, string_at
 
 import pytest
 
-from headgate.core.proxying import (
+from headgate.budgets.compiled import compile_policy
+from headgate.budgets.parse import parse_policy
+from headgate.errors import RelayFault
+from headgate.proxy.layout import HrEvent, HrGate
+from headgate.proxy.memory import SharedMemory
+from headgate.proxy.model import (
     Act,
     IdentityTerms,
     ListenTerms,
@@ -18,9 +23,6 @@ from headgate.core.proxying import (
     TlsTerms,
     Trust,
 )
-from headgate.errors import RelayFault
-from headgate.proxy.layout import HrEvent, HrGate
-from headgate.proxy.memory import SharedMemory
 from headgate.proxy.ports import (
     OTHERS,
     UNIDENTIFIED,
@@ -41,8 +43,6 @@ from headgate.proxy.relay import (
     targets_words,
 )
 from headgate.proxy.sockets import open_listening
-from headgate.traffic.compiled import compile_policy
-from headgate.traffic.parse import parse_policy
 from tests.fixtures.eventually import eventually
 
 

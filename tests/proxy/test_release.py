@@ -10,14 +10,14 @@ import pytest
 from bench.herd_model import Herd, Outcome, Variant, World
 from bench.herd_model import health as model_health
 
-from headgate.core.health import Health
-from headgate.core.proxying import Act, GateTerms, ReleaseKind, ReleaseTerms
-from headgate.core.samples import Cause as Why
-from headgate.core.samples import Sample
+from headgate.check.health import Health
+from headgate.metrics.samples import Cause as Why
+from headgate.metrics.samples import Sample
+from headgate.proxy.model import Act, GateTerms, ReleaseKind, ReleaseTerms
 from headgate.proxy.ports import Released
 from headgate.proxy.release import Pacing, worst_of
-from tests.agent.fakes import HandClock
 from tests.builders import absent, health, metric
+from tests.fixtures.fakes import HandClock
 from tests.proxy.fakes import FakeRelay, snapshot, view
 
 LAG, LOAD = metric("lag", threshold=5), metric("loadavg", threshold=8)

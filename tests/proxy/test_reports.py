@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from headgate.core.decision import Verdict
+from headgate.check.model import Verdict
+from headgate.check.reports_api import MAX_ROWS as ROWS_IN_A_BATCH
 from headgate.proxy.agents import Agents, Reply
+from headgate.proxy.assemble import note_budget
 from headgate.proxy.gates import Outcome, Part
 from headgate.proxy.layout import EVENT_DELAYED, EVENT_REFUSED, EVENT_WARNED
 from headgate.proxy.ports import Cause, ClientCounts, ClientKey, Gate
 from headgate.proxy.reports import MAX_BATCHES, MAX_ROWS, Reports, Tally, decided
-from headgate.proxyparts import note_budget
-from headgate.wire.reports import MAX_ROWS as ROWS_IN_A_BATCH
-from tests.agent.fakes import HandClock
+from tests.fixtures.fakes import HandClock
 from tests.proxy.fakes import FakeDialling, FakeLine, FakeRelay, client, counts, event
 
 JOB = client(2, "nightly:etl")

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from headgate.base.notify import Notifier
 from headgate.cli.app import app
-from headgate.notify import Notifier
 from tests.fixtures.eventually import eventually
 from tests.fixtures.proxies import ProxyProcess
 
@@ -106,7 +106,7 @@ def test_a_service_manager_hears_who_serves_now(tmp_path: Path) -> None:
 
 ACTIVATED = """
 import os, socket, sys
-from headgate.notify import inherited_sockets
+from headgate.base.notify import inherited_sockets
 sock = socket.create_server(("127.0.0.1", 0))
 os.dup2(sock.fileno(), 3)
 mine = {"LISTEN_FDS": "1", "LISTEN_PID": str(os.getpid())}

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from headgate.core.proxying import (
+from headgate.base.declared import table_of
+from headgate.errors import InvalidSettings
+from headgate.proxy.model import (
     Act,
     Band,
     GateMode,
@@ -17,8 +19,6 @@ from headgate.core.proxying import (
     Source,
     SourceKind,
 )
-from headgate.core.settings import table_of
-from headgate.errors import InvalidSettings
 from headgate.settings.proxy import STRUCTS, ProxySettings, parse_proxy_settings
 
 LEAST = """

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from headgate.budgets.ask import Dialect
 from headgate.proxy.layout import EVENT_DELAYED, EVENT_WARNED
 from headgate.proxy.slowlog import Slowlog, SlowlogTerms, redacted
-from headgate.traffic.ask import Dialect
-from tests.agent.fakes import HandClock
+from tests.fixtures.fakes import HandClock
 from tests.proxy.fakes import event
 
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from headgate.proxy.metrics import MAX_CLIENTS, OTHER, SERIES, render_metrics, top_clients
-from headgate.proxy.ports import Cause, ClientCounts, PartState, Target
-from headgate.proxy.status import Facts, Seen, calibration, problems, status_document
-from headgate.traffic.readings import (
+from headgate.budgets.readings import (
     BucketReading,
     BudgetCounts,
     BudgetReadings,
     PatternReading,
     ServerHealth,
 )
+from headgate.proxy.metrics import MAX_CLIENTS, OTHER, SERIES, render_metrics, top_clients
+from headgate.proxy.ports import Cause, ClientCounts, PartState, Target
+from headgate.proxy.status import Facts, Seen, calibration, problems, status_document
 from tests.proxy.fakes import client, counts
 
 TARGET = Target(1, "db1", "::1", 5432, primary=True, replica=False)

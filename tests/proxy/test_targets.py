@@ -10,11 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from headgate.core.proxying import FollowTerms, ServerTerms, TlsTerms
-from headgate.core.samples import Cause as Why
-from headgate.core.shard import Skip
-from headgate.core.topology import Leading, Unled
+from headgate.metrics.samples import Cause as Why
 from headgate.proxy.agents import Agents, Reply
+from headgate.proxy.model import FollowTerms, ServerTerms, TlsTerms
 from headgate.proxy.ports import Target
 from headgate.proxy.targets import (
     RESOLVE_S,
@@ -23,9 +21,11 @@ from headgate.proxy.targets import (
     FollowedTargets,
     target_id,
 )
-from headgate.wire.shard import shard_doc
-from tests.agent.fakes import HandClock
+from headgate.shard.api import shard_doc
+from headgate.shard.model import Skip
+from headgate.shard.topology import Leading, Unled
 from tests.builders import NOW, PRIMARY, absent, at, member, metric, role, sample, shard_view
+from tests.fixtures.fakes import HandClock
 from tests.proxy.fakes import FakeDialling, FakeRelay
 
 LAG = metric("lag", threshold=5)

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from headgate.agent.clock import SystemClock
-from headgate.core.proxying import Act, GateMode, GateTerms
+from headgate.base.clock import SystemClock
 from headgate.errors import PeerFailed
 from headgate.proxy.agentlink import AgentLink
 from headgate.proxy.agents import Agents
 from headgate.proxy.gates import Gates
+from headgate.proxy.model import Act, GateMode, GateTerms
 from headgate.proxy.policylink import PolicyLink
 from headgate.proxy.ports import Cause
 from headgate.proxy.reports import Reports
-from headgate.proxywiring import AgentDialling
+from headgate.proxy.wiring import AgentDialling
 from tests.fixtures.agents import AgentProcess
 from tests.fixtures.eventually import aeventually
 from tests.proxy.fakes import FakeRelay, FakeTaker, client, counts

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from headgate.core.rules import Kind
+from headgate.rules.matching import Kind
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -12,18 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.agent.meter import MetricMinutes
-from headgate.agent.recorder import decided_by
-from headgate.core.decide import decide
-from headgate.core.decision import Check, Decision
-from headgate.core.health import Health, ShardHealth, Window, health_of, stand
-from headgate.core.metrics import AbsencePolicy, Comparison, MetricSpec
-from headgate.core.names import Scope, parse_identity
-from headgate.core.outcomes import How, gate_of
-from headgate.core.records import MetricMinute, Tally
-from headgate.core.replay import Setting, replay
-from headgate.core.rules import Kind, Order, Rule, RuleBook
-from headgate.core.samples import Absent, Cause, Instant, Sample
+from headgate.base.names import Scope, parse_identity
+from headgate.check.decide import decide
+from headgate.check.health import Health, ShardHealth, Window, health_of, stand
+from headgate.check.model import Check, Decision
+from headgate.history.minutes import MetricMinutes
+from headgate.history.outcomes import How, gate_of
+from headgate.history.recorder import decided_by
+from headgate.history.records import MetricMinute, Tally
+from headgate.history.replay import Setting, replay
+from headgate.metrics.model import AbsencePolicy, Comparison, MetricSpec
+from headgate.metrics.samples import Absent, Cause, Instant, Sample
+from headgate.rules.matching import Kind, Order, Rule, RuleBook
 from tests.builders import metric
 
 MINUTE = 28_000_020

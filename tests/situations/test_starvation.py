@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from bench.starvation import HEALTHY, SITUATIONS, STARVED, Situation, play
 
-from headgate.core.courses import Policy
-from headgate.core.starvation import CULPRIT_MEANINGS, Culprit
+from headgate.history.courses import Policy
+from headgate.history.starvation import CULPRIT_MEANINGS, Culprit
 
 LONG = {
     "200 saturating jobs, the metric hovers",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from headgate.traffic.compiled import read_compiled
+from headgate.budgets.compiled import read_compiled
 from tests.fixtures.agents import AgentProcess
 from tests.fixtures.eventually import eventually
 

@@ -16,11 +16,11 @@ pytest.importorskip("opentelemetry.exporter.otlp.proto.common")
 import structlog
 
 from headgate import AsyncClient
-from headgate.core.activity import Activity
-from headgate.core.shard import Pull
+from headgate.app import Agent
+from headgate.check.activity import Activity
 from headgate.errors import PeerFailed
-from headgate.main import Agent
 from headgate.settings.agent import parse_settings
+from headgate.shard.model import Pull
 from headgate.tracing import outbox
 from tests.fixtures.eventually import DEADLINE_S, aeventually
 from tests.fixtures.otlp import Collector, Told, collector

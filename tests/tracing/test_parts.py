@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from headgate.agent.ports import Store
-from headgate.agent.traced import STORE
-from headgate.core.traceparent import parse_traceparent
+from headgate.app import validated
+from headgate.base.ports import Store
+from headgate.base.traceparent import parse_traceparent
 from headgate.errors import InvalidSettings
 from headgate.http.control import ROUTES
-from headgate.http.traced import QUIET, _pattern
-from headgate.main import validated
 from headgate.settings.agent import Settings, parse_settings
+from headgate.tracing.assemble import check_tracing
 from headgate.tracing.collector import Later, Outcome, Refused, Taken
 from headgate.tracing.outbox import Outbox
-from headgate.tracingparts import check_tracing
+from headgate.tracing.requests import QUIET, _pattern
+from headgate.tracing.traced import STORE
 from tests.fixtures.eventually import eventually
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

@@ -7,15 +7,15 @@ from typing import Any
 
 from rich.console import RenderableType
 
+from headgate.check.api import AuditsDoc, RefusalsDoc, StatusDoc
 from headgate.cli.documents import read
 from headgate.cli.render import UNICODE, Canvas
+from headgate.history.starvation_api import StarvationDoc
+from headgate.rules.api import RulesDoc
 from headgate.tui.page import Moment, Surroundings, still
 from headgate.tui.sources import Scene, Strip, Told
 from headgate.tui.trend import Picture, Trend
 from headgate.tui.views import VIEWS
-from headgate.wire.rules import RulesDoc
-from headgate.wire.starvation import StarvationDoc
-from headgate.wire.status import AuditsDoc, RefusalsDoc, StatusDoc
 from tests.cli import builders
 from tests.cli.documents import STARVED
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from headgate.check.api import StatusDoc
 from headgate.cli.api import connect
 from headgate.cli.documents import read
 from headgate.tui.poller import WAKE_EVERY_S, Waker
 from headgate.tui.trend import Picture
-from headgate.wire.status import StatusDoc
 from tests.cli import builders, documents
 from tests.cli.conftest import Run, headgate
 from tests.cli.scripted import Heard, Reply, ScriptedAgent

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from headgate.check.api import StatusDoc
 from headgate.cli.documents import read
 from headgate.tui.trend import KEEP_SLOTS, RATE_WINDOW_S, SLOT_S, Past, Picture, Trend
-from headgate.wire.status import StatusDoc
 from tests.cli import builders
 
 

@@ -8,6 +8,8 @@ from rich.color import ColorSystem
 
 from headgate.cli.documents import read
 from headgate.cli.render import ASCII, UNICODE, Marks
+from headgate.history.api import TimelineDoc
+from headgate.rules.api import RulesDoc
 from headgate.tui.clients import listed, resampled
 from headgate.tui.layout import Column, Cursor, fit, place, window
 from headgate.tui.page import Surroundings, compose
@@ -15,8 +17,6 @@ from headgate.tui.paint import Paint, difference
 from headgate.tui.sources import Scene, Strip, Told, strip
 from headgate.tui.state import Flash, Panel, Prompt, State
 from headgate.tui.views import VIEWS
-from headgate.wire.history import TimelineDoc
-from headgate.wire.rules import RulesDoc
 from tests.cli import builders
 from tests.cli.documents import TIMELINE
 from tests.tui import scenes

@@ -11,16 +11,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from headgate.base.names import Scope, parse_scope
+from headgate.check.health import Health, ShardHealth, Standing, Window, health_of, stand
+from headgate.check.model import Check
+from headgate.check.questions import build_check
+from headgate.check.snapshot import View
 from headgate.client.answers import Answer
-from headgate.core.decision import Check
-from headgate.core.health import Health, ShardHealth, Standing, Window, health_of, stand
-from headgate.core.metrics import MetricSpec
-from headgate.core.names import Scope, parse_scope
-from headgate.core.rollup import shard_spec
-from headgate.core.rules import Kind, Order, Rule, RuleBook
-from headgate.core.samples import Absent, Cause, Sample
-from headgate.core.snapshot import View
-from headgate.wire.questions import build_check
+from headgate.metrics.model import MetricSpec
+from headgate.metrics.samples import Absent, Cause, Sample
+from headgate.rules.matching import Kind, Order, Rule, RuleBook
+from headgate.shard.rollup import shard_spec
 from tests.builders import NOW, metric
 
 PATH = Path(__file__).parent / "decide.json"

@@ -15,9 +15,9 @@ from headgate.cli.options import Agent, App, Database, Duration, Metrics, Scope,
 from headgate.errors import WaitedTooLong
 
 if TYPE_CHECKING:
+    from headgate.check.answers import AnswerDoc
     from headgate.cli.api import Answered, Api
     from headgate.client.answers import Answer
-    from headgate.wire.answers import AnswerDoc
 
 LOOK_BACK_TIMEOUT_S = 15.0
 WAKE_S, WAKE_RETRY_S = 5.0, 0.2
@@ -100,11 +100,11 @@ def check(question: Question, work: Work, agent: Agent, wait: Wait = NO_WAIT) ->
     standard error. A check wakes an idle database, and waits up to 5 s for its first
     readings.
     """
+    from headgate.check.answers import AnswerDoc
     from headgate.cli.documents import read
     from headgate.cli.exits import exit_code_of_verdict
     from headgate.cli.output import show
     from headgate.cli.pages import answer_page, debit_text
-    from headgate.wire.answers import AnswerDoc
 
     asked = ask_until(agent.connect(), {**question.query, **work.query}, wait_s=wait)
     answer = read(AnswerDoc, asked.document)
@@ -170,7 +170,7 @@ def explain(question: Question, agent: Agent, at: At = None) -> None:
     from headgate.cli.documents import read
     from headgate.cli.output import show
     from headgate.cli.pages import explain_page
-    from headgate.wire.rules import ExplainDoc
+    from headgate.rules.api import ExplainDoc
 
     if at is not None:
         _explain_at(question, at, agent)
@@ -185,8 +185,8 @@ def _explain_at(question: Question, at: str, agent: Agent) -> None:
 
     from headgate.cli.history import moment
     from headgate.cli.output import show_view
+    from headgate.history.past_api import PastDoc
     from headgate.present.history import past_view
-    from headgate.wire.past import PastDoc
 
     when = moment(at, datetime.now().astimezone())
     api = agent.connect(timeout_s=LOOK_BACK_TIMEOUT_S)

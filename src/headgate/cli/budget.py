@@ -114,10 +114,10 @@ def list_budgets(
     database: AnyDatabase = None, url: Url = None, token: Token = None, as_json: AsJson = False
 ) -> None:
     """List budgets: how full, what they block, and what to do about it."""
+    from headgate.budgets.api import PoliciesDoc, PolicyDoc
     from headgate.cli.api import connect
     from headgate.cli.output import show_view
     from headgate.present.budgets import policies_view, policy_view
-    from headgate.wire.budgets import PoliciesDoc, PolicyDoc
 
     api = connect(url, token)
     if database is None:
@@ -142,10 +142,10 @@ def show_budget(
 
     With a reach: as it is set there; DATABASE is `all` then.
     """
+    from headgate.budgets.api import BudgetDoc
     from headgate.cli.api import connect
     from headgate.cli.output import show_view
     from headgate.present.budgets import budget_view
-    from headgate.wire.budgets import BudgetDoc
 
     reach = reach_of(fleet, region, cluster, shard, host)
     _check_meant(database, reach)
@@ -164,10 +164,10 @@ def violations(
     as_json: AsJson = False,
 ) -> None:
     """Show what was blocked, warned and delayed: by budget, limit and minute."""
+    from headgate.budgets.api import ViolationsDoc
     from headgate.cli.api import connect
     from headgate.cli.output import show_view
     from headgate.present.budgets import violations_view
-    from headgate.wire.budgets import ViolationsDoc
 
     path = policy_path(database, "violations")
     answered = connect(url, token).get(path, since=since, budget=budget)
@@ -221,10 +221,10 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Explain whether a statement would run now, by which rule and budget, and what would help."""
+    from headgate.budgets.api import StatementExplainDoc
     from headgate.cli.api import connect
     from headgate.cli.output import show_view
     from headgate.present.budgets import explained_view
-    from headgate.wire.budgets import StatementExplainDoc
 
     said = {
         "sql": _stdin() if sql == "-" else sql,
@@ -490,12 +490,12 @@ def budget_path(database: str, name: str) -> str:
 def _change(
     make: Callable[[Api], Answered], done: str, url: str | None, token: str | None, as_json: bool
 ) -> None:
+    from headgate.budgets.api import PolicyChangeDoc
     from headgate.cli.api import connect
     from headgate.cli.documents import read
     from headgate.cli.exits import FAILED
     from headgate.cli.output import show_view
     from headgate.present.budgets import change_view
-    from headgate.wire.budgets import PolicyChangeDoc
 
     changed = make(connect(url, token, timeout_s=FLEET_TIMEOUT_S))
     show_view(changed, as_json, PolicyChangeDoc, lambda change: change_view(change, done))

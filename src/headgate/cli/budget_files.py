@@ -20,8 +20,8 @@ EVERYTHING = "*"
 
 def read_settings(words: Sequence[str]) -> dict[str, Any]:
     """`rate=20% mode=enforce capacity=unset`, by the table of settings; None for unset."""
+    from headgate.budgets.limits import BUDGET_SETTINGS
     from headgate.cli.options import read_words
-    from headgate.traffic.limits import BUDGET_SETTINGS
 
     known = {name: row for name, row in BUDGET_SETTINGS.items() if name != "name"}
     return read_words(words, known, "rate=20%")
@@ -59,12 +59,12 @@ def _pair(part: str) -> tuple[str, str]:
 
 def notes_on_policy(path: Path) -> list[Note]:
     """Faults with their lines, or advice."""
+    from headgate.base.places import with_lines
+    from headgate.budgets.lint import advise
     from headgate.cli.lint import Note
-    from headgate.core.lint import Severity
-    from headgate.core.places import with_lines
     from headgate.errors import Fault, InvalidSettings
+    from headgate.metrics.lint import Severity
     from headgate.settings.document import load_policy
-    from headgate.traffic.lint import advise
 
     try:
         policy = load_policy(path)
@@ -87,11 +87,11 @@ def notes_on_policy(path: Path) -> list[Note]:
 
 def as_parameter(path: Path, *, anyway: bool) -> str:
     """The value of pg_headgate.policy for a file; InvalidSettings where it cannot be one."""
-    from headgate.core.lint import Severity
+    from headgate.budgets.compiled import MAX_PARAMETER_BYTES, compile_policy, encoded
+    from headgate.budgets.lint import advise
     from headgate.errors import Fault, InvalidSettings
+    from headgate.metrics.lint import Severity
     from headgate.settings.document import load_policy
-    from headgate.traffic.compiled import MAX_PARAMETER_BYTES, compile_policy, encoded
-    from headgate.traffic.lint import advise
 
     policy = load_policy(path)
     errors = [one for one in advise(policy) if one.severity is Severity.ERROR]

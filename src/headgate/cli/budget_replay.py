@@ -50,11 +50,11 @@ def replay(
     By budget and client: what would have run, been warned of, waited or been blocked, beside
     what happened. Counts of statements that were drawn, and not all traced, are estimates.
     """
+    from headgate.budgets.replay_api import BudgetReplayDoc
     from headgate.cli.api import connect
     from headgate.cli.budget import policy_path
     from headgate.cli.output import show_view
     from headgate.present.budget_replay import replay_view
-    from headgate.wire.budget_replay import BudgetReplayDoc
 
     body: dict[str, Any] = {"since_s": _seconds(last), "by": [k for k in by.split(",") if k]}
     if path is not None:
@@ -65,7 +65,7 @@ def replay(
 
 
 def _seconds(last: str) -> float:
-    from headgate.core.rule_times import parse_for
+    from headgate.rules.times import parse_for
 
     try:
         return float(parse_for(last))
@@ -74,8 +74,8 @@ def _seconds(last: str) -> float:
 
 
 def _document(path: Path) -> Mapping[str, Any]:
+    from headgate.budgets.parse import written
     from headgate.settings.document import load_policy
-    from headgate.traffic.parse import written
 
     return written(load_policy(path))
 
@@ -83,11 +83,11 @@ def _document(path: Path) -> Mapping[str, Any]:
 def last_hour(api: Api, document: Mapping[str, Any], log: str | None) -> list[str]:
     """What a file of changes would have done to statements, one line for each database whose
     budgets it changes; nothing where the agent cannot say: it is no part of the change."""
+    from headgate.budgets.api import PoliciesDoc
+    from headgate.budgets.replay_api import BudgetReplayDoc
     from headgate.cli.budget import BUDGETS, policy_path
     from headgate.cli.documents import read
     from headgate.present.budget_replay import last_hour_told
-    from headgate.wire.budget_replay import BudgetReplayDoc
-    from headgate.wire.budgets import PoliciesDoc
 
     if not any(document.get(section) for section in ("budgets", "policies")):
         return []

@@ -31,8 +31,8 @@ from headgate.cli.options import (
 from headgate.cli.table import METRIC_TABLE
 
 if TYPE_CHECKING:
+    from headgate.check.api import MetricView
     from headgate.cli.api import Answered, Api
-    from headgate.wire.status import MetricView
 
 
 # A dry run waits for one probe, and this for the way there and back.
@@ -194,10 +194,10 @@ def _change_wide(
     reach: str,
     end: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
+    from headgate.check.api import WideMetricDoc
     from headgate.cli.documents import read
     from headgate.cli.output import show
     from headgate.cli.pages import wide_metric_page
-    from headgate.wire.status import WideMetricDoc
 
     api = wanted.agent.connect(timeout_s=FLEET_TIMEOUT_S)
     post = partial(api.change, method, path, settings, query={**end, "reach": reach})
@@ -226,8 +226,8 @@ def _end_given(duration: str | None) -> dict[str, str]:
 
 def _patience_s(timeout: float | str | None) -> float:
     """A dry run is answered once its probe has, at the latest after the metric's timeout."""
+    from headgate.base.units import parse_seconds
     from headgate.cli.api import DEFAULT_TIMEOUT_S
-    from headgate.core.units import parse_seconds
 
     timeout_s = parse_seconds(timeout) if isinstance(timeout, str) else timeout or 0.0
     return max(DEFAULT_TIMEOUT_S, timeout_s + AROUND_A_PROBE_S)
@@ -261,8 +261,8 @@ def _etag(seen: Answered) -> str:
 
 
 def _view_of(seen: Answered) -> MetricView:
+    from headgate.check.api import MetricView
     from headgate.cli.documents import read
-    from headgate.wire.status import MetricView
 
     return read(MetricView, seen.document)
 
@@ -270,10 +270,10 @@ def _view_of(seen: Answered) -> MetricView:
 def _show_change(
     changed: Answered, before: Mapping[str, Any], wanted: _Wanted, done: str = "SET"
 ) -> None:
+    from headgate.check.api import RemovedDoc
     from headgate.cli.documents import read
     from headgate.cli.output import show
     from headgate.cli.pages import change_page, removed_page
-    from headgate.wire.status import RemovedDoc
 
     dry_run, as_json = wanted.change.dry_run, wanted.agent.as_json
     if "removed" in changed.document:

@@ -16,13 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias
 
 import typer
 
-from headgate.cli import completing
-from headgate.cli.api import Refused
-from headgate.cli.options import FLEET_TIMEOUT_S, AsJson, Token, Url, Yes
-from headgate.core.change_files import SECTIONS, read_document
-from headgate.core.places import with_lines
-from headgate.errors import Fault, InvalidSettings
-from headgate.wire.changes import (
+from headgate.base.places import with_lines
+from headgate.changes.api import (
     ChangeExportDoc,
     ChangeMadeDoc,
     ChangeRevisionsDoc,
@@ -30,6 +25,11 @@ from headgate.wire.changes import (
     ChangesDoc,
     Sort,
 )
+from headgate.changes.file_format import SECTIONS, read_document
+from headgate.cli import completing
+from headgate.cli.api import Refused
+from headgate.cli.options import FLEET_TIMEOUT_S, AsJson, Token, Url, Yes
+from headgate.errors import Fault, InvalidSettings
 
 if TYPE_CHECKING:
     from headgate.cli.api import Answered, Api
@@ -123,10 +123,10 @@ def export(
     """
     import sys
 
+    from headgate.changes.file_format import to_toml
     from headgate.cli.documents import read
     from headgate.cli.output import show_json, show_toml
     from headgate.cli.render import plain
-    from headgate.core.change_files import to_toml
     from headgate.present.changes import export_head
 
     answered = _api(url, token).get(f"{CHANGES}/export", log=_log(fleet))
@@ -305,8 +305,8 @@ def load(path: Path, *, fleet: bool, database: str | None = None) -> File:
 
 def _of_policy(path: Path, database: str) -> dict[str, Any]:
     """A policy file as changes: each budget whole."""
+    from headgate.budgets.parse import written
     from headgate.settings.document import load_policy
-    from headgate.traffic.parse import written
 
     policy = written(load_policy(path))
     budgets = [{"database": database, "whole": True, **one} for one in policy["budgets"]]

@@ -171,10 +171,10 @@ def _databases(status: Mapping[str, Any]) -> list[str]:
 
 
 def _made(wishes: Wishes, databases: list[str], names: Names | None, token: str | None) -> Bundle:
+    from headgate.base.redaction import Scrubber
     from headgate.cli import debug_pack
     from headgate.cli.debug_items import items
     from headgate.cli.debug_scrub import known_secrets
-    from headgate.core.redaction import Scrubber
 
     gathered = debug_pack.gather(items(wishes, databases))
     written = _content(wishes.settings)

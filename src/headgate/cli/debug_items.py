@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
+from headgate.base.redaction import shown
 from headgate.cli.api import Api, Transport, with_query
-from headgate.core.redaction import shown
 from headgate.errors import HeadgateError, InvalidSettings
 from headgate.version import VERSION
 

@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headgate.base.redaction import Scrubber
 from headgate.cli.debug_items import Content, Item, NotThere
 from headgate.cli.debug_scrub import Names, lines_without_literals, without_literals
 from headgate.cli.exits import AgentUnreachable
-from headgate.core.redaction import Scrubber
 from headgate.errors import HeadgateError
 
 MAX_ITEM_BYTES = 4 * 1024 * 1024

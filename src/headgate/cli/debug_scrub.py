@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from headgate.core.builtins import BUILTINS
-from headgate.core.decision import Verdict
-from headgate.core.redaction import DOOR_OPENERS, HIDDEN, secrets_in, secrets_in_address
-from headgate.paths import expanded
-from headgate.traffic.ask import Dialect
-from headgate.traffic.sql_text import COMMENT, LITERAL, QUOTED, WORD, Piece, pieces
+from headgate.base.paths import expanded
+from headgate.base.redaction import DOOR_OPENERS, HIDDEN, secrets_in, secrets_in_address
+from headgate.budgets.ask import Dialect
+from headgate.budgets.sql_text import COMMENT, LITERAL, QUOTED, WORD, Piece, pieces
+from headgate.check.model import Verdict
+from headgate.metrics.builtins import BUILTINS
 
 SQL_KEYS = frozenset({"sql", "query", "statement", "example", "text"})
 MAX_SECRET_FILE_BYTES = 64 * 1024

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.core.decision import VERDICT_MEANINGS, Verdict
+from headgate.check.model import VERDICT_MEANINGS, Verdict
 from headgate.errors import (
     HeadgateError,
     InvalidName,

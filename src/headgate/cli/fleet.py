@@ -22,8 +22,8 @@ def reach(
     For example: headgate fleet reach --shard 'commerce/*'
     """
     from headgate.cli.output import show_view
+    from headgate.fleet.reach_api import ReachedDoc
     from headgate.present.fleet import reach_view
-    from headgate.wire.fleet_reach import ReachedDoc
 
     if (where is None) == (reach.said is None):
         raise typer.BadParameter("give one reach: `fleet`, `shard:commerce/*`, or --shard …")

@@ -54,8 +54,8 @@ def status(
     """
     from headgate.cli.api import connect
     from headgate.cli.output import show_view
+    from headgate.fleet.view_api import FleetDoc
     from headgate.present.fleet import fleet_view
-    from headgate.wire.fleet_view import FleetDoc
 
     if watch and as_json:
         raise typer.BadParameter("--watch draws pages; for programs use --json without it")

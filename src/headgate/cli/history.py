@@ -14,7 +14,7 @@ from headgate.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from headgate.cli.api import Api
-    from headgate.wire.unthrottled import UnthrottledDoc
+    from headgate.history.unthrottled_api import UnthrottledDoc
 
 LOOK_BACK_TIMEOUT_S = 15.0
 
@@ -134,8 +134,8 @@ def history(
     """
     from headgate.cli.api import connect
     from headgate.cli.output import show_view
+    from headgate.history.api import TimelineDoc
     from headgate.present.history import timeline_view, unthrottled_view
-    from headgate.wire.history import TimelineDoc
 
     now = datetime.now().astimezone()
     since_m, until_m = minutes_ago(since, now), _until(until, now) if until else 0
@@ -161,7 +161,7 @@ def history(
 def unthrottled(api: Api, app: str | None, since_minutes: int) -> Sequence[UnthrottledDoc]:
     """Clients that went without a throttler; none, where the agent is too old to know."""
     from headgate.cli.documents import read
-    from headgate.wire.unthrottled import UnthrottledsDoc
+    from headgate.history.unthrottled_api import UnthrottledsDoc
 
     try:
         answered = api.get("/v1/unthrottled", since=f"{since_minutes}m", app=app)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Protocol
 import typer
 
 from headgate.cli.options import AsJson, DatabaseArgument, Duration, Token, Url, duration
-from headgate.core.lint import MetricLook
+from headgate.metrics.lint import MetricLook
 
 Config = Annotated[
     Path, typer.Option("--config", "-c", metavar="FILE", help="The settings file (TOML).")

@@ -12,8 +12,8 @@ import typer
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from headgate.core.lint import Advice, MetricLook
     from headgate.errors import InvalidSettings
+    from headgate.metrics.lint import Advice, MetricLook
 
 SettingsFile = Annotated[Path, typer.Argument(metavar="FILE", help="The settings file (TOML).")]
 Connect = Annotated[
@@ -114,7 +114,7 @@ def faults_told(error: InvalidSettings) -> list[Note]:
 
 def advice_told(path: Path, advice: Iterable[Advice]) -> list[Note]:
     # tomllib keeps no positions; for faults the reader finds them again, and for advice this does.
-    from headgate.core.places import line_index, nearest_line
+    from headgate.base.places import line_index, nearest_line
 
     lines = line_index(path.read_text(encoding="utf-8"))
     return [
@@ -147,7 +147,7 @@ def _validated(path: Path, host: Validator) -> str:
 
 
 def _unread(path: Path, readings: Iterable[MetricLook]) -> Iterator[Note]:
-    from headgate.core.places import line_index, nearest_line
+    from headgate.base.places import line_index, nearest_line
 
     lines = line_index(path.read_text(encoding="utf-8"))
     for one in readings:

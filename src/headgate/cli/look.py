@@ -27,11 +27,11 @@ Limit = Annotated[int, typer.Option(min=1, max=1000, help="How many, newest firs
 
 def status(url: Url = None, token: Token = None, as_json: AsJson = False) -> None:
     """Show databases, metrics, clients, the store, and advice."""
+    from headgate.check.api import StatusDoc
     from headgate.cli.api import connect
     from headgate.cli.documents import read
     from headgate.cli.output import show
     from headgate.cli.pages import status_page
-    from headgate.wire.status import StatusDoc
 
     answered = connect(url, token).get("/v1/status")
     show(answered, as_json, lambda canvas: status_page(read(StatusDoc, answered.document), canvas))
@@ -45,11 +45,11 @@ def refusals(
     as_json: AsJson = False,
 ) -> None:
     """Show recent rejections in full, newest first."""
+    from headgate.check.api import RefusalsDoc
     from headgate.cli.api import connect
     from headgate.cli.documents import read
     from headgate.cli.output import show
     from headgate.cli.pages import refusals_page
-    from headgate.wire.status import RefusalsDoc
 
     answered = connect(url, token).get("/v1/refusals", limit=str(limit), app=app)
     show(
@@ -63,10 +63,10 @@ def audit(
     limit: Limit = 100, url: Url = None, token: Token = None, as_json: AsJson = False
 ) -> None:
     """Show who changed what, newest first."""
+    from headgate.check.api import AuditsDoc
     from headgate.cli.api import connect
     from headgate.cli.output import show_view
     from headgate.present.changes import audit_view
-    from headgate.wire.status import AuditsDoc
 
     answered = connect(url, token).get("/v1/audit", limit=str(limit))
     show_view(answered, as_json, AuditsDoc, audit_view)
@@ -76,11 +76,11 @@ def list_metrics(
     database: AnyDatabase = None, url: Url = None, token: Token = None, as_json: AsJson = False
 ) -> None:
     """List metrics with values, thresholds and origins."""
+    from headgate.check.api import MetricsDoc
     from headgate.cli.api import connect
     from headgate.cli.documents import read
     from headgate.cli.output import show
     from headgate.cli.pages import metrics_page
-    from headgate.wire.status import MetricsDoc
 
     answered = connect(url, token).get("/v1/metrics", database=database)
     show(
@@ -96,11 +96,11 @@ def show_metric(
     as_json: AsJson = False,
 ) -> None:
     """Show a metric's reading, settings and timing."""
+    from headgate.check.api import MetricView
     from headgate.cli.api import connect, metric_path
     from headgate.cli.documents import read
     from headgate.cli.output import show
     from headgate.cli.pages import metric_page
-    from headgate.wire.status import MetricView
 
     answered = connect(url, token).get(metric_path(database, metric))
     show(answered, as_json, lambda canvas: metric_page(read(MetricView, answered.document), canvas))

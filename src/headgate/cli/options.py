@@ -19,8 +19,8 @@ import typer
 from headgate.cli import completing
 
 if TYPE_CHECKING:
+    from headgate.base.declared import Setting
     from headgate.cli.api import Answered, Api
-    from headgate.core.settings import Setting
 
 UNSET = "unset"
 EVERY_DATABASE = "all"
@@ -37,7 +37,7 @@ class Duration(float):
     text: str
 
     def __new__(cls, text: str) -> Duration:
-        from headgate.core.units import parse_seconds
+        from headgate.base.units import parse_seconds
 
         made = super().__new__(cls, parse_seconds(text))
         made.text = text
@@ -55,7 +55,7 @@ def duration(
     """An option that takes `90s`, `30m`, `1h30m`. A bare number is rejected: 30 is what?"""
 
     def read(text: str) -> Duration:
-        from headgate.core.settings import seconds
+        from headgate.base.declared import seconds
 
         try:
             seconds(low, high)(str(text))
@@ -68,7 +68,7 @@ def duration(
 
 def lasting(text: str) -> str:
     """The text that the agent is sent: `90s`, `30m`, `1h30m`."""
-    from headgate.core.units import parse_seconds
+    from headgate.base.units import parse_seconds
 
     try:
         seconds = parse_seconds(text)
@@ -378,7 +378,7 @@ def _as_read(row: Setting, value: Any) -> Any:
 
 def read_words(words: Sequence[str], table: Mapping[str, Setting], example: str) -> dict[str, Any]:
     """`rate=30 mode=enforce capacity=unset`, None for unset; of a table `labels.region=eu`."""
-    from headgate.core.settings import unknown
+    from headgate.base.declared import unknown
 
     found: dict[str, Any] = {}
     for word in words:
@@ -474,7 +474,7 @@ def reach_of(
 
 
 def checked(reach: str) -> str:
-    from headgate.core.reach import parse_reach
+    from headgate.changes.reach import parse_reach
 
     try:
         return str(parse_reach(reach))

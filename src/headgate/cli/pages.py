@@ -13,6 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from headgate.check.reasons import duration
 from headgate.cli.render import (
     STYLES,
     Canvas,
@@ -50,14 +51,10 @@ from headgate.present.status import (
     store_note,
 )
 from headgate.present.words import advice_of, per_s, share_text
-from headgate.wire.reasons import duration
 
 if TYPE_CHECKING:
-    from headgate.wire.answers import AnswerDoc, MetricDoc
-    from headgate.wire.pacing import PaceDoc
-    from headgate.wire.rules import ExplainDoc
-    from headgate.wire.shard import ShardDoc
-    from headgate.wire.status import (
+    from headgate.check.answers import AnswerDoc, MetricDoc
+    from headgate.check.api import (
         ClientDoc,
         DatabaseDoc,
         MetricsDoc,
@@ -67,6 +64,9 @@ if TYPE_CHECKING:
         StatusDoc,
         WideMetricDoc,
     )
+    from headgate.pacing.api import PaceDoc
+    from headgate.rules.api import ExplainDoc
+    from headgate.shard.api import ShardDoc
 
 STATE_STYLES = {
     "healthy": "green",

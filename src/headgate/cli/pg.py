@@ -118,7 +118,7 @@ def install(
     program files. The server loads it at its next start.
     """
     from headgate.present.proxy import installed_view
-    from headgate.wire.proxy import InstalledDoc
+    from headgate.proxy.api import InstalledDoc
 
     extension = _extension(context)
     done = extension.install(pg_config=pg_config, data_directory=data_directory, dsn=dsn)
@@ -139,7 +139,7 @@ def enable(
     Needs no connection to the server, and no room for one. A policy with faults changes nothing.
     """
     from headgate.present.proxy import published_view
-    from headgate.wire.proxy import PolicyPutDoc
+    from headgate.proxy.api import PolicyPutDoc
 
     where = _directory(data_directory, directory)
     done = _extension(context).enable(where, policy, within_s=within, anyway=anyway)
@@ -161,7 +161,7 @@ def publish(
     enabled. Where an agent publishes to the server, change the policy there.
     """
     from headgate.present.proxy import published_view
-    from headgate.wire.proxy import PolicyPutDoc
+    from headgate.proxy.api import PolicyPutDoc
 
     where = _directory(data_directory, directory)
     done = _extension(context).publish(where, policy, within_s=within, anyway=anyway)
@@ -181,7 +181,7 @@ def disable(
     Stays off, also when an agent publishes, until it is enabled.
     """
     from headgate.present.proxy import disabled_view
-    from headgate.wire.proxy import PolicyPutDoc
+    from headgate.proxy.api import PolicyPutDoc
 
     where = _directory(data_directory, directory)
     done = _extension(context).disable(where, purge=purge, within_s=within)
@@ -201,7 +201,7 @@ def status(
     over SQL, where that is not allowed. Exit code 1 where something is not as it should be.
     """
     from headgate.present.proxy import pg_view
-    from headgate.wire.proxy import PgStatusDoc
+    from headgate.proxy.api import PgStatusDoc
 
     where = data_directory or directory
     if where is None and dsn is None:

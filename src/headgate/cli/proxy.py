@@ -168,7 +168,7 @@ def status(
     """
     from headgate.cli.output import show_view
     from headgate.present.proxy import proxy_view
-    from headgate.wire.proxy import ProxyStatusDoc
+    from headgate.proxy.api import ProxyStatusDoc
 
     api = _connect(settings, url, token)
     if watch:
@@ -193,7 +193,7 @@ def sessions(
     """List sessions: who, since when, and what they do."""
     from headgate.cli.output import show_view
     from headgate.present.proxy import sessions_view
-    from headgate.wire.proxy import ProxySessionListDoc
+    from headgate.proxy.api import ProxySessionListDoc
 
     answered = _connect(settings, url, token).get("/v1/proxy/sessions", limit=str(limit))
     show_view(answered, as_json, ProxySessionListDoc, sessions_view)
@@ -224,7 +224,7 @@ def reload(
     """
     from headgate.cli.output import show_view
     from headgate.present.proxy import reloaded_view
-    from headgate.wire.proxy import ProxyReloadedDoc
+    from headgate.proxy.api import ProxyReloadedDoc
 
     answered = _connect(settings, url, token).change("POST", "/v1/proxy/reload")
     show_view(answered, as_json, ProxyReloadedDoc, reloaded_view)

@@ -16,10 +16,10 @@ from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
+from headgate.check.reasons import duration
 from headgate.present import view
 from headgate.present.view import DASH, Block, Cell, Curve, Fill, Line, Note, Said, Step, Tone
 from headgate.present.words import share_text
-from headgate.wire.reasons import duration
 
 STYLES: Mapping[Tone, str] = {
     "": "",

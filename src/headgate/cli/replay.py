@@ -40,8 +40,8 @@ def replay(
     from headgate.cli.api import connect
     from headgate.cli.history import LOOK_BACK_TIMEOUT_S, minutes_ago
     from headgate.cli.output import show_view
+    from headgate.history.api import ReplayDoc
     from headgate.present.history import replay_view
-    from headgate.wire.history import ReplayDoc
 
     now = datetime.now().astimezone()
     body = {"rule": read_rule(rule_file), "since": f"{minutes_ago(since, now)}m"}
@@ -53,8 +53,8 @@ def last_hour(api: Api, rule: Mapping[str, Any]) -> str:
     """In one line, for a dry run, of the checks of one agent; empty where it cannot say: it is no
     part of the change."""
     from headgate.cli.documents import read
+    from headgate.history.api import ReplayDoc
     from headgate.present.history import last_hour_told
-    from headgate.wire.history import ReplayDoc
 
     try:
         answered = api.change("POST", "/v1/replay", {"rule": rule, "since": "1h"})

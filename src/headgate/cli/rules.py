@@ -1,5 +1,5 @@
 """Commands on rules: rules, rule show, ratio, hold, exempt, metrics, thresholds, extend, change,
-lift, rest, wake, and favor. Their flags are the settings that core/rule_settings.py declares.
+lift, rest, wake, and favor. Their flags are the settings that rules/settings.py declares.
 
 A change of a rule is built on the revision it saw (If-Match), as with metrics.
 """
@@ -30,7 +30,8 @@ from headgate.cli.options import (
     reached_line,
     said_by,
 )
-from headgate.core.rule_settings import (
+from headgate.rules.matching import Kind
+from headgate.rules.settings import (
     FAVOR_SETTINGS,
     FIXED,
     PAIRED,
@@ -38,11 +39,10 @@ from headgate.core.rule_settings import (
     needed_by,
     settings_of,
 )
-from headgate.core.rules import Kind
 
 if TYPE_CHECKING:
+    from headgate.base.declared import Setting
     from headgate.cli.api import Answered, Api
-    from headgate.core.settings import Setting
 
 RULES = "/v1/rules"
 
@@ -62,7 +62,7 @@ def rules(agent: Agent, ended: All = False) -> None:
     """List the rules: target, effect, time left, author and reason."""
     from headgate.cli.output import show_view
     from headgate.present.rules import rules_view
-    from headgate.wire.rules import RulesDoc
+    from headgate.rules.api import RulesDoc
 
     answered = agent.connect().get(RULES, all="true" if ended else None)
     show_view(answered, agent.as_json, RulesDoc, rules_view)
@@ -72,7 +72,7 @@ def show_rule(rule: RuleId, agent: Agent) -> None:
     """Show one rule in full, and the clients it applies to."""
     from headgate.cli.output import show_view
     from headgate.present.rules import rule_view
-    from headgate.wire.rules import RuleDoc
+    from headgate.rules.api import RuleDoc
 
     show_view(agent.connect().get(rule_path(rule)), agent.as_json, RuleDoc, rule_view)
 
@@ -249,7 +249,7 @@ def _altered(
 def _show_one(changed: Answered, done: str, change: Change, agent: Agent, past: str = "") -> None:
     from headgate.cli.output import show_view
     from headgate.present.rules import changed_view
-    from headgate.wire.rules import RuleDoc
+    from headgate.rules.api import RuleDoc
 
     told = reached_line(changed.document) or copies_line(changed.document)
     how: dict[str, Any] = {"dry_run": change.dry_run, "reached": told, "past": past}
@@ -259,7 +259,7 @@ def _show_one(changed: Answered, done: str, change: Change, agent: Agent, past: 
 def _show_many(changed: Answered, done: str, agent: Agent, *, dry_run: bool) -> None:
     from headgate.cli.output import show_view
     from headgate.present.rules import changed_view
-    from headgate.wire.rules import RulesDoc
+    from headgate.rules.api import RulesDoc
 
     told = reached_line(changed.document) or copies_line(changed.document)
     how: dict[str, Any] = {"dry_run": dry_run, "reached": told}

@@ -72,7 +72,7 @@ def show(
     from headgate.cli.documents import read
     from headgate.cli.output import show as show_answer
     from headgate.cli.pages import shard_page
-    from headgate.wire.shard import ShardDoc
+    from headgate.shard.api import ShardDoc
 
     answered = connect(url, token).get(database_path(database, "shard"))
     show_answer(

@@ -27,8 +27,8 @@ class Group(NamedTuple):
     alone: bool = False  # without arguments it is the default, and not the list of commands
 
 
-METRIC_TABLE = "headgate.core.metric_settings:METRIC_SETTINGS"
-BUDGET_TABLE = "headgate.traffic.limits:BUDGET_SETTINGS"
+METRIC_TABLE = "headgate.metrics.settings:METRIC_SETTINGS"
+BUDGET_TABLE = "headgate.budgets.limits:BUDGET_SETTINGS"
 ABOUT = "Keep Postgres and MySQL/MariaDB healthy: check before each job."
 
 COMMANDS: Mapping[str, Row] = {

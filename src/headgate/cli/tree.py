@@ -15,7 +15,7 @@ from rich.text import Text
 from headgate.cli.render import STYLES, Marks, plain, sparkline
 from headgate.present.shard import MemberRow, standing_of, telling, tree, unwatched
 from headgate.present.view import Said
-from headgate.wire.shard import MemberDoc, ShardDoc
+from headgate.shard.api import MemberDoc, ShardDoc
 
 ROLE_CELLS = 7
 MIN_CURVE_CELLS, MAX_CURVE_CELLS = 8, 30

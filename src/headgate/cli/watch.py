@@ -18,13 +18,13 @@ def clients(
     rogue: Rogue = False, url: Url = None, token: Token = None, as_json: AsJson = False
 ) -> None:
     """List clients that checked lately: which are throttled, and by what."""
+    from headgate.check.api import ClientsDoc
     from headgate.cli.api import connect
     from headgate.cli.documents import read
     from headgate.cli.output import show, show_view
     from headgate.cli.pages import clients_page
+    from headgate.history.starvation_api import RoguesDoc
     from headgate.present.starvation import rogues_view
-    from headgate.wire.starvation import RoguesDoc
-    from headgate.wire.status import ClientsDoc
 
     api = connect(url, token)
     if rogue:
@@ -42,8 +42,8 @@ def starvation(url: Url = None, token: Token = None, as_json: AsJson = False) ->
     """Show starved clients: rejected by metrics for long while others progress, and why."""
     from headgate.cli.api import connect
     from headgate.cli.output import show_view
+    from headgate.history.starvation_api import StarvationDoc
     from headgate.present.starvation import starvation_view
-    from headgate.wire.starvation import StarvationDoc
 
     answered = connect(url, token).get("/v1/starvation")
     show_view(answered, as_json, StarvationDoc, lambda found: starvation_view(found.starved))

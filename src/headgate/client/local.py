@@ -19,6 +19,11 @@ import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from headgate.check.decide import MAX_RETRY_S
+from headgate.check.health import Health
+from headgate.check.model import Check, Decision, Verdict
+from headgate.check.snapshot import View, decided, only_agent_knows
+from headgate.check.snapshot_api import Snapshot
 from headgate.client import local_clock
 from headgate.client.answers import Answer
 from headgate.client.availability import Availability
@@ -32,11 +37,6 @@ from headgate.client.parsing import merged
 from headgate.client.question import Question
 from headgate.client.routes import MAX_HOPS, Routes, same_place
 from headgate.client.target import Target, sent_on
-from headgate.core.decide import MAX_RETRY_S
-from headgate.core.decision import Check, Decision, Verdict
-from headgate.core.health import Health
-from headgate.core.snapshot import View, decided, only_agent_knows
-from headgate.wire.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from headgate.client.gathering import Member

@@ -1,18 +1,18 @@
 """A decision made here, as the answer the agent would have given.   Decision ──► Answer
 
-What wire/answers.py is to the agent; tests hold the two together.
+What check/answers.py is to the agent; tests hold the two together.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from headgate.base.names import Scope
+from headgate.check.decide import findings
+from headgate.check.model import Decision, Finding, State
+from headgate.check.reasons import reason_of
+from headgate.check.utilization import utilization
 from headgate.client.answers import Answer, MetricAnswer
-from headgate.core.decide import findings
-from headgate.core.decision import Decision, Finding, State
-from headgate.core.names import Scope
-from headgate.core.utilization import utilization
-from headgate.wire.reasons import reason_of
 
 RULE, OTHER = "rule:", "other"
 

@@ -2,7 +2,7 @@
 
 Python's monotonic clock stops then, on Linux and macOS alike, so that a snapshot from before
 the laptop was closed would count as fresh when it is opened. No clock in a virtual machine
-notices that the whole machine was paused: wire/snapshot.py says how that is handled.
+notices that the whole machine was paused: check/snapshot_api.py says how that is handled.
 """
 
 from __future__ import annotations

@@ -22,6 +22,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from headgate.base.strict import Malformed
+from headgate.check.snapshot_api import (
+    HELLO,
+    MAX_EVENT_BYTES,
+    SnapshotReader,
+    StoodStill,
+    WrongVersion,
+)
 from headgate.client import local_clock
 from headgate.client.drivers.pool import NO_SIGNAL, READ_BYTES, Connection
 from headgate.client.drivers.sync import Deadline, connect, converse
@@ -32,18 +40,10 @@ from headgate.client.logs import warn
 from headgate.client.parsing import BadAnswer, parse_object
 from headgate.client.snapshot_stream import StreamReader
 from headgate.client.target import Target
-from headgate.wire.snapshot import (
-    HELLO,
-    MAX_EVENT_BYTES,
-    SnapshotReader,
-    StoodStill,
-    WrongVersion,
-)
-from headgate.wire.strict import Malformed
 
 if TYPE_CHECKING:
+    from headgate.check.snapshot_api import Snapshot
     from headgate.client.local import LocalCheck, LocalGate
-    from headgate.wire.snapshot import Snapshot
 
 FRESH_S = 3.0
 """How old the agent's last word may be. It says something every second."""

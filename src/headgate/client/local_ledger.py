@@ -13,16 +13,16 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
-from headgate.core.crowds import OTHER, crowds_of
-from headgate.core.decision import Check, Verdict
-from headgate.core.names import Identity
-from headgate.core.snapshot import Counted
-from headgate.wire.reports import encode_report, fitting
+from headgate.base.crowds import OTHER, crowds_of
+from headgate.base.names import Identity
+from headgate.check.model import Check, Verdict
+from headgate.check.reports_api import encode_report, fitting
+from headgate.check.snapshot import Counted
 
 MAX_ROWS = 1000
 """Kinds of decisions kept apart; what would be one more is counted with its like."""
 MAX_CROWD_ROWS = 100
-"""Besides; then `other`. See core/crowds.py."""
+"""Besides; then `other`. See base/crowds.py."""
 
 Key = tuple[int, Check, Verdict, str]
 """(the agent's minute, question, verdict, the metric or rule that decided)"""

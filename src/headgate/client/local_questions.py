@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from urllib.parse import parse_qsl
 
-from headgate.client.question import Question
-from headgate.core.decision import Check
-from headgate.core.names import (
+from headgate.base.names import (
     MetricRef,
     parse_database,
     parse_identity,
     parse_metric_ref,
     parse_scope,
 )
+from headgate.check.model import Check
+from headgate.client.question import Question
 from headgate.errors import InvalidName
 
 _WRITES = frozenset({"app", "database", "metrics", "scope", "cost"})

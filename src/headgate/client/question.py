@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from urllib.parse import quote
 
-from headgate.client.http1 import encode_request
-from headgate.client.target import Target
-from headgate.core.names import (
+from headgate.base.names import (
     Scope,
     parse_database,
     parse_identity,
     parse_metric_ref,
     parse_scope,
 )
+from headgate.client.http1 import encode_request
+from headgate.client.target import Target
 from headgate.errors import Fault, InvalidName, InvalidSettings
 
 MAX_COST = 1e9

@@ -12,10 +12,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from headgate.demo import servers
-from headgate.demo.postgres import find_binaries
-from headgate.paths import cache_below_home
-from headgate.pgext.build import (
+from headgate.base.paths import cache_below_home
+from headgate.budgets.pgext.build import (
     EXTENSION,
     NO_SOURCES,
     PARTS,
@@ -26,7 +24,9 @@ from headgate.pgext.build import (
     sources,
     sources_hash,
 )
-from headgate.pgext.spaces import pg_config_for_make
+from headgate.budgets.pgext.spaces import pg_config_for_make
+from headgate.demo import servers
+from headgate.demo.postgres import find_binaries
 
 BUILD_TIMEOUT_S = 300.0
 QUOTED_BYTES = 600

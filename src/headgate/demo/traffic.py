@@ -16,12 +16,12 @@ from pathlib import Path
 
 import psycopg
 
+from headgate.budgets.pgext.build import BuildFailed
 from headgate.demo import extension, servers
 from headgate.demo.agents import Agent, quoted
 from headgate.demo.postgres import PostgresServer
 from headgate.demo.servers import ServerFailed, ServerProcess, ServerSpec, ServiceUser
 from headgate.errors import NativeUnavailable
-from headgate.pgext.build import BuildFailed
 from headgate.proxy.library import relay_library
 
 ROGUE_BUDGET = "best-effort"

@@ -14,22 +14,38 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as Served
 
-from headgate.agent.budgets import Budgets
-from headgate.agent.changebook import NoSuchItem, OwnBook, StoppedMidway
-from headgate.agent.demand import Demands
-from headgate.agent.exchange import Exchange
-from headgate.agent.intake import Intake
-from headgate.agent.metrickeeper import MetricKeeper, NoSuchMetric, Proposal
-from headgate.agent.policykeeper import NoSuchBudget
-from headgate.agent.rulekeeper import NoSuchRule, RuleKeeper
-from headgate.agent.shards import NoSuchMember, NoSuchShard
-from headgate.agent.snapshots import Snapshots
-from headgate.agent.unthrottled import UnthrottledBook
-from headgate.core.change import ChangeKind, Item
-from headgate.core.change_log import ChangeMade
-from headgate.core.metric_settings import METRIC_SETTINGS
-from headgate.core.rule_settings import ONE_END, parse_kept
-from headgate.core.settings import settings_schema
+from headgate.base.declared import settings_schema
+from headgate.budgets.keeper import NoSuchBudget
+from headgate.budgets.publishing import PUBLISHING_ROUTES, Publishing
+from headgate.budgets.replay_routes import REPLAY_ROUTES, BudgetReplay
+from headgate.budgets.routes import BUDGET_ROUTES, Budgeting, Logs
+from headgate.budgets.service import Budgets
+from headgate.changes.book import NoSuchItem, OwnBook, StoppedMidway
+from headgate.changes.exchange import Exchange
+from headgate.changes.model import ChangeKind, Item
+from headgate.changes.routes import CHANGE_ROUTES, EXCHANGE_ROUTES, ChangeRoutes, Exchanging
+from headgate.changes.state import ChangeMade
+from headgate.check.answers import AnswerDoc, BatchDoc, FrenoDoc
+from headgate.check.api import (
+    AuditsDoc,
+    ClientsDoc,
+    HistoryDoc,
+    MetricsDoc,
+    MetricView,
+    ReadyDoc,
+    RefusalsDoc,
+    RemovedDoc,
+    StatusDoc,
+    WideMetricDoc,
+)
+from headgate.check.demand import Demands
+from headgate.check.freno import FRENO_LOOKS, Freno
+from headgate.check.intake import Intake
+from headgate.check.questions import CheckQuery, CostQuery, ExplainQuery, ReadQuery, about, check_of
+from headgate.check.reporting import REPORTING_ROUTES, Reporting
+from headgate.check.snapshots import Snapshots
+from headgate.check.streaming import STREAMING_ROUTES, Broadcasts, Streaming
+from headgate.check.views import Views
 from headgate.errors import (
     Compacted,
     Conflict,
@@ -40,12 +56,16 @@ from headgate.errors import (
     StoreUnavailable,
     WrongShard,
 )
+from headgate.fleet.pages import FLEET_VIEW_ROUTES, FleetViewing
+from headgate.fleet.routes import FLEET_ROUTES, Fleet, FleetRoutes
+from headgate.history.looking import Turns, json_in_thread
+from headgate.history.past_api import PastDoc
+from headgate.history.routes import WATCHING_ROUTES, Watching
+from headgate.history.unthrottled import UnthrottledBook
+from headgate.history.unthrottling import UNTHROTTLING_ROUTES, SinceQuery, Unthrottling
 from headgate.http import openapi
 from headgate.http.asgi import AsgiApp
 from headgate.http.auth import Gatekeeper
-from headgate.http.budget_replay import REPLAY_ROUTES, BudgetReplay
-from headgate.http.budgets import BUDGET_ROUTES, Budgeting, Logs
-from headgate.http.changes_routes import CHANGE_ROUTES, EXCHANGE_ROUTES, ChangeRoutes, Exchanging
 from headgate.http.debugging import DEBUG_ROUTES, Debugging, Inside
 from headgate.http.documents import (
     SECURITY_HEADERS,
@@ -56,18 +76,7 @@ from headgate.http.documents import (
     seconds,
 )
 from headgate.http.exposition import Works, render_in_turns
-from headgate.http.fleet import FLEET_ROUTES, Fleet, FleetRoutes
-from headgate.http.fleet_page import FLEET_VIEW_ROUTES, FleetViewing
-from headgate.http.freno import FRENO_LOOKS, Freno
-from headgate.http.looking import Turns, json_in_thread
-from headgate.http.metric_reaching import END_SETTINGS, FOR_TOLD, MetricReaching
-from headgate.http.page.sessions import PAGE_LINK_ROUTES, PageLinks, Sessions
-from headgate.http.page.shell import Site
-from headgate.http.page.site import PageSite
-from headgate.http.peering import PEERING_ROUTES, Peering, ShardsPort
-from headgate.http.publishing import PUBLISHING_ROUTES, Publishing
 from headgate.http.reloading import RELOADING_ROUTES, Acknowledge, Reload, Reloading
-from headgate.http.reporting import REPORTING_ROUTES, Reporting
 from headgate.http.routes import (
     Call,
     Plain,
@@ -81,27 +90,18 @@ from headgate.http.routes import (
     of,
     read_call,
 )
-from headgate.http.ruling import RULING_ROUTES, Ruling
-from headgate.http.streaming import STREAMING_ROUTES, Broadcasts, Streaming
-from headgate.http.unthrottling import UNTHROTTLING_ROUTES, SinceQuery, Unthrottling
-from headgate.http.views import Views
-from headgate.http.watching import WATCHING_ROUTES, Watching
-from headgate.wire.answers import AnswerDoc, BatchDoc, FrenoDoc
-from headgate.wire.past import PastDoc
-from headgate.wire.questions import CheckQuery, CostQuery, ExplainQuery, ReadQuery, about, check_of
-from headgate.wire.rules import ExplainDoc
-from headgate.wire.status import (
-    AuditsDoc,
-    ClientsDoc,
-    HistoryDoc,
-    MetricsDoc,
-    MetricView,
-    ReadyDoc,
-    RefusalsDoc,
-    RemovedDoc,
-    StatusDoc,
-    WideMetricDoc,
-)
+from headgate.metrics.routes import END_SETTINGS, FOR_TOLD, MetricReaching
+from headgate.metrics.service import MetricKeeper, NoSuchMetric, Proposal
+from headgate.metrics.settings import METRIC_SETTINGS
+from headgate.page.sessions import PAGE_LINK_ROUTES, PageLinks, Sessions
+from headgate.page.shell import Site
+from headgate.page.site import PageSite
+from headgate.rules.api import ExplainDoc
+from headgate.rules.routes import RULING_ROUTES, Ruling
+from headgate.rules.service import NoSuchRule, RuleKeeper
+from headgate.rules.settings import ONE_END, parse_kept
+from headgate.shard.routes import PEERING_ROUTES, Peering, ShardsPort
+from headgate.shard.service import NoSuchMember, NoSuchShard
 
 Handler = Callable[[Request], Awaitable[Response]]
 

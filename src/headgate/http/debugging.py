@@ -26,13 +26,10 @@ from typing import Any
 import psutil
 from starlette.responses import Response
 
-from headgate.core.activity import Activity
+from headgate.check.activity import Activity
+from headgate.check.views import Views
 from headgate.errors import ProbeFailed
-from headgate.http.documents import json_response
-from headgate.http.exposition import Works
-from headgate.http.routes import Plain, Role, Route
-from headgate.http.views import Views
-from headgate.wire.debug import (
+from headgate.http.debug_api import (
     ClocksDoc,
     DebugDoc,
     DiskDoc,
@@ -42,6 +39,9 @@ from headgate.wire.debug import (
     StackDoc,
     TracesDoc,
 )
+from headgate.http.documents import json_response
+from headgate.http.exposition import Works
+from headgate.http.routes import Plain, Role, Route
 
 MAX_THREADS = 64
 MAX_TASKS = 300

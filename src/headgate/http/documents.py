@@ -16,9 +16,9 @@ import structlog
 from starlette.requests import Request
 from starlette.responses import Response
 
+from headgate.base import problems
 from headgate.errors import InvalidRequest
 from headgate.http.responses import whole_seconds
-from headgate.wire import problems
 
 T = TypeVar("T")
 log = structlog.get_logger()

@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 
-from headgate.core.decision import VERDICT_MEANINGS, Verdict
+from headgate.base.problems import CONTENT_TYPE, Problem
+from headgate.check.answers import STATUS
+from headgate.check.model import VERDICT_MEANINGS, Verdict
+from headgate.check.questions import CheckBody
+from headgate.http.fields import FIELDS
 from headgate.http.routes import PLACES, Role, Route, Settings, Text, Unread, Verdicts, parameters
 from headgate.version import VERSION
-from headgate.wire.answers import STATUS
-from headgate.wire.fields import FIELDS
-from headgate.wire.problems import CONTENT_TYPE, Problem
-from headgate.wire.questions import CheckBody
 
 _REF = "#/components/schemas/{name}"
 _NULL = {"type": "null"}

@@ -14,13 +14,13 @@ import msgspec
 import structlog
 from starlette.responses import Response
 
-from headgate.core.reloading import Confirmed
+from headgate.base.reloading import Confirmed
+from headgate.check.api import AcknowledgedDoc, ReloadedDoc
+from headgate.check.questions import Database
+from headgate.check.views import Views
 from headgate.errors import InvalidRequest
 from headgate.http.documents import UnderWay, json_response
 from headgate.http.routes import Call, Role, Route
-from headgate.http.views import Views
-from headgate.wire.questions import Database
-from headgate.wire.status import AcknowledgedDoc, ReloadedDoc
 
 log = structlog.get_logger()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
-from headgate.wire import problems
+from headgate.base import problems
 
 JSON = b"application/json"
 PROBLEM = problems.CONTENT_TYPE.encode()

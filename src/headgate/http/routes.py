@@ -4,7 +4,7 @@ request ──role──► query ──► body ──► Call ──► handle
 
 A row names the struct of its query and of its body. They are read here, before the handler runs:
 a handler gets values, and the same structs are the description. Checks are in the table and are
-answered before anything comes here (http/checks).
+answered before anything comes here (check/routes).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from urllib.parse import urlencode
 import msgspec
 from starlette.requests import Request
 
+from headgate.changes.api import MAX_N
+from headgate.check.questions import APP_SCHEMA, DATABASE_SCHEMA, about
 from headgate.errors import InvalidRequest
 from headgate.http.auth import Gatekeeper
 from headgate.http.documents import expect_json, strict_object
-from headgate.wire.changes import MAX_N
-from headgate.wire.questions import APP_SCHEMA, DATABASE_SCHEMA, about
 
 Q = TypeVar("Q")
 B = TypeVar("B")
@@ -211,7 +211,7 @@ class NoQuery(msgspec.Struct, frozen=True):
 NAME = "[A-Za-z0-9_*][A-Za-z0-9_.:/*-]{0,126}"
 WIDE = f"(region|cluster|shard|host):{NAME}"
 REACH_PATTERN = f"^(fleet|host|{WIDE})$"
-"""As core/reach.py has them."""
+"""As changes/reach.py has them."""
 ReachText = Annotated[
     str,
     msgspec.Meta(

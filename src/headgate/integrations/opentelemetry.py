@@ -20,13 +20,13 @@ from typing import Any, TypeVar
 from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
+from headgate.base.traceparent import TraceParent
+from headgate.check.model import PASSING
 from headgate.client.answers import OK, Answer
 from headgate.client.gate import Gate
 from headgate.client.http1 import Response
 from headgate.client.parsing import BadAnswer, parse_object
 from headgate.client.steps import Ask, Asking, Sent, Sleep, Step, Steps, Together
-from headgate.core.decision import PASSING
-from headgate.core.traceparent import TraceParent
 from headgate.errors import HeadgateError, ThrottlerUnavailable, WaitedTooLong
 from headgate.version import VERSION
 

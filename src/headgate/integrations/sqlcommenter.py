@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterator, Mapping
 from urllib.parse import quote
 
-from headgate.core.names import parse_identity
+from headgate.base.names import parse_identity
 from headgate.errors import Fault, InvalidSettings
 
 MAX_KEY_BYTES = 65

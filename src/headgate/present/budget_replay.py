@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import tzinfo
 
+from headgate.budgets.replay_api import BudgetReplayDoc, BudgetReplayRowDoc, BudgetTallyDoc
 from headgate.present.changes import difference_lines
 from headgate.present.view import DASH, Block, Cell, Column, Line, Said, Table, Tone, columns, line
 from headgate.present.words import some, time_of, times_of
-from headgate.wire.budget_replay import BudgetReplayDoc, BudgetReplayRowDoc, BudgetTallyDoc
 
 MAX_CLIENTS = 40
 MAX_STEPS = 30

@@ -11,6 +11,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from headgate.budgets.api import (
+    AppliesDoc,
+    BucketDoc,
+    BudgetDoc,
+    CountsDoc,
+    OutletDoc,
+    PatternDoc,
+    PoliciesDoc,
+    PolicyChangeDoc,
+    PolicyDoc,
+    StateDoc,
+    StatementExplainDoc,
+    ViolationsDoc,
+    ViolationSumDoc,
+)
+from headgate.check.reasons import duration
 from headgate.present.changes import difference_lines
 from headgate.present.view import (
     BREAK,
@@ -29,22 +45,6 @@ from headgate.present.view import (
     line,
 )
 from headgate.present.words import advice_lines, per_s
-from headgate.wire.budgets import (
-    AppliesDoc,
-    BucketDoc,
-    BudgetDoc,
-    CountsDoc,
-    OutletDoc,
-    PatternDoc,
-    PoliciesDoc,
-    PolicyChangeDoc,
-    PolicyDoc,
-    StateDoc,
-    StatementExplainDoc,
-    ViolationsDoc,
-    ViolationSumDoc,
-)
-from headgate.wire.reasons import duration
 
 LATELY_S = 60.0
 WIDE = 100

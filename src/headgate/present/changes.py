@@ -8,10 +8,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from headgate.present.view import DASH, Block, Cell, Line, Said, Table, Tone, columns, line
-from headgate.present.words import advice_of
-from headgate.wire.budgets import DifferenceDoc
-from headgate.wire.changes import (
+from headgate.budgets.api import DifferenceDoc
+from headgate.changes.api import (
     ChangeDifferenceDoc,
     ChangeDoc,
     ChangeExportDoc,
@@ -22,8 +20,10 @@ from headgate.wire.changes import (
     ChangesDoc,
     Log,
 )
-from headgate.wire.reasons import duration
-from headgate.wire.status import AuditDoc, AuditsDoc
+from headgate.check.api import AuditDoc, AuditsDoc
+from headgate.check.reasons import duration
+from headgate.present.view import DASH, Block, Cell, Line, Said, Table, Tone, columns, line
+from headgate.present.words import advice_of
 
 WIDE = 80
 MAX_LINES = 100

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from headgate.core.decision import Verdict
+from headgate.check.model import Verdict
 from headgate.present.view import Said, Tone
 from headgate.present.words import age, told_share
 
 if TYPE_CHECKING:
-    from headgate.wire.history import ClientsSumsDoc, SumsDoc
-    from headgate.wire.status import ClientDoc
+    from headgate.check.api import ClientDoc
+    from headgate.history.api import ClientsSumsDoc, SumsDoc
 
 SILENT_AFTER_S = 60.0
 THROTTLED_AFTER_S = 5.0

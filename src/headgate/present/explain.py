@@ -9,16 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from headgate.core.decision import State, Verdict
+from headgate.check.answers import DebitDoc, MetricDoc
+from headgate.check.model import State, Verdict
+from headgate.check.reasons import duration
+from headgate.pacing.api import PaceDoc
 from headgate.present.metrics import nearest, threshold_text, value_text
 from headgate.present.rules import chance_text
 from headgate.present.status import pace_words
 from headgate.present.view import Tone
 from headgate.present.words import bare_reason, share_text, told_quantity, told_share
-from headgate.wire.answers import DebitDoc, MetricDoc
-from headgate.wire.pacing import PaceDoc
-from headgate.wire.reasons import duration
-from headgate.wire.rules import ExplainDoc, MatchDoc
+from headgate.rules.api import ExplainDoc, MatchDoc
 
 
 class Mark(Enum):

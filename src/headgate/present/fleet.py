@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from headgate.check.reasons import duration
+from headgate.fleet.reach_api import ReachedDoc
+from headgate.fleet.view_api import FleetAgentDoc, FleetDoc, FleetItemDoc, FleetShardDoc
 from headgate.present.view import (
     BREAK,
     DASH,
@@ -18,9 +21,6 @@ from headgate.present.view import (
     line,
 )
 from headgate.present.words import advice_of, age, told_share
-from headgate.wire.fleet_reach import ReachedDoc
-from headgate.wire.fleet_view import FleetAgentDoc, FleetDoc, FleetItemDoc, FleetShardDoc
-from headgate.wire.reasons import duration
 
 WIDE = 100
 _TONES: Mapping[str, Tone] = {

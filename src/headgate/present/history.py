@@ -6,12 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import tzinfo
 from typing import NamedTuple
 
-from headgate.core.timeline import MOSTLY
-from headgate.present.clients import by_words
-from headgate.present.rules import matched_view
-from headgate.present.view import DASH, Block, Cell, Fill, Line, Said, Table, columns, line
-from headgate.present.words import age, some, time_of, times_of, told_share
-from headgate.wire.history import (
+from headgate.check.reasons import duration
+from headgate.history.api import (
     BinDoc,
     ChildDoc,
     MetricMinuteDoc,
@@ -22,9 +18,13 @@ from headgate.wire.history import (
     SumsDoc,
     TimelineDoc,
 )
-from headgate.wire.past import PastDoc
-from headgate.wire.reasons import duration
-from headgate.wire.unthrottled import UnthrottledDoc
+from headgate.history.past_api import PastDoc
+from headgate.history.timeline import MOSTLY
+from headgate.history.unthrottled_api import UnthrottledDoc
+from headgate.present.clients import by_words
+from headgate.present.rules import matched_view
+from headgate.present.view import DASH, Block, Cell, Fill, Line, Said, Table, columns, line
+from headgate.present.words import age, some, time_of, times_of, told_share
 
 MAX_CHILDREN = 15
 MAX_REPLAY_ROWS = 200

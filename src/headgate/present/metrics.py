@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from headgate.core.samples import CAUSE_MEANINGS, Cause
+from headgate.check.answers import AnswerDoc, MetricDoc
+from headgate.check.reasons import duration, quantity
+from headgate.metrics.samples import CAUSE_MEANINGS, Cause
 from headgate.present.view import Said, Tone
-from headgate.wire.answers import AnswerDoc, MetricDoc
-from headgate.wire.reasons import duration, quantity
 
 FAILING = ("breached", "unavailable")
 CURRENT = ("healthy", "last_value", "breached", "exempted")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from headgate.check.reasons import duration
 from headgate.present.view import DASH, Block, Line, Note, Said, Table, Tone, columns, line
 from headgate.present.words import advice_of, age
-from headgate.wire.proxy import (
+from headgate.proxy.api import (
     CalibrationDoc,
     InstalledDoc,
     PgBudgetDoc,
@@ -20,7 +21,6 @@ from headgate.wire.proxy import (
     ProxySessionListDoc,
     ProxyStatusDoc,
 )
-from headgate.wire.reasons import duration
 
 MAX_CLIENTS, MAX_BUDGETS, MAX_PATTERNS, MAX_BACKENDS = 20, 20, 5, 8
 NONE = "·"

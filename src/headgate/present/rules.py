@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from headgate.check.reasons import duration, share_of
 from headgate.present.view import (
     BREAK,
     DASH,
@@ -21,8 +22,7 @@ from headgate.present.view import (
     line,
 )
 from headgate.present.words import advice_of, ago, rest_of
-from headgate.wire.reasons import duration, share_of
-from headgate.wire.rules import ExplainDoc, MatchDoc, RuleDoc, RulesDoc
+from headgate.rules.api import ExplainDoc, MatchDoc, RuleDoc, RulesDoc
 
 WIDE = 80
 MAX_NAMED = 4

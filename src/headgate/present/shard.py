@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from headgate.check.answers import MetricDoc
+from headgate.check.reasons import duration, quantity
 from headgate.present.metrics import (
     FAILING,
     Bar,
@@ -20,9 +22,7 @@ from headgate.present.metrics import (
 )
 from headgate.present.view import Note, Said, Tone
 from headgate.present.words import age
-from headgate.wire.answers import MetricDoc
-from headgate.wire.reasons import duration, quantity
-from headgate.wire.shard import MemberDoc, ShardDoc
+from headgate.shard.api import MemberDoc, ShardDoc
 
 LAG = "lag"
 MAX_NAMED = 5

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headgate.core.samples import Cause
+from headgate.check.reasons import WAKES, duration, quantity
+from headgate.metrics.samples import Cause
 from headgate.present.clients import throttled_for
 from headgate.present.metrics import (
     CURRENT,
@@ -24,13 +25,12 @@ from headgate.present.metrics import (
     told,
 )
 from headgate.present.view import Note, Step, Tone
-from headgate.wire.reasons import WAKES, duration, quantity
 
 if TYPE_CHECKING:
-    from headgate.wire.answers import MetricDoc
-    from headgate.wire.fleet import FleetFollowingDoc
-    from headgate.wire.pacing import PaceDoc, SetPointDoc
-    from headgate.wire.status import DatabaseDoc, MetricView, StatusDoc, StoreDoc
+    from headgate.check.answers import MetricDoc
+    from headgate.check.api import DatabaseDoc, MetricView, StatusDoc, StoreDoc
+    from headgate.fleet.api import FleetFollowingDoc
+    from headgate.pacing.api import PaceDoc, SetPointDoc
 
 
 # --- a database ---------------------------------------------------------------------------------

@@ -9,13 +9,13 @@ from datetime import datetime, tzinfo
 import msgspec
 from msgspec.json import encode
 
+from headgate.check.answers import AnswerDoc
+from headgate.check.reasons import duration, quantity, share_of
 from headgate.errors import BadDocument
+from headgate.history.starvation_api import STARVED
 from headgate.present.view import DASH, Line, Note, Said, Tone, line
-from headgate.wire.answers import AnswerDoc
-from headgate.wire.reasons import duration, quantity, share_of
-from headgate.wire.rules import EXEMPT, SUSPENDED
-from headgate.wire.shard_advice import HOPELESS
-from headgate.wire.starvation import STARVED
+from headgate.rules.api import EXEMPT, SUSPENDED
+from headgate.shard.advice import HOPELESS
 
 
 def per_s(rate: float) -> str:

@@ -15,13 +15,13 @@ from typing import Protocol
 
 import structlog
 
-from headgate.agent.ports import Clock
-from headgate.core.health import Health
-from headgate.core.samples import Cause
+from headgate.base.ports import Clock
+from headgate.check.health import Health
+from headgate.check.reasons import duration
+from headgate.check.snapshot_api import Snapshot
+from headgate.metrics.samples import Cause
 from headgate.proxy.agents import Agents, Heard
 from headgate.proxy.ports import PartState, Relay
-from headgate.wire.reasons import duration
-from headgate.wire.snapshot import Snapshot
 
 log = structlog.get_logger()
 
@@ -139,8 +139,8 @@ class AgentLink:
 
 
 def healthy_of(health: Health, now_s: float) -> bool | None:
-    """As an agent reports to its server (agent/budgets.py): a check of the default metrics, as far
-    as this agent may decide. None while nothing was measured yet, and where values are stale: in
+    """As an agent reports to its server (budgets/service.py): a check of the default metrics, as
+    far as this agent may decide. None while nothing was measured yet, and where values are stale: in
     a copy that means that the agent is silent, not that anything is wrong."""
     own = health.own
     if not own.standings:

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from headgate.core.names import Scope
-from headgate.core.snapshot import View
+from headgate.base.names import Scope
+from headgate.check.snapshot import View
+from headgate.check.snapshot_api import Snapshot
 from headgate.errors import PeerFailed
-from headgate.wire.snapshot import Snapshot
 
 FRESH_S = 3.0
 """How old an agent's last word may be, to be believed before another's. It speaks each second."""

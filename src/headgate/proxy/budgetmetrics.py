@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
+from headgate.base.prometheus import COUNTER, GAUGE, OTHER, Row
+from headgate.base.prometheus import Series as AnySeries
+from headgate.budgets.readings import BudgetCounts, ServerHealth
 from headgate.proxy.status import Facts, Seen, calibration
-from headgate.traffic.readings import BudgetCounts, ServerHealth
-from headgate.wire.exposition import COUNTER, GAUGE, OTHER, Row
-from headgate.wire.exposition import Series as AnySeries
 
 Series = AnySeries[[Facts, Seen]]
 Rows = Callable[[Facts, Seen], Iterator[Row]]

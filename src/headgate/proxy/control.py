@@ -18,10 +18,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from headgate.base import problems as wire_problems
 from headgate.errors import HeadgateError, InvalidRequest, InvalidSettings
 from headgate.proxy.metrics import render_metrics
 from headgate.proxy.status import Facts, Seen, problems, status_document
-from headgate.wire import problems as wire_problems
 
 log = structlog.get_logger()
 

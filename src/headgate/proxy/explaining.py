@@ -20,7 +20,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import TupleRow
 
-from headgate.core.proxying import PlanTerms
+from headgate.proxy.model import PlanTerms
 from headgate.proxy.plans import (
     CONNECT_TIMEOUT_S,
     MAX_PARAMETERS,

@@ -26,21 +26,21 @@ from typing import NamedTuple
 
 import structlog
 
-from headgate.agent.ports import Clock
-from headgate.agent.recorder import RULE, decided_by
-from headgate.core.decide import NOT_COLLECTED, decide, findings
-from headgate.core.decision import Check, Decision, State, Verdict
-from headgate.core.health import Health
-from headgate.core.names import Identity, MetricRef, parse_identity
-from headgate.core.proxying import Act, GateMode, GateTerms, Judged
-from headgate.core.release import graded
-from headgate.core.rules import EVERYONE, FOREVER, UNRULED, Applied, Rule, RuleBook
-from headgate.core.samples import Instant
-from headgate.core.snapshot import View
+from headgate.base.names import Identity, MetricRef, parse_identity
+from headgate.base.ports import Clock
+from headgate.check.decide import NOT_COLLECTED, decide, findings
+from headgate.check.health import Health
+from headgate.check.model import Check, Decision, State, Verdict
+from headgate.check.reasons import duration, reason_of, share_of
+from headgate.check.snapshot import View
+from headgate.check.snapshot_api import Snapshot
 from headgate.errors import InvalidName
+from headgate.history.recorder import RULE, decided_by
+from headgate.metrics.samples import Instant
+from headgate.pacing.released import graded
+from headgate.proxy.model import Act, GateMode, GateTerms, Judged
 from headgate.proxy.ports import Cause, ClientCounts, ClientKey, Gate, PartState, Relay
-from headgate.wire.reasons import duration, reason_of, share_of
-from headgate.wire.snapshot import Snapshot
+from headgate.rules.matching import EVERYONE, FOREVER, UNRULED, Applied, Rule, RuleBook
 
 log = structlog.get_logger()
 
@@ -77,7 +77,7 @@ class Part(NamedTuple):
     delay_s: float = 0.0
     verdict: Verdict = Verdict.OK
     by: str = ""
-    """As history names it (agent/recorder.py)."""
+    """As history names it (history/recorder.py)."""
     known: bool = True
 
 

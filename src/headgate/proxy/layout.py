@@ -1,7 +1,7 @@
 """The structures and functions of relay/relay.h, and whether a library has the same.
 
-Words that C declares atomic are plain here, as in native/layout.py: a write from Python writes the
-whole word, and what belongs together goes through a function of the library.
+Words that C declares atomic are plain here, as in budgets/native/layout.py: a write from Python
+writes the whole word, and what belongs together goes through a function of the library.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ctypes import (
 )
 from typing import Any
 
-from headgate.native.layout import HgHolding, HgSizes, Layout, compared, laid_out
+from headgate.budgets.native.layout import HgHolding, HgSizes, Layout, compared, laid_out
 
 STATE_MAGIC = b"HGRELAYS"
 STATE_FORMAT = 1

@@ -1,6 +1,6 @@
 """The relay's shared library: found beside this file, or built from relay/*.c and native/*.c.
 
-It links OpenSSL, whose headers are a package of their own; the rest is as native/library.py has it.
+It links OpenSSL, whose headers are a package of their own; the rest is as in native/library.py.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import ctypes
 from functools import cache
 from pathlib import Path
 
-from headgate.native.library import CHECKOUT, FLAGS, Recipe, build_beside, load
+from headgate.budgets.native.library import CHECKOUT, FLAGS, Recipe, build_beside, load
 from headgate.proxy.layout import declare, misfits
 
 _NO_HEADERS = (

@@ -15,12 +15,12 @@ import time
 from ctypes import byref
 from dataclasses import dataclass
 
-from headgate.core.proxying import MemoryTerms
+from headgate.budgets.native.layout import PAGE_BYTES, HgRegion, HgSizes
+from headgate.budgets.native.region import RegionView
 from headgate.errors import RelayFault
-from headgate.native.layout import PAGE_BYTES, HgRegion, HgSizes
-from headgate.native.region import RegionView
 from headgate.proxy.layout import MAX_THREADS, HrSizes, HrState
 from headgate.proxy.library import relay_library
+from headgate.proxy.model import MemoryTerms
 
 F_ADD_SEALS, F_GET_SEALS = 1033, 1034
 F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW = 1, 2, 4

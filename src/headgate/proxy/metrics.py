@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from headgate.base.prometheus import CONTENT_TYPE, COUNTER, GAUGE, OTHER, Row
 from headgate.proxy.budgetmetrics import BUDGETS, Rows, Series
 from headgate.proxy.ports import ClientCounts, ClientKey
 from headgate.proxy.status import CAUSES, Facts, Seen, totals
-from headgate.wire.exposition import CONTENT_TYPE, COUNTER, GAUGE, OTHER, Row
 
 __all__ = ["LABELS", "MAX_CLIENTS", "OTHER", "SERIES", "Series", "render_metrics", "top_clients"]
 

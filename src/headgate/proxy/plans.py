@@ -22,9 +22,9 @@ from typing import NamedTuple, Protocol
 
 import structlog
 
-from headgate.agent.ports import Clock
-from headgate.core.proxying import PlanTerms
-from headgate.native.region import PatternView
+from headgate.base.ports import Clock
+from headgate.budgets.native.region import PatternView
+from headgate.proxy.model import PlanTerms
 from headgate.proxy.ports import ClientKey, PartState, Relay, WantedPlan
 
 log = structlog.get_logger()

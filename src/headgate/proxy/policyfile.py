@@ -9,10 +9,10 @@ from pathlib import Path
 
 import structlog
 
-from headgate.agent.ports import Clock
+from headgate.base.ports import Clock
+from headgate.budgets.policy import Policy
 from headgate.errors import InvalidSettings, PolicyRefused
 from headgate.proxy.ports import PartState, PolicyTaker
-from headgate.traffic.policy import Policy
 
 log = structlog.get_logger()
 

@@ -18,13 +18,13 @@ from urllib.parse import quote
 
 import structlog
 
-from headgate.agent.ports import Clock
+from headgate.base.ports import Clock
+from headgate.budgets.parse import parse_policy
+from headgate.budgets.policy import Policy
+from headgate.check.reasons import duration
 from headgate.errors import InvalidSettings, PeerFailed, PolicyRefused
 from headgate.proxy.agents import Agents, Reply
 from headgate.proxy.ports import PartState, PolicyTaker
-from headgate.traffic.parse import parse_policy
-from headgate.traffic.policy import Policy
-from headgate.wire.reasons import duration
 
 log = structlog.get_logger()
 

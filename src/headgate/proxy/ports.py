@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
-from headgate.core.proxying import PLAIN, Act, TlsTerms
-from headgate.traffic.policy import Policy
-from headgate.traffic.readings import Published
+from headgate.budgets.policy import Policy
+from headgate.budgets.readings import Published
+from headgate.proxy.model import PLAIN, Act, TlsTerms
 
 UNIDENTIFIED = 0
 """Index of the client without an identity."""

@@ -1,7 +1,7 @@
 """The running proxy: the relay's events, and the loops of its parts.
 
     relay ──events──► pump ──► watchers (new clients, plans), slow-log, log
-    parts: each a loop of its own, kept running (agent/supervise)
+    parts: each a loop of its own, kept running (base/supervise)
 
 Parts of two kinds. Those that write what all processes share (gates, release, policy) stop when
 another process takes over, for they are its now, unless it could not take the memory over. Those of
@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from headgate.agent.ports import Clock
-from headgate.agent.supervise import supervised
+from headgate.base.ports import Clock
+from headgate.base.supervise import supervised
 from headgate.proxy.layout import (
     EVENT_CLIENT,
     EVENT_DRAINED,

@@ -16,19 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from ctypes import byref, create_string_buffer, sizeof
 from typing import Any, NamedTuple
 
-from headgate.core.proxying import (
-    PLAIN,
-    Act,
-    IdentityTerms,
-    ListenTerms,
-    ListenTls,
-    Loop,
-    Protocol,
-    RelayTerms,
-    Route,
-    SourceKind,
-    TlsTerms,
-)
 from headgate.errors import RelayFault
 from headgate.proxy.layout import (
     EVENT_CLIENT,
@@ -55,6 +42,19 @@ from headgate.proxy.layout import (
 )
 from headgate.proxy.library import relay_library
 from headgate.proxy.memory import SharedMemory
+from headgate.proxy.model import (
+    PLAIN,
+    Act,
+    IdentityTerms,
+    ListenTerms,
+    ListenTls,
+    Loop,
+    Protocol,
+    RelayTerms,
+    Route,
+    SourceKind,
+    TlsTerms,
+)
 from headgate.proxy.ports import (
     OTHERS,
     UNIDENTIFIED,

@@ -12,18 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headgate.agent.ports import Clock
-from headgate.core import pacing
-from headgate.core.health import Health, Standing
-from headgate.core.pacing import Observation, Pace, Queue, is_delay
-from headgate.core.proxying import Act, GateTerms, ReleaseKind, ReleaseTerms
-from headgate.core.release import Backlog, Seen, Steps, begun, stepped
-from headgate.core.samples import Sample
+from headgate.base.ports import Clock
+from headgate.check.health import Health, Standing
+from headgate.check.snapshot_api import Snapshot
+from headgate.metrics.samples import Sample
+from headgate.pacing import model as pacing
+from headgate.pacing.model import Observation, Pace, Queue, is_delay
+from headgate.pacing.released import Backlog, Seen, Steps, begun, stepped
+from headgate.proxy.model import Act, GateTerms, ReleaseKind, ReleaseTerms
 from headgate.proxy.ports import PartState, Relay, Release, Released
-from headgate.wire.snapshot import Snapshot
 
 BURST_S = 0.1
-"""What nobody takes is kept for so long, as agents do (agent/pacer.py)."""
+"""What nobody takes is kept for so long, as agents do (pacing/pacer.py)."""
 LOOK_S = 0.5
 NO_RELEASE = Release()
 

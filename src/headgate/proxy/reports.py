@@ -19,17 +19,17 @@ from typing import NamedTuple
 
 import structlog
 
-from headgate.agent.ports import Clock
-from headgate.agent.recorder import BUDGET
-from headgate.core.crowds import OTHER
-from headgate.core.decision import Check, Verdict
-from headgate.core.names import Identity, parse_identity
-from headgate.core.snapshot import Counted
+from headgate.base.crowds import OTHER
+from headgate.base.names import Identity, parse_identity
+from headgate.base.ports import Clock
+from headgate.check.model import Check, Verdict
+from headgate.check.reports_api import encode_report, fitting
+from headgate.check.snapshot import Counted
 from headgate.errors import InvalidName, PeerFailed
+from headgate.history.recorder import BUDGET
 from headgate.proxy.agents import Agents
 from headgate.proxy.gates import FREE, Outcome
 from headgate.proxy.ports import Cause, ClientCounts, ClientKey, PartState, Relay
-from headgate.wire.reports import encode_report, fitting
 
 log = structlog.get_logger()
 

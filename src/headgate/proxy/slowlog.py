@@ -17,11 +17,11 @@ from typing import Any
 
 import structlog
 
-from headgate.agent.ports import Clock
+from headgate.base.ports import Clock
+from headgate.budgets.ask import Dialect
+from headgate.budgets.sql_text import COMMENT, LITERAL, SPACE, Piece, pieces
 from headgate.proxy.layout import EVENT_DELAYED, EVENT_REFUSED, EVENT_WARNED
 from headgate.proxy.relay import Event
-from headgate.traffic.ask import Dialect
-from headgate.traffic.sql_text import COMMENT, LITERAL, SPACE, Piece, pieces
 
 log = structlog.get_logger()
 

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from headgate.core.proxying import ListenTerms
+from headgate.budgets.readings import BudgetReadings, PatternReading, ServerHealth
+from headgate.proxy.model import ListenTerms
 from headgate.proxy.ports import Cause, ClientCounts, PartState, Target
 from headgate.proxy.relay import NativeRelay, SessionView
-from headgate.traffic.readings import BudgetReadings, PatternReading, ServerHealth
 
 TOP_CLIENTS = 100
 TOP_PATTERNS = 10

@@ -23,8 +23,12 @@ from urllib.parse import quote
 
 import structlog
 
-from headgate.agent.ports import Clock
-from headgate.core.following import (
+from headgate.base.ports import Clock
+from headgate.check.reasons import duration
+from headgate.errors import PeerFailed, RelayFault
+from headgate.proxy.agents import Agents, Line
+from headgate.proxy.beside import Beside
+from headgate.proxy.following import (
     Election,
     Fitness,
     Led,
@@ -36,12 +40,8 @@ from headgate.core.following import (
     fitness_of,
     place_of,
 )
-from headgate.core.proxying import FollowTerms, ServerTerms, TlsTerms
-from headgate.errors import PeerFailed, RelayFault
-from headgate.proxy.agents import Agents, Line
-from headgate.proxy.beside import Beside
+from headgate.proxy.model import FollowTerms, ServerTerms, TlsTerms
 from headgate.proxy.ports import PartState, Relay, Target, Targets
-from headgate.wire.reasons import duration
 
 log = structlog.get_logger()
 
@@ -463,7 +463,7 @@ class FollowedTargets:
 
 
 def read_shard(document: Mapping[str, Any], agent: str) -> Told:
-    """wire/shard.ShardDoc, as far as it matters here; ValueError and its like for what is none."""
+    """shard/api.ShardDoc, as far as it matters here; ValueError and its like for what is none."""
     return Told(
         agent=agent,
         shard=_text(document, "shard"),

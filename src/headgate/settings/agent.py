@@ -16,12 +16,11 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
-from headgate.core.lint import Advice, Severity, lint_metric
-from headgate.core.metric_settings import parse_metric_settings
-from headgate.core.metrics import Engine, MetricSpec
-from headgate.core.names import parse_database, parse_metric
-from headgate.core.shard import MAX_MEMBERS
+from headgate.base.names import parse_database, parse_metric
 from headgate.errors import Fault, InvalidName, InvalidSettings
+from headgate.metrics.lint import Advice, Severity, lint_metric
+from headgate.metrics.model import Engine, MetricSpec
+from headgate.metrics.settings import parse_metric_settings
 from headgate.settings.document import (
     Document,
     from_environment,
@@ -44,6 +43,7 @@ from headgate.settings.sections import (
     member_name,
 )
 from headgate.settings.tracing import TracingSettings
+from headgate.shard.model import MAX_MEMBERS
 
 ENVIRONMENT_PREFIX = "HEADGATE_"
 MAX_TOKENS = 10_000

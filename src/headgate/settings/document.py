@@ -12,11 +12,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
-from headgate.core.places import with_lines
-from headgate.core.settings import read_struct, table_of, unknown
+from headgate.base.declared import read_struct, table_of, unknown
+from headgate.base.places import with_lines
+from headgate.budgets.parse import parse_policy
+from headgate.budgets.policy import Policy
 from headgate.errors import Fault, InvalidSettings
-from headgate.traffic.parse import parse_policy
-from headgate.traffic.policy import Policy
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
 MAX_POLICY_FILE_BYTES = 16 * 1024 * 1024

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from headgate.core.settings import Flat, Key, seconds, text
+from headgate.base.declared import Flat, Key, seconds, text
 from headgate.settings.readers import file_path, is_exposed, pair_faults, place_name, split_url
 
 MAX_ENDPOINTS = 16

@@ -2,7 +2,7 @@
 
 proxy.toml  ──load_proxy_settings──►  ProxySettings  ──►  proxymain.py hands values to objects
 
-What the parts of a proxy take as it is written is declared with them (core/proxying.py); what the
+What the parts of a proxy take as it is written is declared with them (proxy/model.py); what the
 file says otherwise is here. The environment may override what is in [proxy]:
 HEADGATE_PROXY_THREADS for `threads`, and so on.
 """
@@ -17,8 +17,10 @@ from types import MappingProxyType
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from headgate.core.lint import Advice, Severity
-from headgate.core.proxying import (
+from headgate.base.declared import Flat, Key, names, number, seconds, text, whole
+from headgate.errors import Fault, InvalidSettings
+from headgate.metrics.lint import Advice, Severity
+from headgate.proxy.model import (
     DEFAULT_THREADS,
     Act,
     FollowTerms,
@@ -39,8 +41,6 @@ from headgate.core.proxying import (
     TlsTerms,
     Trust,
 )
-from headgate.core.settings import Flat, Key, names, number, seconds, text, whole
-from headgate.errors import Fault, InvalidSettings
 from headgate.settings.document import (
     Document,
     from_environment,

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import SplitResult, urlsplit
 
-from headgate.core.names import parse_database
-from headgate.core.settings import text
-from headgate.paths import expanded
+from headgate.base.declared import text
+from headgate.base.names import parse_database
+from headgate.base.paths import expanded
 
 T = TypeVar("T")
 _AGENT_URL = re.compile(r"https?://[^\s/@?#]+")

@@ -11,11 +11,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, TypeAlias
 
-from headgate.core.metrics import Engine, MetricSpec
-from headgate.core.names import parse_database
-from headgate.core.rollup_settings import labels
-from headgate.core.settings import Key, names, seconds, share, size, text, whole
+from headgate.base.declared import Key, names, seconds, share, size, text, whole
+from headgate.base.names import parse_database
 from headgate.errors import InvalidName
+from headgate.metrics.model import Engine, MetricSpec
 from headgate.settings.readers import (
     address,
     agent_template,
@@ -29,6 +28,7 @@ from headgate.settings.readers import (
     split_url,
     unless_empty,
 )
+from headgate.shard.settings import labels
 
 MAX_ELECT_AMONG = 16
 MAX_HOSTS = 50

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from headgate.core.settings import Key, seconds, share, text, whole
+from headgate.base.declared import Key, seconds, share, text, whole
 from headgate.errors import Fault, InvalidSettings
 from headgate.settings.readers import file_path, is_exposed, pair_faults, split_url
 

@@ -32,8 +32,8 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace import Span as OtelSpan
 
-from headgate.agent.ports import NO_FACTS, Fact
-from headgate.core.traceparent import TraceParent, parse_traceparent
+from headgate.base.ports import NO_FACTS, Fact
+from headgate.base.traceparent import TraceParent, parse_traceparent
 from headgate.errors import HeadgateError
 from headgate.tracing.outbox import BUSY, Outbox
 

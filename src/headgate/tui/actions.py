@@ -12,6 +12,8 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
+from headgate.budgets.api import StatementExplainDoc
+from headgate.check.reasons import duration
 from headgate.cli.api import Answered, Api, database_path
 from headgate.cli.documents import read, read_list
 from headgate.cli.history import unthrottled
@@ -22,16 +24,14 @@ from headgate.cli.replay import last_hour
 from headgate.cli.rules import RULES, rule_path
 from headgate.client.routes import MAX_HOPS
 from headgate.errors import HeadgateError, InvalidRequest
+from headgate.history.api import TimelineDoc
 from headgate.present.budgets import explained_view
 from headgate.present.history import timeline_view, unthrottled_view
 from headgate.present.rules import changed_view
+from headgate.rules.api import ExplainDoc, RuleDoc
 from headgate.tui.layout import Drawn
 from headgate.tui.sources import budget_path
 from headgate.tui.state import Action, Prepared, Question
-from headgate.wire.budgets import StatementExplainDoc
-from headgate.wire.history import TimelineDoc
-from headgate.wire.reasons import duration
-from headgate.wire.rules import ExplainDoc, RuleDoc
 
 
 def hint_for(error: HeadgateError) -> str:

@@ -13,8 +13,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from headgate.cli.render import STYLES, Canvas, Marks, age_text, drawn, plain
-from headgate.core.starvation import Starved
-from headgate.core.timeline import MOSTLY
+from headgate.history.starvation import Starved
+from headgate.history.timeline import MOSTLY
 from headgate.present.clients import (
     EVERYTHING,
     SORTS,

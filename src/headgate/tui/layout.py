@@ -16,10 +16,10 @@ from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.text import Text
 
+from headgate.check.reasons import duration
 from headgate.cli.render import Canvas, plain
 from headgate.tui.paint import Line, Ruler
 from headgate.tui.sources import Scene, Told
-from headgate.wire.reasons import duration
 
 GAP = 2
 PROSE_CELLS = 100

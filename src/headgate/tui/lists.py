@@ -12,6 +12,9 @@ from msgspec.structs import replace
 from rich.console import RenderableType
 from rich.text import Text
 
+from headgate.budgets.api import PatternDoc, StateDoc
+from headgate.check.api import AuditDoc, RefusalDoc
+from headgate.check.reasons import duration
 from headgate.cli.render import Canvas, drawn, local_time, note_text, plain, text_of
 from headgate.present.budgets import policy_view, violations_view
 from headgate.present.changes import audit_change
@@ -19,6 +22,7 @@ from headgate.present.fleet import fleet_view
 from headgate.present.proxy import proxy_view, sessions_view
 from headgate.present.rules import NO_RULE, RuleRow, not_here, rows_of, rule_view
 from headgate.present.view import DASH
+from headgate.rules.api import RuleDoc, RulesDoc
 from headgate.tui.layout import (
     Ask,
     Column,
@@ -34,10 +38,6 @@ from headgate.tui.layout import (
 )
 from headgate.tui.paint import Ruler
 from headgate.tui.sources import Controlled, Scene, Told
-from headgate.wire.budgets import PatternDoc, StateDoc
-from headgate.wire.reasons import duration
-from headgate.wire.rules import RuleDoc, RulesDoc
-from headgate.wire.status import AuditDoc, RefusalDoc
 
 T = TypeVar("T")
 

@@ -9,6 +9,9 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from headgate.check.answers import MetricDoc
+from headgate.check.api import ClientDoc, DatabaseDoc, StatusDoc
+from headgate.check.reasons import WAKES, duration
 from headgate.cli.pages import (
     INDENT,
     agent_line,
@@ -21,14 +24,11 @@ from headgate.present.metrics import UNSPOKEN
 from headgate.present.rules import not_here
 from headgate.present.status import agent_notes
 from headgate.present.words import advice_of, is_loud
+from headgate.rules.api import RulesDoc
 from headgate.tui.layout import Ask, Page
 from headgate.tui.paint import Ruler
 from headgate.tui.sources import Scene, Told
 from headgate.tui.trend import Picture
-from headgate.wire.answers import MetricDoc
-from headgate.wire.reasons import WAKES, duration
-from headgate.wire.rules import RulesDoc
-from headgate.wire.status import ClientDoc, DatabaseDoc, StatusDoc
 
 MIN_CLIENT_LINES = 5
 MAX_ADVICE = 2

@@ -15,9 +15,11 @@ from types import TracebackType
 
 from msgspec.structs import replace
 
+from headgate.check.api import StatusDoc
 from headgate.cli.api import Api, database_path
 from headgate.cli.exits import AgentUnreachable
 from headgate.errors import HeadgateError
+from headgate.proxy.api import ProxyStatusDoc
 from headgate.tui.sources import (
     MAX_STRIPS,
     NOTHING,
@@ -32,8 +34,6 @@ from headgate.tui.sources import (
 )
 from headgate.tui.terminal import Bell
 from headgate.tui.trend import Picture, Trend
-from headgate.wire.proxy import ProxyStatusDoc
-from headgate.wire.status import StatusDoc
 
 WAKE_EVERY_S = 20.0
 """Well below the time after which a database without checks is measured less."""

@@ -19,10 +19,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 from rich.console import Console, RenderableType
 
+from headgate.base.paths import expanded
 from headgate.cli.api import Api
 from headgate.cli.render import Canvas, marks_for
 from headgate.errors import HeadgateError
-from headgate.paths import expanded
 from headgate.tui.layout import Extent, View
 from headgate.tui.page import Frame, Moment, Surroundings, compose, with_window
 from headgate.tui.poller import Poller

@@ -14,18 +14,18 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
+from headgate.check.api import AuditsDoc, RefusalsDoc
 from headgate.cli.api import Api, with_query
 from headgate.errors import BadDocument, HeadgateError
+from headgate.history.starvation_api import StarvationDoc
+from headgate.rules.api import RulesDoc
 from headgate.tui.trend import Past, Picture
-from headgate.wire.rules import RulesDoc
-from headgate.wire.starvation import StarvationDoc
-from headgate.wire.status import AuditsDoc, RefusalsDoc
 
 if TYPE_CHECKING:  # Read by one view each: what is not open is not loaded.
-    from headgate.wire.budgets import PolicyDoc, StateDoc, ViolationsDoc
-    from headgate.wire.fleet_view import FleetDoc
-    from headgate.wire.history import TimelineDoc
-    from headgate.wire.proxy import ProxySessionListDoc
+    from headgate.budgets.api import PolicyDoc, StateDoc, ViolationsDoc
+    from headgate.fleet.view_api import FleetDoc
+    from headgate.history.api import TimelineDoc
+    from headgate.proxy.api import ProxySessionListDoc
 
 T = TypeVar("T")
 LIST_LIMIT = "200"
@@ -105,20 +105,20 @@ def _fleet(
     query: Mapping[str, str | None], api: Api, _before: Told, _now_s: float
 ) -> tuple[FleetDoc, bool]:
     """The fleet, and whether some of its shards were asked for."""
-    from headgate.wire.fleet_view import FleetDoc
+    from headgate.fleet.view_api import FleetDoc
 
     is_part = any(query.get(key) for key in ("unhealthy", "behind"))
     return api.read(FleetDoc, "/v1/fleet", **query), is_part
 
 
 def _sessions(api: Api, _before: Told, _now_s: float) -> ProxySessionListDoc:
-    from headgate.wire.proxy import ProxySessionListDoc
+    from headgate.proxy.api import ProxySessionListDoc
 
     return api.read(ProxySessionListDoc, PROXY_DOCUMENTS["sessions"])
 
 
 def _budgets(database: str | None, api: Api, before: Told, now_s: float) -> Sequence[Controlled]:
-    from headgate.wire.budgets import PoliciesDoc, PolicyDoc
+    from headgate.budgets.api import PoliciesDoc, PolicyDoc
 
     if database is None:
         policies = api.read(PoliciesDoc, "/v1/budgets").databases
@@ -130,7 +130,7 @@ def _budgets(database: str | None, api: Api, before: Told, now_s: float) -> Sequ
 
 def _controlled(api: Api, policy: PolicyDoc, before: Controlled | None, now_s: float) -> Controlled:
     """Counters are the policy's own; what statements cost is the server's word."""
-    from headgate.wire.budgets import StateDoc, ViolationsDoc
+    from headgate.budgets.api import StateDoc, ViolationsDoc
 
     faults: list[str] = []
 
@@ -189,7 +189,7 @@ def sources(chosen: Chosen) -> Mapping[str, Source]:
 
 def history_of_metrics(api: Api, now: datetime) -> list[Past]:
     """The last minutes, so that no curve begins empty."""
-    from headgate.wire.history import MetricMinutesDoc
+    from headgate.history.api import MetricMinutesDoc
 
     minutes = api.read(MetricMinutesDoc, DOCUMENTS["metric_minutes"]).minutes
     ages = [(now - _instant(one.at)).total_seconds() - 60.0 for one in minutes]
@@ -209,7 +209,7 @@ def _instant(text: str) -> datetime:
 
 
 def strip_of(api: Api, client: str) -> Strip:
-    from headgate.wire.history import TimelineDoc
+    from headgate.history.api import TimelineDoc
 
     step = f"{STRIP_STEP_MINUTES}m"
     timeline = api.read(

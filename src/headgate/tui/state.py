@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from headgate.check.api import StatusDoc
 from headgate.tui.layout import Cursor, Drawn, Extent, View
 from headgate.tui.sources import Scene
-from headgate.wire.status import StatusDoc
 
 MAX_TYPED_CHARS = 500
 MOTIONS = frozenset(

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headgate.wire.answers import MetricDoc
-from headgate.wire.proxy import ProxyStatusDoc
-from headgate.wire.status import ClientDoc, DatabaseDoc, StatusDoc
+from headgate.check.answers import MetricDoc
+from headgate.check.api import ClientDoc, DatabaseDoc, StatusDoc
+from headgate.proxy.api import ProxyStatusDoc
 
 SLOT_S = 15.0
 KEEP_SLOTS = 60

@@ -18,8 +18,8 @@ import pytest
 from psycopg import errors
 from pymysql.constants import CLIENT
 
-from headgate.traffic.ask import Dialect
-from headgate.traffic.fingerprint import fingerprint
+from headgate.budgets.ask import Dialect
+from headgate.budgets.fingerprint import fingerprint
 from tests.fixtures.eventually import eventually
 from tests.fixtures.mariadb import MariaDBServer
 from tests.fixtures.pgkits import ExtendedServer

@@ -14,11 +14,11 @@ import pymysql
 import pytest
 from pymysql.constants import CLIENT
 
-from headgate.traffic.ask import Ask, Dialect, Statement, Verdict, Who
-from headgate.traffic.fingerprint import fingerprint
-from headgate.traffic.ledger import Ledger
-from headgate.traffic.matching import Now, RuleSet
-from headgate.traffic.parse import parse_policy
+from headgate.budgets.ask import Ask, Dialect, Statement, Verdict, Who
+from headgate.budgets.fingerprint import fingerprint
+from headgate.budgets.ledger import Ledger
+from headgate.budgets.matching import Now, RuleSet
+from headgate.budgets.parse import parse_policy
 from tests.fixtures.proxies import Document, ProxyProcess, budget
 from tests.proxy.live.conftest import MariaDBGate, PostgresGate
 from tests.proxy.live.limits import MYSQL_REFUSED

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from headgate.base.prometheus import Row, Spread
 from headgate.http.exposition.series import Look, Series
-from headgate.wire.exposition import Row, Spread
 
 
 def _build(look: Look) -> Iterator[Row]:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from math import isfinite
 from statistics import quantiles
 
-from headgate.agent.budgetmeter import BudgetWatch
+from headgate.base.prometheus import Row
+from headgate.budgets.meter import BudgetWatch
+from headgate.budgets.readings import BudgetCounts, PatternReading
 from headgate.http.exposition.series import Look, Rows, Series
-from headgate.traffic.readings import BudgetCounts, PatternReading
-from headgate.wire.exposition import Row
 
 NS_PER_S = 1e9
 MS_PER_S = 1e3

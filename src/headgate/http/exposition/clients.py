@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterator
 from heapq import nlargest
 
-from headgate.agent.clientele import ClientRecord
-from headgate.agent.recorder import BUDGET, RULE
-from headgate.core.crowds import OTHER
-from headgate.core.names import Scope
+from headgate.base.crowds import OTHER
+from headgate.base.names import Scope
+from headgate.base.prometheus import Row
+from headgate.history.clientele import ClientRecord
+from headgate.history.recorder import BUDGET, RULE
 from headgate.http.exposition.series import Look, Series
-from headgate.wire.exposition import Row
 
 WINDOWS = {"5m": 300.0, "1h": 3600.0, "24h": 86400.0}
 HELD_S = 60.0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from headgate.agent.logfollower import FollowState
-from headgate.core.fleet_view import FleetCounts
+from headgate.base.prometheus import Row
+from headgate.changes.follower import FollowState
+from headgate.fleet.view import FleetCounts
 from headgate.http.exposition.series import Look, Rows, Series
-from headgate.wire.exposition import Row
 
 FLEET_SOURCES = ("store", "agent", "nobody")
 FLEET_SHARD_STATES = ("healthy", "unhealthy", "idle", "starting", "silent")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headgate.core.activity import Activity
-from headgate.core.decide import is_idle, judge
-from headgate.core.decision import PASSING, State
-from headgate.core.names import Scope
+from headgate.base.names import Scope
+from headgate.base.prometheus import Row
+from headgate.check.activity import Activity
+from headgate.check.decide import is_idle, judge
+from headgate.check.model import PASSING, State
 from headgate.http.exposition.series import Look, Series
-from headgate.wire.exposition import Row
 
 _WITHOUT = (State.UNAVAILABLE, State.LAST_VALUE, State.IGNORED)
 

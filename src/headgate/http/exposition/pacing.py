@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from headgate.agent.pacer import Pacer
+from headgate.base.prometheus import Row
 from headgate.http.exposition.series import Look, Rows, Series
-from headgate.wire.exposition import Row
-from headgate.wire.pacing import set_point
+from headgate.pacing.api import set_point
+from headgate.pacing.pacer import Pacer
 
 
 def _each(of: Callable[[Pacer], float]) -> Rows:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from headgate.agent.budgets import Controlled
+from headgate.base.prometheus import Row
+from headgate.budgets.policy import Mode
+from headgate.budgets.readings import ServerHealth
+from headgate.budgets.service import Controlled
 from headgate.http.exposition.budgets import watches
 from headgate.http.exposition.series import Look, Series
-from headgate.traffic.policy import Mode
-from headgate.traffic.readings import ServerHealth
-from headgate.wire.exposition import Row
 
 
 def _controlled(look: Look) -> Iterator[tuple[str, Controlled]]:

@@ -1,4 +1,4 @@
-"""All series of an agent.   Look ──rows──► wire/exposition ──► /metrics"""
+"""All series of an agent.   Look ──rows──► base/prometheus ──► /metrics"""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from prometheus_client import ProcessCollector
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import CollectorRegistry
 
+from headgate.base.prometheus import CONTENT_TYPE, head, lines
 from headgate.http.exposition.agent import AGENT
 from headgate.http.exposition.budgets import BUDGETS
 from headgate.http.exposition.clients import CLIENTS
@@ -20,10 +21,9 @@ from headgate.http.exposition.rules import RULES
 from headgate.http.exposition.series import Look, Series, Works
 from headgate.http.exposition.shards import SHARDS
 from headgate.http.exposition.watching import WATCHING
-from headgate.wire.exposition import CONTENT_TYPE, head, lines
 
 if TYPE_CHECKING:
-    from headgate.http.views import Views
+    from headgate.check.views import Views
 
 SECTIONS: dict[str, tuple[Series, ...]] = {
     "Clients and their checks": CLIENTS,

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
-from headgate.core.rules import Kind, Rule
+from headgate.base.prometheus import Row
 from headgate.http.exposition.series import Look, Series
-from headgate.wire.exposition import Row
+from headgate.rules.matching import Kind, Rule
 
 IN_FORCE, WAITING, SUSPENDED = "in_force", "waiting", "suspended"
 STATES = (IN_FORCE, WAITING, SUSPENDED)

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from headgate.agent.pulse import Pulse
-from headgate.core.health import Health
-from headgate.core.samples import Instant
+from headgate.base.prometheus import Row
+from headgate.base.prometheus import Series as AnySeries
+from headgate.base.pulse import Pulse
+from headgate.check.health import Health
 from headgate.http.listener import Listener
-from headgate.wire.exposition import Row
-from headgate.wire.exposition import Series as AnySeries
-from headgate.wire.shard import ShardDoc
+from headgate.metrics.samples import Instant
+from headgate.shard.api import ShardDoc
 
 if TYPE_CHECKING:
-    from headgate.agent.recorder import Key
-    from headgate.http.views import AgentFacts, Parts, Views
+    from headgate.check.views import AgentFacts, Parts, Views
+    from headgate.history.recorder import Key
 
 LABELS: dict[str, str] = {
     "agent": "this agent's `name`",

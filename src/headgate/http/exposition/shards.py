@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from headgate.core.decide import judge
-from headgate.core.decision import PASSING, State
-from headgate.core.rollup import AsideKind
+from headgate.base.prometheus import Row
+from headgate.check.answers import IDLE
+from headgate.check.decide import judge
+from headgate.check.model import PASSING, State
 from headgate.http.exposition.series import Look, Rows, Series
-from headgate.wire.answers import IDLE
-from headgate.wire.exposition import Row
-from headgate.wire.shard import CostDoc, MemberDoc
+from headgate.shard.api import CostDoc, MemberDoc
+from headgate.shard.rollup import AsideKind
 
 MEMBER_STATES = ("counted", "aside", "missing")
 

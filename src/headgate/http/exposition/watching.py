@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import product
 
-from headgate.agent.alerts import OUTCOMES
-from headgate.agent.watch import KINDS
-from headgate.core.crowds import OTHER
-from headgate.core.sessions import Suspect
+from headgate.base.crowds import OTHER
+from headgate.base.prometheus import Row
+from headgate.history.alerts import OUTCOMES
+from headgate.history.sessions import Suspect
+from headgate.history.watch import KINDS
 from headgate.http.exposition.series import Look, Series
-from headgate.wire.exposition import Row
 
 MAX_FINDINGS = 100
 MAX_USERS = 10

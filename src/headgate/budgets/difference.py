@@ -1,0 +1,158 @@
+"""What would change from one policy to another: for `diff`, dry runs and the audit.
+
+Budgets are known by their names, rules by what they say.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from headgate.budgets.limits import BUDGET_SETTINGS
+from headgate.budgets.parse import written_budget, written_rule
+from headgate.budgets.policy import Budget, Policy
+
+UNSET = "unset"
+
+
+class Kind(Enum):
+    BUDGET_ADDED = "budget added"
+    BUDGET_REMOVED = "budget removed"
+    BUDGET_CHANGED = "budget changed"
+    RULE_ADDED = "rule added"
+    RULE_REMOVED = "rule removed"
+    RULES_REORDERED = "rules reordered"
+    POLICY_CHANGED = "policy changed"
+    EXEMPT_ADDED = "exempt added"
+    EXEMPT_REMOVED = "exempt removed"
+    BUDGETS_REORDERED = "budgets reordered"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    kind: Kind
+    budget: str = ""
+    """Its name; empty for a change of the policy as a whole."""
+    setting: str = ""
+    before: Any = None
+    """As the document has it; None: not there, or unset."""
+    after: Any = None
+    line: str = ""
+    """For people: `etl: rate 20 → 30`."""
+
+    def written(self) -> dict[str, Any]:
+        """JSON can hold it."""
+        given: dict[str, Any] = {"kind": self.kind.value}
+        given |= {
+            name: getattr(self, name) for name in ("budget", "setting") if getattr(self, name)
+        }
+        given |= {"before": self.before} if self.before is not None else {}
+        given |= {"after": self.after} if self.after is not None else {}
+        return given | {"line": self.line}
+
+    def __str__(self) -> str:
+        return self.line
+
+
+def differences(before: Policy, after: Policy) -> list[Change]:
+    """None: the two decide alike in all things."""
+    old, new = _by_name(before), _by_name(after)
+    return [
+        *_policy_changes(before, after),
+        *(_removed(budget) for name, budget in old.items() if name not in new),
+        *(change for name, now in new.items() for change in _budget_changes(old.get(name), now)),
+        *_reordered(old, new),
+    ]
+
+
+def _by_name(policy: Policy) -> dict[str, Budget]:
+    return {budget.name: budget for budget in policy.budgets}
+
+
+# --- of the policy ---------------------------------------------------------------------------
+
+
+def _policy_changes(before: Policy, after: Policy) -> Iterator[Change]:
+    was, now = before.health_unknown.value, after.health_unknown.value
+    if was != now:
+        line = f"policy: health_unknown {was} → {now}"
+        yield Change(Kind.POLICY_CHANGED, "", "health_unknown", was, now, line)
+    for username in before.exempt_usernames:
+        if username not in after.exempt_usernames:
+            line = f"policy: {username} is exempt no longer"
+            yield Change(Kind.EXEMPT_REMOVED, "", "exempt_usernames", username, None, line)
+    for username in after.exempt_usernames:
+        if username not in before.exempt_usernames:
+            line = f"policy: {username} is exempt"
+            yield Change(Kind.EXEMPT_ADDED, "", "exempt_usernames", None, username, line)
+
+
+def _reordered(old: Mapping[str, Budget], new: Mapping[str, Budget]) -> Iterator[Change]:
+    """It matters: of several budgets that block, the first is reported."""
+    was, now = [name for name in old if name in new], [name for name in new if name in old]
+    if was != now:
+        line = "budgets are in another order, by which the first to block is reported"
+        yield Change(Kind.BUDGETS_REORDERED, "", "budgets", was, now, line)
+
+
+# --- of a budget -----------------------------------------------------------------------------
+
+
+def _budget_changes(was: Budget | None, now: Budget) -> Iterator[Change]:
+    if was is None:
+        yield _added(now)
+        return
+    yield from _setting_changes(was, now)
+    yield from _rule_changes(was, now)
+
+
+def _added(budget: Budget) -> Change:
+    line = f"{budget.name}: new, {_summary(budget)}"
+    return Change(Kind.BUDGET_ADDED, budget.name, after=written_budget(budget), line=line)
+
+
+def _removed(budget: Budget) -> Change:
+    line = f"{budget.name}: gone, {_summary(budget)}"
+    return Change(Kind.BUDGET_REMOVED, budget.name, before=written_budget(budget), line=line)
+
+
+def _summary(budget: Budget) -> str:
+    given = {k: v for k, v in written_budget(budget).items() if k not in ("name", "mode", "rules")}
+    limits = ", ".join(f"{name} {_shown(value)}" for name, value in given.items())
+    count = len(budget.rules)
+    rules = f"{count:,} rule{'' if count == 1 else 's'}"
+    return ", ".join(part for part in (budget.mode.value, limits, rules) if part)
+
+
+def _setting_changes(was: Budget, now: Budget) -> Iterator[Change]:
+    for name, row in BUDGET_SETTINGS.items():
+        old, new = getattr(was, row.field), getattr(now, row.field)
+        if old != new:
+            before = None if old is None else row.write(old)
+            after = None if new is None else row.write(new)
+            line = f"{now.name}: {name} {_shown(before)} → {_shown(after)}"
+            yield Change(Kind.BUDGET_CHANGED, now.name, name, before, after, line)
+
+
+def _rule_changes(was: Budget, now: Budget) -> Iterator[Change]:
+    old, new = Counter(was.rules), Counter(now.rules)
+    for rule in (old - new).elements():
+        line = f"{now.name}: no rule any more on {rule}"
+        yield Change(Kind.RULE_REMOVED, now.name, "rules", written_rule(rule), None, line)
+    for rule in (new - old).elements():
+        line = f"{now.name}: new rule on {rule}"
+        yield Change(Kind.RULE_ADDED, now.name, "rules", None, written_rule(rule), line)
+    if old == new and was.rules != now.rules:
+        line = f"{now.name}: the same rules in another order"
+        yield Change(Kind.RULES_REORDERED, now.name, "rules", line=line)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return UNSET
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value) if value == "" or (isinstance(value, str) and " " in value) else str(value)

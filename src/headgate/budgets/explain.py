@@ -1,0 +1,331 @@
+"""Why a statement runs or does not, and what would have to change.
+
+    Who, Statement, `Ask` ──explain──► Explanation ──lines──► a terminal, an HTTP answer
+
+Reads what the decision reads, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from headgate.budgets.admit import Standing, Terms, decide
+from headgate.budgets.ask import NEVER, Answer, Ask, Limit, Match, Statement, Verdict, Who
+from headgate.budgets.bucket import WHOLE_MPCT, cpu_ns
+from headgate.budgets.matching import (
+    Facts,
+    Matched,
+    Now,
+    Ruled,
+    RuleSet,
+    fits,
+    holds,
+    label_of,
+    nearest,
+    rests,
+)
+from headgate.budgets.policy import (
+    REMOTE_ADDRESS,
+    Budget,
+    BudgetRule,
+    Condition,
+    Mode,
+    shown_value,
+)
+
+
+class Books(Protocol):
+    """What remembers: the reference's ledger, or a server's region."""
+
+    def standing(self, budget: Budget, bucket_key: int, now_ns: int) -> Standing: ...
+
+    def estimate_ns(self, ask: Ask) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetState:
+    """A budget that applies, as it is."""
+
+    budget: Budget
+    label: str
+    """Of a bucket per distinct value; else empty."""
+    limit: Limit
+    """What the statement fails of it."""
+    running: int
+    max_workers: int | None
+    owed_ns: int
+    """Of CPU."""
+    capacity_ns: int | None
+    fill: float | None
+    """debt / capacity; None without a capacity, or with one of 0."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.budget.name} [{self.label}]" if self.label else self.budget.name
+
+    def __str__(self) -> str:
+        parts = [self.budget.mode.value, f"{self.running} workers running"]
+        if self.max_workers is not None:
+            parts[-1] = f"{self.running} of {self.max_workers} workers running"
+        if self.capacity_ns is not None:
+            parts.append(f"debt {_seconds(self.owed_ns)} of {_seconds(self.capacity_ns)}")
+        if self.fill is not None:
+            parts.append(f"{100 * self.fill:.0f} % full")
+        return f"{self.name}: {', '.join(parts)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    rules: tuple[Finding, ...]
+    budgets: tuple[BudgetState, ...]
+    answer: Answer
+    probes: int
+    """Look-ups that the rules cost."""
+    changes: tuple[str, ...]
+    """What would have to change for every budget to let it run; empty if all do."""
+
+    def lines(self) -> list[str]:
+        return [
+            *self._decision(),
+            *_section("to change that:", self.changes),
+            *_section("budgets that apply:", map(str, self.budgets)),
+            *_section("rules:", map(str, self.rules)),
+        ]
+
+    def _decision(self) -> Iterator[str]:
+        answer = self.answer
+        told = f"{answer.verdict.name.lower()}: estimated {_seconds(answer.estimate_ns)} of CPU"
+        if answer.verdict is not Verdict.RUN:
+            told += f", by budget {self.budgets[answer.match].name}: {_what(answer)}"
+        elif not self.budgets:
+            told += ", and no budget applies"
+        yield told
+        if answer.passed:
+            yield "inside a transaction: a limit is exceeded, but it may go on"
+
+
+def explain(
+    rules: RuleSet, books: Books, who: Who, statement: Statement, ask: Ask, now: Now
+) -> Explanation:
+    matched = rules.match(who, statement, now)
+    budgets = [rules.budgets[match.budget] for match in matched.at]
+    standings = [
+        books.standing(budget, match.bucket, ask.now_ns)
+        for budget, match in zip(budgets, matched.at, strict=True)
+    ]
+    answer = decide(standings, ask, books.estimate_ns(ask))
+    return Explanation(
+        rules=findings(rules, who, statement, now),
+        budgets=tuple(_states(budgets, matched.at, standings, answer)),
+        answer=answer,
+        probes=matched.probes,
+        changes=tuple(_changes(budgets, standings, ask, answer)),
+    )
+
+
+def _states(
+    budgets: Sequence[Budget],
+    matches: Sequence[Match],
+    standings: Sequence[Standing],
+    answer: Answer,
+) -> Iterator[BudgetState]:
+    for budget, match, at, limit in zip(budgets, matches, standings, answer.limits, strict=True):
+        terms, owed_ns = at.terms, _owed_ns(at)
+        yield BudgetState(
+            budget=budget,
+            label=match.label.decode(errors="replace"),
+            limit=limit,
+            running=at.running,
+            max_workers=terms.workers,
+            owed_ns=owed_ns,
+            capacity_ns=terms.capacity_ns,
+            fill=owed_ns / terms.capacity_ns if terms.capacity_ns else None,
+        )
+
+
+def _changes(
+    budgets: Sequence[Budget], standings: Sequence[Standing], ask: Ask, answer: Answer
+) -> Iterator[str]:
+    for budget, standing, limit in zip(budgets, standings, answer.limits, strict=True):
+        if limit is Limit.CONCURRENCY:
+            yield f"{budget.name}: {_fewer_workers(standing, ask)}"
+        elif limit is Limit.QUERY:
+            yield f"{budget.name}: {_cheaper(standing.terms, answer.estimate_ns)}"
+        elif limit is Limit.BUCKET:
+            yield f"{budget.name}: {_emptier(standing, answer.estimate_ns)}"
+
+
+def _fewer_workers(standing: Standing, ask: Ask) -> str:
+    limit, needed = standing.terms.workers or 0, standing.running + ask.places
+    if ask.places > limit:
+        return f"needs {ask.places} workers, {limit} allowed: allow {needed}"
+    return f"{needed - limit} of {standing.running} workers must end, or {needed} be allowed"
+
+
+def _cheaper(terms: Terms, estimate_ns: int) -> str:
+    allowed_ns = terms.burst_ns or 0
+    needed = _percent_seconds(estimate_ns, terms.cpus_milli)
+    return f"make it cheaper than {_seconds(allowed_ns)} of CPU, or raise burst to {needed}"
+
+
+def _emptier(standing: Standing, estimate_ns: int) -> str:
+    terms = standing.terms
+    if terms.rate_mpct == 0:
+        return "its rate is 0, which admits nothing: raise it"
+    needed = _percent_seconds(_owed_ns(standing) + estimate_ns, terms.cpus_milli)
+    if estimate_ns > (terms.capacity_ns or 0):
+        return f"it is larger than the whole capacity: make it cheaper, or raise that to {needed}"
+    wait_s = _wait_ns(standing, estimate_ns) / 1e9
+    return f"wait {wait_s:.3f} s, or raise capacity to {needed}, or raise epoch to forgive"
+
+
+def _wait_ns(standing: Standing, estimate_ns: int) -> int:
+    only_this = decide([standing], Ask(0), estimate_ns)
+    return 0 if only_this.retry_ns == NEVER else only_this.retry_ns
+
+
+def _owed_ns(standing: Standing) -> int:
+    terms = standing.terms
+    return cpu_ns(standing.owed_ns, terms.rate_mpct or 0, terms.cpus_milli)
+
+
+def _what(answer: Answer) -> str:
+    if answer.decided_by is Limit.CONCURRENCY:
+        return f"{answer.used} of {answer.bound} workers are in use"
+    if answer.decided_by is Limit.QUERY:
+        return f"{_seconds(answer.bound)} allowed for a statement"
+    wait = "never fits" if answer.retry_ns == NEVER else f"fits in {_seconds(answer.retry_ns)}"
+    return f"debt {_seconds(answer.used)} of {_seconds(answer.bound)}, {wait}"
+
+
+def _percent_seconds(cost_ns: int, cpus_milli: int) -> str:
+    """As the policy has it: the least value that is enough, to a thousandth."""
+    mpcts = -(-cost_ns * WHOLE_MPCT // (cpus_milli * 1_000_000))
+    return f"{mpcts / 1000:g}"
+
+
+def _seconds(ns: int) -> str:
+    return f"{ns / 1e9:.3f} s"
+
+
+def _section(head: str, lines: Iterator[str] | Sequence[str] | map[str]) -> Iterator[str]:
+    told = list(lines)
+    if told:
+        yield head
+        yield from (f"  {line}" for line in told)
+
+
+# --- of every rule: does it apply to this statement, and if not, why not (R144) ------------------
+
+
+class Outcome(Enum):
+    APPLIES = "applies"
+    REPEATS = "repeats"
+    """It matches, and an earlier rule of its budget brought the same bucket already."""
+    LEFT_OUT = "left out"
+    """It matches, but too many budgets do."""
+    HIDDEN = "hidden"
+    """It matches, but another rule's address is closer."""
+    DIFFERS = "differs"
+    OFF = "off"
+    EXPIRED = "expired"
+    RESTS = "rests"
+    EXEMPT = "exempt"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    budget: Budget
+    place: str
+    """In the document: budgets[2].rules[0]."""
+    rule: BudgetRule
+    outcome: Outcome
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.budget.name}: {self.rule}: {self.outcome.value}: {self.why}"
+
+
+def findings(rules: RuleSet, who: Who, statement: Statement, now: Now) -> tuple[Finding, ...]:
+    """In the order of the document, with the budgets that are off."""
+    return tuple(_Judge(rules, who, statement, now).all())
+
+
+class _Judge:
+    def __init__(self, rules: RuleSet, who: Who, statement: Statement, now: Now) -> None:
+        self._rules, self._who, self._now = rules, who, now
+        self._facts: Facts = rules.facts(who, statement)
+        self._matched: Matched = rules.match(who, statement, now)
+        self._whole = [
+            ruled
+            for ruled in rules.rules
+            if rules.takes_part(ruled, now) and fits(ruled.rule, self._facts.values)
+        ]
+
+    def all(self) -> Iterator[Finding]:
+        kept = iter(self._rules.rules)
+        for at, budget in enumerate(self._rules.policy.budgets):
+            for rule_at, rule in enumerate(budget.rules):
+                ruled = None if budget.mode is Mode.OFF else next(kept)
+                outcome, why = self._judged(budget, ruled)
+                yield Finding(budget, f"budgets[{at}].rules[{rule_at}]", rule, outcome, why)
+
+    def _judged(self, budget: Budget, ruled: Ruled | None) -> tuple[Outcome, str]:
+        if ruled is None:
+            return Outcome.OFF, "its budget is off"
+        if self._facts.exempt:
+            return Outcome.EXEMPT, f"no rule applies to the user {self._who.username}"
+        if budget.expired(self._now.wall_ms):
+            return Outcome.EXPIRED, "its budget has expired"
+        if rests(budget, self._rules.policy, self._now.healthy):
+            return Outcome.RESTS, f"its budget applies if unhealthy; health is {self._health()}"
+        if differences := list(_differences(ruled.rule, self._facts.values)):
+            return Outcome.DIFFERS, "; ".join(differences)
+        return self._placed(ruled)
+
+    def _placed(self, ruled: Ruled) -> tuple[Outcome, str]:
+        near = nearest(self._whole, self._rules.budgets)
+        if ruled not in near:
+            closer = max(near, key=lambda r: r.rule.prefix_bits or 0)
+            name = self._rules.budgets[closer.budget].name
+            return Outcome.HIDDEN, f"budget {name} has the longer prefix {_prefix(closer.rule)}"
+        match = self._match(ruled)
+        if match is None:
+            return Outcome.LEFT_OUT, f"{len(self._matched.at)} budgets apply before it, no more do"
+        if match.rule != ruled.number:
+            return Outcome.REPEATS, "an earlier rule brings the same bucket"
+        return Outcome.APPLIES, f"bucket {match.label.decode()}" if match.label else "it matches"
+
+    def _match(self, ruled: Ruled) -> Match | None:
+        label = label_of(ruled.rule.each, self._facts.values)
+        same = (m for m in self._matched.at if (m.budget, m.label) == (ruled.budget, label))
+        return next(same, None)
+
+    def _health(self) -> str:
+        return {True: "good", False: "bad", None: "not known"}[self._now.healthy]
+
+
+def _differences(rule: BudgetRule, values: Mapping[str, bytes]) -> Iterator[str]:
+    for condition in rule.conditions:
+        if not holds(condition, values):
+            yield _difference(condition, values.get(condition.key))
+    for key in rule.each:
+        if key not in values:
+            yield f"there is no {key}"
+
+
+def _difference(condition: Condition, value: bytes | None) -> str:
+    key = condition.key
+    if value is None:
+        return f"there is no {key}"
+    if key == REMOTE_ADDRESS:
+        address = shown_value(key, value + bytes((len(value) * 8,))).partition("/")[0]
+        return f"{key} {address} is not in {condition.shown}"
+    return f"{key} is {shown_value(key, value)}, not {condition.shown}"
+
+
+def _prefix(rule: BudgetRule) -> str:
+    return next(c.shown for c in rule.conditions if c.key == REMOTE_ADDRESS)

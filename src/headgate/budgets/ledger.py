@@ -1,0 +1,459 @@
+"""The debt, who is running, and what is known of costs: all that budgets remember.
+
+    check ──► Answer          take ──► Answer, Holding ──► (pause, resume) ──► settle
+    charge: work that is done already
+
+One ledger is one server's: the region of native/headgate.h, without its locks. Whether a statement
+may run is said in admit.py; here it is looked up, taken and given back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import NamedTuple
+
+from headgate.budgets.admit import (
+    Standing,
+    Terms,
+    decide,
+    fitting_ns,
+    lets_pass,
+    never_fits,
+    terms_of,
+)
+from headgate.budgets.ask import MAX_COST_NS, NEVER, NO_PATTERN, Answer, Ask, Asked, Limit, Match
+from headgate.budgets.bucket import (
+    Bucket,
+    Charge,
+    charged,
+    cpu_ns,
+    drain_ns,
+    owed_ns,
+    refunded,
+    under_terms,
+)
+from headgate.budgets.cost import Host, Pattern, Run, estimate_ns, informed, learned, may_try_again
+from headgate.budgets.hashes import budget_key, mixed
+from headgate.budgets.policy import Budget
+
+# --- bounded tables: buckets in sets of 16 ways, patterns in sets of 4 -----------------------
+#
+# Nothing sweeps them: a place is looked for when one is needed. In shared memory the
+# same tables lie flat (native/headgate.h), and what is evicted here is evicted there.
+#
+#     ways of a set    0 ………………… 11 │ 12 … 15
+#                      each, own         own alone
+#
+# Values that rules are for each of come from clients, who can make up as many as they like. So
+# their buckets have three quarters of a set at most, and never make a budget's own bucket forget
+# its debt; and a secret says which set a key belongs to, so that nobody can aim.
+
+WAYS = 16
+EACH_WAYS = 12
+"""Of them, for buckets per distinct value; the rest are for budgets' own."""
+PATTERN_WAYS = 4
+
+
+class Place(NamedTuple):
+    row: int
+    way: int
+
+
+class Placed(NamedTuple):
+    place: Place | None
+    """None: every bucket of the set is in use."""
+    evicted: Bucket | None = None
+
+
+class BucketTable:
+    def __init__(self, buckets: int, secret: int = 0) -> None:
+        """Without a secret (0) the set is the key's low bits."""
+        self._secret = secret
+        self._rows: list[list[Bucket | None]] = [[None] * WAYS for _ in range(buckets // WAYS)]
+
+    def __iter__(self) -> Iterator[Bucket]:
+        return (bucket for ways in self._rows for bucket in ways if bucket is not None)
+
+    def find(self, key: int) -> Bucket | None:
+        ways = self._rows[self._row_of(key)]
+        return next((b for b in ways if b is not None and b.key == key), None)
+
+    def at(self, place: Place) -> Bucket:
+        bucket = self._rows[place.row][place.way]
+        assert bucket is not None, "a way that was filled is never emptied"
+        return bucket
+
+    def put(self, place: Place, bucket: Bucket) -> None:
+        self._rows[place.row][place.way] = bucket
+
+    def replace(self, bucket: Bucket) -> None:
+        """One that is there, by its key."""
+        ways = self._rows[self._row_of(bucket.key)]
+        known = [way is not None and way.key == bucket.key for way in ways]
+        ways[known.index(True)] = bucket
+
+    def placed(self, fresh: Bucket, now_ns: int) -> Placed:
+        """Where the bucket is, or, with `fresh`, is from now on."""
+        row = self._row_of(fresh.key)
+        ways = self._rows[row]
+        for way, bucket in enumerate(ways):
+            if bucket is not None and bucket.key == fresh.key:
+                return Placed(Place(row, way))
+        chosen = _way_to_fill(ways, fresh.is_own, now_ns)
+        if chosen is None:
+            return Placed(None)
+        evicted, ways[chosen] = ways[chosen], fresh
+        return Placed(Place(row, chosen), evicted)
+
+    def _row_of(self, key: int) -> int:
+        place = mixed(key ^ self._secret) if self._secret else key
+        return place & (len(self._rows) - 1)
+
+
+class Room(IntEnum):
+    """What has to give way, the cheapest first."""
+
+    RESERVED = 0
+    """Nothing: a free way that only a budget's own bucket may have."""
+    FREE = 1
+    EMPTY = 2
+    EMPTY_OWN = 3
+    OWING = 4
+    """Forgiven."""
+    OWING_OWN = 5
+    """Forgiven, but never for the sake of a value that a client may have made up."""
+    NONE = 6
+
+
+def _way_to_fill(ways: Sequence[Bucket | None], own: bool, now_ns: int) -> int | None:
+    """Of the cheapest kind the one that has been empty for longest, or will be soonest."""
+    rooms = ((_room(bucket, way, own, now_ns), way) for way, bucket in enumerate(ways))
+    kind, _, way = min((kind, _time_of(ways[way]), way) for kind, way in rooms)
+    return None if kind is Room.NONE else way
+
+
+def _room(bucket: Bucket | None, way: int, own: bool, now_ns: int) -> Room:
+    if way >= EACH_WAYS and not own:
+        return Room.NONE
+    if bucket is None:
+        return Room.RESERVED if way >= EACH_WAYS else Room.FREE
+    if bucket.statements:
+        return Room.NONE
+    if bucket.empty_at_ns <= now_ns:
+        return Room.EMPTY_OWN if bucket.is_own else Room.EMPTY
+    if not bucket.is_own:
+        return Room.OWING
+    return Room.OWING_OWN if own else Room.NONE
+
+
+def _time_of(bucket: Bucket | None) -> int:
+    return 0 if bucket is None else bucket.empty_at_ns
+
+
+class PatternTable:
+    def __init__(self, patterns: int) -> None:
+        rows = range(patterns // PATTERN_WAYS)
+        self._rows: list[list[Pattern | None]] = [[None] * PATTERN_WAYS for _ in rows]
+        self.evictions = 0
+
+    def find(self, key: int) -> Pattern | None:
+        return next((p for p in self._ways_of(key) if p is not None and p.key == key), None)
+
+    def put(self, pattern: Pattern) -> None:
+        """In its own way, a free one, or that of the one not seen for longest."""
+        ways = self._ways_of(pattern.key)
+        oldest, oldest_ns = 0, NEVER
+        for way, known in enumerate(ways):
+            if known is None or known.key == pattern.key:
+                ways[way] = pattern
+                return
+            if known.last_ns < oldest_ns:
+                oldest, oldest_ns = way, known.last_ns
+        ways[oldest] = pattern
+        self.evictions += 1
+
+    def _ways_of(self, key: int) -> list[Pattern | None]:
+        return self._rows[key & (len(self._rows) - 1)]
+
+
+# --- the ledger --------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Counts:
+    """Of one budget, ever."""
+
+    admitted: int = 0
+    estimated_ns: int = 0
+    charged_ns: int = 0
+    """What it came to."""
+    passed: int = 0
+    forgiven_ns: int = 0
+    evicted: int = 0
+    """Buckets that still have debt."""
+    unpinned: int = 0
+    """Ran uncounted: every bucket of the set was in use."""
+    warned: list[int] = field(default_factory=lambda: [0] * len(Limit))
+    """By limit; NONE: crossed a warning threshold only."""
+    blocked: list[int] = field(default_factory=lambda: [0] * len(Limit))
+    """By limit; NONE: of them, before planning."""
+    last_violation_ms: int = 0
+
+
+class Held(NamedTuple):
+    """One budget's part of a holding."""
+
+    bucket: int
+    budget_key: int
+    place: Place | None = None
+    """Pinned until it is settled. None: nothing is kept for it."""
+    counted: bool = False
+    """Its workers are counted there now."""
+    rate_mpct: int = 0
+    charge: Charge | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a statement that runs has taken."""
+
+    ask: Ask
+    estimate_ns: int
+    held: tuple[Held, ...]
+
+
+class Ledger:
+    def __init__(
+        self,
+        *,
+        cpus_milli: int,
+        workers: int,
+        buckets: int = 1024,
+        patterns: int = 1024,
+        secret: int = 0,
+    ) -> None:
+        """`secret`: by which buckets are spread over the table; 0: by their keys alone."""
+        self.cpus_milli = cpus_milli
+        self.workers = workers
+        self.host = Host()
+        self.counts: dict[int, Counts] = {}
+        """By the budget's key."""
+        self._buckets = BucketTable(buckets, secret)
+        self._patterns = PatternTable(patterns)
+
+    # --- looking ------------------------------------------------------------------------------
+
+    def check(self, budgets: Sequence[Budget], matches: Sequence[Match], ask: Ask) -> Answer:
+        """Looks, and takes nothing. A rate or an epoch that has changed takes effect with the
+        first look: the debt drains by the new rate from then on."""
+        for match in matches:
+            self._take_over(budgets[match.budget], match.bucket, ask.now_ns)
+        standings = [self.standing(budgets[m.budget], m.bucket, ask.now_ns) for m in matches]
+        answer = decide(standings, ask, self.estimate_ns(ask))
+        pattern, asked_ns = self.pattern(ask.pattern), answer.estimate_ns
+        if not never_fits(answer) or not may_try_again(ask, pattern, asked_ns):
+            return answer
+        return decide(standings, ask, fitting_ns(standings, asked_ns))
+
+    def _take_over(self, budget: Budget, bucket_key: int, now_ns: int) -> None:
+        terms, bucket = self._terms(budget), self.bucket(bucket_key)
+        if bucket is None or not terms.keeps_anything:
+            return
+        if bucket.epoch != terms.epoch:
+            counts = self._counts_by_key(bucket.budget_key)
+            counts.forgiven_ns += self.owed_ns(bucket, now_ns)
+        self._buckets.replace(under_terms(bucket, terms.drain_mpct, terms.epoch, now_ns))
+
+    def standing(self, budget: Budget, bucket_key: int, now_ns: int) -> Standing:
+        terms = self._terms(budget)
+        bucket = self.bucket(bucket_key)
+        if bucket is None or not terms.keeps_anything:
+            return Standing(terms)
+        now = under_terms(bucket, terms.drain_mpct, terms.epoch, now_ns)
+        owed = owed_ns(now.empty_at_ns, now_ns) if terms.drain_mpct else 0
+        return Standing(terms, bucket.workers, owed)
+
+    def estimate_ns(self, ask: Ask) -> int:
+        return estimate_ns(ask, self.pattern(ask.pattern), self.host)
+
+    def bucket(self, key: int) -> Bucket | None:
+        return self._buckets.find(key)
+
+    def buckets(self) -> Iterator[Bucket]:
+        return iter(self._buckets)
+
+    def owed_ns(self, bucket: Bucket, now_ns: int) -> int:
+        """In CPU time."""
+        return cpu_ns(owed_ns(bucket.empty_at_ns, now_ns), bucket.rate_mpct, self.cpus_milli)
+
+    def pattern(self, key: int) -> Pattern | None:
+        return self._patterns.find(key)
+
+    @property
+    def pattern_evictions(self) -> int:
+        return self._patterns.evictions
+
+    # --- taking -------------------------------------------------------------------------------
+
+    def take(
+        self, budgets: Sequence[Budget], matches: Sequence[Match], ask: Ask
+    ) -> tuple[Answer, Holding | None]:
+        """A place and the estimate's charge in every budget, or no change in any."""
+        answer = self.check(budgets, matches, ask)
+        if not answer.admitted:
+            return answer, None
+        self._note_trial(ask, answer.estimate_ns)
+        taken = (
+            self._take(budgets[match.budget], match, answer, index, ask)
+            for index, match in enumerate(matches)
+        )
+        return answer, Holding(ask, answer.estimate_ns, tuple(h for h in taken if h is not None))
+
+    def _note_trial(self, ask: Ask, judged_ns: int) -> None:
+        """Others of the pattern wait until this one has ended, and longer."""
+        pattern = self.pattern(ask.pattern)
+        if pattern is not None and judged_ns < self.estimate_ns(ask):
+            self._patterns.put(replace(pattern, last_ns=ask.now_ns))
+
+    def _take(
+        self, budget: Budget, match: Match, answer: Answer, index: int, ask: Ask
+    ) -> Held | None:
+        counts, terms, limit = self._counts(budget), self._terms(budget), answer.limits[index]
+        if limit and not lets_pass(terms, ask):
+            # A warning is a refusal that did not happen: no place, no debt, as if it had.
+            _count_warning(counts, limit, ask)
+            return None
+        if answer.thresholds[index]:
+            _count_warning(counts, Limit.NONE, ask)
+        counts.admitted += 1
+        counts.passed += limit is not Limit.NONE
+        counts.estimated_ns += answer.estimate_ns
+        return self._hold(budget_key(budget.name), terms, match, answer.estimate_ns, ask)
+
+    def _hold(self, own: int, terms: Terms, match: Match, estimate: int, ask: Ask) -> Held:
+        if not terms.keeps_anything:
+            return Held(match.bucket, own)
+        fresh = Bucket(match.bucket, own, terms.drain_mpct, terms.epoch, match.label)
+        place = self._place(fresh, ask.now_ns)
+        if place is None:
+            return Held(match.bucket, own)
+        bucket = self._buckets.at(place)
+        bucket = _pinned(replace(bucket, admitted=bucket.admitted + 1), 1, ask.places)
+        charge = None
+        if terms.drain_mpct:
+            before_ns = bucket.refunded_ns
+            drains_in_ns = drain_ns(estimate, terms.drain_mpct, self.cpus_milli)
+            bucket = charged(bucket, drains_in_ns, ask.now_ns)
+            charge = Charge(drains_in_ns, bucket.empty_at_ns, before_ns)
+        self._buckets.put(place, bucket)
+        return Held(match.bucket, own, place, True, terms.drain_mpct, charge)
+
+    def _place(self, fresh: Bucket, now_ns: int) -> Place | None:
+        place, evicted = self._buckets.placed(fresh, now_ns)
+        if place is None:
+            self._counts_by_key(fresh.budget_key).unpinned += 1
+        if evicted is not None and evicted.empty_at_ns > now_ns:
+            counts = self._counts_by_key(evicted.budget_key)
+            counts.evicted += 1
+            counts.forgiven_ns += self.owed_ns(evicted, now_ns)
+        return place
+
+    def charge(
+        self, budgets: Sequence[Budget], matches: Sequence[Match], cost_ns: int, now_ns: int
+    ) -> None:
+        """Work that is done already, and was no statement of its own (planning): charged in all
+        budgets, whatever their limits say. Nothing is held, and nothing learnt."""
+        cost_ns = min(cost_ns, MAX_COST_NS)
+        for match in matches:
+            budget = budgets[match.budget]
+            terms, own = self._terms(budget), budget_key(budget.name)
+            self._counts(budget).charged_ns += cost_ns
+            if not terms.drain_mpct:
+                continue
+            self._take_over(budget, match.bucket, now_ns)
+            fresh = Bucket(match.bucket, own, terms.drain_mpct, terms.epoch, match.label)
+            place = self._place(fresh, now_ns)
+            if place is not None:
+                drains_in_ns = drain_ns(cost_ns, terms.drain_mpct, self.cpus_milli)
+                self._buckets.put(place, charged(self._buckets.at(place), drains_in_ns, now_ns))
+
+    # --- while it runs, and at its end --------------------------------------------------------
+
+    def pause(self, holding: Holding) -> Holding:
+        """Gives the places back, but goes on holding the charge, and the bucket in its place: a
+        cursor between two fetches."""
+        return replace(holding, held=tuple(self._left(h, holding.ask) for h in holding.held))
+
+    def resume(self, holding: Holding) -> Holding:
+        """Takes the places again, and checks no limit."""
+        return replace(holding, held=tuple(self._entered(h, holding.ask) for h in holding.held))
+
+    def settle(
+        self, holding: Holding, actual_ns: int, now_ns: int, *, aborted: bool = False
+    ) -> None:
+        """Gives back, charges the difference between estimate and actual, and learns."""
+        actual_ns = min(actual_ns, MAX_COST_NS)
+        for held in self.pause(holding).held:
+            self._counts_by_key(held.budget_key).charged_ns += actual_ns
+            if held.place is not None:
+                bucket = _pinned(self._buckets.at(held.place), -1, 0)
+                settled = self._settled(bucket, held, holding.estimate_ns, actual_ns, now_ns)
+                self._buckets.put(held.place, settled)
+        self._learn(holding, actual_ns, now_ns, aborted)
+
+    def _left(self, held: Held, ask: Ask) -> Held:
+        if held.place is None or not held.counted:
+            return held
+        self._buckets.put(held.place, _pinned(self._buckets.at(held.place), 0, -ask.places))
+        return held._replace(counted=False)
+
+    def _entered(self, held: Held, ask: Ask) -> Held:
+        if held.place is None or held.counted:
+            return held
+        self._buckets.put(held.place, _pinned(self._buckets.at(held.place), 0, ask.places))
+        return held._replace(counted=True)
+
+    def _settled(
+        self, bucket: Bucket, held: Held, estimate_ns: int, actual_ns: int, now_ns: int
+    ) -> Bucket:
+        if held.charge is None:
+            return bucket
+        if actual_ns > estimate_ns:
+            more_ns = drain_ns(actual_ns - estimate_ns, bucket.rate_mpct, self.cpus_milli)
+            return charged(bucket, more_ns, now_ns)
+        if held.rate_mpct != bucket.rate_mpct:
+            return bucket  # its time is reckoned anew: nobody knows what is left of the charge
+        cheaper = held.charge.drains_in_ns - drain_ns(actual_ns, held.rate_mpct, self.cpus_milli)
+        return refunded(bucket, held.charge, cheaper, now_ns)
+
+    def _learn(self, holding: Holding, actual_ns: int, now_ns: int, aborted: bool) -> None:
+        ask = holding.ask
+        run = Run(ask.plan_cost, holding.estimate_ns, actual_ns, ask.flags, aborted)
+        if ask.pattern > NO_PATTERN and not ask.flags & Asked.COST_GIVEN:
+            known = self.pattern(ask.pattern)
+            self._patterns.put(learned(known or Pattern(ask.pattern), run, now_ns))
+        self.host = informed(self.host, run)
+
+    # --- of a budget --------------------------------------------------------------------------
+
+    def _terms(self, budget: Budget) -> Terms:
+        return terms_of(budget, self.cpus_milli, self.workers)
+
+    def _counts(self, budget: Budget) -> Counts:
+        return self._counts_by_key(budget_key(budget.name))
+
+    def _counts_by_key(self, key: int) -> Counts:
+        return self.counts.setdefault(key, Counts())
+
+
+def _count_warning(counts: Counts, limit: Limit, ask: Ask) -> None:
+    counts.warned[limit] += 1
+    counts.last_violation_ms = ask.wall_ms
+
+
+def _pinned(bucket: Bucket, statements: int, workers: int) -> Bucket:
+    return replace(
+        bucket, statements=bucket.statements + statements, workers=bucket.workers + workers
+    )

@@ -1,0 +1,500 @@
+"""Budgets over HTTP.   Control ──► Budgeting ──► PolicyKeeper: of a database, at this agent
+                                       └──reach──► Logs ──► OwnBook: of a shard that it leads
+                                                       └──► ChangeBook: of a fleet
+
+All are answered alike. A shard's is in force here when it is acknowledged, with how many agents
+have a copy; a fleet's is when the agents that it reaches have followed it.
+"""
+
+from __future__ import annotations
+
+from asyncio import to_thread
+from collections.abc import Awaitable
+from functools import partial
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from starlette.responses import Response
+
+from headgate.base.ports import Clock, Store
+from headgate.budgets.api import (
+    BudgetDoc,
+    CapBody,
+    DifferenceDoc,
+    ExplainStatementBody,
+    LintDoc,
+    OutletDoc,
+    PoliciesDoc,
+    PolicyChangeDoc,
+    PolicyDoc,
+    StateDoc,
+    StatementExplainDoc,
+    ViolationsDoc,
+    budget_doc,
+    difference_docs,
+    state_doc,
+    state_of,
+    violations_doc,
+)
+from headgate.budgets.drafts import forgive_budget
+from headgate.budgets.layers import Change, Edition
+from headgate.budgets.limits import budget_schema, policy_schema
+from headgate.budgets.parse import parse_budget
+from headgate.budgets.policy import Mode
+from headgate.budgets.service import Budgets, Controlled
+from headgate.budgets.statement_views import statements_known
+from headgate.budgets.views import (
+    Pick,
+    budget_docs,
+    change_doc,
+    explained,
+    policy_doc,
+    published_docs,
+)
+from headgate.changes.api import difference_docs as item_difference_docs
+from headgate.changes.book import ChangeBook, NoSuchItem, OwnBook
+from headgate.changes.exchange import Exchange
+from headgate.changes.exchange_api import copies_doc
+from headgate.changes.model import Item
+from headgate.changes.reach import HERE, Level, Reach, parse_reach
+from headgate.changes.state import ChangeMade, said_by
+from headgate.check.questions import Span, about
+from headgate.errors import Fault, InvalidRequest, InvalidSettings
+from headgate.fleet.reach_api import reached_doc
+from headgate.fleet.routes import NO_FLEET
+from headgate.history.looking import Turns, iso, json_in_thread
+from headgate.http.documents import UnderWay, etag, json_response, seconds
+from headgate.http.routes import (
+    Call,
+    DryRun,
+    Reaching,
+    ReachText,
+    Role,
+    Route,
+    Settings,
+)
+from headgate.rules.routes import REACH, REACH_SETTINGS
+from headgate.rules.settings import RULE_SETTINGS
+
+MAX_MINUTES_READ = 50_000
+MAX_FIND_CHARS = 200
+EVERY = "all"
+"""In place of a database: each in the budget's reach."""
+
+
+class PickQuery(msgspec.Struct, frozen=True):
+    most: (
+        Annotated[
+            int,
+            msgspec.Meta(
+                ge=0, le=1000, description="So many budgets alone, the most urgent; no `document`."
+            ),
+        ]
+        | None
+    ) = None
+    find: Annotated[str, about("Of those with this in their name or limits.")] = ""
+
+    @property
+    def pick(self) -> Pick | None:
+        """None: whole."""
+        if self.most is None and not self.find:
+            return None
+        return Pick(1000 if self.most is None else self.most, self.find[:MAX_FIND_CHARS])
+
+
+class BudgetQuery(msgspec.Struct, frozen=True):
+    reach: ReachText | None = None
+
+
+class StateQuery(msgspec.Struct, frozen=True):
+    statements: Annotated[bool, about("`false` leaves out the statements: cheaper.")] = True
+
+
+class ViolationsQuery(msgspec.Struct, frozen=True):
+    since: Annotated[Span, about("How long ago it begins.")] = "1h"
+    budget: Annotated[str, about("Only of this one.")] = ""
+
+
+class Logs(NamedTuple):
+    """Where budgets are kept that reach beyond one agent."""
+
+    own: OwnBook | None = None
+    fleet: ChangeBook | None = None
+    exchange: Exchange | None = None
+
+    async def reach(self, given: Reach | None, database: str = "") -> Reach:
+        """How far a change reaches; InvalidRequest where another agent has to make it."""
+        if self.exchange is None:
+            return given or HERE
+        return await self.exchange.reach(given, [database] if database else ())
+
+    async def looked_for(self, given: Reach) -> Reach:
+        """Of one that is only looked at: any agent of a shard has its own."""
+        return given if given.level is Level.SHARD else await self.reach(given)
+
+    def is_shared(self, reach: Reach) -> bool:
+        """Whether the agents of a shard exchange it."""
+        return self.exchange is not None and self.exchange.shares(reach)
+
+    def book(self, reach: Reach) -> ChangeBook:
+        book = self.own if self.is_shared(reach) else self.fleet
+        if book is None:
+            raise InvalidRequest(NO_FLEET, status=409, field=REACH)
+        return book
+
+
+class Budgeting:
+    """Handlers, as Control's."""
+
+    def __init__(
+        self,
+        budgets: Budgets | None,
+        store: Store,
+        clock: Clock,
+        logs: Logs = Logs(),  # noqa: B008 -- frozen
+        turns: Turns | None = None,
+    ) -> None:
+        self._given = budgets
+        self._store = store
+        self._clock = clock
+        self._logs = logs
+        self._under_way = UnderWay()
+        self._turns = turns or Turns()
+
+    # --- looking ---------------------------------------------------------------------------
+
+    async def policies(self, call: Call[PickQuery, None]) -> Response:
+        now, health_of, pick = self._now(), self._budgets.health_of, call.query.pick
+        each = [(one, health_of(name)) for name, one in sorted(self._budgets.by_database.items())]
+        return await json_in_thread(
+            lambda: PoliciesDoc([policy_doc(one, healthy, now, pick) for one, healthy in each])
+        )
+
+    async def policy(self, call: Call[PickQuery, None]) -> Response:
+        controlled, pick = self._controlled(call), call.query.pick
+        healthy, now = self._budgets.health_of(controlled.plan.database), self._now()
+        response = await json_in_thread(lambda: policy_doc(controlled, healthy, now, pick))
+        response.headers.update(etag(controlled.book.edition.revision))
+        return response
+
+    async def budget(self, call: Call[BudgetQuery, None]) -> Response:
+        name, given = call.place("name"), _reach_given(call.query.reach)
+        reach = HERE if given is None else await self._logs.looked_for(given)
+        if reach != HERE:
+            # As the log has it, whether or not it is in force here.
+            item = (await self._logs.book(reach).items()).budget(name, reach)
+            if item is None or item.value is None:
+                raise NoSuchItem(f"there is no budget {name!r} for {reach}")
+            return json_response(self._item_doc(item), headers=etag(item.n))
+        controlled = self._controlled(call)
+        controlled.book.raw(name)
+        doc = self._one(controlled, controlled.book.edition, name)
+        return json_response(doc, headers=etag(doc.revision))
+
+    async def state(self, call: Call[StateQuery, None]) -> Response:
+        controlled, brief = self._controlled(call), not call.query.statements
+        watch, now = controlled.watch, self._clock.now()
+        published = [o.published for o in controlled.publisher.outlets if o.published]
+        read_at = watch.read_at if watch else None
+        return await json_in_thread(
+            lambda: state_doc(
+                controlled.plan.database,
+                watch.readings if watch else None,
+                read_s_ago=None if read_at is None else now.mono_s - read_at.mono_s,
+                fault=watch.fault if watch else NO_DIRECTORY,
+                wanted_version=max((one.version for one in published), default=None),
+                when=iso,
+                known=None
+                if brief
+                else lambda shown: statements_known(controlled, shown, now.wall_s),
+            )
+        )
+
+    async def violations(self, call: Call[ViolationsQuery, None]) -> Response:
+        database, since_s = self._controlled(call).plan.database, seconds(call.query.since)
+        await self._budgets.flush()
+        until = int(self._now() // 60)
+        since = max(0, int((self._now() - since_s) // 60))
+        async with self._turns.look(call.request):
+            found = await self._store.budget_minutes(
+                since_minute=since,
+                until_minute=until,
+                database=database,
+                budget=call.query.budget,
+                limit=MAX_MINUTES_READ,
+            )
+        span = (iso(since * 60), iso((until + 1) * 60))
+        whole = len(found) < MAX_MINUTES_READ
+        return await json_in_thread(
+            lambda: violations_doc(database, found, span, whole=whole, when=iso)
+        )
+
+    async def explain(self, call: Call[None, ExplainStatementBody]) -> Response:
+        controlled, body = self._controlled(call), call.body
+        healthy, wall_ms = self._budgets.health_of(controlled.plan.database), int(self._now() * 1e3)
+        return json_response(await to_thread(explained, controlled, body, healthy, wall_ms))
+
+    async def lint(self, call: Call[None, dict[str, Any]]) -> Response:
+        change = await self._controlled(call).book.judge(call.body)
+
+        def judged() -> LintDoc:
+            after = change.after
+            found = change.differences
+            return LintDoc(
+                budgets=len(after.policy.budgets),
+                rules=sum(len(budget.rules) for budget in after.policy.budgets),
+                advice=[str(advice) for advice in after.advice],
+                difference=difference_docs(found),
+                difference_total=len(found),
+            )
+
+        return await json_in_thread(judged)
+
+    # --- changing --------------------------------------------------------------------------
+
+    async def cap(self, call: Call[DryRun, CapBody]) -> Response:
+        controlled = self._controlled(call)
+        capping = controlled.book.cap(call.body.mode_cap, **call.change)
+        return await self._changed(controlled, capping)
+
+    async def put_budget(self, call: Call[Reaching, dict[str, Any]]) -> Response:
+        kw, name = call.change, call.place("name")
+        new = call.request.headers.get("if-none-match", "").strip() == "*"
+        given = {key: value for key, value in call.body.items() if value is not None}
+        reach = await self._reach(call, call.query.reach, given.pop(REACH, None))
+        if reach != HERE:
+            book = self._logs.book(reach)
+            setting = book.set_budget(name, given, reach=reach, new=new, **kw)
+            return await self._changed_beyond(call, setting, reach)
+        controlled = self._controlled(call)
+        was_there = controlled.book.edition.budget(name) is not None
+        change = controlled.book.set_budget(name, given, new=new, **kw)
+        created = not was_there and not kw["dry_run"]
+        return await self._changed(controlled, change, name, created=created)
+
+    async def patch_budget(self, call: Call[Reaching, dict[str, Any]]) -> Response:
+        kw, name = call.change, call.place("name")
+        reach = await self._reach(call, call.query.reach, call.body.get(REACH))
+        given = {key: value for key, value in call.body.items() if key != REACH}
+        if reach != HERE:
+            patching = self._logs.book(reach).patch_budget(name, given, reach=reach, **kw)
+            return await self._changed_beyond(call, patching, reach)
+        controlled = self._controlled(call)
+        change = controlled.book.patch_budget(name, given, **kw)
+        return await self._changed(controlled, change, name)
+
+    async def delete_budget(self, call: Call[Reaching, None]) -> Response:
+        kw, name = call.change, call.place("name")
+        if (reach := await self._reach(call, call.query.reach)) != HERE:
+            removal = self._logs.book(reach).remove_budget(name, reach=reach, **kw)
+            return await self._changed_beyond(call, removal, reach)
+        controlled = self._controlled(call)
+        return await self._changed(controlled, controlled.book.remove(name, **kw), name)
+
+    async def forgive(self, call: Call[DryRun, None]) -> Response:
+        controlled, name, kw = self._controlled(call), call.place("name"), call.change
+        if (reach := await self._reach(call)) != HERE:
+            expect = kw.pop("expect")
+            draft = partial(forgive_budget, name=name, reach=reach, expect=expect)
+            return await self._changed_beyond(call, self._logs.book(reach).make(draft, **kw), reach)
+        return await self._changed(controlled, controlled.book.forgive(name, **kw), name)
+
+    # --- steps -----------------------------------------------------------------------------
+
+    async def _reach(
+        self, call: Call[Any, Any], asked: str | None = None, said: Any = None
+    ) -> Reach:
+        """As the query or the body says; else as the budget was set. A new one is for the shard
+        that this agent leads (ownreach.py)."""
+        given, database, name = _reach_given(asked, said), *map(call.place, ("database", "name"))
+        known = self._given.by_database.get(database) if self._given is not None else None
+        if given is None and known is not None:
+            shared = known.edition.of_shard(name)
+            if shared is not None and self._logs.is_shared(shared.reach):
+                return shared.reach
+            if known.edition.budget(name) or name in known.edition.changes.budgets:
+                return HERE
+        return await self._logs.reach(given, "" if database == EVERY else database)
+
+    async def _changed_beyond(
+        self, call: Call[Any, Any], change: Awaitable[ChangeMade], reach: Reach
+    ) -> Response:
+        done, name = await self._under_way.finish(change), call.place("name")
+        item = next((one for one in done.items if one.value is not None), None)
+        found, is_shared = item_difference_docs(done.changes), self._logs.is_shared(reach)
+        database, published = call.place("database"), list[OutletDoc]()
+        if is_shared and self._given is not None and not done.dry_run:
+            await self._given.publish()
+            known = self._given.by_database.get(database)
+            published = [] if known is None else published_docs(known, self._now())
+        doc = PolicyChangeDoc(
+            database=database,
+            revision=done.after_n,
+            dry_run=done.dry_run,
+            changed=bool(done.changes),
+            mode_cap=Mode.ENFORCE.value,
+            difference=[DifferenceDoc(d.kind, name, "", None, None, d.line) for d in found],
+            difference_total=len(done.changes),
+            budget=None if item is None else self._item_doc(item),
+            advice=[str(advice) for advice in done.advice],
+            published=published,
+            reach=str(reach),
+            reached=None if is_shared else reached_doc(done.reached),
+            copies=copies_doc(done.copies),
+        )
+        created = any(one.before is None or one.before.value is None for one in done.changes)
+        if not is_shared or done.dry_run or item is None or not created:
+            return json_response(doc, headers=etag(doc.revision))
+        headers = {**etag(item.n), "Location": f"{_POLICIES}/{database}/{name}"}
+        return json_response(doc, status=201, headers=headers)
+
+    async def _changed(
+        self,
+        controlled: Controlled,
+        making: Awaitable[Change],
+        name: str = "",
+        *,
+        created: bool = False,
+    ) -> Response:
+        change = await self._under_way.finish(making)
+        after, now = change.after, self._now()
+        budget = self._one(controlled, after, name) if after.budget(name) else None
+        response = await json_in_thread(lambda: change_doc(change, controlled, budget, now))
+        response.headers.update(etag(after.revision))
+        if created:
+            response.status_code = 201
+            response.headers["Location"] = f"{_POLICIES}/{controlled.plan.database}/{name}"
+        return response
+
+    def _one(self, controlled: Controlled, edition: Edition, name: str) -> BudgetDoc:
+        healthy = self._budgets.health_of(controlled.plan.database)
+        (doc,) = budget_docs(controlled, edition, healthy, self._now(), only=name)
+        return doc
+
+    def _controlled(self, call: Call[Any, Any]) -> Controlled:
+        database, known = call.place("database"), self._budgets.by_database
+        if database == EVERY and len(known) == 1:
+            (database,) = known  # At this agent, all of them are that one.
+        return self._budgets.of(database)
+
+    @property
+    def _budgets(self) -> Budgets:
+        if self._given is None:
+            raise InvalidRequest("this agent keeps no budgets", status=404)
+        return self._given
+
+    def _item_doc(self, item: Item) -> BudgetDoc:
+        """What servers count of it is for each agent to tell."""
+        said, wall_s = said_by(item), self._now()
+        budget = parse_budget(said, place=f"budget {item.id}")
+        return budget_doc(
+            budget,
+            said,
+            None,
+            buckets=(),
+            state=state_of(budget, Mode.ENFORCE, None, ended=budget.expired(int(wall_s * 1000))),
+            origin="shard" if self._logs.is_shared(item.reach) else "fleet",
+            advice=(),
+            revision=item.n,
+            own_role="",
+            wall_s=wall_s,
+            when=iso,
+            of_fleet=(str(item.reach), item.n),
+        )
+
+    def _now(self) -> float:
+        return self._clock.now().wall_s
+
+
+NO_DIRECTORY = "no server gets the policy: [databases.NAME.traffic] has no directory"
+_POLICIES = "/v1/budgets"
+_POLICY = f"{_POLICIES}/{{database}}"
+_BUDGET = f"{_POLICY}/{{name}}"
+_ONE = {
+    "name": "exports", "mode": "enforce", "rate": 20, "capacity": 100,
+    "rules": [{"match": {"username": "exports"}}],
+}  # fmt: skip
+_WHOLE = Settings(policy_schema)
+_BUILT_ON = "`If-Match` with the `ETag` rejects (412) what was built on an older one."
+
+
+def _budget_schema() -> dict[str, Any]:
+    return budget_schema({"for": RULE_SETTINGS["for"], **REACH_SETTINGS})
+
+
+BUDGET_ROUTES = (
+    Route(
+        "GET", _POLICIES, "policies", "Every database's budgets", PoliciesDoc,
+        query=PickQuery, errors=(404,), example={"most": "100", "find": "etl"},
+        about="[Budgets](../howto/budgets.md): state, fill, counters, whether the server has the "
+        "newest policy.",
+    ),
+    Route(
+        "GET", _POLICY, "policy", "A database's budgets", PolicyDoc, query=PickQuery,
+        about="`document` is the whole policy in force; its revision as `ETag`. "
+        "[Changes](../howto/changes.md) has its history, files and rollback.",
+    ),
+    Route(
+        "PATCH", _POLICY, "cap", "Cap the mode of every budget", PolicyChangeDoc,
+        role=Role.OPERATOR, query=DryRun, body=CapBody, sends={"mode_cap": "off"},
+        refuses="a policy that can no longer be set",
+        about="`off`, `warn`, or `enforce` for each by its own mode again.",
+    ),
+    Route(
+        "GET", f"{_POLICY}/violations", "violations", "Violations by the minute", ViolationsDoc,
+        query=ViolationsQuery, errors=(429, 503), example={"since": "1h", "budget": "exports"},
+        about="What was warned of, blocked and delayed, by budget and limit.",
+    ),
+    Route(
+        "GET", f"{_POLICY}/state", "state", "What the server itself counts", StateDoc,
+        query=StateQuery, example={"statements": "false"},
+        about="Policy in force (per backend, too), counters, buckets, patterns with their k and "
+        "error, texts without literals (or `text_cause`), share of the CPU recently.",
+    ),
+    Route(
+        "POST", f"{_POLICY}/explain", "explain", "What would become of a statement",
+        StatementExplainDoc, body=ExplainStatementBody, refuses="an address that is none",
+        sends={"sql": "select 1", "username": "etl", "remote_address": "10.0.0.7", "cost_ms": 250},
+    ),
+    Route(
+        "POST", f"{_POLICY}/lint", "lint", "Validate a policy; change nothing", LintDoc,
+        body=_WHOLE, sends={"budgets": [_ONE]}, refuses="faults, all of which are listed",
+        about="And compare it with the one in force.",
+    ),
+    Route(
+        "GET", _BUDGET, "budget", "A budget", BudgetDoc, query=BudgetQuery, errors=(409, 503),
+    ),
+    Route(
+        "PUT", _BUDGET, "put_budget", "Add or replace a budget", PolicyChangeDoc, created=True,
+        role=Role.OPERATOR, query=Reaching, body=Settings(_budget_schema), sends=_ONE,
+        example={"dry_run": "true"}, refuses="a budget with faults, all of which are listed",
+        about='`"for": "2h"` instead of `expires_at`. With `If-None-Match: *` only where there is '
+        "none.",
+    ),
+    Route(
+        "PATCH", _BUDGET, "patch_budget", "Change some settings of a budget", PolicyChangeDoc,
+        role=Role.OPERATOR, query=Reaching, body=Settings(_budget_schema), sends={"rate": 10},
+        refuses="a budget with faults, all of which are listed",
+        about="`null` takes one out.",
+    ),
+    Route(
+        "DELETE", _BUDGET, "delete_budget", "Remove a budget", PolicyChangeDoc,
+        role=Role.OPERATOR, query=Reaching, refuses="a policy that can no longer be set",
+    ),
+    Route(
+        "POST", f"{_BUDGET}/forgive", "forgive", "Forgive a budget's debt", PolicyChangeDoc,
+        role=Role.OPERATOR, query=DryRun, refuses="a policy that can no longer be set",
+    ),
+)  # fmt: skip
+
+
+def _reach_given(asked: str | None, said: Any = None) -> Reach | None:
+    """As the query says, or the body; None: neither does."""
+    given = [one for one in (asked, said) if one is not None]
+    if any(one != given[0] for one in given):
+        message = f"reach is {' and '.join(map(repr, given))}: say one; two are two budgets"
+        raise InvalidRequest(message, status=422, field=REACH)
+    try:
+        return parse_reach(given[0]) if given else None
+    except ValueError as error:
+        raise InvalidSettings([Fault(REACH, str(error))]) from None

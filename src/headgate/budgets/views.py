@@ -1,0 +1,432 @@
+"""A database's budgets as documents: the book, the servers, and the counters, put together."""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from ipaddress import ip_address
+from typing import NamedTuple
+
+from headgate.budgets.admit import Standing, terms_of
+from headgate.budgets.api import (
+    BudgetDoc,
+    ExplainStatementBody,
+    OutletDoc,
+    PolicyChangeDoc,
+    PolicyDoc,
+    StatementExplainDoc,
+    budget_doc,
+    difference_docs,
+    fullest_first,
+    outlet_doc,
+    says,
+    state_of,
+    statement_doc,
+)
+from headgate.budgets.ask import Ask, Asked, Dialect, Statement, Who
+from headgate.budgets.bucket import drain_ns
+from headgate.budgets.explain import explain
+from headgate.budgets.fingerprint import fingerprint
+from headgate.budgets.layers import Change, Edition, budgets_of
+from headgate.budgets.matching import Now, RuleSet
+from headgate.budgets.policy import Budget, Mode, Policy
+from headgate.budgets.publisher import Outlet
+from headgate.budgets.readings import BucketReading, BudgetReadings
+from headgate.budgets.service import Controlled
+from headgate.budgets.tags import read_tags
+from headgate.errors import InvalidRequest
+from headgate.history.looking import iso
+
+_AT = re.compile(r"budgets\[(\d+)\]")
+NO_SERVER = (
+    "no server gets the policy: give [databases.NAME.traffic] the directory of the server's "
+    "extension, and SIGHUP the agent"
+)
+URGENT_MS = 60_000
+"""Within so long of each other, violations are alike: the fuller bucket comes first."""
+MAX_ADVICE = 50
+MAX_SQL_BYTES = 1024 * 1024
+TAKEN_WITHIN_S = 10.0
+"""So long a server may go by an older policy unremarked: it takes a new one with a statement."""
+PUT_BACK_TOLD_S = 3600.0
+"""For so long the status shows that another program's policy was there."""
+
+
+class Pick(NamedTuple):
+    """Some of the budgets, for who cannot look at ten thousand."""
+
+    most: int
+    find: str = ""
+    """In the name, or in what it says."""
+
+
+def policy_doc(
+    controlled: Controlled, healthy: bool | None, wall_s: float, pick: Pick | None = None
+) -> PolicyDoc:
+    """With `pick` the most urgent alone, and without the document."""
+    edition, watch = controlled.book.edition, controlled.watch
+    among, total = _picked(controlled, pick)
+    readings = watch.readings if watch is not None else None
+    lint = edition.advice if pick is None else edition.advice[:MAX_ADVICE]
+    told = [*_not_told_yet(controlled, wall_s), *(str(advice) for advice in lint)]
+    return PolicyDoc(
+        database=controlled.plan.database,
+        revision=edition.revision,
+        mode_cap=edition.changes.mode_cap.value,
+        source=controlled.plan.source,
+        changed_at_runtime=edition.changes.any,
+        document=edition.document if pick is None else {},
+        budgets=list(budget_docs(controlled, edition, healthy, wall_s, among=among)),
+        published=published_docs(controlled, wall_s),
+        in_force_version=readings.version if readings else None,
+        read_fault=None if readings else watch.fault if watch else NO_SERVER,
+        refusal=readings.refusal if readings and readings.refused else None,
+        ledger=controlled.ledger.describe(),
+        advice=told,
+        own_role=edition.own_role or None,
+        has_policy=controlled.has_policy,
+        is_off=controlled.is_off,
+        directory=controlled.plan.directory or None,
+        budgets_total=total,
+    )
+
+
+def _picked(controlled: Controlled, pick: Pick | None) -> tuple[frozenset[str] | None, int]:
+    """Their names, None for all; and how many there are to pick from."""
+    budgets = controlled.edition.policy.budgets
+    if pick is None:
+        return None, len(budgets)
+    find = pick.find.lower()
+    found = [b for b in budgets if not find or find in b.name or find in says(b).lower()]
+    readings = controlled.watch.readings if controlled.watch is not None else None
+    fills = _fills(readings)
+
+    def urgency(budget: Budget) -> tuple[int, float]:
+        counts = readings.budgets.get(budget.name) if readings is not None else None
+        last_ms = counts.last_violation_ms if counts is not None else 0
+        return last_ms // URGENT_MS, fills.get(budget.name, 0.0)
+
+    most = heapq.nlargest(pick.most, found, key=urgency)
+    return frozenset(budget.name for budget in most), len(found)
+
+
+def _fills(readings: BudgetReadings | None) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for bucket in readings.buckets if readings is not None else ():
+        if bucket.fill is not None and bucket.fill > found.get(bucket.budget, 0.0):
+            found[bucket.budget] = bucket.fill
+    return found
+
+
+def budget_docs(
+    controlled: Controlled,
+    edition: Edition,
+    healthy: bool | None,
+    wall_s: float,
+    *,
+    only: str = "",
+    among: frozenset[str] | None = None,
+) -> Iterator[BudgetDoc]:
+    """All of them, the one that is named, or those among some."""
+    readings = controlled.watch.readings if controlled.watch is not None else None
+    buckets, advice = _by_budget(readings), _advice_by_budget(edition)
+    raws = budgets_of(edition.document)
+    cap = Mode.OFF if controlled.is_off else edition.changes.mode_cap
+    for at, budget in enumerate(edition.policy.budgets):
+        if only in ("", budget.name) and (among is None or budget.name in among):
+            yield budget_doc(
+                budget,
+                raws[budget.name],
+                readings,
+                buckets=fullest_first(buckets.get(budget.name, ())),
+                state=state_of(
+                    budget, cap, healthy, ended=edition.has_ended(budget, int(wall_s * 1000))
+                ),
+                origin=edition.origin(budget.name),
+                advice=advice.get(at, ()),
+                revision=edition.built_on(budget.name),
+                own_role=edition.own_role,
+                wall_s=wall_s,
+                when=iso,
+                of_fleet=_of_fleet(edition, budget.name),
+                cpu_share=_cpu_share(controlled, budget.name),
+            )
+
+
+def _cpu_share(controlled: Controlled, name: str) -> float | None:
+    watch = controlled.watch
+    readings = watch.readings if watch is not None else None
+    if watch is None or readings is None or not readings.cpus_milli:
+        return None
+    cpus = watch.rates.budget_cpus(name)
+    return None if cpus is None else cpus * 1000 / readings.cpus_milli
+
+
+def _of_fleet(edition: Edition, name: str) -> tuple[str, int] | None:
+    found = edition.fleet.get(name)
+    return None if found is None else (str(found.reach), found.n)
+
+
+def _by_budget(readings: BudgetReadings | None) -> Mapping[str, Sequence[BucketReading]]:
+    found: dict[str, list[BucketReading]] = {}
+    for bucket in readings.buckets if readings is not None else ():
+        found.setdefault(bucket.budget, []).append(bucket)
+    return found
+
+
+def _advice_by_budget(edition: Edition) -> Mapping[int, Sequence[str]]:
+    found: dict[int, list[str]] = {}
+    for advice in edition.advice:
+        if place := _AT.match(advice.place):
+            found.setdefault(int(place[1]), []).append(str(advice))
+    return found
+
+
+def published_docs(controlled: Controlled, wall_s: float) -> list[OutletDoc]:
+    wanted = controlled.publisher.wanted
+    return [
+        outlet_doc(
+            outlet.where,
+            outlet.published,
+            is_current=wanted is not None and outlet.told == wanted,
+            fault=_fault(outlet, wall_s),
+            failures_total=outlet.failures_total,
+            health_fault=outlet.health_fault,
+            off=outlet.off,
+            others=outlet.others,
+            look_fault=outlet.look_fault,
+            put_back=(outlet.put_back, outlet.put_back_s, outlet.put_back_total),
+            when=iso,
+        )
+        for outlet in controlled.publisher.outlets
+    ]
+
+
+def _fault(outlet: Outlet, wall_s: float) -> tuple[str, float] | None:
+    if not outlet.fault:
+        return None
+    return outlet.fault, max(0.0, wall_s - outlet.fault_since_s)
+
+
+def change_doc(
+    change: Change, controlled: Controlled, budget: BudgetDoc | None, wall_s: float
+) -> PolicyChangeDoc:
+    found = change.differences
+    told = [*_not_told_yet(controlled, wall_s), *(str(advice) for advice in change.after.advice)]
+    return PolicyChangeDoc(
+        database=controlled.plan.database,
+        revision=change.after.revision,
+        dry_run=change.dry_run,
+        changed=change.changed,
+        mode_cap=change.after.changes.mode_cap.value,
+        difference=difference_docs(found),
+        difference_total=len(found),
+        budget=budget,
+        advice=told,
+        published=published_docs(controlled, wall_s),
+    )
+
+
+def told_of(controlled: Controlled, wall_s: float) -> list[str]:
+    """What is wrong with it, or not as one would think, for the status: most telling first."""
+    database, told = controlled.plan.database, list[str]()
+    cap = controlled.book.edition.changes.mode_cap
+    if cap is not Mode.ENFORCE:
+        told.append(
+            f"{database}: no budget goes beyond {cap.value}; "
+            f"`headgate budget mode {database} --all enforce` lifts that"
+        )
+    for outlet in controlled.publisher.outlets:
+        if outlet.fault:
+            for_s = max(0.0, wall_s - outlet.fault_since_s)
+            told.append(
+                f"{database}: the policy is not published for {for_s:.0f} s: {outlet.fault}"
+            )
+    readings = controlled.watch.readings if controlled.watch is not None else None
+    if readings is not None and readings.refused and readings.refusal:
+        told.append(f"{database}: the server rejected a policy: {readings.refusal}")
+    return [*told, *_not_told_yet(controlled, wall_s)]
+
+
+def _not_told_yet(controlled: Controlled, wall_s: float) -> Iterator[str]:
+    """What else the documents' readers should know."""
+    database = controlled.plan.database
+    if told := _switched_off(controlled):
+        yield f"{database}: {told}"
+    for item_id, fault in controlled.edition.left_out.items():
+        yield f"{database}: budget {item_id} is left out here: {fault}"
+    for outlet in controlled.publisher.outlets:
+        yield from (f"{database}: {told}" for told in _found_there(controlled, outlet, wall_s))
+    if not controlled.is_loaded:
+        yield (
+            f"{database}: the store cannot be read, so what was changed at run time is not known; "
+            "servers keep the policy that they have"
+        )
+    if not controlled.publisher.outlets:
+        yield f"{database}: {NO_SERVER.replace('NAME', database)}"
+    for outlet in controlled.publisher.outlets:
+        if outlet.health_fault:
+            yield f"{database}: the server gets no report of its health: {outlet.health_fault}"
+
+
+def _switched_off(controlled: Controlled) -> str:
+    readings = controlled.watch.readings if controlled.watch is not None else None
+    if readings is not None and not readings.enabled:
+        return (
+            "traffic control is switched off in the server itself, no budget applies: "
+            "pg_headgate.enabled is off in its settings"
+        )
+    if controlled.is_off:
+        directory = controlled.plan.directory
+        return (
+            "traffic control is switched off at the server (headgate pg disable), no budget "
+            f"applies: `headgate pg enable --directory {directory}` switches it on"
+        )
+    return ""
+
+
+def _found_there(controlled: Controlled, outlet: Outlet, wall_s: float) -> Iterator[str]:
+    """Of the file that servers go by: whose it is, and whether it was ours all the time."""
+    if outlet.look_fault and not outlet.fault:
+        yield f"what lies at {outlet.where} cannot be looked at: {outlet.look_fault}"
+    if outlet.others is not None and not controlled.has_policy:
+        yield (
+            f"version {outlet.others.version} is in force, published by another program; it is "
+            "left alone, and the first change made here replaces all of it"
+        )
+    if told := _not_taken(controlled, outlet, wall_s):
+        yield told
+    if outlet.put_back and wall_s - outlet.put_back_s < PUT_BACK_TOLD_S:
+        yield (
+            f"the policy was not as it had been published ({outlet.put_back}), and was put back, "
+            f"{outlet.put_back_total} times in all; last at {iso(outlet.put_back_s)}. Change it "
+            "with `headgate budget`, not beside the agent"
+        )
+
+
+def _not_taken(controlled: Controlled, outlet: Outlet, wall_s: float) -> str:
+    readings = controlled.watch.readings if controlled.watch is not None else None
+    published = outlet.published
+    if readings is None or published is None or readings.version >= published.version:
+        return ""
+    ago_s = wall_s - published.at_ms / 1000
+    if ago_s < TAKEN_WITHIN_S:
+        return ""
+    goes_by = f"version {readings.version}" if readings.version else "none"
+    return (
+        f"version {published.version} was published {ago_s:.0f} s ago, and the server goes by "
+        f"{goes_by}: no statement has run since, or it cannot read the file (headgate pg status)"
+    )
+
+
+# --- explaining (R144) -----------------------------------------------------------------------
+
+
+class _Books:
+    """What a server said last, as the explanation asks for it."""
+
+    def __init__(self, readings: BudgetReadings, labels: Mapping[int, str], cost_ns: int) -> None:
+        self._readings = readings
+        self._labels = labels
+        self._cost_ns = cost_ns
+        self._buckets = {(b.budget, b.label): b for b in readings.buckets}
+
+    def standing(self, budget: Budget, bucket_key: int, now_ns: int) -> Standing:
+        readings = self._readings
+        terms = terms_of(budget, readings.cpus_milli or 1000, readings.workers or 1)
+        found = self._buckets.get((budget.name, self._labels.get(bucket_key, "")))
+        if found is None or not terms.keeps_anything:
+            return Standing(terms)
+        owed_ns = 0
+        if terms.size_ns is not None and terms.rate_mpct:
+            owed_ns = drain_ns(found.owed_ns, terms.rate_mpct, terms.cpus_milli)
+        return Standing(terms, found.running, owed_ns)
+
+    def estimate_ns(self, ask: Ask) -> int:
+        return max(1, self._cost_ns)
+
+
+NOTHING_READ = BudgetReadings(version=0, checksum=0, started_ms=0)
+
+
+def explained(
+    controlled: Controlled, body: ExplainStatementBody, healthy: bool | None, wall_ms: int
+) -> StatementExplainDoc:
+    """By the policy in force and what the server said last; nothing is taken."""
+    edition, watch = controlled.book.edition, controlled.watch
+    readings = watch.readings if watch is not None else None
+    cost_ns, notes = _cost(body, readings)
+    if readings is None:
+        cause = watch.fault if watch is not None else NO_SERVER
+        notes = [f"neither its CPUs nor its debt are known, only rules can be explained: {cause}"]
+    who, statement = _asker(body), _statement(body)
+    if controlled.is_off:
+        notes = [f"no budget is looked at: {_switched_off(controlled)}"]
+    policy = Policy() if controlled.is_off else edition.in_force(wall_ms)
+    rules, now = RuleSet(policy), Now(wall_ms, healthy)
+    matched = rules.match(who, statement, now)
+    labels = {match.bucket: match.label.decode(errors="replace") for match in matched.at}
+    books = _Books(readings or NOTHING_READ, labels, cost_ns or 0)
+    asked = Ask(0, wall_ms, cost_ns=cost_ns or 1, workers=body.workers, flags=Asked.COST_GIVEN)
+    tags = read_tags(statement.text, statement.dialect)
+    if tags.ignored:
+        notes.append(f"{tags.ignored} tags are ignored: malformed, too long or too many")
+    return statement_doc(
+        explain(rules, books, who, statement, asked, now),
+        readable=readings is not None,
+        estimated=cost_ns is not None,
+        tags={_text(key): _text(value) for key, value in tags.pairs.items()},
+        fingerprint=f"{fingerprint(statement.text, statement.dialect):016x}",
+        notes=notes,
+    )
+
+
+def _cost(
+    body: ExplainStatementBody, readings: BudgetReadings | None
+) -> tuple[int | None, list[str]]:
+    if body.cost_ms is not None:
+        return int(body.cost_ms * 1e6), []
+    query_id = _query_id(body)
+    for pattern in readings.patterns if readings is not None else ():
+        if query_id and pattern.query_id % 2**64 == query_id % 2**64:
+            return int(pattern.cpu_mean_ns), []
+    return None, [
+        "its cost is not known, so burst and capacity are decided as if it cost nothing; give "
+        "cost_ms, or the query_id of a statement that has run"
+    ]
+
+
+def _query_id(body: ExplainStatementBody) -> int:
+    if body.query_id is None:
+        return 0
+    if not re.fullmatch(r"-?[0-9]{1,20}", body.query_id):
+        message = f"query_id is {body.query_id[:40]!r}, must be the server's number of it"
+        raise InvalidRequest(message, field="query_id")
+    return int(body.query_id)
+
+
+def _asker(body: ExplainStatementBody) -> Who:
+    address = None
+    if body.remote_address:
+        try:
+            address = ip_address(body.remote_address)
+        except ValueError:
+            message = f"remote_address is {body.remote_address[:60]!r}, must be an IP address"
+            raise InvalidRequest(message, field="remote_address") from None
+    return Who(body.username, body.database, body.application_name, address)
+
+
+def _statement(body: ExplainStatementBody) -> Statement:
+    text = body.sql.encode(errors="replace")
+    if len(text) > MAX_SQL_BYTES:
+        message = f"sql has {len(text)} bytes, at most {MAX_SQL_BYTES}"
+        raise InvalidRequest(message, field="sql")
+    if body.workers < 1 or (body.cost_ms is not None and not 0 <= body.cost_ms < 1e10):
+        message = "workers must be 1 or more, and cost_ms from 0 up to 1e10"
+        raise InvalidRequest(message, field="workers")
+    return Statement(text, Dialect.POSTGRES, _query_id(body) % 2**64)
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode(errors="replace")

@@ -1,0 +1,1 @@
+"""One log for everything that an operator changes."""

@@ -1,0 +1,535 @@
+"""What an agent knows of the fleet, complete and in memory.
+
+LogReader ──LogFollower──► Mirror ──listing──► rules, budgets, peers, the copy on disk
+                                      ──changes_after──► fleet/routes ──► the shard's other agents
+
+Revisions are the store's own, also those from another agent, and only ever rise within one store. A
+store that went back (created again, or restored from a backup) removes nothing here, nor does
+deleting an item by hand: what the store no longer has is kept here as an entry of revision 0, until
+the store has something for that key again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import NamedTuple
+
+import structlog
+
+from headgate.base.keyvalue import Changes, Entry, Event, Listing
+from headgate.base.ports import Clock
+from headgate.changes.log_copy import LogCopy
+from headgate.changes.model import BEAT, HEAD, ITEMS, Item
+from headgate.changes.state import ends_at, head_bytes, is_taken_out, read_head, read_item_at
+from headgate.errors import Compacted, StoreUnavailable
+from headgate.fleet.beat import Beat, read_beat
+
+log = structlog.get_logger()
+
+MAX_LOG_RECORDS = 512
+MAX_LOG_BYTES = 1024 * 1024
+MAX_WAITERS = 64
+KEPT = 0
+"""The revision of an entry that the store no longer has, and that stays in force."""
+NOTHING: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class WentBack:
+    """The store is behind what is known here."""
+
+    wall_s: float
+    """When it was noticed."""
+    from_n: int
+    to_n: int
+    """The fleet's revision that was known, and that the store had then. If equal: items were
+    deleted by hand."""
+    kept: int
+    """How many items stay in force although the store no longer has them."""
+
+
+class Mirror:
+    __slots__ = (
+        "_clock",
+        "_entries",
+        "_kept",
+        "_log",
+        "_max_waiters",
+        "_news",
+        "_waiters",
+        "_went_back",
+        "_whole_at",
+        "beat",
+        "n",
+        "newest",
+        "prefixes",
+        "revision",
+        "store_id",
+    )
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        max_log_records: int = MAX_LOG_RECORDS,
+        max_log_bytes: int = MAX_LOG_BYTES,
+        max_waiters: int = MAX_WAITERS,
+    ) -> None:
+        self._clock = clock
+        self._max_waiters = max_waiters
+        self.revision = 0
+        """Of the store: nothing up to it is missing here. 0: nothing is known."""
+        self.newest = 0
+        """The last revision of which something arrived: more of that commit may come."""
+        self.store_id = ""
+        self.prefixes: tuple[str, ...] = ()
+        """Prefixes that are mirrored; of other keys nothing is known."""
+        self.n = 0
+        """The fleet's revision that has been reached, at least."""
+        self.beat: Beat | None = None
+        self._entries: dict[str, Entry] = {}
+        self._kept: dict[str, float] = {}
+        """Items that the store no longer has, and until when (wall clock) that matters."""
+        self._went_back: WentBack | None = None
+        self._whole_at = 0
+        """The revision of the last listing: nothing of before can be news."""
+        first_mark = int(clock.now().wall_s * 1000)
+        self._log = FeedLog(first_mark, max_records=max_log_records, max_bytes=max_log_bytes)
+        self._news: asyncio.Future[None] | None = None
+        self._waiters = 0
+
+    # --- reading ---------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def known(self) -> bool:
+        """There is something, be it from the disk."""
+        return bool(self.store_id)
+
+    @property
+    def went_back(self) -> WentBack | None:
+        """As long as something is in force that the store has not got."""
+        kept = len(self._still_kept())
+        return replace(self._went_back, kept=kept) if self._went_back and kept else None
+
+    @property
+    def mark(self) -> int:
+        """Covers what was passed on just now, and all before: for `changes_after`."""
+        return self._log.mark
+
+    def get(self, key: str) -> Entry | None:
+        return self._entries.get(key)
+
+    def entries(self, prefix: str = "") -> Iterator[Entry]:
+        """Those under a prefix, in no order; kept ones too."""
+        return (entry for key, entry in self._entries.items() if key.startswith(prefix))
+
+    def kept(self) -> list[Entry]:
+        """What is in force although the store has it no longer: for `headgate changes restore`."""
+        return [self._entries[key] for key in sorted(self._still_kept())]
+
+    def _still_kept(self) -> list[str]:
+        wall_s = self._clock.now().wall_s
+        return [key for key, until in self._kept.items() if until > wall_s]
+
+    def covers(self, prefixes: Iterable[str]) -> bool:
+        """All that lies under these is mirrored. The head always may be asked for."""
+        return all(one == HEAD or one.startswith(self.prefixes) for one in prefixes)
+
+    def listing(self, prefixes: Sequence[str]) -> Listing:
+        """By key, as of now; StoreUnavailable where nothing, or not that, is mirrored."""
+        self._expect(prefixes)
+        under = tuple(prefix for prefix in prefixes if prefix != HEAD)
+        found = [e for key, e in self._entries.items() if key.startswith(under)] if under else []
+        if self.n and HEAD in prefixes:
+            found.append(Entry(HEAD, head_bytes(self.n), self.newest))
+        found.sort(key=lambda entry: entry.key)
+        return Listing(tuple(found), self.revision, self.store_id)
+
+    def copy(self, wall_s: float) -> LogCopy:
+        """For the disk; `wall_s`: when the store was last seen."""
+        listing = Listing(tuple(self._entries.values()), self.revision, self.store_id)
+        return LogCopy(listing, self.prefixes, self.n, wall_s)
+
+    def _expect(self, prefixes: Iterable[str]) -> None:
+        if not self.known:
+            raise StoreUnavailable("this agent has no data of the fleet yet: use the fleet's store")
+        if not self.covers(prefixes):
+            message = "this agent does not follow all of these prefixes: use the fleet's store"
+            raise StoreUnavailable(message)
+
+    # --- taking in -------------------------------------------------------------------------
+
+    def recall(self, copy: LogCopy) -> frozenset[str]:
+        """What was on disk; only ever into an empty one. The keys that are there now."""
+        if self.known:
+            return NOTHING
+        listing = copy.listing
+        self._entries = {entry.key: entry for entry in listing.entries}
+        self.store_id, self.prefixes, self.n = listing.store_id, copy.prefixes, copy.n
+        self.revision = self._whole_at = listing.revision
+        self.newest = listing.newest
+        self._find_kept()
+        self._went_back = WentBack(copy.wall_s, copy.n, copy.n, 0)
+        self._hear_beat()
+        self._log.forget(self.revision)
+        return frozenset(self._entries)
+
+    def is_late(self, listing: Listing) -> bool:
+        """It is of the same store, and knows less than we do."""
+        behind = listing.revision < self.revision or listing.newest < self.newest
+        return behind and listing.store_id == self.store_id
+
+    def adopt(
+        self, listing: Listing, prefixes: Sequence[str], *, authoritative: bool = True
+    ) -> frozenset[str]:
+        """All of these prefixes, instead of what there was; the keys that differ now.
+
+        It has the head, too, if there is one. `authoritative`: the store itself says so, and now;
+        then a lower revision means that it went back. Of anybody else it is merely late, and
+        changes nothing.
+        """
+        same, late = listing.store_id == self.store_id, self.is_late(listing)
+        if late and not authoritative:
+            return NOTHING
+        under, n = tuple(prefixes), head_n(listing)
+        back = self.known and (late or n < self.n)
+        told = {one.key: one for one in listing.entries if one.key.startswith(under)}
+        entries = told | self._survivors(told, under, n, back=back)
+        before, self._entries = self._entries, entries
+        changed = _differing(before, entries)
+        self._note_kept(WentBack(self._clock.now().wall_s, self.n, n, 0))
+        self.n = max(n, self.n) if same and not back else n
+        anew = back or not same or under != self.prefixes
+        known_to, self.revision = self.revision, listing.revision
+        self.store_id, self.prefixes = listing.store_id, under
+        self._whole_at, self.newest = listing.revision, listing.newest
+        self._hear_beat()
+        self._log.forget(self.revision) if anew else self._log_listing(changed, known_to)
+        self._wake()
+        return changed
+
+    def apply(self, changes: Changes) -> frozenset[str]:
+        """What a watch tells, however late, and however often; the keys that differ now."""
+        lost: dict[str, float] = {}
+        events = tuple(event for event in changes.events if self._take(event, lost))
+        rises = changes.revision > self.revision
+        self.revision = max(self.revision, changes.revision)
+        self.newest = max(self.newest, changes.newest)
+        if lost:
+            self._kept |= lost
+            self._behind(WentBack(self._clock.now().wall_s, self.n, self.n, 0))
+        if events:
+            self._log.append(events)
+        if events or rises:
+            self._wake()
+        return frozenset(event.key for event in events) if events else NOTHING
+
+    def _take(self, event: Event, lost: dict[str, float]) -> bool:
+        """Whether it changes anything. To `lost` goes an item that vanished, with its end."""
+        key, known = event.key, self._entries.get(event.key)
+        if event.revision <= self._whole_at or not key.startswith(self.prefixes):
+            return False
+        if known is not None and known.revision >= event.revision:
+            return False
+        if event.value is None:
+            return known is not None and self._vanishes(known, lost)
+        self._entries[key] = entry = Entry(key, event.value, event.revision)
+        self._kept.pop(key, None)
+        if key == BEAT:
+            self._hear_beat()
+        elif key.startswith(ITEMS) and (item := _item(entry)) is not None:
+            self.n = max(self.n, item.n)
+        return True
+
+    def _vanishes(self, known: Entry, lost: dict[str, float]) -> bool:
+        """It means nothing: an item in force was deleted by hand, without an entry in the log. It
+        stays in force until an operator changes it through the log."""
+        end = _end_of(known) if known.key.startswith(ITEMS) else -inf
+        if end > self._clock.now().wall_s:
+            self._entries[known.key] = Entry(known.key, known.value, KEPT)
+            lost[known.key] = end
+            return False
+        del self._entries[known.key]
+        self._kept.pop(known.key, None)
+        if known.key == BEAT:
+            self.beat = None
+        return True
+
+    # --- what the store has lost -------------------------------------------------------------
+
+    def _survivors(
+        self, told: dict[str, Entry], under: tuple[str, ...], n: int, *, back: bool
+    ) -> dict[str, Entry]:
+        """Ours that stay, although the store says otherwise or nothing. With the n that is known
+        here nobody can have taken anything out; with a higher one its end may be collected by
+        now."""
+        missed = n <= self.n
+        return {
+            key: Entry(key, ours.value, KEPT)
+            for key, ours in self._entries.items()
+            if key.startswith(ITEMS) and key.startswith(under)
+            if back or ours.revision == KEPT or (missed and key not in told)
+            if self._outlives(ours, told.get(key), back=back)
+        }
+
+    def _outlives(self, ours: Entry, told: Entry | None, *, back: bool) -> bool:
+        """Between two stores only the time of setting orders them. What cannot be read may be of a
+        newer version: it is left as it is."""
+        if told is None:
+            unread = _item(ours) is None and (back or ours.revision == KEPT)
+            return unread or _end_of(ours) > self._clock.now().wall_s
+        if ours.value == told.value:
+            return False
+        mine, other = _item(ours), _item(told)
+        return mine is not None and other is not None and mine.set_at > other.set_at
+
+    def _note_kept(self, found: WentBack) -> None:
+        before = self._kept.keys()
+        self._find_kept()
+        if not self._kept.keys() <= before:
+            self._behind(found)
+
+    def _behind(self, found: WentBack) -> None:
+        self._went_back = found
+        log.error(
+            "fleet.store_behind",
+            from_n=found.from_n,
+            to_n=found.to_n,
+            kept=len(self._still_kept()),
+            remedy="headgate changes restore --fleet",
+        )
+
+    def _find_kept(self) -> None:
+        known = self._kept
+        self._kept = {
+            key: known[key] if key in known else _matters_until(entry)
+            for key, entry in self._entries.items()
+            if entry.revision == KEPT
+        }
+
+    def _hear_beat(self) -> None:
+        entry = self._entries.get(BEAT)
+        self.beat = _beat(entry) if entry is not None else None
+        if self.beat is not None:
+            self.n = max(self.n, self.beat.n)
+
+    # --- handing down ------------------------------------------------------------------------
+
+    async def changes_after(
+        self,
+        revision: int,
+        prefixes: Sequence[str],
+        wait_s: float,
+        *,
+        store_id: str = "",
+        mark: int = 0,
+    ) -> Changes:
+        """What came after that revision, after waiting up to `wait_s`; without events if nothing
+        did. `mark`: that of the last answer; then what arrived since, and nothing twice.
+        Compacted: list again; also if `store_id`, if given, is of another store."""
+        changes = self._changes(revision, prefixes, store_id, mark)
+        if wait_s > 0 and not changes.events and changes.revision <= revision:
+            store_id = store_id or self.store_id
+            await self._wait(wait_s)
+            changes = self._changes(revision, prefixes, store_id, mark)
+        return changes
+
+    def _changes(self, revision: int, prefixes: Sequence[str], store_id: str, mark: int) -> Changes:
+        self._expect(prefixes)
+        if store_id and store_id != self.store_id:
+            raise Compacted("this agent follows another store now: list again")
+        found = self._log.after_mark(mark) if mark else self._log.after_revision(revision)
+        under = tuple(prefixes)
+        events = tuple(event for event in found if event.key.startswith(under))
+        return Changes(events, max(self.revision, revision))
+
+    async def _wait(self, wait_s: float) -> None:
+        if self._waiters >= self._max_waiters:
+            raise StoreUnavailable(
+                f"{self._waiters} clients already wait for changes here: use the fleet's store"
+            )
+        if self._news is None:
+            self._news = asyncio.get_running_loop().create_future()
+        self._waiters += 1
+        try:
+            await asyncio.wait({self._news}, timeout=wait_s)
+        finally:
+            self._waiters -= 1
+
+    def _wake(self) -> None:
+        news, self._news = self._news, None
+        if news is not None and not news.done():
+            news.set_result(None)
+
+    def _log_listing(self, changed: frozenset[str], known_to: int) -> None:
+        """A listing of the same store is as good as the changes that led to it; unless it has
+        something from before `known_to`, which others believe to have completely."""
+        events = [self._event(key) for key in changed if self._logged(key)]
+        if any(event.revision <= known_to for event in events):
+            self._log.forget(known_to + 1)
+        elif events:
+            self._log.append(tuple(events))
+
+    def _logged(self, key: str) -> bool:
+        entry = self._entries.get(key)
+        return entry is None or entry.revision != KEPT
+
+    def _event(self, key: str) -> Event:
+        entry = self._entries.get(key)
+        return (
+            Event(key, None, self.revision)
+            if entry is None
+            else Event(key, entry.value, entry.revision)
+        )
+
+
+def head_n(listing: Listing) -> int:
+    """The fleet's revision by a listing that has the head; 0: none, or none that can be read."""
+    for entry in listing.entries:
+        if entry.key == HEAD:
+            try:
+                return read_head(entry.value)
+            except ValueError as error:
+                log.error("fleet.head_unreadable", detail=str(error))
+    return 0
+
+
+def _differing(before: dict[str, Entry], after: dict[str, Entry]) -> frozenset[str]:
+    changed = {key for key, entry in after.items() if before.get(key) != entry}
+    return frozenset(changed | (before.keys() - after.keys()))
+
+
+def _item(entry: Entry) -> Item | None:
+    """None: it cannot be read. The part that applies it reports that."""
+    try:
+        return read_item_at(entry.key, entry.value)
+    except ValueError:
+        return None
+
+
+def _matters_until(kept: Entry) -> float:
+    """Wall-clock seconds until which the store's lack of it is worth a word: what cannot be read
+    is not in force here, and a rule that has come to its own end is not missed. One that is taken
+    out stays so, whatever an older copy says."""
+    end = _end_of(kept)
+    return inf if end == -inf and _item(kept) is not None else end
+
+
+def _end_of(entry: Entry) -> float:
+    """Wall-clock seconds until which an item is in force; minus infinity: it is not, or cannot be
+    read."""
+    item = _item(entry)
+    if item is None or is_taken_out(item):
+        return -inf
+    try:
+        end = ends_at(item)
+    except ValueError:
+        return -inf
+    return inf if end is None else end
+
+
+def _beat(entry: Entry) -> Beat | None:
+    try:
+        return read_beat(entry.value)
+    except ValueError as error:
+        log.warning("fleet.beat_unreadable", detail=str(error))
+        return None
+
+
+class _Record(NamedTuple):
+    mark: int
+    events: tuple[Event, ...]
+
+    @property
+    def newest(self) -> int:
+        return max(event.revision for event in self.events)
+
+    @property
+    def bytes(self) -> int:
+        return sum(len(event.key) + len(event.value or b"") for event in self.events)
+
+
+class FeedLog:
+    """What an agent has to tell others of its shard.
+
+    There are two ways to say from where on. A revision is the store's own, and works for a
+    reader that comes from elsewhere; but a part of the newest commit may come late. A mark counts
+    what was added here, in the order of arrival: a reader that is up to a mark has missed nothing
+    and gets nothing twice.
+    """
+
+    __slots__ = (
+        "_bytes",
+        "_floor",
+        "_lowest_mark",
+        "_max_bytes",
+        "_max_records",
+        "_records",
+        "mark",
+    )
+
+    def __init__(self, first_mark: int, *, max_records: int, max_bytes: int) -> None:
+        """`first_mark`: higher than any that was given out before a restart."""
+        self._max_records = max_records
+        self._max_bytes = max_bytes
+        self._records: deque[_Record] = deque()
+        self._bytes = 0
+        self._floor = 0
+        """Changes beyond this revision are all here."""
+        self.mark = self._lowest_mark = first_mark
+        """The last mark."""
+
+    def append(self, events: tuple[Event, ...]) -> None:
+        self.mark += 1
+        record = _Record(self.mark, events)
+        if self._records and _same_single_key(self._records[-1], record):
+            # Beats: who has missed some needs the last one only, and nothing else lay between.
+            self._bytes -= self._records.pop().bytes
+        self._records.append(record)
+        self._bytes += record.bytes
+        while len(self._records) > self._max_records or (
+            self._bytes > self._max_bytes and len(self._records) > 1
+        ):
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        oldest = self._records.popleft()
+        self._bytes -= oldest.bytes
+        self._floor = max(self._floor, oldest.newest)
+        self._lowest_mark = oldest.mark
+
+    def forget(self, floor: int) -> None:
+        """A reader with a mark, or one that is not yet at `floor`, lists again."""
+        self._records.clear()
+        self.mark += 1
+        self._bytes, self._floor, self._lowest_mark = 0, floor, self.mark
+
+    def after_mark(self, mark: int) -> list[Event]:
+        if not self._lowest_mark <= mark <= self.mark:
+            raise Compacted("the changes since that mark are not available any more: list again")
+        return _in_order(record for record in self._records if record.mark > mark)
+
+    def after_revision(self, revision: int) -> list[Event]:
+        if revision < self._floor:
+            raise Compacted(
+                f"changes after revision {revision} are known from {self._floor} on: list again"
+            )
+        return [event for event in _in_order(self._records) if event.revision > revision]
+
+
+def _in_order(records: Iterable[_Record]) -> list[Event]:
+    """By commit: pieces of one may have come apart."""
+    events = [event for record in records for event in record.events]
+    return sorted(events, key=lambda event: event.revision)
+
+
+def _same_single_key(one: _Record, other: _Record) -> bool:
+    alone = len(one.events) == len(other.events) == 1
+    return alone and one.events[0].key == other.events[0].key

@@ -1,0 +1,233 @@
+"""The way back: to the state after a revision, and to what a store has lost.
+
+revisions n+1 … head ──as_after──► the state after n ──► Draft       (rollback)
+what an agent still has ──────────────────────────────► Draft      (restore)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from headgate.changes.exchanged import apart
+from headgate.changes.model import REPLICATED, ROLLBACK, ChangeKind, Edit, Item, Revision
+from headgate.changes.reach import HERE
+from headgate.changes.state import (
+    ChangeName,
+    LogState,
+    audit_values,
+    name_of,
+    newest,
+    redated,
+    same_setting,
+    stands,
+)
+from headgate.changes.writer import Draft, NoSuchItem
+from headgate.errors import Conflict
+from headgate.metrics.lint import Advice, Severity
+from headgate.rules.drafts import UNCHANGED, Asked, ended
+
+MAX_ADVICE = 50
+PROMPT_S = 60.0
+"""Within this, other agents of a shard get a change while all is well."""
+SORTS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "rules": frozenset({ChangeKind.RULE}),
+        "budgets": frozenset({ChangeKind.BUDGET, ChangeKind.POLICY}),
+        "metrics": frozenset({ChangeKind.METRIC}),
+        "members": frozenset({ChangeKind.SKIP, ChangeKind.PEER, ChangeKind.HANDOVER}),
+    }
+)
+"""What can be rolled back without the rest."""
+
+Only = Callable[[Item], bool]
+
+
+def everything(item: Item) -> bool:
+    return True
+
+
+def of_sorts(sorts: Collection[str]) -> Only:
+    """Of these of SORTS; none: everything."""
+    kinds = frozenset[str]().union(*(SORTS[sort] for sort in sorts))
+    return (lambda item: item.kind in kinds) if kinds else everything
+
+
+def as_after(
+    held: LogState, n: int, later: Sequence[Revision], only: Only = everything
+) -> dict[ChangeName, Item | None]:
+    """What was changed since, by its name in `held`: its state after n. `later`: every revision
+    after it, newest first."""
+    _check_complete(held, n, later)
+    _check_caught_up(n, later, only)
+    wanted: dict[ChangeName, Item | None] = {}
+    for revision in later:
+        for change in revision.changes:
+            item = change.after or change.before
+            if item is not None and only(item):
+                wanted[_name(held, item)] = change.before
+    return wanted
+
+
+def _name(held: LogState, item: Item) -> ChangeName:
+    """In an agent's own log, a change of its shard may have the name of one of its own: they are
+    two. In a fleet's, it was moved to another reach."""
+    named = held.items.get(name_of(item))
+    if named is None or named.key == item.key:
+        return name_of(item)
+    is_apart = HERE in (named.reach, item.reach) or apart(item) in held.items
+    return apart(item) if is_apart else name_of(item)
+
+
+def rolled_back(
+    held: LogState, n: int, later: Sequence[Revision], asked: Asked, only: Only = everything
+) -> Draft:
+    """Back to the state after n; `later` as for as_after. `only`: what goes back; the rest stays as
+    it is now."""
+    wanted = as_after(held, n, later, only)
+    backs = (_back(held.items.get(name), before, asked) for name, before in wanted.items())
+    changes = [back for back in backs if back is not None]
+    over = [item for item in wanted.values() if item is not None and _has_run_out(item, asked)]
+    advice = [_over(item) for item in over[:MAX_ADVICE]]
+    return Draft(
+        ROLLBACK,
+        _puts_first(changes, asked),
+        tuple(advice if changes else [UNCHANGED]),
+        shown=audit_values(changes),
+    )
+
+
+def _check_complete(held: LogState, n: int, later: Sequence[Revision]) -> None:
+    if not 0 <= n <= held.n:
+        raise NoSuchItem(f"the log has no revision {n}: it is at {held.n}")
+    for revision in later:
+        if revision.unread:
+            raise Conflict(_unread(n, revision))
+    oldest_n = later[-1].built_on if later else held.n
+    if oldest_n < n:
+        message = f"numbers were skipped when it was restored, from {oldest_n:,} to {later[-1].n:,}"
+        raise NoSuchItem(f"the log has no revision {n}: {message}")
+    if oldest_n > n:
+        message = (
+            f"the log cannot go back to revision {n}: the changes after it are no longer stored. "
+            f"The oldest revision to go back to is {oldest_n}"
+        )
+        raise NoSuchItem(message)
+
+
+def _check_caught_up(n: int, later: Sequence[Revision], only: Only) -> None:
+    """What other agents of a shard had set before, and this one received after n, is missing in its
+    state of n: going back there would remove all of that."""
+    ended_s = later[-1].wall_s - PROMPT_S if later else 0.0
+    for revision in later:
+        items = [one.after for one in revision.changes if one.after is not None]
+        late = [item for item in items if item.set_at < ended_s and only(item)]
+        if revision.action == REPLICATED and late:
+            message = (
+                f"this agent cannot go back to revision {n}: it got {len(late):,} changes of its "
+                f"shard only with revision {revision.n}, although they were set before (such as "
+                f"{late[0].kind} {late[0].id}). Go back to {revision.n} or later, or remove "
+                "changes one by one"
+            )
+            raise Conflict(message)
+
+
+def _unread(n: int, revision: Revision) -> str:
+    by = f", by {revision.who}," if revision.who else ""
+    return (
+        f"the log cannot go back to revision {n} from here: this version cannot read revision "
+        f"{revision.n}{by} ({revision.unread}). Use an agent of the version that made it "
+        f"(--url), or go back to {revision.n} or later"
+    )
+
+
+def _back(now: Item | None, before: Item | None, asked: Asked) -> Edit | None:
+    was = before if before is not None and stands(before, asked.wall_s) else None
+    standing = now if now is not None and stands(now, asked.wall_s) else None
+    if was is not None and was.kind == ChangeKind.HANDOVER:
+        return None  # A switchover happens when it does: it is not announced again by this.
+    known = standing or was
+    if known is not None and known.kind == ChangeKind.POLICY:
+        return _policy_back(now, known, standing, was, asked)
+    if was is not None:
+        same = standing is not None and same_setting(standing, was)
+        return None if same else Edit(now, _anew(was, asked))
+    return None if standing is None else Edit(standing, ended(standing, asked))
+
+
+def _policy_back(
+    now: Item | None, known: Item, standing: Item | None, was: Item | None, asked: Asked
+) -> Edit | None:
+    """The mode that no budget goes beyond is a switch, and not of the policy: to go back lifts it
+    for nobody, and sets it for nobody (PolicyKeeper.rollback)."""
+    said, then = ({**_NO_POLICY, **(item.value or {})} if item else _NO_POLICY
+                  for item in (standing, was))  # fmt: skip
+    wanted = {**then, "mode_cap": said["mode_cap"]}
+    if wanted == said:
+        return None
+    value = None if wanted == _NO_POLICY else wanted
+    return Edit(now, _anew(replace(known, value=value), asked))
+
+
+_NO_POLICY = {"policy": {}, "order": [], "mode_cap": "enforce", "of_fleet": []}
+
+
+def _anew(item: Item, asked: Asked) -> Item:
+    return replace(redated(item, asked.wall_s), set_by=asked.who)
+
+
+def _has_run_out(item: Item, asked: Asked) -> bool:
+    """In force then, and expired since."""
+    return stands(item, 0.0) and not stands(item, asked.wall_s)
+
+
+def _over(item: Item) -> Advice:
+    message = f"{item.id} has ended since, and does not come back: set it again"
+    return Advice(Severity.WARNING, "over", f"{item.kind} {item.id}", message)
+
+
+def _puts_first(changes: Sequence[Edit], asked: Asked) -> list[Edit]:
+    """What protects comes before what is taken away, where it takes several revisions."""
+    return sorted(changes, key=lambda one: one.after is None or not stands(one.after, asked.wall_s))
+
+
+# --- what a store has lost -----------------------------------------------------------------
+
+
+def restored(held: LogState, items: Iterable[Item], known_n: int, asked: Asked) -> Draft:
+    """What `items` have and the store does not, as it was set and by its author; also what they
+    have as removed. If the store has another one of the same name, the one that was set later
+    counts: the store's numbers started again."""
+    kept = newest(items)
+    changes = [
+        Edit(held.items.get(name), winner)
+        for name, item in kept.items()
+        if (winner := _winner(held.items.get(name), item, asked)) is not None
+    ]
+    least_n = max([known_n, *(item.n for item in kept.values())])
+    advice = list(_newer_told(held, kept.values(), asked))[:MAX_ADVICE]
+    if not changes and least_n <= held.n:
+        advice.append(UNCHANGED)
+    return Draft("restore", _puts_first(changes, asked), tuple(advice), least_n)
+
+
+def _winner(now: Item | None, item: Item, asked: Asked) -> Item | None:
+    """What has to be put; None: it is so already, or no longer matters."""
+    if now is None:
+        return item if stands(item, asked.wall_s) else None
+    if (now.reach, now.value) == (item.reach, item.value):
+        return None
+    if now.n >= item.n:
+        return None
+    if now.set_at > item.set_at:
+        return now  # With a number that nobody takes for an old one.
+    return item if stands(item, asked.wall_s) or stands(now, asked.wall_s) else None
+
+
+def _newer_told(held: LogState, items: Iterable[Item], asked: Asked) -> Iterator[Advice]:
+    for item in items:
+        now = held.items.get(name_of(item))
+        if now is not None and now.n < item.n and now.set_at > item.set_at:
+            message = f"{item.id} was set again by {now.set_by} since: that one counts"
+            yield Advice(Severity.WARNING, "set-since", f"{item.kind} {item.id}", message)

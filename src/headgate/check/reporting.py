@@ -1,0 +1,117 @@
+"""Clients report what they decided locally.   POST /v1/reports ──► Intake
+
+A client that may check may report: both count under a name that is not verified.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from starlette.responses import Response
+
+from headgate.check.intake import Intake
+from headgate.check.model import Verdict
+from headgate.check.questions import (
+    APP_SCHEMA,
+    DATABASE_SCHEMA,
+    MAX_METRICS,
+    METRIC_PATTERN,
+    METRIC_SCHEMA,
+    SCOPE_SCHEMA,
+    build_check,
+)
+from headgate.check.reports_api import MAX_REASON_CHARS, MAX_ROWS, MAX_TIMES
+from headgate.check.snapshot import Counted
+from headgate.errors import InvalidRequest
+from headgate.http.documents import json_response
+from headgate.http.routes import Plain, Route, Unread
+
+MAX_AGO_S = 86_400.0
+MAX_BATCH = 2**53 - 1
+_BY = rf"^(|other|rule:[\w.-]{{1,64}}|budget:[\w.-]{{1,63}}|{METRIC_PATTERN})$"
+# Not int: to JSON Schema 312.0 is an integer, too, to msgspec it is none.
+_Times = Annotated[float, msgspec.Meta(ge=1, le=MAX_TIMES, multiple_of=1)]
+_Batch = Annotated[float, msgspec.Meta(ge=1, le=MAX_BATCH, multiple_of=1)]
+_Ago = Annotated[float, msgspec.Meta(ge=0, le=MAX_AGO_S)]
+
+
+class ReportRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Decisions of one client that are alike."""
+
+    app: Annotated[str, msgspec.Meta(extra_json_schema=APP_SCHEMA)]
+    database: Annotated[str, msgspec.Meta(extra_json_schema=DATABASE_SCHEMA)]
+    verdict: Verdict
+    times: _Times
+    by: Annotated[str, msgspec.Meta(pattern=_BY)] = ""
+    """The metric, the rule or the budget that decided."""
+    first_s_ago: _Ago = 0.0
+    last_s_ago: _Ago = 0.0
+    metrics: Annotated[
+        list[Annotated[str, msgspec.Meta(extra_json_schema=METRIC_SCHEMA)]],
+        msgspec.Meta(max_length=MAX_METRICS),
+    ] = []
+    scope: Annotated[str, msgspec.Meta(extra_json_schema=SCOPE_SCHEMA)] | None = None
+    threshold: Annotated[float, msgspec.Meta(gt=0, lt=1e12)] | None = None
+    """Of a read check."""
+    reason: Annotated[str, msgspec.Meta(max_length=MAX_REASON_CHARS)] = ""
+
+
+class ReportsBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    instance: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16,64}$")]
+    """Id of the sender: each process makes up its own, and a new one after a fork."""
+    batch: _Batch
+    """Number that the sender gives; a repeated batch counts once."""
+    rows: Annotated[list[ReportRow], msgspec.Meta(min_length=1, max_length=MAX_ROWS)]
+
+
+class ReportsDoc(msgspec.Struct, frozen=True):
+    batch: int
+    taken: bool
+    """False: it was counted before."""
+
+
+_decode = msgspec.json.Decoder(ReportsBody).decode
+
+
+class Reporting:
+    """Handlers, as Control's."""
+
+    def __init__(self, intake: Intake) -> None:
+        self._intake = intake
+
+    async def reports(self, call: Plain) -> Response:
+        body = _decoded(await call.request.body())
+        rows = [_counted(row) for row in body.rows]
+        taken = self._intake.take(body.instance, int(body.batch), rows)
+        return json_response(ReportsDoc(int(body.batch), taken))
+
+
+def _decoded(body: bytes) -> ReportsBody:
+    try:
+        return _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest(f"the body is not a report: {error}; nothing was counted") from None
+
+
+def _counted(row: ReportRow) -> Counted:
+    check = build_check(row.app, row.database, row.metrics, scope=row.scope)
+    if row.threshold is not None:
+        check = check._replace(read_threshold=row.threshold)
+    first_s_ago = max(row.first_s_ago, row.last_s_ago)
+    return Counted(
+        check, row.verdict, row.by, int(row.times), first_s_ago, row.last_s_ago, row.reason
+    )
+
+
+REPORTING_ROUTES = (
+    Route(
+        "POST", "/v1/reports", "reports", "Count decisions that a client made locally", ReportsDoc,
+        body=Unread(ReportsBody),  # As often as clients decide locally: read at once.
+        sends={
+            "instance": "9f86d081884c7d65", "batch": 7,
+            "rows": [{"app": "etl:nightly", "database": "main", "verdict": "OK", "times": 4711}],
+        },
+        about="See [deciding locally](http.md#deciding-locally).",
+    ),
+)  # fmt: skip

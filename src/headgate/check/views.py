@@ -1,0 +1,620 @@
+"""The agent's state as documents. Reads frozen values; changes nothing."""
+
+from __future__ import annotations
+
+from asyncio import to_thread
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any, Protocol
+
+import msgspec
+
+from headgate.base.names import Identity, Scope
+from headgate.base.ports import Clock, SpansOut, Store
+from headgate.budgets.service import Budgets
+from headgate.budgets.views import told_of
+from headgate.changes.state import CopyState
+from headgate.check.activity import Activity
+from headgate.check.answers import MetricDoc, answer_doc, metric_doc
+from headgate.check.api import (
+    AuditDoc,
+    AuditsDoc,
+    ClientDoc,
+    ClientsDoc,
+    DatabaseDoc,
+    HistoryDoc,
+    MetricsDoc,
+    MetricView,
+    ReadyDoc,
+    RefusalDoc,
+    RefusalsDoc,
+    RemovedDoc,
+    StatusDoc,
+    StoreDoc,
+    TallyDoc,
+)
+from headgate.check.board import Board
+from headgate.check.checker import Checker
+from headgate.check.decide import findings, idles, judge
+from headgate.check.demand import Demands, Work
+from headgate.check.health import Window, stand
+from headgate.check.intake import Intake
+from headgate.check.model import Check, Verdict
+from headgate.check.reasons import WAKES, duration, reason_of
+from headgate.check.sampler import Sampler
+from headgate.check.streaming import Broadcasts
+from headgate.errors import StoreUnavailable
+from headgate.fleet.status import FleetLook
+from headgate.history.clientele import ClientRecord
+from headgate.history.keeper import Keeper
+from headgate.history.recorder import Recorder
+from headgate.history.records import Tally
+from headgate.history.rogues import Rogues
+from headgate.history.starvation_api import rogue_advice, starvation_advice
+from headgate.history.threshold_replay import REPLAYED_MINUTES, ThresholdReplay, replay_threshold
+from headgate.history.unthrottled import UnthrottledBook
+from headgate.history.unthrottled_api import UnthrottledDoc, unthrottled_advice
+from headgate.history.watch import Watch
+from headgate.metrics.known import metrics_known_to
+from headgate.metrics.model import Builtin, Command, Http, Source, Sql
+from headgate.metrics.redaction import redacted
+from headgate.metrics.samples import Cause, Instant
+from headgate.metrics.service import DatabasePlan, Entry, MetricKeeper, NoSuchMetric, Proposal
+from headgate.pacing.api import PaceDoc, pace_doc
+from headgate.pacing.pacer import paced
+from headgate.rules.api import ExplainDoc, exemptions_told, explain_doc
+from headgate.shard.advice import shard_advice
+from headgate.shard.api import CostDoc, ShardDoc, shard_doc
+from headgate.shard.heartbeat import Heartbeat
+from headgate.shard.model import ShardView
+from headgate.shard.standby import ElectedStandby, Standby
+
+# The agent checks under this name, for status only; it is counted nowhere.
+SELF = Identity("headgate", ("headgate",))
+MAX_CLIENTS_SHOWN = 1000
+MAX_TALLIES_SHOWN = 10_000
+UNTHROTTLED_S = 3600.0
+"""How long the status shows that a client worked without a throttler."""
+
+
+@dataclass(slots=True)
+class AgentFacts:
+    """What main.py knows of the process and its settings file."""
+
+    name: str
+    version: str
+    started_at: Instant
+    settings: str = ""
+    settings_fault: str | None = None
+    unapplied: Callable[[], Sequence[str]] = tuple
+    """Parts that failed to apply changes."""
+    state_lost: str | None = None
+    """The operators' changes are lost: why, and what is done about it."""
+    files_fault: str | None = None
+    """The process can open no more files."""
+    advice: tuple[str, ...] = ()
+    heartbeats: list[Heartbeat] = field(default_factory=list)
+    standby: Standby | ElectedStandby | None = None
+    spans: SpansOut | None = None
+    """None: nothing is traced."""
+
+
+class ShardSource(Protocol):
+    """As much of shard/service.Shards as is looked at."""
+
+    def view(self, database: str) -> ShardView | None: ...
+
+
+class CopySource(Protocol):
+    """As much of changes/exchange.Exchange as is looked at."""
+
+    def copies(self, shard: str) -> Mapping[str, CopyState]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The running agent, as far as it is looked at."""
+
+    board: Board
+    book: MetricKeeper
+    checker: Checker
+    recorder: Recorder
+    keeper: Keeper
+    sampler: Sampler
+    store: Store
+    clock: Clock
+    shards: ShardSource | None = None
+    demands: Demands | None = None
+    watch: Watch | None = None
+    rogues: Rogues | None = None
+    unthrottled: UnthrottledBook | None = None
+    broadcasts: Broadcasts | None = None
+    intake: Intake | None = None
+    budgets: Budgets | None = None
+    fleet: FleetLook | None = None
+    exchange: CopySource | None = None
+
+
+class Views:
+    def __init__(self, parts: Parts, facts: AgentFacts) -> None:
+        self.parts = parts
+        self.facts = facts
+        self.last_healthy: dict[str, float] = {}
+        """Database → when a check would last have been admitted."""
+        self._shards_at: tuple[Instant, list[ShardDoc]] | None = None
+
+    @property
+    def agent_name(self) -> str:
+        return self.facts.name
+
+    # --- the host --------------------------------------------------------------------------
+
+    def note_health(self) -> None:
+        """Called about once a second: remembers when each database last let work through."""
+        now = self.parts.clock.now()
+        for name, health in self.parts.board.healths.items():
+            if health.own.all_pass and now.mono_s <= health.own.all_pass_until:
+                self.last_healthy[name] = now.mono_s
+
+    def healthy_at(self, database: str) -> float | None:
+        """When it last let work through, monotonic; None for never."""
+        return self.last_healthy.get(database)
+
+    def status(self) -> StatusDoc:
+        facts, now = self.facts, self.parts.clock.now()
+        uptime_s = now.mono_s - facts.started_at.mono_s
+        databases = [self._database(plan) for plan in self.parts.book.databases()]
+        shards = [shown.shard for shown in databases if shown.shard is not None]
+        about_shards = [told for doc in shards for told in shard_advice(doc, uptime_s=uptime_s)]
+        known = metrics_known_to(self.parts.book)
+        exempt = exemptions_told(self.parts.checker.rules, now.wall_s, known)
+        own = [*self._standby_advice(now), *self._heartbeat_advice(), *self._file_advice()]
+        return StatusDoc(
+            agent=facts.name,
+            version=facts.version,
+            uptime_s=uptime_s,
+            settings=facts.settings,
+            settings_fault=facts.settings_fault,
+            databases=databases,
+            clients=self._clients(now),
+            store=self._store(now),
+            fleet=None if self.parts.fleet is None else self.parts.fleet.doc(now),
+            state_lost=facts.state_lost,
+            advice=[
+                *filter(None, [facts.files_fault]),
+                *self._watched_advice(),
+                *self._fleet_advice(),
+                *self._unthrottled_advice(),
+                *exempt,
+                *self._budget_advice(now),
+                *self.parts.store.notes,
+                *facts.unapplied(),
+                *facts.advice,
+                *about_shards,
+                *own,
+            ],
+        )
+
+    def _watched_advice(self) -> list[str]:
+        """Who is starved comes first of all."""
+        watch, rogues = self.parts.watch, self.parts.rogues
+        starved = starvation_advice(watch.findings) if watch is not None else []
+        for database in rogues.databases if rogues is not None else ():
+            health = self.parts.board.healths.get(database)
+            refusing = health is not None and not health.own.all_pass
+            found = rogues.suspects(database) if rogues is not None and refusing else ()
+            starved += rogue_advice(database, found, refusing=refusing)
+        return starved
+
+    def _fleet_advice(self) -> list[str]:
+        return [] if self.parts.fleet is None else self.parts.fleet.advice()
+
+    def _budget_advice(self, now: Instant) -> list[str]:
+        budgets = self.parts.budgets
+        each = budgets.by_database.values() if budgets is not None else ()
+        return [told for controlled in each for told in told_of(controlled, now.wall_s)]
+
+    def _unthrottled_advice(self) -> list[str]:
+        book = self.parts.unthrottled
+        return [] if book is None else unthrottled_advice(self.unthrottled(book, UNTHROTTLED_S))
+
+    def unthrottled(
+        self, book: UnthrottledBook, since_s: float, app: str | None = None
+    ) -> list[UnthrottledDoc]:
+        now_s = self.parts.clock.now().wall_s
+        return [
+            UnthrottledDoc(
+                client=client,
+                databases=period.databases,
+                started_at=_iso(period.started_at),
+                duration_s=period.duration_s,
+                ended_s_ago=max(0.0, now_s - period.ended_at),
+                pieces=period.pieces,
+            )
+            for client, period in book.since(now_s - since_s)
+            if _is_of(client, app)
+        ]
+
+    def _standby_advice(self, now: Instant) -> list[str]:
+        standby = self.facts.standby
+        if standby is None:
+            return []
+        return [standby.words(duration(max(0.0, now.mono_s - standby.stands_since.mono_s)))]
+
+    def _heartbeat_advice(self) -> list[str]:
+        beats = self.facts.heartbeats
+        return [f"{b.database}: heartbeat cannot be written: {b.fault}" for b in beats if b.fault]
+
+    def _file_advice(self) -> list[str]:
+        """What the file says and runtime changes hide."""
+        advice = []
+        for plan in self.parts.book.databases():
+            entries = self.parts.book.entries(plan.name).values()
+            advice += [told for entry in entries for told in _hides_file(plan, entry)]
+            advice += [
+                f"{plan.name}/{metric}: removed at run time"
+                f"{_until(self.parts.book.expires_at(plan.name, metric))}, although the file sets "
+                f"it; `headgate metrics revert {plan.name} {metric}` restores it"
+                for metric in self.parts.book.removed(plan.name)
+            ]
+        return advice
+
+    def _database(self, plan: DatabasePlan) -> DatabaseDoc:
+        name = plan.name
+        health = self.parts.board.healths.get(name)
+        host_only = health is not None and health.own is health.host
+        scope = Scope.HOST if host_only else None
+        decision = self.parts.checker.gate(Check(SELF, name, scope=scope))
+        now, activity = decision.at.mono_s, self.activity(name)
+        by_metrics = decision.verdict in (Verdict.OK, Verdict.METRIC_UNAVAILABLE)
+        idle = by_metrics and self.idles(name, decision.at)
+        healthy_at = now if decision.admitted else self.last_healthy.get(name)
+        shard = self._shard(name, decision.at)
+        return DatabaseDoc(
+            database=name,
+            engine=plan.engine.value,
+            verdict=decision.verdict.value,
+            reason=f"{name}: {WAKES}" if idle else reason_of(decision),
+            healthy_s_ago=None if healthy_at is None else now - healthy_at,
+            metrics=[metric_doc(finding, activity) for finding in findings(decision)],
+            other_metrics=[
+                self._now(name, entry)
+                for metric, entry in self.parts.book.entries(name).items()
+                if not (entry.enabled and plan.in_default(metric))
+            ],
+            role=_own_role(shard),
+            activity=activity.value,
+            idle=idle,
+            shard=shard,
+            pace=self.pace(name),
+        )
+
+    def pace(self, database: str) -> PaceDoc | None:
+        pacer = self.parts.checker.pacers.get(database)
+        health = self.parts.board.healths.get(database)
+        # Switched off, it is let go of at the next reading; it holds nobody any more.
+        if pacer is None or health is None or not paced(health):
+            return None
+        waiting = [
+            client
+            for name, client, record in self.parts.recorder.clients()
+            if name == database and record.last_verdict is Verdict.PACED
+        ]
+        return pace_doc(
+            pacer.pace,
+            list(pacer.metrics.values()),
+            worst=pacer.worst,
+            cost_total=pacer.cost_total,
+            paced_total=pacer.paced_total,
+            clients=waiting,
+        )
+
+    def _store(self, now: Instant) -> StoreDoc:
+        fault = self.parts.keeper.fault
+        return StoreDoc(
+            name=self.parts.store.name,
+            writable=fault is None,
+            fault=fault.detail if fault else None,
+            fault_for_s=now.wall_s - fault.since_wall_s if fault else None,
+            tallies_waiting=self.parts.recorder.waiting,
+        )
+
+    def ready(self) -> ReadyDoc:
+        waiting = []
+        for name, health in self.parts.board.healths.items():
+            for standing in health.own.standings:
+                if standing.absent and standing.absent.cause is Cause.NEVER_READ:
+                    waiting.append(f"{name}/{standing.spec.name}: no probe has finished yet")
+        if self.facts.state_lost is not None:
+            waiting.append(f"state: {self.facts.state_lost}")
+        if self.facts.files_fault is not None:
+            waiting.append(self.facts.files_fault)
+        fault = self.parts.keeper.fault
+        if fault is not None:
+            waiting.append(f"store {self.parts.store.name}: {fault.detail}")
+        # Checks never wait for the fleet: its absence is shown, and no client is redirected.
+        return ReadyDoc(ready=not waiting, waiting_for=waiting, notes=self._fleet_advice())
+
+    # --- the shard -------------------------------------------------------------------------
+
+    def shard(self, database: str) -> ShardDoc:
+        names = [plan.name for plan in self.parts.book.databases()]
+        if database not in names:
+            raise NoSuchMetric(f"no database {database!r}; configured: {', '.join(names)}")
+        doc = self._shard(database, self.parts.clock.now())
+        if doc is None:
+            raise NoSuchMetric(
+                f"{database} belongs to no shard: give [databases.{database}] a shard and a "
+                "member in the settings file, and SIGHUP the agent"
+            )
+        return doc
+
+    def _shard(self, database: str, now: Instant) -> ShardDoc | None:
+        shards, health = self.parts.shards, self.parts.board.healths.get(database)
+        view = shards.view(database) if shards is not None else None
+        if view is None:
+            return None
+        specs = {name: s.spec for name, s in health.standings.items()} if health else {}
+        exchange = self.parts.exchange
+        copies = {} if exchange is None else exchange.copies(view.shard)
+        return shard_doc(view, specs, now, self.costs(database), copies)
+
+    def shards(self, now: Instant) -> list[ShardDoc]:
+        """Made once for all who look at one instant, as the series of a scrape do."""
+        if self._shards_at is None or self._shards_at[0] != now:
+            found = (self._shard(plan.name, now) for plan in self.parts.book.databases())
+            self._shards_at = (now, [doc for doc in found if doc is not None])
+        return self._shards_at[1]
+
+    def activity(self, database: str) -> Activity:
+        demands = self.parts.demands
+        demand = demands.by_database.get(database) if demands is not None else None
+        return demand.state if demand is not None else Activity.AWAKE
+
+    def idles(self, database: str, now: Instant) -> bool:
+        """Nobody checks it, and nothing else is wrong with its metrics."""
+        health = self.parts.board.healths.get(database)
+        return health is not None and idles(health.own.standings, self.activity(database), now)
+
+    def costs(self, database: str) -> list[CostDoc]:
+        """What watching it has cost, by state."""
+        demands = self.parts.demands
+        demand = demands.by_database.get(database) if demands is not None else None
+        if demand is None:
+            return []
+        cost = demand.costs
+        return [
+            CostDoc(
+                state=state.value,
+                probes=cost[(state, Work.PROBES)],
+                messages=cost[(state, Work.MESSAGES)],
+                beats=cost[(state, Work.BEATS)],
+            )
+            for state in Activity
+        ]
+
+    # --- metrics ---------------------------------------------------------------------------
+
+    def metrics(self, database: str | None = None) -> MetricsDoc:
+        names = [plan.name for plan in self.parts.book.databases()]
+        if database is not None and database not in names:
+            raise NoSuchMetric(f"no database {database!r}; configured: {', '.join(names)}")
+        return MetricsDoc(
+            [
+                self._view(plan, entry)
+                for plan in self.parts.book.databases()
+                if database in (None, plan.name)
+                for entry in self.parts.book.entries(plan.name).values()
+            ],
+            [f"{told}: {fault}" for told, fault in self.parts.book.faults.items()],
+        )
+
+    def metric(self, database: str, metric: str) -> MetricView:
+        entry = self.parts.book.entry(database, metric)
+        return self._view(self.parts.book.plan(database), entry)
+
+    def proposed(self, database: str, proposal: Proposal, *, dry_run: bool) -> MetricView:
+        """A change as it is now; a dry run shows what a first probe of it returned."""
+        assert proposal.entry is not None
+        plan, window = self.parts.book.plan(database), None
+        if dry_run and proposal.reading is not None:
+            window = Window().push(proposal.reading, keep=1)
+        view = self._view(plan, proposal.entry, window)
+        more = [*map(str, proposal.advice), *_outside_default(plan, view.metric)]
+        return msgspec.structs.replace(view, advice=[*view.advice, *more])
+
+    async def replayed(self, database: str, entry: Entry) -> ThresholdReplay | None:
+        """What it would have done to the checks of the last hour; None: history is away."""
+        parts, until = self.parts, int(self.parts.clock.now().wall_s // 60)
+        since = until - REPLAYED_MINUTES + 1
+        try:
+            await parts.keeper.flush()
+            tallies = await parts.store.sums(
+                (), since_minute=since, until_minute=until, database=database, by_client=False
+            )
+            values = await parts.store.metric_minutes(
+                since_minute=since, until_minute=until, database=database
+            )
+        except StoreUnavailable:
+            return None  # A preview, and never a condition.
+        return replay_threshold(entry.spec, values, tallies, enabled=entry.enabled)
+
+    def removed(self, database: str, metric: str, proposal: Proposal) -> RemovedDoc:
+        return RemovedDoc(
+            database,
+            metric,
+            removed=not proposal.dry_run,
+            expires_at=_maybe_iso(proposal.expires_at),
+            advice=[str(advice) for advice in proposal.advice],
+        )
+
+    def _view(self, plan: DatabasePlan, entry: Entry, window: Window | None = None) -> MetricView:
+        spec, file = entry.spec, plan.raw_metrics.get(entry.spec.name)
+        now = self._now(plan.name, entry, window)
+        return MetricView(
+            database=plan.name,
+            metric=spec.name,
+            source=_source_name(spec.source),
+            origin=entry.origin,
+            revision=entry.revision,
+            settings=redacted(entry.raw),
+            file=None if file is None else redacted(file),
+            in_default=plan.in_default(spec.name),
+            interval_s=spec.interval_s,
+            timeout_s=spec.timeout_s,
+            max_age_s=spec.max_age_s,
+            granularity_s=max(spec.interval_s, (now.age_ms or 0) / 1000),
+            now=now,
+            advice=[*map(str, entry.advice), *_hides_file(plan, entry)],
+            expires_at=_maybe_iso(entry.expires_at),
+        )
+
+    def _now(self, database: str, entry: Entry, window: Window | None = None) -> MetricDoc:
+        spec = entry.spec
+        if window is None:
+            window = self.parts.board.window(database, spec.name) or Window()
+        finding = judge(stand(spec, window), self.parts.clock.now())
+        doc = metric_doc(finding, self.activity(database))
+        if entry.enabled:
+            return doc
+        return msgspec.structs.replace(doc, state="disabled", cause=None, detail="enabled = false")
+
+    # --- clients ---------------------------------------------------------------------------
+
+    def explain(self, check: Check) -> ExplainDoc:
+        checker = self.parts.checker
+        doc = explain_doc(checker.explain(check), checker.rules)
+        return msgspec.structs.replace(doc, pace=self.pace(check.database))
+
+    def clients(self) -> ClientsDoc:
+        return ClientsDoc(self._clients(self.parts.clock.now()))
+
+    def _clients(self, now: Instant) -> list[ClientDoc]:
+        newest_first = sorted(
+            self.parts.recorder.clients(), key=lambda item: item[2].last_at, reverse=True
+        )
+        return [_client(*item, now) for item in newest_first[:MAX_CLIENTS_SHOWN]]
+
+    async def history(self, since_s: float, app: str | None) -> HistoryDoc:
+        now, without = self.parts.clock.now(), self.parts.unthrottled
+        await self.parts.keeper.flush()
+        tallies = await self.parts.store.tallies(
+            () if app is None else (app,),
+            since_minute=int((now.wall_s - since_s) // 60),
+            until_minute=int(now.wall_s // 60),
+            limit=MAX_TALLIES_SHOWN + 1,
+        )
+        told = tallies[-MAX_TALLIES_SHOWN:]
+        return HistoryDoc(
+            await to_thread(lambda: list(map(_tally, told))),
+            [] if without is None else self.unthrottled(without, since_s, app),
+            whole=len(told) == len(tallies),
+        )
+
+    def refusals(self, limit: int, app: str | None) -> RefusalsDoc:
+        chosen = (d for d in self.parts.recorder.recent() if _is_of(d.check.identity.text, app))
+        return RefusalsDoc(
+            [RefusalDoc(_iso(d.at.wall_s), answer_doc(d)) for d in islice(chosen, limit)]
+        )
+
+    async def audit(self, limit: int) -> AuditsDoc:
+        entries = await self.parts.store.audit(limit=limit)
+        return AuditsDoc(
+            [
+                AuditDoc(
+                    _iso(e.wall_s), e.who, e.action, e.target, _shown(e.before), _shown(e.after)
+                )
+                for e in entries
+            ]
+        )
+
+
+def _own_role(shard: ShardDoc | None) -> str | None:
+    mine = (member for member in shard.members if member.member == shard.member) if shard else ()
+    return next((member.role for member in mine), None)
+
+
+def _shown(settings: Any) -> Any:
+    return redacted(settings) if isinstance(settings, Mapping) else settings
+
+
+def _hides_file(plan: DatabasePlan, entry: Entry) -> list[str]:
+    file, name = plan.raw_metrics.get(entry.spec.name), f"{plan.name}/{entry.spec.name}"
+    if file is None or entry.origin != "runtime":
+        return []
+    # Switched off and on again is as it was.
+    ours, theirs = {"enabled": True, **entry.raw}, {"enabled": True, **file}
+    hidden = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
+    if not hidden:
+        return []
+    shown = redacted(theirs)
+    told = ", ".join(
+        f"{key} = {_setting(shown[key]) if key in shown else 'default'}" for key in hidden
+    )
+    again = f"`headgate metrics revert {plan.name} {entry.spec.name}` restores them"
+    until = _until(entry.expires_at)
+    return [f"{name}: runtime settings hide the file's{until}: {told}; {again}"]
+
+
+def _setting(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _outside_default(plan: DatabasePlan, metric: str) -> list[str]:
+    if plan.in_default(metric):
+        return []
+    return [
+        f"{plan.name}/{metric}: it does not apply to checks that name no metric; name it in a "
+        f"check, or add it to default_metrics of {plan.name} in the settings file"
+    ]
+
+
+def _tally(t: Tally) -> TallyDoc:
+    return TallyDoc(_iso(t.minute * 60), t.database, t.client, t.verdict, t.metric, t.count)
+
+
+def _is_of(client: str, app: str | None) -> bool:
+    """Whether `app` is this client, or one of its levels."""
+    return app is None or client == app or app in client.split(":")
+
+
+def _client(database: str, client: str, record: ClientRecord, now: Instant) -> ClientDoc:
+    since = record.refused_since
+    return ClientDoc(
+        client=client,
+        database=database,
+        admitted=record.admitted,
+        refused=record.refused,
+        last_verdict=record.last_verdict.value,
+        last_seen_s_ago=max(0.0, now.wall_s - record.last_at),
+        refused_for_s=max(0.0, now.wall_s - since) if since is not None else None,
+        refused_by=record.refused_by,
+    )
+
+
+def _source_name(source: Source) -> str:
+    match source:
+        case Builtin():
+            return "builtin"
+        case Sql():
+            return "sql"
+        case Http():
+            return "url"
+        case Command():
+            return "command"
+        case _:
+            return "plugin"
+
+
+def _until(wall_s: float | None) -> str:
+    return "" if wall_s is None else f" until {_iso(wall_s)}"
+
+
+def _maybe_iso(wall_s: float | None) -> str | None:
+    return None if wall_s is None else _iso(wall_s)
+
+
+def _iso(wall_s: float) -> str:
+    return datetime.fromtimestamp(wall_s, tz=UTC).isoformat().replace("+00:00", "Z")

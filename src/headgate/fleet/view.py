@@ -1,0 +1,434 @@
+"""A fleet as people see it: pure, from what its agents report and what its operators set.
+
+    ShardTold, FleetMember ──shard_seen──► ShardSeen, AgentSeen ──┐
+    Item ───────────────────────────────► ItemSeen ───────────────┴► FleetPicture ──select──► a page
+
+Reports of agents come late by design (they are spread over the fleet's size). So an agent that has
+not reported a new revision yet is pending, and behind only when its time to report is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from operator import attrgetter
+from typing import NamedTuple
+
+from headgate.changes.model import Item
+from headgate.changes.reach import Place, Reach, parse_reach
+from headgate.fleet.members import FleetMember, called_alike, newest_of_each
+from headgate.fleet.told import UNHEALTHY, MemberTold, ShardTold
+
+MAX_ALIKE_TOLD = 3
+MARK_S, MAX_MARKS = 5.0, 80
+"""Together more than any grace."""
+GRACE_S, SPREADS = 10.0, 4.0
+"""How late an agent may report: this long, plus this many times the spread of reports."""
+
+
+class Condition(Enum):
+    """How a shard is, the worst first: the order that it is shown in."""
+
+    UNHEALTHY = "unhealthy"
+    SILENT = "silent"
+    """No agent reports its state: no agent, no primary, or no way to the store."""
+    STARTING = "starting"
+    """Its agents have just registered."""
+    HEALTHY = "healthy"
+    IDLE = "idle"
+    """No client checks, so nothing is measured."""
+
+
+class Progress(Enum):
+    """How far an agent has come with what was set for it."""
+
+    CURRENT = "current"
+    PENDING = "pending"
+    """Its report is not due yet."""
+    BEHIND = "behind"
+    UNKNOWN = "unknown"
+    """It reported no revision at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSeen:
+    region: str
+    cluster: str
+    shard: str
+    """Empty for a database that belongs to no shard."""
+    member: str
+    host: str
+    role: str
+    url: str
+    lag_s: float | None
+    n: int | None
+    wanted_n: int
+    """The newest revision that applies to it."""
+    progress: Progress
+    source: str
+    stale_since: float | None
+    registered: bool
+    problem: str
+    version: str = ""
+    refused: tuple[str, ...] = ()
+    """Items that it has but could not apply; the first few."""
+    refused_total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSeen:
+    shard: str
+    region: str
+    cluster: str
+    condition: Condition
+    since: float | None
+    """Wall-clock seconds since when; None: not known."""
+    told: ShardTold | None
+    """As last reported: for a silent shard, the report before that."""
+    agents: tuple[AgentSeen, ...]
+    clash: str = ""
+    """Why it is not one shard, if so."""
+
+    @property
+    def behind(self) -> int:
+        return sum(agent.progress is Progress.BEHIND for agent in self.agents)
+
+    @property
+    def rank(self) -> tuple[int, float, str]:
+        """What needs a person first; those that have been so for longest, before others."""
+        loud = _LOUD.get(self.condition)
+        if loud is not None:
+            return loud, self.since or 0.0, self.shard
+        return (2 if self.behind else 3), 0.0, self.shard
+
+
+_LOUD = {Condition.UNHEALTHY: 0, Condition.SILENT: 1}
+
+
+@dataclass(frozen=True, slots=True)
+class ItemSeen:
+    item: Item
+    ended: bool
+    """Removed, lifted or expired: shown for a while, and in force nowhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetCounts:
+    shards: int = 0
+    unhealthy: int = 0
+    silent: int = 0
+    starting: int = 0
+    idle: int = 0
+    healthy: int = 0
+    agents: int = 0
+    current: int = 0
+    pending: int = 0
+    behind: int = 0
+    unknown: int = 0
+    stale: int = 0
+    refusing: int = 0
+    """Agents that could not apply what they have."""
+    shardless: int = 0
+    """Databases that belong to no shard: registered, but their health is not reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetPicture:
+    n: int | None
+    """Of the fleet's head; None: not known, or nothing was ever set."""
+    shards: tuple[ShardSeen, ...] = ()
+    """In the order of `rank`."""
+    shardless: tuple[AgentSeen, ...] = ()
+    items: tuple[ItemSeen, ...] = ()
+    """The newest first."""
+    counts: FleetCounts = FleetCounts()
+    behind: tuple[AgentSeen, ...] = ()
+    """Those furthest behind first."""
+    unreadable: int = 0
+    """Entries of the store that could not be read: of a newer version, or not ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """State of the showing agent's connection to the fleet's store."""
+
+    source: str
+    revision: int
+    stale_since_wall_s: float | None = None
+    """Since when there is no contact: what is shown is as of then."""
+    fault: str = ""
+    went_back: bool = False
+    """The store has lost changes: the last good items stay in force."""
+
+
+def grace_s(spread_s: float) -> float:
+    return GRACE_S + SPREADS * spread_s
+
+
+# --- one shard --------------------------------------------------------------------------------
+
+
+class Mark(NamedTuple):
+    n: int
+    seen_at: float
+    """Monotonic seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The newest revision that applies to an agent, and since when it is known here; and those
+    before it: an agent that is behind stays so when there is something still newer."""
+
+    n: int = 0
+    seen_at: float = 0.0
+    """Monotonic seconds."""
+    before: tuple[Mark, ...] = ()
+    """By n. Those of the same moment are one, and the last few minutes are kept."""
+
+    @property
+    def marks(self) -> tuple[Mark, ...]:
+        return (*self.before, Mark(self.n, self.seen_at))
+
+    def then(self, n: int, seen_at: float) -> Wanted:
+        if n <= self.n:
+            return self
+        same = not self.n or seen_at // MARK_S == self.seen_at // MARK_S
+        return Wanted(n, seen_at, self.before if same else self.marks[-MAX_MARKS:])
+
+    def up_to(self, n: int) -> Wanted:
+        """What is left where the newest is no longer to be reached."""
+        older = [mark for mark in self.marks if mark.n < n]
+        reached = next((mark for mark in self.marks if mark.n >= n), Mark(n, self.seen_at))
+        return Wanted(n, reached.seen_at, tuple(older)) if n else Wanted()
+
+    def joined(self, other: Wanted) -> Wanted:
+        if not self.n or not other.n:
+            return self if self.n else other
+        *before, last = sorted({*self.marks, *other.marks})
+        return Wanted(last.n, last.seen_at, tuple(before))
+
+    def surpassed_at(self, n: int) -> float:
+        """When something newer than n was first seen."""
+        return next((mark.seen_at for mark in self.marks if mark.n > n), self.seen_at)
+
+
+def progress_of(n: int | None, wanted: Wanted, *, now: float, grace_s: float) -> Progress:
+    if n is None:
+        return Progress.UNKNOWN
+    if n >= wanted.n:
+        return Progress.CURRENT
+    return Progress.PENDING if now - wanted.surpassed_at(n) < grace_s else Progress.BEHIND
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of one shard."""
+
+    told: ShardTold | None = None
+    silent_since: float | None = None
+    """Wall-clock seconds since when its report, or all of its agents, are gone."""
+    members: tuple[FleetMember, ...] = ()
+    first_seen_at: float = 0.0
+    """Monotonic seconds."""
+    first_seen_wall_s: float = 0.0
+
+    @property
+    def mute(self) -> bool:
+        return self.told is None or self.silent_since is not None
+
+
+def shard_seen(
+    shard: str, known: Known, wanted: Wanted, *, now: float, grace_s: float
+) -> ShardSeen:
+    condition, since = _condition(known, now=now, grace_s=grace_s)
+    clash, place = two_clusters(known.members), _place(shard, known)
+    if clash:
+        condition = Condition.UNHEALTHY
+    agents = _agents(place, known, wanted, now=now, grace_s=grace_s)
+    return ShardSeen(
+        shard, place.region, place.cluster, condition, since, known.told, agents, clash
+    )
+
+
+def _place(shard: str, known: Known) -> Place:
+    spoken = known.told or next(iter(known.members), None)
+    return Place(spoken.region, spoken.cluster, shard) if spoken else Place(shard=shard)
+
+
+def _condition(known: Known, *, now: float, grace_s: float) -> tuple[Condition, float | None]:
+    told = known.told
+    if told is None and known.silent_since is not None and not known.members:
+        return Condition.SILENT, known.silent_since
+    if told is None:
+        new = now - known.first_seen_at < grace_s
+        return (Condition.STARTING if new else Condition.SILENT), known.first_seen_wall_s
+    if known.silent_since is not None:
+        return Condition.SILENT, known.silent_since
+    return Condition.UNHEALTHY if told.state == UNHEALTHY else Condition(told.state), told.since
+
+
+def _agents(
+    place: Place, known: Known, wanted: Wanted, *, now: float, grace_s: float
+) -> tuple[AgentSeen, ...]:
+    """All that were reported or have registered; the primary first."""
+    found = []
+    for one, other in _seats(known):
+        n = _newest(one.n, other.n if other else None)
+        progress = progress_of(n, wanted, now=now, grace_s=grace_s)
+        found.append(_agent(place, one, other, n, wanted.n, progress))
+    return tuple(sorted(found, key=lambda agent: agent.role != "primary"))
+
+
+def _seats(known: Known) -> Iterator[tuple[MemberTold, FleetMember | None]]:
+    """Each member as its primary's agent reports it, and as its own agent has registered it. If
+    several agents use the same name, the report is matched with the one written last."""
+    told = {one.member: one for one in known.told.members} if known.told else {}
+    newest, alike = newest_of_each(known.members), called_alike(known.members)
+    for member in sorted(told.keys() | newest.keys()):
+        yield _warned(told.get(member) or MemberTold(member), alike), newest.get(member)
+    for other in sorted(known.members, key=lambda one: one.key):
+        if newest[other.member] is not other:
+            yield _warned(MemberTold(other.member), alike), other
+
+
+def two_clusters(members: Iterable[FleetMember]) -> str:
+    """That servers of several clusters are registered as one shard: each hides the other's word.
+    Engines without a name for it are not compared."""
+    names: dict[str, list[str]] = {}
+    for one in members:
+        if one.system:
+            names.setdefault(one.system, []).append(one.member)
+    if len(names) < 2:
+        return ""
+    told = " and ".join(f"{', '.join(by[:3])} ({system})" for system, by in sorted(names.items()))
+    return f"two clusters use the name of this shard: {told}; give each its own `shard` name"
+
+
+def _warned(told: MemberTold, alike: Mapping[str, tuple[str, ...]]) -> MemberTold:
+    if told.member not in alike:
+        return told
+    hosts = " and ".join(alike[told.member][:MAX_ALIKE_TOLD])
+    problem = f"agents {hosts} both use the name {told.member}: give each its own `member` name"
+    return replace(told, problem=problem)
+
+
+def agent_alone(member: FleetMember, wanted: Wanted, *, now: float, grace_s: float) -> AgentSeen:
+    """Of a database that belongs to no shard."""
+    progress = progress_of(member.n, wanted, now=now, grace_s=grace_s)
+    told = MemberTold(member.member)
+    return _agent(member.place, told, member, member.n, wanted.n, progress)
+
+
+def _agent(
+    place: Place,
+    told: MemberTold,
+    registered: FleetMember | None,
+    n: int | None,
+    wanted_n: int,
+    progress: Progress,
+) -> AgentSeen:
+    return AgentSeen(
+        region=place.region,
+        cluster=place.cluster,
+        shard=place.shard,
+        member=told.member,
+        host=(registered.host if registered else told.host) or told.member,
+        # The shard's primary sees a change of a role at once; the registration follows later.
+        role=told.role or (registered.role if registered else ""),
+        url=(registered.url if registered else "") or told.url,
+        lag_s=told.lag_s,
+        n=n,
+        wanted_n=wanted_n,
+        progress=progress,
+        source=told.source,
+        stale_since=told.stale_since,
+        registered=registered is not None,
+        problem=told.problem,
+        version=registered.version if registered else "",
+        refused=registered.refused if registered else (),
+        refused_total=registered.refused_total if registered else 0,
+    )
+
+
+def _newest(one: int | None, other: int | None) -> int | None:
+    return max((n for n in (one, other) if n is not None), default=None)
+
+
+# --- all of them ------------------------------------------------------------------------------
+
+
+def picture_of(
+    n: int | None,
+    shards: Iterable[ShardSeen],
+    shardless: Sequence[AgentSeen],
+    items: Iterable[ItemSeen],
+    *,
+    unreadable: int = 0,
+) -> FleetPicture:
+    ordered = tuple(sorted(shards, key=attrgetter("rank")))
+    agents = [agent for shard in ordered for agent in shard.agents]
+    agents += shardless
+    behind = [agent for agent in agents if agent.progress is Progress.BEHIND]
+    return FleetPicture(
+        n=n,
+        shards=ordered,
+        shardless=tuple(shardless),
+        items=tuple(sorted(items, key=lambda seen: (seen.ended, -seen.item.n, seen.item.id))),
+        counts=_counts(ordered, agents, len(shardless)),
+        behind=tuple(sorted(behind, key=lambda agent: (agent.n or 0, agent.shard, agent.member))),
+        unreadable=unreadable,
+    )
+
+
+def _counts(
+    shards: Sequence[ShardSeen], agents: Sequence[AgentSeen], shardless: int
+) -> FleetCounts:
+    conditions = [shard.condition for shard in shards]
+    progress = [agent.progress for agent in agents]
+    return FleetCounts(
+        shards=len(shards),
+        agents=len(agents),
+        stale=sum(agent.stale_since is not None for agent in agents),
+        refusing=sum(agent.refused_total > 0 for agent in agents),
+        shardless=shardless,
+        **{condition.value: conditions.count(condition) for condition in Condition},
+        **{one.value: progress.count(one) for one in Progress},
+    )
+
+
+# --- a part of it -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Which shards to show. Patterns as in a reach; empty: any."""
+
+    unhealthy: bool = False
+    """Only those that are unhealthy or silent."""
+    behind: bool = False
+    """Only those with agents that are behind."""
+    region: str = ""
+    cluster: str = ""
+    shard: str = ""
+
+
+EVERYTHING = Look()
+
+
+def select(picture: FleetPicture, look: Look) -> Sequence[ShardSeen]:
+    """In the picture's order. ValueError where a pattern cannot be one."""
+    if look == EVERYTHING:
+        return picture.shards
+    named = {"region": look.region, "cluster": look.cluster, "shard": look.shard}
+    reaches = [parse_reach(f"{level}:{pattern}") for level, pattern in named.items() if pattern]
+    return [seen for seen in picture.shards if _fits(seen, look, reaches)]
+
+
+def _fits(seen: ShardSeen, look: Look, reaches: Sequence[Reach]) -> bool:
+    if look.unhealthy and seen.condition not in _LOUD:
+        return False
+    if look.behind and not seen.behind:
+        return False
+    place = Place(seen.region, seen.cluster, seen.shard)
+    return all(reach.meets(place) for reach in reaches)

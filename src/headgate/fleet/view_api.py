@@ -1,0 +1,382 @@
+"""The fleet as a document.   FleetPicture, Holders ──fleet_doc──► FleetDoc, for page, CLI, programs
+
+One page of shards and one of rules at a time: a fleet of ten thousand shards is never sent whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from headgate.changes.model import ChangeKind, Item
+from headgate.changes.state import ends_at
+from headgate.check.reasons import duration, quantity, says
+from headgate.errors import InvalidSettings
+from headgate.fleet.holders import Holders
+from headgate.fleet.told import PASSING, MetricTold
+from headgate.fleet.view import (
+    EVERYTHING,
+    AgentSeen,
+    Condition,
+    FleetCounts,
+    FleetPicture,
+    Link,
+    Look,
+    ShardSeen,
+    select,
+)
+from headgate.rules.settings import parse_kept
+
+T = TypeVar("T")
+MAX_PER_PAGE = 500
+MAX_BEHIND = 50
+ITEMS_PER_PAGE = 50
+
+
+class FleetMetricDoc(msgspec.Struct, frozen=True):
+    metric: str
+    """With `shard/` before it where it is rolled up."""
+    state: str
+    passes: bool
+    """Whether it admits checks."""
+    value: float | None
+    threshold: float | None
+    unit: str
+    for_s: float | None
+    """How long it has been in this state."""
+    detail: str
+
+
+class FleetAgentDoc(msgspec.Struct, frozen=True):
+    shard: str
+    """Empty for a database that belongs to no shard."""
+    member: str
+    host: str
+    """The name of its agent."""
+    role: str
+    url: str
+    lag_s: float | None
+    n: int | None
+    """The fleet's revision that it has reported; null: none."""
+    wanted_n: int
+    """The newest revision that applies to it."""
+    progress: str
+    """`current`, `pending` (its report is not due yet), `behind`, or `unknown`."""
+    source: str
+    """Where it got that revision from, if reported."""
+    stale_for_s: float | None
+    """How long it has had no contact with the fleet; null: it has, or did not report."""
+    registered: bool
+    version: str
+    problem: str
+    refused: Sequence[str] = ()
+    """Items that it has but could not apply; the first few."""
+
+
+class FleetShardDoc(msgspec.Struct, frozen=True):
+    shard: str
+    region: str
+    cluster: str
+    condition: str
+    """`unhealthy`, `silent` (no agent reports it), `starting`, `healthy` or `idle`."""
+    for_s: float | None
+    why: str
+    """What is wrong, in a line; empty: nothing."""
+    url: str
+    """Address of the agent that reports, its primary's."""
+    agent: str
+    told_s_ago: float | None
+    """Values are of then: values that only move are reported every few minutes."""
+    rules: int | None
+    """In force there, the fleet's and its own."""
+    checks: int | None
+    """Checks answered there in the minute before the report."""
+    refused: float | None
+    """The share of them that was rejected; null: there were none."""
+    metrics: Sequence[FleetMetricDoc]
+    agents: Sequence[FleetAgentDoc]
+
+    @property
+    def lag_s(self) -> float | None:
+        """The longest of its members."""
+        return max((one.lag_s for one in self.agents if one.lag_s is not None), default=None)
+
+
+class FleetItemDoc(msgspec.Struct, frozen=True):
+    kind: str
+    """`rule` or `budget`."""
+    id: str
+    reach: str
+    says: str
+    reason: str
+    n: int
+    """The fleet's revision that set it."""
+    set_by: str
+    set_s_ago: float
+    left_s: float | None
+    """Until it ends; null: it does not."""
+    agents: int
+    """Agents that it reaches, as far as they are known."""
+    have: int
+    without: int
+    """Agents with an older revision. The remaining ones have not reported a revision."""
+    refused: int = 0
+    """Agents that have that revision but could not apply it."""
+
+
+class FleetDoc(msgspec.Struct, frozen=True):
+    agent: str
+    """The agent that shows it."""
+    n: int | None
+    """The fleet's revision; null: nothing was ever set, or it is not known."""
+    revision: int
+    """Of the store."""
+    source: str
+    stale_for_s: float | None
+    """Time without contact to the store: all of this is as of then."""
+    fault: str
+    store_behind: bool
+    """The store has lost changes; they stay in force at the agents that have them."""
+    counts: FleetCounts
+    matching: int
+    """Matching shards, on all pages."""
+    page: int
+    pages: int
+    shards: Sequence[FleetShardDoc]
+    """The unhealthy first."""
+    items_total: int
+    items_page: int
+    items_pages: int
+    items: Sequence[FleetItemDoc]
+    """Rules and budgets in force, the newest first."""
+    behind: Sequence[FleetAgentDoc]
+    """Agents that are behind, the furthest first; the first 50."""
+    advice: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Which part of it."""
+
+    look: Look = EVERYTHING
+    page: int = 1
+    per_page: int = 100
+    items_page: int = 1
+
+
+def fleet_doc(
+    picture: FleetPicture, holders: Holders, link: Link, asked: Asked, *, agent: str, wall_s: float
+) -> FleetDoc:
+    """ValueError where a pattern that was asked for cannot be one."""
+    selected = select(picture, asked.look)
+    shards, page, pages = _cut(selected, asked.page, asked.per_page)
+    standing = [seen.item for seen in picture.items if not seen.ended]
+    items, items_page, items_pages = _cut(standing, asked.items_page, ITEMS_PER_PAGE)
+    return FleetDoc(
+        agent=agent,
+        n=picture.n,
+        revision=link.revision,
+        source=link.source,
+        stale_for_s=_since(link.stale_since_wall_s, wall_s),
+        fault=link.fault,
+        store_behind=link.went_back,
+        counts=picture.counts,
+        matching=len(selected),
+        page=page,
+        pages=pages,
+        shards=[_shard(seen, wall_s) for seen in shards],
+        items_total=len(standing),
+        items_page=items_page,
+        items_pages=items_pages,
+        items=[_item(item, holders, wall_s) for item in items],
+        behind=[_agent(one, wall_s) for one in picture.behind[:MAX_BEHIND]],
+        advice=_advice(picture, link, wall_s),
+    )
+
+
+def _cut(rows: Sequence[T], page: int, per_page: int) -> tuple[Sequence[T], int, int]:
+    """A page beyond the last is the last: what was there may have become less."""
+    pages = max(1, -(-len(rows) // per_page))
+    page = min(page, pages)
+    return rows[(page - 1) * per_page : page * per_page], page, pages
+
+
+def _since(at_wall_s: float | None, wall_s: float) -> float | None:
+    return None if at_wall_s is None else max(0.0, wall_s - at_wall_s)
+
+
+# --- shards -----------------------------------------------------------------------------------
+
+
+def _shard(seen: ShardSeen, wall_s: float) -> FleetShardDoc:
+    told = seen.told
+    metrics = [_metric(one, wall_s) for one in told.metrics] if told else []
+    return FleetShardDoc(
+        shard=seen.shard,
+        region=seen.region,
+        cluster=seen.cluster,
+        condition=seen.condition.value,
+        for_s=_since(seen.since, wall_s),
+        why=_why(seen, metrics),
+        url=told.url if told else "",
+        agent=told.agent if told else "",
+        told_s_ago=_since(told.at, wall_s) if told else None,
+        rules=told.rules if told else None,
+        checks=told.checks if told else None,
+        refused=told.refused if told else None,
+        metrics=metrics,
+        agents=[_agent(agent, wall_s) for agent in seen.agents],
+    )
+
+
+def _why(seen: ShardSeen, metrics: Sequence[FleetMetricDoc]) -> str:
+    if seen.clash:
+        return seen.clash
+    if seen.condition is Condition.SILENT:
+        return _silence(seen)
+    if seen.condition is Condition.STARTING:
+        return "its agents have just registered"
+    if seen.told is not None and seen.told.problem:
+        return seen.told.problem
+    return "; ".join(_obstacle(one) for one in metrics if not one.passes)
+
+
+def _silence(seen: ShardSeen) -> str:
+    registered = sum(agent.registered for agent in seen.agents)
+    if not registered:
+        return "none of its agents is registered any more"
+    agents = "1 agent is" if registered == 1 else f"{registered} agents are"
+    before = "any more" if seen.told is not None else "yet"
+    return f"{agents} registered, but none reports the shard {before}: does it have a primary?"
+
+
+def _obstacle(metric: FleetMetricDoc) -> str:
+    if metric.state != "breached" or metric.value is None or metric.threshold is None:
+        detail = f" ({metric.detail})" if metric.detail else ""
+        return f"{metric.metric} is {metric.state}{detail}"
+    limit = quantity(metric.threshold, metric.unit)
+    return f"{metric.metric} is {quantity(metric.value, metric.unit)}, limit {limit}"
+
+
+def _metric(told: MetricTold, wall_s: float) -> FleetMetricDoc:
+    return FleetMetricDoc(
+        metric=told.metric if told.scope == "host" else f"{told.scope}/{told.metric}",
+        state=told.state,
+        passes=told.state in PASSING,
+        value=told.value,
+        threshold=told.threshold,
+        unit=told.unit,
+        for_s=_since(told.since or None, wall_s),
+        detail=told.detail,
+    )
+
+
+def _agent(seen: AgentSeen, wall_s: float) -> FleetAgentDoc:
+    return FleetAgentDoc(
+        shard=seen.shard,
+        member=seen.member,
+        host=seen.host,
+        role=seen.role,
+        url=seen.url,
+        lag_s=seen.lag_s,
+        n=seen.n,
+        wanted_n=seen.wanted_n,
+        progress=seen.progress.value,
+        source=seen.source,
+        stale_for_s=_since(seen.stale_since, wall_s),
+        registered=seen.registered,
+        version=seen.version,
+        problem=seen.problem,
+        refused=seen.refused,
+    )
+
+
+# --- rules and budgets ------------------------------------------------------------------------
+
+
+def _item(item: Item, holders: Holders, wall_s: float) -> FleetItemDoc:
+    held, value = holders.held(item), item.value or {}
+    return FleetItemDoc(
+        kind=str(item.kind),
+        id=item.id,
+        reach=str(item.reach),
+        says=_says(item),
+        reason=str(value.get("reason") or ""),
+        n=item.n,
+        set_by=item.set_by,
+        set_s_ago=max(0.0, wall_s - item.set_at),
+        left_s=_left_s(item, wall_s),
+        agents=held.agents,
+        have=held.have,
+        without=held.without,
+        refused=held.refused,
+    )
+
+
+def _left_s(item: Item, wall_s: float) -> float | None:
+    try:
+        end = ends_at(item)
+    except ValueError:  # By a newer version: its content is shown as not readable.
+        return None
+    return None if end is None else max(0.0, end - wall_s)
+
+
+def _says(item: Item) -> str:
+    if item.kind is ChangeKind.BUDGET:
+        return _budget_says(item)
+    try:
+        return says(parse_kept(item.id, item.value, item.n).rule)
+    except InvalidSettings:
+        return "cannot be read by this version"
+
+
+def _budget_says(item: Item) -> str:
+    value = item.value or {}
+    told = ", ".join(f"{key} {value[key]}" for key in _TOLD_OF_A_BUDGET if key in value)
+    return f"budget {value.get('name') or item.id.partition('@')[0]}: {told}".rstrip(": ")
+
+
+_TOLD_OF_A_BUDGET = ("mode", "rate", "capacity", "burst", "concurrency")
+
+
+# --- what an operator should do ---------------------------------------------------------------
+
+
+def _advice(picture: FleetPicture, link: Link, wall_s: float) -> list[str]:
+    counts, advice = picture.counts, []
+    if link.went_back:
+        advice.append(
+            "the fleet's store has lost changes; agents that had them keep them in force: "
+            "`headgate changes restore --fleet` restores them"
+        )
+    if link.stale_since_wall_s is not None:
+        ago = duration(max(0.0, wall_s - link.stale_since_wall_s))
+        why = f" ({link.fault})" if link.fault else ""
+        advice.append(f"no contact with the store for {ago}{why}: this is as of then")
+    if counts.behind:
+        advice.append(
+            f"{_many(counts.behind, 'agent')} behind: checks there still use the old rules; "
+            "look at `headgate status` there, and whether it reaches the store"
+        )
+    if counts.refusing:
+        advice.append(
+            f"{_many(counts.refusing, 'agent')} not able to apply all that was set: "
+            "`headgate status` there says what, and why; it may be an older version"
+        )
+    if counts.shardless:
+        advice.append(
+            f"{_many(counts.shardless, 'database')} in no shard, so their health is not reported: "
+            "give them `shard = …` in their agents' settings"
+        )
+    if picture.unreadable:
+        advice.append(
+            f"{picture.unreadable} entries of the store cannot be read here: of a newer version?"
+        )
+    return advice
+
+
+def _many(count: int, noun: str) -> str:
+    return f"1 {noun} is" if count == 1 else f"{count:,} {noun}s are"

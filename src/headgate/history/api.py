@@ -1,0 +1,371 @@
+"""History as documents: a timeline of any level, metrics by the minute, and replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from headgate.check.questions import Span
+from headgate.history.outcomes import How
+from headgate.history.records import MetricMinute, Tally
+from headgate.history.replay import Change
+from headgate.history.runs import Runs
+from headgate.history.timeline import Sums, Timeline, sums_of
+from headgate.rules.matching import Kind, Rule
+
+When = Callable[[float], str]
+"""Wall-clock seconds as ISO 8601."""
+MAX_BY = 10
+MAX_REPLAY_ROWS = 5000
+
+
+class ByDoc(msgspec.Struct, frozen=True):
+    by: str
+    """A metric (`shard/lag`), a rule (`rule:r7`), or a verdict where neither decided."""
+    count: int
+
+
+class SumsDoc(msgspec.Struct, frozen=True):
+    checks: int
+    admitted: int
+    exempted: int
+    """Admitted checks that a metric would have rejected."""
+    refused: int
+    by_reason: Mapping[str, int]
+    """`metric`, `dice`, `held`, `paced`, `budget`, `other`: counted separately."""
+    by: Sequence[ByDoc]
+    """What rejected checks, the most first; at most 10."""
+
+    @property
+    def refused_share(self) -> float:
+        return self.refused / self.checks if self.checks else 0.0
+
+
+class BinDoc(msgspec.Struct, frozen=True):
+    at: str
+    minutes: int
+    sums: SumsDoc
+
+
+class SpanDoc(msgspec.Struct, frozen=True):
+    """Consecutive minutes in which most checks were rejected."""
+
+    since: str
+    until: str
+    mostly_by: str
+    share: float
+    """Number of rejected checks."""
+    sums: SumsDoc
+
+
+class ChildDoc(msgspec.Struct, frozen=True):
+    client: str
+    sums: SumsDoc
+
+
+class RunsDoc(msgspec.Struct, frozen=True):
+    """How long it has been at it, compared with its own past runs."""
+
+    since: str
+    until: str
+    ongoing: bool
+    minutes: int
+    earlier: int
+    """Earlier runs within two weeks whose start is known."""
+    usual_minutes: float | None
+    """Their median; null for fewer than three."""
+    longest_minutes: int
+    unusual: bool
+    """Far longer than the longest of them."""
+
+
+class TimelineDoc(msgspec.Struct, frozen=True):
+    app: str
+    """The requested client or level; `all` for every client."""
+    since: str
+    until: str
+    step_minutes: int
+    total: SumsDoc
+    bins: Sequence[BinDoc]
+    """Only those with checks."""
+    spans: Sequence[SpanDoc]
+    """Those with the most rejections, at most 50."""
+    children: Sequence[ChildDoc]
+    """The most rejected first, at most 50; the last, `other`, is the rest."""
+    whole: bool
+    """False: there are too many clients to look at each. All sums are exact, and what is not under
+    a client's name is under `other`."""
+    more_spans: int
+    """Number of spans that are not in `spans`."""
+    runs: RunsDoc | None = None
+    """Null for `all`, and if it never checked."""
+
+
+class ClientSumsDoc(msgspec.Struct, frozen=True):
+    client: str
+    database: str
+    sums: SumsDoc
+
+
+class ClientsSumsDoc(msgspec.Struct, frozen=True):
+    """What became of each client's checks, over a time that is over or goes on."""
+
+    since: str
+    """Start of a minute: sums are of whole minutes."""
+    until: str
+    seconds: float
+    """Its length, up to now if it is not over: the basis of rates."""
+    clients: Sequence[ClientSumsDoc]
+    """By client and database."""
+    whole: bool
+    """False: the list is cut; the smallest are left out."""
+
+
+class MetricMinuteDoc(msgspec.Struct, frozen=True):
+    at: str
+    database: str
+    metric: str
+    looks: int
+    absent: int
+    low: float | None
+    mean: float | None
+    high: float | None
+    breached_share: float | None
+    threshold: float
+
+
+class MetricMinutesDoc(msgspec.Struct, frozen=True):
+    minutes: Sequence[MetricMinuteDoc]
+    whole: bool = True
+    """False: there are more than fit into one answer, and the oldest are left out."""
+    step_minutes: int = 1
+    """Number of minutes that each row sums up; `at` is when the first begins."""
+
+
+class ReplayRowDoc(msgspec.Struct, frozen=True):
+    """One client in one hour."""
+
+    hour: str
+    database: str
+    client: str
+    checks: int
+    admitted_before: int
+    refused_before: int
+    admitted_after: float | None
+    """Null if unknown."""
+    admitted_low: float
+    admitted_high: float
+    how: str
+    """`exact`, `expected` (a ratio, on average), `bounded`, `unknown`."""
+    shadowed_by: str
+    """The more specific rule that decides, if the proposed one would have no effect."""
+
+
+class ReplayTotalDoc(msgspec.Struct, frozen=True):
+    checks: int
+    admitted_before: int
+    admitted_low: float
+    admitted_high: float
+
+
+class ReplayDoc(msgspec.Struct, frozen=True):
+    rule: str
+    target: str
+    kind: str
+    since: str
+    """Start of the replayed history."""
+    until: str
+    whole: bool
+    """False: there was too much history to replay; it begins later than requested."""
+    total: ReplayTotalDoc
+    rows: Sequence[ReplayRowDoc]
+    """Only rows with a change; at most 5000, the largest changes."""
+    more_rows: int
+    """Number of rows that are not in `rows`; the totals include them."""
+    notes: Sequence[str]
+
+
+class ReplayBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    rule: dict[str, Any]
+    """As for POST /v1/rules."""
+    since: Span = "1h"
+
+
+# --- making them ---------------------------------------------------------------------------
+
+
+def sums_doc(sums: Sums) -> SumsDoc:
+    return SumsDoc(
+        checks=sums.checks,
+        admitted=sums.admitted,
+        exempted=sums.exempted,
+        refused=sums.refusals,
+        by_reason={reason.value: count for reason, count in sums.refused.items()},
+        by=[ByDoc(by, count) for by, count in sums.by[:MAX_BY]],
+    )
+
+
+def clients_sums_doc(
+    tallies: Iterable[Tally], span_s: tuple[float, float], when: When, *, whole: bool
+) -> ClientsSumsDoc:
+    since_s, until_s = span_s
+    found: dict[tuple[str, str], list[Tally]] = {}
+    for tally in tallies:
+        found.setdefault((tally.client, tally.database), []).append(tally)
+    told = [ClientSumsDoc(*place, sums_doc(sums_of(mine))) for place, mine in found.items()]
+    return ClientsSumsDoc(when(since_s), when(until_s), until_s - since_s, told, whole)
+
+
+def timeline_doc(
+    found: Timeline, app: str, step_minutes: int, when: When, runs: Runs | None = None
+) -> TimelineDoc:
+    return TimelineDoc(
+        app=app,
+        since=when(found.since_minute * 60),
+        until=when((found.until_minute + 1) * 60),
+        step_minutes=step_minutes,
+        total=sums_doc(found.total),
+        bins=[BinDoc(when(b.minute * 60), b.minutes, sums_doc(b.sums)) for b in found.bins],
+        spans=[
+            SpanDoc(
+                when(span.from_minute * 60),
+                when(span.until_minute * 60),
+                span.sums.by[0][0],
+                span.sums.refused_share,
+                sums_doc(span.sums),
+            )
+            for span in found.spans
+        ],
+        children=[ChildDoc(child.client, sums_doc(child.sums)) for child in found.children],
+        whole=found.whole,
+        more_spans=found.more_spans,
+        runs=None if runs is None else runs_doc(runs, when),
+    )
+
+
+def runs_doc(runs: Runs, when: When) -> RunsDoc:
+    return RunsDoc(
+        since=when(runs.last.from_minute * 60),
+        until=when(runs.last.until_minute * 60),
+        ongoing=runs.ongoing,
+        minutes=runs.last.minutes,
+        earlier=len(runs.earlier),
+        usual_minutes=runs.usual_minutes,
+        longest_minutes=runs.longest_minutes,
+        unusual=runs.unusual,
+    )
+
+
+def minutes_doc(
+    minutes: Iterable[MetricMinute], when: When, *, whole: bool = True, step_minutes: int = 1
+) -> MetricMinutesDoc:
+    return MetricMinutesDoc(
+        [
+            MetricMinuteDoc(
+                when(m.minute * 60),
+                m.database,
+                m.metric,
+                m.looks,
+                m.absent,
+                m.low,
+                m.mean,
+                m.high,
+                m.breached_share,
+                m.threshold,
+            )
+            for m in minutes
+        ],
+        whole,
+        step_minutes,
+    )
+
+
+FEEDBACK = (
+    "What other clients would have done is not replayed: more admitted work raises the metrics, "
+    "less lowers them."
+)
+
+
+NAMED = (
+    "The replay assumes that checks use the database's current default metrics; which metrics a "
+    "check named is not stored. Metrics are sampled once a second, and stored by the minute."
+)
+
+
+def replay_doc(
+    changes: Sequence[Change],
+    rule: Rule,
+    span: tuple[str, str],
+    *,
+    whole: bool,
+    when: When,
+    notes: Sequence[str] = (),
+) -> ReplayDoc:
+    changed = [change for change in changes if change.changes or change.shadowed_by]
+    told = _most_changed(changed)
+    return ReplayDoc(
+        rule=rule.id,
+        target=rule.target,
+        kind=rule.kind.value,
+        since=span[0],
+        until=span[1],
+        whole=whole,
+        total=ReplayTotalDoc(
+            checks=sum(c.checks for c in changes),
+            admitted_before=sum(c.admitted_before for c in changes),
+            admitted_low=sum(c.after.low for c in changes),
+            admitted_high=sum(c.after.high for c in changes),
+        ),
+        rows=[_row(change, when) for change in told],
+        more_rows=len(changed) - len(told),
+        notes=[*_notes(changes, changed, rule), *notes],
+    )
+
+
+def _most_changed(changed: Sequence[Change]) -> Sequence[Change]:
+    """Those that are shown, in their order."""
+    if len(changed) <= MAX_REPLAY_ROWS:
+        return changed
+    by_size = sorted(range(len(changed)), key=lambda at: -_size(changed[at]))
+    return [changed[at] for at in sorted(by_size[:MAX_REPLAY_ROWS])]
+
+
+def _size(change: Change) -> float:
+    low, high = change.after.low, change.after.high
+    return max(abs(high - change.admitted_before), abs(low - change.admitted_before))
+
+
+def _row(change: Change, when: When) -> ReplayRowDoc:
+    after = change.after
+    told = after.how in (How.EXACT, How.EXPECTED)
+    return ReplayRowDoc(
+        hour=when(change.hour_minute * 60),
+        database=change.database,
+        client=change.client,
+        checks=change.checks,
+        admitted_before=change.admitted_before,
+        refused_before=change.refused_before,
+        admitted_after=after.high if told else None,
+        admitted_low=after.low,
+        admitted_high=after.high,
+        how=after.how.value,
+        shadowed_by=change.shadowed_by,
+    )
+
+
+_BY_METRICS = (Kind.EXEMPT, Kind.METRICS, Kind.THRESHOLDS)
+
+
+def _notes(changes: Sequence[Change], changed: Sequence[Change], rule: Rule) -> list[str]:
+    if not changes:
+        return ["No client that the rule matches checked within that time."]
+    if not changed:
+        return ["The rule would have changed nothing."]
+    notes = [FEEDBACK, *([NAMED] if rule.kind in _BY_METRICS else [])]
+    if any(change.after.how is How.UNKNOWN for change in changed):
+        notes.append("Unknown: history does not have what the result depends on.")
+    if first := sorted({change.shadowed_by for change in changed if change.shadowed_by}):
+        notes.append(f"More specific rules that decide instead: {', '.join(first)}.")
+    return notes

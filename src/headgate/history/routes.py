@@ -1,0 +1,374 @@
+"""Looking back and watching over HTTP.   Control ──► Watching ──► Store, Watch, Rogues
+
+Nothing here changes anything: a replay is arithmetic on what was kept.
+"""
+
+from __future__ import annotations
+
+from asyncio import to_thread
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Annotated, NamedTuple
+
+import msgspec
+from starlette.responses import Response
+
+from headgate.base.names import parse_identity
+from headgate.base.ports import Store
+from headgate.check.questions import App, ExplainQuery, Span, about
+from headgate.check.views import Views
+from headgate.errors import InvalidRequest
+from headgate.history.api import (
+    ClientsSumsDoc,
+    MetricMinutesDoc,
+    ReplayBody,
+    ReplayDoc,
+    TimelineDoc,
+    clients_sums_doc,
+    minutes_doc,
+    replay_doc,
+    timeline_doc,
+)
+from headgate.history.looking import Turns, iso, json_in_thread
+from headgate.history.past_api import past_doc
+from headgate.history.past_routes import find_past, minute_at
+from headgate.history.records import Asked, Tally, in_steps
+from headgate.history.replaying import Replayer
+from headgate.history.runs import Runs, runs_of
+from headgate.history.starvation_api import RogueFaultDoc, RoguesDoc, StarvationDoc, suspect_doc
+from headgate.history.timeline import Stretch, Timeline, most_telling, stretches, timeline
+from headgate.http.documents import json_response, seconds
+from headgate.http.routes import Call, NoQuery, Plain, Route
+from headgate.metrics.known import metrics_known_to
+from headgate.rules.matching import EVERYONE, Rule
+from headgate.rules.schedules import windows_of
+from headgate.rules.service import RuleKeeper
+from headgate.rules.settings import RuleSpec, parse_rule
+
+MAX_SINCE_S = 366 * 86_400.0
+MAX_CLIENT_ROWS = 20_000
+"""Clients by the results of their checks; further ones are summed up as `other`."""
+MAX_METRIC_ROWS = 25_000
+"""Two weeks of one metric."""
+MAX_BINS = 2000
+PROPOSED = "proposed"
+RUNS_BACK_MINUTES = 14 * 1440
+
+
+class SpanQuery(msgspec.Struct, frozen=True, kw_only=True):
+    since: Annotated[Span, about("How long ago it begins: 1m to 366d.")] = "1h"
+    until: Annotated[Span, about("How long ago it ends; default: now.")] = "0s"
+    database: Annotated[str, about("Only this database.")] = ""
+
+
+class ClientsQuery(SpanQuery, frozen=True, kw_only=True):
+    app: Annotated[App, about("A client, or a level of its name; default: all.")] = EVERYONE
+
+
+class TimelineQuery(ClientsQuery, frozen=True, kw_only=True):
+    step: Annotated[Span, about("Length of a bin; default: a 60th of the time.")] | None = None
+    level: Annotated[int, msgspec.Meta(ge=1, le=8, description="Break down by it.")] | None = None
+
+
+class MinutesQuery(SpanQuery, frozen=True, kw_only=True):
+    metric: Annotated[str, about("Only this one; `shard/lag` for the shard's.")] = ""
+    step: Annotated[Span, about("Length of a row; default: a minute.")] | None = None
+
+
+class Watching:
+    """Handlers, as Control's."""
+
+    def __init__(
+        self, views: Views, rules: RuleKeeper | None = None, turns: Turns | None = None
+    ) -> None:
+        self._views = views
+        self._rules = rules
+        self.turns = turns or Turns()
+
+    async def explain_at(self, call: Call[ExplainQuery, None], at: str) -> Response:
+        """/v1/explain, of a minute that is over."""
+        asked, parts = call.query, self._views.parts
+        if asked != ExplainQuery(app=asked.app, database=asked.database, at=at):
+            message = "with at, a past minute, give only app and database"
+            raise InvalidRequest(message, status=422, field="at")
+        minute = minute_at(at, parts.clock.now().wall_s)
+        if not asked.app:
+            message = "app is missing: with at, give the client, or a level of it"
+            raise InvalidRequest(message, status=422, field="app")
+        identity, database = parse_identity(asked.app), asked.database
+        if database not in parts.board.healths:
+            known = ", ".join(sorted(parts.board.healths)) or "none"
+            message = f"no database {database!r} is configured on this agent; configured: {known}"
+            raise InvalidRequest(message, status=404, field="database")
+        async with self.turns.look(call.request):
+            past = await find_past(parts, identity, database, minute, self._present())
+            return await json_in_thread(lambda: past_doc(past, iso))
+
+    async def timeline(self, call: Call[TimelineQuery, None]) -> Response:
+        scope = self._scope(call.query, call.query.app)
+        app = ":".join(scope.tokens) or EVERYONE
+        step = _step(call.query.step, scope) or max(1, -(-scope.minutes // 60))
+        async with self.turns.look(call.request):
+            await self._flushed()
+            asked = await self._asked(scope)
+            found = await self._timeline(scope, asked, step, call.query.level)
+            runs = await self._runs(scope, asked)
+            return await json_in_thread(lambda: timeline_doc(found(), app, step, iso, runs))
+
+    async def client_sums(self, call: Call[ClientsQuery, None]) -> Response:
+        """Of every client at once, by database: what lists and rates are made of."""
+        scope = self._scope(call.query, call.query.app)
+        now_s = self._views.parts.clock.now().wall_s
+        until_s = min((scope.until + 1) * 60.0, now_s)
+        async with self.turns.look(call.request):
+            store = await self._flushed()
+            found = await store.client_sums(
+                scope.tokens,
+                since_minute=scope.since,
+                until_minute=scope.until,
+                database=scope.database,
+                limit=MAX_CLIENT_ROWS + 1,
+            )
+            whole = len(found) <= MAX_CLIENT_ROWS
+            span, told = (scope.since * 60.0, until_s), found[:MAX_CLIENT_ROWS]
+            return await json_in_thread(lambda: clients_sums_doc(told, span, iso, whole=whole))
+
+    async def metric_minutes(self, call: Call[MinutesQuery, None]) -> Response:
+        scope = self._scope(call.query)
+        step = _step(call.query.step, scope) or 1
+        async with self.turns.look(call.request):
+            store = await self._flushed()
+            minutes = await store.metric_minutes(
+                since_minute=scope.since,
+                until_minute=scope.until,
+                database=scope.database,
+                metric=call.query.metric,
+                limit=MAX_METRIC_ROWS + 1,
+            )
+            whole = len(minutes) <= MAX_METRIC_ROWS
+            told = minutes[-MAX_METRIC_ROWS:]
+            return await json_in_thread(
+                lambda: minutes_doc(in_steps(told, step), iso, whole=whole, step_minutes=step)
+            )
+
+    async def replay(self, call: Call[NoQuery, ReplayBody]) -> Response:
+        now = self._views.parts.clock.now()
+        until = int(now.wall_s // 60)
+        since = until - int(_since(call.body.since) // 60)
+        rule = self._rule(call.body, since * 60.0, now.wall_s)
+        async with self.turns.look(call.request):
+            await self._flushed()
+            replayer = Replayer(self._views.parts, rule)
+            found = await replayer.replay(since, until, self._present())
+            span = (iso(found.since_minute * 60), iso((until + 1) * 60))
+            return await json_in_thread(
+                lambda: replay_doc(
+                    found.changes, rule, span, whole=found.whole, when=iso, notes=found.notes
+                )
+            )
+
+    async def starvation(self, call: Plain) -> Response:
+        watch = self._views.parts.watch
+        if watch is None:
+            raise InvalidRequest("this agent does not watch for starvation", status=404)
+        policy = watch.policy
+        return json_response(StarvationDoc(policy.window_s, policy.waterline, watch.findings))
+
+    async def rogues(self, call: Plain) -> Response:
+        rogues = self._views.parts.rogues
+        if rogues is None:
+            raise InvalidRequest("this agent does not list sessions", status=404)
+        found = [
+            suspect_doc(database, suspect)
+            for database in rogues.databases
+            for suspect in rogues.suspects(database)
+        ]
+        faults = [RogueFaultDoc(name, detail) for name, detail in sorted(rogues.faults.items())]
+        return json_response(RoguesDoc(found, faults))
+
+    # --- steps -----------------------------------------------------------------------------
+
+    async def _flushed(self) -> Store:
+        """With what was decided up to now."""
+        await self._views.parts.keeper.flush()
+        return self._views.parts.store
+
+    def _scope(self, asked: SpanQuery, app: str = EVERYONE) -> _Scope:
+        """`since` and `until` are times ago."""
+        now_s, since_s, until_s = (
+            self._views.parts.clock.now().wall_s,
+            _since(asked.since),
+            seconds(asked.until),
+        )
+        if until_s >= since_s:
+            message = "until must be later than since, for example since=2h&until=1h"
+            raise InvalidRequest(message, status=422, field="until")
+        tokens = () if app == EVERYONE else parse_identity(app).tokens
+        since, until = int((now_s - since_s) // 60), int((now_s - until_s) // 60)
+        return _Scope(tokens, asked.database, since, until)
+
+    def _present(self) -> list[RuleSpec]:
+        return [entry.spec for entry, _ in self._rules.entries()] if self._rules else []
+
+    async def _asked(self, scope: _Scope) -> Sequence[Asked]:
+        return await self._views.parts.store.minutes_asked(
+            scope.tokens,
+            since_minute=scope.since,
+            until_minute=scope.until,
+            database=scope.database,
+        )
+
+    async def _timeline(
+        self, scope: _Scope, asked: Sequence[Asked], step: int, level: int | None
+    ) -> Callable[[], Timeline]:
+        """What is needed of the store; the rest is for a thread."""
+        by_step = await self._sums(scope, step)
+        all_stretches = await to_thread(stretches, asked)
+        told = most_telling(all_stretches)
+        spans = [(one, await self._sums(scope.within(one), None)) for one in told]
+        by_client = await self._views.parts.store.client_sums(
+            scope.tokens,
+            since_minute=scope.since,
+            until_minute=scope.until,
+            database=scope.database,
+            limit=MAX_CLIENT_ROWS + 1,
+        )
+        return lambda: timeline(
+            by_step,
+            spans,
+            by_client[:MAX_CLIENT_ROWS],
+            since_minute=scope.since,
+            until_minute=scope.until,
+            step_minutes=step,
+            level=level,
+            whole=len(by_client) <= MAX_CLIENT_ROWS,
+            more_spans=len(all_stretches) - len(told),
+        )
+
+    async def _sums(self, scope: _Scope, step: int | None) -> Sequence[Tally]:
+        return await self._views.parts.store.sums(
+            scope.tokens,
+            since_minute=scope.since,
+            until_minute=scope.until,
+            database=scope.database,
+            step_minutes=step,
+            by_client=False,
+        )
+
+    async def _runs(self, scope: _Scope, asked: Sequence[Asked]) -> Runs | None:
+        """Of a fortnight: what its own past runs were like. Not of everybody at once."""
+        if not scope.tokens:
+            return None
+        until = scope.until
+        since = until - RUNS_BACK_MINUTES
+        if scope.since > since or scope.database:
+            asked = await self._asked(_Scope(scope.tokens, "", since, until))
+        kept = max(since, self._views.parts.keeper.kept_from(until * 60.0))
+        minutes = (one.minute for one in asked if one.minute >= since)
+        return await to_thread(lambda: runs_of(minutes, since_minute=kept, now_minute=until))
+
+    def _rule(self, body: ReplayBody, since_s: float, now_s: float) -> Rule:
+        spec = parse_rule(
+            body.rule,
+            rule_id=PROPOSED,
+            author="replay",
+            wall_s=now_s,
+            known_metrics=metrics_known_to(self._views.parts.book),
+        )
+        return _in_windows(spec, since_s, now_s)
+
+    async def replayed(self, spec: RuleSpec) -> str:
+        """What a rule that is only proposed would have changed in the last hour, in a line."""
+        now_s = self._views.parts.clock.now().wall_s
+        until = int(now_s // 60)
+        since = until - 60
+        rule = replace(_in_windows(spec, since * 60.0, now_s), id=PROPOSED)
+        await self._flushed()
+        found = await Replayer(self._views.parts, rule).replay(since, until, self._present())
+        before = sum(change.admitted_before for change in found.changes)
+        low = sum(change.after.low for change in found.changes)
+        high = sum(change.after.high for change in found.changes)
+        told = f"of its clients' checks of the last hour {before:,} were admitted"
+        return f"{told}; with it {low:,.0f} to {high:,.0f} would have been"
+
+
+def _in_windows(spec: RuleSpec, since_s: float, now_s: float) -> Rule:
+    if spec.schedule is None:
+        return spec.rule
+    windows = windows_of(spec.schedule, since_s, ahead_s=now_s - since_s)
+    return replace(spec.rule, windows=windows)
+
+
+_SPAN = "an `until` that is not after `since`, a `since` that is not from 1m to 366d"
+WATCHING_ROUTES = (
+    Route(
+        "GET", "/v1/history/timeline", "timeline", "When a client was mostly rejected, and by what",
+        TimelineDoc, query=TimelineQuery, refuses=f"{_SPAN}, more than {MAX_BINS} steps",
+        errors=(429, 503), example={"app": "etl", "since": "2h", "step": "5m"},
+        about="For a client or a level of its name: bins, spans, and its most rejected clients.",
+    ),
+    Route(
+        "GET", "/v1/history/clients", "client_sums", "Results of each client's checks",
+        ClientsSumsDoc, query=ClientsQuery, refuses=_SPAN, errors=(429, 503),
+        example={"since": "1h", "database": "main"},
+        about="By client and database, with the number of seconds, to compute rates.",
+    ),
+    Route(
+        "GET", "/v1/history/metrics", "metric_minutes", "Metrics by the minute",
+        MetricMinutesDoc, query=MinutesQuery, refuses=f"{_SPAN}, more than {MAX_BINS} steps",
+        errors=(429, 503), example={"metric": "lag", "since": "6h", "step": "5m"},
+        about="Or by `step`: lowest, mean, highest, share of the time breached.",
+    ),
+    Route(
+        "POST", "/v1/replay", "replay", "What a rule would have changed",
+        ReplayDoc, query=NoQuery, body=ReplayBody, errors=(429, 503),
+        refuses="a rule that POST /v1/rules would reject, a `since` that is not from 1m to 366d",
+        sends={"rule": {"target": "etl", "ratio": 0.9}, "since": "1h"},
+        about="By client and hour. Changes nothing.",
+    ),
+    Route(
+        "GET", "/v1/starvation", "starvation", "Starved clients, and why", StarvationDoc,
+        errors=(404,),
+        about="Since when, by what, because of which clients, and what would end it: "
+        "[starvation](../howto/starvation.md).",
+    ),
+    Route(
+        "GET", "/v1/rogues", "rogues", "Rogue clients: they work in a database and never check",
+        RoguesDoc, errors=(404,),
+    ),
+)  # fmt: skip
+
+
+class _Scope(NamedTuple):
+    """Whose history, where, and of which minutes (both included)."""
+
+    tokens: Sequence[str]
+    database: str
+    since: int
+    until: int
+
+    @property
+    def minutes(self) -> int:
+        return self.until - self.since + 1
+
+    def within(self, stretch: Stretch) -> _Scope:
+        return self._replace(since=stretch.from_minute, until=stretch.until_minute - 1)
+
+
+def _since(text: str) -> float:
+    since_s = seconds(text)
+    if not 60 <= since_s <= MAX_SINCE_S:
+        message = f"since is {text!r}, must be from 1m to 366d"
+        raise InvalidRequest(message, status=422, field="since")
+    return since_s
+
+
+def _step(given: str | None, scope: _Scope) -> int | None:
+    """In minutes."""
+    if given is None:
+        return None
+    step = int(seconds(given) // 60)
+    if step < 1 or scope.minutes / step > MAX_BINS:
+        message = f"step is {given!r}, must be at least 1m and make at most {MAX_BINS} steps"
+        raise InvalidRequest(message, status=422, field="step")
+    return step

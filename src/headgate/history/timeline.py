@@ -1,0 +1,219 @@
+"""Sums of history as a picture of a day: "07:00–07:25 mostly held by shard/lag".
+
+tallies by step and by client, minutes in which it checked ──timeline──► bins, spans, children
+
+Time throttled by ratio rules is separate from time throttled by metrics, holds and pacing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from headgate.check.model import Verdict
+from headgate.history.courses import Reason
+from headgate.history.records import Asked, Tally
+
+MOSTLY = 0.5
+"""Share of a minute's checks that must be rejected for the minute to count as throttled."""
+MAX_GAP_MINUTES = 1
+"""A minute without a check does not end a span."""
+MAX_CHILDREN = 50
+MAX_SPANS = 50
+OTHER = "other"
+
+REASONS: Mapping[str, Reason | None] = {
+    Verdict.OK.value: None,
+    Verdict.THRESHOLD_EXCEEDED.value: Reason.METRIC,
+    Verdict.REJECTED_BY_RATIO.value: Reason.DICE,
+    Verdict.ON_HOLD.value: Reason.HELD,
+    Verdict.PACED.value: Reason.PACED,
+    Verdict.OVER_BUDGET.value: Reason.BUDGET,
+    Verdict.UNKNOWN_METRIC.value: Reason.OTHER,
+    Verdict.METRIC_UNAVAILABLE.value: Reason.OTHER,
+    Verdict.WRONG_AGENT.value: Reason.OTHER,
+    Verdict.INTERNAL_ERROR.value: Reason.OTHER,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Checks, by what became of them."""
+
+    admitted: int = 0
+    exempted: int = 0
+    """Admitted checks that a metric would have rejected."""
+    refused: Mapping[Reason, int] = field(default_factory=dict)
+    by: tuple[tuple[str, int], ...] = ()
+    """Metrics and rules that rejected checks, the one with the most first."""
+
+    @property
+    def refusals(self) -> int:
+        return sum(self.refused.values())
+
+    @property
+    def checks(self) -> int:
+        return self.admitted + self.refusals
+
+    @property
+    def refused_share(self) -> float:
+        return self.refusals / self.checks if self.checks else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    minute: int
+    minutes: int
+    sums: Sums
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch in which most checks were rejected."""
+
+    from_minute: int
+    until_minute: int
+    """Not included."""
+    sums: Sums
+
+
+class Stretch(NamedTuple):
+    """A span before it is known what rejected the checks."""
+
+    from_minute: int
+    until_minute: int
+    """Not included."""
+    refused: int
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    client: str
+    """A client, or a level if the request is for levels."""
+    sums: Sums
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    since_minute: int
+    until_minute: int
+    """Included."""
+    total: Sums
+    bins: tuple[Bin, ...]
+    spans: tuple[Span, ...]
+    children: tuple[Child, ...]
+    """Most rejected first; those that do not fit are summed as `other`."""
+    whole: bool = True
+    """False: there are too many clients to look at each; sums are exact."""
+    more_spans: int = 0
+    """Number that did not fit."""
+
+
+def stretches(asked: Iterable[Asked]) -> list[Stretch]:
+    """`asked` in order. A good minute ends a stretch, a silent one does not."""
+    found: list[Stretch] = []
+    last = None
+    for minute, checks, refused in asked:
+        held = refused / checks >= MOSTLY if checks else False
+        if held and last is not None and minute - last <= 1 + MAX_GAP_MINUTES:
+            found[-1] = Stretch(found[-1].from_minute, minute + 1, found[-1].refused + refused)
+        elif held:
+            found.append(Stretch(minute, minute + 1, refused))
+        last = minute if held else None
+    return found
+
+
+def most_telling(found: Sequence[Stretch]) -> list[Stretch]:
+    """Those with the most rejections, in order of time."""
+    return sorted(sorted(found, key=lambda s: (-s.refused, s.from_minute))[:MAX_SPANS])
+
+
+def timeline(
+    by_step: Iterable[Tally],
+    spans: Iterable[tuple[Stretch, Sequence[Tally]]],
+    by_client: Sequence[Tally],
+    *,
+    since_minute: int,
+    until_minute: int,
+    step_minutes: int,
+    level: int | None = None,
+    whole: bool = True,
+    more_spans: int = 0,
+) -> Timeline:
+    """Bins begin at round times: with steps of ten minutes at 07:00, 07:10 and so on.
+
+    `level`: the place in clients' names, from 1, to break the sums down by. `whole`: whether
+    `by_client` is all of it.
+    """
+    steps = _grouped(by_step)
+    total = sums_of(t for mine in steps.values() for t in mine)
+    told = ((stretch, sums_of(mine)) for stretch, mine in spans)
+    return Timeline(
+        since_minute,
+        until_minute,
+        total,
+        tuple(Bin(start, step_minutes, sums_of(steps[start])) for start in sorted(steps)),
+        tuple(Span(s.from_minute, s.until_minute, sums) for s, sums in told if sums.by),
+        tuple(_children(by_client, level, None if whole else total)),
+        whole,
+        more_spans,
+    )
+
+
+def sums_of(tallies: Iterable[Tally]) -> Sums:
+    admitted = exempted = 0
+    refused: Counter[Reason] = Counter()
+    by: Counter[str] = Counter()
+    for t in tallies:
+        reason = REASONS.get(t.verdict, Reason.OTHER)
+        if reason is None:
+            admitted += t.count
+            exempted += t.count if t.metric else 0
+        else:
+            refused[reason] += t.count
+            by[t.metric or t.verdict] += t.count
+    ordered = sorted(by.items(), key=lambda item: (-item[1], item[0]))
+    return Sums(admitted, exempted, dict(refused), tuple(ordered))
+
+
+def _grouped(tallies: Iterable[Tally]) -> dict[int, list[Tally]]:
+    found: dict[int, list[Tally]] = {}
+    for tally in tallies:
+        found.setdefault(tally.minute, []).append(tally)
+    return found
+
+
+def _children(tallies: Iterable[Tally], level: int | None, total: Sums | None) -> list[Child]:
+    """`total`: of all, where these are not all."""
+    found: dict[str, list[Tally]] = {}
+    for t in tallies:
+        found.setdefault(child_name(t.client, level), []).append(t)
+    children = [Child(name, sums_of(mine)) for name, mine in found.items()]
+    children.sort(key=lambda c: (-c.sums.refusals, -c.sums.admitted, c.client))
+    shown, rest = children[:MAX_CHILDREN], children[MAX_CHILDREN:]
+    if total is not None:
+        told = sums_of(t for child in shown for t in found[child.client])
+        shown.append(Child(OTHER, _less(total, told)))
+    elif rest:
+        shown.append(Child(OTHER, sums_of(t for child in rest for t in found[child.client])))
+    return shown
+
+
+def _less(total: Sums, told: Sums) -> Sums:
+    """What is left of a total. Never less than none: one more may be counted between two reads."""
+    by = Counter(dict(total.by)) - Counter(dict(told.by))
+    ordered = sorted(by.items(), key=lambda item: (-item[1], item[0]))
+    return Sums(
+        max(0, total.admitted - told.admitted),
+        max(0, total.exempted - told.exempted),
+        dict(Counter(total.refused) - Counter(told.refused)),
+        tuple(ordered),
+    )
+
+
+def child_name(client: str, level: int | None) -> str:
+    """The level at that place; a shorter name has no level there and is its own child."""
+    tokens = client.split(":")
+    return client if level is None or level > len(tokens) else tokens[level - 1]

@@ -1,0 +1,200 @@
+"""Which clients worked without a throttler, when, and how much work they did.
+
+    client, once it is answered again ──► POST /v1/unthrottled ──► UnthrottledBook ──► Store
+
+Any client that reaches the agent may report, under any name. So reports are separate from what
+operators change, are no audit entries, and have limits: in rows, in bytes, and in how often one
+address, and all of them, may report. When there is no room, the address that uses the most of it
+loses reports. If the store rejects a report, so does the agent: the client reports it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headgate.base.ports import Clock, Store
+from headgate.base.quota import Quota, Rate
+from headgate.errors import InvalidRequest
+from headgate.history.records import Report
+
+MAX_ROWS = 1000
+"""Clients, each counted once for every address that it reports from."""
+MAX_BYTES = 2 * 1024 * 1024
+MAX_PERIODS = 100
+"""Per row; also per report, so that a repeated one is recognized by its ids."""
+MAX_ROW_BYTES = 20 * 1024
+"""Enough for a whole report, of 100 periods and 64 databases."""
+EACH = Rate(per_s=5.0, burst=200)
+"""Reports of one address. If many clients share one address, some have to retry, and they do:
+the SDK reports again after half a minute."""
+ALL = Rate(per_s=10.0, burst=400)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A period as a client tells it: by ages, since clocks of two hosts are not compared."""
+
+    id: str
+    ended_ago_s: float
+    duration_s: float
+    pieces: int
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    id: str
+    databases: tuple[str, ...]
+    started_at: float
+    """Wall clock of this agent."""
+    duration_s: float
+    pieces: int
+
+    @property
+    def ended_at(self) -> float:
+        return self.started_at + self.duration_s
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    periods: tuple[Period, ...]
+    heard_at: float
+    """This agent's wall clock, not the client's."""
+    size_bytes: int
+
+
+class UnthrottledBook:
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._rows: dict[tuple[str, str], _Row] = {}
+        """By client and origin: no address can displace what another reported for that client."""
+        self._quota = Quota(EACH, ALL)
+        self._turn = asyncio.Lock()
+
+    def load(self, reports: Sequence[Report]) -> None:
+        self._rows = {
+            (one.client, one.origin): _row(_periods(one.value), one.wall_s) for one in reports
+        }
+
+    def since(self, wall_s: float) -> list[tuple[str, Period]]:
+        """With the client's name; those that ended last come first."""
+        found = [
+            (client, period)
+            for (client, _), row in self._rows.items()
+            for period in row.periods
+            if period.ended_at >= wall_s
+        ]
+        return sorted(found, key=lambda item: -item[1].ended_at)
+
+    async def take(
+        self, client: str, databases: Sequence[str], told: Sequence[Told], *, origin: str = ""
+    ) -> int:
+        """How many were new. InvalidRequest (429): too many reports. StoreUnavailable: none was
+        taken."""
+        self._expect_room_in_time(origin)
+        async with self._turn:
+            seen = {period.id for period in self._of(client)}
+            now_s = self._clock.now().wall_s
+            fresh = [_dated(one, databases, now_s) for one in told if one.id not in seen]
+            if fresh:
+                await self._keep((client, origin), fresh, now_s)
+            return len(fresh)
+
+    def _expect_room_in_time(self, origin: str) -> None:
+        wait_s = self._quota.take(origin, self._clock.now().mono_s)
+        if wait_s > 0:
+            raise InvalidRequest(
+                "too many reports of periods without a throttler; nothing was kept. "
+                f"Report again in {wait_s:.1f} s",
+                status=429,
+                retry_after_s=wait_s,
+            )
+
+    def _of(self, client: str) -> Iterator[Period]:
+        for (name, _), row in self._rows.items():
+            if name == client:
+                yield from row.periods
+
+    async def _keep(self, key: tuple[str, str], fresh: list[Period], now_s: float) -> None:
+        before = self._rows.get(key)
+        row = _fitting((*(before.periods if before else ()), *fresh)[-MAX_PERIODS:], now_s)
+        forgotten = self._giving_way({**self._rows, key: row}, key)
+        report = Report(*key, now_s, _value(row.periods))
+        forget = [Report(*old, 0.0, {}) for old in forgotten]
+        await self._store.put_report(report, forget=forget)
+        self._rows[key] = row
+        for old in forgotten:
+            del self._rows[old]
+
+    def _giving_way(
+        self, rows: dict[tuple[str, str], _Row], new: tuple[str, str]
+    ) -> list[tuple[str, str]]:
+        """The oldest reports of the address with the most bytes; never `new`."""
+        gone: list[tuple[str, str]] = []
+        while len(rows) > MAX_ROWS or sum(row.size_bytes for row in rows.values()) > MAX_BYTES:
+            by_origin: dict[str, int] = {}
+            for (_, origin), row in rows.items():
+                by_origin[origin] = by_origin.get(origin, 0) + row.size_bytes
+            # The new one's own address gives way only if it has anything else to give.
+            candidates = [key for key in rows if key != new]
+            oldest = min(candidates, key=lambda key: (-by_origin[key[1]], rows[key].heard_at))
+            del rows[oldest]
+            gone.append(oldest)
+        return gone
+
+
+def _dated(told: Told, databases: Sequence[str], now_s: float) -> Period:
+    started_at = now_s - told.ended_ago_s - told.duration_s
+    return Period(told.id, tuple(databases), started_at, told.duration_s, told.pieces)
+
+
+def _fitting(periods: tuple[Period, ...], heard_at: float) -> _Row:
+    """Without its oldest, where they take too much room."""
+    row = _row(periods, heard_at)
+    while row.size_bytes > MAX_ROW_BYTES and len(periods) > 1:
+        periods = periods[1:]
+        row = _row(periods, heard_at)
+    return row
+
+
+def _row(periods: tuple[Period, ...], heard_at: float) -> _Row:
+    return _Row(periods, heard_at, sum(map(_size_bytes, _docs(periods))))
+
+
+def _size_bytes(doc: Mapping[str, Any]) -> int:
+    """As JSON, and never less than it really takes."""
+    return 160 + sum(len(name) + 3 for name in doc.get("databases", ()))
+
+
+def _value(periods: Sequence[Period]) -> Mapping[str, Any]:
+    return {"periods": list(_docs(periods))}
+
+
+def _docs(periods: Iterable[Period]) -> Iterator[dict[str, Any]]:
+    """`databases` is left out where they are those of the period before."""
+    before: tuple[str, ...] = ()
+    for period in periods:
+        doc: dict[str, Any] = {
+            "id": period.id,
+            "started_at": period.started_at,
+            "duration_s": period.duration_s,
+            "pieces": period.pieces,
+        }
+        if period.databases != before:
+            doc["databases"] = list(period.databases)
+        before = period.databases
+        yield doc
+
+
+def _periods(value: Mapping[str, Any]) -> tuple[Period, ...]:
+    found: list[Period] = []
+    databases: tuple[str, ...] = ()
+    for doc in value["periods"]:
+        databases = tuple(doc.get("databases", databases))
+        found.append(
+            Period(doc["id"], databases, doc["started_at"], doc["duration_s"], doc["pieces"])
+        )
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""What is measured: specifications, settings, the metrics in force, probes."""

@@ -1,0 +1,73 @@
+"""One finite number, or a ProbeFailed that says what came instead.
+
+It gives kind and length, never the text: everybody may look at a metric, and what answered may
+have answered with a secret.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import NoReturn
+
+from headgate.errors import ProbeFailed
+from headgate.metrics.samples import Cause, Measured, Number
+
+
+def value_of(number: Number) -> float:
+    """What was measured, without what is said about it."""
+    return number.value if isinstance(number, Measured) else number
+
+
+def number_of(value: object) -> float:
+    """`value` as a float. Text is no number here, not even "12": a query may cast."""
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        _refuse(f"answered {kind_of(value)} and no number")
+    if not math.isfinite(value):
+        _refuse(f"answered {value}, which is not a finite number")
+    return float(value)
+
+
+def number_in_text(text: str) -> float:
+    """The one number that `text` consists of."""
+    try:
+        value = float(text.strip())
+    except ValueError:
+        _refuse(f"answered {kind_of(text.strip())} and no number")
+    return number_of(value)
+
+
+def one_number(rows: Sequence[Sequence[object]]) -> float:
+    """The number in the only column of the only row."""
+    if not rows:
+        _refuse("answered no row; it must answer exactly one")
+    if len(rows) > 1:
+        _refuse("answered more than one row; it must answer exactly one (aggregate, or LIMIT 1)")
+    [row] = rows
+    if len(row) != 1:
+        _refuse(f"answered {len(row)} columns; it must answer exactly one")
+    return number_of(row[0])
+
+
+def one_shown(rows: Sequence[Sequence[object]]) -> float:
+    """The number in the last column of the only row: what SHOW answers is name, value as text."""
+    if len(rows) != 1:
+        _refuse(f"answered {'more than one row' if rows else 'no row'}; it must answer exactly one")
+    value = rows[0][-1]
+    return number_in_text(value) if isinstance(value, str) else number_of(value)
+
+
+def kind_of(value: object) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return "a boolean"
+    if isinstance(value, str | bytes):
+        unit = "characters" if isinstance(value, str) else "bytes"
+        return f"text of {len(value)} {unit}"
+    return f"a value of type {type(value).__name__}"
+
+
+def _refuse(what: str) -> NoReturn:
+    raise ProbeFailed(Cause.INVALID, what)

@@ -1,0 +1,189 @@
+"""Metrics that reach beyond this agent: patches of each agent's own settings.
+
+operators ──WideMetrics──► draft ──► the fleet's log, or that of a shard ──follow──► MetricKeeper
+
+Each agent validates what it receives. If the patched settings are not valid, or if a query, an
+address or a command may not come from outside, it keeps what it had and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headgate.base.declared import read_table
+from headgate.base.names import parse_database
+from headgate.changes.items import Make, put
+from headgate.changes.items import known as known_item
+from headgate.changes.reach import Reach
+from headgate.changes.state import ChangeMade, LogState
+from headgate.changes.writer import Draft
+from headgate.errors import Fault, InvalidSettings
+from headgate.metrics.drafts import (
+    ANY,
+    METRIC,
+    Ground,
+    MetricBefore,
+    MetricDatabase,
+    MetricDrafts,
+    NoSuchMetric,
+    Wish,
+    check_revision,
+    end_of,
+    may_admit_more,
+    n_of,
+    on_ground,
+    patched,
+    with_end,
+)
+from headgate.metrics.lint import Advice, Severity
+from headgate.metrics.redaction import hidden_faults
+from headgate.metrics.service import Drafted, MetricKeeper, MetricVerbs, Verb
+from headgate.metrics.settings import METRIC_SETTINGS
+from headgate.rules.drafts import Asked
+
+MAY_BE = "may be looser than the current settings"
+"""A threshold that cannot be compared with those."""
+
+
+class WideMetrics(MetricVerbs[ChangeMade]):
+    """For one change: to a log, with a reach. What is put adds the metric where there is none, and
+    patches it where there is; a patch is for wherever there is such a metric."""
+
+    def __init__(self, book: MetricKeeper, make: Make, reach: Reach) -> None:
+        super().__init__(make, reach)
+        self._book = book
+        self._drafts = WideDrafts(book.drafts)
+
+    @property
+    def wall_s(self) -> float:
+        return self._book.wall_s
+
+    def _draft(self, verb: Verb, wish: Wish, settings: dict[str, Any]) -> Drafted:
+        if wish.database != ANY:
+            parse_database(wish.database)
+        if verb is Verb.REMOVE:
+            return lambda held, asked: self._drafts.remove(held, asked, wish)
+        if verb is Verb.REVERT:
+            return lambda held, asked: self._drafts.revert(held, asked, wish)
+        grounds = self._book.grounds(wish.database, wish.metric, without=wish.id)
+        return lambda held, asked: self._drafts.set(
+            held, asked, wish, settings, grounds, whole=verb is Verb.PUT
+        )
+
+    async def _made(self, verb: Verb, wish: Wish, made: ChangeMade) -> ChangeMade:
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class WideDrafts:
+    drafts: MetricDrafts
+
+    def set(
+        self,
+        held: LogState,
+        asked: Asked,
+        wish: Wish,
+        given: Mapping[str, Any],
+        grounds: Sequence[tuple[MetricDatabase, Ground]],
+        *,
+        whole: bool,
+    ) -> Draft:
+        """`grounds`: what it would lie on at this agent. `whole`: in place of what it said before,
+        and a metric where there is none; else that is patched."""
+        before = known_item(held, METRIC, wish.id, wish.reach)
+        known = MetricBefore(
+            before if before is not None and held.stands(before, asked.wall_s) else None,
+            None,
+            n_of(before),
+        )
+        was = (known.item.value or {}) if known.item is not None else {}
+        settings = _merged({} if whole else was.get("settings") or {}, given, keep_none=not whole)
+        adds = whole or bool(was.get("adds"))
+        if not settings:
+            raise InvalidSettings([Fault(wish.metric, "nothing to set: give a setting")])
+        with wish.checked():
+            looser, told = self._checked(wish, settings, grounds, adds=adds)
+        check_revision(wish, known)
+        end_s, ends = end_of(wish, known.item, looser, asked, MAY_BE)
+        value = {"settings": settings, **({"adds": True} if adds else {})}
+        change = put(held, METRIC, wish.id, with_end(value, end_s), asked, wish.reach)
+        return Draft("metric.set", [change], (*told, *ends))
+
+    def remove(self, held: LogState, asked: Asked, wish: Wish) -> Draft:
+        before = known_item(held, METRIC, wish.id, wish.reach)
+        with wish.checked():
+            check_revision(wish, MetricBefore(before, None, n_of(before)))
+        end_s, ends = end_of(wish, None, True, asked, MAY_BE)
+        value = with_end({"removed": True}, end_s)
+        return Draft("metric.remove", [put(held, METRIC, wish.id, value, asked, wish.reach)], ends)
+
+    def revert(self, held: LogState, asked: Asked, wish: Wish) -> Draft:
+        before = known_item(held, METRIC, wish.id, wish.reach)
+        if before is None or not held.stands(before, asked.wall_s):
+            raise NoSuchMetric(f"{wish.id} is not set")
+        check_revision(wish, MetricBefore(before, None, before.n))
+        return Draft("metric.revert", [put(held, METRIC, wish.id, None, asked, wish.reach)])
+
+    def _checked(
+        self,
+        wish: Wish,
+        settings: Mapping[str, Any],
+        grounds: Sequence[tuple[MetricDatabase, Ground]],
+        *,
+        adds: bool,
+    ) -> tuple[bool, list[Advice]]:
+        """Whether it is looser than what lies beneath, as far as that is known; and with what it
+        was validated. Other agents may have other settings, and validate it themselves."""
+        valid, invalid, looser = list[str](), dict[str, InvalidSettings](), False
+        for database, ground in grounds:
+            if ground.raw is None and not adds:
+                continue
+            name = f"{database.plan.name}/{wish.metric}"
+            try:
+                raw = patched(ground.raw or {}, settings)
+                entry = self.drafts.validated(database, wish.metric, raw, ground.raw or {})
+            except InvalidSettings as error:
+                invalid[name] = error
+                continue
+            valid.append(name)
+            looser = looser or may_admit_more(
+                entry, on_ground(database.plan, wish.metric, ground, 0)
+            )
+        if invalid and not valid:
+            raise next(iter(invalid.values()))
+        if not valid:
+            given = {key: value for key, value in settings.items() if value is not None}
+            _, faults = read_table(given, METRIC_SETTINGS, place=wish.metric)
+            faults = [*faults, *hidden_faults(given), *self.drafts.source_faults(given)]
+            if faults:
+                raise InvalidSettings(faults)
+            return True, [_told(wish, "validated", _ALONE.format(wish.metric))]
+        told = [_told(wish, "validated", f"validated with {', '.join(valid)} of this agent")]
+        told += [_told(wish, "invalid", f"not valid for {n}: {why}") for n, why in invalid.items()]
+        return looser, told
+
+
+_ALONE = (
+    "this agent has no {} that it would change, so only the settings themselves were validated. "
+    "An agent for which they are not valid keeps its own, and reports it in `headgate fleet status`"
+)
+
+
+def _merged(
+    before: Mapping[str, Any], given: Mapping[str, Any], *, keep_none: bool
+) -> dict[str, Any]:
+    """A patch on a patch: what is given as None still takes out what lies beneath."""
+    merged = dict(before)
+    for key, value in given.items():
+        known = merged.get(key)
+        if isinstance(value, Mapping) and isinstance(known, Mapping):
+            merged[key] = _merged(known, value, keep_none=keep_none)
+        else:
+            merged[key] = value
+    return {key: value for key, value in merged.items() if keep_none or value is not None}
+
+
+def _told(wish: Wish, code: str, message: str) -> Advice:
+    return Advice(Severity.WARNING, code, wish.id, message)

@@ -1,8 +1,0 @@
-"""The traffic core in C (native/headgate.h), through ctypes: for the proxy, for reading what a
-server counts, and for holding it against its readable twin, headgate.traffic."""
-
-from headgate.native.ledger import NativeHolding, NativeLedger
-from headgate.native.library import load
-from headgate.native.region import RegionView
-
-__all__ = ["NativeHolding", "NativeLedger", "RegionView", "load"]

@@ -1,0 +1,1 @@
+"""How much work is admitted per second while metrics are healthy."""

@@ -1,0 +1,94 @@
+"""The pages /changes and /changes/{n}: revisions of the agent's own log, and the way back.
+
+What going back would change is shown first; the button then makes just that (If-Match).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.responses import Response
+
+from headgate.changes.api import (
+    ChangeMadeDoc,
+    ChangeRevisionDoc,
+    ChangeRevisionsDoc,
+    ChangeRevisionWholeDoc,
+    Sort,
+)
+from headgate.errors import InvalidRequest
+from headgate.page.api import Refused, in_path
+from headgate.page.shell import Visit, moved, page
+
+HISTORY, ROLLBACK = "/v1/changes/history", "/v1/changes/rollback"
+MAX_REVISIONS = 100
+SORTS = [sort.value for sort in Sort]
+
+
+class ChangesPage:
+    routes = (
+        ("GET", "/changes", "page"),
+        ("GET", "/changes/{n}", "revision"),
+        ("POST", "/changes/rollback", "rollback"),
+    )
+
+    async def page(self, visit: Visit) -> Response:
+        doc = await visit.api.get(HISTORY, ChangeRevisionsDoc, {"limit": MAX_REVISIONS})
+        done = next((one for one in doc.revisions if str(one.n) == visit.query.get("done")), None)
+        only = _only(visit.query.get("only", ""))
+        return page(visit, "changes.html", revisions=doc.revisions, only=only, done=done)
+
+    async def revision(self, visit: Visit) -> Response:
+        n, only = _number(visit.path["n"]), _only(visit.query.get("only", ""))
+        doc = None
+        if n:
+            doc = await visit.api.get(f"{HISTORY}/{n}", ChangeRevisionWholeDoc)
+        back, fault = None, ""
+        if visit.may_change:
+            try:
+                back = await _rolled_back(visit, n, only, dry_run=True)
+            except Refused as refused:
+                fault = "; ".join((refused.detail, *refused.faults))
+        return page(
+            visit,
+            "changes_revision.html",
+            n=n,
+            doc=doc,
+            back=back,
+            fault=fault,
+            only=only,
+            sorts=SORTS,
+        )
+
+    async def rollback(self, visit: Visit) -> Response:
+        n, only = _number(visit.form.get("n", "")), _only(visit.form.get("only", ""))
+        revision = _number(visit.form.get("revision", ""))
+        made = await _rolled_back(visit, n, only, revision=revision)
+        return moved(visit, f"/changes?done={made.after_n}{f'&only={only}' if only else ''}")
+
+
+async def revision_made(visit: Visit, n: str) -> ChangeRevisionDoc | None:
+    """What the change was that led to a page, by its revision."""
+    if not n.isdecimal() or len(n) > 15:
+        return None
+    try:
+        doc = await visit.api.get(f"{HISTORY}/{in_path(n)}", ChangeRevisionWholeDoc)
+    except Refused:
+        return None
+    return doc.about
+
+
+async def _rolled_back(visit: Visit, n: int, only: str, **more: Any) -> ChangeMadeDoc:
+    body = {"n": n, **({"only": [only]} if only else {})}
+    query = {"dry_run": True} if more.pop("dry_run", False) else {}
+    return await visit.api.send("POST", ROLLBACK, ChangeMadeDoc, body, query=query, **more)
+
+
+def _number(told: str) -> int:
+    if not told.isdecimal() or len(told) > 15:
+        raise InvalidRequest(f"revision is {told[:40]!r}, must be a number", field="n")
+    return int(told)
+
+
+def _only(told: str) -> str:
+    return told if told in SORTS else ""

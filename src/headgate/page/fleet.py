@@ -1,0 +1,100 @@
+"""The fleet as a page.   GET /fleet ──► PageApi ──► GET /v1/fleet ──► HTML
+
+Works without a script: it then asks for itself again every few seconds. What it shows comes from
+other agents, through the store: nothing of it is trusted to be more than text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+from starlette.responses import Response
+
+from headgate.errors import InvalidRequest
+from headgate.fleet.view_api import FleetDoc
+from headgate.page.api import Refused
+from headgate.page.shell import Visit, page, part
+from headgate.present.fleet import agent_notes, condition, holders
+
+PAGE_ROWS = 50
+REFRESHES_S = (0, 5, 10, 30, 60)
+DEFAULT_REFRESH_S = 10
+_CHOICES: Mapping[str, str] = {
+    "unhealthy": "false",
+    "behind": "false",
+    "region": "",
+    "cluster": "",
+    "shard": "",
+    "page": "1",
+    "rules_page": "1",
+    "refresh": str(DEFAULT_REFRESH_S),
+}
+"""What may be chosen, and what is chosen where nothing is said."""
+
+
+class FleetPage:
+    routes = (("GET", "/fleet", "page"),)
+
+    async def page(self, visit: Visit) -> Response:
+        try:
+            return await self._page(visit, visit.query)
+        except (Refused, InvalidRequest) as error:
+            if error.status != 400:
+                raise
+            # A word in the form that cannot be a pattern: a person is shown the page all the same.
+            return await self._page(visit, {}, fault=str(error))
+
+    async def _page(self, visit: Visit, query: Mapping[str, str], fault: str = "") -> Response:
+        chosen = _chosen(query)
+        refresh_s = 0 if fault else _refresh(chosen["refresh"])
+        asked = {name: value for name, value in chosen.items() if name != "refresh"}
+        doc = await visit.api.get("/v1/fleet", FleetDoc, {**asked, "per_page": PAGE_ROWS})
+        # The nearest page that there is, where the one asked for is beyond the last.
+        here = {**chosen, "page": str(doc.page), "rules_page": str(doc.items_page)}
+        return _answered(
+            visit,
+            fault,
+            doc=doc,
+            condition=condition,
+            agent_notes=agent_notes,
+            holders=holders,
+            chosen=chosen,
+            fault=fault,
+            refresh_s=refresh_s,
+            refreshes_s=REFRESHES_S,
+            link=lambda **changed: fleet_link({**here, **changed}),
+        )
+
+
+def _answered(visit: Visit, wrong: str, **context: Any) -> Response:
+    status = 400 if wrong else 200
+    if visit.by_script:
+        return part(visit, "fleet_live.html", status=status, **context)
+    return page(visit, "fleet.html", status=status, **context)
+
+
+def _chosen(query: Mapping[str, str]) -> dict[str, str]:
+    if unknown := sorted(set(query) - set(_CHOICES)):
+        told = ", ".join(sorted(_CHOICES))
+        raise InvalidRequest(f"unknown parameter {unknown[0]!r}; known: {told}", field=unknown[0])
+    return {name: query.get(name, usual).strip() for name, usual in _CHOICES.items()}
+
+
+def _refresh(value: str) -> int:
+    if value not in map(str, REFRESHES_S):
+        told = ", ".join(map(str, REFRESHES_S))
+        raise InvalidRequest(f"refresh is {value!r}, must be one of {told}", field="refresh")
+    return int(value)
+
+
+def fleet_link(query: Mapping[str, object]) -> str:
+    """Without what is so anyway."""
+    said = {key: _word(value) for key, value in query.items()}
+    told = {key: value for key, value in said.items() if value != _CHOICES[key]}
+    return f"/fleet?{urlencode(told)}" if told else "/fleet"
+
+
+def _word(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

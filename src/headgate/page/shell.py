@@ -1,0 +1,180 @@
+"""What all pages share: a visit, the frame around each page, and how to answer.
+
+PageSite ──Visit──► handler ──► page | part | moved ──► Response, made beside the loop
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from headgate.http.documents import SECURITY_HEADERS
+from headgate.page.api import PageApi, Refused
+from headgate.page.rendering import render
+from headgate.page.sessions import Session
+
+CSRF_HEADER = "x-headgate-csrf"
+POLL_S = 2
+_CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'{tour}; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tab:
+    path: str
+    name: str
+    key: str
+    """Pressed after `g`, it leads there."""
+
+
+TABS = (
+    Tab("/", "Overview", "o"),
+    Tab("/clients", "Clients", "c"),
+    Tab("/rules", "Rules", "r"),
+    Tab("/budgets", "Budgets", "b"),
+    Tab("/explain", "Explain", "e"),
+    Tab("/audit", "Audit", "a"),
+)
+FLEET_TAB = Tab("/fleet", "Fleet", "f")
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What the agent is, as far as every page says it."""
+
+    agent: str
+    version: str
+    has_fleet: bool
+    has_operators: bool
+    """Whether anybody could sign in who may change something."""
+    tour: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One request to the page, with who makes it."""
+
+    request: Request
+    api: PageApi
+    session: Session | None
+    site: Site
+    form: Mapping[str, str]
+    """Of a POST, after its CSRF token was found right; each field once, the last counts."""
+
+    @property
+    def may_change(self) -> bool:
+        return self.session is not None and self.session.may_change
+
+    @property
+    def by_script(self) -> bool:
+        """A request of htmx, for a part of a page."""
+        return self.request.headers.get("hx-request") == "true"
+
+    @property
+    def query(self) -> Mapping[str, str]:
+        return self.request.query_params
+
+    @property
+    def path(self) -> Mapping[str, Any]:
+        return self.request.path_params
+
+
+def page(visit: Visit, template: str, *, status: int = 200, **context: Any) -> Response:
+    """A whole page: `template` extends base.html."""
+    return _html(visit, template, status, context)
+
+
+def part(visit: Visit, template: str, *, status: int = 200, **context: Any) -> Response:
+    """A part of one, for htmx to put in its place."""
+    return _html(visit, template, status, context)
+
+
+def moved(visit: Visit, path: str) -> Response:
+    """After a change: see there. For a script, by a header."""
+    headers = headers_of(visit.site)
+    if visit.by_script:
+        return Response(status_code=204, headers={**headers, "HX-Redirect": path})
+    return Response(status_code=303, headers={**headers, "Location": path})
+
+
+def refusal(visit: Visit, refused: Refused) -> Response:
+    """Why not, in the frame of a page, or as a part of one."""
+    template = "refused_part.html" if visit.by_script else "refused.html"
+    # htmx shows what was answered whatever the code; 200 would be a lie to everybody else.
+    return _html(visit, template, refused.status, {"refused": refused})
+
+
+def _html(visit: Visit, template: str, status: int, context: Mapping[str, Any]) -> Response:
+    # By it a page that stays open hears that its session is over.
+    who = {"X-Headgate-Who": quote(visit.session.name if visit.session else "")}
+    headers = {**headers_of(visit.site), **who}
+    return _Shown(template, {**_frame(visit), **context}, status, headers)
+
+
+class _Shown(Response):
+    """Made beside the loop, once its handler has said all: checks do not wait for a page."""
+
+    def __init__(
+        self, template: str, context: Mapping[str, Any], status: int, headers: dict[str, str]
+    ) -> None:
+        super().__init__(status_code=status, headers=headers, media_type="text/html")
+        self._template = template
+        self._context = context
+
+    async def made(self) -> Response:
+        shown = await asyncio.to_thread(render, self._template, self._context)
+        self.body = shown.encode()
+        self.headers["content-length"] = str(len(self.body))
+        return self
+
+
+async def made(response: Response) -> Response:
+    return await response.made() if isinstance(response, _Shown) else response
+
+
+def _frame(visit: Visit) -> dict[str, Any]:
+    site, session = visit.site, visit.session
+    return {
+        "site": site,
+        "tabs": [*TABS, *([FLEET_TAB] if site.has_fleet else [])],
+        "here": visit.request.scope["path"],
+        "session": session,
+        "csrf": session.csrf if session else "",
+        "may_change": visit.may_change,
+        "why_not": why_not(visit),
+        "poll_s": POLL_S,
+    }
+
+
+def why_not(visit: Visit) -> str:
+    """Why this person cannot change anything; empty: they can."""
+    if visit.may_change:
+        return ""
+    if visit.session is not None:
+        return f"{visit.session.name} may look, not change: sign in with the token of an operator"
+    if visit.site.has_operators:
+        return "sign in with the token of an operator to change something"
+    return (
+        "nobody can sign in yet: `headgate page` on this host makes a link, or add a token with "
+        "`headgate token`"
+    )
+
+
+def headers_of(site: Site) -> dict[str, str]:
+    return {
+        **SECURITY_HEADERS,
+        "Content-Security-Policy": _CSP.format(tour=f" {site.tour}" if site.tour else ""),
+        "Referrer-Policy": "same-origin",
+        "X-Frame-Options": "DENY",
+        "Cross-Origin-Opener-Policy": "same-origin",
+        "Cross-Origin-Resource-Policy": "same-origin",
+        "Vary": "HX-Request, Cookie",
+    }

@@ -1,5 +1,0 @@
-"""One number at a time, from a database, its host, or wherever the operator points."""
-
-from headgate.probes.factory import DatabaseProbes
-
-__all__ = ["DatabaseProbes"]

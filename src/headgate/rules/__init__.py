@@ -1,0 +1,1 @@
+"""Who goes first: an operator's rules on clients."""

@@ -1,0 +1,523 @@
+"""Rules over HTTP.   Control ──► Ruling ──reach──► OwnBook: of this agent, and of shards it leads
+└──► ChangeBook: the fleet's, for all that reach further
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from starlette.responses import Response
+
+from headgate.base.declared import Reader, Setting, read_table, settings_schema, table, text
+from headgate.base.names import Identity
+from headgate.changes.book import ChangeBook, NoSuchItem, OwnBook
+from headgate.changes.exchange import Exchange
+from headgate.changes.exchange_api import CopiesDoc, copies_doc
+from headgate.changes.model import ChangeKind, Edit, Item
+from headgate.changes.reach import EVERYWHERE, HERE, Level, Reach, parse_reach
+from headgate.changes.state import ChangeMade, ends_at
+from headgate.check.questions import about
+from headgate.check.views import Views
+from headgate.errors import (
+    Conflict,
+    Fault,
+    InvalidRequest,
+    InvalidSettings,
+    OutcomeUnknown,
+    StoreRefused,
+    StoreUnavailable,
+)
+from headgate.fleet.reach_api import ReachedDoc, reached_doc
+from headgate.fleet.routes import NO_FLEET
+from headgate.http.documents import UnderWay, etag, json_response
+from headgate.http.routes import REACH_PATTERN, Call, DryRun, Plain, Role, Route, Settings
+from headgate.metrics.lint import Advice, Severity
+from headgate.metrics.samples import Instant
+from headgate.rules.api import RuleDoc, RulesDoc, matched_clients, rule_doc
+from headgate.rules.followed import Origin, RuleEntry, item_of
+from headgate.rules.matching import Rule, RuleBook
+from headgate.rules.service import NoSuchRule, RuleKeeper
+from headgate.rules.settings import (
+    FAVOR_SETTINGS,
+    FIXED,
+    OF_A_KIND,
+    ONE_END,
+    RULE_SETTINGS,
+    KnownMetrics,
+    RuleSpec,
+    parse_kept,
+    rule_schema,
+)
+
+REST_SETTINGS = table((Setting("reason", "Why it rests at this agent.", text()),))
+RULES_AT_A_TIME = 200
+MAX_REFUSED_TOLD = 50
+
+
+class RulesQuery(msgspec.Struct, frozen=True):
+    all: Annotated[bool, about("`true` also lists those that ended within the last day.")] = False
+
+
+_Change = Call[DryRun, dict[str, Any]]
+
+
+class Ruling:
+    """Handlers, as Control's."""
+
+    def __init__(
+        self,
+        views: Views,
+        rules: RuleKeeper | None,
+        own: OwnBook | None = None,
+        fleet: ChangeBook | None = None,
+        exchange: Exchange | None = None,
+    ) -> None:
+        self._views = views
+        self._given = rules
+        self._given_own = own
+        self._fleet = fleet
+        self._exchange = exchange
+        self._under_way = UnderWay()
+
+    # --- looking ---------------------------------------------------------------------------
+
+    async def rules(self, call: Call[RulesQuery, None]) -> Response:
+        pairs, meant = self._rules.entries(), matched_clients(self._rules.book, self._clients())
+        docs: list[RuleDoc] = []
+        known = cache(self._rules.known_metrics)
+        for start in range(0, len(pairs), RULES_AT_A_TIME):
+            docs += self._docs(pairs[start : start + RULES_AT_A_TIME], meant, known=known)
+            await asyncio.sleep(0)  # Checks come in between.
+        shown = [doc for doc in docs if call.query.all or doc.state != "ended"]
+        faults = [f"{rule}: {fault}" for rule, fault in self._rules.faults.items()]
+        return json_response(RulesDoc(shown, faults[:MAX_REFUSED_TOLD]))
+
+    async def rule(self, call: Plain) -> Response:
+        entry = await self._known(call.place("rule"))
+        (doc,) = self._docs([(entry, entry.in_book(self._views.parts.clock.now()))])
+        return json_response(doc, headers=etag(doc.revision))
+
+    async def _known(self, rule_id: str) -> RuleEntry:
+        """In force here; or elsewhere, where this agent can look it up."""
+        try:
+            return await self._newest(self._rules.entry(rule_id))
+        except NoSuchRule:
+            if self._fleet is None:
+                raise
+        parts = self._rules.parts_of(rule_id)
+        try:
+            entry = await self._in_fleet(rule_id)
+            return replace(entry, advice=()) if parts else entry
+        except (StoreUnavailable, NoSuchItem):
+            if not parts:
+                raise
+            return self._rules.entry(parts[0])
+
+    async def _newest(self, entry: RuleEntry) -> RuleEntry:
+        """Where a newer version has changed it, in force here is the last that could be read: no
+        change can be built on that one."""
+        item_id = entry.origin.item_id
+        if self._fleet is not None and item_id in self._rules.faults:
+            with suppress(StoreUnavailable, NoSuchItem):
+                newer = await self._in_fleet(item_id)
+                return newer if newer.unread else entry
+        return entry
+
+    async def _in_fleet(self, rule_id: str) -> RuleEntry:
+        """As the fleet's log has it, whether or not it is in force here."""
+        found = (await self._book(EVERYWHERE).items()).rule(item_of(rule_id))
+        if found is None or found.value is None:
+            raise _nowhere(rule_id)
+        told = Advice(Severity.WARNING, "elsewhere", f"rule {found.id}", NOT_HERE)
+        entry = entry_of(found, self._views.parts.clock.now())
+        return entry if entry.unread else replace(entry, advice=(told,))
+
+    # --- changing --------------------------------------------------------------------------
+
+    async def add_rule(self, call: _Change) -> Response:
+        who, dry_run, body = call.who, call.query.dry_run, _settings(call.body)
+        reach = await self._reach(reach_in(body, "rule"), body)
+        body.pop(REACH, None)
+        book = self._book(reach)
+        if book is self._given_own:
+            self._check_vacant(body.get("id"))
+        put = book.put_rule(body, reach=reach, who=who, dry_run=dry_run)
+        return _one(self._changed(await self._made(book, put)), created=not dry_run)
+
+    async def favor(self, call: _Change) -> Response:
+        dry_run, body = call.query.dry_run, _settings(call.body)
+        sections = frozenset({REACH})
+        values, faults = read_table(body, FAVOR_SETTINGS, place="favor", sections=sections)
+        if faults:
+            raise InvalidSettings(faults)
+        own = {*OF_A_KIND, "over", REACH}
+        shared = {key: value for key, value in body.items() if key not in own}
+        said = {"over": values["over"], "ratio": values["ratio"], "more": shared}
+        said |= {"who": call.who, "dry_run": dry_run}
+        target, reach = values["target"] or "", await self._reach(reach_in(body, "favor"), body)
+        book = self._book(reach)
+        ruled = await self._made(book, book.favor(target, reach=reach, **said))
+        return self._many(ruled, status=200 if dry_run else 201)
+
+    async def change_rule(self, call: _Change) -> Response:
+        rule_id, said = call.place("rule"), call.change
+        book, name = self._book_of(rule_id)
+        try:
+            ruled = await self._made(book, book.patch_rule(name, call.body, **said), rule_id)
+        except NoSuchItem:
+            raise _nowhere(rule_id) from None
+        return _one(self._changed(ruled))
+
+    async def lift_rule(self, call: Call[DryRun, None]) -> Response:
+        """Answers with what was lifted: both, where two were set together. One that is in force
+        here and cannot be lifted from here can still be had rest here."""
+        rule_id, said = call.place("rule"), call.change
+        book, name = self._book_of(rule_id)
+        is_shared = book is self._fleet and self._is_in_force(rule_id)
+        rest = REST_HERE.format(item_of(rule_id))
+        try:
+            ruled = await self._made(book, book.lift_rule(name, **said))
+        except NoSuchItem:
+            if is_shared:
+                raise InvalidRequest(_LOST.format(rule_id, rest), status=409) from None
+            raise _nowhere(rule_id) from None
+        except InvalidRequest as error:
+            if error.status != 409:
+                raise
+            raise InvalidRequest(f"{error}; {rest}", status=409) from None
+        except (OutcomeUnknown, StoreRefused):
+            raise
+        except StoreUnavailable as error:
+            if not is_shared:
+                raise
+            raise StoreUnavailable(f"{error}; {rest}") from error
+        return self._many(ruled)
+
+    async def rest_rule(self, call: _Change) -> Response:
+        """One of the fleet's or of a shard, at this agent alone: for when nobody can lift it."""
+        values, faults = read_table(call.body, REST_SETTINGS, place="rest")
+        if faults:
+            raise InvalidSettings(faults)
+        reason, dry_run = values["reason"] or "", call.query.dry_run
+        rested = self._rules.rests.put(call.place("rule"), reason, who=call.who, dry_run=dry_run)
+        return self._many(Ruled(await self._under_way.finish(rested)))
+
+    async def wake_rule(self, call: Call[DryRun, None]) -> Response:
+        dry_run = call.query.dry_run
+        woken = self._rules.rests.end(call.place("rule"), who=call.who, dry_run=dry_run)
+        return self._many(Ruled(await self._under_way.finish(woken)))
+
+    # --- steps -----------------------------------------------------------------------------
+
+    async def _reach(self, given: Reach | None, body: Mapping[str, Any]) -> Reach:
+        """An agent that leads a shard sets it for the shard by default (changes/exchange.py)."""
+        is_beyond = given is not None and given.level not in (Level.SHARD, Level.HOST)
+        if self._exchange is None or is_beyond:
+            return given or HERE
+        named = body.get("database")
+        return await self._exchange.reach(given, [named] if isinstance(named, str) else ())
+
+    def _book(self, reach: Reach) -> ChangeBook:
+        """Of the log that a change with that reach goes to: this agent's own, or the fleet's."""
+        is_own = reach == HERE
+        if self._fleet is None and self._exchange is not None and reach.level is Level.SHARD:
+            is_own = self._exchange.has_shard(reach.pattern)
+        if is_own:
+            return self._own
+        if self._fleet is None:
+            raise InvalidRequest(NO_FLEET, status=409, field=REACH)
+        return self._fleet
+
+    def _book_of(self, rule_id: str) -> tuple[ChangeBook, str]:
+        """The book of a rule that is there, and what that calls it."""
+        if self._rules.is_own(rule_id):
+            try:
+                origin = self._rules.entry(rule_id).origin
+            except NoSuchRule:
+                return self._own, rule_id
+            return self._own, self._own.name(ChangeKind.RULE, origin.item_id, origin.reach)
+        if self._fleet is not None:
+            return self._fleet, item_of(rule_id)
+        # Of a fleet that this agent is no part of: it says who can change it.
+        told = _of_the_fleet(self._rules.entry(rule_id).origin)
+        raise InvalidSettings([Fault(f"rule {rule_id}", told)])
+
+    def _check_vacant(self, rule_id: object) -> None:
+        if isinstance(rule_id, str) and rule_id in self._rules.book:
+            entry = self._rules.entry(rule_id)
+            if entry.origin.reach != HERE:
+                raise Conflict(f"rule {rule_id} already exists: it {_of_the_fleet(entry.origin)}")
+
+    def _is_in_force(self, rule_id: str) -> bool:
+        return rule_id in self._rules.book or bool(self._rules.parts_of(rule_id))
+
+    async def _made(
+        self, book: ChangeBook, making: Awaitable[ChangeMade], rule_id: str = ""
+    ) -> Ruled:
+        """`rule_id`: of the one that was to be changed, for a change that changes nothing."""
+        done = await self._under_way.finish(making)
+        now, items, is_own = self._views.parts.clock.now(), items_of(done), book is not self._fleet
+        entries = [self._as_it_is(item, now, done) for item in items]
+        if not items and rule_id:
+            known = self._rules.entry(rule_id) if is_own else await self._in_fleet(rule_id)
+            entries = [known]
+        reached = None if is_own else reached_doc(done.reached)
+        told = [replace(entry, advice=done.advice) for entry in entries]
+        return Ruled(told, reached, copies_doc(done.copies))
+
+    def _as_it_is(self, item: Item, now: Instant, done: ChangeMade) -> RuleEntry:
+        """In force by now, where it is this agent's alone; what was only tried is not. One that
+        reaches further may be in force here as several, or not at all."""
+        is_shown = done.dry_run or item.reach != HERE
+        return entry_of(item, now) if is_shown else self._rules.entry(item.id)
+
+    def _changed(self, ruled: Ruled) -> list[RuleDoc]:
+        now = self._views.parts.clock.now()
+        pairs = [(entry, entry.in_book(now)) for entry in ruled.entries]
+        docs = self._docs(pairs, reached=ruled.reached)
+        return [msgspec.structs.replace(doc, copies=ruled.copies) for doc in docs]
+
+    def _many(self, ruled: Ruled, status: int = 200) -> Response:
+        doc = RulesDoc(self._changed(ruled), reached=ruled.reached, copies=ruled.copies)
+        return json_response(doc, status=status)
+
+    def _docs(
+        self,
+        pairs: Sequence[tuple[RuleEntry, Rule]],
+        meant: Mapping[str, Sequence[str]] | None = None,
+        *,
+        reached: ReachedDoc | None = None,
+        known: KnownMetrics | None = None,
+    ) -> list[RuleDoc]:
+        """With who is meant. What is only proposed is in no book but its own."""
+        wall_s = self._views.parts.clock.now().wall_s
+        is_asked = bool(self._views.parts.book.databases())
+        if meant is None:
+            meant = matched_clients(RuleBook(rule for _, rule in pairs), self._clients())
+        return [
+            rule_doc(
+                entry.spec,
+                rule,
+                wall_s,
+                clients=meant.get(rule.id, ()) if is_asked else None,
+                advice=[str(advice) for advice in self._advice(entry, known)],
+                reach=None if entry.origin.reach == HERE else entry.origin.reach,
+                reached=reached,
+                unread=entry.unread,
+            )
+            for entry, rule in pairs
+        ]
+
+    def _advice(self, entry: RuleEntry, known: KnownMetrics | None) -> Sequence[Advice]:
+        """If it is the fleet's and not in force here by this id, the fleet's book has advised."""
+        elsewhere = entry.origin.reach != HERE and entry.id not in self._rules.book
+        return entry.advice if entry.advice or elsewhere else self._rules.advice(entry.spec, known)
+
+    def _clients(self) -> list[tuple[Identity, str]]:
+        """Clients that checked recently, newest first."""
+        seen = self._views.clients().clients
+        return [(Identity(c.client, tuple(c.client.split(":"))), c.database) for c in seen]
+
+    @property
+    def _rules(self) -> RuleKeeper:
+        if self._given is None:
+            raise InvalidRequest("this agent has no rules", status=404)
+        return self._given
+
+    @property
+    def _own(self) -> OwnBook:
+        if self._given_own is None:
+            raise InvalidRequest("this agent has no rules", status=404)
+        return self._given_own
+
+
+_RULES = "/v1/rules"
+_RULE = f"{_RULES}/{{rule}}"
+_FAULTS = "a rule with faults, all of which are listed: metrics that are not measured, an end that "
+_FAULTS += "has passed or is too far, more than this agent allows"
+
+
+def _rule_schema() -> dict[str, Any]:
+    return rule_schema(REACH_SETTINGS)
+
+
+def _favor_schema() -> dict[str, Any]:
+    rows = {**FAVOR_SETTINGS, **REACH_SETTINGS}
+    return {**settings_schema(rows, nullable=True, required=["target"]), **ONE_END}
+
+
+def _patch_schema() -> dict[str, Any]:
+    rows = {key: row for key, row in RULE_SETTINGS.items() if key not in FIXED}
+    return {**settings_schema(rows, nullable=True), **ONE_END}
+
+
+RULING_ROUTES = (
+    Route(
+        "GET", _RULES, "rules", "Rules, with the time they have left", RulesDoc,
+        query=RulesQuery, errors=(404,), example={"all": "true"},
+    ),
+    Route(
+        "POST", _RULES, "add_rule", "Set a rule", RuleDoc, created=True,
+        role=Role.OPERATOR, query=DryRun, body=Settings(_rule_schema), refuses=_FAULTS,
+        example={"dry_run": "true"},
+        sends={"target": "etl", "kind": "ratio", "ratio": 0.9, "for": "2h", "reason": "too much"},
+        about="The [settings of a rule](rules.md). `copies` says which agents of the "
+        "[shard](rules-in-detail.md#rules-of-a-shard) have it; null if it is for this agent "
+        "alone, or in etcd.",
+    ),
+    Route(
+        "POST", f"{_RULES}/favor", "favor", "Prioritize a client by throttling all the others",
+        RulesDoc, created=True, role=Role.OPERATOR, query=DryRun, body=Settings(_favor_schema),
+        refuses=f"{_FAULTS}; two names that are too long together",
+        example={"dry_run": "true"}, sends={"target": "billing", "for": "1h"},
+        about="Sets two rules: a ratio on all others (`over`), none on `target`.",
+    ),
+    Route(
+        "GET", _RULE, "rule", "A rule, with its revision as ETag", RuleDoc, errors=(422, 503),
+    ),
+    Route(
+        "PATCH", _RULE, "change_rule", "Change some settings of a rule, or extend it", RuleDoc,
+        role=Role.OPERATOR, query=DryRun, body=Settings(_patch_schema), refuses=_FAULTS,
+        sends={"for": "2h"},
+    ),
+    Route(
+        "DELETE", _RULE, "lift_rule", "Lift a rule before its end", RulesDoc,
+        role=Role.OPERATOR, query=DryRun, refuses="a rule of a fleet that this agent is not in",
+        about="A rule of a pair is lifted together with the other one.",
+    ),
+    Route(
+        "PUT", f"{_RULE}/rest", "rest_rule", "Suspend a rule of the fleet at this agent", RulesDoc,
+        role=Role.OPERATOR, query=DryRun, body=Settings(lambda: settings_schema(REST_SETTINGS)),
+        refuses="a rule of this agent's own", sends={"reason": "etcd is unavailable"},
+        about="At this agent alone, while it cannot be lifted.",
+    ),
+    Route(
+        "DELETE", f"{_RULE}/rest", "wake_rule", "End that suspension", RulesDoc,
+        role=Role.OPERATOR, query=DryRun, refuses="a rule that is not suspended here",
+    ),
+)  # fmt: skip
+
+
+def _of_the_fleet(origin: Origin) -> str:
+    return (
+        f"was set for {origin.reach} (revision {origin.n}) by {origin.set_by}; change or lift "
+        f"{origin.item_id} at an agent that has [fleet] settings, with `headgate rule` or "
+        "`headgate changes apply --fleet`"
+    )
+
+
+def _one(docs: Sequence[RuleDoc], *, created: bool = False) -> Response:
+    """The requested rule; for a pair, the other one is in `pair`."""
+    doc = docs[0]
+    headers = etag(doc.revision)
+    if created:
+        headers["Location"] = f"{_RULES}/{doc.id}"
+    return json_response(doc, status=201 if created else 200, headers=headers)
+
+
+def _settings(body: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in body.items() if value is not None}
+
+
+REACH = "reach"
+MAX_TARGET_CHARS = 200
+REACH_SETTINGS = table(
+    (
+        Setting(
+            REACH,
+            "Its reach: `fleet`, `region:eu-*`, `cluster:x`, `shard:commerce/*` or `host:db-1`.",
+            Reader(parse_reach, {"type": "string", "pattern": REACH_PATTERN}),
+            shown_default="the shard that the agent leads; else this agent alone",
+        ),
+    )
+)
+NOT_HERE = (
+    "is not in force at this agent: its reach matches none of its databases, or the agent does not "
+    "have it yet (`headgate fleet status`)"
+)
+
+
+REST_HERE = "to suspend it at this agent alone: `headgate rule rest {} --reason …`"
+_LOST = (
+    "rule {0} is in force here, but the fleet's store has lost it: `headgate changes restore "
+    "--fleet` restores it, and then it can be lifted for all; {1}"
+)
+
+
+class Ruled(NamedTuple):
+    """Rules as a change left them, or would."""
+
+    entries: Sequence[RuleEntry]
+    reached: ReachedDoc | None = None
+    """Null: a rule of the agent's own."""
+    copies: CopiesDoc | None = None
+    """For a rule of one of its shards: which other agents have it."""
+
+
+def reach_in(body: Mapping[str, Any], place: str) -> Reach | None:
+    """What a body says of it; None: nothing."""
+    if body.get(REACH) is None:
+        return None
+    try:
+        return parse_reach(body[REACH])
+    except ValueError as error:
+        raise InvalidSettings([Fault(f"{place}.{REACH}", str(error))]) from None
+
+
+def entry_of(item: Item, now: Instant) -> RuleEntry:
+    """As a log has it. One that a newer version has set is shown, too: it can be lifted."""
+    unread = ""
+    try:
+        spec = parse_kept(item.id, item.value, item.n)
+    except InvalidSettings as error:
+        spec, unread = _outline(item, now.wall_s), str(error)
+    ends_mono_s = now.mono_s + spec.rule.expires_at - now.wall_s
+    origin = Origin(item.id, item.reach, item.n, item.set_by)
+    return RuleEntry(spec, ends_mono_s, origin=origin, unread=unread)
+
+
+def items_of(change: ChangeMade) -> list[Item]:
+    """What has become of its rules."""
+    return [item for item in map(_shown, change.changes) if item is not None]
+
+
+def _shown(change: Edit) -> Item | None:
+    """What has become of a rule; of one that was taken out without a word, what it was."""
+    after, before = change.after, change.before
+    if after is None or after.value is not None:
+        return after
+    if before is None or before.value is None:
+        return None
+    return replace(after, value={**before.value, "lifted_by": after.set_by})
+
+
+def _outline(item: Item, wall_s: float) -> RuleSpec:
+    said = item.value or {}
+    try:
+        end_s = ends_at(item)
+    except ValueError:
+        end_s = None
+    rule = Rule(
+        id=item.id,
+        target=str(said.get("target") or "?")[:MAX_TARGET_CHARS],
+        ratio=0.0,
+        expires_at=wall_s if end_s is None else end_s,
+        created_at=item.set_at,
+        created_by=item.set_by,
+        revision=item.n,
+    )
+    return RuleSpec(rule, set_at=item.set_at, lifted_by=str(said.get("lifted_by", "")))
+
+
+def _nowhere(rule_id: str) -> NoSuchItem:
+    message = (
+        f"no rule {rule_id!r} exists here or for the fleet; `headgate rules --all` "
+        "and `headgate changes --fleet` list them"
+    )
+    return NoSuchItem(message)

@@ -1,0 +1,1 @@
+"""One primary and its replicas: roles, topology, rollups, links between agents."""

@@ -1,0 +1,297 @@
+"""A shard as a document.   ShardView ──shard_doc──► ShardDoc, for status, the CLI and programs"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+import msgspec
+
+from headgate.changes.exchange_api import CopiesDoc
+from headgate.changes.state import CopyState
+from headgate.check.activity import Activity
+from headgate.check.answers import MetricDoc, metric_doc
+from headgate.check.decide import judge
+from headgate.check.health import Window, stand
+from headgate.fleet.reach_api import ReachedDoc
+from headgate.metrics.model import Debounce, MetricSpec
+from headgate.metrics.samples import Absent, Instant, Reading
+from headgate.shard.model import MemberView, ShardView, Skip
+from headgate.shard.topology import Downstream, Following, Leading, RoleSeen, Unled
+from headgate.shard.upstreams import bytes_behind, upstream_members
+
+Specs = Mapping[str, MetricSpec]
+
+
+class SkipDoc(msgspec.Struct, frozen=True):
+    """A member that an operator skips."""
+
+    member: str
+    who: str
+    reason: str
+    until_s: float
+    """Seconds from now until it counts again."""
+
+
+class CopyDoc(msgspec.Struct, frozen=True):
+    """What a member's agent has of what operators changed for the shard."""
+
+    has_all: bool
+    exchanged_s_ago: float | None
+    """Seconds since it last answered; null: never."""
+    fault: str
+    """Why the copy is missing or different; empty: it is not."""
+
+
+class MemberDoc(msgspec.Struct, frozen=True):
+    member: str
+    url: str
+    """Its agent's address; empty for a database of this agent that advertises none."""
+    here: bool
+    """Whether it is a database of this agent."""
+    role: str | None
+    """`primary` or `replica`, as its server reports; null if unknown."""
+    role_detail: str
+    """Why there is no role, if there is none."""
+    term: int | None
+    """Grows with each promotion: Postgres's timeline; null if the engine has none."""
+    upstream: str
+    """host:port that it replicates from; empty on a primary."""
+    upstream_member: str | None
+    """The member that it replicates from, if it is known."""
+    bytes_behind: int | None
+    """Bytes of log that it has not replayed yet, as its upstream's server counts them."""
+    labels: Mapping[str, str]
+    activity: str | None
+    """`awake`, `idle` or `hibernating`; null if it has not reported."""
+    reachable: bool
+    problem: str
+    """Why it cannot be counted now: unreachable, or follows another primary; empty: it can."""
+    unreachable_for_s: float | None
+    reported_s_ago: float | None
+    joined_s_ago: float | None
+    """Seconds since it joined or came back; null if it always was a member."""
+    asked_s_ago: float | None
+    """Seconds since a client last checked at its agent; null: not recently."""
+    clock_ahead_s: float | None
+    """Its database's clock minus the primary's; null if not measured."""
+    skip: SkipDoc | None
+    readings: Sequence[MetricDoc]
+    asides: Mapping[str, str]
+    """Metric → why this member is skipped in it."""
+    aside_kinds: Mapping[str, str]
+    """The same as one of `skipped`, `missing`, `hopeless`, `grace`, `unsupported`, `ignored`."""
+    hopeless: Sequence[str]
+    """Metrics of `asides` in which the agent skips it, because throttling does not help it."""
+    copy: CopyDoc | None = None
+    """Its agent's copy of the shard's changes; null: this agent sends it none."""
+
+
+class CostDoc(msgspec.Struct, frozen=True):
+    """What watching this database has cost in one state of activity."""
+
+    state: str
+    probes: int
+    messages: int
+    """Messages to agents of other members."""
+    beats: int
+    """Heartbeats written."""
+
+
+class ShardDoc(msgspec.Struct, frozen=True):
+    """A shard as one agent sees it, for one of its own databases."""
+
+    shard: str
+    database: str
+    member: str
+    """This database's own name in the shard."""
+    standing: str
+    """`leading`: this agent answers for it; `following`: another one does; `unled`: none may."""
+    primary: str | None
+    primary_url: str | None
+    """Where to check with scope shard; null if that is here, or unknown."""
+    term: int | None
+    cause: str | None
+    """Why no agent may roll it up; null: one does."""
+    detail: str
+    warming_up: str | None
+    """Leading, but not all members have reported: what is still missing."""
+    members: Sequence[MemberDoc]
+    unwatched: Sequence[Downstream]
+    """Replicas that the primary's server lists, and no member answers for."""
+    collect_interval_s: float
+    messages_total: int
+    costs: Sequence[CostDoc]
+    told: Sequence[str]
+    """What Patroni and the fleet's store report about it, and what this agent cannot watch;
+    no decision depends on it."""
+    copies: CopiesDoc | None = None
+    """In the answer to a change of the shard: which other agents have it."""
+    reached: ReachedDoc | None = None
+    """Of a change in a fleet's log: whom it reaches."""
+
+
+def shard_doc(
+    view: ShardView,
+    specs: Specs,
+    now: Instant,
+    costs: Sequence[CostDoc] = (),
+    copies: Mapping[str, CopyState] = MappingProxyType({}),
+) -> ShardDoc:
+    stands = _standing(view)
+    above, behind = upstream_members(view.members), bytes_behind(view.members)
+    return ShardDoc(
+        shard=view.shard,
+        database=view.database,
+        member=view.member,
+        standing=stands.standing,
+        primary=stands.primary,
+        primary_url=stands.url,
+        term=stands.term,
+        cause=stands.cause,
+        detail=stands.detail,
+        warming_up=view.warming_up.detail if view.warming_up else None,
+        members=[
+            _member(
+                member,
+                _Beside(
+                    above.get(member.member.name),
+                    behind.get(member.member.name),
+                    _copy(copies.get(member.member.name), now),
+                ),
+                readings_of(member, specs, now, collect_s=view.collect_interval_s),
+                now,
+            )
+            for member in view.members
+        ],
+        unwatched=view.unwatched,
+        collect_interval_s=view.collect_interval_s,
+        messages_total=view.messages_total,
+        costs=costs,
+        told=view.told,
+    )
+
+
+class _Stands(msgspec.Struct, frozen=True):
+    standing: str
+    primary: str | None = None
+    url: str | None = None
+    term: int | None = None
+    cause: str | None = None
+    detail: str = ""
+
+
+def _standing(view: ShardView) -> _Stands:
+    match view.standpoint:
+        case Leading(primary=primary, term=term):
+            return _Stands("leading", primary, term=term)
+        case Following(primary=primary, url=url):
+            return _Stands("following", primary, url or None)
+        case Unled(absent=absent):
+            return _Stands("unled", cause=absent.cause.value, detail=absent.detail)
+
+
+class _Beside(msgspec.Struct, frozen=True):
+    """What other members tell about one."""
+
+    upstream: str | None
+    bytes_behind: int | None
+    copy: CopyDoc | None = None
+
+
+def _copy(state: CopyState | None, now: Instant) -> CopyDoc | None:
+    if state is None:
+        return None
+    return CopyDoc(state.has_all, _since(state.exchanged_at, now), state.fault)
+
+
+def _member(
+    view: MemberView, beside: _Beside, readings: Sequence[MetricDoc], now: Instant
+) -> MemberDoc:
+    member, report = view.member, view.member.report
+    seen: RoleSeen | None = report.role if report and member.lost is None else None
+    return MemberDoc(
+        member=member.name,
+        url=(report.url if report else "") or member.url,
+        here=member.local,
+        role=seen.role.value if seen else None,
+        role_detail=_no_role(view) if seen is None else "",
+        term=seen.term if seen else None,
+        upstream=seen.upstream if seen else "",
+        upstream_member=beside.upstream,
+        bytes_behind=beside.bytes_behind,
+        labels=dict(report.labels) if report else {},
+        activity=report.activity.value if report else None,
+        reachable=member.lost is None,
+        problem=view.problem,
+        unreachable_for_s=_since(member.lost_since, now) if member.lost else None,
+        reported_s_ago=_since(report.at, now) if report else None,
+        joined_s_ago=_since(member.joined_at or None, now),
+        asked_s_ago=report.asked_s_ago if report else None,
+        clock_ahead_s=view.clock_ahead_s,
+        skip=_skip(view.skip, now),
+        readings=readings,
+        asides=view.asides,
+        aside_kinds=view.aside_kinds,
+        hopeless=view.hopeless,
+        copy=beside.copy,
+    )
+
+
+def _no_role(view: MemberView) -> str:
+    member = view.member
+    if member.lost is not None:
+        return member.lost.detail
+    if member.report is None:
+        return "no report yet"
+    absent = member.report.role_absent
+    return absent.detail if absent else "its server has not reported its role"
+
+
+def _skip(skip: Skip | None, now: Instant) -> SkipDoc | None:
+    if skip is None or not skip.holds(now):
+        return None
+    return SkipDoc(skip.member, skip.who, skip.reason, skip.left_s(now))
+
+
+def readings_of(
+    view: MemberView, specs: Specs, now: Instant, *, collect_s: float
+) -> list[MetricDoc]:
+    """Each compared with this agent's own threshold; without one it is only shown."""
+    report = view.member.report
+    activity = report.activity if report is not None else Activity.AWAKE
+    found = []
+    for name, reading in sorted(view.readings.items()):
+        spec = specs.get(name)
+        if spec is None:
+            found.append(_unjudged(name, reading, now))
+            continue
+        # One value, as it came: what debounce looks back on is the shard's, not the member's.
+        alone = replace(spec, max_age_s=spec.max_age_s + collect_s, debounce=Debounce())
+        finding = judge(stand(alone, Window().push(reading, keep=1)), now)
+        found.append(metric_doc(finding, activity))
+    return found
+
+
+def _unjudged(name: str, reading: Reading, now: Instant) -> MetricDoc:
+    absent = reading if isinstance(reading, Absent) else None
+    at = reading.at if isinstance(reading, Absent) else reading.taken_at
+    age_ms = round(max(0.0, now.mono_s - at) * 1000)
+    return MetricDoc(
+        metric=name,
+        scope="host",
+        state="unavailable" if absent else "healthy",
+        value=None if isinstance(reading, Absent) else reading.value,
+        unit="",
+        threshold=None,
+        comparison="",
+        age_ms=None if absent else age_ms,
+        cause=reading.cause.value if reading.cause else None,
+        detail=reading.detail,
+        unavailable_for_ms=age_ms if absent else None,
+    )
+
+
+def _since(at: float | None, now: Instant) -> float | None:
+    return None if at is None else max(0.0, now.mono_s - at)

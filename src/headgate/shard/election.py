@@ -1,0 +1,461 @@
+"""Elect the active agent of an active–passive pair through the fleet's store.
+
+            ┌── the key is ours, and the deadline lies ahead ──► LEADING
+store ──►───┼── it is another's, at an address of the pair ────► FOLLOWING
+            └── neither, or no answer for as long as a term ────► ALONE
+
+An agent creates leaders/<name> if it does not exist, under a lease that it renews three times a
+term. A leader steps down by its own monotonic clock, before the store can give the key to another
+agent: the term counts from when the lease was requested, minus the possible clock drift. So two
+agents never lead at once, however slow an answer is, and even if the process or the machine sleeps
+(`mono_s`). Only a virtual machine that is paused as a whole cannot see the pause on any clock:
+until its next round, at most a third of a term, it keeps its old state.
+
+Both watch the key, so that no agent has to list it to see a change. A watch can stall, and this one
+has no beat: so the key is listed once a term anyway.
+
+While the store is away no agent leads and no check is redirected: each agent answers alone, and
+says so (`alone`). A host without an answer would be worse.
+
+A key belongs only to the lease that it names. A key with our own address may be from our previous
+process, or from an agent with the same address. It cannot be known which, so we wait for its end.
+A program with write access to the store could enter any address and get clients' tokens. So an
+agent follows only addresses that the settings allow for the pair, and only an agent that answers
+for the same databases: another pair may have the same name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import structlog
+
+from headgate.base.keyvalue import Compare, Entry, Event, Lease, Put
+from headgate.base.ports import Clock, SharedLog
+from headgate.base.stored import read_object
+from headgate.changes.model import LEADERS, quoted
+from headgate.check.demand import sleep_unless
+from headgate.errors import Conflict, LeaseLost, StoreUnavailable
+from headgate.metrics.samples import Instant
+from headgate.shard.pairs import Answers, answers_doc, read_answers, why_apart
+from headgate.shard.plan import fits
+
+log = structlog.get_logger()
+
+TTL_S = 10.0
+MAX_DRIFT = 0.01
+"""How much slower our clock may run than the store's, as a share; real clocks differ by 0.0002."""
+ROUNDS_PER_TERM = 3
+FOLLOWED_TERMS = 2
+"""How long to follow a leader after the key was last seen: the key is read after one term, and
+there is time for one more try."""
+LEAVE_WITHIN_S = 2.0
+MAX_ENTRY_BYTES = 64 * 1024
+
+
+class Office(Enum):
+    LEADING = "leading"
+    FOLLOWING = "following"
+    ALONE = "alone"
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionState:
+    office: Office
+    leader: str
+    """Address of the leader, if known; empty: no leader."""
+    leader_url: str
+    since: Instant
+    """When the office last changed."""
+    fault: str
+    """Why the store did not answer last; empty: it did."""
+    obstacle: str
+    """Why this agent does not follow the holder of the key; empty: it does."""
+    terms_total: int
+    """How often this agent became the leader."""
+    until: float
+    """Monotonic: how long this is valid without another answer of the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    lease: Lease
+    asked_at: float
+    """Monotonic: when the lease was last requested. It ends no earlier than one TTL after this."""
+
+    @property
+    def until(self) -> float:
+        return self.asked_at + self.lease.ttl_s * (1 - MAX_DRIFT)
+
+
+class _Seen(NamedTuple):
+    """Who holds the key, by the store's last word; nobody: all empty."""
+
+    by: str
+    url: str
+    lease: int
+    answers: Answers
+
+
+NOBODY = _Seen("", "", 0, MappingProxyType({}))
+
+
+class Elector:
+    def __init__(
+        self,
+        store: SharedLog,
+        clock: Clock,
+        roll: Callable[[], float],
+        *,
+        name: str,
+        me: str,
+        url: str,
+        ttl_s: float = TTL_S,
+        among: Sequence[str] = (),
+        answers: Callable[[], Answers] = dict,
+        mono_s: Callable[[], float] | None = None,
+    ) -> None:
+        """`name` is the pair's, `me` and `url` this agent's own. `among`: addresses, perhaps with
+        {host}, that others of the pair may have, besides those on the host of `url`. `answers`:
+        what this agent answers for, as far as it is known by now. `mono_s`: what terms are counted
+        by, in place of `clock`, which may stand still while the machine sleeps."""
+        self.name = name
+        self.me = me
+        self._key = f"{LEADERS}{quoted(name)}"
+        self._store = store
+        self._clock = clock
+        self._now = mono_s or (lambda: clock.now().mono_s)
+        self._roll = roll
+        self._url = url
+        self._ttl_s = ttl_s
+        self._among = tuple(among)
+        self._answers = answers
+        self._term: _Term | None = None
+        """Lease of our candidacy; this agent leads once the key is written under it."""
+        self._holds = False
+        """The key was ours at the store's last answer."""
+        self._seen = NOBODY
+        self._heard_at: float | None = None
+        """Monotonic: when the last request was sent that the store answered."""
+        self._fault = ""
+        self._told = (Office.ALONE, "")
+        self._told_obstacle = ""
+        self._since = clock.now()
+        self._terms_total = 0
+        self._left = False
+        self._looked_at: float | None = None
+        """Monotonic: when the last answered request for the key was sent."""
+        self._looked = asyncio.Event()
+        """The key, if it was read."""
+        self._revision = 0
+        """The store's revision when the key was last read."""
+        self._watched_after: int | None = None
+        """The revision from which a live watch reports the key; None: there is no watch."""
+        self._told_revision = 0
+        """The last revision that the watch reported."""
+        self._stirred = asyncio.Event()
+        self._watchers: list[Callable[[], None]] = []
+
+    def watch(self, callback: Callable[[], None]) -> None:
+        """Called when the office, or the leader, is another one than before."""
+        self._watchers.append(callback)
+
+    def office(self) -> Office:
+        """By the clock, not by what was last noticed: a process that slept has no term left."""
+        now = self._now()
+        if self._holds and self._term is not None and now < self._term.until:
+            return Office.LEADING
+        if not self._holds and now < self._following_until() and self._is_followed():
+            return Office.FOLLOWING
+        return Office.ALONE
+
+    def state(self) -> ElectionState:
+        office = self.office()
+        by, url = (self.me, self._url) if office is Office.LEADING else self._seen[:2]
+        known = office is not Office.ALONE
+        return ElectionState(
+            office,
+            by if known else "",
+            url if known else "",
+            self._since,
+            self._fault,
+            "" if known or self._fault else self._obstacle(),
+            self._terms_total,
+            self._until(office),
+        )
+
+    async def run(self) -> None:
+        self._left = False
+        listening = asyncio.ensure_future(self._listen())
+        try:
+            while True:
+                self._stirred.clear()
+                await self.round()
+                await self._pause()
+        finally:
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+
+    async def round(self) -> None:
+        """One look at the store: renew what is ours, or try to get it."""
+        if self._left:
+            return
+        try:
+            await (self._stay() if self._holds else self._stand())
+            self._fault = ""
+        except LeaseLost as error:
+            self._give_up(str(error))
+        except StoreUnavailable as error:
+            if not self._fault:
+                log.warning("election.store_away", pair=self.name, detail=str(error))
+            self._fault = str(error)
+        self._note_office()
+
+    async def leave(self) -> None:
+        """At the end of the agent: the other need not wait for the lease to run out."""
+        term, self._left = self._term, True
+        self._give_up("")
+        if term is not None:
+            with suppress(StoreUnavailable, TimeoutError):
+                async with asyncio.timeout(LEAVE_WITHIN_S):
+                    await self._store.revoke(term.lease.id)
+
+    # --- one round -------------------------------------------------------------------------
+
+    async def _stay(self) -> None:
+        """Also after a term that ran out, when the process slept: while the store still has our
+        lease it has our key, and nobody else's."""
+        assert self._term is not None, "holding without a lease"
+        await self._renew(self._term)
+        if self._is_known() and self._seen.answers == self._answers():
+            return
+        entry = await self._look()
+        if entry is None or not self._is_ours(entry):
+            self._give_up("the key is no longer ours: another program removed it from the store")
+            await self._stand()
+        elif self._seen.answers != self._answers():
+            await self._say_more(entry)
+
+    async def _say_more(self, entry: Entry) -> None:
+        """A server has only now reported its identity, or there are other databases."""
+        assert self._term is not None, "holding without a lease"
+        put = Put(self._key, self._value(self._term.lease), self._term.lease.id)
+        with suppress(Conflict):  # Then the next round finds out whose it is.
+            await self._store.commit([Compare(self._key, entry.revision)], [put])
+
+    async def _stand(self) -> None:
+        if self._seen is not NOBODY and self._is_known():
+            return
+        entry = await self._look()
+        if entry is None:
+            await self._candidate()
+        elif self._is_ours(entry):
+            # Put by a commit whose answer was lost.
+            assert self._term is not None
+            await self._renew(self._term)
+            self._holds = True
+
+    async def _candidate(self) -> None:
+        if self._term is None:
+            asked_at = self._now()
+            self._term = _Term(await self._store.grant(self._ttl_s), asked_at)
+        else:
+            await self._renew(self._term)
+        put = Put(self._key, self._value(self._term.lease), self._term.lease.id)
+        try:
+            await self._store.commit([Compare(self._key, 0)], [put])
+        except Conflict:
+            await self._look()  # The other was first.
+        else:
+            self._holds = True
+
+    async def _renew(self, term: _Term) -> None:
+        asked_at = self._now()
+        self._term = _Term(await self._store.renew(term.lease.id), asked_at)
+        self._heard_at = asked_at
+
+    async def _look(self) -> Entry | None:
+        asked_at = self._now()
+        listing = await self._store.list([self._key])
+        self._heard_at = self._looked_at = asked_at
+        self._revision = listing.revision
+        self._looked.set()
+        entry = next((entry for entry in listing.entries if entry.key == self._key), None)
+        self._seen = _seen(entry)
+        return entry
+
+    def _is_known(self) -> bool:
+        """The key is as last seen, and a watch has reported everything since."""
+        looked_at, revision, after = self._looked_at, self._revision, self._watched_after
+        if self._fault or looked_at is None or after is None:
+            return False
+        is_recent = self._now() - looked_at < self._ttl_s
+        # A store that went back, or was created again, counts from below `after`.
+        return is_recent and after <= revision and self._told_revision <= revision
+
+    def _is_ours(self, entry: Entry) -> bool:
+        """By its lease: an agent of the same name may have been here before us."""
+        return self._term is not None and _seen(entry).lease == self._term.lease.id
+
+    def _is_followed(self) -> bool:
+        url = self._seen.url
+        return url not in ("", self._url) and self._may_be_at(url) and not self._why_apart()
+
+    def _why_apart(self) -> str:
+        return why_apart(self._answers(), self._seen.answers)
+
+    def _may_be_at(self, url: str) -> bool:
+        host = _host(url)
+        return bool(host) and (
+            host == _host(self._url) or any(fits(template, url) for template in self._among)
+        )
+
+    def _obstacle(self) -> str:
+        by, url, *_ = self._seen
+        if not by or self._holds:
+            return ""
+        if not url:
+            return f"{self._key} in the store has no address (written by {by}): delete the key"
+        if url == self._url:
+            return (
+                f"{by} leads from this agent's own address {url}. It is this agent's previous "
+                f"process, until its term ends, or another agent: give each its own `advertise`"
+            )
+        if not self._may_be_at(url):
+            return (
+                f"{by} leads at {url}, which the settings do not allow for this pair. If it is an "
+                "agent of the pair, add its address to elect_among"
+            )
+        if why := self._why_apart():
+            return (
+                f"{by} at {url} leads {self.name} but answers for other databases: {why}. Give "
+                "each pair its own `elect` name"
+            )
+        return ""
+
+    def _give_up(self, detail: str) -> None:
+        if self._holds:
+            log.warning("election.stepped_down", pair=self.name, detail=detail or "leaving")
+        self._term, self._holds, self._seen = None, False, NOBODY
+        self._looked_at = None
+        self._note_office()
+
+    def _value(self, lease: Lease) -> bytes:
+        document = {
+            "by": self.me,
+            "url": self._url,
+            "at": self._clock.now().wall_s,
+            "lease": lease.id,
+            "answers": answers_doc(self._answers()),
+        }
+        return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+
+    # --- what it comes to ------------------------------------------------------------------
+
+    def _following_until(self) -> float:
+        """A leader that lost the store, too, may have stepped down a term ago. It still answers
+        alone, and its follower probes whether it does."""
+        return -1.0 if self._heard_at is None else self._heard_at + FOLLOWED_TERMS * self._ttl_s
+
+    def _until(self, office: Office) -> float:
+        if office is Office.LEADING and self._term is not None:
+            return self._term.until
+        return self._following_until() if office is Office.FOLLOWING else self._now()
+
+    def _note_office(self) -> None:
+        state, told = self.state(), self._told
+        if state.office is not told[0]:
+            self._since = self._clock.now()
+            self._terms_total += state.office is Office.LEADING
+            log.warning(
+                "election.changed",
+                pair=self.name,
+                was=told[0].value,
+                now=state.office.value,
+                leader=state.leader,
+                url=state.leader_url,
+                detail=state.fault,
+            )
+        if state.obstacle and state.obstacle != self._told_obstacle:
+            log.error("election.obstacle", pair=self.name, detail=state.obstacle)
+        self._told_obstacle = state.obstacle
+        self._told = (state.office, state.leader_url)
+        if self._told != told:
+            for callback in self._watchers:
+                callback()
+
+    # --- when ------------------------------------------------------------------------------
+
+    async def _pause(self) -> None:
+        """Until the next round; the end of a term, or of what was seen, is noticed in between."""
+        again_at = self._now() + self._ttl_s / ROUNDS_PER_TERM * (0.8 + 0.2 * self._roll())
+        while (now := self._now()) < again_at and not self._stirred.is_set():
+            office = self.office()
+            ends_at = again_at if office is Office.ALONE else min(again_at, self._until(office))
+            await sleep_unless(self._stirred, self._clock, max(0.0, ends_at - now))
+            self._note_office()
+
+    async def _listen(self) -> None:
+        """A leader that leaves is followed at once; without a watch, at the next round. So there
+        is one as soon as the key was looked at."""
+        await self._looked.wait()
+        while True:
+            with suppress(StoreUnavailable):
+                await self._until_changed(self._revision)
+            await self._clock.sleep(self._ttl_s / ROUNDS_PER_TERM * (0.5 + 0.5 * self._roll()))
+
+    async def _until_changed(self, revision: int) -> None:
+        changes = self._store.watch([self._key], after_revision=revision)
+        self._watched_after, self._told_revision = revision, 0
+        try:
+            async for change in changes:
+                for event in change.events:
+                    self._hear(event)
+        finally:
+            self._watched_after = None
+            await changes.aclose()
+
+    def _hear(self, event: Event) -> None:
+        """It is looked at in the next round; if it is free, that is now."""
+        if event.key == self._key:
+            self._told_revision = max(self._told_revision, event.revision)
+            if event.value is None:
+                self._stirred.set()
+
+
+def _host(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
+
+
+def _seen(entry: Entry | None) -> _Seen:
+    """The holder of the key. A key that cannot be read has a holder, too."""
+    if entry is None:
+        return NOBODY
+    document = _document(entry.value)
+    by, url, lease = document.get("by"), document.get("url"), document.get("lease")
+    return _Seen(
+        by if isinstance(by, str) and by else "unknown",
+        url if isinstance(url, str) else "",
+        lease if isinstance(lease, int) else 0,
+        read_answers(document.get("answers")),
+    )
+
+
+def _document(raw: bytes) -> Mapping[str, Any]:
+    if len(raw) > MAX_ENTRY_BYTES:
+        return {}
+    try:
+        return read_object(raw)
+    except ValueError:
+        return {}

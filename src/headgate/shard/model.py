@@ -1,0 +1,151 @@
+"""What agents of one shard say to each other, and what operators set for its members."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from headgate.check.activity import Activity
+from headgate.metrics.samples import Absent, Cause, Instant, Reading
+from headgate.shard.topology import Downstream, Member, MemberReport, Role, RoleSeen, Standpoint
+
+MAX_SKIP_S = 7 * 86400.0
+MAX_HANDOVER_S = 3600.0
+MAX_MEMBERS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """The request of a primary's agent to a member's agent, about once per collect interval.
+
+    The member may delay the answer for up to `wait_s`, until a metric changes between healthy and
+    unhealthy. So a breach arrives at once, with only one message per interval.
+    """
+
+    shard: str
+    database: str
+    """The name of the member's database at its agent."""
+    sender: str
+    """Name of the member that sends the request."""
+    url: str
+    """Address of the agent that sends the request; empty if it gives none."""
+    role: RoleSeen | None
+    activity: Activity
+    wait_s: float
+    clock_ahead_s: float | None = None
+    """The member's database clock minus the sender's, as last measured; None for not yet."""
+    clock_error_s: float = 0.0
+    """Error bound: half the round trip of the measurement."""
+
+
+class Pulled(NamedTuple):
+    """What a pull brought: the report, dated by our own clock, and how the clocks compare."""
+
+    report: MemberReport
+    wall_ahead_s: float
+    """The other agent's wall clock minus ours, at the middle of the exchange."""
+    error_s: float
+    """Error bound: half the round trip, without the time that the answer was delayed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """A member that an operator skips, for a while and for a reason."""
+
+    shard: str
+    member: str
+    until_wall_s: float
+    who: str
+    reason: str
+    set_wall_s: float
+    revision: int = 0
+    ends_mono_s: float = math.inf
+    """Also ends at this monotonic time: setting the wall clock back does not lengthen it."""
+
+    def left_s(self, now: Instant) -> float:
+        return min(self.until_wall_s - now.wall_s, self.ends_mono_s - now.mono_s)
+
+    def holds(self, now: Instant) -> bool:
+        return self.left_s(now) > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """A planned switchover that an operator announced: the primary's agent stops answering for
+    the shard before its server stops being the primary, so that no answer comes in between."""
+
+    shard: str
+    member: str
+    """The primary that is about to step down."""
+    term: int | None
+    """The primary's term then, if its engine has terms."""
+    until_mono_s: float
+    until_wall_s: float
+    """As stored and shown."""
+    set_mono_s: float
+    """A role that was read before this time does not count."""
+    who: str
+    reason: str
+
+    def holds(self, now_mono_s: float) -> bool:
+        return now_mono_s < self.until_mono_s
+
+    def is_done(self, role: RoleSeen | None) -> bool:
+        """Whether the member has stepped down since, or was promoted again."""
+        if role is None or role.taken_at < self.set_mono_s:
+            return False
+        promoted = None not in (role.term, self.term) and role.term != self.term
+        return role.role is Role.REPLICA or promoted
+
+    def absent(self, now: Instant) -> Absent:
+        left_s = self.until_mono_s - now.mono_s
+        why = f" ({self.reason})" if self.reason else ""
+        detail = (
+            f"{self.member} is about to step down{why}, announced by {self.who}; without another "
+            f"primary this ends in {left_s:.0f} s, or with `headgate shard take-back`"
+        )
+        return Absent(Cause.HANDING_OVER, detail, now.mono_s)
+
+
+# --- what is shown of it -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MemberView:
+    member: Member
+    problem: str
+    """Why it cannot be counted now: unreachable, or follows another primary; empty: it can."""
+    skip: Skip | None
+    readings: Mapping[str, Reading]
+    """The readings that go into the rollup."""
+    asides: Mapping[str, str]
+    """Metric → why this member is skipped in it."""
+    aside_kinds: Mapping[str, str]
+    """The same, as one of rollup.AsideKind."""
+    hopeless: tuple[str, ...]
+    """Metrics in which the agent skips it, because throttling does not help it."""
+    clock_ahead_s: float | None
+    """Its database's clock minus the primary's; None where it has not been measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardView:
+    """A shard as one agent sees it, for one of its own databases."""
+
+    shard: str
+    database: str
+    member: str
+    """This database's own name in the shard."""
+    standpoint: Standpoint
+    warming_up: Absent | None
+    """It leads, but not all members have reported yet."""
+    members: tuple[MemberView, ...]
+    unwatched: tuple[Downstream, ...]
+    """Replicas that the primary's server lists but that no agent reports for."""
+    collect_interval_s: float
+    messages_total: int
+    """Requests to other agents for this shard."""
+    told: tuple[str, ...] = ()
+    """What Patroni and the fleet's store report about it, as text."""

@@ -1,0 +1,167 @@
+"""Watch what one server is in its shard.   role probe ──► RoleWatcher ──► Shard
+
+Read every `interval_s` while a client needs it. If the server closes the connection, the role is
+void at once: a primary that goes away is no primary from that moment on, not from the next read
+on. The role is void, too, when another part sees that the server takes no writes: the heartbeat,
+or the fence (fences.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from headgate.base.ports import Clock, RoleProbe
+from headgate.check.activity import Activity
+from headgate.check.demand import NEVER, Demand, Work
+from headgate.errors import ProbeFailed
+from headgate.metrics.samples import Absent, Cause
+from headgate.shard.topology import Role, RoleSeen
+
+log = structlog.get_logger()
+
+CLOSE_TIMEOUT_S = 1.0
+
+
+class RoleWatcher:
+    def __init__(
+        self,
+        database: str,
+        probe: RoleProbe,
+        clock: Clock,
+        demand: Demand,
+        *,
+        interval_s: float,
+        timeout_s: float,
+    ) -> None:
+        self.database = database
+        self._probe = probe
+        self._clock = clock
+        self._demand = demand
+        self._interval_s = interval_s
+        self._timeout_s = timeout_s
+        self.seen: RoleSeen | Absent = Absent(
+            Cause.NEVER_READ, "the server's role has not been read yet", clock.now().mono_s
+        )
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after each reading, changed or not, because ages count."""
+        self.on_read: Callable[[], None] = lambda: None
+        """Called after those."""
+        self._void_at = NEVER
+        """A primary that was read before this time does not count."""
+        self._refused = ""
+        """The server's answer to a write, if it has taken none since."""
+        self._voided = asyncio.Event()
+
+    @property
+    def max_age_s(self) -> float:
+        """A role that was not confirmed for longer than this is not known any more."""
+        return 2 * self._demand.stretch(self._interval_s) + self._timeout_s
+
+    @property
+    def strict_age_s(self) -> float:
+        """No answer may use a role that was confirmed longer ago than this."""
+        return 2 * self._interval_s + self._timeout_s
+
+    @property
+    def is_primary(self) -> bool:
+        return isinstance(self.seen, RoleSeen) and self.seen.role is Role.PRIMARY
+
+    def void(self, detail: str) -> None:
+        """The server was seen to take no writes, on another connection: its role is read again."""
+        self._void_at = self._now()
+        if self.is_primary:
+            self._publish(Absent(Cause.FAILED, detail, self._now()))
+        self._voided.set()
+
+    def write_refused(self, detail: str) -> None:
+        """Of the heartbeat. Until one is written, or the server calls itself a replica, it is no
+        primary, whatever its settings say."""
+        self._refused = f"the server rejected the heartbeat: {detail}"
+        self.void(self._refused)
+
+    def write_done(self) -> None:
+        """The heartbeat was written, or none is wanted any more."""
+        if self._refused:
+            self._refused = ""
+            self._voided.set()
+
+    async def run(self) -> None:
+        try:
+            while True:
+                self._voided.clear()
+                self._publish(await self._read())
+                await self._pause()
+        except asyncio.CancelledError:
+            await self._close()  # Only then: after a crash it goes on with the same probe.
+            raise
+
+    async def _read(self) -> RoleSeen | Absent:
+        self._demand.count(Work.PROBES)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._probe.read()
+        except ProbeFailed as error:
+            return Absent(error.cause, error.detail, self._now())
+        except TimeoutError:
+            detail = f"the server did not report its role in {self._timeout_s:g} s"
+            return Absent(Cause.TIMED_OUT, detail, self._now())
+
+    async def _pause(self) -> None:
+        """Until the next reading is due; a lost connection is read again at once."""
+        lost = asyncio.ensure_future(self._probe.lost())
+        voided = asyncio.ensure_future(self._voided.wait())
+        pause = asyncio.ensure_future(self._demand.pause(self._demand.stretch(self._interval_s)))
+        try:
+            await asyncio.wait({lost, voided, pause}, return_when=asyncio.FIRST_COMPLETED)
+            if lost.done() and lost.exception() is not None:
+                log.error("role.watch_failed", database=self.database, error=str(lost.exception()))
+            if lost.done() and not pause.done():
+                self._publish(
+                    Absent(Cause.UNREACHABLE, "the server closed the connection", self._now())
+                )
+                if self._demand.state is Activity.HIBERNATING:
+                    await pause
+        finally:
+            lost.cancel()
+            voided.cancel()
+            pause.cancel()
+
+    def _publish(self, seen: RoleSeen | Absent) -> None:
+        before, self.seen = self.seen, self._believed(seen)
+        seen = self.seen
+        if _words(before) != _words(seen):
+            log.info("role.changed", database=self.database, was=_words(before), now=_words(seen))
+        self.on_change()
+        self.on_read()
+
+    def _believed(self, seen: RoleSeen | Absent) -> RoleSeen | Absent:
+        if isinstance(seen, Absent):
+            return seen
+        if seen.role is Role.REPLICA:
+            self._refused = ""
+            return seen
+        if self._refused:
+            return Absent(Cause.FAILED, self._refused, self._now())
+        if seen.taken_at <= self._void_at:
+            detail = "the server took no writes a moment ago; its role is being read again"
+            return Absent(Cause.FAILED, detail, self._now())
+        return seen
+
+    async def _close(self) -> None:
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._probe.close()
+        except (TimeoutError, ProbeFailed, OSError) as error:
+            log.warning("role.close_failed", database=self.database, error=str(error))
+
+    def _now(self) -> float:
+        return self._clock.now().mono_s
+
+
+def _words(seen: RoleSeen | Absent) -> str:
+    if isinstance(seen, Absent):
+        return f"unknown ({seen.cause.value})"
+    return seen.role.value if seen.term is None else f"{seen.role.value}, timeline {seen.term}"

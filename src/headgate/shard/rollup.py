@@ -1,0 +1,345 @@
+"""A shard's value of a metric, made from its members' values.
+
+members' readings ──roll_up──► Rolled (one Reading, which members counted or were skipped, and why)
+
+Pure and total. Each kind of missing value has a policy. A missing value never becomes 0, and no
+member is left out silently: the result says which, why, and for how long.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from types import MappingProxyType
+from typing import NamedTuple
+
+from headgate.base.names import Scope
+from headgate.metrics.model import (
+    Comparison,
+    EmptyPolicy,
+    MetricSpec,
+    MissingPolicy,
+    Rollup,
+    RollupOf,
+)
+from headgate.metrics.samples import Absent, Cause, Instant, Reading, Sample
+from headgate.shard.model import Skip
+from headgate.shard.topology import Role
+
+UNHEALTHY = "unhealthy"
+QUORUM = "quorum"
+COUNTING = (UNHEALTHY, QUORUM)
+"""Compare each member with its threshold and count: a missing member counts as unhealthy."""
+
+Aggregate = Callable[[Mapping[str, float]], float | bool]
+"""Members' values by name → the shard's. A bool is a predicate: whether the shard is healthy."""
+
+
+def _mean(values: Mapping[str, float]) -> float:
+    return sum(values.values()) / len(values)
+
+
+AGGREGATES: Mapping[str, Aggregate] = MappingProxyType(
+    {
+        "max": lambda values: max(values.values()),
+        "min": lambda values: min(values.values()),
+        "sum": lambda values: sum(values.values()),
+        "mean": _mean,
+    }
+)
+ROLLUP_MEANINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "max": "the highest value of any member",
+        "min": "the lowest value of any member",
+        "sum": "the sum over all members",
+        "mean": "the mean over all members",
+        UNHEALTHY: "how many members breach their threshold, or are missing; `rollup_limit` may be",
+        QUORUM: "how many members are short of the `quorum` that must be healthy",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MemberReading:
+    """One member's part."""
+
+    name: str
+    role: Role | None
+    reading: Reading
+    labels: Mapping[str, str] | None
+    """None if unknown."""
+    missing_since: float | None = None
+    """Since when it has had no usable value; None while it has one."""
+    joined_at: float | None = None
+    """When it joined or came back, if that is what a grace should count from."""
+    skip: Skip | None = None
+    hopeless: str | None = None
+    """Why it is skipped although it has a value, if it is (hopeless.py)."""
+
+
+class AsideKind(Enum):
+    """Why a member does not count, as a closed list: alerts go by it."""
+
+    SKIPPED = "skipped"
+    """By an operator."""
+    MISSING = "missing"
+    """Without a usable value for so long that the shard no longer waits for it."""
+    HOPELESS = "hopeless"
+    """Skipped by the agent, because throttling does not help it."""
+    GRACE = "grace"
+    """It has just joined."""
+    UNSUPPORTED = "unsupported"
+    """Its server does not have the metric."""
+    IGNORED = "ignored"
+    """Among the worst, which `ignore_hosts` leaves out."""
+
+
+class Aside(NamedTuple):
+    member: str
+    why: str
+    kind: AsideKind
+
+
+class Rolled(NamedTuple):
+    reading: Reading
+    excused: bool = False
+    """Without a value, and the policy ignores that."""
+    counted: tuple[str, ...] = ()
+    asides: tuple[Aside, ...] = ()
+    made_at: float = 0.0
+    """When the deciding reading was taken: two rollups of one reading are equal."""
+
+
+def shard_spec(spec: MetricSpec, *, collect_s: float) -> MetricSpec:
+    """The shard's spec of the metric. Its age limit covers both polls: the probe and the pull."""
+    rollup = spec.rollup
+    aged = replace(spec, scope=Scope.SHARD, max_age_s=spec.max_age_s + collect_s)
+    if rollup.by == UNHEALTHY:
+        return _counting(aged, rollup.limit, "unhealthy members")
+    if rollup.by == QUORUM:
+        return _counting(aged, 0.0, f"short of a quorum of {rollup.quorum}")
+    return aged
+
+
+def _counting(spec: MetricSpec, threshold: float, unit: str) -> MetricSpec:
+    return replace(spec, threshold=threshold, comparison=Comparison.ABOVE, unit=unit)
+
+
+def roll_up(
+    spec: MetricSpec,
+    members: Sequence[MemberReading],
+    *,
+    now: float,
+    wall_s: float,
+    aggregates: Mapping[str, Aggregate] = AGGREGATES,
+) -> Rolled:
+    """`spec` is the metric's own, as the primary's agent has it."""
+    rollup = spec.rollup
+    chosen = [member for member in members if takes_part(member, rollup)]
+    asides = {m.name: aside for m in chosen if (aside := _set_aside(m, spec, now, wall_s))}
+    counted = [member for member in chosen if member.name not in asides]
+    told = tuple(asides.values())
+    if not counted:
+        return _empty(rollup, chosen, told, now)
+    if rollup.by in COUNTING:
+        return _count(spec, counted, told, now)
+    missing = [member for member in counted if isinstance(member.reading, Absent)]
+    if missing:
+        return Rolled(_missing(missing, told, now), counted=_names(counted), asides=told)
+    return _aggregate(spec, counted, told, aggregates, now)
+
+
+# --- who takes part --------------------------------------------------------------------------
+
+
+def takes_part(member: MemberReading, rollup: Rollup) -> bool:
+    """One whose role or labels nobody knows may belong: leaving it out would be guessing."""
+    if rollup.of is RollupOf.REPLICAS and member.role is Role.PRIMARY:
+        return False
+    if rollup.of is RollupOf.PRIMARY and member.role is not Role.PRIMARY:
+        return False
+    labels = member.labels
+    return labels is None or all(labels.get(key) == word for key, word in rollup.labels.items())
+
+
+def is_set_aside(member: MemberReading, spec: MetricSpec, now: float, wall_s: float) -> bool:
+    """For whatever reason but that it is hopeless."""
+    return _set_aside(replace(member, hopeless=None), spec, now, wall_s) is not None
+
+
+def _set_aside(member: MemberReading, spec: MetricSpec, now: float, wall_s: float) -> Aside | None:
+    rollup, skip = spec.rollup, member.skip
+
+    def aside(kind: AsideKind, why: str) -> Aside:
+        return Aside(member.name, why, kind)
+
+    if skip is not None and (left_s := skip.left_s(Instant(now, wall_s))) > 0:
+        why = f"skipped by {skip.who} for another {span(left_s)}: {skip.reason}"
+        return aside(AsideKind.SKIPPED, why)
+    absent = isinstance(member.reading, Absent)
+    if rollup.grace_s and member.joined_at is not None and (absent or _unhealthy(member, spec)):
+        left_s = member.joined_at + rollup.grace_s - now
+        if left_s > 0:
+            why = f"joined {span(now - member.joined_at)} ago, {span(left_s)} of grace left"
+            return aside(AsideKind.GRACE, why)
+    if member.hopeless is not None:
+        return aside(AsideKind.HOPELESS, member.hopeless)
+    if not isinstance(member.reading, Absent):
+        return None
+    if member.reading.cause is Cause.UNSUPPORTED and rollup.of is RollupOf.ALL:
+        return aside(AsideKind.UNSUPPORTED, f"has no such metric: {member.reading.detail}")
+    if rollup.missing is MissingPolicy.IGNORE:
+        why = f"missing, which is ignored here: {member.reading.detail}"
+        return aside(AsideKind.MISSING, why)
+    if member.missing_since is not None and now - member.missing_since >= rollup.missing_for_s:
+        why = f"missing for {span(now - member.missing_since)}: {member.reading.detail}"
+        return aside(AsideKind.MISSING, why)
+    return None
+
+
+def _unhealthy(member: MemberReading, spec: MetricSpec) -> bool:
+    return isinstance(member.reading, Absent) or spec.breaches(member.reading.value)
+
+
+# --- what comes out --------------------------------------------------------------------------
+
+
+def _empty(
+    rollup: Rollup, chosen: Sequence[MemberReading], asides: tuple[Aside, ...], now: float
+) -> Rolled:
+    if asides:
+        told = "; ".join(f"{aside.member}: {aside.why}" for aside in asides)
+        detail = f"every member is skipped ({told})"
+    else:
+        wanted = " with these labels" if rollup.labels else ""
+        whom = {RollupOf.REPLICAS: "replica", RollupOf.ALL: "member", RollupOf.PRIMARY: "primary"}
+        detail = f"the shard has no {whom[rollup.of]}{wanted}"
+    absent = Absent(Cause.EMPTY_SHARD, detail, now)
+    return Rolled(absent, excused=rollup.empty is EmptyPolicy.ADMIT, asides=asides)
+
+
+def _missing(missing: Sequence[MemberReading], asides: tuple[Aside, ...], now: float) -> Absent:
+    """The first one's cause speaks; all of them are named."""
+    first = missing[0].reading
+    assert isinstance(first, Absent)
+    told = "; ".join(
+        f"{member.name}: {member.reading.detail}"
+        for member in missing
+        if isinstance(member.reading, Absent)
+    )
+    return Absent(first.cause, told + _aside_words(asides), now)
+
+
+def _aggregate(
+    spec: MetricSpec,
+    counted: Sequence[MemberReading],
+    asides: tuple[Aside, ...],
+    aggregates: Mapping[str, Aggregate],
+    now: float,
+) -> Rolled:
+    samples = {m.name: m.reading for m in counted if isinstance(m.reading, Sample)}
+    ignored = _worst_ignored(spec.rollup, samples)
+    kept = {name: sample for name, sample in samples.items() if name not in ignored}
+    asides = (*asides, *ignored.values())
+    value = _made_of({name: sample.value for name, sample in kept.items()}, spec, aggregates)
+    if isinstance(value, NoValue):
+        absent = Absent(value.cause, value.why + _aside_words(asides), now)
+        return Rolled(absent, counted=tuple(kept), asides=asides)
+    speaker, sample = max(kept.items(), key=lambda item: item[1].value)
+    return Rolled(
+        Sample(
+            value,
+            min(kept_sample.taken_at for kept_sample in kept.values()),
+            sample.cause,
+            _told(spec.rollup.by, speaker, sample.detail, len(kept), asides),
+        ),
+        counted=tuple(kept),
+        asides=asides,
+        made_at=_made_at(spec.rollup.by, value, kept),
+    )
+
+
+def _made_at(by: str, value: float, kept: Mapping[str, Sample]) -> float:
+    if by in ("max", "min"):
+        return max(sample.taken_at for sample in kept.values() if sample.value == value)
+    return max(sample.taken_at for sample in kept.values())
+
+
+class NoValue(NamedTuple):
+    cause: Cause
+    why: str
+
+
+def _made_of(
+    values: Mapping[str, float], spec: MetricSpec, aggregates: Mapping[str, Aggregate]
+) -> float | NoValue:
+    """A number that can be compared, or why there is none: plug-ins are others' code."""
+    by = spec.rollup.by
+    if by not in aggregates:
+        why = f"no plug-in {by!r} is installed in the group headgate.rollups"
+        return NoValue(Cause.FAILED, why)
+    try:
+        value = aggregates[by](values)
+    except Exception as error:
+        return NoValue(Cause.FAILED, f"the rollup {by} raised {type(error).__name__}: {error}")
+    if isinstance(value, bool):
+        return 0.0 if value else 2 * spec.threshold
+    if not isinstance(value, int | float) or not 0 <= value < math.inf:
+        return NoValue(Cause.INVALID, f"the rollup {by} returned {value!r}, not a measurement")
+    return float(value)
+
+
+def _worst_ignored(rollup: Rollup, samples: Mapping[str, Sample]) -> dict[str, Aside]:
+    """Up to `ignore_hosts` of the worst, never the last one."""
+    if not rollup.ignore_hosts:
+        return {}
+    worst = sorted(samples.items(), key=lambda item: item[1].value, reverse=True)
+    most = min(rollup.ignore_hosts, len(worst) - 1)
+    return {
+        name: Aside(
+            name,
+            f"among the worst {rollup.ignore_hosts}, which are ignored here",
+            AsideKind.IGNORED,
+        )
+        for name, sample in worst[:most]
+        if rollup.ignore_above is None or sample.value > rollup.ignore_above
+    }
+
+
+def _count(
+    spec: MetricSpec, counted: Sequence[MemberReading], asides: tuple[Aside, ...], now: float
+) -> Rolled:
+    unhealthy = [member for member in counted if _unhealthy(member, spec)]
+    value = float(len(unhealthy))
+    if spec.rollup.by == QUORUM:
+        value = float(max(0, spec.rollup.quorum - (len(counted) - len(unhealthy))))
+    taken = [m.reading.taken_at for m in counted if isinstance(m.reading, Sample)]
+    named = ", ".join(member.name for member in unhealthy) or "none"
+    detail = f"{len(unhealthy)} of {len(counted)} unhealthy: {named}{_aside_words(asides)}"
+    sample = Sample(value, min(taken, default=now), None, detail)
+    made_at = max(taken, default=now)
+    return Rolled(sample, counted=_names(counted), asides=asides, made_at=made_at)
+
+
+def _told(by: str, speaker: str, said: str, count: int, asides: tuple[Aside, ...]) -> str:
+    whose = {"max": f"{speaker}, worst of {count}", "min": f"least of {count}"}
+    words = whose.get(by, f"{by} of {count}, {speaker} highest")
+    return f"{words}{': ' + said if said else ''}{_aside_words(asides)}"
+
+
+def _aside_words(asides: tuple[Aside, ...]) -> str:
+    if not asides:
+        return ""
+    return "; skipped: " + "; ".join(f"{aside.member} ({aside.why})" for aside in asides)
+
+
+def _names(members: Sequence[MemberReading]) -> tuple[str, ...]:
+    return tuple(member.name for member in members)
+
+
+def span(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,1 +1,0 @@
-"""Documents and dialects, without sockets: what goes over the wire and what it means."""

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.base.names import (
+    ANONYMOUS,
+    MetricRef,
+    Scope,
+    parse_database,
+    parse_identity,
+    parse_metric_ref,
+)
+from headgate.errors import InvalidName
+
+
+def test_identity_is_a_path_of_tokens() -> None:
+    """R64"""
+    identity = parse_identity("d666bbfc_169e:vcopier:vreplication:online-ddl")
+    assert identity.tokens == ("d666bbfc_169e", "vcopier", "vreplication", "online-ddl")
+
+
+def test_no_name_is_the_anonymous_class() -> None:
+    assert parse_identity("") is ANONYMOUS
+
+
+@pytest.mark.parametrize(
+    "text", [":", "a:", "a::b", "a b", "a\n", "x" * 257, ":".join("abcdefghi"), "a\x00", "é" * 300]
+)
+def test_odd_identities_are_refused_with_the_name(text: str) -> None:
+    with pytest.raises(InvalidName):
+        parse_identity(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "ref"),
+    [
+        ("lag", MetricRef("lag")),
+        ("self/lag", MetricRef("lag", Scope.HOST)),
+        ("host/lag", MetricRef("lag", Scope.HOST)),
+        ("shard/lag", MetricRef("lag", Scope.SHARD)),
+        ("mysqld-loadavg", MetricRef("loadavg")),
+        ("mysqld-datadir-used-ratio", MetricRef("disk_used")),
+    ],
+)
+def test_vitess_names_are_understood(text: str, ref: MetricRef) -> None:
+    """R41"""
+    assert parse_metric_ref(text) == ref
+
+
+@pytest.mark.parametrize("text", ["", "Lag", "cell/lag", "shard/", "/lag", "la g", "a" * 64])
+def test_odd_metrics_are_refused(text: str) -> None:
+    with pytest.raises(InvalidName):
+        parse_metric_ref(text)
+
+
+@given(st.text(max_size=300))
+def test_any_text_is_a_name_or_a_named_refusal(text: str) -> None:
+    for parse in (parse_identity, parse_metric_ref, parse_database):
+        try:
+            parse(text)
+        except InvalidName as error:
+            assert str(error)

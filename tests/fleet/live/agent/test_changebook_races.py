@@ -1,0 +1,277 @@
+"""Several who change at once, answers that are lost, a store that goes away in the middle."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from headgate.base.keyvalue import Compare, Lease, Put
+from headgate.changes.book import StoppedMidway
+from headgate.changes.model import LOG
+from headgate.changes.state import MAX_PART_KEYS
+from headgate.changes.writer import MAX_DRAFTS, MAX_LOOKS, WITHIN_S
+from headgate.errors import (
+    Conflict,
+    InvalidSettings,
+    LeaseLost,
+    OutcomeUnknown,
+    StoreRefused,
+    StoreUnavailable,
+)
+from tests.changes.changebook_world import FLEET, HALF, BookWorld, Deed, book_on, file_of
+from tests.fixtures.memory_log import MemoryLog
+
+
+@pytest.fixture
+def world() -> BookWorld:
+    return BookWorld()
+
+
+def rule(name: str) -> dict[str, object]:
+    return {**HALF, "id": name}
+
+
+def rival(world: BookWorld, name: str) -> Deed:
+    """Somebody else, who is first."""
+    return lambda: world.other.put_rule(rule(name), reach=FLEET, who="eve")
+
+
+class SlowStore(MemoryLog):
+    """Lets others in between reading and writing."""
+
+    async def commit(self, compares: Sequence[Compare], puts: Sequence[Put], **more: Any) -> int:
+        await asyncio.sleep(0)
+        return await super().commit(compares, puts)
+
+
+# --- at the same time ------------------------------------------------------------------------
+
+
+async def test_of_many_who_change_at_once_nobody_is_lost(world: BookWorld) -> None:
+    books = [book_on(SlowStore(world.kept), world.clock, f"b{at}") for at in range(6)]
+    changes = [
+        book.put_rule(rule(f"r{at}"), reach=FLEET, who=f"w{at}") for at, book in enumerate(books)
+    ]
+    made = await asyncio.gather(*changes)
+    assert sorted(change.after_n for change in made) == [1, 2, 3, 4, 5, 6]
+    assert set(await world.standing()) == {f"r{at}" for at in range(6)}
+    told = await world.book.history()
+    assert len({revision.op for revision in told}) == 6
+
+
+async def test_of_two_who_set_the_same_id_one_is_told_so(world: BookWorld) -> None:
+    books = [book_on(SlowStore(world.kept), world.clock, f"b{at}") for at in range(2)]
+    made = await asyncio.gather(
+        *(book.put_rule(HALF, reach=FLEET, who="ada") for book in books), return_exceptions=True
+    )
+    (refused,) = [one for one in made if isinstance(one, Conflict)]
+    assert "half already exists" in str(refused)
+    assert (await world.book.items()).n == 1
+
+
+async def test_what_somebody_else_did_meanwhile_is_judged_anew(world: BookWorld) -> None:
+    await world.book.put_rule(HALF, reach=FLEET, who="ada")
+    world.store.fates = [lambda: world.other.lift_rule("half", who="eve")]
+    with pytest.raises(InvalidSettings, match="has ended"):
+        await world.book.patch_rule("half", {"ratio": 0.9}, who="ada")
+    assert await world.standing() == {}
+
+
+async def test_who_is_never_first_is_told_so_after_a_while(world: BookWorld) -> None:
+    world.store.fates = [rival(world, f"r{at}") for at in range(100)]
+    with pytest.raises(Conflict, match="the log was changed by others at the same time, 12 times"):
+        await world.book.put_rule(HALF, reach=FLEET, who="ada")
+    assert world.store.commits == MAX_DRAFTS
+    assert sum(world.clock.slept_s) < WITHIN_S
+    assert "half" not in await world.standing()
+
+
+async def test_a_change_of_the_fleet_as_it_was_is_refused_if_it_is_no_longer(
+    world: BookWorld,
+) -> None:
+    await world.book.put_rule(HALF, reach=FLEET, who="ada")
+    for change in (
+        world.book.apply(file_of(1), who="bob", expect_n=0),
+        world.book.rollback(0, who="bob", expect_n=0),
+    ):
+        with pytest.raises(Conflict, match="the log is at revision 1, not 0"):
+            await change
+
+
+async def test_who_expects_a_revision_does_not_build_on_a_rivals(world: BookWorld) -> None:
+    """Between reading and writing, too."""
+    world.store.fates = [rival(world, "first")]
+    with pytest.raises(Conflict):
+        await world.book.apply(file_of(1), who="ada", expect_n=0)
+    assert set(await world.standing()) == {"first"}
+
+
+# --- answers that are lost -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fate", ["made, answer lost", "made later", "not made"])
+async def test_a_change_whose_answer_was_lost_is_made_once(world: BookWorld, fate: str) -> None:
+    world.store.fates = [fate]
+    unnamed = {key: value for key, value in HALF.items() if key != "id"}
+    change = await world.book.put_rule(unnamed, reach=FLEET, who="ada")
+    assert (change.before_n, change.after_n) == (0, 1)
+    assert list(await world.standing()) == [change.items[0].id]
+    assert await world.store.count(LOG) == 1
+
+
+@pytest.mark.parametrize("fate", ["made, answer lost", "made later", "not made"])
+async def test_nor_twice_when_others_went_on_meanwhile(world: BookWorld, fate: str) -> None:
+    world.store.fates = [fate, rival(world, "other")]
+    await world.book.put_rule(HALF, reach=FLEET, who="ada")
+    assert set(await world.standing()) == {"half", "other"}
+    told = await world.book.history()
+    assert sorted(revision.who for revision in told) == ["ada", "eve"]
+
+
+async def test_a_lost_answer_is_looked_for_until_the_store_answers(world: BookWorld) -> None:
+    world.store.fates, world.store.blind = ["made, answer lost", "away"], 2
+    change = await world.book.put_rule(HALF, reach=FLEET, who="ada")
+    assert change.after_n == 1
+    assert len(await world.book.history()) == 1
+
+
+async def test_an_outcome_that_stays_unknown_is_told_as_such(world: BookWorld) -> None:
+    """It may have been made: who repeats it without looking may have it twice."""
+    world.store.fates = ["not made", *["away"] * 100]
+    with pytest.raises(OutcomeUnknown, match=r"whether rule\.set was made as revision 1") as told:
+        await world.book.put_rule(HALF, reach=FLEET, who="ada")
+    assert "etcd 10.0.0.1:2379 did not answer" in str(told.value)
+    assert "headgate changes history --fleet" in str(told.value)
+    assert world.store.commits == MAX_LOOKS
+
+
+async def test_a_store_that_is_away_is_told_at_once(world: BookWorld) -> None:
+    world.store.fates = ["away"]
+    with pytest.raises(StoreUnavailable, match="no endpoint answers") as told:
+        await world.book.put_rule(HALF, reach=FLEET, who="ada")
+    assert not isinstance(told.value, OutcomeUnknown)
+    assert world.store.commits == 1
+
+
+async def test_a_store_that_lets_nobody_in_says_so(world: BookWorld) -> None:
+    async def refuse() -> None:
+        raise StoreRefused("wrong password for headgate; see [fleet] password_file")
+
+    world.store.fates = [refuse]
+    with pytest.raises(StoreRefused, match="password_file"):
+        await world.book.put_rule(HALF, reach=FLEET, who="ada")
+
+
+async def test_a_lease_that_is_lost_before_it_was_used_is_asked_for_anew(world: BookWorld) -> None:
+    async def lose() -> None:
+        raise LeaseLost("lease 1 has run out")
+
+    world.store.fates = [lose]
+    change = await world.book.put_rule(HALF, reach=FLEET, who="ada")
+    assert change.after_n == 1
+
+
+async def test_a_lease_whose_answer_was_lost_leaves_nothing_unknown(world: BookWorld) -> None:
+    class Leaseless(MemoryLog):
+        async def grant(self, ttl_s: float) -> Lease:
+            raise OutcomeUnknown("no answer in 2 s")
+
+    with pytest.raises(StoreUnavailable, match=r"rule\.set was not made: no answer") as told:
+        await book_on(Leaseless(world.kept), world.clock).put_rule(HALF, reach=FLEET, who="ada")
+    assert not isinstance(told.value, OutcomeUnknown)
+
+
+async def test_leases_of_changes_that_were_not_made_do_not_stay(world: BookWorld) -> None:
+    revoked: list[int] = []
+
+    class Counting(type(world.store)):  # type: ignore[misc]
+        async def revoke(self, lease_id: int) -> None:
+            revoked.append(lease_id)
+            await super().revoke(lease_id)
+
+    store = Counting(world.kept)
+    store.fates = [rival(world, "other")]
+    await book_on(store, world.clock).put_rule(HALF, reach=FLEET, who="ada")
+    assert len(revoked) == 1
+    assert set(await world.standing()) == {"half", "other"}
+
+
+# --- in several revisions --------------------------------------------------------------------
+
+
+async def test_a_large_change_is_made_in_several_revisions_that_say_so(world: BookWorld) -> None:
+    change = await world.book.apply(file_of(2 * MAX_PART_KEYS + 1), who="ada")
+    assert (change.after_n, change.revisions, len(change.changes)) == (3, 3, 201)
+    told = [revision.summary[:4] for revision in await world.book.history()]
+    assert told == ["3/3:", "2/3:", "1/3:"]
+    assert len(await world.standing()) == 201
+
+
+async def test_a_large_change_that_stops_midway_says_where_and_goes_on_when_repeated(
+    world: BookWorld,
+) -> None:
+    file = file_of(2 * MAX_PART_KEYS + 1)
+    world.store.fates = ["ok", *["away"] * MAX_DRAFTS]
+    with pytest.raises(StoppedMidway) as stopped, capture_logs() as logged:
+        await world.book.apply(file, who="ada")
+    assert [line["event"] for line in logged if line["log_level"] == "error"] == [
+        "fleet.stopped_midway"
+    ], "whoever asked may have hung up"
+    message = str(stopped.value)
+    assert "apply stopped after 1 of 3 revisions (n 1 to 1), 101 items are not changed" in message
+    assert "no endpoint answers" in message
+    assert "`headgate changes rollback 0 --fleet`" in message
+    assert (stopped.value.left, stopped.value.done.after_n) == (101, 1)
+    assert len(await world.standing()) == 100
+    change = await world.book.apply(file_of(201), who="ada")
+    assert change.after_n >= 3
+    assert len(await world.standing()) == 201
+
+
+async def test_a_store_that_is_away_for_a_moment_stops_no_change_that_has_begun(
+    world: BookWorld,
+) -> None:
+    world.store.fates = ["ok", "away", "away", "ok"]
+    await world.book.apply(file_of(2 * MAX_PART_KEYS + 1), who="ada")
+    assert len(await world.standing()) == 201
+    world.store.fates = ["away"]
+    with pytest.raises(StoreUnavailable, match="no endpoint answers"):
+        await world.book.put_rule({**HALF, "id": "other"}, reach=FLEET, who="ada")
+
+
+async def test_a_lost_answer_in_the_middle_of_a_large_change_is_no_stop(world: BookWorld) -> None:
+    world.store.fates = ["ok", "made, answer lost", "not made", rival(world, "other")]
+    change = await world.book.apply(file_of(250), who="ada")
+    assert len(await world.standing()) == 251
+    assert len(change.changes) == 250
+    assert [revision.n for revision in await world.book.history()] == [4, 3, 2, 1]
+
+
+async def test_a_rival_in_the_middle_is_built_on_unless_a_revision_was_expected(
+    world: BookWorld,
+) -> None:
+    world.store.fates = ["ok", rival(world, "other")]
+    await world.book.apply(file_of(150), who="ada")
+    assert len(await world.standing()) == 151
+    n = (await world.book.items()).n
+    world.store.fates = ["ok", rival(world, "third")]
+    with pytest.raises(StoppedMidway, match="another change came first"):
+        await world.book.apply(file_of(150, ratio=0.7), who="ada", expect_n=n)
+
+
+async def test_a_pair_is_never_parted(world: BookWorld) -> None:
+    """R76: half of a favor refuses everybody, or nobody."""
+    file = file_of(MAX_PART_KEYS - 1)
+    shared = {"reach": "fleet", "for": "1h"}
+    file["rules"] += [
+        {**shared, "id": "a", "target": "etl", "ratio": 0.0, "pair": "b"},
+        {**shared, "id": "b", "target": "all", "ratio": 0.9, "pair": "a"},
+    ]
+    world.store.fates = ["ok", *["away"] * MAX_DRAFTS]
+    with pytest.raises(StoppedMidway):
+        await world.book.apply(file, who="ada")
+    assert not {"a", "b"} & set(await world.standing())
