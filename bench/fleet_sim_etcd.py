@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from tests.fixtures.memory_log import KeptInMemory, MemoryLog, _Watch
 
 from bench.fleet_sim_net import Network, Rates, Traffic
-from headgate.base.keyvalue import Changes, Compare, Event, Lease, Listing, Put
+from headgate.base.keyvalue import Changes, Compare, KeyEvent, Lease, Listing, Put
 from headgate.changes.model import BEAT, ITEMS
 from headgate.errors import Compacted, OutcomeUnknown, StoreUnavailable
 
@@ -70,9 +70,9 @@ class IndexedMemory(KeptInMemory):
 
     def __init__(self, mono_s: Callable[[], float]) -> None:
         super().__init__(mono_s=mono_s, max_log_commits=LOG_COMMITS)
-        self._told: defaultdict[str, list[Event]] = defaultdict(list)
+        self._told: defaultdict[str, list[KeyEvent]] = defaultdict(list)
 
-    def _tell(self, events: Sequence[Event]) -> None:
+    def _tell(self, events: Sequence[KeyEvent]) -> None:
         for event in events:
             for prefix in _prefixes_of(event.key):
                 self._told[prefix].append(event)
@@ -86,7 +86,7 @@ class IndexedMemory(KeptInMemory):
         watch.lay(sorted(missed, key=lambda event: event.revision))
         return watch
 
-    def _after(self, prefix: str, revision: int) -> Sequence[Event]:
+    def _after(self, prefix: str, revision: int) -> Sequence[KeyEvent]:
         told = self._told.get(prefix, [])
         return told[bisect_right(told, revision, key=lambda event: event.revision) :]
 

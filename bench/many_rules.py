@@ -30,7 +30,7 @@ from bench.load import serving, table
 from headgate.app import Agent
 from headgate.base.keyvalue import Put
 from headgate.base.logs import configure_logs
-from headgate.changes.model import HEAD, ChangeKind, Item
+from headgate.changes.model import HEAD, Change, ChangeKind
 from headgate.changes.reach import HERE
 from headgate.changes.state import head_bytes, item_bytes
 from headgate.demo import servers
@@ -115,7 +115,7 @@ async def keep(path: Path, rules: int) -> None:
             raw, rule_id=rule_id(number), author="uid:0", wall_s=wall_s, known_metrics=lambda _: {}
         )
         value = value_of(replace(spec, ruled_at=round(wall_s, 3)))
-        items.append(Item(ChangeKind.RULE, spec.id, HERE, value, number + 1, wall_s, "uid:0"))
+        items.append(Change(ChangeKind.RULE, spec.id, HERE, value, number + 1, wall_s, "uid:0"))
     store = SqliteStore(path, deadline_s=60)
     await store.open()
     puts = [Put(HEAD, head_bytes(rules)), *(Put(item.key, item_bytes(item)) for item in items)]

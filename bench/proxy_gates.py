@@ -19,7 +19,7 @@ from tests.proxy.fakes import FakeRelay, client
 
 from bench.load import table
 from headgate.base.clock import SystemClock
-from headgate.check.snapshot import View
+from headgate.check.snapshot import DatabaseSnapshot
 from headgate.check.snapshot_api import Snapshot
 from headgate.proxy.gates import SLICE, Gates
 from headgate.proxy.model import GateMode, GateTerms
@@ -65,7 +65,7 @@ def _gates() -> Gates:
     book = RuleBook(
         Rule(f"r{n}", f"job{n}" if n % 2 else f"team{n % 40}", ratio=0.1) for n in range(RULES)
     )
-    sick = Snapshot(1, View(SICK, book), now_s(), NOW.wall_s - now_s(), now_s() + 60)
+    sick = Snapshot(1, DatabaseSnapshot(SICK, book), now_s(), NOW.wall_s - now_s(), now_s() + 60)
     gates.hear(sick)
     return gates
 

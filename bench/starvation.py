@@ -15,7 +15,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from bench.load import table
-from headgate.history.courses import Judged, Look, Policy, Scene, Seen, Tick, advance
+from headgate.history.courses import (
+    ClientMetrics,
+    ClientTick,
+    DatabaseCourses,
+    MinuteLook,
+    StarvationTerms,
+    Tick,
+    advance,
+)
 from headgate.history.starvation import Culprit, Starved, judge
 
 THRESHOLD = 5.0
@@ -97,18 +105,18 @@ class World:
     def tick(self, second: int) -> Tick:
         load = self.situation.load(second)
         value = None if load is None else load + self._backlog
-        seen: dict[str, Seen] = {}
-        judged: dict[str, Judged] = {}
+        seen: dict[str, ClientTick] = {}
+        judged: dict[str, ClientMetrics] = {}
         for index, job in enumerate(self.situation.jobs):
             for name in self._asks(index, job, second):
                 what = self._answer(job, value)
                 seen[name] = seen[name].plus(what) if name in seen else what
                 stricter = {self.situation.metric: "r-strict"} if job.limit < THRESHOLD else {}
-                judged[name] = Judged(job.metrics, stricter)
+                judged[name] = ClientMetrics(job.metrics, stricter)
         self._backlog = min(MOST_BACKLOG, max(0.0, self._backlog - self.situation.tick_s))
-        looks = {m: Look(False, v / 100) for m, v in self.situation.metrics.items()}
+        looks = {m: MinuteLook(False, v / 100) for m, v in self.situation.metrics.items()}
         if value is not None:
-            looks[self.situation.metric] = Look(value > THRESHOLD, value / THRESHOLD)
+            looks[self.situation.metric] = MinuteLook(value > THRESHOLD, value / THRESHOLD)
         return Tick(float(second), seen, looks, judged)
 
     def _asks(self, index: int, job: Job, second: int) -> Iterator[str]:
@@ -119,26 +127,26 @@ class World:
             if name is not None:
                 yield name
 
-    def _answer(self, job: Job, value: float | None) -> Seen:
+    def _answer(self, job: Job, value: float | None) -> ClientTick:
         if job.held:
-            return Seen(held=1)
+            return ClientTick(held=1)
         diced = self._dice.random() < job.ratio
         if diced and not job.dice_after:
-            return Seen(diced=1)
+            return ClientTick(diced=1)
         metric = self.situation.metric
         refused = metric in job.metrics and (value is None or value > job.limit)
         if refused and not job.exempt:
-            return Seen(other=1) if value is None else Seen(by_metric={metric: 1})
+            return ClientTick(other=1) if value is None else ClientTick(by_metric={metric: 1})
         if diced:
-            return Seen(diced=1, passed=1)
+            return ClientTick(diced=1, passed=1)
         if job.paced:
-            return Seen(paced=1, passed=1)
+            return ClientTick(paced=1, passed=1)
         self._backlog += job.cost
-        return Seen(exempted=1, exempt_by="r-exempt") if refused else Seen(admitted=1)
+        return ClientTick(exempted=1, exempt_by="r-exempt") if refused else ClientTick(admitted=1)
 
 
-def play(situation: Situation, policy: Policy, seed: int = 4) -> Outcome:
-    world, scene = World(situation, seed), Scene("main", 0.0)
+def play(situation: Situation, policy: StarvationTerms, seed: int = 4) -> Outcome:
+    world, scene = World(situation, seed), DatabaseCourses("main", 0.0)
     alarms: set[str] = set()
     culprits: set[Culprit] = set()
     first_s: int | None = None
@@ -267,7 +275,7 @@ SITUATIONS = HEALTHY + STARVED
 
 
 def main() -> None:
-    policy, rows, found, false = Policy(), [], 0, 0
+    policy, rows, found, false = StarvationTerms(), [], 0, 0
     for situation in SITUATIONS:
         outcome = play(situation, policy)
         alarmed = bool(outcome.alarms)

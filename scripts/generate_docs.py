@@ -34,7 +34,7 @@ from headgate.http.control import ROUTES, description
 from headgate.http.exposition import LABELS, SECTIONS
 from headgate.http.exposition import Series as AgentSeries
 from headgate.http.openapi import body_schema, documents
-from headgate.http.routes import Role, Route, Settings, parameters
+from headgate.http.routes import Caller, Route, SettingsBody, parameters
 from headgate.metrics.builtins import BUILTINS, BuiltinMetric
 from headgate.metrics.samples import CAUSE_MEANINGS
 from headgate.metrics.settings import METRIC_SETTINGS
@@ -469,7 +469,7 @@ def routes_page() -> str:
 
 def _part(route: Route) -> str:
     part, dot, _ = route.handler.rpartition(".")
-    between = part == "peering" and route.role is Role.PEER
+    between = part == "peering" and route.role is Caller.PEER
     return "exchanging" if between else part if dot or not route.handler else "control"
 
 
@@ -482,12 +482,12 @@ def _anchor(route: Route) -> str:
 def _route(route: Route) -> Iterator[str]:
     yield from (f"### `{route.method} {route.path}`", "", f"{route.summary}. {route.about}".strip())
     yield ""
-    if route.role is not Role.ANYONE:
+    if route.role is not Caller.ANYONE:
         yield from (f"Needs {route.role.value}.", "")
     if route.query is not None and (found := parameters(route.query)):
         rows = ((f"`{name}`", _shape(one), _told(one)) for name, one in found.items())
         yield _table(("parameter", "value", "meaning"), rows)
-    if route.body is not None and isinstance(route.body, Settings):
+    if route.body is not None and isinstance(route.body, SettingsBody):
         yield from _settings_body(body_schema(route))
     elif route.body is not None:
         yield from (f"The body is {_doc_link(body_schema(route)['$ref'])}.", "")

@@ -29,10 +29,10 @@ from headgate.cli.render import UNICODE
 from headgate.demo.live import FRAME_S, POLL_S, Director, Looker, speakers_api, views_of
 from headgate.demo.screen import HINTS, strip
 from headgate.demo.stage import Frame, Stage, set_up
-from headgate.tui.page import Moment, Surroundings, compose
+from headgate.tui.page import Moment, ScreenContext, compose
 from headgate.tui.paint import Lines
 from headgate.tui.poller import Poller
-from headgate.tui.state import State
+from headgate.tui.state import ScreenState
 
 WIDTH, HEIGHT, TALL = 1280, 760, 1080
 COLUMNS, ROWS = 118, 30
@@ -99,10 +99,10 @@ class Show:
         """As the terminal has it now."""
         shown = self.director.shown(self.frame)
         views = views_of(lambda: shown)
-        around = Surroundings(views, UNICODE, lambda _, room: strip(shown, room), HINTS)
+        around = ScreenContext(views, UNICODE, lambda _, room: strip(shown, room), HINTS)
         at = Moment(time.monotonic(), datetime.now().astimezone())
         scene = self._poller.scene
-        return Lines(compose(State("demo"), scene, (COLUMNS, ROWS), around, at).lines)
+        return Lines(compose(ScreenState("demo"), scene, (COLUMNS, ROWS), around, at).lines)
 
     def end(self) -> None:
         self._looker.__exit__()

@@ -9,8 +9,8 @@ from headgate.base.names import Scope, parse_identity, parse_metric_ref
 from headgate.base.units import amount_text
 from headgate.check.health import (
     Health,
+    MetricStatus,
     ShardHealth,
-    Standing,
     Window,
     health_of,
     never_read,
@@ -70,7 +70,7 @@ def shard_health(*metrics: Given, **more: Any) -> ShardHealth:
     return ShardHealth("commerce/-80", _standings(metrics, Scope.SHARD), **more)
 
 
-def _standings(metrics: Iterable[Given], scope: Scope) -> dict[str, Standing]:
+def _standings(metrics: Iterable[Given], scope: Scope) -> dict[str, MetricStatus]:
     return {spec.name: stand(spec, _window_of(spec, given), scope=scope) for spec, given in metrics}
 
 

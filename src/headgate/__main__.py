@@ -20,14 +20,14 @@ except ModuleNotFoundError as missing:
 
 if TYPE_CHECKING:
     from headgate.cli.pg import PgExtension
-    from headgate.cli.top import Watched
+    from headgate.cli.top import TopOptions
     from headgate.metrics.lint import MetricLook
 
 
 class ThisHost:
     """Imports happen inside: a command that only talks to an agent does not load one."""
 
-    def watch(self, wanted: Watched) -> None:
+    def watch(self, wanted: TopOptions) -> None:
         from headgate.tui.program import watch
 
         watch(wanted)

@@ -53,7 +53,7 @@ from headgate.check.streaming import MAX_SUBSCRIBERS, Broadcasts
 from headgate.check.turns import Fairness
 from headgate.check.views import AgentFacts, Parts, Views
 from headgate.errors import Fault, InvalidSettings, ProbeFailed, StoreUnavailable
-from headgate.fleet.assemble import Host, PatroniParts, Roll, access_faults, fleet_parts
+from headgate.fleet.assemble import AgentParts, PatroniParts, Roll, access_faults, fleet_parts
 from headgate.history.alerts import Alerts
 from headgate.history.keeper import Keeper
 from headgate.history.minutes import MetricMinutes
@@ -79,8 +79,8 @@ from headgate.metrics.samples import Cause, Measured
 from headgate.metrics.service import MetricKeeper
 from headgate.metrics.settings import parse_metric_settings
 from headgate.pacing.pacer import Pacers
-from headgate.page.sessions import Sessions
-from headgate.rules.drafts import Asked, Here
+from headgate.page.sessions import PageSessions
+from headgate.rules.drafts import ChangeAuthor, Here
 from headgate.rules.matching import RuleBook
 from headgate.rules.service import RuleKeeper
 from headgate.rules.settings import RuleLimits
@@ -263,7 +263,7 @@ class Agent:
         self._clock = clock or SystemClock()
         self._notifier = notifier or Notifier({})
         self._access = peer_access(settings)
-        self._page_sessions: Sessions | None = None
+        self._page_sessions: PageSessions | None = None
         self.tracer = tracer_of(settings, self._clock)
         self.store = self._traced_store(store_of(agent))
         self.board = Board()
@@ -359,7 +359,7 @@ class Agent:
             self.own.forget, self._clock, (*self.shards.kept, self.book.kept)
         )
         self.budgets.own = self.own
-        host = Host(
+        host = AgentParts(
             self.shards,
             self.board,
             self.recorder,
@@ -629,7 +629,7 @@ class Agent:
             return None
         # Kept through a reload: nobody is signed out by it.
         if self._page_sessions is None:
-            self._page_sessions = Sessions(self._clock, page.session_s)
+            self._page_sessions = PageSessions(self._clock, page.session_s)
         self._page_sessions.lasts_s = page.session_s
         return PageGiven(
             self._page_sessions,
@@ -783,7 +783,7 @@ class Agent:
         return len(own.items)
 
     async def _make(
-        self, draft: Callable[[LogState, Asked], Draft], who: str, *, dry_run: bool
+        self, draft: Callable[[LogState, ChangeAuthor], Draft], who: str, *, dry_run: bool
     ) -> ChangeMade:
         """For the rooms that the agent's own log is built from."""
         return await self.own.make(draft, who, dry_run=dry_run)

@@ -32,7 +32,7 @@ from headgate.changes.reach import Place
 from headgate.check.activity import Idleness
 from headgate.errors import Fault, InvalidName, InvalidSettings
 from headgate.history.alerts import Webhook
-from headgate.history.courses import Policy
+from headgate.history.courses import StarvationTerms
 from headgate.http.auth import Credential
 from headgate.metrics.lint import Severity
 from headgate.metrics.model import Engine
@@ -42,7 +42,7 @@ from headgate.settings.agent import Settings
 from headgate.settings.document import first_line, load_policy
 from headgate.settings.readers import is_loopback
 from headgate.settings.sections import AgentSettings, DatabaseSettings, TrafficSettings
-from headgate.shard.pairs import LOCAL, Answered
+from headgate.shard.pairs import LOCAL, ServedDatabase
 from headgate.shard.peers import PeerAccess, load_access
 from headgate.shard.peers_api import parse_peer_url
 from headgate.shard.rollup import AGGREGATES, Aggregate
@@ -166,11 +166,13 @@ def plan_of(database: DatabaseSettings, place: Place) -> DatabasePlan:
     )
 
 
-def answers_of(settings: Settings, stands: Iterable[Stand], machine: str) -> dict[str, Answered]:
+def answers_of(
+    settings: Settings, stands: Iterable[Stand], machine: str
+) -> dict[str, ServedDatabase]:
     """What this agent answers for. Of a shard, its server reports which member it is, or will."""
     servers = {stand.database: stand.server for stand in stands}
     return {
-        name: Answered(
+        name: ServedDatabase(
             member=f"{database.shard}/{database.member}" if database.shard else "",
             server=servers.get(name, ""),
             target=_target(database, machine),
@@ -214,9 +216,9 @@ def idleness_of(database: DatabaseSettings) -> Idleness:
     return Idleness(database.idle_after_s, database.hibernate_after_s)
 
 
-def policy_of(settings: Settings) -> Policy:
+def policy_of(settings: Settings) -> StarvationTerms:
     told = settings.starvation
-    return Policy(
+    return StarvationTerms(
         window_s=told.window_s,
         waterline=told.waterline,
         exemption_budget_s=told.exemption_budget_s,

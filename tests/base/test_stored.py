@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.base.stored import read_object
-from headgate.changes.model import ChangeKind, Item
+from headgate.changes.model import Change, ChangeKind
 from headgate.changes.reach import parse_reach
 from headgate.changes.state import item_bytes, read_item
 from headgate.fleet.members import read_member
@@ -19,7 +19,9 @@ from headgate.fleet.told import read_told
 HALVES = [b"\\ud800", b"\\uDFFF", b"\xed\xa0\x80"]
 VALUE = {"kind": "hold", "target": "x", "reason": "REASON"}
 ITEM = item_bytes(
-    Item(ChangeKind.RULE, "f-1", parse_reach("fleet"), value=VALUE, n=1, set_by="WHO", set_at=1.8e9)
+    Change(
+        ChangeKind.RULE, "f-1", parse_reach("fleet"), value=VALUE, n=1, set_by="WHO", set_at=1.8e9
+    )
 )
 MEMBER = b'{"host":"HOST","url":"","database":"","role":"primary","refused":["REFUSED"]}'
 TOLD = b'{"shard":"s","state":"healthy","problem":"PROBLEM","hosts":["HOST"]}'

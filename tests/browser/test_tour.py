@@ -13,8 +13,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 import headgate.page
-from headgate.demo.agents import Agent
-from headgate.demo.tour import Look, Promise, Run, Scene, Tour
+from headgate.demo.agents import DemoAgent
+from headgate.demo.tour import PageHint, Promise, ScenePlay, Tour, TourScene
 from headgate.demo.tourserver import open_server
 from tests.demo.builders import empty_stage, scene
 from tests.fixtures.eventually import DEADLINE_S
@@ -28,17 +28,17 @@ HTML = """<!doctype html><aside id="tour" hidden></aside>
 <script src="/tour.js" defer data-tour="{guide}"></script>"""
 
 
-def pausing(run: Run) -> list[Promise]:
+def pausing(run: ScenePlay) -> list[Promise]:
     run.pause("it comes back")
     return [Promise("it came back", kept=True)]
 
 
 LOOKS = (
-    Look("here", "/clients"),
-    Look("at another", "/", ELSEWHERE),
-    Look("a statement", "/explain#sql=select+1&username=adhoc&csrf=forged"),
+    PageHint("here", "/clients"),
+    PageHint("at another", "/", ELSEWHERE),
+    PageHint("a statement", "/explain#sql=select+1&username=adhoc&csrf=forged"),
 )
-SCENES: tuple[Scene, ...] = (
+SCENES: tuple[TourScene, ...] = (
     replace(scene("one"), looks=lambda stage: LOOKS, play=pausing),
     scene("two"),
 )
@@ -75,7 +75,7 @@ def here() -> Iterator[ThreadingHTTPServer]:
 
 @pytest.fixture
 def strip(browser: Browser, here: ThreadingHTTPServer) -> Iterator[Page]:
-    agents = {"db-a": Agent("db-a", here.server_port, Path("/nowhere"), "token")}
+    agents = {"db-a": DemoAgent("db-a", here.server_port, Path("/nowhere"), "token")}
     guide, context = open_server(), browser.new_context()
     tour = Tour(empty_stage(agents=agents), SCENES, lambda text: None, pauses=True)
     try:

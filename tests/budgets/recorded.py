@@ -7,8 +7,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from headgate.budgets.ask import Ask, Asked, Statement, Verdict, Who
-from headgate.budgets.counterfactual import Stage
+from headgate.budgets.ask import (
+    Statement,
+    StatementCheck,
+    StatementFlags,
+    StatementIdentity,
+    StatementVerdict,
+)
+from headgate.budgets.counterfactual import ReplayServer
 from headgate.budgets.hashes import budget_key
 from headgate.budgets.ledger import Holding, Ledger
 from headgate.budgets.matching import Now, RuleSet
@@ -17,7 +23,7 @@ from headgate.budgets.traces import Trace
 from tests.budgets.worlds import MS
 
 START_MS = 1_800_000_000_000
-STAGE = Stage(cpus_milli=2000, workers=10, by=("query",), step_s=3600)
+STAGE = ReplayServer(cpus_milli=2000, workers=10, by=("query",), step_s=3600)
 
 
 class Arrival(NamedTuple):
@@ -68,10 +74,10 @@ def _decided(
     wall_ms: int,
     running: list[Running],
 ) -> Trace:
-    who = Who(username=arrival.username)
+    who = StatementIdentity(username=arrival.username)
     statement = Statement(f"/*tenant='{arrival.tenant}'*/".encode(), query_id=number + 1)
-    flags = Asked.IN_TRANSACTION if arrival.in_transaction else Asked.PLANNED
-    ask = Ask(
+    flags = StatementFlags.IN_TRANSACTION if arrival.in_transaction else StatementFlags.PLANNED
+    ask = StatementCheck(
         wall_ms * MS,
         wall_ms,
         plan_cost=arrival.plan_cost,
@@ -83,7 +89,7 @@ def _decided(
     answer, holding = ledger.take(rules.budgets, matched.at, ask)
     if holding is not None:
         heapq.heappush(running, Running(ask.now_ns + arrival.wall_ns, number, arrival, holding))
-    refused = answer.verdict is Verdict.BLOCK
+    refused = answer.verdict is StatementVerdict.BLOCK
     decider = rules.budgets[matched.at[answer.match].budget].name if refused else ""
     return Trace(
         sequence=number,

@@ -7,30 +7,37 @@ from typing import Any
 
 import pytest
 
-from headgate.budgets.admit import PLACE_RETRY_NS, Standing, decide, terms_of
-from headgate.budgets.ask import NEVER, Answer, Ask, Asked, Limit, Verdict
+from headgate.budgets.admit import PLACE_RETRY_NS, BucketState, decide, terms_of
+from headgate.budgets.ask import (
+    NEVER,
+    Limit,
+    StatementAnswer,
+    StatementCheck,
+    StatementFlags,
+    StatementVerdict,
+)
 from headgate.budgets.bucket import drain_ns
 from headgate.budgets.parse import parse_budget
 from tests.budgets.worlds import MS, S, budget
 
-RUN, WARN, DELAY, BLOCK = Verdict
+RUN, WARN, DELAY, BLOCK = StatementVerdict
 NONE, CONCURRENCY, QUERY, BUCKET = Limit
-IN_TXN = Asked.IN_TRANSACTION
+IN_TXN = StatementFlags.IN_TRANSACTION
 CPUS_MILLI, WORKERS = 2000, 20
 
 
-def standing(running: int = 0, owed_cpu_ns: int = 0, **settings: Any) -> Standing:
+def standing(running: int = 0, owed_cpu_ns: int = 0, **settings: Any) -> BucketState:
     """Of two CPUs and twenty workers."""
     terms = terms_of(parse_budget(budget(**settings)), CPUS_MILLI, WORKERS)
     owed = drain_ns(owed_cpu_ns, terms.rate_mpct, CPUS_MILLI) if terms.rate_mpct else 0
-    return Standing(terms, running, owed)
+    return BucketState(terms, running, owed)
 
 
-def asked(*standings: Standing, estimate: int = 1, **ask: Any) -> Answer:
-    return decide(standings, Ask(0, **ask), estimate)
+def asked(*standings: BucketState, estimate: int = 1, **ask: Any) -> StatementAnswer:
+    return decide(standings, StatementCheck(0, **ask), estimate)
 
 
-def told(answer: Answer) -> tuple[Verdict, int, Limit]:
+def told(answer: StatementAnswer) -> tuple[StatementVerdict, int, Limit]:
     return answer.verdict, answer.match, answer.decided_by
 
 
@@ -146,7 +153,7 @@ def test_what_would_soon_fit_is_held_back_instead() -> None:
     assert (told(answer), answer.retry_ns) == ((DELAY, 0, BUCKET), S // 2)
     assert told(asked(soon, estimate=S + 1)) == (BLOCK, 0, BUCKET)
     assert asked(soon, estimate=S + 1).retry_ns == S + 1
-    assert told(asked(later, estimate=S // 2, flags=Asked.NO_DELAY)) == (BLOCK, 0, BUCKET)
+    assert told(asked(later, estimate=S // 2, flags=StatementFlags.NO_DELAY)) == (BLOCK, 0, BUCKET)
     assert asked(soon, estimate=S // 2, flags=IN_TXN).verdict is RUN
     strict = standing(0, 2 * S, in_transaction=True, **DELAYING)
     assert asked(strict, estimate=S // 2, flags=IN_TXN).verdict is DELAY
@@ -193,7 +200,7 @@ def test_an_enforced_budget_may_warn_early(
     answer = asked(near, estimate=estimate)
     assert (answer.thresholds, answer.limits) == ((crossed,), (NONE,))
     assert told(answer) == ((WARN, 0, crossed) if crossed else (RUN, 0, NONE))
-    warns = Standing(replace(near.terms, enforced=False), near.running, near.owed_ns)
+    warns = BucketState(replace(near.terms, enforced=False), near.running, near.owed_ns)
     assert asked(warns, estimate=estimate).thresholds == (NONE,)
 
 

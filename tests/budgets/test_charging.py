@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from headgate.budgets.ask import NEVER, Answer, Limit
-from headgate.budgets.ask import Verdict as Admission
+from headgate.budgets.ask import NEVER, Limit, StatementAnswer, StatementVerdict
 from headgate.budgets.charging import LedgerOf, OwnLedger, asked, debit_of, own_bucket
-from headgate.budgets.debits import Debit, DebitState
+from headgate.budgets.debits import DebitResult, DebitState
 from headgate.budgets.parse import parse_budget
 from headgate.budgets.policy import Budget
 from headgate.check.checker import Checker
@@ -103,8 +102,10 @@ class FakeShared:
 
     def debit(
         self, budget: Budget, cost_ns: int, now: Instant, *, only_look: bool = False
-    ) -> Debit:
-        answer = Answer(Admission.BLOCK, (Limit.BUCKET,), (Limit.NONE,), cost_ns, retry_ns=NEVER)
+    ) -> DebitResult:
+        answer = StatementAnswer(
+            StatementVerdict.BLOCK, (Limit.BUCKET,), (Limit.NONE,), cost_ns, retry_ns=NEVER
+        )
         return debit_of(budget, answer, None, 1000, self.describe())
 
     def describe(self) -> str:

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.budgets.ask import Limit, Verdict, Who
-from headgate.budgets.consequences import Fate, Key, Outcome, Tally
-from headgate.budgets.counterfactual import Stage, counterfactual, newest_within
+from headgate.budgets.ask import Limit, StatementIdentity, StatementVerdict
+from headgate.budgets.consequences import Fate, ReplayKey, ReplayOutcome, ReplayTally
+from headgate.budgets.counterfactual import ReplayServer, counterfactual, newest_within
 from headgate.budgets.parse import parse_policy
 from headgate.budgets.policy import Policy
 from headgate.budgets.traces import Trace, TraceFlag
 from tests.budgets.recorded import STAGE, START_MS, Arrival, recorded
 from tests.budgets.worlds import MS, budget
 
-ONE_CPU = Stage(cpus_milli=1000, workers=20)
+ONE_CPU = ReplayServer(cpus_milli=1000, workers=20)
 HALF: dict[str, Any] = {"rate": 50, "capacity": 100}
 """Of one CPU: drains half a second of CPU in a second, holds one."""
 
@@ -31,15 +31,20 @@ def ran(at_ms: int, cost_ms: int = 300, *, user: str = "app", **more: Any) -> Tr
     """A statement that ran for as long as it took CPU, and was expected to."""
     cost_ns = cost_ms * MS
     given = {"estimate_ns": cost_ns, "actual_ns": cost_ns, "wall_ns": cost_ns, "plan_cost": 9.0}
-    return Trace(at_ms, START_MS + at_ms, Who(username=user), **{**given, **more})
+    return Trace(at_ms, START_MS + at_ms, StatementIdentity(username=user), **{**given, **more})
 
 
 def refused(at_ms: int, cost_ms: int = 300, **more: Any) -> Trace:
-    blocked = {"verdict": Verdict.BLOCK, "limit": Limit.BUCKET, "actual_ns": 0, "wall_ns": 0}
+    blocked = {
+        "verdict": StatementVerdict.BLOCK,
+        "limit": Limit.BUCKET,
+        "actual_ns": 0,
+        "wall_ns": 0,
+    }
     return ran(at_ms, cost_ms, **{**blocked, **more})
 
 
-def fates(outcome: Outcome, name: str = "b") -> dict[Fate, float]:
+def fates(outcome: ReplayOutcome, name: str = "b") -> dict[Fate, float]:
     sums = dict.fromkeys(Fate, 0.0)
     for row in outcome.rows:
         if row.key.budget == name:
@@ -48,7 +53,9 @@ def fates(outcome: Outcome, name: str = "b") -> dict[Fate, float]:
     return {fate: count for fate, count in sums.items() if count}
 
 
-def play(traces: list[Trace], *budgets: dict[str, Any], stage: Stage = ONE_CPU) -> Outcome:
+def play(
+    traces: list[Trace], *budgets: dict[str, Any], stage: ReplayServer = ONE_CPU
+) -> ReplayOutcome:
     return counterfactual(traces, policy(*budgets), stage)
 
 
@@ -107,8 +114,8 @@ def test_the_policy_that_was_in_force_gives_the_verdicts_that_were_recorded(
         )
     for trace in traces:
         found = by_query[str(trace.query_id)]
-        assert (Fate.REFUSED in found) is (trace.verdict is Verdict.BLOCK)
-        assert (Fate.WARNED in found) is (trace.verdict is Verdict.WARN)
+        assert (Fate.REFUSED in found) is (trace.verdict is StatementVerdict.BLOCK)
+        assert (Fate.WARNED in found) is (trace.verdict is StatementVerdict.WARN)
 
 
 # --- what changes ------------------------------------------------------------------------------
@@ -121,9 +128,9 @@ def test_what_a_budget_would_have_refused_is_told_by_client_and_time() -> None:
     outcome = play(traces, budget(**HALF))
     first = START_MS - START_MS % hour_ms
     assert [(row.key, row.tally.newly_refused) for row in outcome.rows] == [
-        (Key("b", "app", first), 2.0),
-        (Key("b", "app", first + hour_ms), 0.0),
-        (Key("b", "etl", first + hour_ms), 0.0),
+        (ReplayKey("b", "app", first), 2.0),
+        (ReplayKey("b", "app", first + hour_ms), 0.0),
+        (ReplayKey("b", "etl", first + hour_ms), 0.0),
     ]
     total = outcome.total
     assert (total.statements, total.ran_before, total.after[Fate.REFUSED]) == (7, 7, 2)
@@ -305,7 +312,7 @@ def test_what_it_cannot_know_is_said() -> None:
 
 def test_nothing_traced_is_nothing_changed() -> None:
     outcome = play([], budget(**HALF))
-    assert (outcome.rows, outcome.total, outcome.traces) == ((), Tally(), 0)
+    assert (outcome.rows, outcome.total, outcome.traces) == ((), ReplayTally(), 0)
 
 
 def test_of_too_much_to_match_the_oldest_is_left_out() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import given
 
-from headgate.budgets.difference import Kind, differences
+from headgate.budgets.difference import DifferenceKind, differences
 from headgate.budgets.parse import parse_policy
 from headgate.budgets.policy import Policy
 from tests.budgets.policies import policies
@@ -88,7 +88,7 @@ def test_two_policies_differ_or_are_alike(before: Policy, after: Policy) -> None
     assert differences(before, before) == []
     changes = differences(before, after)
     json.dumps([change.written() for change in changes])
-    assert all(change.line and change.kind in Kind for change in changes)
+    assert all(change.line and change.kind in DifferenceKind for change in changes)
     # The order of exempt_usernames decides nothing.
     same = (before.budgets, before.health_unknown, set(before.exempt_usernames)) == (
         after.budgets,

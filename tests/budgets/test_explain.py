@@ -5,17 +5,24 @@ from __future__ import annotations
 from ipaddress import ip_address
 from typing import Any
 
-from headgate.budgets.ask import Ask, Asked, Limit, Statement, Verdict, Who
-from headgate.budgets.explain import Explanation, Outcome, explain, findings
+from headgate.budgets.ask import (
+    Limit,
+    Statement,
+    StatementCheck,
+    StatementFlags,
+    StatementIdentity,
+    StatementVerdict,
+)
+from headgate.budgets.explain import Explanation, RuleOutcome, explain, findings
 from headgate.budgets.matching import Now
 from tests.budgets.worlds import MS, S, World, budget, rule_set, world
 
-WHO = Who("app", "shop", None, ip_address("10.1.2.3"))
+WHO = StatementIdentity("app", "shop", None, ip_address("10.1.2.3"))
 TEXT = Statement(b"SELECT 1 /*tenant='acme'*/")
 
 
 def explained(w: World, cost_ns: int = MS, **ask: Any) -> Explanation:
-    asked = Ask(w.now_ns, cost_ns=cost_ns, flags=Asked.COST_GIVEN, **ask)
+    asked = StatementCheck(w.now_ns, cost_ns=cost_ns, flags=StatementFlags.COST_GIVEN, **ask)
     return explain(w.rules, w.ledger, WHO, TEXT, asked, Now(wall_ms=5000, healthy=True))
 
 
@@ -41,27 +48,27 @@ def test_every_rule_of_every_budget_is_accounted_for() -> None:
         for f in findings(rules, WHO, TEXT, Now(wall_ms=5000, healthy=True))
     ]
     assert told == [
-        ("off", Outcome.OFF, "its budget is off"),
-        ("gone", Outcome.EXPIRED, "its budget has expired"),
-        ("rests", Outcome.RESTS, "its budget applies if unhealthy; health is good"),
-        ("far", Outcome.HIDDEN, "budget near has the longer prefix 10.1.0.0/16"),
-        ("far", Outcome.DIFFERS, "username is app, not etl; database is shop, not x"),
+        ("off", RuleOutcome.OFF, "its budget is off"),
+        ("gone", RuleOutcome.EXPIRED, "its budget has expired"),
+        ("rests", RuleOutcome.RESTS, "its budget applies if unhealthy; health is good"),
+        ("far", RuleOutcome.HIDDEN, "budget near has the longer prefix 10.1.0.0/16"),
+        ("far", RuleOutcome.DIFFERS, "username is app, not etl; database is shop, not x"),
         (
             "far",
-            Outcome.DIFFERS,
+            RuleOutcome.DIFFERS,
             "there is no application_name; remote_address 10.1.2.3 is not in 10.2.0.0/16",
         ),
-        ("far", Outcome.DIFFERS, "there is no tag.job"),
-        ("near", Outcome.APPLIES, "it matches"),
-        ("near", Outcome.REPEATS, "an earlier rule brings the same bucket"),
-        ("each", Outcome.APPLIES, "bucket tenant=acme"),
+        ("far", RuleOutcome.DIFFERS, "there is no tag.job"),
+        ("near", RuleOutcome.APPLIES, "it matches"),
+        ("near", RuleOutcome.REPEATS, "an earlier rule brings the same bucket"),
+        ("each", RuleOutcome.APPLIES, "bucket tenant=acme"),
     ]
 
 
 def test_an_exempt_user_is_told_so() -> None:
     rules = rule_set(budget(), exempt_usernames=["app"])
     (only,) = findings(rules, WHO, TEXT, Now())
-    assert (only.outcome, only.why) == (Outcome.EXEMPT, "no rule applies to the user app")
+    assert (only.outcome, only.why) == (RuleOutcome.EXEMPT, "no rule applies to the user app")
 
 
 def test_what_would_have_to_change() -> None:
@@ -78,7 +85,7 @@ def test_what_would_have_to_change() -> None:
     first = World(two, w.ledger)
     assert first.take(900 * MS)[1] is not None
     told = explained(w, 200 * MS)
-    assert told.answer.verdict is Verdict.BLOCK
+    assert told.answer.verdict is StatementVerdict.BLOCK
     assert list(told.changes) == [
         "busy: 1 of 1 workers must end, or 2 be allowed",
         "dear: make it cheaper than 0.100 s of CPU, or raise burst to 20",
@@ -118,7 +125,9 @@ def test_it_reads_as_text() -> None:
 
 def test_inside_a_transaction_it_says_so() -> None:
     w = world(budget(burst=0.001))
-    asked = Ask(0, cost_ns=10**9, flags=Asked.COST_GIVEN | Asked.IN_TRANSACTION)
+    asked = StatementCheck(
+        0, cost_ns=10**9, flags=StatementFlags.COST_GIVEN | StatementFlags.IN_TRANSACTION
+    )
     told = explain(w.rules, w.ledger, WHO, TEXT, asked, Now())
     assert told.answer.passed
     assert told.lines()[1] == "inside a transaction: a limit is exceeded, but it may go on"

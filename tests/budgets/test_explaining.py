@@ -11,7 +11,7 @@ from headgate.check.model import Verdict
 from headgate.history.recorder import Recorder
 from headgate.metrics.samples import Sample
 from headgate.rules.api import explain_doc
-from headgate.rules.matching import Kind, Order, Rule, book_of
+from headgate.rules.matching import DiceOrder, Kind, Rule, book_of
 from tests.builders import NOW, check, metric
 from tests.fixtures.fakes import HandClock
 
@@ -32,8 +32,8 @@ def checker(lag: float, *rules: Rule) -> Checker:
     return made
 
 
-@pytest.mark.parametrize("order", list(Order))
-def test_an_explanation_tells_the_odds_and_not_one_throw(order: Order) -> None:
+@pytest.mark.parametrize("order", list(DiceOrder))
+def test_an_explanation_tells_the_odds_and_not_one_throw(order: DiceOrder) -> None:
     made = checker(1.0, Rule("r", "etl", ratio=0.5, order=order))
     doc = explain_doc(made.explain(check("etl")), made.rules)
     assert (doc.verdict, doc.odds) == ("OK", 0.5)

@@ -12,9 +12,9 @@ from headgate.budgets.layers import (
     NO_CHANGES,
     BudgetChange,
     BudgetHere,
-    Changes,
     FleetBudget,
     Layers,
+    PolicyChanges,
     changes_here,
     changes_of,
     changes_on,
@@ -23,12 +23,12 @@ from headgate.budgets.layers import (
     laid_over,
 )
 from headgate.budgets.policy import Mode
-from headgate.changes.model import ChangeKind, Item
+from headgate.changes.model import Change, ChangeKind
 from headgate.changes.reach import HERE, Place, layers_at, parse_reach
 from headgate.changes.state import item_bytes, name_of, numbered, read_item
-from headgate.rules.drafts import Asked
+from headgate.rules.drafts import ChangeAuthor
 
-ASKED = Asked("ann", 1000.0)
+ASKED = ChangeAuthor("ann", 1000.0)
 
 FILE: dict[str, Any] = {
     "policy": {"exempt_usernames": ["monitor"]},
@@ -74,7 +74,7 @@ def test_of_a_budget_that_the_file_has_only_what_differs_is_kept() -> None:
 
 
 def test_a_change_of_what_the_file_no_longer_has_is_no_budget() -> None:
-    changes = Changes(budgets={"etl": BudgetChange({"mode": "warn"}), "web": None})
+    changes = PolicyChanges(budgets={"etl": BudgetChange({"mode": "warn"}), "web": None})
     assert laid_over({"budgets": []}, changes) == {"budgets": []}
 
 
@@ -170,10 +170,10 @@ def test_of_two_alike_the_later_one_counts() -> None:
 
 # --- as items of the log -------------------------------------------------------------------------
 
-Kept = dict[tuple[str, str], Item]
+Kept = dict[tuple[str, str], Change]
 changed = st.none() | st.builds(BudgetChange, settings, st.booleans())
 some_changes = st.builds(
-    Changes,
+    PolicyChanges,
     settings,
     st.lists(
         st.tuples(st.sampled_from(["a", "b", "c/d", "e"]), changed),
@@ -186,7 +186,7 @@ some_changes = st.builds(
 )
 
 
-def as_kept(before: Kept, changes: Changes, n: int = 1, database: str = "main") -> Kept:
+def as_kept(before: Kept, changes: PolicyChanges, n: int = 1, database: str = "main") -> Kept:
     """The log after one more revision."""
     kept = dict(before)
     for change in edits(before.values(), database, changes, ASKED):
@@ -198,8 +198,8 @@ def as_kept(before: Kept, changes: Changes, n: int = 1, database: str = "main") 
 
 
 @given(st.lists(some_changes, min_size=1, max_size=4))
-def test_what_was_changed_is_in_the_log_and_read_from_it(every: list[Changes]) -> None:
-    kept: Kept = as_kept({}, Changes(budgets={"x": None}), database="other")
+def test_what_was_changed_is_in_the_log_and_read_from_it(every: list[PolicyChanges]) -> None:
+    kept: Kept = as_kept({}, PolicyChanges(budgets={"x": None}), database="other")
     for n, changes in enumerate(every, start=2):
         before, kept = kept, as_kept(kept, changes, n)
         here = changes_here(kept.values(), "main")
@@ -210,18 +210,18 @@ def test_what_was_changed_is_in_the_log_and_read_from_it(every: list[Changes]) -
     assert changes_here(kept.values(), "other").changes.budgets == {"x": None}
 
 
-def whole_ones(changes: Changes) -> list[str]:
+def whole_ones(changes: PolicyChanges) -> list[str]:
     return [name for name, one in changes.budgets.items() if one is not None and one.whole]
 
 
 def test_one_that_is_changed_keeps_its_place_and_touches_no_other() -> None:
     names = ["c", "a", "b"]
     budgets = {name: BudgetChange({"rate": 1}, whole=True) for name in names}
-    kept = as_kept({}, Changes(budgets=budgets))
+    kept = as_kept({}, PolicyChanges(budgets=budgets))
     again = budgets | {"c": BudgetChange({"rate": 2}, whole=True)}
-    (only,) = edits(kept.values(), "main", Changes(budgets=again), ASKED)
+    (only,) = edits(kept.values(), "main", PolicyChanges(budgets=again), ASKED)
     assert only.after is not None and only.after.id == "main/c"
-    kept = as_kept(kept, Changes(budgets=again), 2)
+    kept = as_kept(kept, PolicyChanges(budgets=again), 2)
     assert list(changes_here(kept.values(), "main").changes.budgets) == names
 
 
@@ -229,7 +229,7 @@ def test_what_an_older_version_left_is_in_the_order_of_its_revisions() -> None:
     """It has no place of its own in there (store/conversion.py)."""
     value = {"settings": {"rate": 1}, "whole": True}
     kept: Kept = {
-        (ChangeKind.BUDGET, f"main/{name}"): Item(
+        (ChangeKind.BUDGET, f"main/{name}"): Change(
             ChangeKind.BUDGET, f"main/{name}", HERE, value, n, 0.0, "ann"
         )
         for n, name in enumerate(["web", "etl"], start=1)
@@ -237,7 +237,7 @@ def test_what_an_older_version_left_is_in_the_order_of_its_revisions() -> None:
     here = changes_here(kept.values(), "main")
     assert list(here.changes.budgets) == ["web", "etl"]
     changed = {**here.changes.budgets, "web": BudgetChange({"rate": 2}, whole=True)}
-    kept = as_kept(kept, Changes(budgets=changed), 3)
+    kept = as_kept(kept, PolicyChanges(budgets=changed), 3)
     assert list(changes_here(kept.values(), "main").changes.budgets) == ["web", "etl"]
 
 

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.budgets.ask import NEVER, Ask, Asked, Limit, Match, Verdict, Who
+from headgate.budgets.ask import (
+    NEVER,
+    Limit,
+    Match,
+    StatementCheck,
+    StatementFlags,
+    StatementIdentity,
+    StatementVerdict,
+)
 from headgate.budgets.bucket import Bucket, drain_ns
 from headgate.budgets.cost import AGAIN_AFTER_NS
 from headgate.budgets.hashes import budget_key
@@ -35,13 +43,13 @@ def test_many_moderate_statements_are_too_much_together() -> None:
     """R115, R109."""
     w = world(budget(burst=50, **HALF))
     verdicts = [w.run(300 * MS, 300 * MS).verdict for _ in range(5)]
-    assert verdicts == [Verdict.RUN] * 3 + [Verdict.BLOCK] * 2
+    assert verdicts == [StatementVerdict.RUN] * 3 + [StatementVerdict.BLOCK] * 2
     answer = w.check(300 * MS)
     assert (answer.decided_by, answer.used, answer.retry_ns) == (Limit.BUCKET, 900 * MS, 400 * MS)
     w.now_ns += answer.retry_ns - 1
-    assert w.check(300 * MS).verdict is Verdict.BLOCK
+    assert w.check(300 * MS).verdict is StatementVerdict.BLOCK
     w.now_ns += 1
-    assert w.check(300 * MS).verdict is Verdict.RUN
+    assert w.check(300 * MS).verdict is StatementVerdict.RUN
 
 
 def test_three_overlapping_long_statements_are_held_to_one() -> None:
@@ -53,7 +61,7 @@ def test_three_overlapping_long_statements_are_held_to_one() -> None:
         assert w.take(40 * S)[0].decided_by is Limit.CONCURRENCY
     w.now_ns += 20 * S
     w.ledger.settle(first, 40 * S, w.now_ns)
-    assert w.take(40 * S)[0].verdict is Verdict.RUN
+    assert w.take(40 * S)[0].verdict is StatementVerdict.RUN
 
 
 def test_a_refusal_leaves_everything_as_it_was() -> None:
@@ -61,10 +69,10 @@ def test_a_refusal_leaves_everything_as_it_was() -> None:
     each = budget("each", rules=[{"each": ["username"]}], max_workers=3)
     w = world(budget("open", **HALF), budget("shut", rate=0), each)
     before = state(w.ledger)
-    assert w.take(MS)[0].verdict is Verdict.BLOCK
+    assert w.take(MS)[0].verdict is StatementVerdict.BLOCK
     assert state(w.ledger) == before
     w.now_ns += S
-    assert w.take(MS, flags=Asked.NO_DELAY)[1] is None
+    assert w.take(MS, flags=StatementFlags.NO_DELAY)[1] is None
     assert state(w.ledger) == before
 
 
@@ -104,7 +112,9 @@ def test_inside_a_transaction_debt_may_exceed_the_capacity() -> None:
     """R148: let pass, taken, charged, counted."""
     w = world(budget(max_workers=1, **HALF))
     for _ in range(3):
-        assert w.take(800 * MS, flags=Asked.IN_TRANSACTION)[0].verdict is Verdict.RUN
+        assert (
+            w.take(800 * MS, flags=StatementFlags.IN_TRANSACTION)[0].verdict is StatementVerdict.RUN
+        )
     assert w.owed_ns() == 2400 * MS
     (bucket,) = w.ledger.buckets()
     assert (bucket.workers, bucket.statements) == (3, 3)
@@ -114,13 +124,13 @@ def test_inside_a_transaction_debt_may_exceed_the_capacity() -> None:
 def test_an_early_look_judges_by_what_is_known() -> None:
     w = world(budget(burst=10, max_workers=1))
     for _ in range(3):
-        _, holding = w.ledger.take((), (), Ask(0, plan_cost=10.0, pattern=7))
+        _, holding = w.ledger.take((), (), StatementCheck(0, plan_cost=10.0, pattern=7))
         assert holding is not None
         w.ledger.settle(holding, 2 * S, 0)
-    early = w.check(pattern=7, flags=Asked.EARLY)
-    assert (early.verdict, early.decided_by) == (Verdict.BLOCK, Limit.QUERY)
+    early = w.check(pattern=7, flags=StatementFlags.EARLY)
+    assert (early.verdict, early.decided_by) == (StatementVerdict.BLOCK, Limit.QUERY)
     assert early.estimate_ns == S // 2
-    assert w.check(pattern=8, flags=Asked.EARLY).verdict is Verdict.RUN
+    assert w.check(pattern=8, flags=StatementFlags.EARLY).verdict is StatementVerdict.RUN
 
 
 def test_the_end_corrects_the_estimate_both_ways() -> None:
@@ -155,7 +165,7 @@ def test_cancelled_statements_give_back_and_pay() -> None:
     assert w.ledger.host.calls == 0
     known = w.ledger.pattern(7)
     assert known is not None and known.calls == 1
-    assert w.take(MS)[0].verdict is Verdict.RUN
+    assert w.take(MS)[0].verdict is StatementVerdict.RUN
 
 
 def test_a_cursor_at_rest_holds_its_charge_but_no_place() -> None:
@@ -183,7 +193,7 @@ def test_another_rate_keeps_the_debt_and_another_epoch_forgives_it() -> None:
     held(slow.take(100 * MS))
     assert slow.owed_ns() == 900 * MS
     mild = World(rule_set(budget(rate=10, capacity=100, epoch=1)), w.ledger, w.now_ns)
-    assert mild.check(S).verdict is Verdict.RUN
+    assert mild.check(S).verdict is StatementVerdict.RUN
     assert (mild.owed_ns(), mild.counts().forgiven_ns) == (0, 900 * MS)
     held(mild.take(100 * MS))
     assert (mild.owed_ns(), mild.counts().forgiven_ns) == (100 * MS, 900 * MS)
@@ -198,15 +208,15 @@ def test_whoever_is_refused_under_another_rate_is_admitted_when_told(
     w.run(S, S)
     w.rules = rule_set(budget(rate=after, capacity=100))
     told = w.take(S)[0]
-    assert told.verdict is Verdict.BLOCK
+    assert told.verdict is StatementVerdict.BLOCK
     assert told.retry_ns == pytest.approx(100 * S / after, abs=100)
     for part in range(1, 11):  # as often as anybody tries
         w.now_ns = S + told.retry_ns * part // 11
-        assert w.take(S)[0].verdict is Verdict.BLOCK
+        assert w.take(S)[0].verdict is StatementVerdict.BLOCK
     w.now_ns = S + told.retry_ns - 1
-    assert w.take(S)[0].verdict is Verdict.BLOCK
+    assert w.take(S)[0].verdict is StatementVerdict.BLOCK
     w.now_ns += 1
-    assert w.take(S)[0].verdict is Verdict.RUN
+    assert w.take(S)[0].verdict is StatementVerdict.RUN
 
 
 def test_after_a_change_of_rate_nothing_is_given_back() -> None:
@@ -229,25 +239,28 @@ def test_whoever_was_too_dear_once_is_tried_again(limits: dict[str, Any]) -> Non
     w.now_ns += AGAIN_AFTER_NS - 1
     assert w.check(plan_cost=100.0, pattern=7).retry_ns == NEVER
     w.now_ns += 1
-    assert w.check(plan_cost=100.0, pattern=7, flags=Asked.EARLY).verdict is Verdict.RUN
+    assert (
+        w.check(plan_cost=100.0, pattern=7, flags=StatementFlags.EARLY).verdict
+        is StatementVerdict.RUN
+    )
     answer, trial = w.take(plan_cost=100.0, pattern=7)
     assert answer.estimate_ns == pytest.approx(200 * MS, abs=2)
     assert w.take(plan_cost=100.0, pattern=7)[1] is None
     assert trial is not None
     w.ledger.settle(trial, 0, w.now_ns)
     w.now_ns += AGAIN_AFTER_NS
-    assert w.run(0, 0, plan_cost=100.0, pattern=7).verdict is Verdict.RUN
-    assert w.ledger.estimate_ns(Ask(0, plan_cost=100.0, pattern=7)) < 300 * MS
+    assert w.run(0, 0, plan_cost=100.0, pattern=7).verdict is StatementVerdict.RUN
+    assert w.ledger.estimate_ns(StatementCheck(0, plan_cost=100.0, pattern=7)) < 300 * MS
 
 
 def test_the_dearer_the_rarer_and_an_explicit_zero_never() -> None:
     w = world(budget(burst=20))
     learn(w.ledger, 7, 100.0, 100 * S)
-    for age_s, verdict in ((9_999, Verdict.BLOCK), (10_000, Verdict.RUN)):
+    for age_s, verdict in ((9_999, StatementVerdict.BLOCK), (10_000, StatementVerdict.RUN)):
         w.now_ns = age_s * S
         assert w.check(plan_cost=100.0, pattern=7).verdict is verdict
     w.rules = rule_set(budget(burst=0))
-    assert w.check(plan_cost=100.0, pattern=7).verdict is Verdict.BLOCK
+    assert w.check(plan_cost=100.0, pattern=7).verdict is StatementVerdict.BLOCK
 
 
 def test_an_aborted_trial_makes_nothing_cheaper() -> None:
@@ -339,10 +352,10 @@ def test_made_up_values_wash_no_debt_of_a_budget_away(pinned: int) -> None:
     """R110, R113: neither by slow debts nor by sessions that sit in the ways."""
     w = hog_and_tenants()
     fill(w, [MS] * pinned)
-    w.who = Who(username="hog")
+    w.who = StatementIdentity(username="hog")
     admitted_ns, began_ns = 0, w.now_ns
     while w.now_ns < began_ns + 20 * S:
-        admitted_ns += 500 * MS if w.run(500 * MS, 500 * MS).verdict is Verdict.RUN else 0
+        admitted_ns += 500 * MS if w.run(500 * MS, 500 * MS).verdict is StatementVerdict.RUN else 0
         w.run(MS, MS, text=f"SELECT 1 /*t=u{w.now_ns}*/".encode())
         w.now_ns += 50 * MS
     assert admitted_ns <= 20 * S // 2 + S
@@ -358,7 +371,7 @@ def test_budgets_own_buckets_have_the_last_ways_first_and_then_any() -> None:
         w.run(900 * MS, 900 * MS, text=f"SELECT 1 /*t={at}*/".encode())
     assert len(labels(w)) == EACH_WAYS
     for at, name in enumerate(names):
-        w.who = Who(username=name)
+        w.who = StatementIdentity(username=name)
         w.run((100 + at) * MS, (100 + at) * MS)
     assert {bucket.is_own for bucket in w.ledger.buckets()} == {True}
     assert w.counts().evicted == WAYS
@@ -415,7 +428,7 @@ def test_the_cost_admitted_is_at_most_share_times_time_plus_size(
             if end <= at:
                 ledger.settle(holding, actual, end)
                 running = [r for r in running if r[2] is not holding]
-        ask = Ask(at, cost_ns=estimate, flags=Asked.COST_GIVEN)
+        ask = StatementCheck(at, cost_ns=estimate, flags=StatementFlags.COST_GIVEN)
         _, holding_or_none = ledger.take([rule], matches, ask)
         if holding_or_none is None:
             continue

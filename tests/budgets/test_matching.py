@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.budgets.ask import MAX_MATCHES, Dialect, Statement, Who
+from headgate.budgets.ask import MAX_MATCHES, Dialect, Statement, StatementIdentity
 from headgate.budgets.fingerprint import fingerprint
 from headgate.budgets.hashes import budget_key
 from headgate.budgets.matching import Matched, Now, RuleSet
@@ -26,7 +26,9 @@ def matched(
 ) -> Matched:
     if "address" in who:
         who["address"] = ip_address(who["address"])
-    return rules.match(Who(**who), Statement(text.encode(), query_id=query_id), now or Now())
+    return rules.match(
+        StatementIdentity(**who), Statement(text.encode(), query_id=query_id), now or Now()
+    )
 
 
 def names(rules: RuleSet, *args: Any, **kwargs: Any) -> list[str]:
@@ -220,7 +222,7 @@ def test_neither_the_order_of_rules_nor_that_of_budgets_changes_what_applies(
 def cut(rules: RuleSet, text: str = "SELECT 1", **who: Any) -> list[str]:
     if "address" in who:
         who["address"] = ip_address(who["address"])
-    found = rules.match(Who(**who), Statement(text.encode(), cut=True), Now())
+    found = rules.match(StatementIdentity(**who), Statement(text.encode(), cut=True), Now())
     return [rules.budgets[m.budget].name for m in found.at]
 
 
@@ -244,7 +246,7 @@ def test_what_is_known_comes_before_what_could_be() -> None:
     """Else a text that is cut would be a way around the limits that protect."""
     many = [budget(f"t{i}", rules=[match(tag_a=f"{i}")]) for i in range(MAX_MATCHES)]
     rules = rule_set(*many, budget("mine", rules=[match(username="app")]))
-    found = rules.match(Who(username="app"), Statement(b"SELECT 1", cut=True), Now())
+    found = rules.match(StatementIdentity(username="app"), Statement(b"SELECT 1", cut=True), Now())
     assert rules.budgets[found.at[0].budget].name == "mine"
     assert (len(found.at), found.left_out) == (MAX_MATCHES, 1)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.budgets.ask import Asked, Dialect, Verdict, Who
+from headgate.budgets.ask import Dialect, StatementFlags, StatementIdentity, StatementVerdict
 from headgate.budgets.tags import read_tags
 from headgate.budgets.traces import Trace, TraceFlag, thinned
 
@@ -14,35 +14,35 @@ tag_text = st.text("abcXYZ019_-./:,", min_size=1, max_size=12).map(str.encode)
 
 
 def trace(number: int = 0, actual_ns: int = 10, weight: float = 1.0) -> Trace:
-    return Trace(number, number, Who(), actual_ns=actual_ns, weight=weight)
+    return Trace(number, number, StatementIdentity(), actual_ns=actual_ns, weight=weight)
 
 
 @given(st.dictionaries(tag_text, tag_text, max_size=5))
 def test_rules_see_the_tags_that_were_traced(tags: dict[bytes, bytes]) -> None:
     """Whatever a tag may be made of: it is read back as it was."""
-    text = Trace(0, 0, Who(), tags=tuple(tags.items())).statement.text
+    text = Trace(0, 0, StatementIdentity(), tags=tuple(tags.items())).statement.text
     assert read_tags(text, Dialect.POSTGRES).pairs == tags
 
 
 def test_flags_of_asking_are_told_from_those_of_the_trace() -> None:
-    flags = TraceFlag.ABORTED | Asked.IN_TRANSACTION | Asked.NO_DELAY
-    found = Trace(0, 0, Who(), flags=int(flags))
-    assert (found.aborted, found.asked) == (True, Asked.IN_TRANSACTION)
+    flags = TraceFlag.ABORTED | StatementFlags.IN_TRANSACTION | StatementFlags.NO_DELAY
+    found = Trace(0, 0, StatementIdentity(), flags=int(flags))
+    assert (found.aborted, found.asked) == (True, StatementFlags.IN_TRANSACTION)
 
 
 @pytest.mark.parametrize(
     ("plan_cost", "flags", "verdict", "early"),
     [
-        (1.0, Asked.PLANNED, Verdict.BLOCK, True),
-        (1.5, Asked.PLANNED, Verdict.BLOCK, False),
-        (1.0, Asked.UTILITY, Verdict.BLOCK, False),
-        (1.0, Asked.PLANNED, Verdict.RUN, False),
+        (1.0, StatementFlags.PLANNED, StatementVerdict.BLOCK, True),
+        (1.5, StatementFlags.PLANNED, StatementVerdict.BLOCK, False),
+        (1.0, StatementFlags.UTILITY, StatementVerdict.BLOCK, False),
+        (1.0, StatementFlags.PLANNED, StatementVerdict.RUN, False),
     ],
 )
 def test_a_refusal_before_planning_has_no_plan(
-    plan_cost: float, flags: Asked, verdict: Verdict, early: bool
+    plan_cost: float, flags: StatementFlags, verdict: StatementVerdict, early: bool
 ) -> None:
-    found = Trace(0, 0, Who(), plan_cost=plan_cost, flags=int(flags), verdict=verdict)
+    found = Trace(0, 0, StatementIdentity(), plan_cost=plan_cost, flags=int(flags), verdict=verdict)
     assert found.refused_early is early
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.budgets.ask import Who
+from headgate.budgets.ask import StatementIdentity
 from headgate.budgets.traces import Trace, TraceBatch
 from headgate.budgets.tracing import KEPT_S, TraceMemory
 from headgate.errors import MeterFailed
@@ -25,7 +25,9 @@ class FakeRing:
     def write(self, count: int = 1, *, actual_ns: int = 10) -> None:
         wall_ms = int(self.clock.now().wall_s * 1000)
         for _ in range(count):
-            self.written.append(Trace(len(self.written), wall_ms, Who(), actual_ns=actual_ns))
+            self.written.append(
+                Trace(len(self.written), wall_ms, StatementIdentity(), actual_ns=actual_ns)
+            )
 
     def restart(self) -> None:
         self.written, self.started_ms = [], self.started_ms + 1

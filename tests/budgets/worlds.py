@@ -6,9 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headgate.budgets.ask import Answer, Ask, Asked, Statement, Who
+from headgate.budgets.ask import (
+    Statement,
+    StatementAnswer,
+    StatementCheck,
+    StatementFlags,
+    StatementIdentity,
+)
 from headgate.budgets.hashes import budget_key
-from headgate.budgets.ledger import Counts, Holding, Ledger
+from headgate.budgets.ledger import BudgetTotals, Holding, Ledger
 from headgate.budgets.matching import Matched, Now, RuleSet
 from headgate.budgets.parse import parse_policy
 
@@ -31,7 +37,7 @@ class World:
     rules: RuleSet
     ledger: Ledger = field(default_factory=lambda: Ledger(cpus_milli=1000, workers=20))
     now_ns: int = S
-    who: Who = field(default_factory=lambda: Who(username="app"))
+    who: StatementIdentity = field(default_factory=lambda: StatementIdentity(username="app"))
 
     def matched(self, text: bytes = b"SELECT 1") -> Matched:
         return self.rules.match(self.who, Statement(text), Now())
@@ -41,28 +47,31 @@ class World:
         cost_ns: int = 0,
         text: bytes = b"SELECT 1",
         *,
-        flags: Asked = Asked.PLANNED,
+        flags: StatementFlags = StatementFlags.PLANNED,
         **ask: Any,
-    ) -> tuple[Answer, Holding | None]:
+    ) -> tuple[StatementAnswer, Holding | None]:
         if cost_ns:
-            flags |= Asked.COST_GIVEN
-        asked = Ask(self.now_ns, cost_ns=cost_ns, flags=flags, **ask)
+            flags |= StatementFlags.COST_GIVEN
+        asked = StatementCheck(self.now_ns, cost_ns=cost_ns, flags=flags, **ask)
         return self.ledger.take(self.rules.budgets, self.matched(text).at, asked)
 
-    def check(self, cost_ns: int = 0, text: bytes = b"SELECT 1", **ask: Any) -> Answer:
-        flags = Asked.COST_GIVEN if cost_ns else Asked.PLANNED
-        asked = Ask(
-            self.now_ns, cost_ns=cost_ns, flags=ask.pop("flags", Asked.PLANNED) | flags, **ask
+    def check(self, cost_ns: int = 0, text: bytes = b"SELECT 1", **ask: Any) -> StatementAnswer:
+        flags = StatementFlags.COST_GIVEN if cost_ns else StatementFlags.PLANNED
+        asked = StatementCheck(
+            self.now_ns,
+            cost_ns=cost_ns,
+            flags=ask.pop("flags", StatementFlags.PLANNED) | flags,
+            **ask,
         )
         return self.ledger.check(self.rules.budgets, self.matched(text).at, asked)
 
-    def run(self, cost_ns: int, actual_ns: int, **ask: Any) -> Answer:
+    def run(self, cost_ns: int, actual_ns: int, **ask: Any) -> StatementAnswer:
         answer, holding = self.take(cost_ns, **ask)
         if holding is not None:
             self.ledger.settle(holding, actual_ns, self.now_ns)
         return answer
 
-    def counts(self, name: str = "b") -> Counts:
+    def counts(self, name: str = "b") -> BudgetTotals:
         return self.ledger.counts[budget_key(name)]
 
     def owed_ns(self) -> int:
@@ -76,6 +85,6 @@ def world(*budgets: Mapping[str, Any], **ledger: Any) -> World:
 
 def learn(ledger: Ledger, pattern: int, plan_cost: float, actual_ns: int, **settle: Any) -> None:
     """A statement of the pattern that no budget concerns."""
-    _, holding = ledger.take((), (), Ask(0, plan_cost=plan_cost, pattern=pattern))
+    _, holding = ledger.take((), (), StatementCheck(0, plan_cost=plan_cost, pattern=pattern))
     assert holding is not None
     ledger.settle(holding, actual_ns, settle.pop("now_ns", 0), **settle)

@@ -13,7 +13,7 @@ from headgate.base.ports import PeerLink, Store
 from headgate.changes.book import OwnBook
 from headgate.changes.exchange import Exchange, OwnFacts, Pair
 from headgate.changes.exchange_api import decode_answer, decode_offer, encode_answer, encode_offer
-from headgate.changes.exchanged import Answer, Offer
+from headgate.changes.exchanged import ExchangeAnswer, Offer
 from headgate.changes.inforce import OwnInForce
 from headgate.changes.reach import HERE, Place, Reach, parse_reach
 from headgate.changes.state import ChangeMade
@@ -110,7 +110,7 @@ class Net:
     offers: list[tuple[str, str, Offer]] = field(default_factory=list)
     """(from, to, what)."""
 
-    async def tell(self, by: str, url: str, offer: Offer, timeout_s: float) -> Answer:
+    async def tell(self, by: str, url: str, offer: Offer, timeout_s: float) -> ExchangeAnswer:
         self.messages += 1
         other = self.agents[url]
         self.offers.append((by, other.name, offer))
@@ -146,7 +146,7 @@ class Link:
     url: str
     closed: bool = False
 
-    async def exchange(self, offer: Offer, *, timeout_s: float) -> Answer:
+    async def exchange(self, offer: Offer, *, timeout_s: float) -> ExchangeAnswer:
         return await self.net.tell(self.by, self.url, offer, timeout_s)
 
     async def close(self) -> None:
@@ -238,7 +238,7 @@ class Agent:
             await self.kill()
         await self.store.close()
 
-    async def answer(self, offer: Offer) -> Answer:
+    async def answer(self, offer: Offer) -> ExchangeAnswer:
         return await self.exchange.answer(offer)
 
     # --- the shard ---------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from headgate.changes.model import ChangeKind, Item
+from headgate.changes.model import Change, ChangeKind
 from headgate.changes.reach import Place, parse_reach
 from tests.builders import NOW
 
@@ -26,7 +26,7 @@ def rule_item(
     set_at: float = NOW.wall_s,
     for_s: float = 3600.0,
     **settings: Any,
-) -> Item:
+) -> Change:
     value = {
         **({"target": "etl", "kind": "ratio", "ratio": 0.5} if "kind" not in settings else {}),
         "expires_at": iso(set_at + for_s),
@@ -35,13 +35,13 @@ def rule_item(
         "set_at": iso(set_at),
         **settings,
     }
-    return Item(ChangeKind.RULE, item_id, parse_reach(reach), value, n, set_at, "ann")
+    return Change(ChangeKind.RULE, item_id, parse_reach(reach), value, n, set_at, "ann")
 
 
-def budget_item(raw: dict[str, Any], n: int = 1, reach: str = "fleet") -> Item:
+def budget_item(raw: dict[str, Any], n: int = 1, reach: str = "fleet") -> Change:
     item_id = f"{raw['name']}@{reach}"
-    return Item(ChangeKind.BUDGET, item_id, parse_reach(reach), raw, n, NOW.wall_s, "ann")
+    return Change(ChangeKind.BUDGET, item_id, parse_reach(reach), raw, n, NOW.wall_s, "ann")
 
 
-def taken_out(item: Item, n: int) -> Item:
-    return Item(item.kind, item.id, item.reach, None, n, item.set_at, "bob")
+def taken_out(item: Change, n: int) -> Change:
+    return Change(item.kind, item.id, item.reach, None, n, item.set_at, "bob")

@@ -14,7 +14,7 @@ from headgate.base.keyvalue import Changes, Compare, Listing, Put
 from headgate.base.problems import problem
 from headgate.changes.follower import LogFollower
 from headgate.changes.mirror import Mirror
-from headgate.changes.model import BEAT, HEAD, WIDE, ChangeKind, Item, followed_prefixes, log_key
+from headgate.changes.model import BEAT, HEAD, WIDE, Change, ChangeKind, followed_prefixes, log_key
 from headgate.changes.reach import EVERYWHERE, Reach
 from headgate.changes.state import head_bytes, item_bytes, read_head
 from headgate.errors import Compacted, PeerFailed, StoreUnavailable
@@ -38,9 +38,9 @@ def item(
     reach: Reach = EVERYWHERE,
     value: Mapping[str, object] | None = MappingProxyType(RULE_VALUE),
     set_at: float = NOW.wall_s,
-) -> Item:
+) -> Change:
     given = None if value is None else dict(value)
-    return Item(ChangeKind.RULE, name, reach, given, n, set_at, "ops")
+    return Change(ChangeKind.RULE, name, reach, given, n, set_at, "ops")
 
 
 def wide(name: str) -> str:
@@ -53,7 +53,7 @@ def head_of(kept: KeptInMemory) -> tuple[int, int]:
     return (read_head(entries[0].value), entries[0].revision) if entries else (0, 0)
 
 
-def set_items(kept: KeptInMemory, *items: Item) -> int:
+def set_items(kept: KeptInMemory, *items: Change) -> int:
     """One change of the fleet, as a book commits it; the n that it got."""
     n, revision = head_of(kept)
     n += 1
@@ -65,8 +65,8 @@ def set_items(kept: KeptInMemory, *items: Item) -> int:
     return n
 
 
-def _at(one: Item, n: int) -> Item:
-    return Item(one.kind, one.id, one.reach, one.value, n, one.set_at, one.set_by)
+def _at(one: Change, n: int) -> Change:
+    return Change(one.kind, one.id, one.reach, one.value, n, one.set_at, one.set_by)
 
 
 def write_beat(kept: KeptInMemory, *, by: str = "other", shards: int = 0) -> None:

@@ -16,14 +16,14 @@ from headgate.base.keyvalue import Compare, Put
 from headgate.base.ports import ChangeLog, Clock
 from headgate.changes.book import OwnBook
 from headgate.changes.inforce import Follows, OwnInForce
-from headgate.changes.model import HEAD, Item, item_key
+from headgate.changes.model import HEAD, Change, item_key
 from headgate.changes.reach import HERE, Place
 from headgate.changes.state import ChangeMade, LogState, head_bytes, item_bytes
 from headgate.changes.time import ChangeTime
 from headgate.changes.writer import Draft
 from headgate.errors import StoreUnavailable
 from headgate.history.records import AuditEntry
-from headgate.rules.drafts import Asked, Here
+from headgate.rules.drafts import ChangeAuthor, Here
 from headgate.rules.service import RuleKeeper
 from headgate.rules.settings import KnownMetric
 from tests.fixtures.memory_store import MemoryStore
@@ -52,17 +52,17 @@ class OwnLog:
         await self.in_force.load(list(held.items.values()))
 
     async def make(
-        self, draft: Callable[[LogState, Asked], Draft], who: str, *, dry_run: bool
+        self, draft: Callable[[LogState, ChangeAuthor], Draft], who: str, *, dry_run: bool
     ) -> ChangeMade:
         return await self.book.make(draft, who, dry_run=dry_run)
 
-    def standing(self, kind: str) -> dict[str, Item]:
+    def standing(self, kind: str) -> dict[str, Change]:
         """What stands of a kind, by its id."""
         items = self.book.held.items.items()
         return {name: one for (of, name), one in items if of == kind and one.value is not None}
 
 
-async def keep(store: ChangeLog, *items: Item) -> None:
+async def keep(store: ChangeLog, *items: Change) -> None:
     """Put them into the log of an agent that is not running, as another version left them."""
     head = await store.list((HEAD,))
     compares = [Compare(entry.key, entry.revision) for entry in head.entries]
@@ -72,8 +72,8 @@ async def keep(store: ChangeLog, *items: Item) -> None:
     )
 
 
-def set_here(kind: str, item_id: str, value: Mapping[str, object] | None, n: int = 1) -> Item:
-    item = Item(kind, item_id, HERE, value, n, 1000.0, "ops")
+def set_here(kind: str, item_id: str, value: Mapping[str, object] | None, n: int = 1) -> Change:
+    item = Change(kind, item_id, HERE, value, n, 1000.0, "ops")
     assert item.key == item_key(kind, item_id, HERE)
     return item
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headgate.changes.api import MAX_CHANGES_TOLD, Log, change_doc, change_made_doc
-from headgate.changes.model import ChangeKind, Edit, Item
+from headgate.changes.model import Change, ChangeKind, Edit
 from headgate.changes.reach import EVERYWHERE, HERE, Level, Reach
 from headgate.changes.state import ChangeMade, Reached
 from headgate.fleet.reach_api import reached_says
@@ -26,8 +26,8 @@ RULE = {
 BUDGET = {"name": "cap", "mode": "warn", "rate": 20, "capacity": 200}
 
 
-def item(value: Any, kind: ChangeKind = ChangeKind.RULE, item_id: str = "half") -> Item:
-    return Item(kind, item_id, EVERYWHERE, value, 12, NOW_S - 60, "ops")
+def item(value: Any, kind: ChangeKind = ChangeKind.RULE, item_id: str = "half") -> Change:
+    return Change(kind, item_id, EVERYWHERE, value, 12, NOW_S - 60, "ops")
 
 
 def test_a_rule_is_told_with_what_is_left_of_it() -> None:
@@ -81,7 +81,7 @@ POLICY = {"policy": {}, "order": [], "mode_cap": "off", "of_fleet": []}
 def test_what_was_set_at_one_agent_is_told_in_a_line(
     kind: str, item_id: str, value: Any, says: str
 ) -> None:
-    change = Item(ChangeKind(kind), item_id, HERE, value, 12, NOW_S - 60, "ops")
+    change = Change(ChangeKind(kind), item_id, HERE, value, 12, NOW_S - 60, "ops")
     doc = change_doc(change, NOW_S)
     assert (doc.state, doc.reach, doc.says[: len(says)]) == ("in_force", "host", says)
     left = 60.0 if "until_wall_s" in value else None
@@ -93,7 +93,7 @@ def test_what_was_set_at_one_agent_is_told_in_a_line(
 
 
 def test_what_a_newer_version_set_says_so_and_shows_no_secret() -> None:
-    change = Item("quota", "a", HERE, {"api_token": "s3cret"}, 12, NOW_S, "ops")
+    change = Change("quota", "a", HERE, {"api_token": "s3cret"}, 12, NOW_S, "ops")
     doc = change_doc(change, NOW_S)
     assert doc.state == "unreadable" and "newer version" in doc.says
     assert doc.value == {"api_token": "…"}

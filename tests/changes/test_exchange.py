@@ -12,7 +12,7 @@ import pytest
 from headgate.changes.exchange import EVERY_S, MAX_WAITERS, RESTING_S
 from headgate.changes.exchanged import KEEP_S, Offer
 from headgate.changes.items import put
-from headgate.changes.model import ChangeKind, Item, item_key
+from headgate.changes.model import Change, ChangeKind, item_key
 from headgate.changes.reach import HERE, parse_reach
 from headgate.changes.state import LogState, item_bytes
 from headgate.changes.writer import Draft
@@ -24,7 +24,7 @@ from headgate.errors import (
     WrongShard,
 )
 from headgate.metrics.samples import Absent, Cause
-from headgate.rules.drafts import Asked
+from headgate.rules.drafts import ChangeAuthor
 from headgate.shard.topology import RoleSeen, Unled
 from headgate.store.sqlite import SqliteStore
 from tests.changes.exchange_world import REACH, ROLE, SHARD, Agent, Net, agents, promote
@@ -66,7 +66,7 @@ async def test_a_skip_and_a_metric_of_the_shard_are_told_as_rules_are(three: Thr
     metric = {"settings": {"threshold": "2s"}}
     values: dict[ChangeKind, dict[str, Any]] = {ChangeKind.SKIP: skip, ChangeKind.METRIC: metric}
 
-    def draft(held: LogState, asked: Asked) -> Draft:
+    def draft(held: LogState, asked: ChangeAuthor) -> Draft:
         return Draft("set", [put(held, k, named[k], values[k], asked, reach) for k in named])
 
     done = await a.book.make(draft, "ops", dry_run=False)
@@ -426,7 +426,7 @@ async def test_each_agent_may_call_its_database_otherwise(three: Three) -> None:
 
 
 def newer_item(kind: str = "quota", n: int = 7) -> tuple[str, bytes]:
-    item = Item(kind, "x", REACH, {"limit": 3}, n, 1_700_000_000.0, "ops")
+    item = Change(kind, "x", REACH, {"limit": 3}, n, 1_700_000_000.0, "ops")
     raw = item_bytes(item).replace(b'"kind"', b'"since":"9.9","kind"')
     return item.key, raw
 

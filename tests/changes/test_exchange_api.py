@@ -15,7 +15,7 @@ from headgate.changes.exchange_api import (
     encode_answer,
     encode_offer,
 )
-from headgate.changes.exchanged import Answer, Inventory, Offer, Page, Version
+from headgate.changes.exchanged import ExchangeAnswer, Inventory, Offer, Version, VersionPage
 from headgate.changes.state import Copies
 from headgate.errors import InvalidRequest, PeerFailed
 
@@ -37,7 +37,7 @@ versions = st.builds(
     texts,
     st.integers(0, 2**64 - 1),
 )
-pages = st.builds(Page, st.lists(st.tuples(texts, versions), max_size=5).map(tuple), texts)
+pages = st.builds(VersionPage, st.lists(st.tuples(texts, versions), max_size=5).map(tuple), texts)
 offers = st.builds(
     Offer,
     names,
@@ -51,7 +51,7 @@ offers = st.builds(
     st.booleans(),
     texts,
 )
-answers = st.builds(Answer, digests, entries, st.lists(texts, max_size=5).map(tuple), texts)
+answers = st.builds(ExchangeAnswer, digests, entries, st.lists(texts, max_size=5).map(tuple), texts)
 
 
 @given(offers)
@@ -60,7 +60,7 @@ def test_an_offer_comes_out_as_it_went_in(offer: Offer) -> None:
 
 
 @given(answers)
-def test_an_answer_comes_out_as_it_went_in(answer: Answer) -> None:
+def test_an_answer_comes_out_as_it_went_in(answer: ExchangeAnswer) -> None:
     assert decode_answer(encode_answer(answer)) == answer
 
 
@@ -73,8 +73,10 @@ def test_what_is_neither_is_told_so(body: bytes) -> None:
 
 
 def test_fields_of_a_newer_version_are_passed_over() -> None:
-    body = encode_answer(Answer(EMPTY)).replace(b'"version":1', b'"version":2,"hint":{"a":[1]}')
-    assert decode_answer(body) == Answer(EMPTY)
+    body = encode_answer(ExchangeAnswer(EMPTY)).replace(
+        b'"version":1', b'"version":2,"hint":{"a":[1]}'
+    )
+    assert decode_answer(body) == ExchangeAnswer(EMPTY)
 
 
 def test_who_has_a_copy_is_a_document_with_the_words_for_it() -> None:

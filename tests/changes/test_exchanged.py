@@ -30,7 +30,7 @@ from headgate.changes.exchanged import (
     succeeding,
     version_of,
 )
-from headgate.changes.model import ChangeKind, Item, item_key, shard_items
+from headgate.changes.model import Change, ChangeKind, item_key, shard_items
 from headgate.changes.reach import HERE, parse_reach
 from headgate.changes.state import Copies, both, counted_from, ends_at, is_taken_out, item_bytes
 
@@ -101,7 +101,7 @@ changes = st.tuples(st.booleans(), st.floats(0, 100))
 def test_who_builds_on_a_version_comes_after_it_whatever_its_clock_says(
     changed: list[tuple[bool, float]],
 ) -> None:
-    before: Item | None = None
+    before: Change | None = None
     for n, (stands, set_at) in enumerate(changed):
         value = {"target": "etl"} if stands else None
         after = succeeding(item(value=value, n=n, set_at=round(set_at, 3)), before)
@@ -219,8 +219,8 @@ def item(
     n: int = 1,
     set_at: float = NOW_S,
     kind: str = "rule",
-) -> Item:
-    return Item(kind, name, reach, value, n, set_at, "ops")
+) -> Change:
+    return Change(kind, name, reach, value, n, set_at, "ops")
 
 
 def test_a_version_of_an_item() -> None:
@@ -287,9 +287,9 @@ named = st.builds(
 
 
 @given(st.lists(named, max_size=12))
-def test_names_are_the_same_one_by_one_or_all_at_once(items: list[Item]) -> None:
+def test_names_are_the_same_one_by_one_or_all_at_once(items: list[Change]) -> None:
     by_key = {one.key: one for one in items}
-    gradually: dict[tuple[str, str], Item] = {}
+    gradually: dict[tuple[str, str], Change] = {}
     for one in items:
         rename(gradually, [one], [reach.pattern for reach in REACHES[1:]])
     assert gradually == own_names(by_key.values())
@@ -297,7 +297,7 @@ def test_names_are_the_same_one_by_one_or_all_at_once(items: list[Item]) -> None
 
 
 @given(st.lists(named, min_size=1, max_size=12))
-def test_what_was_set_at_the_agent_keeps_its_name(items: list[Item]) -> None:
+def test_what_was_set_at_the_agent_keeps_its_name(items: list[Change]) -> None:
     by_key = {one.key: one for one in items}
     names = own_names(by_key.values())
     for one in by_key.values():
@@ -310,7 +310,7 @@ def test_what_was_set_at_the_agent_keeps_its_name(items: list[Item]) -> None:
 # --- what may be dropped -------------------------------------------------------------------
 
 
-def over(name: str, ago_s: float) -> tuple[str, Item]:
+def over(name: str, ago_s: float) -> tuple[str, Change]:
     one = item(name, {"lifted_by": "ops"}, set_at=NOW_S - ago_s)
     return one.key, one
 

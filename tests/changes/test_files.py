@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from headgate.budgets.policy import Mode
 from headgate.changes.book import ChangeBook
 from headgate.changes.file_format import SECTIONS, read_document, to_json, to_toml
-from headgate.changes.model import Item
+from headgate.changes.model import Change
 from headgate.changes.reach import HERE, Place, Reach, parse_reach
 from headgate.changes.state import Copies, What, item_bytes, stands
 from headgate.errors import Conflict, HeadgateError, InvalidSettings
@@ -375,7 +375,7 @@ async def test_what_another_agent_of_the_shard_set_is_exported_with_its_reach(
     await world.apply({"rules": [{"id": "half", **value, "for": "2h"}]})
     held = world.book.held.rule("half")
     assert held is not None and held.value is not None
-    theirs = Item("rule", "half", shard, {**held.value, "ratio": 0.7}, 40, 1000.0, "bob")
+    theirs = Change("rule", "half", shard, {**held.value, "ratio": 0.7}, 40, 1000.0, "bob")
     await world.book.merge(SHARD, [(theirs.key, item_bytes(theirs))], by="db-b")
     document = await world.exported()
     assert [rule.get("reach") for rule in document["rules"]] == [None, f"shard:{SHARD}"]
@@ -399,7 +399,7 @@ async def test_going_back_takes_out_nothing_of_the_shard_that_has_the_name(
     held = world.book.held.rule("half")
     assert held is not None and held.value is not None
     now_s, reach = world.clock.now().wall_s, parse_reach(f"shard:{SHARD}")
-    theirs = Item("rule", "half", reach, held.value, 40, now_s, "bob")
+    theirs = Change("rule", "half", reach, held.value, 40, now_s, "bob")
     await world.book.lift_rule("half", who="ada")
     await world.book.forget("rule", ["half"])
     await world.book.merge(SHARD, [(theirs.key, item_bytes(theirs))], by="db-b")
@@ -414,7 +414,7 @@ async def test_going_back_takes_out_nothing_of_the_shard_that_has_the_name(
     ), "what another agent has made is of this log's history, too"
 
 
-def _rules(world: ChangesWorld) -> list[Item]:
+def _rules(world: ChangesWorld) -> list[Change]:
     return [item for (kind, _), item in world.book.held.items.items() if kind == "rule"]
 
 

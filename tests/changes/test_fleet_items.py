@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.changes.model import ChangeKind, Edit, Item, Revision
+from headgate.changes.model import Change, ChangeKind, Edit, Revision
 from headgate.changes.reach import EVERYWHERE, parse_reach
 from headgate.changes.state import (
     KEEP_S,
@@ -41,7 +41,7 @@ from headgate.changes.state import (
 )
 
 SHARD = parse_reach("shard:x")
-RULE = Item(
+RULE = Change(
     ChangeKind.RULE,
     "a",
     SHARD,
@@ -60,7 +60,7 @@ JSON = st.recursive(
 )
 
 
-def added(item: Item) -> Edit:
+def added(item: Change) -> Edit:
     return Edit(None, item)
 
 

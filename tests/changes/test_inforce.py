@@ -10,7 +10,7 @@ import pytest
 from headgate.base.keyvalue import Entry
 from headgate.changes.follower import LogFollower
 from headgate.changes.inforce import OwnInForce, SharedInForce
-from headgate.changes.model import ChangeKind, Item
+from headgate.changes.model import Change, ChangeKind
 from headgate.changes.reach import EVERYWHERE, HERE, Place
 from headgate.changes.state import item_bytes
 from tests.changes.own_world import OwnLog, set_here
@@ -23,11 +23,11 @@ PLACES = (Place(database="main"),)
 class Room:
     def __init__(self, *, breaks: bool = False) -> None:
         self.breaks = breaks
-        self.known: dict[str, Item] = {}
+        self.known: dict[str, Change] = {}
 
     async def follow(
         self,
-        items: Sequence[Item],
+        items: Sequence[Change],
         places: Sequence[Place],
         *,
         whole: bool = False,
@@ -38,7 +38,7 @@ class Room:
         self.known |= {item.id: item for item in items}
 
 
-def peer(name: str, n: int = 1) -> Item:
+def peer(name: str, n: int = 1) -> Change:
     return set_here(ChangeKind.PEER, name, {"url": "https://b:8087", "database": "main"}, n)
 
 
@@ -67,7 +67,7 @@ async def test_what_is_not_in_force_everywhere_is_told_with_the_acknowledgment()
 class StubFollower:
     """What was heard of the fleet's log."""
 
-    def __init__(self, *items: Item) -> None:
+    def __init__(self, *items: Change) -> None:
         self.mirror = self
         self.n, self.known = 3, True
         self._entries = [Entry(item.key, item_bytes(item), 1) for item in items]
@@ -80,7 +80,7 @@ class StubFollower:
 
 async def test_what_a_fleet_set_reaches_the_other_rooms_and_is_tried_again() -> None:
     broken, well = Room(breaks=True), Room()
-    item = Item(ChangeKind.METRIC, "main/lag@fleet", EVERYWHERE, {"removed": True}, 3, 1.0, "ops")
+    item = Change(ChangeKind.METRIC, "main/lag@fleet", EVERYWHERE, {"removed": True}, 3, 1.0, "ops")
     follower = cast(LogFollower, StubFollower(item))
     shared = SharedInForce(
         follower, HandClock(), (broken, well), places=lambda: PLACES, found=lambda members: None

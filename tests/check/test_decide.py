@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headgate.base.names import Scope
 from headgate.check.activity import Activity
 from headgate.check.decide import asks_shard, decide, findings, idles, judge, wrong_agent
-from headgate.check.health import FOREVER, Health, ShardHealth, Standing, health_of, stand
+from headgate.check.health import FOREVER, Health, MetricStatus, ShardHealth, health_of, stand
 from headgate.check.model import PASSING, Decision, State, Verdict
 from headgate.metrics.model import AbsencePolicy, MetricSpec
 from headgate.metrics.samples import Absent, Cause, Reading
@@ -331,13 +331,17 @@ def test_decide_never_raises_and_admits_only_what_every_judgement_passes(
 HOST, SHARD = Scope.HOST, Scope.SHARD
 
 
-def standing(spec: MetricSpec, reading: Reading | float, *, until_s: float = FOREVER) -> Standing:
+def standing(
+    spec: MetricSpec, reading: Reading | float, *, until_s: float = FOREVER
+) -> MetricStatus:
     """Of the shard, good for `until_s` from now on."""
     given_reading = sample(reading) if isinstance(reading, int | float) else reading
     return stand(spec, window(given_reading), scope=SHARD, until=NOW.mono_s + until_s)
 
 
-def in_shard(host: Health, *standings: Standing, ask_at: str = "", default: Any = None) -> Health:
+def in_shard(
+    host: Health, *standings: MetricStatus, ask_at: str = "", default: Any = None
+) -> Health:
     shard = ShardHealth("s", {s.spec.name: s for s in standings}, "db-a", ask_at)
     return health_of("main", host.standings, default=default, shard=shard)
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from headgate.base.names import MetricRef, Scope, parse_identity
 from headgate.base.strict import Malformed
 from headgate.check.decide import judge
-from headgate.check.health import Health, ShardHealth, Standing, Window, health_of, stand
+from headgate.check.health import Health, MetricStatus, ShardHealth, Window, health_of, stand
 from headgate.check.model import Check, Decision
-from headgate.check.snapshot import View, decided
+from headgate.check.snapshot import DatabaseSnapshot, decided
 from headgate.check.snapshot_api import (
     Snapshot,
     SnapshotReader,
@@ -28,7 +28,7 @@ from headgate.check.snapshot_api import (
 )
 from headgate.metrics.model import AbsencePolicy, Comparison, MetricSpec, Sql
 from headgate.metrics.samples import Absent, Cause, Instant, Reading, Sample
-from headgate.rules.matching import Kind, Order, Rule, RuleBook
+from headgate.rules.matching import DiceOrder, Kind, Rule, RuleBook
 from tests.builders import NOW, at, health, metric, sample, shard_health
 
 OURS_S = 77.0
@@ -51,13 +51,13 @@ class Wire:
     def hear(self, message: bytes, read_s: float = OURS_S + 1000) -> Snapshot | None:
         return self.reader.take(*split(message), read_s)
 
-    def tell(self, view: View, now: Instant = NOW) -> Snapshot:
+    def tell(self, view: DatabaseSnapshot, now: Instant = NOW) -> Snapshot:
         snapshot = self.hear(self.writer.change(view, now))
         assert snapshot is not None
         return snapshot
 
 
-def opened(view: View, now: Instant = NOW) -> tuple[Wire, Snapshot]:
+def opened(view: DatabaseSnapshot, now: Instant = NOW) -> tuple[Wire, Snapshot]:
     wire = Wire()
     wire.writer.change(view, now)
     snapshot = wire.hear(wire.writer.whole(now))
@@ -67,11 +67,11 @@ def opened(view: View, now: Instant = NOW) -> tuple[Wire, Snapshot]:
 
 LAG = metric("lag", threshold=5)
 POOL = metric("pool_usage")
-FINE = View(health((LAG, 0.5), (POOL, 0.1)), RuleBook())
+FINE = DatabaseSnapshot(health((LAG, 0.5), (POOL, 0.1)), RuleBook())
 
 
 def test_ages_are_dated_by_the_readers_own_clock() -> None:
-    view = View(health((LAG, sample(0.5, age_s=0.75))), RuleBook())
+    view = DatabaseSnapshot(health((LAG, sample(0.5, age_s=0.75))), RuleBook())
     _, snapshot = opened(view)
     found = snapshot.view.health.standings["lag"].sample
     assert found is not None and found.taken_at == pytest.approx(OURS_S - 0.75)
@@ -81,7 +81,9 @@ def test_ages_are_dated_by_the_readers_own_clock() -> None:
 def test_what_lay_in_a_buffer_is_as_old_as_it_is() -> None:
     """R18: said 4 s after the hello, it is dated 4 s after the question, whenever it is read."""
     wire, _ = opened(FINE)
-    later = wire.tell(View(health((LAG, sample(0.5, age_s=0.0)), (POOL, 0.1)), RuleBook()), at(4))
+    later = wire.tell(
+        DatabaseSnapshot(health((LAG, sample(0.5, age_s=0.0)), (POOL, 0.1)), RuleBook()), at(4)
+    )
     assert later.sent_s == pytest.approx(OURS_S + 4)
 
 
@@ -163,7 +165,9 @@ def test_an_agent_whose_clock_was_set_is_followed() -> None:
 def test_where_a_number_comes_from_is_not_told() -> None:
     spec = replace(LAG, source=Sql("SELECT secret FROM vault"))
     wire = Wire()
-    assert b"secret" not in wire.writer.change(View(health((spec, 0.5)), RuleBook()), NOW)
+    assert b"secret" not in wire.writer.change(
+        DatabaseSnapshot(health((spec, 0.5)), RuleBook()), NOW
+    )
 
 
 # --- strictness ----------------------------------------------------------------------------
@@ -305,7 +309,7 @@ class MadeUp:
             debounce=self.one_of(DEBOUNCES),
         )
 
-    def standings(self, scope: Scope) -> dict[str, Standing]:
+    def standings(self, scope: Scope) -> dict[str, MetricStatus]:
         untils = [float("inf"), float("inf"), NOW.mono_s - 1, NOW.mono_s + 1]
         return {
             name: stand(self.spec(name), self.window(), scope=scope, until=self.one_of(untils))
@@ -327,18 +331,18 @@ class MadeUp:
             self.one_of([0.0, 0.25, 0.5, 1.0]),
             NOW.wall_s + self.one_of([-1.0, 5.0, 600.0, float("inf")]),
             self.one_of(list(Kind)),
-            self.one_of(list(Order)),
+            self.one_of(list(DiceOrder)),
             self.names(),
             {name: self.value() for name in self.names()},
             database=self.one_of(["", "", "main", "replica"]),
             windows=self.one_of([None, None, (), ((NOW.wall_s - 5, NOW.wall_s + 5),)]),
         )
 
-    def view(self) -> View:
+    def view(self) -> DatabaseSnapshot:
         rules = [self.rule(f"r{n}") for n in range(self._random.randrange(5))]
         book = RuleBook(rules, suspended=frozenset(self.one_of([[], [], ["r0"]])))
         active = self.one_of(["", "", "", "http://active:8087"])
-        return View(self.health(), book, self.one_of([False, True]), active)
+        return DatabaseSnapshot(self.health(), book, self.one_of([False, True]), active)
 
     def check(self) -> Check:
         names = [*self.names(), *self.one_of([[], [], ["nosuch"]])]
@@ -377,7 +381,7 @@ def told(decision: Decision) -> tuple[object, ...]:
 
 def test_a_shards_standpoint_crosses() -> None:
     shard = shard_health((LAG, 0.5), primary="db-b", ask="http://db-b:8087", ask_database="orders")
-    _, snapshot = opened(View(health((LAG, 0.5), shard=shard), RuleBook()))
+    _, snapshot = opened(DatabaseSnapshot(health((LAG, 0.5), shard=shard), RuleBook()))
     found = snapshot.view.health.shard
     assert found is not None
     assert (found.shard, found.primary) == (shard.shard, "db-b")

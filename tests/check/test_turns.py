@@ -20,7 +20,7 @@ from headgate.check.turns import IDLE_WAITS, Fairness
 from headgate.history.recorder import Recorder
 from headgate.metrics.samples import Sample
 from headgate.rules.api import explain_doc
-from headgate.rules.matching import Kind, Order, Rule, book_of
+from headgate.rules.matching import DiceOrder, Kind, Rule, book_of
 from tests.builders import NOW, check, metric
 from tests.fixtures.fakes import HandClock
 
@@ -83,8 +83,8 @@ def test_waiting_waives_no_metric() -> None:
     assert "dice" not in reason_of(asked[-1])
 
 
-@pytest.mark.parametrize("order", list(Order))
-def test_both_orders_are_bounded(order: Order) -> None:
+@pytest.mark.parametrize("order", list(DiceOrder))
+def test_both_orders_are_bounded(order: DiceOrder) -> None:
     world = World(rules=[Rule("r", "etl", 0.9, NOW.wall_s + 1e6, order=order)])
     assert [world.ask(after_s=20.0).admitted for _ in range(6)] == [False, False, True] * 2
 
@@ -109,10 +109,10 @@ def test_a_metric_check_between_sets_the_clock_back() -> None:
     gaps_s=st.lists(st.floats(0.01, 50.0), min_size=5, max_size=80),
     seed=st.integers(0, 2**32),
     lag=st.sampled_from([1.0, 7.0]),
-    order=st.sampled_from(list(Order)),
+    order=st.sampled_from(list(DiceOrder)),
 )
 def test_no_client_goes_without_a_metric_check_for_longer_than_the_bound_and_one_interval(
-    ratio: float, gaps_s: list[float], seed: int, lag: float, order: Order
+    ratio: float, gaps_s: list[float], seed: int, lag: float, order: DiceOrder
 ) -> None:
     world = World(
         Random(seed).random, rules=[Rule("r", "etl", ratio, NOW.wall_s + 1e6, order=order)]

@@ -24,7 +24,7 @@ import pytest
 from headgate.app import Agent
 from headgate.base.redaction import HIDDEN, Scrubber, shown, shown_dsn
 from headgate.cli import debug, debug_pack
-from headgate.cli.debug_items import Item, NotThere, log_tail
+from headgate.cli.debug_items import BundleItem, NotThere, log_tail
 from headgate.cli.debug_scrub import (
     Names,
     known_secrets,
@@ -379,11 +379,11 @@ def test_the_journal_is_that_of_a_unit_that_is_installed() -> None:
 # --- parts ---------------------------------------------------------------------------------------
 
 
-def item(fetch: Callable[[], Any], **more: Any) -> Item:
-    return Item("x.json", "something", fetch, **more)
+def item(fetch: Callable[[], Any], **more: Any) -> BundleItem:
+    return BundleItem("x.json", "something", fetch, **more)
 
 
-def packed_one(content: Any, **more: Any) -> tuple[debug_pack.Entry, debug_pack.Bundle]:
+def packed_one(content: Any, **more: Any) -> tuple[debug_pack.ManifestRow, debug_pack.Bundle]:
     gathered = debug_pack.gather([item(lambda: content, **more)])
     bundle = debug_pack.pack(gathered, debug_pack.Safety(Scrubber([])), {})
     return bundle.entries[0], bundle
@@ -423,7 +423,7 @@ def test_what_hangs_is_given_up_and_its_source_not_asked_again(
     def gone() -> str:
         raise NotThere("not here")
 
-    def rows() -> Iterator[Item]:
+    def rows() -> Iterator[BundleItem]:
         yield item(hangs)
         yield item(lambda: "never asked")
         # Nobody else is slow, however busy the machine is.

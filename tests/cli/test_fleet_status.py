@@ -18,15 +18,15 @@ from headgate.cli.render import Canvas
 from headgate.cli.render import drawn as drawn_view
 from headgate.fleet.holders import Holders
 from headgate.fleet.picture import FleetLedger, Noted
-from headgate.fleet.view import Link
-from headgate.fleet.view_api import Asked, FleetDoc, fleet_doc
+from headgate.fleet.view import StoreLink
+from headgate.fleet.view_api import FleetDoc, FleetSelection, fleet_doc
 from headgate.metrics.samples import Instant
 from headgate.present.fleet import fleet_view
-from headgate.tui.layout import Ask
+from headgate.tui.layout import ViewRequest
 from headgate.tui.page import Moment, still
 from headgate.tui.paint import Lines
-from headgate.tui.poller import Feed
-from headgate.tui.sources import Chosen, Scene, Told
+from headgate.tui.poller import ViewFeed
+from headgate.tui.sources import Chosen, LastAnswer, Scene
 from headgate.tui.trend import Picture
 from headgate.tui.views import VIEWS
 from tests.builders import NOW
@@ -37,20 +37,25 @@ from tests.fixtures.fleet_sights import entries_of, large_fleet, member_told, sh
 WIDE, NARROW = Canvas(width=130), Canvas(width=70)
 
 
-def fleet_document(entries: list[Entry], asked: Asked | None = None) -> dict[str, Any]:
+def fleet_document(entries: list[Entry], asked: FleetSelection | None = None) -> dict[str, Any]:
     """As an agent with the role answers."""
     ledger, later = FleetLedger(), Instant(NOW.mono_s + 600, NOW.wall_s + 600)
     ledger.take(Noted(entry.key, entry.value, NOW) for entry in entries)
     picture = ledger.picture(later, grace_s=12.0)
-    link = Link("etcd a:2379", 41)
+    link = StoreLink("etcd a:2379", 41)
     doc = fleet_doc(
-        picture, Holders(picture), link, asked or Asked(), agent="view-1", wall_s=later.wall_s
+        picture,
+        Holders(picture),
+        link,
+        asked or FleetSelection(),
+        agent="view-1",
+        wall_s=later.wall_s,
     )
     found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(doc))
     return found
 
 
-def fleet_of(entries: list[Entry], asked: Asked | None = None) -> FleetDoc:
+def fleet_of(entries: list[Entry], asked: FleetSelection | None = None) -> FleetDoc:
     return read(FleetDoc, fleet_document(entries, asked))
 
 
@@ -110,7 +115,7 @@ def test_a_store_that_is_not_heard_is_no_empty_place() -> None:
 
 
 def test_pages_say_how_to_go_on() -> None:
-    page = page_of(fleet_of(large_fleet(30), Asked(per_page=10)))
+    page = page_of(fleet_of(large_fleet(30), FleetSelection(per_page=10)))
     assert "page 1 of 3: 30 shards" in page
     assert "--page" in page
 
@@ -161,7 +166,7 @@ def test_what_was_seen_last_stays_with_its_age_when_the_agent_is_gone() -> None:
     agent = ScriptedAgent()
     agent.says(PATH, fleet_document(entries_of(told=[shard_told("a/0")])))
     with agent.serving():
-        feed = Feed(connect(agent.url, None), Chosen(fleet={"page": "1"}), lambda: None)
+        feed = ViewFeed(connect(agent.url, None), Chosen(fleet={"page": "1"}), lambda: None)
         feed.ask_all(["fleet"])
     seen = feed.told["fleet"]
     assert agent.heard[-1].query == {"page": "1"} and not seen.fault
@@ -176,8 +181,8 @@ def test_what_was_seen_last_stays_with_its_age_when_the_agent_is_gone() -> None:
 
 
 def test_a_filter_leaves_the_shards_that_match() -> None:
-    told = Told((fleet_of(large_fleet(12)), False), 1.0)
-    ask = Ask(WIDE, 60, 1.0, datetime(2026, 3, 1, tzinfo=UTC), filter="search")
+    told = LastAnswer((fleet_of(large_fleet(12)), False), 1.0)
+    ask = ViewRequest(WIDE, 60, 1.0, datetime(2026, 3, 1, tzinfo=UTC), filter="search")
     page = VIEWS["fleet"].draw(Scene(Picture("u"), {"fleet": told}), ask)
     text = printed(Lines(page.lines))
     assert "search/" in text and "commerce/" not in text

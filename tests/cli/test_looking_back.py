@@ -13,10 +13,10 @@ import typer
 from rich.console import Console, RenderableType
 
 from headgate.cli.api import connect
-from headgate.cli.ask import Question, explain
+from headgate.cli.ask import CheckOptions, explain
 from headgate.cli.documents import read
 from headgate.cli.history import history, minutes_ago, moment, step_of
-from headgate.cli.options import Agent
+from headgate.cli.options import AgentOptions
 from headgate.cli.pages import advice_line
 from headgate.cli.render import ASCII, Canvas, drawn
 from headgate.cli.replay import last_hour, read_rule, replay
@@ -260,7 +260,7 @@ def test_explain_asks_about_the_past(
     scripted: ScriptedAgent, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scripted.says("/v1/explain", PAST)
-    explain(Question("etl"), Agent(scripted.url), at="2026-03-02T06:10Z")
+    explain(CheckOptions("etl"), AgentOptions(scripted.url), at="2026-03-02T06:10Z")
     asked = {"app": "etl", "database": "main", "at": "2026-03-02T06:10:00Z"}
     assert scripted.heard[0].query == asked
     assert "not known" in capsys.readouterr().out

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from headgate.cli.run import Move, Pace, Pacer, pause_s
+from headgate.cli.run import JobPace, JobPacer, Move, pause_s
 from tests.client import bodies
 from tests.client.scripted import OK, REFUSED, ScriptedAgent, answer
 from tests.fixtures.eventually import eventually
@@ -340,14 +340,14 @@ def test_a_hold_that_is_lifted_is_noticed_soon(advised_s: float, pause: float) -
 
 def test_a_hovering_metric_does_not_make_it_flap() -> None:
     """Refused and admitted in turn each second: one change in `steady_s` at most."""
-    pacer = Pacer(Pace(steady_s=4.0), started_s=0.0)
+    pacer = JobPacer(JobPace(steady_s=4.0), started_s=0.0)
     moves = [pacer.heard(second % 2 == 0, float(second)) for second in range(1, 41)]
     assert sum(move is not Move.STAY for move in moves) <= 10
     assert {Move.STOP, Move.GO_ON} <= set(moves)
 
 
 def test_a_refusal_stops_at_once_after_a_steady_run() -> None:
-    pacer = Pacer(Pace(steady_s=2.0), started_s=0.0)
+    pacer = JobPacer(JobPace(steady_s=2.0), started_s=0.0)
     assert pacer.heard(False, 1.0) is Move.STAY
     assert pacer.heard(False, 2.0) is Move.STOP
     assert pacer.heard(True, 3.0) is Move.STAY
@@ -357,7 +357,7 @@ def test_a_refusal_stops_at_once_after_a_steady_run() -> None:
 
 def test_silence_changes_nothing_for_a_while() -> None:
     """R50: and an answer in between starts that time anew."""
-    pacer = Pacer(Pace(0.0, unavailable_after_s=3.0, on_unavailable="closed"), started_s=0.0)
+    pacer = JobPacer(JobPace(0.0, unavailable_after_s=3.0, on_unavailable="closed"), started_s=0.0)
     assert [pacer.unheard(t, t + 1.0) for t in (1.0, 2.0)] == [Move.STAY, Move.STAY]
     assert pacer.heard(True, 3.5) is Move.STAY
     assert pacer.unheard(4.0, 5.0) is Move.STAY

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from headgate.cli.app import ListedCommand
-from headgate.cli.table import COMMANDS, GROUPS, Row
+from headgate.cli.table import COMMANDS, GROUPS, CommandRow
 from tests.cli.conftest import Run
 from tests.fixtures.eventually import DEADLINE_S
 
@@ -19,14 +19,14 @@ LINE_LIMITS = (30, 45, 62, 200)
 COMPLETE_BASH = {"_HEADGATE_COMPLETE": "complete_bash"}
 
 
-def _rows() -> Iterator[tuple[str, Row]]:
+def _rows() -> Iterator[tuple[str, CommandRow]]:
     yield from COMMANDS.items()
     for group, held in GROUPS.items():
         yield from ((f"{group} {name}", row) for name, row in held.commands.items())
 
 
 @pytest.mark.parametrize(("path", "row"), list(_rows()), ids=lambda part: str(part)[:20])
-def test_a_line_that_is_not_the_commands_own(path: str, row: Row) -> None:
+def test_a_line_that_is_not_the_commands_own(path: str, row: CommandRow) -> None:
     """The table is written by hand: what it says must be what the command's docstring says."""
     listed = ListedCommand(path.split()[-1], row)
     loaded = listed.load()

@@ -14,7 +14,7 @@ from headgate.check.model import Check, Verdict
 from headgate.check.reports_api import encode_report
 from headgate.check.snapshot import Counted
 from headgate.client.answers import Answer, MetricAnswer
-from headgate.client.question import Asker, Debit, Question, make_asker
+from headgate.client.question import Debit, Question, RequestBuilder, make_asker
 from headgate.client.target import parse_target
 from headgate.client.unthrottled import PATH, Period, report_body
 from tests.fixtures.api import misfits
@@ -44,7 +44,7 @@ def test_an_answer_has_what_the_agents_document_says() -> None:
     assert {name: hints[name] for name in plain} == {name: said[name] for name in plain}
 
 
-def asker(databases: list[str], scope: str | None = None) -> Asker:
+def asker(databases: list[str], scope: str | None = None) -> RequestBuilder:
     return make_asker("etl:nightly", databases, parse_target("http://127.0.0.1:1"), None, scope)
 
 

@@ -30,7 +30,7 @@ ONE_OF_EACH: tuple[Event, ...] = (
     events.Refused(*WHO, NO),
     events.Waited(*WHO, 0.0, 0, ADMITTED),
     events.Waited(*WHO, 3.5, 2, ADMITTED),
-    events.WaitedTooLong(*WHO, 60.0, 9, NO),
+    events.WaitTimedOut(*WHO, 60.0, 9, NO),
     events.FailedOpen(*WHO, "http://a", 10.0, "connection refused"),
     events.FailedClosed(*WHO, "http://a", 10.0, "connection refused"),
     events.CircuitOpened("etl:nightly", "http://a", 10.0, "connection refused"),
@@ -71,7 +71,7 @@ async def test_a_wait_in_events(agent: ScriptedAgent, make_caller: MakeCaller) -
     agent.script.default = REFUSED
     with pytest.raises(WaitedTooLong):
         await caller.wait(0)
-    assert kinds(told) == ["Asked", "Refused", "WaitedTooLong"]
+    assert kinds(told) == ["Asked", "Refused", "WaitTimedOut"]
 
 
 async def test_an_outage_in_events(agent: ScriptedAgent, make_caller: MakeCaller) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from headgate.check.model import Verdict
-from headgate.check.snapshot import View, decided
+from headgate.check.snapshot import DatabaseSnapshot, decided
 from headgate.check.snapshot_api import SnapshotReader, SnapshotWriter, hello
 from headgate.client import local_clock
 from headgate.client.availability import Availability
@@ -23,7 +23,7 @@ from headgate.client.question import Question, make_asker
 from headgate.client.routes import Routes
 from headgate.client.target import parse_target
 from headgate.metrics.model import AbsencePolicy
-from headgate.rules.matching import Kind, Order, Rule, RuleBook
+from headgate.rules.matching import DiceOrder, Kind, Rule, RuleBook
 from tests.builders import NOW, absent, health, metric, sample, window
 from tests.check.test_snapshot_api import split
 
@@ -44,41 +44,47 @@ def rule(kind: Kind, *, ends_s: float = 600.0, **more: object) -> Rule:
 
 
 class Case(NamedTuple):
-    view: View
+    view: DatabaseSnapshot
     question: Question = WRITE
 
 
 CASES = {
-    "nothing applies": Case(View(FINE, RuleBook())),
+    "nothing applies": Case(DatabaseSnapshot(FINE, RuleBook())),
     "thresholds, below": Case(
-        View(FINE, RuleBook([rule(Kind.THRESHOLDS, thresholds={"lag": 2.0})]))
+        DatabaseSnapshot(FINE, RuleBook([rule(Kind.THRESHOLDS, thresholds={"lag": 2.0})]))
     ),
     "thresholds, above": Case(
-        View(FINE, RuleBook([rule(Kind.THRESHOLDS, thresholds={"lag": 0.5})]))
+        DatabaseSnapshot(FINE, RuleBook([rule(Kind.THRESHOLDS, thresholds={"lag": 0.5})]))
     ),
     "thresholds that end": Case(
-        View(FINE, RuleBook([rule(Kind.THRESHOLDS, ends_s=1.25, thresholds={"lag": 0.5})]))
+        DatabaseSnapshot(
+            FINE, RuleBook([rule(Kind.THRESHOLDS, ends_s=1.25, thresholds={"lag": 0.5})])
+        )
     ),
-    "metrics": Case(View(LATE, RuleBook([rule(Kind.METRICS, metrics=("pool_usage",))]))),
-    "exempt": Case(View(LATE, RuleBook([rule(Kind.EXEMPT)]))),
-    "exempt, for a second": Case(View(LATE, RuleBook([rule(Kind.EXEMPT, ends_s=1.0)]))),
-    "exempt, breached and lost": Case(View(LOST_LATE, RuleBook([rule(Kind.EXEMPT)]))),
-    "breached": Case(View(LATE, RuleBook())),
-    "held through an absence": Case(View(LOST, RuleBook())),
+    "metrics": Case(
+        DatabaseSnapshot(LATE, RuleBook([rule(Kind.METRICS, metrics=("pool_usage",))]))
+    ),
+    "exempt": Case(DatabaseSnapshot(LATE, RuleBook([rule(Kind.EXEMPT)]))),
+    "exempt, for a second": Case(DatabaseSnapshot(LATE, RuleBook([rule(Kind.EXEMPT, ends_s=1.0)]))),
+    "exempt, breached and lost": Case(DatabaseSnapshot(LOST_LATE, RuleBook([rule(Kind.EXEMPT)]))),
+    "breached": Case(DatabaseSnapshot(LATE, RuleBook())),
+    "held through an absence": Case(DatabaseSnapshot(LOST, RuleBook())),
     "held, by own thresholds": Case(
-        View(LOST, RuleBook([rule(Kind.THRESHOLDS, thresholds={"lag": 2.0})]))
+        DatabaseSnapshot(LOST, RuleBook([rule(Kind.THRESHOLDS, thresholds={"lag": 2.0})]))
     ),
-    "on hold": Case(View(FINE, RuleBook([rule(Kind.HOLD)]))),
-    "on hold, for 20 s": Case(View(FINE, RuleBook([rule(Kind.HOLD, ends_s=20.0)]))),
-    "dice": Case(View(FINE, RuleBook([rule(Kind.RATIO, ratio=0.6)]))),
+    "on hold": Case(DatabaseSnapshot(FINE, RuleBook([rule(Kind.HOLD)]))),
+    "on hold, for 20 s": Case(DatabaseSnapshot(FINE, RuleBook([rule(Kind.HOLD, ends_s=20.0)]))),
+    "dice": Case(DatabaseSnapshot(FINE, RuleBook([rule(Kind.RATIO, ratio=0.6)]))),
     "dice, after the metrics": Case(
-        View(FINE, RuleBook([rule(Kind.RATIO, ratio=0.6, order=Order.AFTER)]))
+        DatabaseSnapshot(FINE, RuleBook([rule(Kind.RATIO, ratio=0.6, order=DiceOrder.AFTER)]))
     ),
-    "dice, breached": Case(View(LATE, RuleBook([rule(Kind.RATIO, ratio=0.6)]))),
-    "read, below": Case(View(FINE, RuleBook()), ASKER.may_read(2.5, "lag", None)),
-    "read, above": Case(View(FINE, RuleBook()), ASKER.may_read(0.5, "lag", None)),
-    "read, by another's limit": Case(View(LATE, RuleBook()), ASKER.may_read(20, "lag", None)),
-    "no such metric": Case(View(FINE, RuleBook()), ASKER.may_write(["nope"])),
+    "dice, breached": Case(DatabaseSnapshot(LATE, RuleBook([rule(Kind.RATIO, ratio=0.6)]))),
+    "read, below": Case(DatabaseSnapshot(FINE, RuleBook()), ASKER.may_read(2.5, "lag", None)),
+    "read, above": Case(DatabaseSnapshot(FINE, RuleBook()), ASKER.may_read(0.5, "lag", None)),
+    "read, by another's limit": Case(
+        DatabaseSnapshot(LATE, RuleBook()), ASKER.may_read(20, "lag", None)
+    ),
+    "no such metric": Case(DatabaseSnapshot(FINE, RuleBook()), ASKER.may_write(["nope"])),
 }
 ROLLS = [0.0, 0.3, 0.59, 0.6, 0.99]
 

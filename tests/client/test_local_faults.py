@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import headgate
-from headgate.check.snapshot import View
+from headgate.check.snapshot import DatabaseSnapshot
 from headgate.check.snapshot_api import SnapshotReader, SnapshotWriter, hello
 from headgate.client import local, local_clock, local_feed
 from headgate.client.local_feed import FEEDS
@@ -237,7 +237,7 @@ def chunk(data: bytes) -> bytes:
 
 def whole() -> bytes:
     writer = SnapshotWriter()
-    writer.change(View(health((metric("lag"), 0.1)), RuleBook()), NOW)
+    writer.change(DatabaseSnapshot(health((metric("lag"), 0.1)), RuleBook()), NOW)
     return hello(NOW.mono_s, 1.0) + writer.whole(NOW)
 
 
@@ -332,7 +332,7 @@ def test_a_thread_that_is_gone_is_started_again(agent: AgentProcess) -> None:
 def told_at(*ages_s: float) -> bytes:
     """Said so many seconds after the hello."""
     writer = SnapshotWriter()
-    writer.change(View(health((metric("lag"), 0.1)), RuleBook()), NOW)
+    writer.change(DatabaseSnapshot(health((metric("lag"), 0.1)), RuleBook()), NOW)
     return b"".join([hello(NOW.mono_s, 1.0), *(writer.whole(at(age_s)) for age_s in ages_s)])
 
 
@@ -369,7 +369,9 @@ def test_a_stream_that_began_slowly_is_asked_for_again_soon(
 
     def stream(number: int) -> Iterator[bytes]:
         writer = SnapshotWriter()
-        writer.change(View(health((metric("lag", max_age_s=60), 0.1)), RuleBook()), now())
+        writer.change(
+            DatabaseSnapshot(health((metric("lag", max_age_s=60), 0.1)), RuleBook()), now()
+        )
         ended.wait(0.9 if number == 1 else 0)
         yield chunk(hello(now().mono_s, 1.0) + writer.whole(now()))
         while not ended.wait(0.02):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from headgate.base.names import parse_identity
 from headgate.check.model import Check, Verdict
-from headgate.client.local_ledger import MAX_CROWD_ROWS, MAX_ROWS, Key, Ledger
+from headgate.client.local_ledger import MAX_CROWD_ROWS, MAX_ROWS, Key, LocalLedger
 
 
 def key(client: str, verdict: Verdict = Verdict.OK, by: str = "") -> Key:
     return 7, Check(parse_identity(client), "main"), verdict, by
 
 
-def told(ledger: Ledger) -> dict[str, int]:
+def told(ledger: LocalLedger) -> dict[str, int]:
     found: dict[str, int] = {}
     for (_, check, _, _), row in ledger._rows.items():
         found[check.identity.text] = found.get(check.identity.text, 0) + row.times
@@ -19,7 +19,7 @@ def told(ledger: Ledger) -> dict[str, int]:
 
 
 def test_beyond_the_bound_names_collapse_towards_their_levels() -> None:
-    ledger = Ledger()
+    ledger = LocalLedger()
     for number in range(MAX_ROWS + 500):
         ledger.add(key(f"u{number}:etl:nightly"), 1.0)
     assert told(ledger)["other:etl:nightly"] == 500
@@ -27,7 +27,7 @@ def test_beyond_the_bound_names_collapse_towards_their_levels() -> None:
 
 
 def test_rows_are_bounded_when_levels_are_made_up_too() -> None:
-    ledger = Ledger()
+    ledger = LocalLedger()
     for number in range(3 * MAX_ROWS):
         refused = key(f"u{number}:v{number}", Verdict.THRESHOLD_EXCEEDED, f"m{number}")
         ledger.add(refused, 1.0)

@@ -15,7 +15,7 @@ import pytest
 
 from headgate import ThrottlerUnavailable
 from headgate.client.http1 import BadResponse, Response, ResponseReader, exchange
-from headgate.client.tls import Session, TlsFailed, make_trust
+from headgate.client.tls import TlsFailed, TlsSession, make_trust
 from tests.client.authority import Authority
 from tests.client.conftest import MakeCaller
 from tests.client.scripted import REFUSED, ScriptedAgent
@@ -162,7 +162,7 @@ class Peer:
         return self._outgoing.read()
 
 
-Ends = tuple[Session, Peer]
+Ends = tuple[TlsSession, Peer]
 
 
 @pytest.fixture

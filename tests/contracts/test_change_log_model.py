@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from headgate.base.keyvalue import Changes, Compare, Event, Put
+from headgate.base.keyvalue import Changes, Compare, KeyEvent, Put
 from headgate.base.ports import SharedLog
 from headgate.errors import Conflict, LeaseLost
 from tests.fixtures.eventually import DEADLINE_S
@@ -32,7 +32,7 @@ class Model:
 
     entries: dict[str, tuple[bytes, int, int]] = field(default_factory=dict)
     """key → value, revision, lease."""
-    history: list[Event] = field(default_factory=list)
+    history: list[KeyEvent] = field(default_factory=list)
     revision: int = 0
     leases: list[bool] = field(default_factory=list)
 
@@ -50,7 +50,7 @@ class Model:
             self.entries.pop(put.key, None)
             if put.value is not None:
                 self.entries[put.key] = put.value, self.revision, put.lease
-            self.history.append(Event(put.key, put.value, self.revision))
+            self.history.append(KeyEvent(put.key, put.value, self.revision))
         return self.revision
 
     def has(self, lease: int) -> bool:
@@ -145,7 +145,7 @@ class EveryStore(RuleBasedStateMachine):
                 assert self.runner.run(_read(watch, len(wanted))) == wanted
             follower.told = self.model.revision
 
-    def changed(self, prefix: str, after: int) -> list[Event]:
+    def changed(self, prefix: str, after: int) -> list[KeyEvent]:
         return [e for e in self.model.history if e.revision > after and e.key.startswith(prefix)]
 
     @invariant()
@@ -157,8 +157,8 @@ class EveryStore(RuleBasedStateMachine):
         self.alike(sum(key[0] == "b" for key in self.model.entries), lambda s: s.count("b"))
 
 
-async def _read(watch: AsyncGenerator[Changes], count: int) -> list[Event]:
-    seen: list[Event] = []
+async def _read(watch: AsyncGenerator[Changes], count: int) -> list[KeyEvent]:
+    seen: list[KeyEvent] = []
     while len(seen) < count:
         async with asyncio.timeout(DEADLINE_S):
             seen.extend((await anext(watch)).events)

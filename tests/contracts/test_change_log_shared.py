@@ -8,7 +8,7 @@ from contextlib import aclosing, suppress
 
 import pytest
 
-from headgate.base.keyvalue import Changes, Compare, Event, Lease, Put
+from headgate.base.keyvalue import Changes, Compare, KeyEvent, Lease, Put
 from headgate.base.ports import SharedLog
 from headgate.changes.etcd.client import MAX_COMMIT_BYTES, MAX_COMMIT_OPS
 from headgate.errors import Compacted, Conflict, LeaseLost, StoreUnavailable
@@ -16,9 +16,9 @@ from tests.contracts.logs import Fleet
 from tests.fixtures.eventually import DEADLINE_S, aeventually
 
 
-async def events_of(watch: AsyncGenerator[Changes], count: int) -> list[Event]:
+async def events_of(watch: AsyncGenerator[Changes], count: int) -> list[KeyEvent]:
     """The next `count`; more in the same Changes are a fault of the test."""
-    seen: list[Event] = []
+    seen: list[KeyEvent] = []
     async with asyncio.timeout(DEADLINE_S):
         while len(seen) < count:
             changes = await anext(watch)
@@ -90,7 +90,7 @@ async def test_changes_of_others_come_in_order_each_once(fleet: Fleet) -> None:
         wanted = []
         for i in range(5):
             revision = await other.commit([], [Put(f"a/{i}", b"%d" % i)])
-            wanted.append(Event(f"a/{i}", b"%d" % i, revision))
+            wanted.append(KeyEvent(f"a/{i}", b"%d" % i, revision))
         assert await events_of(watch, 5) == wanted
 
 
@@ -101,7 +101,7 @@ async def test_a_watch_that_waits_is_told(fleet: Fleet) -> None:
         waiting = asyncio.ensure_future(events_of(watch, 1))
         await asyncio.sleep(0)
         revision = await other.commit([], [Put("a", b"1")])
-        assert await waiting == [Event("a", b"1", revision)]
+        assert await waiting == [KeyEvent("a", b"1", revision)]
 
 
 async def test_a_watch_from_before_begins_with_what_was_missed(fleet: Fleet) -> None:
@@ -110,7 +110,10 @@ async def test_a_watch_from_before_begins_with_what_was_missed(fleet: Fleet) -> 
     second = await store.commit([], [Put("a", b"2")])
     third = await store.commit([], [Put("a", None)])
     async with aclosing(store.watch(["a"], after_revision=first)) as watch:
-        assert await events_of(watch, 2) == [Event("a", b"2", second), Event("a", None, third)]
+        assert await events_of(watch, 2) == [
+            KeyEvent("a", b"2", second),
+            KeyEvent("a", None, third),
+        ]
 
 
 async def test_a_commit_is_told_whole(fleet: Fleet) -> None:
@@ -177,7 +180,7 @@ async def test_changes_that_are_no_longer_known_are_not_left_out_in_silence(
     listing = await store.list(["a"])
     async with aclosing(store.watch(["a"], after_revision=listing.revision)) as watch:
         revision = await store.commit([], [Put("a", b"4")])
-        assert await events_of(watch, 1) == [Event("a", b"4", revision)]
+        assert await events_of(watch, 1) == [KeyEvent("a", b"4", revision)]
 
 
 async def test_a_refused_commit_is_not_told(fleet: Fleet) -> None:

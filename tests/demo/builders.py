@@ -8,23 +8,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from headgate.demo.agents import Agent, Tokens
-from headgate.demo.jobs import Heard, Job
-from headgate.demo.stage import Crowd, Desk, Frame, Scenery, Seat, Stage
-from headgate.demo.tour import Look, Promise, Run, Scene
-from headgate.demo.traffic import Traffic, Way
+from headgate.demo.agents import DemoAgent, Tokens
+from headgate.demo.jobs import DemoJob, JobAnswer
+from headgate.demo.stage import Crowd, Desk, Frame, Scenery, Stage, StageMember
+from headgate.demo.tour import PageHint, Promise, ScenePlay, TourScene
+from headgate.demo.traffic import Enforcement, Traffic
 
 NAMES = ("db-a", "db-b", "db-c")
 
 
-def seat(name: str, role: str | None = "replica", lag_s: float | None = 0.0) -> Seat:
+def seat(name: str, role: str | None = "replica", lag_s: float | None = 0.0) -> StageMember:
     leads = role == "primary"
     lag = None if leads or role is None else lag_s
-    return Seat(name, role, lag, standing="leading" if leads else "following", term=1)
+    return StageMember(name, role, lag, standing="leading" if leads else "following", term=1)
 
 
-def heard(verdict: str = "OK", *, admitted: bool = True, unthrottled: bool = False) -> Heard:
-    return Heard(0.0, 0.1, admitted, verdict, "because", "", unthrottled)
+def heard(verdict: str = "OK", *, admitted: bool = True, unthrottled: bool = False) -> JobAnswer:
+    return JobAnswer(0.0, 0.1, admitted, verdict, "because", "", unthrottled)
 
 
 def desk(
@@ -33,7 +33,7 @@ def desk(
     chunks: int = 10,
     held_s: float | None = None,
     told_by: str = "db-a",
-    last: Heard | None = None,
+    last: JobAnswer | None = None,
 ) -> Desk:
     told = last or heard(admitted=held_s is None)
     return Desk(name, "db-a", True, chunks, held_s, told, told_by)
@@ -56,13 +56,14 @@ class Named(NamedTuple):
 class EmptyStage:
     """As far as a tour looks at it."""
 
-    agents: Mapping[str, Agent] = field(
+    agents: Mapping[str, DemoAgent] = field(
         default_factory=lambda: {
-            name: Agent(name, 20_000 + n, Path("/nowhere"), "token") for n, name in enumerate(NAMES)
+            name: DemoAgent(name, 20_000 + n, Path("/nowhere"), "token")
+            for n, name in enumerate(NAMES)
         }
     )
     replicas: Sequence[Named] = (Named("db-b"), Named("db-c"))
-    traffic: Traffic = field(default_factory=lambda: Traffic(Way.EXTENSION, ""))
+    traffic: Traffic = field(default_factory=lambda: Traffic(Enforcement.EXTENSION, ""))
     tokens: Tokens = field(default_factory=Tokens.new)
     brake: None = None
     speaker_is_up: bool = True
@@ -71,14 +72,14 @@ class EmptyStage:
     look: Callable[[], Frame] = lambda: frame(0)
     arrange: Callable[[Scenery], None] = lambda scenery: None
     primary: Named = field(default_factory=lambda: Named("db-a"))
-    jobs: Sequence[Job] = ()
+    jobs: Sequence[DemoJob] = ()
     held_back: list[str] = field(default_factory=list)
     """What was done to replicas, in turn."""
     leaving: threading.Event = field(default_factory=threading.Event)
     hands: threading.Lock = field(default_factory=threading.Lock)
 
     @property
-    def speaker(self) -> Agent:
+    def speaker(self) -> DemoAgent:
         return self.agents["db-a"]
 
     def sign_in_url(self, token: str) -> str:
@@ -95,11 +96,11 @@ def empty_stage(**given: Any) -> Stage:
     return cast(Stage, replace(EmptyStage(), **given))
 
 
-def scene(title: str, *, waits_s: float = 0.0, kept: bool = True) -> Scene:
-    def play(run: Run) -> Sequence[Promise]:
+def scene(title: str, *, waits_s: float = 0.0, kept: bool = True) -> TourScene:
+    def play(run: ScenePlay) -> Sequence[Promise]:
         if waits_s:
             run.watch(waits_s, lambda frames: False)
         return [Promise(f"{title} happened", kept)]
 
-    looks = (Look("it", "/clients"),)
-    return Scene(title, lambda stage: f"{title}.", "the tree", lambda stage: looks, play)
+    looks = (PageHint("it", "/clients"),)
+    return TourScene(title, lambda stage: f"{title}.", "the tree", lambda stage: looks, play)

@@ -11,7 +11,7 @@ import pytest
 from headgate.demo import live
 from headgate.demo.live import Director
 from headgate.demo.stage import Frame
-from headgate.demo.tour import Promise, Run
+from headgate.demo.tour import Promise, ScenePlay
 from tests.demo.builders import EmptyStage, empty_stage, frame, scene, seat
 from tests.fixtures.eventually import eventually
 
@@ -82,7 +82,7 @@ def test_another_leader_is_told_with_what_becomes_of_the_page(director: Director
 
 
 def test_in_a_terminal_a_scene_waits_and_n_takes_it_on(director: Director) -> None:
-    def play(run: Run) -> list[Promise]:
+    def play(run: ScenePlay) -> list[Promise]:
         run.pause("it comes back")
         return [Promise("it came back", kept=True)]
 

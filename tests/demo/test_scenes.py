@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from headgate.demo.handover import Handover
-from headgate.demo.postgres import Step
+from headgate.demo.handover import PrimarySwitch
+from headgate.demo.postgres import SwitchStep
 from headgate.demo.scenes import SCENES, agent_dies, failover, favor, flood, rogue, seen
 from headgate.demo.stage import BACKFILL, ETL, MIGRATION, SYNC, Frame, Stage
 from headgate.demo.tour import Promise, Tour, Whither
-from headgate.demo.traffic import Traffic, Way
+from headgate.demo.traffic import Enforcement, Traffic
 from tests.demo.builders import desk, empty_stage, frame, heard, scene
 from tests.fixtures.eventually import eventually
 
@@ -52,7 +52,7 @@ def test_a_dead_agent_is_looked_at_by_one_that_lives() -> None:
 
 
 def test_where_no_budget_can_stop_the_rogue_no_link_promises_one() -> None:
-    nobody = empty_stage(traffic=Traffic(Way.NONE, "no compiler"))
+    nobody = empty_stage(traffic=Traffic(Enforcement.NONE, "no compiler"))
     assert [look.path for look in rogue.SCENE.looks(nobody)] == ["/clients"]
     *_, why = rogue.SCENE.looks(empty_stage())
     assert why.path.startswith("/explain#sql=select"), "a statement goes into no address"
@@ -155,7 +155,7 @@ class TestAgentDies:
             ],
         ),
     )
-    SILENCE = agent_dies.Silence(
+    SILENCE = agent_dies.AgentOutage(
         agent="db-a",
         dead=DEAD,
         others_said="db-b says of db-a: connection refused",
@@ -192,8 +192,8 @@ class TestFailover:
 
     @staticmethod
     def begun(monkeypatch: pytest.MonkeyPatch, steps: list[str]) -> Tour:
-        def fail_over(stage: Stage, handover: Handover) -> None:
-            handover.tell(Step.GONE)
+        def fail_over(stage: Stage, handover: PrimarySwitch) -> None:
+            handover.tell(SwitchStep.GONE)
             steps.append("gone")
             steps.append("promoted" if handover.noticed.wait(60) else "never promoted")
 

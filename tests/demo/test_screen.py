@@ -10,26 +10,28 @@ from rich.cells import cell_len
 from headgate.cli.render import UNICODE
 from headgate.demo.live import views_of
 from headgate.demo.scenes import SCENES
-from headgate.demo.screen import HINTS, Event, Playing, Shown, strip
+from headgate.demo.screen import HINTS, DemoEvent, DemoView, Playing, strip
 from headgate.demo.stage import BACKFILL, ETL, MIGRATION
-from headgate.tui.page import Surroundings, compose
-from headgate.tui.state import State
+from headgate.tui.page import ScreenContext, compose
+from headgate.tui.state import ScreenState
 from tests.demo.builders import desk, empty_stage, frame, heard
 from tests.tui import scenes
 
 SIGN_IN = "http://127.0.0.1:20000/sign-in#token"
 
 
-def shown(*, busy: bool = False, number: int = 2, events: int = 12, waits_for: str = "") -> Shown:
+def shown(
+    *, busy: bool = False, number: int = 2, events: int = 12, waits_for: str = ""
+) -> DemoView:
     desks = [
         desk(ETL, chunks=0, held_s=1.2, last=heard("THRESHOLD_EXCEEDED", admitted=False)),
         desk(BACKFILL, told_by="db-a"),
         desk(MIGRATION, last=heard(unthrottled=True)),
     ]
-    return Shown(
+    return DemoView(
         frame(10.0, desks, lag_s=2.5, rogues=3),
         frame_s=0.5,
-        events=tuple(Event(n, f"event {n}") for n in range(events)),
+        events=tuple(DemoEvent(n, f"event {n}") for n in range(events)),
         playing=Playing(
             number,
             6,
@@ -48,11 +50,11 @@ def shown(*, busy: bool = False, number: int = 2, events: int = 12, waits_for: s
     )
 
 
-def screen(shown: Shown, width: int = 118, height: int = 45, view: str = "demo") -> list[str]:
-    around = Surroundings(
+def screen(shown: DemoView, width: int = 118, height: int = 45, view: str = "demo") -> list[str]:
+    around = ScreenContext(
         views_of(lambda: shown), UNICODE, lambda _, room: strip(shown, room), HINTS
     )
-    frame = compose(State(view), scenes.scene(), (width, height), around, scenes.NOW)
+    frame = compose(ScreenState(view), scenes.scene(), (width, height), around, scenes.NOW)
     assert len(frame.lines) == max(4, height)
     return ["".join(part.text for part in line) for line in frame.lines]
 

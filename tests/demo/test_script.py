@@ -8,16 +8,16 @@ from dataclasses import replace
 import pytest
 
 from headgate.demo import script
-from headgate.demo.tour import Promise, Scene
+from headgate.demo.tour import Promise, TourScene
 from headgate.demo.tourserver import open_server
-from headgate.demo.traffic import Traffic, Way
+from headgate.demo.traffic import Enforcement, Traffic
 from tests.demo.builders import empty_stage, frame, scene
 
 KEPT, BROKEN = Promise("it held", kept=True), Promise("it did not", kept=False)
 UNTRIED = Promise("nobody knows", kept=False, tried=False)
 
 
-def ending(*promises: Promise) -> Scene:
+def ending(*promises: Promise) -> TourScene:
     return replace(scene("one"), play=lambda run: promises)
 
 
@@ -40,7 +40,7 @@ def test_what_could_not_be_tried_is_no_success(
     monkeypatch.setattr(script, "SCENES", (ending(*promises),))
     monkeypatch.setattr(script, "FRAME_S", 0.01)
     stage = empty_stage(
-        traffic=Traffic(Way.NONE, "no compiler: install gcc"), look=lambda: frame(1)
+        traffic=Traffic(Enforcement.NONE, "no compiler: install gcc"), look=lambda: frame(1)
     )
     guide = open_server()
     try:

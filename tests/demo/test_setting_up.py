@@ -14,17 +14,17 @@ from headgate.budgets.parse import parse_policy
 from headgate.budgets.pgext.build import BuildFailed
 from headgate.cli.host import _ports
 from headgate.demo import servers, traffic
-from headgate.demo.agents import Agent, Plan, Tokens
-from headgate.demo.postgres import Place, PostgresServer
+from headgate.demo.agents import DemoAgent, DemoPlan, Tokens
+from headgate.demo.postgres import PostgresServer, ServerPaths
 from headgate.demo.servers import ServerProcess
-from headgate.demo.traffic import POLICY, ROGUE_BUDGET, Way
+from headgate.demo.traffic import POLICY, ROGUE_BUDGET, Enforcement
 from headgate.errors import NativeUnavailable
 from headgate.settings.agent import parse_settings
-from headgate.settings.sections import Role
+from headgate.settings.sections import GrantedRole
 
 
 def server(name: str) -> PostgresServer:
-    place = Place(Path("/bin"), Path("/home"), Path("/tmp"), name)
+    place = ServerPaths(Path("/bin"), Path("/home"), Path("/tmp"), name)
     return PostgresServer(place, 5432, cast(ServerProcess, None), upstream=None)
 
 
@@ -46,16 +46,16 @@ def test_a_range_of_ports_that_is_none_is_refused(said: str) -> None:
 
 
 def test_the_agents_settings_are_taken_with_tokens_tour_and_policy(tmp_path: Path) -> None:
-    agents = [Agent(name, 20_000 + n, tmp_path, "t") for n, name in enumerate(("db-a", "db-b"))]
+    agents = [DemoAgent(name, 20_000 + n, tmp_path, "t") for n, name in enumerate(("db-a", "db-b"))]
     (tmp_path / "policy.toml").write_text(POLICY)
     (tmp_path / "peers.token").write_text("secret")
     tokens = Tokens.new()
     directories = {"db-a": tmp_path / "pg_headgate"}
-    plan = Plan(tokens, "http://127.0.0.1:20009", tmp_path / "policy.toml", directories)
+    plan = DemoPlan(tokens, "http://127.0.0.1:20009", tmp_path / "policy.toml", directories)
     for agent, other in (agents, agents[::-1]):
         agent.write_settings(server(agent.name), [other], plan)
     settings = parse_settings(agents[0].settings.read_text())
-    assert {token.role for token in settings.tokens} == {Role.OPERATOR, Role.VIEWER}
+    assert {token.role for token in settings.tokens} == {GrantedRole.OPERATOR, GrantedRole.VIEWER}
     assert settings.page.tour == "http://127.0.0.1:20009"
     assert settings.databases["main"].traffic is not None
     assert settings.databases["main"].traffic.directory == directories["db-a"]
@@ -83,14 +83,14 @@ def no_relay() -> object:
 def test_the_best_that_can_be_built_judges_statements(tmp_path: Path) -> None:
     library = tmp_path / "pg_headgate.so"
     inside = traffic.choose(tmp_path, lambda folder: library)
-    assert inside.way is Way.EXTENSION
+    assert inside.way is Enforcement.EXTENSION
     assert inside.server_settings == {"shared_preload_libraries": str(library)}
 
     proxied = traffic.choose(tmp_path, no_compiler, lambda: None)
-    assert proxied.way is Way.PROXY and proxied.proxy_dir is not None
+    assert proxied.way is Enforcement.PROXY and proxied.proxy_dir is not None
     proxied.proxy_dir.rmdir()
     assert proxied.directories([server("db-a"), server("db-b")]) == {"db-a": proxied.proxy_dir}
 
     nobody = traffic.choose(tmp_path, no_compiler, no_relay)
-    assert nobody.way is Way.NONE and nobody.server_settings == {}
+    assert nobody.way is Enforcement.NONE and nobody.server_settings == {}
     assert "install the packages gcc" in nobody.words() and "nor can the proxy" in nobody.words()

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from headgate.demo.servers import ServerFailed
-from headgate.demo.tour import Promise, Run, Scene, Tour, Whither, number_of, score
+from headgate.demo.tour import Promise, ScenePlay, Tour, TourScene, Whither, number_of, score
 from tests.demo.builders import empty_stage, frame, scene
 from tests.fixtures.eventually import eventually
 
@@ -19,7 +19,7 @@ LONG_S = 600.0
 
 
 @contextmanager
-def tour_of(*scenes: Scene, pauses: bool = False) -> Iterator[tuple[Tour, list[str]]]:
+def tour_of(*scenes: TourScene, pauses: bool = False) -> Iterator[tuple[Tour, list[str]]]:
     told: list[str] = []
     tour = Tour(empty_stage(), scenes, told.append, pauses=pauses)
     try:
@@ -68,7 +68,7 @@ def test_leaving_ends_a_scene_that_waits() -> None:
 
 
 def test_a_scene_that_could_not_be_played_says_why_and_the_tour_goes_on() -> None:
-    def fails(run: Run) -> list[Promise]:
+    def fails(run: ScenePlay) -> list[Promise]:
         raise ServerFailed("db-a did not start")
 
     broken = replace(scene("one"), play=fails)
@@ -82,7 +82,7 @@ def test_a_scene_that_could_not_be_played_says_why_and_the_tour_goes_on() -> Non
 
 
 def test_a_scene_sees_the_frames_of_its_own_time_only() -> None:
-    def play(run: Run) -> list[Promise]:
+    def play(run: ScenePlay) -> list[Promise]:
         first = run.watch(0.0)
         later = run.watch(0.0)
         seen = [one.at for one in first], [one.at for one in later]
@@ -114,8 +114,8 @@ def test_the_page_is_told_of_every_scene_and_where_to_look() -> None:
         }
 
 
-def pausing(title: str) -> Scene:
-    def play(run: Run) -> list[Promise]:
+def pausing(title: str) -> TourScene:
+    def play(run: ScenePlay) -> list[Promise]:
         run.tell("dead")
         run.pause("it comes back")
         run.tell("back")

@@ -20,7 +20,7 @@ from headgate.demo import servers
 from headgate.fleet.status import FleetLook
 from headgate.proxy.metrics import render_metrics
 from headgate.proxy.ports import PartState
-from headgate.proxy.status import Facts, Seen
+from headgate.proxy.status import ProxyFacts, ProxyReadings
 from headgate.rules.matching import Kind, Rule, RuleBook
 from tests.budgets.budget_world import WEB
 from tests.http.everything import Everything, counted, everything, proxied, rules
@@ -193,12 +193,12 @@ def _count_troubles(world: Everything) -> None:
 
 
 def well_proxy() -> Callable[[], bytes]:
-    facts = Facts("p1", "0", "postgres", 1, 0.0, "epoll", 2, max_sessions=100, state="serving")
+    facts = ProxyFacts("p1", "0", "postgres", 1, 0.0, "epoll", 2, max_sessions=100, state="serving")
     statements = iter(range(100, 1_000_000, 10))
     return lambda: render_metrics(facts, _unrefusing(next(statements)))[0]
 
 
-def _unrefusing(statements: int) -> Seen:
+def _unrefusing(statements: int) -> ProxyReadings:
     """As `proxied`, and its budget refuses nobody."""
     seen = proxied(statements)
     assert seen.readings is not None
@@ -208,7 +208,7 @@ def _unrefusing(statements: int) -> Seen:
 
 
 def troubled_proxy() -> bytes:
-    facts = Facts("p2", "0", "mysql", 1, 0.0, max_sessions=10, settings_fault="no")
+    facts = ProxyFacts("p2", "0", "mysql", 1, 0.0, max_sessions=10, settings_fault="no")
     seen = replace(
         proxied(100),
         clients=[counts(client(0, "unidentified"), statements=9), counts(client(1), statements=1)],

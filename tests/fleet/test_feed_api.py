@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.base.keyvalue import Changes, Entry, Event, Listing
+from headgate.base.keyvalue import Changes, Entry, KeyEvent, Listing
 from headgate.changes.state import MAX_ITEM_BYTES
 from headgate.errors import StoreUnavailable
 from headgate.fleet.feed_api import (
@@ -62,7 +62,7 @@ def test_commits_come_whole_and_in_order_or_are_listed_anew(
     commits: list[list[int | None]],
 ) -> None:
     events = tuple(
-        Event(f"k{place}", None if size is None else bytes(size), revision)
+        KeyEvent(f"k{place}", None if size is None else bytes(size), revision)
         for revision, commit in enumerate(commits, start=1)
         for place, size in enumerate(commit)
     )

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.fleet.holders import Held, Holders
+from headgate.fleet.holders import ChangeHolders, Holders
 from headgate.fleet.told import MemberTold, ShardTold
 from headgate.fleet.view import (
-    Condition,
+    AgentProgress,
     FleetPicture,
     ItemSeen,
     Known,
-    Look,
-    Progress,
+    ShardFilter,
     ShardSeen,
-    Wanted,
+    ShardState,
+    WantedRevision,
     agent_alone,
     grace_s,
     picture_of,
@@ -26,11 +26,15 @@ from headgate.fleet.view import (
 )
 from tests.fixtures.fleet_sights import T0, member_told, registered, rule_item, shard_told
 
-NOTHING = Wanted()
+NOTHING = WantedRevision()
 
 
 def seen(
-    told: ShardTold | None = None, *, wanted: Wanted = NOTHING, now: float = 1000.0, **known: object
+    told: ShardTold | None = None,
+    *,
+    wanted: WantedRevision = NOTHING,
+    now: float = 1000.0,
+    **known: object,
 ) -> ShardSeen:
     shard = told.shard if told else "a/0"
     given_: Known = Known(told=told, **known)  # type: ignore[arg-type]
@@ -43,46 +47,46 @@ def seen(
 @pytest.mark.parametrize(
     ("n", "now", "expected"),
     [
-        (7, 1000.0, Progress.CURRENT),
-        (9, 1000.0, Progress.CURRENT),
-        (6, 1029.0, Progress.PENDING),
-        (6, 1030.0, Progress.BEHIND),
-        (0, 1030.0, Progress.BEHIND),
-        (None, 9999.0, Progress.UNKNOWN),
+        (7, 1000.0, AgentProgress.CURRENT),
+        (9, 1000.0, AgentProgress.CURRENT),
+        (6, 1029.0, AgentProgress.PENDING),
+        (6, 1030.0, AgentProgress.BEHIND),
+        (0, 1030.0, AgentProgress.BEHIND),
+        (None, 9999.0, AgentProgress.UNKNOWN),
     ],
 )
 def test_an_agent_is_behind_only_when_its_time_to_tell_is_over(
-    n: int | None, now: float, expected: Progress
+    n: int | None, now: float, expected: AgentProgress
 ) -> None:
-    wanted = Wanted(7, seen_at=1000.0)
+    wanted = WantedRevision(7, seen_at=1000.0)
     assert progress_of(n, wanted, now=now, grace_s=30.0) is expected
 
 
 def test_an_agent_that_lags_is_not_forgiven_because_there_is_something_still_newer() -> None:
     """Somebody changes rules every few seconds, for an hour."""
     for step_s in (0.5, 3.0, 10.0, 200.0):
-        wanted = Wanted()
+        wanted = WantedRevision()
         for at in range(1, 1000):
             wanted = wanted.then(at, at * step_s)
         now = 999 * step_s
-        assert progress_of(1, wanted, now=now, grace_s=250.0) is Progress.BEHIND
-        assert progress_of(998, wanted, now=now, grace_s=250.0) is Progress.PENDING
-        assert progress_of(999, wanted, now=now, grace_s=250.0) is Progress.CURRENT
+        assert progress_of(1, wanted, now=now, grace_s=250.0) is AgentProgress.BEHIND
+        assert progress_of(998, wanted, now=now, grace_s=250.0) is AgentProgress.PENDING
+        assert progress_of(999, wanted, now=now, grace_s=250.0) is AgentProgress.CURRENT
         assert len(wanted.marks) <= 100
 
 
 def test_what_concerns_a_shard_and_what_concerns_all_are_both_wanted() -> None:
-    wide, own = Wanted().then(3, 100.0).then(9, 500.0), Wanted().then(5, 300.0)
+    wide, own = WantedRevision().then(3, 100.0).then(9, 500.0), WantedRevision().then(5, 300.0)
     for wanted in (wide.joined(own), own.joined(wide)):
         assert [wanted.surpassed_at(n) for n in (0, 3, 5)] == [100.0, 300.0, 500.0]
         assert wanted.n == 9
-    assert wide.joined(Wanted()) is wide and Wanted().joined(own) is own
+    assert wide.joined(WantedRevision()) is wide and WantedRevision().joined(own) is own
 
 
 def test_a_newest_item_that_was_collected_is_wanted_no_more() -> None:
-    wanted = Wanted().then(3, 100.0).then(9, 500.0).up_to(3)
+    wanted = WantedRevision().then(3, 100.0).then(9, 500.0).up_to(3)
     assert (wanted.n, wanted.seen_at) == (3, 100.0)
-    assert Wanted().then(9, 500.0).up_to(0) == Wanted()
+    assert WantedRevision().then(9, 500.0).up_to(0) == WantedRevision()
 
 
 def test_servers_of_two_clusters_are_not_one_shard() -> None:
@@ -90,7 +94,7 @@ def test_servers_of_two_clusters_are_not_one_shard() -> None:
     ours = registered("a/0", "db-a", role="primary", system="7001")
     other = registered("a/0", "db-x", role="primary", system="7002")
     one = seen(shard_told("a/0"), members=(ours, registered("a/0", "db-b", system="7001"), other))
-    assert one.condition is Condition.UNHEALTHY
+    assert one.condition is ShardState.UNHEALTHY
     assert "db-a, db-b (7001) and db-x (7002)" in one.clash
     assert seen(shard_told("a/0"), members=(ours, registered("a/0", "db-c"))).clash == ""
 
@@ -104,8 +108,8 @@ def test_an_agent_that_refused_an_item_does_not_have_it() -> None:
     )
     picture = picture_of(7, [seen(members=members)], (), ())
     held = Holders(picture)
-    assert held.held(rule_item("f-1", "fleet", 7)) == Held(3, 1, 1, 1)
-    assert held.held(rule_item("f-2", "shard:a/0", 7)) == Held(3, 2, 1, 0)
+    assert held.held(rule_item("f-1", "fleet", 7)) == ChangeHolders(3, 1, 1, 1)
+    assert held.held(rule_item("f-2", "shard:a/0", 7)) == ChangeHolders(3, 2, 1, 0)
     assert picture.counts.refusing == 2
 
 
@@ -139,7 +143,7 @@ def test_an_agent_that_only_registered_and_one_that_never_did_are_both_shown() -
     members = (registered("a/0", "db-a", role="primary"), registered("a/0", "db-b"))
     agents = {agent.member: agent for agent in seen(told, members=members).agents}
     assert list(agents) == ["db-a", "db-b", "db-x"]
-    assert agents["db-x"].progress is Progress.UNKNOWN
+    assert agents["db-x"].progress is AgentProgress.UNKNOWN
     assert [agents[name].registered for name in agents] == [True, True, False]
 
 
@@ -148,22 +152,22 @@ def test_an_agent_that_only_registered_and_one_that_never_did_are_both_shown() -
 
 def test_a_shard_that_nobody_speaks_for_is_silent_whatever_it_last_said() -> None:
     healthy = seen(shard_told("a/0"), silent_since=T0 - 5)
-    assert (healthy.condition, healthy.since) == (Condition.SILENT, T0 - 5)
+    assert (healthy.condition, healthy.since) == (ShardState.SILENT, T0 - 5)
     assert healthy.told is not None
 
 
 def test_agents_that_have_just_registered_are_given_time_to_find_their_primary() -> None:
     members = (registered("a/0", "db-a"),)
-    assert seen(members=members, first_seen_at=990.0).condition is Condition.STARTING
-    assert seen(members=members, first_seen_at=900.0).condition is Condition.SILENT
+    assert seen(members=members, first_seen_at=990.0).condition is ShardState.STARTING
+    assert seen(members=members, first_seen_at=900.0).condition is ShardState.SILENT
 
 
 def test_one_that_rests_is_not_unhealthy() -> None:
-    assert seen(shard_told("a/0", state="idle")).condition is Condition.IDLE
+    assert seen(shard_told("a/0", state="idle")).condition is ShardState.IDLE
 
 
 def test_what_needs_a_person_comes_first() -> None:
-    wanted = Wanted(9, 0.0)
+    wanted = WantedRevision(9, 0.0)
     shards = [
         seen(shard_told("a/healthy")),
         seen(shard_told("a/rests", state="idle")),
@@ -203,7 +207,7 @@ SHARDS = st.lists(
 def test_the_order_does_not_depend_on_who_told_first(shards: list[ShardSeen]) -> None:
     ordered = picture_of(1, shards, (), ()).shards
     assert picture_of(1, reversed(shards), (), ()).shards == ordered
-    loud = [one.condition is Condition.UNHEALTHY for one in ordered]
+    loud = [one.condition is ShardState.UNHEALTHY for one in ordered]
     assert loud == sorted(loud, reverse=True)
 
 
@@ -218,7 +222,8 @@ def _fleet() -> FleetPicture:
             seen(shard_told("commerce/80-", region="us-east")),
             seen(shard_told("billing/0", region="eu-north")),
             seen(
-                shard_told("search/0", member_told("db-s", n=1), region=""), wanted=Wanted(9, 0.0)
+                shard_told("search/0", member_told("db-s", n=1), region=""),
+                wanted=WantedRevision(9, 0.0),
             ),
         ],
         (),
@@ -229,22 +234,24 @@ def _fleet() -> FleetPicture:
 @pytest.mark.parametrize(
     ("look", "names"),
     [
-        (Look(unhealthy=True), {"commerce/-80"}),
-        (Look(behind=True), {"search/0"}),
-        (Look(shard="commerce/*"), {"commerce/-80", "commerce/80-"}),
-        (Look(shard="commerce/*", region="eu-*"), {"commerce/-80"}),
-        (Look(cluster="billing"), {"billing/0"}),
-        (Look(region="*"), {"commerce/-80", "commerce/80-", "billing/0"}),
-        (Look(shard="nothing"), set()),
+        (ShardFilter(unhealthy=True), {"commerce/-80"}),
+        (ShardFilter(behind=True), {"search/0"}),
+        (ShardFilter(shard="commerce/*"), {"commerce/-80", "commerce/80-"}),
+        (ShardFilter(shard="commerce/*", region="eu-*"), {"commerce/-80"}),
+        (ShardFilter(cluster="billing"), {"billing/0"}),
+        (ShardFilter(region="*"), {"commerce/-80", "commerce/80-", "billing/0"}),
+        (ShardFilter(shard="nothing"), set()),
     ],
 )
-def test_a_part_is_chosen_by_the_same_patterns_as_a_reach(look: Look, names: set[str]) -> None:
+def test_a_part_is_chosen_by_the_same_patterns_as_a_reach(
+    look: ShardFilter, names: set[str]
+) -> None:
     assert {one.shard for one in select(_fleet(), look)} == names
 
 
 def test_a_pattern_that_cannot_be_one_says_so() -> None:
     with pytest.raises(ValueError, match="must read like shard:NAME"):
-        select(_fleet(), Look(shard="a b"))
+        select(_fleet(), ShardFilter(shard="a b"))
 
 
 # --- who has a rule --------------------------------------------------------------------------
@@ -271,20 +278,20 @@ HELD = picture_of(
 @pytest.mark.parametrize(
     ("reach", "n", "held"),
     [
-        ("fleet", 9, Held(7, 4, 2)),
-        ("fleet", 1, Held(7, 6, 0)),
-        ("fleet", 10, Held(7, 0, 6)),
-        ("region:eu-*", 5, Held(5, 3, 2)),
-        ("cluster:commerce", 9, Held(5, 3, 1)),
-        ("shard:commerce/80-", 9, Held(2, 1, 0)),
-        ("shard:commerce/*", 4, Held(5, 4, 0)),
-        ("host:h", 9, Held(1, 1, 0)),
-        ("host:*-0", 9, Held(3, 2, 1)),
-        ("shard:nowhere", 1, Held()),
+        ("fleet", 9, ChangeHolders(7, 4, 2)),
+        ("fleet", 1, ChangeHolders(7, 6, 0)),
+        ("fleet", 10, ChangeHolders(7, 0, 6)),
+        ("region:eu-*", 5, ChangeHolders(5, 3, 2)),
+        ("cluster:commerce", 9, ChangeHolders(5, 3, 1)),
+        ("shard:commerce/80-", 9, ChangeHolders(2, 1, 0)),
+        ("shard:commerce/*", 4, ChangeHolders(5, 4, 0)),
+        ("host:h", 9, ChangeHolders(1, 1, 0)),
+        ("host:*-0", 9, ChangeHolders(3, 2, 1)),
+        ("shard:nowhere", 1, ChangeHolders()),
     ],
 )
 def test_who_has_a_rule_is_who_it_reaches_and_has_come_so_far(
-    reach: str, n: int, held: Held
+    reach: str, n: int, held: ChangeHolders
 ) -> None:
     assert Holders(HELD).held(rule_item("f-1", reach, n)) == held
 

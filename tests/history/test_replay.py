@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from headgate.history.outcomes import Gate, How, Judged
+from headgate.history.outcomes import DatabaseGate, DecidingMetric, How
 from headgate.history.records import MetricMinute, Tally
-from headgate.history.replay import Change, Setting, replay
-from headgate.rules.matching import NO_RULES, Kind, Order, Rule, RuleBook
+from headgate.history.replay import ReplayContext, ReplayedHour, replay
+from headgate.rules.matching import NO_RULES, DiceOrder, Kind, Rule, RuleBook
 
 HOUR = 28_000_020
 OK, LAG = "OK", "THRESHOLD_EXCEEDED"
@@ -30,9 +30,11 @@ def minute(metric: str = "lag", low: float = 0.0, high: float = 1.0, **more: Any
     return MetricMinute(HOUR, "main", metric, low=low, high=high, **{**values, **more})
 
 
-def gate(*default: str, paced: bool = False, **more: Judged) -> Gate:
-    judged = {name: Judged(name, name) for name in (*default, "lag", "pool", "loadavg")} | more
-    return Gate(tuple(judged[name] for name in default or ("lag",)), judged, paced)
+def gate(*default: str, paced: bool = False, **more: DecidingMetric) -> DatabaseGate:
+    judged = {
+        name: DecidingMetric(name, name) for name in (*default, "lag", "pool", "loadavg")
+    } | more
+    return DatabaseGate(tuple(judged[name] for name in default or ("lag",)), judged, paced)
 
 
 def changed(
@@ -40,15 +42,15 @@ def changed(
     *tallies: Tally,
     metrics: tuple[MetricMinute, ...] = (),
     book: RuleBook = NO_RULES,
-    by: Gate | None = None,
+    by: DatabaseGate | None = None,
     **more: Any,
-) -> Change:
-    setting = Setting(book, {"main": by or gate()}, **more)
+) -> ReplayedHour:
+    setting = ReplayContext(book, {"main": by or gate()}, **more)
     [change] = replay(tallies, metrics, rule, setting)
     return change
 
 
-def after(change: Change) -> tuple[float, float, How]:
+def after(change: ReplayedHour) -> tuple[float, float, How]:
     return change.after.low, change.after.high, change.after.how
 
 
@@ -174,7 +176,7 @@ def test_where_fairness_waives_dice_a_ratio_is_bounded() -> None:
 
 
 def test_dice_that_fell_after_the_metrics_say_who_had_passed_them() -> None:
-    book = RuleBook([Rule("r1", "all", 0.5, order=Order.AFTER)])
+    book = RuleBook([Rule("r1", "all", 0.5, order=DiceOrder.AFTER)])
     now = [tally(OK, 40), tally(LAG, 20, "lag"), tally("REJECTED_BY_RATIO", 40, "rule:r1")]
     change = changed(rule(ratio=0.25), *now, book=book)
     assert (change.after.low, change.after.how) == (60, How.EXPECTED)
@@ -188,11 +190,11 @@ def test_who_was_held_has_not_met_the_metrics() -> None:
 
 def test_a_threshold_in_a_shard_is_judged_by_the_value_that_judged_the_check() -> None:
     """The host is calm; what the check met is the shard's."""
-    of_shard = gate("lag", lag=Judged("lag", "shard/lag"))
+    of_shard = gate("lag", lag=DecidingMetric("lag", "shard/lag"))
     measured = (minute("lag", 0, 0), minute("shard/lag", 3, 3))
     change = changed(rule(**THRESHOLDS), tally(OK, 50), metrics=measured, by=of_shard)
     assert after(change) == (0, 0, How.EXACT)
-    counted = gate("lag", lag=Judged("lag", "shard/lag", limitable=False))
+    counted = gate("lag", lag=DecidingMetric("lag", "shard/lag", limitable=False))
     assert not changed(rule(**THRESHOLDS), tally(OK, 50), metrics=measured, by=counted).changes
 
 
@@ -264,7 +266,7 @@ def test_hours_and_clients_are_summed_apart() -> None:
         for offset in (0, 1, 60)
         for client in ("a:etl", "b:etl")
     ]
-    rows = replay(tallies, (), rule(kind=Kind.HOLD), Setting(NO_RULES))
+    rows = replay(tallies, (), rule(kind=Kind.HOLD), ReplayContext(NO_RULES))
     assert [(r.client, r.hour_minute - HOUR + HOUR % 60, r.admitted_before) for r in rows] == [
         ("a:etl", 0, 20),
         ("b:etl", 0, 20),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.history.runs import Run, Runs, runs_of
+from headgate.history.runs import ClientRun, Runs, runs_of
 
 DAY = 1440
 
@@ -28,9 +28,9 @@ def found(*lengths: int) -> Runs:
 def test_a_silence_of_a_quarter_of_an_hour_ends_a_run() -> None:
     runs = runs_of([100, 101, 114, 129, 144], since_minute=0, now_minute=150)
     assert runs is not None
-    assert (runs.last, runs.earlier) == (Run(100, 145), ())
+    assert (runs.last, runs.earlier) == (ClientRun(100, 145), ())
     apart = runs_of([100, 116], since_minute=0, now_minute=150)
-    assert apart is not None and apart.last == Run(116, 117) and not apart.ongoing
+    assert apart is not None and apart.last == ClientRun(116, 117) and not apart.ongoing
 
 
 @pytest.mark.parametrize(

@@ -8,41 +8,41 @@ import pytest
 
 from headgate.history import courses
 from headgate.history.courses import (
-    Judged,
-    Look,
-    Policy,
+    ClientMetrics,
+    ClientTick,
+    DatabaseCourses,
+    MinuteLook,
     Reason,
-    Scene,
-    Seen,
+    StarvationTerms,
     Subject,
     Tick,
     advance,
 )
 from headgate.history.starvation import Culprit, Starved, judge, lasts
 
-POLICY = Policy()
+POLICY = StarvationTerms()
 LAG = frozenset({"lag"})
-REFUSED = Seen(by_metric={"lag": 1})
-ADMITTED = Seen(admitted=1)
-PINNED, FINE = Look(True, 3.0), Look(False, 0.4)
+REFUSED = ClientTick(by_metric={"lag": 1})
+ADMITTED = ClientTick(admitted=1)
+PINNED, FINE = MinuteLook(True, 3.0), MinuteLook(False, 0.4)
 
 
 class Course:
     """A database, told second by second what happened."""
 
-    def __init__(self, policy: Policy = POLICY) -> None:
+    def __init__(self, policy: StarvationTerms = POLICY) -> None:
         self.policy = policy
-        self.scene = Scene("main", 0.0)
+        self.scene = DatabaseCourses("main", 0.0)
 
-    def go(self, seconds: int, look: Look, step_s: int = 5, **seen: Seen) -> Course:
+    def go(self, seconds: int, look: MinuteLook, step_s: int = 5, **seen: ClientTick) -> Course:
         """Names are written with `_` for their colons."""
         named = {name.replace("_", ":"): what for name, what in seen.items()}
         return self.pass_by(seconds, look, named, step_s)
 
     def pass_by(
-        self, seconds: int, look: Look, seen: Mapping[str, Seen], step_s: int = 5
+        self, seconds: int, look: MinuteLook, seen: Mapping[str, ClientTick], step_s: int = 5
     ) -> Course:
-        judged = {name: Judged(LAG) for name in seen}
+        judged = {name: ClientMetrics(LAG) for name in seen}
         for _ in range(seconds // step_s):
             now_s = self.scene.now_s + step_s
             tick = Tick(now_s, seen, {"lag": look}, judged)
@@ -66,8 +66,8 @@ def test_ten_minutes_of_twelve_hours_are_probably_fine() -> None:
 
 def test_time_refused_by_dice_is_kept_apart_from_time_refused_by_metrics() -> None:
     """R91"""
-    day = Course().go(300, FINE, etl=Seen(diced=3)).go(200, PINNED, etl=REFUSED)
-    day.go(100, PINNED, etl=Seen(held=1)).go(60, FINE, etl=Seen(paced=1, passed=1))
+    day = Course().go(300, FINE, etl=ClientTick(diced=3)).go(200, PINNED, etl=REFUSED)
+    day.go(100, PINNED, etl=ClientTick(held=1)).go(60, FINE, etl=ClientTick(paced=1, passed=1))
     spent = day.scene.courses[Subject("etl")].refused_s
     assert spent[Reason.DICE] == pytest.approx(295)
     assert spent[Reason.METRIC] == pytest.approx(200)
@@ -76,7 +76,7 @@ def test_time_refused_by_dice_is_kept_apart_from_time_refused_by_metrics() -> No
 
 def test_evidence_and_proposal_come_with_a_finding() -> None:
     day = Course()
-    day.go(900, PINNED, etl_nightly=REFUSED, fix_x=Seen(exempted=4, exempt_by="r7"))
+    day.go(900, PINNED, etl_nightly=REFUSED, fix_x=ClientTick(exempted=4, exempt_by="r7"))
     [finding] = day.found
     assert (finding.client, finding.metric, finding.cause) == (
         "etl:nightly",
@@ -100,7 +100,7 @@ def test_a_level_is_told_once_for_all_its_clients() -> None:
 
 def test_one_admitted_client_of_a_level_is_the_level_progressing() -> None:
     day = Course()
-    day.go(700, PINNED, a_etl=REFUSED, b_etl=Seen(exempted=1, exempt_by="r1"))
+    day.go(700, PINNED, a_etl=REFUSED, b_etl=ClientTick(exempted=1, exempt_by="r1"))
     assert [f.client for f in day.found] == ["a:etl"]
 
 
@@ -134,7 +134,7 @@ def test_no_metrics_are_proposed_for_those_without_a_name() -> None:
     day = Course()
     for _ in range(240):
         seen = {"u1:etl": REFUSED, "other": ADMITTED}
-        judged = {"u1:etl": Judged(LAG), "other": Judged(frozenset({"loadavg"}))}
+        judged = {"u1:etl": ClientMetrics(LAG), "other": ClientMetrics(frozenset({"loadavg"}))}
         tick = Tick(day.scene.now_s + 5, seen, {"lag": PINNED}, judged)
         day.scene = advance(day.scene, tick, POLICY)
     [finding] = day.found
@@ -159,14 +159,14 @@ def test_a_silence_ends_a_stretch() -> None:
 
 
 def test_a_hold_in_between_is_no_metric() -> None:
-    day = Course().go(300, PINNED, etl=REFUSED).go(400, PINNED, etl=Seen(held=5))
+    day = Course().go(300, PINNED, etl=REFUSED).go(400, PINNED, etl=ClientTick(held=5))
     assert day.go(100, PINNED, etl=REFUSED).found == ()
 
 
 def test_a_metric_that_was_never_seen_accuses_nobody() -> None:
-    scene = Scene("main", 0.0)
+    scene = DatabaseCourses("main", 0.0)
     for now_s in range(5, 1000, 5):
-        tick = Tick(float(now_s), {"etl": REFUSED}, {}, {"etl": Judged(LAG)})
+        tick = Tick(float(now_s), {"etl": REFUSED}, {}, {"etl": ClientMetrics(LAG)})
         scene = advance(scene, tick, POLICY)
     assert judge(scene, POLICY) == ()
 
@@ -174,7 +174,7 @@ def test_a_metric_that_was_never_seen_accuses_nobody() -> None:
 def test_a_finding_lasts_until_its_client_comes_through() -> None:
     day = Course().go(700, PINNED, etl=REFUSED)
     [finding] = judge(day.scene, POLICY)
-    day.go(600, Look(False, 0.9), etl=REFUSED)
+    day.go(600, MinuteLook(False, 0.9), etl=REFUSED)
     assert day.found == () and lasts(finding, day.scene, POLICY)
     day.go(5, FINE, etl=ADMITTED)
     assert not lasts(finding, day.scene, POLICY)

@@ -6,13 +6,13 @@ import pytest
 
 from headgate.check.model import Verdict
 from headgate.history.courses import Reason
-from headgate.history.records import Asked, Tally
+from headgate.history.records import CheckedMinute, Tally
 from headgate.history.timeline import (
     MAX_CHILDREN,
     MAX_SPANS,
     OTHER,
     REASONS,
-    Stretch,
+    ThrottledMinutes,
     child_name,
     most_telling,
     stretches,
@@ -26,13 +26,13 @@ def tally(minute: int, verdict: str, count: int, by: str = "", client: str = "et
     return Tally(minute, "main", client, verdict, by, count)
 
 
-def asked(tallies: list[Tally]) -> list[Asked]:
+def asked(tallies: list[Tally]) -> list[CheckedMinute]:
     """As a store sums them up."""
     found = []
     for minute in sorted({t.minute for t in tallies}):
         mine = [t for t in tallies if t.minute == minute]
         refused = sum(t.count for t in mine if t.verdict != "OK")
-        found.append(Asked(minute, sum(t.count for t in mine), refused))
+        found.append(CheckedMinute(minute, sum(t.count for t in mine), refused))
     return found
 
 
@@ -128,7 +128,7 @@ def test_of_clients_that_were_left_out_other_holds_what_is_missing() -> None:
 
 
 def test_of_too_many_spans_the_most_telling_are_kept_in_order() -> None:
-    many = [Stretch(10 * n, 10 * n + 1, 5 + n % 7) for n in range(200)]
+    many = [ThrottledMinutes(10 * n, 10 * n + 1, 5 + n % 7) for n in range(200)]
     kept = most_telling(many)
     assert len(kept) == MAX_SPANS and kept == sorted(kept)
     assert min(s.refused for s in kept) >= 10

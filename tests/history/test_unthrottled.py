@@ -12,7 +12,7 @@ import pytest
 from headgate.errors import InvalidRequest, StoreUnavailable
 from headgate.history import unthrottled
 from headgate.history.records import Report
-from headgate.history.unthrottled import ALL, EACH, MAX_ROW_BYTES, Told, UnthrottledBook
+from headgate.history.unthrottled import ALL, EACH, MAX_ROW_BYTES, ReportedPeriod, UnthrottledBook
 from headgate.history.unthrottled_api import MAX_PERIODS, UnthrottledDoc, unthrottled_advice
 from headgate.store.entries import to_json
 from tests.builders import NOW
@@ -20,8 +20,8 @@ from tests.fixtures.fakes import HandClock
 from tests.fixtures.memory_store import MemoryStore
 
 
-def told(number: int, *, ended_ago_s: float = 0.0, pieces: int = 3) -> Told:
-    return Told(f"{number:032x}", ended_ago_s, 10.0, pieces)
+def told(number: int, *, ended_ago_s: float = 0.0, pieces: int = 3) -> ReportedPeriod:
+    return ReportedPeriod(f"{number:032x}", ended_ago_s, 10.0, pieces)
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from headgate.check.decide import decide
 from headgate.check.model import Verdict
 from headgate.errors import StoreUnavailable
 from headgate.history.alerts import Alerts
-from headgate.history.courses import Policy
+from headgate.history.courses import StarvationTerms
 from headgate.history.minutes import MetricMinutes
 from headgate.history.recorder import Recorder
-from headgate.history.starvation import Culprit, Finding, Starved
+from headgate.history.starvation import Culprit, StarvationFinding, Starved
 from headgate.history.watch import (
     BEGINS,
     ENDS,
@@ -27,7 +27,7 @@ from headgate.history.watch import (
     Watch,
 )
 from headgate.metrics.samples import Sample
-from headgate.rules.matching import Kind, Order, Rule, RuleBook, book_of
+from headgate.rules.matching import DiceOrder, Kind, Rule, RuleBook, book_of
 from tests.builders import check, metric
 from tests.fixtures.fakes import HandClock
 
@@ -120,7 +120,9 @@ async def test_exemption_starvation_suspends_the_exemption() -> None:
     assert agent.count(SUSPENDED) == 1
 
 
-def finding(since_s: float, for_s: float, client: str = "etl", rule: str = "r7") -> Finding:
+def finding(
+    since_s: float, for_s: float, client: str = "etl", rule: str = "r7"
+) -> StarvationFinding:
     starved = Starved(
         database="main",
         client=client,
@@ -139,7 +141,7 @@ def finding(since_s: float, for_s: float, client: str = "etl", rule: str = "r7")
         dice_s=0.0,
         rule=rule,
     )
-    return Finding(starved, since_s)
+    return StarvationFinding(starved, since_s)
 
 
 def test_a_breath_now_and_then_does_not_refill_an_exemptions_budget() -> None:
@@ -197,7 +199,7 @@ async def test_charges_are_kept_every_few_seconds_and_when_the_budget_is_spent()
 
 async def test_without_a_budget_an_exemption_is_suspended_as_soon_as_anybody_is_starved() -> None:
     agent = Agent(EXEMPT)
-    agent.watch.policy = Policy(exemption_budget_s=0.0)
+    agent.watch.policy = StarvationTerms(exemption_budget_s=0.0)
     agent.measure(lag=9.0)
     await agent.work(12, "etl:nightly", "fix:x")
     assert len(agent.suspended) == 1
@@ -244,7 +246,7 @@ async def test_a_stricter_threshold_of_ones_own_is_named() -> None:
     [
         Rule("r3", "etl", kind=Kind.HOLD),
         Rule("r3", "etl", ratio=0.9),
-        Rule("r3", "etl", ratio=0.9, order=Order.AFTER),
+        Rule("r3", "etl", ratio=0.9, order=DiceOrder.AFTER),
     ],
     ids=["hold", "dice", "dice after metrics"],
 )

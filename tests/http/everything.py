@@ -31,16 +31,15 @@ from headgate.check.turns import Fairness
 from headgate.history.alerts import Alerts
 from headgate.history.minutes import MetricMinutes
 from headgate.history.rogues import Rogues
-from headgate.history.starvation import Finding
-from headgate.history.unthrottled import Told
+from headgate.history.starvation import StarvationFinding
+from headgate.history.unthrottled import ReportedPeriod
 from headgate.history.watch import Watch
 from headgate.http.exposition import Works, render_metrics
 from headgate.metrics.builtins import BUILTINS
 from headgate.metrics.samples import Absent, Cause, Sample
 from headgate.proxy.metrics import render_metrics as render_proxy
-from headgate.proxy.ports import Cause as Refusal
-from headgate.proxy.ports import PartState
-from headgate.proxy.status import Facts, Seen
+from headgate.proxy.ports import ActCause, PartState
+from headgate.proxy.status import ProxyFacts, ProxyReadings
 from headgate.rules.matching import Justification, Kind, Rule
 from headgate.shard.heartbeat import Heartbeat
 from headgate.shard.model import ShardView
@@ -98,7 +97,7 @@ class Everything:
         self.traffic = traffic
         self.pulse = Pulse(served.clock)
         self.pulse.note(0.002)
-        self.facts = Facts("p1", "0", "postgres", 1, 0.0, "epoll", 2, max_sessions=100)
+        self.facts = ProxyFacts("p1", "0", "postgres", 1, 0.0, "epoll", 2, max_sessions=100)
         self.facts.state = "serving"
         self.statements = 100
         self._has_shard = False
@@ -154,7 +153,9 @@ class Everything:
         served.checker.fairness = Fairness(60.0)
         served.recorder.forgotten["main", Verdict.OK] = 3
         served.pacers.look("main")
-        await served.unthrottled.take("etl:nightly", ["main"], [Told("1" * 32, 60.0, 53.0, 421)])
+        await served.unthrottled.take(
+            "etl:nightly", ["main"], [ReportedPeriod("1" * 32, 60.0, 53.0, 421)]
+        )
         self._has_shard = True
         demand = served.demands.by_database["main"]
         for work in Work:
@@ -228,7 +229,7 @@ class Everything:
             rules=lambda: served.checker.rules,
             minutes=MetricMinutes(),
         )
-        watch._findings["main"] = (Finding(STARVED, 10.0),)
+        watch._findings["main"] = (StarvationFinding(STARVED, 10.0),)
         watch.alerts.put("starvation.begins", {"client": "etl"})
         rogues = Rogues(
             served.recorder,
@@ -258,9 +259,9 @@ def counted(statements: int) -> BudgetReadings:
     return replace(READINGS, budgets=MappingProxyType({"etl": etl}))
 
 
-def proxied(statements: int) -> Seen:
-    refused = [0] * len(Refusal)
-    refused[Refusal.HEALTH] = statements // 10
+def proxied(statements: int) -> ProxyReadings:
+    refused = [0] * len(ActCause)
+    refused[ActCause.HEALTH] = statements // 10
     shown = counts(
         client(1, "etl"), statements=statements, admitted=statements, refused=tuple(refused)
     )
@@ -283,7 +284,7 @@ def proxied(statements: int) -> Seen:
         patterns=(PatternReading(1, 0, 100, 1.0, 1e6, 0.2, 1),),
     )
     threads = {"sessions": 3, "idle_sessions": 1, "longest_round_ns": 5, "statements": statements}
-    return Seen(
+    return ProxyReadings(
         now_s=10.0,
         clients=[counts(client(0, "unidentified"), statements=1), shown],
         threads=[threads],

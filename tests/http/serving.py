@@ -56,8 +56,8 @@ from headgate.metrics.model import Engine, MetricSpec
 from headgate.metrics.samples import Absent, Cause, Sample
 from headgate.metrics.service import DatabasePlan, MetricKeeper
 from headgate.pacing.pacer import Pacers
-from headgate.page.sessions import Sessions
-from headgate.rules.drafts import Asked, Here
+from headgate.page.sessions import PageSessions
+from headgate.rules.drafts import ChangeAuthor, Here
 from headgate.rules.matching import NO_RULES, Rule, RuleBook, book_of
 from headgate.rules.service import RuleKeeper
 from headgate.shard.peers import PeerAccess, open_link
@@ -242,7 +242,7 @@ class Served:
             fleet=self.fleet,
             shards=plan.shards,
             demands=self.demands,
-            page=PageGiven(Sessions(SystemClock(), 3600.0), names=frozenset({"agent"})),
+            page=PageGiven(PageSessions(SystemClock(), 3600.0), names=frozenset({"agent"})),
         )
         app = plan.app or self.control.app()
         self.listener = Listener(
@@ -289,7 +289,7 @@ class Served:
                 self._push(database, metric)
 
     async def _make(
-        self, draft: Callable[[LogState, Asked], Draft], who: str, *, dry_run: bool
+        self, draft: Callable[[LogState, ChangeAuthor], Draft], who: str, *, dry_run: bool
     ) -> ChangeMade:
         return await self.own.make(draft, who, dry_run=dry_run)
 

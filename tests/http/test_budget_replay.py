@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headgate.budgets.ask import Who
+from headgate.budgets.ask import StatementIdentity
 from headgate.budgets.replay_api import BudgetReplayDoc
 from headgate.budgets.service import Gear, TrafficPlan
 from headgate.budgets.traces import Trace, TraceBatch
@@ -64,7 +64,9 @@ def served(serve: Serve) -> Made:
         for number, (ago_s, user, cost_ms) in enumerate(traces):
             cost: Any = {"estimate_ns": cost_ms * MS, "actual_ns": cost_ms * MS, "wall_ns": MS}
             at_ms = now_ms - ago_s * 1000
-            held.append(Trace(number, at_ms, Who(username=user), plan_cost=9.0, **cost))
+            held.append(
+                Trace(number, at_ms, StatementIdentity(username=user), plan_cost=9.0, **cost)
+            )
         made.run_there(made.budgets.tick)
         return made
 

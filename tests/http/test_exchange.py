@@ -15,7 +15,7 @@ import pytest
 from headgate.budgets.service import TrafficPlan
 from headgate.changes.exchange_api import decode_answer, encode_offer
 from headgate.changes.exchanged import MAX_SHARED_BYTES, Inventory, Offer, version_of
-from headgate.changes.model import Item
+from headgate.changes.model import Change
 from headgate.changes.reach import parse_reach
 from headgate.changes.state import item_bytes
 from headgate.metrics.samples import Absent, Cause
@@ -87,7 +87,7 @@ def rule_entry(name: str = "half", n: int = 3) -> tuple[str, bytes]:
         "created_by": "ops",
         "set_at": "2024-01-01T00:00:00Z",
     }
-    item = Item("rule", name, REACH, value, n, 1_700_000_000.0, "ops@db-b", 0)
+    item = Change("rule", name, REACH, value, n, 1_700_000_000.0, "ops@db-b", 0)
     return item.key, item_bytes(item)
 
 
@@ -198,9 +198,9 @@ def test_a_body_beyond_the_limit_is_refused(served: Served) -> None:
 
 
 def test_a_change_of_the_largest_size_fits_into_a_request_by_default(served: Served) -> None:
-    item = Item("quota", "x", REACH, {"text": ""}, 1, 1.0, "ops", 0)
+    item = Change("quota", "x", REACH, {"text": ""}, 1, 1.0, "ops", 0)
     room = MAX_SHARED_BYTES - len(item_bytes(item))
-    item = Item("quota", "x", REACH, {"text": "é" * (room // 2)}, 1, 1.0, "ops", 0)
+    item = Change("quota", "x", REACH, {"text": "é" * (room // 2)}, 1, 1.0, "ops", 0)
     reply = tell(served, offer(entries=((item.key, item_bytes(item)),)))
     assert reply.status == 200
     assert decode_answer(reply.body).digest != EMPTY

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from headgate.base.keyvalue import Changes, Event, Listing, Put
+from headgate.base.keyvalue import Changes, KeyEvent, Listing, Put
 from headgate.changes.mirror import MAX_LOG_BYTES, Mirror
 from headgate.changes.model import BEAT, HEAD, WIDE, followed_prefixes, shard_items
 from headgate.changes.state import MAX_ITEM_BYTES, head_bytes
@@ -124,7 +124,7 @@ def test_marks_lead_from_a_listing_to_the_changes_and_on(following: World) -> No
         watch, told = reader.watch(PREFIXES, after_revision=listing.revision), []
         async with aclosing(watch):
             for name in "bc":
-                event = Event(f"{WIDE}rule/{name}", b"{}", 9)
+                event = KeyEvent(f"{WIDE}rule/{name}", b"{}", 9)
                 following.mirror.apply(Changes((event,), 8))
                 told.append(await anext(watch))
         return told

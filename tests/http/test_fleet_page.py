@@ -19,13 +19,13 @@ from starlette.routing import Route
 from headgate.base.keyvalue import Entry
 from headgate.errors import InvalidRequest
 from headgate.fleet.pages import FLEET_VIEW_ROUTES, FleetViewing
-from headgate.fleet.picture import FleetView, Link
+from headgate.fleet.picture import FleetView, StoreLink
 from headgate.http.auth import Gatekeeper
 from headgate.http.control import description
 from headgate.http.control import serving as serving_route
 from headgate.http.peers import Peer
 from headgate.http.routes import read_call
-from headgate.page.api import PageApi, Refused
+from headgate.page.api import ApiRejected, PageApi
 from headgate.page.fleet import PAGE_ROWS, FleetPage
 from headgate.page.rendering import static_file
 from headgate.page.shell import Site, Visit, made
@@ -49,7 +49,7 @@ EVIL = "<script>alert(1)</script>"
 
 async def serving(entries: Iterable[Entry], *, later_s: float = 600.0, **link: Any) -> FleetViewing:
     clock, listed = HandClock(), list(entries)
-    told = Link("etcd a:2379", 41, **link)
+    told = StoreLink("etcd a:2379", 41, **link)
     mirror = mirror_of(listed, clock)
     view = FleetView(mirror, clock, link=lambda: told, spread_s=lambda: 0.5)
     view.note(entry.key for entry in listed)
@@ -305,7 +305,7 @@ async def test_an_agent_without_the_role_says_what_to_set() -> None:
     with pytest.raises(InvalidRequest, match="view = true") as refused:
         await viewing.document(await read_call(FLEET, request(), NOBODY))
     assert refused.value.status == 404
-    with pytest.raises(Refused, match="view = true") as shown:
+    with pytest.raises(ApiRejected, match="view = true") as shown:
         await visited(viewing, "")
     assert shown.value.status == 404
 

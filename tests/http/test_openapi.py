@@ -16,7 +16,7 @@ from headgate.budgets.limits import BUDGET_SETTINGS
 from headgate.check.questions import FRENO_ROUTES
 from headgate.http.control import ROUTES, description
 from headgate.http.fields import FIELDS
-from headgate.http.routes import NoQuery, Role, Route, Settings, Unread
+from headgate.http.routes import Caller, NoQuery, Route, SettingsBody, Unread
 from headgate.metrics.settings import METRIC_SETTINGS
 from headgate.rules.api import RuleDoc
 from headgate.rules.matching import Kind
@@ -106,7 +106,7 @@ def test_a_handler_takes_what_its_row_reads(served: Served) -> None:
             continue
         hints = get_type_hints(attrgetter(route.handler)(served.control))
         query, body = get_args(hints["call"])
-        given = dict[str, Any] if isinstance(route.body, Settings) else route.body
+        given = dict[str, Any] if isinstance(route.body, SettingsBody) else route.body
         is_read = route.body is not None and not isinstance(route.body, Unread)
         assert body == (given if is_read else type(None)), route.handler
         takes = route.query is not None and route.query is not NoQuery
@@ -160,7 +160,7 @@ def test_batches_and_changes_are_as_described(served: Served) -> None:
     validator(content["schema"]).validate(tried.json)
 
 
-EXAMPLES = [one for one in DESCRIBED if one.role is not Role.PEER and one.path != "/v1/snapshot"]
+EXAMPLES = [one for one in DESCRIBED if one.role is not Caller.PEER and one.path != "/v1/snapshot"]
 
 
 @pytest.mark.parametrize("route", EXAMPLES, ids=lambda one: f"{one.method} {one.path}")

@@ -17,7 +17,7 @@ from headgate.history.minutes import MetricMinutes
 from headgate.history.records import MetricMinute, Tally
 from headgate.history.rogues import Rogues
 from headgate.history.sessions import SessionGroup
-from headgate.history.starvation import Culprit, Finding, Starved
+from headgate.history.starvation import Culprit, StarvationFinding, Starved
 from headgate.history.watch import KINDS, Watch
 from tests.http.serving import LOOPS, Served, serving
 from tests.http.talk import Reply
@@ -261,7 +261,7 @@ def watching(watched: Served) -> Iterator[Served]:
             rules=lambda: watched.checker.rules,
             minutes=MetricMinutes(),
         )
-        watch._findings["main"] = (Finding(STARVED, 10.0),)
+        watch._findings["main"] = (StarvationFinding(STARVED, 10.0),)
         alerts.put("starvation.begins", {"client": "etl"})
         rogues = Rogues(
             watched.recorder,

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import InvalidSettings
-from headgate.integrations.leave import Batch, begins, ends
+from headgate.integrations.leave import TransactionBatch, begins, ends
 from headgate.integrations.sqlcommenter import (
     SIGNATURE_TAG,
     Tags,
@@ -129,12 +129,12 @@ def test_an_application_name_keeps_the_general_levels() -> None:
 
 
 def test_a_batch_asks_before_its_first_transaction() -> None:
-    batch = Batch(3)
+    batch = TransactionBatch(3)
     assert [batch.is_due() for _ in range(7)] == [True, False, False, True, False, False, True]
     batch.refused()
     assert batch.is_due()
     with pytest.raises(InvalidSettings):
-        Batch(0)
+        TransactionBatch(0)
 
 
 def test_what_begins_and_ends_a_transaction() -> None:

@@ -20,7 +20,7 @@ from schemathesis.schemas import BaseSchema
 from schemathesis.specs.openapi.checks import ignored_auth
 
 from headgate.http.control import ROUTES, description
-from headgate.http.routes import Role
+from headgate.http.routes import Caller
 from tests.http.serving import OPERATOR, Plan, Served, bearer, serving
 
 BOUNDED = settings(
@@ -59,7 +59,7 @@ def described(*, refusing: bool) -> BaseSchema:
 
 plain, refusing = described(refusing=False), described(refusing=True)
 CHANGES = ["PUT", "PATCH", "DELETE", "POST"]
-BETWEEN_AGENTS = [route.path for route in ROUTES if route.role is Role.PEER]
+BETWEEN_AGENTS = [route.path for route in ROUTES if route.role is Caller.PEER]
 """Read by decoders that take what a newer version adds: tests/peers and tests/wire have those."""
 
 

@@ -20,7 +20,7 @@ from headgate.errors import InvalidSettings, ProbeFailed
 from headgate.metrics.builtins import BUILTINS
 from headgate.metrics.model import Engine, MetricSpec
 from headgate.metrics.probes.calibrate import commit_baseline
-from headgate.metrics.probes.factory import DatabaseProbes, Probe
+from headgate.metrics.probes.factory import DatabaseProbes, MetricProbe
 from headgate.metrics.samples import Cause, Measured
 from headgate.metrics.settings import parse_metric_settings
 from tests.fixtures.eventually import aeventually, eventually
@@ -69,11 +69,11 @@ async def read(probes: DatabaseProbes, name: str, **settings: Any) -> float:
     return await value(probes.probe_for(spec_of(name, **settings)))
 
 
-async def value(probe: Probe) -> float:
+async def value(probe: MetricProbe) -> float:
     return (await measured(probe)).value
 
 
-async def is_zero(probe: Probe) -> bool:
+async def is_zero(probe: MetricProbe) -> bool:
     return await value(probe) == 0
 
 
@@ -236,7 +236,7 @@ async def test_lag_grows_while_replay_is_paused_and_returns(
         await becomes(lambda: is_current(lag))
 
 
-async def is_current(probe: Probe) -> bool:
+async def is_current(probe: MetricProbe) -> bool:
     try:
         return (await measured(probe)) == Measured(0.0)
     except ProbeFailed as failed:

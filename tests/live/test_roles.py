@@ -24,7 +24,7 @@ from headgate.metrics.probes.mysql_role import MysqlRole
 from headgate.metrics.probes.mysql_session import MysqlConnector
 from headgate.metrics.probes.postgres_role import PostgresRole
 from headgate.metrics.probes.postgres_session import PostgresConnector
-from headgate.metrics.probes.roles import Clocks, RoleProbe
+from headgate.metrics.probes.roles import Clocks, SqlRoleProbe
 from headgate.metrics.samples import Cause
 from headgate.shard.topology import Downstream, Role, RoleSeen
 from tests.fixtures import mariadb
@@ -57,7 +57,7 @@ def dsn_of(server: AnyServer, user: str = "") -> str:
 @asynccontextmanager
 async def role_of(
     server: AnyServer, *, user: str = "", timeout_s: float = 60.0
-) -> AsyncIterator[RoleProbe[Any]]:
+) -> AsyncIterator[SqlRoleProbe[Any]]:
     engine = Engine.POSTGRES if isinstance(server, PostgresServer) else Engine.MYSQL
     probes = DatabaseProbes("main", engine, dsn_of(server, user))
     probe = probes.role_probe(timeout_s=timeout_s)
@@ -68,13 +68,13 @@ async def role_of(
         await probes.close()
 
 
-async def failure(probe: RoleProbe[Any]) -> ProbeFailed:
+async def failure(probe: SqlRoleProbe[Any]) -> ProbeFailed:
     with pytest.raises(ProbeFailed) as caught:
         await probe.read()
     return caught.value
 
 
-async def sees(probe: RoleProbe[Any], role: Role) -> bool:
+async def sees(probe: SqlRoleProbe[Any], role: Role) -> bool:
     return (await probe.read()).role is role
 
 
@@ -176,11 +176,11 @@ async def test_a_cascading_standby_follows_to_the_new_timeline(
             assert (await probe.read()).role is Role.REPLICA
 
 
-async def one_below(probe: RoleProbe[Any]) -> bool:
+async def one_below(probe: SqlRoleProbe[Any]) -> bool:
     return len((await probe.read()).downstream) == 1
 
 
-async def is_on_timeline(probe: RoleProbe[Any], term: int) -> bool:
+async def is_on_timeline(probe: SqlRoleProbe[Any], term: int) -> bool:
     return (await probe.read()).term == term
 
 
@@ -308,7 +308,7 @@ async def loses(server: AnyServer, number: signal.Signals) -> None:
         assert not await is_lost(probe)
 
 
-async def is_lost(probe: RoleProbe[Any]) -> bool:
+async def is_lost(probe: SqlRoleProbe[Any]) -> bool:
     try:
         async with asyncio.timeout(0.05):
             await probe.lost()
@@ -427,7 +427,7 @@ async def test_a_frozen_server_does_not_tell_its_role_in_time(
         assert "in 1 s" in failed.detail
 
 
-async def tells(probe: RoleProbe[Any]) -> bool:
+async def tells(probe: SqlRoleProbe[Any]) -> bool:
     try:
         await probe.read()
     except ProbeFailed:

@@ -32,7 +32,7 @@ from headgate.errors import StoreUnavailable
 from headgate.history.records import AuditEntry, Tally
 from headgate.store import SqliteStore
 from headgate.store.entries import MAX_ENTRIES
-from headgate.store.file import APPLICATION_ID, STEPS, Step, migrate
+from headgate.store.file import APPLICATION_ID, STEPS, SchemaStep, migrate
 from tests.metrics.probes.reading import becomes
 
 ENTRY = AuditEntry(1_700_000_000.0, "ann", "metric.set", "main/lag", None, None)
@@ -544,8 +544,8 @@ def fill_a(connection: sqlite3.Connection) -> None:
 def test_an_older_version_is_taken_forward_step_by_step(tmp_path: Path, start: int) -> None:
     connection = sqlite3.connect(tmp_path / "state.db", isolation_level=None)
     steps = [
-        Step("CREATE TABLE a (x);"),
-        Step("ALTER TABLE a ADD COLUMN y; -- the last word", fill_a),
+        SchemaStep("CREATE TABLE a (x);"),
+        SchemaStep("ALTER TABLE a ADD COLUMN y; -- the last word", fill_a),
     ]
     migrate(connection, 0, steps[:start])
     migrate(connection, start, steps[start:])
@@ -562,16 +562,16 @@ def fails(connection: sqlite3.Connection) -> None:
 @pytest.mark.parametrize(
     "step",
     [
-        Step("CREATE TABLE b (x); DROP TABLE c;"),
-        Step("CREATE TABLE b (x); INSERT INTO a VALUES (1);", fails),
+        SchemaStep("CREATE TABLE b (x); DROP TABLE c;"),
+        SchemaStep("CREATE TABLE b (x); INSERT INTO a VALUES (1);", fails),
     ],
 )
 def test_a_step_forward_that_fails_leaves_the_file_at_its_version(
-    tmp_path: Path, step: Step
+    tmp_path: Path, step: SchemaStep
 ) -> None:
     connection = sqlite3.connect(tmp_path / "state.db", isolation_level=None)
     with pytest.raises((sqlite3.OperationalError, ValueError), match=r"no such table|half-way"):
-        migrate(connection, 0, [Step("CREATE TABLE a (x);"), step])
+        migrate(connection, 0, [SchemaStep("CREATE TABLE a (x);"), step])
     assert connection.execute("PRAGMA user_version").fetchone() == (1,)
     assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("a",)]
     assert connection.execute("SELECT * FROM a").fetchall() == []

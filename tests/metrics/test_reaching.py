@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headgate.changes.model import ChangeKind, Item
+from headgate.changes.model import Change, ChangeKind
 from headgate.changes.reach import Place, parse_reach
 from headgate.changes.state import ends_at
 from headgate.check.activity import Idleness
@@ -44,7 +44,7 @@ class World:
             time=self.log.time,
         )
         self.log.attach(self.book)
-        self.fleet: dict[str, Item] = {}
+        self.fleet: dict[str, Change] = {}
 
     async def start(self) -> World:
         await self.store.open()
@@ -62,7 +62,7 @@ class World:
     ) -> None:
         """Of the fleet's log, all there is."""
         item_id, n = f"{name}@{reach}", len(self.fleet) + 1
-        self.fleet[item_id] = Item(
+        self.fleet[item_id] = Change(
             ChangeKind.METRIC, item_id, parse_reach(reach), value, n, 0.0, "ops"
         )
         await self.book.follow(list(self.fleet.values()), (OURS,), whole=True)

@@ -22,7 +22,7 @@ from headgate.history.recorder import Recorder
 from headgate.metrics.model import MetricSpec
 from headgate.metrics.samples import Absent, Cause, Sample
 from headgate.pacing.pacer import Pacers
-from headgate.rules.matching import Justification, Kind, Order, Rule, RuleBook, book_of
+from headgate.rules.matching import DiceOrder, Justification, Kind, Rule, RuleBook, book_of
 from tests.builders import NOW, check, metric
 from tests.fixtures.fakes import HandClock
 
@@ -74,7 +74,7 @@ class Gate:
 TARGETS = st.sampled_from(["etl", "nightly", "etl:nightly", "all", "other"])
 RULES = st.one_of(
     st.builds(lambda t, r, o: _rule(t, ratio=r, order=o), TARGETS, st.floats(0, 1),
-              st.sampled_from(Order)),
+              st.sampled_from(DiceOrder)),
     st.builds(lambda t: _rule(t, kind=Kind.HOLD), TARGETS),
     st.builds(lambda t, m: _rule(t, kind=Kind.EXEMPT, metrics=m, ceiling=1.5,
                                  justification=Justification.INCIDENT),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headgate.base.names import MetricRef, Scope, parse_identity
 from headgate.check.board import Board
-from headgate.check.health import Health, Standing, Window, health_of, stand
+from headgate.check.health import Health, MetricStatus, Window, health_of, stand
 from headgate.check.model import Check, Decision, Verdict
 from headgate.metrics.model import Builtin, MetricSpec
 from headgate.metrics.samples import Absent, Cause, Instant, Sample
@@ -23,7 +23,7 @@ from headgate.pacing.pacer import (
     MAX_OWING,
     MAX_WAIT_S,
     OWING_S,
-    Bucket,
+    PaceBucket,
     Pacer,
     Pacers,
     _typical,
@@ -42,7 +42,7 @@ def health(value: float = 0.0, at: float = 0.0, spec: MetricSpec = LAG) -> Healt
     return health_of("main", {spec.name: stand(spec, Window().push(Sample(value, at), keep=1))})
 
 
-def standing(spec: MetricSpec, value: float = 0.0, at: float = 0.0) -> Standing:
+def standing(spec: MetricSpec, value: float = 0.0, at: float = 0.0) -> MetricStatus:
     return stand(spec, Window().push(Sample(value, at), keep=1))
 
 
@@ -87,7 +87,7 @@ def test_no_window_admits_more_than_released_plus_burst_and_one_piece(
 @given(st.floats(0.01, 1e12), st.floats(0.01, 1e12))
 def test_a_larger_cost_never_leaves_more_for_others(less: float, more: float) -> None:
     less, more = sorted((less, more))
-    buckets = [Bucket(0.0), Bucket(0.0)]
+    buckets = [PaceBucket(0.0), PaceBucket(0.0)]
     buckets[0].take(less)
     buckets[1].take(more)
     assert buckets[1].in_debt or not buckets[0].in_debt

@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.pacing.model import MAX_RATE, MIN_RATE
-from headgate.pacing.released import Backlog, Phase, Seen, Steps, begun, graded, stepped
+from headgate.pacing.released import Backlog, LoadReading, Phase, Steps, begun, graded, stepped
 from headgate.proxy.model import Band, ReleaseKind, ReleaseTerms
 
 TERMS = ReleaseTerms(
     kind=ReleaseKind.STEPS, target=0.7, most=1.0, max_increase=0.1, emergency_decrease=0.5,
     min_between_s=1.0, initial_per_s=100.0,
 )  # fmt: skip
-SEEN = Seen(load=0.1, at=100.0, elapsed_s=0.25, taken=25.0, limited=True)
+SEEN = LoadReading(load=0.1, at=100.0, elapsed_s=0.25, taken=25.0, limited=True)
 SEENS = st.builds(
-    Seen,
+    LoadReading,
     load=st.none() | st.floats(0, 1e9) | st.just(math.nan),
     at=st.floats(0, 1e6),
     elapsed_s=st.floats(0, 1e4),
@@ -37,13 +37,13 @@ ALL_TERMS = st.builds(
 )
 
 
-def after(steps: Steps, *seen: Seen, terms: ReleaseTerms = TERMS) -> Steps:
+def after(steps: Steps, *seen: LoadReading, terms: ReleaseTerms = TERMS) -> Steps:
     for one in seen:
         steps = stepped(steps, one, terms)
     return steps
 
 
-def every(seconds: float, times: int, **changes: object) -> list[Seen]:
+def every(seconds: float, times: int, **changes: object) -> list[LoadReading]:
     return [
         SEEN._replace(at=100.0 + n * seconds, elapsed_s=seconds, **changes)  # type: ignore[arg-type]
         for n in range(times)
@@ -113,7 +113,7 @@ def test_no_growth_while_the_limit_is_not_what_limits() -> None:
 
 
 @given(st.lists(SEENS, max_size=30), ALL_TERMS)
-def test_the_rate_is_bounded_whatever_is_seen(seen: list[Seen], terms: ReleaseTerms) -> None:
+def test_the_rate_is_bounded_whatever_is_seen(seen: list[LoadReading], terms: ReleaseTerms) -> None:
     steps = begun(terms)
     for one in seen:
         steps = stepped(steps, one, terms)
@@ -122,7 +122,7 @@ def test_the_rate_is_bounded_whatever_is_seen(seen: list[Seen], terms: ReleaseTe
 
 @given(SEENS, ALL_TERMS, st.floats(MIN_RATE, MAX_RATE))
 def test_it_rises_only_below_the_target_and_never_by_more_than_it_may(
-    seen: Seen, terms: ReleaseTerms, rate: float
+    seen: LoadReading, terms: ReleaseTerms, rate: float
 ) -> None:
     before = Steps(rate)
     found = stepped(before, seen, terms)
@@ -132,7 +132,7 @@ def test_it_rises_only_below_the_target_and_never_by_more_than_it_may(
 
 
 @given(SEENS, ALL_TERMS, st.floats(1.0, 1e8))
-def test_an_emergency_is_never_missed(seen: Seen, terms: ReleaseTerms, rate: float) -> None:
+def test_an_emergency_is_never_missed(seen: LoadReading, terms: ReleaseTerms, rate: float) -> None:
     """From any state but an emergency, the first reading above the maximum cuts."""
     high = seen._replace(load=terms.most * 1.01 + 0.01)
     found = stepped(Steps(rate), high, terms)
@@ -145,7 +145,7 @@ def test_a_stable_system_settles_between_target_and_maximum() -> None:
     for n in range(400):
         load = steps.rate / 500.0
         loads.append(load)
-        seen = Seen(load, 100.0 + n * 0.5, 0.5, steps.rate * 0.5, limited=True)
+        seen = LoadReading(load, 100.0 + n * 0.5, 0.5, steps.rate * 0.5, limited=True)
         steps = stepped(steps, seen, TERMS)
     assert all(0.7 <= load <= 1.0 for load in loads[-100:])
 

@@ -12,7 +12,7 @@ import pytest
 from headgate.base.keyvalue import Put
 from headgate.check.api import AuditDoc
 from headgate.history.records import AuditEntry
-from headgate.page.audit import MAX_LINES, Wanted, entry_of
+from headgate.page.audit import MAX_LINES, AuditFilter, entry_of
 from headgate.present.changes import SettingChange, settings_changed
 from tests.fixtures.memory_log import MemoryLog
 from tests.http.serving import LOOPS, OPERATOR, Plan, Served, serving
@@ -62,8 +62,12 @@ def test_a_long_change_is_cut_and_says_so() -> None:
 
 def test_filters_meet_parts_of_names_and_whole_actions() -> None:
     doc = AuditDoc(AT, "Ann", "rule.set", "r-1", None, {})
-    assert Wanted().is_all and Wanted().meets(doc) and Wanted("ann", "rule.set", "r-").meets(doc)
-    assert not Wanted(action="rule").meets(doc) and not Wanted(target="r-2").meets(doc)
+    assert (
+        AuditFilter().is_all
+        and AuditFilter().meets(doc)
+        and AuditFilter("ann", "rule.set", "r-").meets(doc)
+    )
+    assert not AuditFilter(action="rule").meets(doc) and not AuditFilter(target="r-2").meets(doc)
 
 
 # --- over HTTP ----------------------------------------------------------------------------------

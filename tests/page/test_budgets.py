@@ -11,7 +11,7 @@ import pytest
 
 from headgate.base.clock import SystemClock
 from headgate.budgets.api import PatternDoc, ViolationDoc, ViolationsDoc
-from headgate.budgets.ask import Who
+from headgate.budgets.ask import StatementIdentity
 from headgate.budgets.limits import BUDGET_SETTINGS
 from headgate.budgets.readings import BudgetReadings
 from headgate.budgets.service import Gear, TrafficPlan
@@ -20,8 +20,8 @@ from headgate.page.budgets import BudgetsPage
 from headgate.page.budgets_chart import chart_of
 from headgate.page.budgets_form import (
     GROUPS,
-    Draft,
-    RuleDraft,
+    BudgetForm,
+    BudgetRuleForm,
     Used,
     changes_of,
     draft_from,
@@ -72,7 +72,7 @@ class World:
 def _world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     now_ms = int(SystemClock().now().wall_s * 1000)
     cost: Any = {"estimate_ns": 600 * MS, "actual_ns": 600 * MS, "wall_ns": 600 * MS}
-    who = Who(username="etl", application_name="nightly")
+    who = StatementIdentity(username="etl", application_name="nightly")
     held = [
         Trace(n, now_ms - 300_000 + n * 100_000, who, query_id=2**64 - 42, plan_cost=9.0, **cost)
         for n in range(4)
@@ -406,7 +406,7 @@ def test_rules_that_do_not_fit_into_a_form_stay_as_they_are() -> None:
 
 
 def test_rules_come_and_go_one_by_one() -> None:
-    draft = Draft(rules=(RuleDraft((("username", "a"),)),))
+    draft = BudgetForm(rules=(BudgetRuleForm((("username", "a"),)),))
     assert len(stepped(draft, "add").rules) == 2 and not stepped(draft, "drop.0").rules
     assert stepped(draft, "nonsense") == draft
     faults = faults_of(["budgets[3].rules[0].each: has 9 keys", "elsewhere"], draft)

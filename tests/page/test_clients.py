@@ -28,14 +28,14 @@ from headgate.history.minutes import MetricMinutes
 from headgate.history.records import Tally
 from headgate.history.rogues import Rogues
 from headgate.history.sessions import SessionGroup
-from headgate.history.starvation import Culprit, Finding, Starved
+from headgate.history.starvation import Culprit, StarvationFinding, Starved
 from headgate.history.watch import Watch
-from headgate.page.clients import Asked, fold_href, sentences, strip_of, wanted_of
+from headgate.page.clients import HistorySubject, fold_href, sentences, strip_of, wanted_of
 from headgate.present.clients import (
     Branch,
-    Counts,
-    Row,
-    Seen,
+    CheckCounts,
+    ClientRow,
+    ClientSummary,
     Wanted,
     added,
     grown,
@@ -70,22 +70,22 @@ STARVED = Starved(
     rule="r7",
     proposal="headgate rule lift r7",
 )
-NOBODY = Counts()
+NOBODY = CheckCounts()
 
 
 MAX_ROWS, MAX_BELOW = Wanted().max_rows, Wanted().max_below
 
 
-def seen(name: str, throttled_s: float | None = None, **more: object) -> Seen:
-    known = Seen(
+def seen(name: str, throttled_s: float | None = None, **more: object) -> ClientSummary:
+    known = ClientSummary(
         name=name,
         databases=("main",),
         throttled_s=throttled_s,
         by="lag" if throttled_s is not None else "",
         is_paced=False,
         seen_s_ago=1.0,
-        rates=Counts(1, 0, 0),
-        hour=Counts(600, 0, 0),
+        rates=CheckCounts(1, 0, 0),
+        hour=CheckCounts(600, 0, 0),
     )
     return known._replace(**more)  # type: ignore[arg-type]
 
@@ -98,7 +98,7 @@ def drawn(nodes: Sequence[Branch], depth: int = 0) -> list[str]:
     return lines
 
 
-def apps(rows: Sequence[Row]) -> list[str]:
+def apps(rows: Sequence[ClientRow]) -> list[str]:
     return [row.app for row in rows]
 
 
@@ -169,8 +169,13 @@ def test_a_client_that_flickers_or_is_silent_is_not_throttled() -> None:
 
 
 def test_what_is_not_known_of_one_is_not_known_of_their_level() -> None:
-    assert added([Counts(1, 2, 3), None]) is None
-    assert added([Counts(1, 2, 3, (("lag", 2),)), Counts(1, 0, 0)]) == (2, 2, 3, (("lag", 2),))
+    assert added([CheckCounts(1, 2, 3), None]) is None
+    assert added([CheckCounts(1, 2, 3, (("lag", 2),)), CheckCounts(1, 0, 0)]) == (
+        2,
+        2,
+        3,
+        (("lag", 2),),
+    )
 
 
 @pytest.mark.parametrize(
@@ -197,7 +202,7 @@ def test_throttled_clients_come_first_and_longest_first() -> None:
         seen("a"),
         seen("b", 10.0),
         seen("c", 700.0),
-        seen("d", None, rates=Counts(1, 3, 0, (("lag", 3),))),
+        seen("d", None, rates=CheckCounts(1, 3, 0, (("lag", 3),))),
     ]
     found = listing(clients, Wanted())
     assert apps(found.rows) == ["c", "b", "a", "d"]
@@ -293,7 +298,7 @@ TIMELINE = TimelineDoc(
 
 
 def test_the_strip_tells_each_bin_by_colour_letter_and_words() -> None:
-    strip = strip_of(TIMELINE, Asked("etl", "main"))
+    strip = strip_of(TIMELINE, HistorySubject("etl", "main"))
     first, last = strip.columns
     assert (first.x, first.width, last.x, last.width) == (0.0, 25.0, 75.0, 25.0)
     assert [piece.reason for piece in first.pieces] == ["metric"]
@@ -307,7 +312,7 @@ def test_the_strip_tells_each_bin_by_colour_letter_and_words() -> None:
 
 def test_when_it_was_held_is_told_in_sentences() -> None:
     """R91"""
-    [told] = sentences(TIMELINE, Asked("etl", "main"))
+    [told] = sentences(TIMELINE, HistorySubject("etl", "main"))
     assert f"{told.when} {told.words}" == (
         "07:03–07:25 mostly throttled by shard/lag (92% of 100 checks)"
     )
@@ -370,7 +375,7 @@ def watching(served: Served) -> Iterator[Served]:
         rules, minutes = (lambda: served.checker.rules), MetricMinutes()
         parts = (served.recorder, served.board, served.clock, Alerts(served.clock))
         watch = Watch(*parts, rules=rules, minutes=minutes)
-        watch._findings["main"] = (Finding(STARVED, 10.0),)
+        watch._findings["main"] = (StarvationFinding(STARVED, 10.0),)
         listed = {"main": Listed()}
         rogues = Rogues(served.recorder, served.demands, served.clock, listed.get)
         await rogues.look()

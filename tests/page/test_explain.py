@@ -9,7 +9,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 import pytest
 
-from headgate.present.explain import Mark
+from headgate.present.explain import StepMark
 from headgate.present.explain import explained as presented
 from headgate.rules.api import ExplainDoc
 from tests.http.serving import LOOPS, OPERATOR, VIEWER, Served, serving
@@ -52,7 +52,7 @@ def explained(served: Served, app: str) -> ExplainDoc:
     return msgspec.json.decode(reply.body, type=ExplainDoc)
 
 
-def marks(doc: ExplainDoc) -> dict[str, Mark]:
+def marks(doc: ExplainDoc) -> dict[str, StepMark]:
     return {step.name: step.mark for step in presented(doc).steps}
 
 
@@ -61,8 +61,8 @@ def marks(doc: ExplainDoc) -> dict[str, Mark]:
 
 def test_an_admitted_check_passes_every_step(served: Served) -> None:
     found = explained(served, "etl:nightly")
-    assert Mark.REJECTS not in marks(found).values()
-    assert marks(found)["metrics"] is Mark.PASSES
+    assert StepMark.REJECTS not in marks(found).values()
+    assert marks(found)["metrics"] is StepMark.PASSES
 
 
 @pytest.mark.parametrize(
@@ -84,9 +84,9 @@ def test_the_step_that_refuses_is_marked_and_those_behind_it_are_not_reached(
     doc = msgspec.structs.replace(doc, verdict=verdict, admitted=False, rule=rule)
     found = presented(doc).steps
     at = [one.name for one in found].index(step)
-    assert found[at].mark is Mark.REJECTS
-    assert all(one.mark is Mark.UNREACHED for one in found[at + 1 :])
-    assert Mark.REJECTS not in [one.mark for one in found[:at]]
+    assert found[at].mark is StepMark.REJECTS
+    assert all(one.mark is StepMark.UNREACHED for one in found[at + 1 :])
+    assert StepMark.REJECTS not in [one.mark for one in found[:at]]
 
 
 # --- an identity --------------------------------------------------------------------------------

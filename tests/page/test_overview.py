@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headgate.base.names import Scope
-from headgate.changes.model import ChangeKind, Item
+from headgate.changes.model import Change, ChangeKind
 from headgate.changes.reach import EVERYWHERE, Place
 from headgate.changes.state import ChangeMade
 from headgate.check.activity import Activity
@@ -415,7 +415,7 @@ def seen(served: Served) -> str:
 
 def test_a_metric_that_was_set_for_all_and_is_not_valid_here_is_told(served: Served) -> None:
     wrong = {"settings": {"threshold": -1}}
-    item = Item(ChangeKind.METRIC, "main/lag@fleet", EVERYWHERE, wrong, 1, 0.0, "ops")
+    item = Change(ChangeKind.METRIC, "main/lag@fleet", EVERYWHERE, wrong, 1, 0.0, "ops")
     places = (Place(database="main"),)
     served.run_there(lambda: served.book.follow([item], places, whole=True))
     assert "Not in force here: metric main/lag@fleet on main:" in seen(served)

@@ -20,7 +20,7 @@ from headgate.page.sessions import (
     MAX_LINKS,
     MAX_SESSIONS,
     MAX_SESSIONS_EACH,
-    Sessions,
+    PageSessions,
 )
 from headgate.page.signing import SigningPage
 from tests.fixtures.fakes import HandClock
@@ -66,7 +66,7 @@ def test_a_token_opens_a_session_whose_cookie_no_script_and_no_other_site_gets(
 
 @pytest.mark.parametrize("secure", [True, False])
 def test_with_tls_the_cookie_goes_nowhere_else(secure: bool) -> None:
-    sessions, response = Sessions(HandClock(), 60.0), Response()
+    sessions, response = PageSessions(HandClock(), 60.0), Response()
     session = sessions.open("ann", may_change=True, credential=None)
     request = Request({"type": "http", "headers": [(b"host", b"db-1:8087")]})
     page = SigningPage(gatekeeper(Plan()), sessions, secure=secure)
@@ -108,7 +108,7 @@ def test_who_is_signed_in_can_sign_in_as_somebody_else(served: Served) -> None:
 def test_a_session_by_a_link_ends_with_the_token_that_asked_for_it() -> None:
     clock = HandClock()
     ann = Credential("ann", "operator", "x")
-    sessions = Sessions(clock, 3600.0)
+    sessions = PageSessions(clock, 3600.0)
     by_token = sessions.redeem(sessions.make_link("ann", ann))
     by_socket = sessions.redeem(sessions.make_link("uid:0", None))
     assert by_token is not None and by_token.credential == ann
@@ -117,7 +117,7 @@ def test_a_session_by_a_link_ends_with_the_token_that_asked_for_it() -> None:
 
 
 def test_nobody_crowds_out_the_sessions_of_others() -> None:
-    sessions = Sessions(HandClock(), 3600.0)
+    sessions = PageSessions(HandClock(), 3600.0)
     ann = sessions.open("ann", may_change=True, credential=None)
     viewers = [sessions.open("vic", may_change=False, credential=None) for _ in range(2000)]
     assert sessions.find(ann.key) == ann
@@ -182,7 +182,7 @@ def test_who_may_not_change_gets_no_link(served: Served) -> None:
 
 async def test_a_link_and_a_session_end_in_time() -> None:
     clock = HandClock()
-    sessions = Sessions(clock, 60.0)
+    sessions = PageSessions(clock, 60.0)
     code, session = (
         sessions.make_link("uid:0", None),
         sessions.open("a", may_change=True, credential=None),
@@ -196,7 +196,7 @@ async def test_a_link_and_a_session_end_in_time() -> None:
 
 
 def test_neither_sessions_nor_links_fill_the_memory() -> None:
-    sessions = Sessions(HandClock(), 60.0)
+    sessions = PageSessions(HandClock(), 60.0)
     names = [f"n{number}" for number in range(MAX_SESSIONS + 1)]
     opened = [sessions.open(name, may_change=True, credential=None) for name in names]
     links = [sessions.make_link("a", None) for _ in range(MAX_LINKS + 1)]
@@ -205,7 +205,7 @@ def test_neither_sessions_nor_links_fill_the_memory() -> None:
 
 
 def test_a_session_is_never_shown_with_its_key() -> None:
-    session = Sessions(HandClock(), 60.0).open("ann", may_change=True, credential=None)
+    session = PageSessions(HandClock(), 60.0).open("ann", may_change=True, credential=None)
     assert session.key not in repr(session) and session.csrf not in repr(session)
 
 

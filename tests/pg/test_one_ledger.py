@@ -14,8 +14,8 @@ import pytest
 
 from headgate.base.clock import SystemClock
 from headgate.budgets.charging import LedgerOf
-from headgate.budgets.counterfactual import Stage, counterfactual
-from headgate.budgets.debits import Debit, DebitState
+from headgate.budgets.counterfactual import ReplayServer, counterfactual
+from headgate.budgets.debits import DebitResult, DebitState
 from headgate.budgets.native.ledger import core
 from headgate.budgets.parse import parse_budget, parse_policy
 from headgate.budgets.pgext.debits import RegionLedger
@@ -60,7 +60,7 @@ class World:
             self.shared.tend_now()
         assert not self.shared.fault
 
-    def debit(self, cpu_s: float, *, only_look: bool = False) -> Debit:
+    def debit(self, cpu_s: float, *, only_look: bool = False) -> DebitResult:
         cost_ns, now = round(cpu_s * 1e9), SystemClock().now()
         return self.shared.debit(parse_budget(self.row), cost_ns, now, only_look=only_look)
 
@@ -150,7 +150,7 @@ def test_what_statements_did_is_replayed_against_another_policy(gate: Gate) -> N
     assert all(trace.who.database == "postgres" for trace in found)
     assert all(trace.actual_ns <= trace.wall_ns * 1.2 for trace in found)
     status = gate.status()
-    stage = Stage(int(status["server_cpus"] * 1000), 100)
+    stage = ReplayServer(int(status["server_cpus"] * 1000), 100)
     none = parse_policy({"budgets": [budget(max_workers=0)]})
     all_of_it = counterfactual(found, none, stage).total
     assert all_of_it.newly_refused == pytest.approx(all_of_it.statements)

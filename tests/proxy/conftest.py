@@ -9,11 +9,11 @@ import pytest
 
 from headgate.proxy.memory import SharedMemory, create
 from headgate.proxy.model import (
+    IdentitySource,
     IdentityTerms,
     Loop,
     MemoryTerms,
     RelayTerms,
-    Source,
     SourceKind,
 )
 from headgate.proxy.relay import NativeRelay
@@ -28,7 +28,7 @@ SMALL = MemoryTerms(
     statements=64,
     plans=32,
 )
-IDENTITY = IdentityTerms((Source(SourceKind.USER),))
+IDENTITY = IdentityTerms((IdentitySource(SourceKind.USER),))
 """By user."""
 
 

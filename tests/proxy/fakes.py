@@ -10,24 +10,24 @@ from typing import Any
 from headgate.budgets.policy import Policy
 from headgate.budgets.readings import Published
 from headgate.check.health import Health
-from headgate.check.snapshot import View, current_until
+from headgate.check.snapshot import DatabaseSnapshot, current_until
 from headgate.check.snapshot_api import Snapshot
 from headgate.errors import PeerFailed, PolicyRefused, RelayFault
-from headgate.metrics.samples import Cause as Why
+from headgate.metrics.samples import Cause
 from headgate.proxy.agents import NO_HEADERS, Reply
 from headgate.proxy.layout import EVENT_REFUSED
 from headgate.proxy.model import Act
 from headgate.proxy.ports import (
-    Cause,
+    ActCause,
     ClientCounts,
+    ClientGate,
     ClientKey,
-    Gate,
     Release,
     Released,
     Reported,
     Targets,
 )
-from headgate.proxy.relay import Event
+from headgate.proxy.relay import RelayEvent
 from headgate.rules.matching import Rule, RuleBook
 from tests.builders import NOW
 from tests.fixtures.fakes import HandClock
@@ -46,7 +46,7 @@ def counts(who: ClientKey, **changes: Any) -> ClientCounts:
 
 @dataclass
 class FakeRelay:
-    gates: dict[int, Gate] = field(default_factory=dict)
+    gates: dict[int, ClientGate] = field(default_factory=dict)
     levels: dict[str, ClientKey] = field(default_factory=dict)
     entered: int = 0
     places: int = 512
@@ -86,7 +86,7 @@ class FakeRelay:
     def leave(self, client: ClientKey) -> None:
         self.levels = {name: one for name, one in self.levels.items() if one != client}
 
-    def put_gate(self, client: ClientKey, gate: Gate) -> None:
+    def put_gate(self, client: ClientKey, gate: ClientGate) -> None:
         self.gates[client.index] = gate
         self.puts += 1
 
@@ -114,14 +114,14 @@ class FakeRelay:
         self.stirs += 1
 
 
-def event(kind: int = EVENT_REFUSED, **changes: Any) -> Event:
-    plain = Event(
+def event(kind: int = EVENT_REFUSED, **changes: Any) -> RelayEvent:
+    plain = RelayEvent(
         kind=kind,
         number=7,
         pattern=0xABC,
         took_ns=0,
         wall_ms=0,
-        by=Cause.BUDGET,
+        by=ActCause.BUDGET,
         in_transaction=False,
         username="app",
         database="shop",
@@ -138,11 +138,11 @@ def event(kind: int = EVENT_REFUSED, **changes: Any) -> Event:
 # --- agents --------------------------------------------------------------------------------------
 
 
-def view(health: Health, *rules: Rule, **more: Any) -> View:
-    return View(health, more.pop("book", None) or RuleBook(rules), **more)
+def view(health: Health, *rules: Rule, **more: Any) -> DatabaseSnapshot:
+    return DatabaseSnapshot(health, more.pop("book", None) or RuleBook(rules), **more)
 
 
-def snapshot(seen: View, *, sent_s: float = NOW.mono_s, serial: int = 1) -> Snapshot:
+def snapshot(seen: DatabaseSnapshot, *, sent_s: float = NOW.mono_s, serial: int = 1) -> Snapshot:
     ahead_s = NOW.wall_s - NOW.mono_s
     return Snapshot(serial, seen, sent_s, ahead_s, current_until(seen.health))
 
@@ -181,7 +181,7 @@ class FakeLine:
     ) -> Reply:
         self.asked.append((method, path, headers, body))
         if self.away:
-            raise PeerFailed(Why.UNREACHABLE, f"{self.url}: connection refused")
+            raise PeerFailed(Cause.UNREACHABLE, f"{self.url}: connection refused")
         return self.answer(method, path, headers, body)
 
     async def close(self) -> None:

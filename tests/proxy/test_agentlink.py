@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headgate.check.snapshot_api import Snapshot
-from headgate.metrics.samples import Cause as Why
+from headgate.metrics.samples import Cause
 from headgate.proxy.agentlink import AgentLink, healthy_of
 from headgate.proxy.agents import FRESH_S, KEEP_LEARNT_S, MAX_LEARNT, Agents, Reply
 from headgate.proxy.policylink import KEPT_FILE, PolicyLink
@@ -23,7 +23,7 @@ OK, SICK = health((LAG, 1.0)), health((LAG, 9.0))
 SHARD_LAG = metric("lag", threshold=5, scope="shard")
 ELSEWHERE = health(
     (SHARD_LAG, 0.1),
-    shard=shard_health((SHARD_LAG, absent(Why.ELSEWHERE)), ask=C, ask_database="orders"),
+    shard=shard_health((SHARD_LAG, absent(Cause.ELSEWHERE)), ask=C, ask_database="orders"),
 )
 
 
@@ -162,7 +162,7 @@ async def test_budgets_that_bite_under_pressure_are_told_of_it_at_once_and_then_
 
 async def test_what_was_never_measured_is_not_told_as_either() -> None:
     world = World(A)
-    world.say(A, health((LAG, absent(Why.HIBERNATING))))
+    world.say(A, health((LAG, absent(Cause.HIBERNATING))))
     world.link.look()
     assert world.relay.healths == []
 

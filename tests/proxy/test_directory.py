@@ -21,8 +21,8 @@ from headgate.budgets.policy import Policy
 from headgate.errors import RelayFault
 from headgate.proxy.directory import (
     POLICY_FILE,
+    DirectoryWatcher,
     HealthTold,
-    Watcher,
     forget_where,
     make_private,
     tell_where,
@@ -47,8 +47,8 @@ def directory(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def watcher(directory: Path, relay: NativeRelay) -> AsyncIterator[Watcher]:
-    watching = Watcher(directory, relay, told)
+async def watcher(directory: Path, relay: NativeRelay) -> AsyncIterator[DirectoryWatcher]:
+    watching = DirectoryWatcher(directory, relay, told)
     task = asyncio.create_task(watching.run())
     yield watching
     task.cancel()
@@ -65,7 +65,7 @@ def version(relay: NativeRelay) -> int:
 
 
 async def test_a_policy_that_is_published_is_in_force(
-    directory: Path, relay: NativeRelay, watcher: Watcher
+    directory: Path, relay: NativeRelay, watcher: DirectoryWatcher
 ) -> None:
     first = published(directory)
     await aeventually(lambda: version(relay) == first)
@@ -75,7 +75,7 @@ async def test_a_policy_that_is_published_is_in_force(
 
 
 async def test_a_policy_that_is_torn_is_told_and_the_last_one_stays(
-    directory: Path, relay: NativeRelay, watcher: Watcher
+    directory: Path, relay: NativeRelay, watcher: DirectoryWatcher
 ) -> None:
     good = published(directory)
     await aeventually(lambda: version(relay) == good)
@@ -87,7 +87,9 @@ async def test_a_policy_that_is_torn_is_told_and_the_last_one_stays(
     await aeventually(lambda: watcher.state().healthy)
 
 
-async def test_health_is_told(directory: Path, relay: NativeRelay, watcher: Watcher) -> None:
+async def test_health_is_told(
+    directory: Path, relay: NativeRelay, watcher: DirectoryWatcher
+) -> None:
     """R147: for budgets that bite under pressure alone."""
     sink = FilePolicySink(directory, SystemClock())
     sink.tell_health_now(healthy=False, until_ms=FAR_MS)
@@ -109,7 +111,7 @@ def test_a_new_process_takes_what_lies_there_however_old(
     directory: Path, relay: NativeRelay
 ) -> None:
     lying = published(directory)
-    Watcher(directory, relay, told).look_now(force=True)
+    DirectoryWatcher(directory, relay, told).look_now(force=True)
     assert version(relay) == lying
 
 
@@ -118,7 +120,7 @@ def test_an_agent_on_the_host_finds_the_memory(directory: Path, relay: NativeRel
     tell_where(directory, relay.memory)
     found = read_server_file(directory)
     assert (found.pid, found.max_connections, found.cpus_milli) == (os.getpid(), 100, 1000)
-    Watcher(directory, relay, told).look_now()
+    DirectoryWatcher(directory, relay, told).look_now()
     assert force_in(directory).version == 0
     assert published(directory) == 1
     forget_where(directory)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from headgate.proxy.following import (
     BACK_AFTER_S,
     Led,
-    Standing,
-    Told,
+    ServerUse,
+    ShardReport,
     ToldMember,
     ToldReading,
     elect,
@@ -29,12 +29,12 @@ def member(name: str, role: str | None = "replica", **more: Any) -> ToldMember:
     return quiet._replace(**more)
 
 
-def telling(primary: str | None, *members: ToldMember, agent: str = "", **more: Any) -> Told:
-    told = Told(agent or f"agent of {primary}", "s", "leading", primary, "", members)
+def telling(primary: str | None, *members: ToldMember, agent: str = "", **more: Any) -> ShardReport:
+    told = ShardReport(agent or f"agent of {primary}", "s", "leading", primary, "", members)
     return told._replace(**more)
 
 
-def says(primary: str, term: int | None = None, *replicas: str, **more: Any) -> Told:
+def says(primary: str, term: int | None = None, *replicas: str, **more: Any) -> ShardReport:
     others = [member(name) for name in replicas]
     return telling(primary, member(primary, "primary", term=term), *others, **more)
 
@@ -75,7 +75,7 @@ def test_two_primaries_in_one_term_change_nothing() -> None:
     ],
     ids=["unled", "none", "not reached", "no primary by its own word"],
 )
-def test_who_may_not_say_so_is_not_believed(told: Told) -> None:
+def test_who_may_not_say_so_is_not_believed(told: ShardReport) -> None:
     assert elect(Led("x", None), [told], 0.0).led == Led("x", None)
 
 
@@ -116,7 +116,7 @@ NAMES = st.sampled_from(["a", "b", "c"])
 
 
 @given(st.lists(st.lists(st.builds(says, NAMES, st.integers(1, 6)), max_size=3), max_size=12))
-def test_a_term_never_goes_back_and_has_one_primary(rounds: list[list[Told]]) -> None:
+def test_a_term_never_goes_back_and_has_one_primary(rounds: list[list[ShardReport]]) -> None:
     led, primaries = Led(), dict[int, str]()
     for now, tellings in enumerate(rounds):
         found = elect(led, tellings, float(now)).led
@@ -134,18 +134,21 @@ LAGGING = (ToldReading("lag", "s", "breached"),)
 @pytest.mark.parametrize(
     ("told", "standing"),
     [
-        (member("b"), Standing.TAKES),
-        (member("b", readings=(ToldReading("lag", "s", "healthy"),)), Standing.TAKES),
-        (member("b", readings=LAGGING), Standing.RESTS),
-        (member("b", readings=(ToldReading("lag", "s", "unavailable"),)), Standing.RESTS),
-        (member("b", readings=(ToldReading("disk_used", "ratio", "unavailable"),)), Standing.TAKES),
-        (member("b", None, reachable=False), Standing.RESTS),
-        (member("b", None), Standing.RESTS),
-        (member("b", skipped=True), Standing.GONE),
-        (member("b", problem="it is on timeline 1, the primary on 2"), Standing.GONE),
+        (member("b"), ServerUse.TAKES),
+        (member("b", readings=(ToldReading("lag", "s", "healthy"),)), ServerUse.TAKES),
+        (member("b", readings=LAGGING), ServerUse.RESTS),
+        (member("b", readings=(ToldReading("lag", "s", "unavailable"),)), ServerUse.RESTS),
+        (
+            member("b", readings=(ToldReading("disk_used", "ratio", "unavailable"),)),
+            ServerUse.TAKES,
+        ),
+        (member("b", None, reachable=False), ServerUse.RESTS),
+        (member("b", None), ServerUse.RESTS),
+        (member("b", skipped=True), ServerUse.GONE),
+        (member("b", problem="it is on timeline 1, the primary on 2"), ServerUse.GONE),
     ],
 )
-def test_a_replica_is_used_rested_or_left(told: ToldMember, standing: Standing) -> None:
+def test_a_replica_is_used_rested_or_left(told: ToldMember, standing: ServerUse) -> None:
     """An agent's silence or a lag ends no session; following somebody else does."""
     assert fitness_of(told).standing is standing
 

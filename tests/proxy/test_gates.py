@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from headgate.base.names import parse_identity
 from headgate.check.decide import decide
 from headgate.check.model import Check
-from headgate.check.snapshot import View
-from headgate.metrics.samples import Cause as Why
-from headgate.proxy.gates import SLICE, SLICE_S, Gates, Part, compose, levels_of, meant
-from headgate.proxy.model import Act, Band, GateMode, GateTerms, Judged
-from headgate.proxy.ports import Cause, ClientKey, Gate
+from headgate.check.snapshot import DatabaseSnapshot
+from headgate.metrics.samples import Cause
+from headgate.proxy.gates import SLICE, SLICE_S, GatePart, Gates, compose, levels_of, meant
+from headgate.proxy.model import Act, Band, GatedStatements, GateMode, GateTerms
+from headgate.proxy.ports import ActCause, ClientGate, ClientKey
 from headgate.rules.matching import FOREVER, Kind, Rule, RuleBook
 from tests.builders import NOW, absent, health, metric
 from tests.fixtures.fakes import HandClock
@@ -36,17 +36,21 @@ class World:
             self.relay, "main", self.clock, lambda: self.clock.now().mono_s, terms, paced=paced
         )
 
-    async def hear(self, seen: View, **more: Any) -> None:
+    async def hear(self, seen: DatabaseSnapshot, **more: Any) -> None:
         self.gates.hear(snapshot(seen, sent_s=self.clock.now().mono_s, **more))
         await self.gates.refresh()
 
-    def gate(self, who: ClientKey) -> Gate:
+    def gate(self, who: ClientKey) -> ClientGate:
         return self.relay.gates[who.index]
 
 
 async def judged(
-    seen: View, who: ClientKey = JOB, terms: GateTerms = ENFORCED, *, paced: bool = False
-) -> Gate:
+    seen: DatabaseSnapshot,
+    who: ClientKey = JOB,
+    terms: GateTerms = ENFORCED,
+    *,
+    paced: bool = False,
+) -> ClientGate:
     world = World(terms, paced=paced)
     world.gates.client_seen(who)
     await world.hear(seen)
@@ -68,14 +72,14 @@ async def test_a_healthy_database_lets_everybody_pass_for_as_long_as_that_is_kno
 
 async def test_a_breach_acts_on_those_whom_the_gate_is_for_and_says_why() -> None:
     gate = await judged(view(SICK))
-    assert (gate.act, gate.ratio, gate.cause) == (Act.DELAY, 1.0, Cause.HEALTH)
+    assert (gate.act, gate.ratio, gate.cause) == (Act.DELAY, 1.0, ActCause.HEALTH)
     assert "lag is 12.3 s, above its threshold of 5 s" in gate.reason
     assert gate.writes_only
     assert not gate.ignores_priority
 
 
 async def test_a_breach_is_nothing_to_those_whom_the_gate_is_not_for() -> None:
-    assert await judged(view(SICK), WEB) == Gate()
+    assert await judged(view(SICK), WEB) == ClientGate()
 
 
 async def test_the_gate_warns_before_it_enforces() -> None:
@@ -120,14 +124,14 @@ async def test_bands_grade_the_response_and_a_hard_limit_heeds_no_priority(
 
 async def test_a_metric_without_a_value_is_as_bad_as_the_agent_says() -> None:
     """A hung database is never healthy."""
-    seen = health((LAG, absent(Why.TIMED_OUT, "no answer in 0.5 s")))
+    seen = health((LAG, absent(Cause.TIMED_OUT, "no answer in 0.5 s")))
     gate = await judged(view(seen))
-    assert (gate.act, gate.cause) == (Act.DELAY, Cause.HEALTH)
+    assert (gate.act, gate.cause) == (Act.DELAY, ActCause.HEALTH)
     assert "no answer in 0.5 s" in gate.reason
 
 
-@pytest.mark.parametrize("cause", [Why.NEVER_READ, Why.HIBERNATING, Why.WARMING_UP])
-async def test_what_was_never_measured_is_not_known_rather_than_bad(cause: Why) -> None:
+@pytest.mark.parametrize("cause", [Cause.NEVER_READ, Cause.HIBERNATING, Cause.WARMING_UP])
+async def test_what_was_never_measured_is_not_known_rather_than_bad(cause: Cause) -> None:
     """Then the stated fail policy applies: the gate is over as it is put."""
     gate = await judged(view(health((LAG, absent(cause)))))
     assert gate.ratio == 0
@@ -181,7 +185,7 @@ async def test_before_any_agent_was_heard_health_is_not_known() -> None:
     world.gates.client_seen(JOB)
     world.gates.client_seen(WEB)
     assert world.gate(JOB).until_ms == NOW.wall_s * 1000
-    assert world.gate(WEB) == Gate()
+    assert world.gate(WEB) == ClientGate()
 
 
 # --- rules -------------------------------------------------------------------------------------
@@ -191,16 +195,16 @@ async def test_a_hold_on_one_client_says_nothing_of_the_health_of_another() -> N
     world = World(GateTerms(("*",), GateMode.ENFORCE, Act.REFUSE))
     for who in (JOB, WEB):
         world.gates.client_seen(who)
-    for seen, cause in ((OK, Cause.NOTHING), (SICK, Cause.HEALTH), (OK, Cause.NOTHING)):
+    for seen, cause in ((OK, ActCause.NOTHING), (SICK, ActCause.HEALTH), (OK, ActCause.NOTHING)):
         await world.hear(view(seen, rule("etl", kind=Kind.HOLD)))
-        assert (world.gate(JOB).cause, world.gate(WEB).cause) == (Cause.RULE, cause)
+        assert (world.gate(JOB).cause, world.gate(WEB).cause) == (ActCause.RULE, cause)
     assert world.gates.state().healthy
 
 
 async def test_a_ratio_rule_applies_to_everybody_it_means_gate_or_no_gate() -> None:
     """R98."""
     gate = await judged(view(OK, rule("web", 0.3, reason="sale")), WEB)
-    assert (gate.act, gate.ratio, gate.cause) == (Act.REFUSE, 0.3, Cause.RULE)
+    assert (gate.act, gate.ratio, gate.cause) == (Act.REFUSE, 0.3, ActCause.RULE)
     assert "30% of the statements of web" in gate.reason and "sale" in gate.reason
     assert not gate.writes_only
 
@@ -226,7 +230,7 @@ async def test_dice_and_delay_compose_into_one_ratio_of_delayed_statements() -> 
 
 async def test_a_gate_that_only_warns_does_not_widen_a_rule() -> None:
     gate = await judged(view(SICK, rule(ratio=0.1)), terms=GateTerms(clients=("*",)))
-    assert (gate.act, gate.ratio, gate.cause) == (Act.REFUSE, 0.1, Cause.RULE)
+    assert (gate.act, gate.ratio, gate.cause) == (Act.REFUSE, 0.1, ActCause.RULE)
 
 
 async def test_a_delaying_rule_lets_its_picks_pass_after_a_while() -> None:
@@ -243,7 +247,7 @@ async def test_rules_outlive_the_agent() -> None:
     await world.clock.advance(60.0)
     await world.gates.refresh()
     gate = world.gate(JOB)
-    assert (gate.ratio, gate.cause, gate.until_ms) == (0.4, Cause.RULE, None)
+    assert (gate.ratio, gate.cause, gate.until_ms) == (0.4, ActCause.RULE, None)
 
 
 async def test_a_rule_ends_by_its_own_clock() -> None:
@@ -254,7 +258,7 @@ async def test_a_rule_ends_by_its_own_clock() -> None:
     await world.clock.advance(9.0)
     assert world.gate(JOB).ratio == 0.5
     await world.clock.advance(2.0)
-    assert world.gate(JOB) == Gate()
+    assert world.gate(JOB) == ClientGate()
     running.cancel()
 
 
@@ -291,7 +295,7 @@ def test_the_gate_refuses_just_those_rolls_that_the_agent_would(
 ) -> None:
     """R98: a roll below the gate's ratio is acted upon, if and only if `decide` refuses it."""
     seen = view(health((LAG, lag_s)), Rule("r", target, ratio, kind=kind))
-    terms = GateTerms(("*",), GateMode.ENFORCE, Act.REFUSE, statements=Judged.ALL)
+    terms = GateTerms(("*",), GateMode.ENFORCE, Act.REFUSE, statements=GatedStatements.ALL)
     gate = asyncio.run(judged(seen, terms=terms))
     check = Check(parse_identity(JOB.identity), "main")
     decision = decide(check, seen.health, seen.rules, now=NOW, roll=roll)
@@ -300,8 +304,8 @@ def test_the_gate_refuses_just_those_rolls_that_the_agent_would(
 
 @given(st.floats(0, 1), st.floats(0, 1))
 def test_a_composed_ratio_is_never_less_than_either_nor_more_than_both(a: float, b: float) -> None:
-    rule_part = Part(a, Act.REFUSE, Cause.RULE)
-    health_part = Part(b, Act.REFUSE, Cause.HEALTH)
+    rule_part = GatePart(a, Act.REFUSE, ActCause.RULE)
+    health_part = GatePart(b, Act.REFUSE, ActCause.HEALTH)
     ratio = compose(rule_part, health_part).ratio
     assert max(a, b) - 1e-12 <= ratio <= min(1.0, a + b) + 1e-12
 
@@ -329,7 +333,7 @@ async def test_a_place_that_is_another_clients_now_is_judged_anew() -> None:
     world.gates.client_seen(JOB)
     other = client(JOB.index, "web", key=7)
     world.gates.client_seen(other)
-    assert world.gate(other) == Gate()
+    assert world.gate(other) == ClientGate()
 
 
 async def test_nothing_is_put_while_nothing_changes() -> None:
@@ -376,9 +380,9 @@ async def test_what_a_rule_speaks_of_has_a_gate_before_anybody_of_that_name_come
     world = World(GateTerms(("batch:nightly",), GateMode.ENFORCE, Act.REFUSE))
     await world.hear(view(SICK, rule("etl", kind=Kind.HOLD)))
     assert set(world.relay.levels) == {"batch", "nightly", "batch:nightly", "etl"}
-    assert world.gate(world.relay.levels["etl"]).cause is Cause.RULE
-    assert world.gate(world.relay.levels["batch:nightly"]).cause is Cause.HEALTH
-    assert world.gate(world.relay.levels["batch"]) == Gate()
+    assert world.gate(world.relay.levels["etl"]).cause is ActCause.RULE
+    assert world.gate(world.relay.levels["batch:nightly"]).cause is ActCause.HEALTH
+    assert world.gate(world.relay.levels["batch"]) == ClientGate()
 
 
 async def test_a_level_that_no_rule_speaks_of_any_more_is_let_go() -> None:
@@ -412,7 +416,7 @@ async def test_the_word_of_a_process_before_stands_until_an_agent_is_heard() -> 
     assert set(world.relay.gates) == {WEB.index}
     await world.hear(view(OK, rule("etl", kind=Kind.HOLD)))
     world.gates.met([counts(JOB), counts(stale, kept=True)])
-    assert world.gate(JOB).cause is Cause.RULE
+    assert world.gate(JOB).cause is ActCause.RULE
     assert set(world.relay.levels) == {"etl"}
 
 
@@ -441,7 +445,7 @@ async def test_4096_clients_under_1000_rules_leave_turns_to_others() -> None:
     book = RuleBook(
         Rule(f"r{n}", f"job{n}" if n % 2 else f"team{n % 40}", ratio=0.1) for n in range(1000)
     )
-    gates.hear(snapshot(View(SICK, book)))
+    gates.hear(snapshot(DatabaseSnapshot(SICK, book)))
     done = asyncio.ensure_future(gates.refresh())
     puts = [relay.puts]
     while not done.done():

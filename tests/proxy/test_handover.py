@@ -16,10 +16,10 @@ import pytest
 from headgate.errors import RelayFault
 from headgate.proxy.handover import (
     SOCKET,
+    HandoverOffer,
     HandoverServer,
     Inheritance,
-    Offer,
-    Place,
+    ListeningSocket,
     Predecessor,
     inherit,
 )
@@ -40,9 +40,9 @@ class Old:
         self.taken_by: list[int] = []
         self.server = HandoverServer(directory, self._offer, self._taken)
 
-    def _offer(self) -> Offer:
-        places = (Place("listen", "127.0.0.1", 0),)
-        return Offer(LAID, self.memory, places, (self.sock.fileno(),))
+    def _offer(self) -> HandoverOffer:
+        places = (ListeningSocket("listen", "127.0.0.1", 0),)
+        return HandoverOffer(LAID, self.memory, places, (self.sock.fileno(),))
 
     async def _taken(self, pid: int, memory_taken: bool) -> None:
         self.taken_by.append(pid)

@@ -22,7 +22,7 @@ from headgate.proxy.plans import (
     ExplainFailed,
     NoSession,
     Plans,
-    Session,
+    PlanSession,
     cost_in,
     may_be_explained,
 )
@@ -95,7 +95,7 @@ class FakeSessions:
         self.asked.append(text)
         return self.answer(text)
 
-    async def open(self, database: str) -> Session:
+    async def open(self, database: str) -> PlanSession:
         if self.away:
             raise NoSession("connection refused")
         session = FakeSession(self._asked)
@@ -222,7 +222,7 @@ def _fill(dsn: str) -> None:
 
 
 @pytest.fixture
-async def side(plans_dsn: str) -> AsyncIterator[Session]:
+async def side(plans_dsn: str) -> AsyncIterator[PlanSession]:
     terms = PlanTerms(make_conninfo(plans_dsn, user="planner"), timeout_s=60.0)
     session = await PostgresSessions(terms).open("postgres")
     yield session
@@ -237,7 +237,7 @@ async def test_a_role_that_may_do_more_than_read_is_not_used(plans_dsn: str, use
         await PostgresSessions(PlanTerms(dsn)).open("postgres")
 
 
-async def test_a_scan_costs_more_than_a_look_up_with_parameters(side: Session) -> None:
+async def test_a_scan_costs_more_than_a_look_up_with_parameters(side: PlanSession) -> None:
     point = await side.cost("SELECT note FROM planned WHERE id = $1")
     scan = await side.cost("SELECT count(*) FROM planned WHERE note <> $1 -- all of it")
     assert 0 < point < 20 < scan
@@ -251,7 +251,9 @@ async def test_a_scan_costs_more_than_a_look_up_with_parameters(side: Session) -
         "WITH gone AS (DELETE FROM planned RETURNING id) SELECT count(*) FROM gone",
     ],
 )
-async def test_writes_are_planned_and_never_run(side: Session, plans_dsn: str, text: str) -> None:
+async def test_writes_are_planned_and_never_run(
+    side: PlanSession, plans_dsn: str, text: str
+) -> None:
     assert await side.cost(text) > 0
     with psycopg.connect(plans_dsn) as connection:
         row = connection.execute(
@@ -273,7 +275,7 @@ async def test_writes_are_planned_and_never_run(side: Session, plans_dsn: str, t
     ],
 )
 async def test_what_the_server_refuses_is_a_failure_and_the_connection_stays(
-    side: Session, plans_dsn: str, text: str
+    side: PlanSession, plans_dsn: str, text: str
 ) -> None:
     with pytest.raises(ExplainFailed):
         await side.cost(text)
@@ -282,7 +284,7 @@ async def test_what_the_server_refuses_is_a_failure_and_the_connection_stays(
         assert connection.execute("SELECT count(*) FROM planned").fetchone() == (5000,)
 
 
-async def test_a_table_that_is_locked_is_not_waited_for(side: Session, plans_dsn: str) -> None:
+async def test_a_table_that_is_locked_is_not_waited_for(side: PlanSession, plans_dsn: str) -> None:
     with psycopg.connect(plans_dsn) as connection:
         connection.execute("LOCK TABLE planned IN ACCESS EXCLUSIVE MODE")
         with pytest.raises(ExplainFailed, match="lock timeout"):
@@ -290,7 +292,7 @@ async def test_a_table_that_is_locked_is_not_waited_for(side: Session, plans_dsn
 
 
 async def test_a_lost_connection_is_told_apart_from_a_bad_pattern(
-    side: Session, plans_dsn: str
+    side: PlanSession, plans_dsn: str
 ) -> None:
     with psycopg.connect(plans_dsn, autocommit=True) as connection:
         connection.execute(

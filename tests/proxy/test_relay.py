@@ -15,22 +15,22 @@ from headgate.proxy.layout import HrEvent, HrGate
 from headgate.proxy.memory import SharedMemory
 from headgate.proxy.model import (
     Act,
+    IdentitySource,
     IdentityTerms,
     ListenTerms,
     ListenTls,
-    Source,
     SourceKind,
+    TagTrust,
     TlsTerms,
-    Trust,
 )
 from headgate.proxy.ports import (
     OTHERS,
     UNIDENTIFIED,
-    Cause,
+    ActCause,
+    ClientGate,
     ClientKey,
-    Gate,
     Release,
-    Target,
+    ServerTarget,
     Targets,
 )
 from headgate.proxy.relay import (
@@ -46,9 +46,9 @@ from headgate.proxy.sockets import open_listening
 from tests.fixtures.eventually import eventually
 
 
-def target(number: int = 1, **changes: object) -> Target:
+def target(number: int = 1, **changes: object) -> ServerTarget:
     plain = {"name": f"db{number}", "address": "127.0.0.1", "port": 5432, "primary": True}
-    return Target(number, **{**plain, "replica": False, **changes})  # type: ignore[arg-type]
+    return ServerTarget(number, **{**plain, "replica": False, **changes})  # type: ignore[arg-type]
 
 
 def compiled(version: int, *budgets: dict[str, object]) -> bytes:
@@ -62,8 +62,8 @@ def test_acts_are_numbered_as_the_header_has_them() -> None:
 def test_a_gate_reaches_its_client_alone(relay: NativeRelay, memory: SharedMemory) -> None:
     nobody = relay.clients()[UNIDENTIFIED]
     assert (nobody.client.identity, nobody.told) == ("unidentified", False)
-    gate = Gate(
-        Act.DELAY, 0.25, cause=Cause.HEALTH, max_delay_s=1.5, until_ms=5, reason="lag ü" * 90
+    gate = ClientGate(
+        Act.DELAY, 0.25, cause=ActCause.HEALTH, max_delay_s=1.5, until_ms=5, reason="lag ü" * 90
     )
     relay.put_gate(nobody.client, gate)
     words = HrGate()
@@ -77,7 +77,7 @@ def test_a_gate_reaches_its_client_alone(relay: NativeRelay, memory: SharedMemor
 
 
 def test_a_gate_that_is_always_known_has_no_end() -> None:
-    assert gate_words(Gate()).until_ms == 0
+    assert gate_words(ClientGate()).until_ms == 0
 
 
 @pytest.mark.parametrize(
@@ -99,8 +99,8 @@ def test_a_release_is_a_price_per_statement(
 
 def test_identity_reaches_the_relay(relay: NativeRelay) -> None:
     identity = IdentityTerms(
-        (Source(SourceKind.TAG, "job"), Source(SourceKind.PATTERN)),
-        (Trust("job", ("etl", "batch"), signed=True),),
+        (IdentitySource(SourceKind.TAG, "job"), IdentitySource(SourceKind.PATTERN)),
+        (TagTrust("job", ("etl", "batch"), signed=True),),
         "priority",
         50,
         b"0123456789abcdef",
@@ -213,7 +213,7 @@ def test_an_event_is_taken_apart() -> None:
     event.text[: len(text)] = list(text)
     found = _decoded(event)
     assert (found.username, found.database, found.budget) == ("app", "shop", "b1")
-    assert (found.reason, found.text, found.by) == ("why", b"SELECT 1", Cause.BUDGET)
+    assert (found.reason, found.text, found.by) == ("why", b"SELECT 1", ActCause.BUDGET)
 
 
 def test_a_closed_relay_gives_back_its_seats(relay: NativeRelay) -> None:

@@ -11,8 +11,7 @@ from bench.herd_model import Herd, Outcome, Variant, World
 from bench.herd_model import health as model_health
 
 from headgate.check.health import Health
-from headgate.metrics.samples import Cause as Why
-from headgate.metrics.samples import Sample
+from headgate.metrics.samples import Cause, Sample
 from headgate.proxy.model import Act, GateTerms, ReleaseKind, ReleaseTerms
 from headgate.proxy.ports import Released
 from headgate.proxy.release import Pacing, worst_of
@@ -94,7 +93,7 @@ async def test_an_agent_gone_keeps_the_pace_where_statements_are_to_be_held_back
 async def test_a_lost_metric_is_no_reading_of_zero() -> None:
     stage = Stage()
     await stage.read(0.1)
-    gone = health((LAG, absent(Why.FAILED)))
+    gone = health((LAG, absent(Cause.FAILED)))
     stage.pacing.hear(snapshot(view(gone), sent_s=stage.clock.now().mono_s))
     assert stage.relay.release.per_s == pytest.approx(100)
     assert stage.pacing.load is None

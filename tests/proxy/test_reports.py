@@ -12,24 +12,26 @@ from headgate.check.model import Verdict
 from headgate.check.reports_api import MAX_ROWS as ROWS_IN_A_BATCH
 from headgate.proxy.agents import Agents, Reply
 from headgate.proxy.assemble import note_budget
-from headgate.proxy.gates import Outcome, Part
+from headgate.proxy.gates import GateOutcome, GatePart
 from headgate.proxy.layout import EVENT_DELAYED, EVENT_REFUSED, EVENT_WARNED
-from headgate.proxy.ports import Cause, ClientCounts, ClientKey, Gate
-from headgate.proxy.reports import MAX_BATCHES, MAX_ROWS, Reports, Tally, decided
+from headgate.proxy.ports import ActCause, ClientCounts, ClientGate, ClientKey
+from headgate.proxy.reports import MAX_BATCHES, MAX_ROWS, PendingReports, Reports, decided
 from tests.fixtures.fakes import HandClock
 from tests.proxy.fakes import FakeDialling, FakeLine, FakeRelay, client, counts, event
 
 JOB = client(2, "nightly:etl")
 URL = "http://a:1"
-HELD = Outcome(
-    Gate(),
-    rule=Part(0.5, verdict=Verdict.REJECTED_BY_RATIO, by="rule:r1", reason="rule r1 throttles 50%"),
-    health=Part(1.0, verdict=Verdict.THRESHOLD_EXCEEDED, by="shard/lag"),
+HELD = GateOutcome(
+    ClientGate(),
+    rule=GatePart(
+        0.5, verdict=Verdict.REJECTED_BY_RATIO, by="rule:r1", reason="rule r1 throttles 50%"
+    ),
+    health=GatePart(1.0, verdict=Verdict.THRESHOLD_EXCEEDED, by="shard/lag"),
 )
 
 
 def refused(**by: int) -> tuple[int, ...]:
-    return tuple(by.get(cause.name.lower(), 0) for cause in Cause)
+    return tuple(by.get(cause.name.lower(), 0) for cause in ActCause)
 
 
 class Stage:
@@ -46,7 +48,7 @@ class Stage:
         )  # fmt: skip
         self.reports.begin()
 
-    def _explained(self, _: ClientKey) -> Outcome:
+    def _explained(self, _: ClientKey) -> GateOutcome:
         return HELD
 
     async def second(self, *table: ClientCounts) -> None:
@@ -212,7 +214,7 @@ def test_refusals_by_budgets_are_named_as_far_as_events_told() -> None:
 
 async def test_what_a_budget_delayed_or_warned_of_is_no_refusal_of_it() -> None:
     stage = Stage(counts(JOB))
-    about = {"number": JOB.index, "by": Cause.BUDGET}
+    about = {"number": JOB.index, "by": ActCause.BUDGET}
     note_budget(stage.reports, event(EVENT_REFUSED, budget="etl", **about))
     for kind in (EVENT_DELAYED, EVENT_WARNED):
         for _ in range(5):
@@ -225,7 +227,7 @@ async def test_what_a_budget_delayed_or_warned_of_is_no_refusal_of_it() -> None:
 
 
 async def test_more_clients_than_rows_are_added_up_and_sums_stay_exact() -> None:
-    tally = Tally("main", "ab" * 16)
+    tally = PendingReports("main", "ab" * 16)
     for n in range(MAX_ROWS + 500):
         tally.add((1, f"c{n}", Verdict.OK, ""), 2, 1.0)
     assert tally.waiting <= MAX_ROWS + 1
@@ -245,8 +247,8 @@ async def test_one_second_sends_a_bounded_number_of_batches() -> None:
     assert len(stage.line.asked) == MAX_BATCHES
 
 
-@pytest.mark.parametrize("cause", list(Cause))
-def test_every_cause_is_told_or_left_out_on_purpose(cause: Cause) -> None:
+@pytest.mark.parametrize("cause", list(ActCause))
+def test_every_cause_is_told_or_left_out_on_purpose(cause: ActCause) -> None:
     now = counts(JOB, statements=1, refused=refused(**{cause.name.lower(): 1}))
     told = list(decided(now, HELD, {}))
-    assert bool(told) is (cause not in (Cause.NOTHING, Cause.CANCEL))
+    assert bool(told) is (cause not in (ActCause.NOTHING, ActCause.CANCEL))

@@ -12,11 +12,11 @@ from headgate.proxy.model import (
     Act,
     Band,
     GateMode,
+    IdentitySource,
     ListenTls,
     Protocol,
     ReleaseKind,
-    Route,
-    Source,
+    SessionRoute,
     SourceKind,
 )
 from headgate.settings.proxy import STRUCTS, ProxySettings, parse_proxy_settings
@@ -61,7 +61,7 @@ def test_the_least_that_a_file_says() -> None:
     settings = taken()
     assert settings.relay.protocol is Protocol.POSTGRES
     assert [(one.host, one.port, one.route) for one in settings.listen] == [
-        ("127.0.0.1", 6432, Route.READ_WRITE)
+        ("127.0.0.1", 6432, SessionRoute.READ_WRITE)
     ]
     assert [(one.host, one.port) for one in settings.servers] == [("127.0.0.1", 5432)]
     assert settings.control_socket == Path("/var/lib/headgate-proxy/control.sock")
@@ -212,7 +212,7 @@ from_agent = true
     )
     assert settings.follow is not None
     assert (settings.follow.shard, settings.follow.port) == ("s1", 5432)
-    assert settings.identity.sources[0] == Source(SourceKind.TAG, "job")
+    assert settings.identity.sources[0] == IdentitySource(SourceKind.TAG, "job")
     assert settings.identity.secret == b"0123456789abcdef"
     assert "0123456789" not in repr(settings), "a secret is never shown"
     assert settings.gate.bands == (Band(0.8, 0.25), Band(1.0, 1.0))

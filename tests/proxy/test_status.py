@@ -15,17 +15,17 @@ from headgate.budgets.readings import (
     ServerHealth,
 )
 from headgate.proxy.metrics import MAX_CLIENTS, OTHER, SERIES, render_metrics, top_clients
-from headgate.proxy.ports import Cause, ClientCounts, PartState, Target
-from headgate.proxy.status import Facts, Seen, calibration, problems, status_document
+from headgate.proxy.ports import ActCause, ClientCounts, PartState, ServerTarget
+from headgate.proxy.status import ProxyFacts, ProxyReadings, calibration, problems, status_document
 from tests.proxy.fakes import client, counts
 
-TARGET = Target(1, "db1", "::1", 5432, primary=True, replica=False)
-FACTS = Facts("p", "0", "postgres", 1, started_s=0.0, state="serving", max_sessions=10)
+TARGET = ServerTarget(1, "db1", "::1", 5432, primary=True, replica=False)
+FACTS = ProxyFacts("p", "0", "postgres", 1, started_s=0.0, state="serving", max_sessions=10)
 
 
 def refusing(index: int, statements: int) -> ClientCounts:
-    refused = [0] * len(Cause)
-    refused[Cause.HEALTH] = 2
+    refused = [0] * len(ActCause)
+    refused[ActCause.HEALTH] = 2
     return counts(client(index), statements=statements, refused=tuple(refused))
 
 
@@ -37,7 +37,7 @@ def readings(**changes: Any) -> BudgetReadings:
     return BudgetReadings(version=3, checksum=7, started_ms=1, **changes)
 
 
-def seen(**changes: Any) -> Seen:
+def seen(**changes: Any) -> ProxyReadings:
     plain: dict[str, Any] = {
         "now_s": 10.0,
         "clients": [counts(client(0, "unidentified"), statements=1), refusing(2, 3)],
@@ -51,7 +51,7 @@ def seen(**changes: Any) -> Seen:
         "released": (0, 0),
         "slowlog": {"written": 0, "left_out": 0},
     }
-    return Seen(**{**plain, **changes})
+    return ProxyReadings(**{**plain, **changes})
 
 
 def test_the_share_of_the_unidentified_is_told() -> None:
@@ -120,7 +120,7 @@ def test_labels_are_bounded_and_nothing_is_lost() -> None:
     assert len(shown) == MAX_CLIENTS + 1
     assert shown[-1].client.identity == OTHER
     assert sum(one.statements for one in shown) == sum(one.statements for one in many)
-    assert shown[-1].refused[Cause.HEALTH] == 2 * 50
+    assert shown[-1].refused[ActCause.HEALTH] == 2 * 50
 
 
 def test_every_series_can_be_rendered_from_nothing_but_counts() -> None:

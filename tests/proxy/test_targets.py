@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from headgate.metrics.samples import Cause as Why
+from headgate.metrics.samples import Cause
 from headgate.proxy.agents import Agents, Reply
 from headgate.proxy.model import FollowTerms, ServerTerms, TlsTerms
-from headgate.proxy.ports import Target
+from headgate.proxy.ports import ServerTarget
 from headgate.proxy.targets import (
     RESOLVE_S,
     RESOLVE_TIMEOUT_S,
@@ -172,7 +172,7 @@ class World:
         self.dialling.lines[url].away = False
         self.dialling.lines[url].answer = lambda *_: reply
 
-    async def look(self) -> dict[str, Target]:
+    async def look(self) -> dict[str, ServerTarget]:
         await self.targets.look()
         return {target.name: target for target in self.relay.targets[-1].targets}
 
@@ -203,7 +203,7 @@ async def test_an_agent_that_is_unreachable_does_not_end_sessions_to_its_databas
     world.say(doc(A, B))
     before = await world.look()
     gone = member(
-        "db-b", lost=absent(Why.UNREACHABLE, "no answer"), problem="no answer", **lag(0.1)
+        "db-b", lost=absent(Cause.UNREACHABLE, "no answer"), problem="no answer", **lag(0.1)
     )
     world.say(doc(A, gone))
     after = await world.look()
@@ -247,7 +247,7 @@ async def test_nobody_heard_and_nobody_leading_leave_everything_as_it_was() -> N
     world = World()
     world.say(doc(A, B))
     await world.look()
-    nobody = shard_view(A, B, standpoint=Unled(absent(Why.NO_PRIMARY, "none")))
+    nobody = shard_view(A, B, standpoint=Unled(absent(Cause.NO_PRIMARY, "none")))
     world.say(Reply(200, {}, msgspec.json.encode(shard_doc(nobody, {"lag": LAG}, at(0)))))
     await world.look()
     world.dialling.lines[A_URL].away = True

@@ -18,7 +18,7 @@ from headgate.proxy.agents import Agents
 from headgate.proxy.gates import Gates
 from headgate.proxy.model import Act, GateMode, GateTerms
 from headgate.proxy.policylink import PolicyLink
-from headgate.proxy.ports import Cause
+from headgate.proxy.ports import ActCause
 from headgate.proxy.reports import Reports
 from headgate.proxy.wiring import AgentDialling
 from tests.fixtures.agents import AgentProcess
@@ -90,14 +90,14 @@ async def test_health_rules_policy_and_reports_of_a_real_agent(
         proxy.gates.client_seen(JOB)
         await proxy.gate_is(lambda gate: gate.until_ms is not None and gate.act is Act.PASS)
         (started.folder / "queue").write_text("9")
-        await proxy.gate_is(lambda gate: gate.act is Act.DELAY and gate.cause is Cause.HEALTH)
+        await proxy.gate_is(lambda gate: gate.act is Act.DELAY and gate.cause is ActCause.HEALTH)
         assert "queue is 9, above its threshold of 5" in proxy.relay.gates[JOB.index].reason
         await aeventually(lambda: proxy.relay.healths[-1][0] is False)
 
         (started.folder / "queue").write_text("1")
         held = {"target": "etl", "kind": "hold", "reason": "INC-1", "for": "1h"}
         await asyncio.to_thread(started.request, "POST", "/v1/rules", held, unix=True)
-        await proxy.gate_is(lambda gate: gate.cause is Cause.RULE and gate.ratio == 1.0)
+        await proxy.gate_is(lambda gate: gate.cause is ActCause.RULE and gate.ratio == 1.0)
 
         put = await asyncio.to_thread(
             started.request, "PUT", "/v1/budgets/main/etl", ETL, unix=True
@@ -105,7 +105,7 @@ async def test_health_rules_policy_and_reports_of_a_real_agent(
         assert put.status == 201
         await aeventually(lambda: [b.name for p, _, _ in proxy.taker.taken for b in p.budgets])
 
-        refused = tuple(3 if cause is Cause.RULE else 0 for cause in Cause)
+        refused = tuple(3 if cause is ActCause.RULE else 0 for cause in ActCause)
         proxy.relay.table = [counts(JOB, statements=8, admitted=5, refused=refused)]
         await aeventually(lambda: _history(started))
         assert _history(started) == {
@@ -119,7 +119,7 @@ async def _outlives(agent: AgentProcess, proxy: Proxy, folder: Path) -> None:
     """An agent that is killed leaves policy and rules, and is found again."""
     agent.kill()
     await aeventually(lambda: not proxy.link.state().healthy)
-    await proxy.gate_is(lambda gate: gate.cause is Cause.RULE and gate.until_ms is not None)
+    await proxy.gate_is(lambda gate: gate.cause is ActCause.RULE and gate.until_ms is not None)
     assert proxy.relay.gates[JOB.index].ratio == 1.0
     await aeventually(lambda: not proxy.policy.state().healthy)
     assert proxy.policy.revision is not None

@@ -24,7 +24,7 @@ from headgate.rules.api import (
     needed_of,
     rule_doc,
 )
-from headgate.rules.matching import FOREVER, Justification, Kind, Order, Rule, RuleBook, book_of
+from headgate.rules.matching import FOREVER, DiceOrder, Justification, Kind, Rule, RuleBook, book_of
 from headgate.rules.settings import KnownMetric, RuleSpec
 from headgate.rules.times import parse_schedule
 from tests.builders import NOW, absent, check, health, metric, sample, window
@@ -103,7 +103,7 @@ def test_what_is_left_of_a_partial_exemption_is_told() -> None:
         (rule("r", ratio=0.9), "rejects 90% of the checks of etl"),
         (rule("r", ratio=0.0), "sets no ratio for etl: only the metrics decide"),
         (
-            rule("r", ratio=0.9, order=Order.AFTER, database="main"),
+            rule("r", ratio=0.9, order=DiceOrder.AFTER, database="main"),
             "rejects 90% of the checks of etl, after the metrics have admitted them on main",
         ),
         (EXEMPT, "EXEMPTS etl from every metric and rejection, up to 2 times its threshold"),

@@ -19,9 +19,9 @@ from headgate.rules.matching import (
     FOREVER,
     MAX_RESOLVED,
     Applied,
+    DiceOrder,
     Justification,
     Kind,
-    Order,
     Rule,
     RuleBook,
     _weigh,
@@ -166,7 +166,7 @@ windows = st.one_of(
 )
 kinds: dict[Kind, st.SearchStrategy[dict[str, Any]]] = {
     Kind.RATIO: st.fixed_dictionaries(
-        {"ratio": st.floats(0, 1), "order": st.sampled_from(list(Order))}
+        {"ratio": st.floats(0, 1), "order": st.sampled_from(list(DiceOrder))}
     ),
     Kind.HOLD: st.just({}),
     Kind.EXEMPT: st.fixed_dictionaries(
@@ -432,21 +432,21 @@ def test_a_client_is_judged_by_every_metric_of_its_most_specific_sets(
     ratio=st.floats(0, 0.999),
     roll=st.floats(0, 1, exclude_max=True),
     lag=st.sampled_from([1.0, 7.0]),
-    order=st.sampled_from(list(Order)),
+    order=st.sampled_from(list(DiceOrder)),
 )
 def test_both_orders_admit_on_the_same_dice(
-    ratio: float, roll: float, lag: float, order: Order
+    ratio: float, roll: float, lag: float, order: DiceOrder
 ) -> None:
     """R75: whichever comes first, the same checks pass; only what is counted differs."""
     decision = ask(health((LAG, lag)), [rule("r", "etl", ratio=ratio, order=order)], roll=roll)
     assert decision.admitted is (lag <= 5 and roll >= ratio)
     if lag > 5 and roll < ratio:
         by_dice = decision.verdict is Verdict.REJECTED_BY_RATIO
-        assert by_dice is (order is Order.BEFORE)
+        assert by_dice is (order is DiceOrder.BEFORE)
 
 
-@pytest.mark.parametrize("order", list(Order))
-def test_a_ratio_refuses_its_share(order: Order) -> None:
+@pytest.mark.parametrize("order", list(DiceOrder))
+def test_a_ratio_refuses_its_share(order: DiceOrder) -> None:
     """R72 with 20,000 draws: within three standard deviations."""
     dice, book = Random(7), book_of([rule("r", "etl", ratio=0.9, order=order)])
     admitted = sum(ask(HEALTHY, book, roll=dice.random()).admitted for _ in range(20_000))

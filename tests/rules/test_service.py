@@ -17,7 +17,7 @@ from headgate.base.names import parse_identity
 from headgate.base.overlay import Overlay
 from headgate.changes.book import NoSuchItem, OwnBook
 from headgate.changes.inforce import OwnInForce
-from headgate.changes.model import ITEMS, ChangeKind, Item, item_key
+from headgate.changes.model import ITEMS, Change, ChangeKind, item_key
 from headgate.changes.reach import HERE, Place
 from headgate.changes.state import ChangeMade, item_bytes
 from headgate.changes.time import ChangeTime, parse_mark
@@ -785,7 +785,7 @@ async def test_a_kept_rule_that_cannot_be_read_does_not_take_the_others_along(
     world: World,
 ) -> None:
     await world.put(**HALF)
-    odd = Item(ChangeKind.RULE, "odd", HERE, {"kind": "newer"}, 7, NOW.wall_s, "ops")
+    odd = Change(ChangeKind.RULE, "odd", HERE, {"kind": "newer"}, 7, NOW.wall_s, "ops")
     await world.store.commit((), [Put(odd.key, item_bytes(odd))])
     await world.restarted()
     assert [entry.id for entry, _ in world.keeper.entries()] == ["half"]

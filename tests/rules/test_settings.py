@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import InvalidSettings
-from headgate.rules.matching import Justification, Kind, Order, Rule
+from headgate.rules.matching import DiceOrder, Justification, Kind, Rule
 from headgate.rules.settings import (
     KnownMetric,
     RuleLimits,
@@ -62,7 +62,12 @@ def test_a_rule_has_an_end_an_author_and_a_name_without_being_told() -> None:
     """R83, R85: an hour, unless said otherwise."""
     spec = parse(HALF)
     rule = spec.rule
-    assert (rule.id, rule.kind, rule.ratio, rule.order) == ("r-1", Kind.RATIO, 0.5, Order.BEFORE)
+    assert (rule.id, rule.kind, rule.ratio, rule.order) == (
+        "r-1",
+        Kind.RATIO,
+        0.5,
+        DiceOrder.BEFORE,
+    )
     assert (rule.created_by, rule.created_at, rule.expires_at) == ("ops", W, W + 3600)
     assert spec.schedule is None
 

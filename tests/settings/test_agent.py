@@ -8,7 +8,7 @@ import pytest
 
 from headgate.errors import InvalidSettings
 from headgate.settings.agent import load_settings, parse_settings
-from headgate.settings.sections import Anonymous, PeerSettings, Role, StarvationSettings
+from headgate.settings.sections import Anonymous, GrantedRole, PeerSettings, StarvationSettings
 
 GOOD = """
 [agent]
@@ -280,7 +280,7 @@ def test_client_certificates_need_tls() -> None:
 
 def test_a_token_may_be_another_agents() -> None:
     peer = GOOD.replace('role = "operator"', 'role = "peer"')
-    assert parse_settings(peer).tokens[0].role is Role.PEER
+    assert parse_settings(peer).tokens[0].role is GrantedRole.PEER
 
 
 def test_a_standby_in_the_file() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from headgate.errors import InvalidSettings
 from headgate.settings.agent import parse_settings
-from headgate.settings.fleet import EtcdAccess, PatroniSettings
+from headgate.settings.fleet import EtcdSettings, PatroniSettings
 
 DATABASE = '[databases.main]\nengine = "postgres"\ndsn = "dbname=app"\n'
 SECURE = """
@@ -26,7 +26,7 @@ cluster = "commerce"
 def test_a_fleet_is_read_whole() -> None:
     fleet = parse_settings(SECURE).fleet
     assert fleet is not None
-    assert fleet.etcd == EtcdAccess(
+    assert fleet.etcd == EtcdSettings(
         ("https://etcd-1:2379", "https://etcd-2:2379"),
         "headgate",
         Path("/etc/headgate/etcd.password"),

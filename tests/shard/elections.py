@@ -11,7 +11,7 @@ from headgate.base.keyvalue import Changes, Compare, Lease, Listing, Put
 from headgate.errors import OutcomeUnknown, StoreUnavailable
 from headgate.metrics.samples import Instant
 from headgate.shard.election import Elector, Office
-from headgate.shard.pairs import Answered
+from headgate.shard.pairs import ServedDatabase
 from tests.fixtures.fakes import HandClock
 from tests.fixtures.memory_log import KeptInMemory, MemoryLog
 
@@ -120,11 +120,11 @@ class Pair:
         self.clocks: dict[str, DriftingClock] = {}
         self.electors: dict[str, Elector] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
-        self.answers: dict[str, dict[str, Answered]] = {}
+        self.answers: dict[str, dict[str, ServedDatabase]] = {}
         for at, name in enumerate(names or ("a", "b")):
             self.add(name, rates[at] if rates else 1.0)
 
-    def answer_for(self, name: str, **databases: Answered) -> None:
+    def answer_for(self, name: str, **databases: ServedDatabase) -> None:
         self.answers[name] = databases
 
     def twin(self, name: str, called: str) -> None:

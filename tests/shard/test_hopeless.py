@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headgate.metrics.model import MetricSpec
 from headgate.metrics.samples import Absent, Cause, Instant, Sample
-from headgate.shard.hopeless import Course, follow, skip_hopeless
+from headgate.shard.hopeless import MemberCourse, follow, skip_hopeless
 from headgate.shard.model import Skip
 from headgate.shard.rollup import AsideKind, MemberReading, Rolled, roll_up
 from headgate.shard.topology import Role
@@ -37,7 +37,7 @@ class World:
 
     def __init__(self, others_pass: Callable[[int], bool] = lambda s: True, **settings: Any):
         self.spec: MetricSpec = metric("lag", **{"threshold": 5, **settings})
-        self.courses: dict[str, Course] = {}
+        self.courses: dict[str, MemberCourse] = {}
         self.others_pass = others_pass
         self.skip: Mapping[str, Skip] = {}
         self.s = 0

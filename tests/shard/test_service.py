@@ -8,7 +8,7 @@ import gc
 import pytest
 
 from headgate.changes.items import Forgetter
-from headgate.changes.model import ITEMS, ChangeKind, Item
+from headgate.changes.model import ITEMS, Change, ChangeKind
 from headgate.changes.reach import EVERYWHERE, HERE, Level, Reach
 from headgate.changes.state import ChangeMade, read_item_at
 from headgate.check.activity import Activity, Idleness
@@ -525,7 +525,7 @@ async def test_an_agent_is_no_peer_of_its_own(open_world: OpenWorld) -> None:
     """Added at the primary's agent, it is told to the one that it names, too."""
     world = await open_world(databases={"db-c": replica()})
     items = [
-        Item(ChangeKind.PEER, f"{SHARD} {member}", OF_SHARD, _peer(at), 9, 0.0, "ops")
+        Change(ChangeKind.PEER, f"{SHARD} {member}", OF_SHARD, _peer(at), 9, 0.0, "ops")
         for member, at in (("db-c", "db-c"), ("db-x", "db-a"), ("db-d", "db-d"))
     ]
     await world.shards.follow(items, (), own=True)
@@ -536,7 +536,7 @@ async def test_a_fleets_log_may_name_members_of_our_shards_alone(open_world: Ope
     world = await open_world("db-b")
     reaches = {"db-c": OF_SHARD, "db-d": HERE, "db-e": Reach(Level.SHARD, "other")}
     items = [
-        Item(ChangeKind.PEER, f"{SHARD} {member}", reach, _peer(member), 1, 0.0, "ops")
+        Change(ChangeKind.PEER, f"{SHARD} {member}", reach, _peer(member), 1, 0.0, "ops")
         for member, reach in reaches.items()
     ]
     await world.shards.follow(items, (), whole=True)

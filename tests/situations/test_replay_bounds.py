@@ -20,10 +20,10 @@ from headgate.history.minutes import MetricMinutes
 from headgate.history.outcomes import How, gate_of
 from headgate.history.recorder import decided_by
 from headgate.history.records import MetricMinute, Tally
-from headgate.history.replay import Setting, replay
+from headgate.history.replay import ReplayContext, replay
 from headgate.metrics.model import AbsencePolicy, Comparison, MetricSpec
 from headgate.metrics.samples import Absent, Cause, Instant, Sample
-from headgate.rules.matching import Kind, Order, Rule, RuleBook
+from headgate.rules.matching import DiceOrder, Kind, Rule, RuleBook
 from tests.builders import metric
 
 MINUTE = 28_000_020
@@ -58,7 +58,7 @@ def rules(draw: st.DrawFn, rule_id: str) -> Rule:
     match kind:
         case Kind.RATIO:
             ratio = draw(st.sampled_from([0.0, 0.3, 0.5, 0.8, 1.0]))
-            return Rule(rule_id, target, ratio, order=draw(st.sampled_from(Order)))
+            return Rule(rule_id, target, ratio, order=draw(st.sampled_from(DiceOrder)))
         case Kind.EXEMPT:
             metrics = draw(st.sampled_from([(), named]))
             ceiling = draw(st.sampled_from([2.0, 3.0]))
@@ -142,7 +142,7 @@ def assert_within_bounds(
     seen = list(healths(lag, seconds))
     before = RuleBook(then)
     happened = list(decisions(seen, before))
-    setting = Setting(before, {"main": gate_of(seen[-1][1])})
+    setting = ReplayContext(before, {"main": gate_of(seen[-1][1])})
     [change] = replay(kept(happened), looked_at(seen), proposed, setting)
     real = sum(d.admitted for d in decisions(seen, RuleBook([*then, proposed])))
     low, high, how = change.after
@@ -163,7 +163,7 @@ def test_an_exemption_that_dice_overrule_may_still_end_another() -> None:
     ]
     proposed = Rule("proposed", "etl", kind=Kind.EXEMPT, ceiling=2.0)
     before = RuleBook(then)
-    setting = Setting(before, {"main": gate_of(seen[-1][1])})
+    setting = ReplayContext(before, {"main": gate_of(seen[-1][1])})
     [change] = replay(kept(list(decisions(seen, before))), looked_at(seen), proposed, setting)
     assert change.admitted_before == 7
     assert sum(d.admitted for d in decisions(seen, RuleBook([*then, proposed]))) == 0

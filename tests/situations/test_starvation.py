@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from bench.starvation import HEALTHY, SITUATIONS, STARVED, Situation, play
 
-from headgate.history.courses import Policy
+from headgate.history.courses import StarvationTerms
 from headgate.history.starvation import CULPRIT_MEANINGS, Culprit
 
 LONG = {
@@ -28,7 +28,7 @@ def _marked(situation: Situation) -> Any:
 @pytest.mark.parametrize("situation", [_marked(situation) for situation in SITUATIONS])
 def test_situation(situation: Situation) -> None:
     """R88–R92: found where there is starvation, and no false alarm where there is none."""
-    outcome = play(situation, Policy())
+    outcome = play(situation, StarvationTerms())
     assert outcome.alarms == situation.starved
     if situation.culprit is not None:
         assert outcome.culprits == {situation.culprit}

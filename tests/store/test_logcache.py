@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.base.keyvalue import Entry, Listing
-from headgate.changes.log_copy import LogCopy, Origin
+from headgate.changes.log_copy import CopyOrigin, LogCopy
 from headgate.errors import StoreUnavailable
 from headgate.fleet import cache as logcache
 from headgate.fleet.cache import ASIDE, LogCache, decoded, encoded
@@ -121,21 +121,21 @@ async def test_a_copy_is_not_followed_elsewhere(tmp_path: Path) -> None:
     await cache.close()
 
 
-STAGE = Origin("/stage/", ("https://a:2379", "https://b:2379"))
+STAGE = CopyOrigin("/stage/", ("https://a:2379", "https://b:2379"))
 
 
 @pytest.mark.parametrize(
     ("origin", "is_ours"),
     [
         (STAGE, True),
-        (Origin("/stage/", ("https://b:2379", "https://c:2379")), True),
-        (Origin("/prod/", STAGE.places), False),
-        (Origin("/stage/", ("https://d:2379",)), False),
+        (CopyOrigin("/stage/", ("https://b:2379", "https://c:2379")), True),
+        (CopyOrigin("/prod/", STAGE.places), False),
+        (CopyOrigin("/stage/", ("https://d:2379",)), False),
     ],
     ids=["same", "members replaced", "other prefix", "other members"],
 )
 async def test_a_copy_of_another_fleet_is_put_aside(
-    tmp_path: Path, origin: Origin, is_ours: bool
+    tmp_path: Path, origin: CopyOrigin, is_ours: bool
 ) -> None:
     """Its rules would be put in force here, and written into this one's store by a restore."""
     path = tmp_path / "fleet.copy"

@@ -16,7 +16,7 @@ from headgate.errors import InvalidSettings
 from headgate.http.control import ROUTES
 from headgate.settings.agent import Settings, parse_settings
 from headgate.tracing.assemble import check_tracing
-from headgate.tracing.collector import Later, Outcome, Refused, Taken
+from headgate.tracing.collector import BatchRejected, Later, Outcome, Taken
 from headgate.tracing.outbox import Outbox
 from headgate.tracing.requests import QUIET, _pattern
 from headgate.tracing.traced import STORE
@@ -111,7 +111,7 @@ def test_when_too_many_wait_further_ones_are_dropped_and_counted() -> None:
 
 def test_what_may_be_sent_again_is_and_in_the_end_given_up() -> None:
     post = Post(
-        Later("answered 503", 0.001), Taken(1), *[Later("away")] * 5, Refused("answered 400")
+        Later("answered 503", 0.001), Taken(1), *[Later("away")] * 5, BatchRejected("answered 400")
     )
     box = boxed(post)
     box.put(b"a")

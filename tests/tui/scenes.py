@@ -12,14 +12,14 @@ from headgate.cli.documents import read
 from headgate.cli.render import UNICODE, Canvas
 from headgate.history.starvation_api import StarvationDoc
 from headgate.rules.api import RulesDoc
-from headgate.tui.page import Moment, Surroundings, still
-from headgate.tui.sources import Scene, Strip, Told
+from headgate.tui.page import Moment, ScreenContext, still
+from headgate.tui.sources import LastAnswer, Scene, ThrottledStrip
 from headgate.tui.trend import Picture, Trend
 from headgate.tui.views import VIEWS
 from tests.cli import builders
 from tests.cli.documents import STARVED
 
-AROUND = Surroundings(VIEWS, UNICODE)
+AROUND = ScreenContext(VIEWS, UNICODE)
 NOW = Moment(100.0, datetime(2026, 3, 1, 3, 12, 7, tzinfo=UTC))
 
 
@@ -58,11 +58,11 @@ def rule(name: str = "r7", **given: Any) -> dict[str, Any]:
     return {**values, **given}
 
 
-def told(value: Any, **more: Any) -> Told:
-    return Told(value, NOW.mono_s, tried_at_s=NOW.mono_s, **more)
+def told(value: Any, **more: Any) -> LastAnswer:
+    return LastAnswer(value, NOW.mono_s, tried_at_s=NOW.mono_s, **more)
 
 
-def scene(document: dict[str, Any] | None = None, **given: Told) -> Scene:
+def scene(document: dict[str, Any] | None = None, **given: LastAnswer) -> Scene:
     trend = Trend("http://127.0.0.1:8087")
     trend.take(read(StatusDoc, document or builders.busy_status()), 99.0)
     picture = trend.take(read(StatusDoc, document or builders.busy_status()), 99.5)
@@ -82,7 +82,7 @@ def scene(document: dict[str, Any] | None = None, **given: Told) -> Scene:
         "audit": told(read(AuditsDoc, {"audit": [change] * 50})),
         **given,
     }
-    strip = Strip([None] * 10 + [0.0] * 10 + [0.3, 0.9] * 5, "shard/lag")
+    strip = ThrottledStrip([None] * 10 + [0.0] * 10 + [0.3, 0.9] * 5, "shard/lag")
     return Scene(picture, values, {"etl:nightly": told(strip)})
 
 

@@ -16,21 +16,21 @@ from headgate.cli.api import connect
 from headgate.cli.render import Canvas
 from headgate.tui.export import save_lines
 from headgate.tui.page import compose
-from headgate.tui.poller import Feed
+from headgate.tui.poller import ViewFeed
 from headgate.tui.session import MAX_ERRANDS, Errands
-from headgate.tui.sources import Chosen, Controlled, Scene
+from headgate.tui.sources import BudgetedDatabase, Chosen, Scene
 from headgate.tui.state import (
     Action,
     CarryOut,
     Errand,
     Explain,
+    ExplainInput,
     Hour,
-    Leave,
+    KeyContext,
     Prepare,
-    Question,
+    Quit,
     Save,
-    Seen,
-    State,
+    ScreenState,
     heard,
     parse_question,
     press,
@@ -45,21 +45,25 @@ from tests.tui import scenes
 BUSY = scenes.scene()
 
 
-def pressed(state: State, *keys: str, scene: Scene = BUSY) -> tuple[State, Errand | None]:
+def pressed(
+    state: ScreenState, *keys: str, scene: Scene = BUSY
+) -> tuple[ScreenState, Errand | None]:
     """Each at what the one before made of the screen."""
     errand: Errand | None = None
     for key in keys:
         frame = compose(state, scene, (80, 24), scenes.AROUND, scenes.NOW)
-        state, errand = press(state, key, Seen(scene, frame.extent, VIEWS, "a.svg", "03:12:07"))
+        state, errand = press(
+            state, key, KeyContext(scene, frame.extent, VIEWS, "a.svg", "03:12:07")
+        )
     return state, errand
 
 
-def after(*keys: str, state: State | None = None) -> State:
-    return pressed(state or State(), *keys)[0]
+def after(*keys: str, state: ScreenState | None = None) -> ScreenState:
+    return pressed(state or ScreenState(), *keys)[0]
 
 
-def errand_of(*keys: str, state: State | None = None) -> Errand | None:
-    return pressed(state or State(), *keys)[1]
+def errand_of(*keys: str, state: ScreenState | None = None) -> Errand | None:
+    return pressed(state or ScreenState(), *keys)[1]
 
 
 # --- looking -----------------------------------------------------------------------------------
@@ -122,7 +126,7 @@ def test_a_pause_holds_the_picture() -> None:
 
 def test_enter_opens_the_chosen_clients_hour() -> None:
     assert errand_of("3", "enter") == Hour("etl:nightly")
-    assert errand_of("3", "x") == Explain(Question("etl:nightly", "main"))
+    assert errand_of("3", "x") == Explain(ExplainInput("etl:nightly", "main"))
 
 
 def test_help_and_panels_close_and_leaving_is_always_possible() -> None:
@@ -130,28 +134,28 @@ def test_help_and_panels_close_and_leaving_is_always_possible() -> None:
     assert state.panel is not None
     assert after("q", state=state).panel is None
     for keys in (("q",), ("quit",), ("3", "/", "quit"), ("?", "quit")):
-        assert isinstance(errand_of(*keys), Leave), keys
+        assert isinstance(errand_of(*keys), Quit), keys
 
 
 @pytest.mark.parametrize("key", ["l", "e", "h", "w", "enter", "x", "~"])
 @pytest.mark.parametrize("view", ["1", "2", "4", "5", "6", "7"])
 def test_every_key_is_harmless_where_nothing_is_chosen(view: str, key: str) -> None:
     empty = scenes.scene(builders.status(clients=[]), rules=scenes.told(None))
-    _, errand = pressed(State(), view, key, scene=empty)
+    _, errand = pressed(ScreenState(), view, key, scene=empty)
     assert not isinstance(errand, CarryOut | Prepare)
 
 
 @pytest.mark.parametrize(
     ("typed", "question"),
     [
-        ("etl:nightly", Question("etl:nightly", "main")),
-        ("  etl:nightly   orders ", Question("etl:nightly", "orders")),
-        ("a@b:c @orders", Question("a@b:c", "orders")),
-        ("select 1 from t", Question("select 1 from t", "main")),
-        ("select 1 @orders", Question("select 1", "orders")),
+        ("etl:nightly", ExplainInput("etl:nightly", "main")),
+        ("  etl:nightly   orders ", ExplainInput("etl:nightly", "orders")),
+        ("a@b:c @orders", ExplainInput("a@b:c", "orders")),
+        ("select 1 from t", ExplainInput("select 1 from t", "main")),
+        ("select 1 @orders", ExplainInput("select 1", "orders")),
     ],
 )
-def test_what_is_typed_to_be_explained(typed: str, question: Question) -> None:
+def test_what_is_typed_to_be_explained(typed: str, question: ExplainInput) -> None:
     assert parse_question(typed, ["main", "orders"]) == question
     assert question.is_statement == typed.startswith("select")
 
@@ -174,7 +178,7 @@ def agent() -> Iterator[ScriptedAgent]:
         yield agent
 
 
-def run(agent: ScriptedAgent, state: State, errand: Errand | None) -> State:
+def run(agent: ScriptedAgent, state: ScreenState, errand: Errand | None) -> ScreenState:
     assert errand is not None
     errands = Errands(connect(agent.url, None))
     assert errands.start(errand)
@@ -190,8 +194,8 @@ def changes(agent: ScriptedAgent) -> list[tuple[str, str, bool, Any]]:
     ]
 
 
-def ask_to(agent: ScriptedAgent, *keys: str) -> State:
-    state, errand = pressed(State(), *keys)
+def ask_to(agent: ScriptedAgent, *keys: str) -> ScreenState:
+    state, errand = pressed(ScreenState(), *keys)
     return run(agent, state, errand)
 
 
@@ -240,7 +244,7 @@ def test_whatever_is_not_a_yes_changes_nothing(agent: ScriptedAgent, key: str) -
 def test_a_preview_that_comes_late_is_not_confirmed_by_a_key_meant_for_something_else(
     agent: ScriptedAgent,
 ) -> None:
-    state, errand = pressed(State(), "4", "l")
+    state, errand = pressed(ScreenState(), "4", "l")
     moved_on = replace(after("/", "y", state=state), busy=state.busy)
     late = run(agent, moved_on, errand)
     assert late.panel is None and late.prompt is not None
@@ -260,7 +264,7 @@ def test_only_a_key_wakes_and_only_what_rests(agent: ScriptedAgent) -> None:
     """R58: an open screen must not keep databases from hibernating."""
     assert after("w").flash is not None and not isinstance(errand_of("w"), Prepare)
     resting = scenes.scene(builders.status(databases=[builders.database(activity="hibernating")]))
-    state, errand = pressed(State(), "w", scene=resting)
+    state, errand = pressed(ScreenState(), "w", scene=resting)
     assert errand == Prepare(Action("wake", "main"))
     state = run(agent, state, errand)
     assert changes(agent) == []
@@ -274,7 +278,7 @@ def test_an_agent_that_is_away_is_told_where_the_key_was_pressed() -> None:
     assert errands.start(Hour("etl"))
     (brought,) = eventually(errands.done)
     assert brought.is_bad and "no agent answers" in brought.text
-    assert heard(State(busy="asking"), brought).flash is not None
+    assert heard(ScreenState(busy="asking"), brought).flash is not None
 
 
 def test_an_agent_that_hangs_is_not_asked_without_end(agent: ScriptedAgent) -> None:
@@ -307,7 +311,7 @@ def test_a_clients_hour_and_an_explanation_are_shown(agent: ScriptedAgent) -> No
     assert "mostly throttled between" in page.export_text()
     agent.says("/v1/explain", builders.explained(builders.refusal()))
     state = ask_to(agent, "7", "enter", *"etl main", "enter")
-    assert state.explained is not None and state.asked == Question("etl", "main")
+    assert state.explained is not None and state.asked == ExplainInput("etl", "main")
 
 
 # --- files and budgets -------------------------------------------------------------------------
@@ -316,7 +320,7 @@ def test_a_clients_hour_and_an_explanation_are_shown(agent: ScriptedAgent) -> No
 def test_a_snapshot_asks_for_a_name_and_overwrites_nothing(tmp_path: Path) -> None:
     assert errand_of("s", "enter") == Save("a.svg")
     assert errand_of("s", "clear", "enter") is None
-    frame = compose(State(), BUSY, (90, 30), scenes.AROUND, scenes.NOW)
+    frame = compose(ScreenState(), BUSY, (90, 30), scenes.AROUND, scenes.NOW)
     for name, begins in (("a.svg", "<svg"), ("a.html", "<!DOCTYPE"), ("a.txt", "agent db1")):
         save_lines(tmp_path / name, frame.lines, (90, 30))
         assert (tmp_path / name).read_text().startswith(begins)
@@ -349,18 +353,18 @@ STATE: dict[str, Any] = {
 }
 
 
-def asked_budgets(agent: ScriptedAgent, database: str | None = None) -> list[Controlled]:
-    feed = Feed(connect(agent.url, None), Chosen(database), lambda: None)
+def asked_budgets(agent: ScriptedAgent, database: str | None = None) -> list[BudgetedDatabase]:
+    feed = ViewFeed(connect(agent.url, None), Chosen(database), lambda: None)
     feed.ask_all(["budgets"])
     told = feed.told["budgets"]
     assert not told.fault, told.fault
-    found: list[Controlled] = told.value
+    found: list[BudgetedDatabase] = told.value
     return found
 
 
-def budgets_page(found: list[Controlled], size: tuple[int, int] = (130, 40)) -> str:
+def budgets_page(found: list[BudgetedDatabase], size: tuple[int, int] = (130, 40)) -> str:
     scene = scenes.scene(budgets=scenes.told(found))
-    frame = compose(State("budgets"), scene, size, scenes.AROUND, scenes.NOW)
+    frame = compose(ScreenState("budgets"), scene, size, scenes.AROUND, scenes.NOW)
     return "\n".join("".join(part.text for part in line) for line in frame.lines)
 
 
@@ -405,7 +409,7 @@ def test_budgets_show_what_is_blocked_a_second_and_keep_the_last_policy() -> Non
         agent.replies["GET", "/v1/budgets/main"] = lambda _: Reply(policy(budgets=[
             budget(counts={**COUNTS, "blocked": {"capacity": next(blocked)}})
         ]))  # fmt: skip
-        feed = Feed(connect(agent.url, None), Chosen("main"), lambda: None)
+        feed = ViewFeed(connect(agent.url, None), Chosen("main"), lambda: None)
         rates = []
         for _ in range(3):
             feed.ask_all(["budgets"])

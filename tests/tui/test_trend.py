@@ -6,7 +6,7 @@ from typing import Any
 
 from headgate.check.api import StatusDoc
 from headgate.cli.documents import read
-from headgate.tui.trend import KEEP_SLOTS, RATE_WINDOW_S, SLOT_S, Past, Picture, Trend
+from headgate.tui.trend import KEEP_SLOTS, RATE_WINDOW_S, SLOT_S, PastMinute, Picture, Trend
 from tests.cli import builders
 
 
@@ -74,8 +74,8 @@ def test_history_goes_before_what_was_seen_and_never_over_it() -> None:
     trend = Trend("url")
     now_s = 1000 * SLOT_S
     trend.take(status(value=5.0), now_s)
-    minutes = [Past(("main", "lag"), 0.0, 1.5), Past(("main", "lag"), 60.0, 0.5)]
-    trend.recall([*minutes, Past(("main", "gone"), 0.0, 7.0)], now_s)
+    minutes = [PastMinute(("main", "lag"), 0.0, 1.5), PastMinute(("main", "lag"), 60.0, 0.5)]
+    trend.recall([*minutes, PastMinute(("main", "gone"), 0.0, 7.0)], now_s)
     view = trend.take(status(value=4.0), now_s)
     assert last(view, 9) == (0.5,) * 4 + (1.5,) * 4 + (5.0,)
     assert set(view.recent) == {("main", "lag")}

@@ -11,11 +11,11 @@ from headgate.cli.render import ASCII, UNICODE, Marks
 from headgate.history.api import TimelineDoc
 from headgate.rules.api import RulesDoc
 from headgate.tui.clients import listed, resampled
-from headgate.tui.layout import Column, Cursor, fit, place, window
-from headgate.tui.page import Surroundings, compose
+from headgate.tui.layout import RowCursor, ScreenColumn, fit, place, window
+from headgate.tui.page import ScreenContext, compose
 from headgate.tui.paint import Paint, difference
-from headgate.tui.sources import Scene, Strip, Told, strip
-from headgate.tui.state import Flash, Panel, Prompt, State
+from headgate.tui.sources import LastAnswer, Scene, ThrottledStrip, strip
+from headgate.tui.state import Flash, Panel, Prompt, ScreenState
 from headgate.tui.views import VIEWS
 from tests.cli import builders
 from tests.cli.documents import TIMELINE
@@ -30,9 +30,9 @@ PAINT = {
 
 
 def shown(
-    state: State, scene: Scene, size: tuple[int, int] = (110, 36), marks: Marks = UNICODE
+    state: ScreenState, scene: Scene, size: tuple[int, int] = (110, 36), marks: Marks = UNICODE
 ) -> str:
-    frame = compose(state, scene, size, Surroundings(VIEWS, marks), scenes.NOW)
+    frame = compose(state, scene, size, ScreenContext(VIEWS, marks), scenes.NOW)
     glass = Glass(max(20, size[0]), max(4, size[1]))
     glass.write(difference((), frame.lines, (glass.columns, glass.lines), PAINT[marks.dot]))
     assert not glass.overflowed
@@ -51,43 +51,43 @@ EMPTY = Scene(replace(BUSY.picture, status=None, recent={}, rates={}))
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_view_fits_every_size(view: str, size: tuple[int, int]) -> None:
-    shown(State(view), BUSY, size)
+    shown(ScreenState(view), BUSY, size)
 
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_view_is_there_with_many_with_none_and_without_an_agent(view: str) -> None:
-    shown(State(view), CROWDED, (57, 17))
-    shown(State(view), CROWDED, (150, 40))
-    shown(State(view), LOST, (57, 17))
-    shown(State(view), EMPTY, (57, 17))
+    shown(ScreenState(view), CROWDED, (57, 17))
+    shown(ScreenState(view), CROWDED, (150, 40))
+    shown(ScreenState(view), LOST, (57, 17))
+    shown(ScreenState(view), EMPTY, (57, 17))
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_panels_prompts_and_messages_fit_every_size(size: tuple[int, int]) -> None:
     panel = Panel("etl", lambda canvas: "shard" * 40)
     for state in (
-        State(panel=panel),
-        State(prompt=Prompt("filter", "/", "x" * 400)),
-        State(flash=Flash("y" * 500), busy="asking"),
+        ScreenState(panel=panel),
+        ScreenState(prompt=Prompt("filter", "/", "x" * 400)),
+        ScreenState(flash=Flash("y" * 500), busy="asking"),
     ):
         shown(state, BUSY, size)
 
 
 def test_ascii_terminals_get_ascii_alone() -> None:
     for view in VIEWS:
-        assert shown(State(view), BUSY, marks=ASCII).isascii(), view
+        assert shown(ScreenState(view), BUSY, marks=ASCII).isascii(), view
 
 
 def test_a_small_screen_keeps_what_matters() -> None:
-    text = shown(State(), BUSY, (40, 12))
+    text = shown(ScreenState(), BUSY, (40, 12))
     assert "REJECTS" in text and "BREACHED" in text and "q quit" in text
-    text = shown(State("clients"), BUSY, (40, 12))
+    text = shown(ScreenState("clients"), BUSY, (40, 12))
     assert "etl:nightly" in text and "THROTTLED 13 min" in text and "admitted/s" not in text
 
 
 def test_advice_comes_first() -> None:
     """3 a.m.: what to do, what is unhealthy, who is throttled, by what and for how long."""
-    text = shown(State(), BUSY)
+    text = shown(ScreenState(), BUSY)
     places = [text.index(told) for told in ("advice", "REJECTS", "etl:nightly")]
     assert places == sorted(places)
     assert "2 in force: etl (rejects every check of etl)" in text
@@ -97,14 +97,14 @@ def test_advice_comes_first() -> None:
 def test_an_idle_database_is_said_and_how_to_wake_it() -> None:
     """R56: looking wakes nobody."""
     main = builders.database(activity="hibernating", idle=True)
-    text = shown(State(), scenes.scene(builders.status(databases=[main])))
+    text = shown(ScreenState(), scenes.scene(builders.status(databases=[main])))
     assert "idle  main: the next check wakes it (about 1 s); w wakes it now" in text
     assert "REFUSES" not in text
 
 
 def test_an_agent_that_does_not_answer_is_said_and_the_last_picture_stays_dimmed() -> None:
-    frame = compose(State("clients"), LOST, (110, 36), scenes.AROUND, scenes.NOW)
-    text = shown(State("clients"), LOST)
+    frame = compose(ScreenState("clients"), LOST, (110, 36), scenes.AROUND, scenes.NOW)
+    text = shown(ScreenState("clients"), LOST)
     assert "AGENT UNREACHABLE for 3.0 s: connection refused [red]x" in text
     assert "etl:nightly" in text
     body = [segment for line in frame.lines[4:-1] for segment in line if segment.text.strip()]
@@ -113,19 +113,19 @@ def test_an_agent_that_does_not_answer_is_said_and_the_last_picture_stays_dimmed
 
 def test_an_agent_that_began_anew_is_said() -> None:
     anew = replace(BUSY, picture=replace(BUSY.picture, restarted_at_s=95.0))
-    assert "the agent restarted 5.0 s ago" in shown(State(), anew)
+    assert "the agent restarted 5.0 s ago" in shown(ScreenState(), anew)
 
 
 def test_the_shard_is_a_tree_with_curves() -> None:
     document = builders.status(databases=[builders.database(shard=builders.troubled_shard())])
-    text = shown(State("shard"), scenes.scene(document), (120, 50))
+    text = shown(ScreenState("shard"), scenes.scene(document), (120, 50))
     assert "├─ db-b" in text and "▁  lag 20 ms ●" in text
     for told in ("UNREACHABLE for 42", "hibernating: no checks", "its clock is 310 ms ahead"):
         assert told in text
 
 
 def test_clients_say_how_long_by_what_their_hour_and_the_remedy() -> None:
-    text = shown(State("clients"), BUSY, (170, 36))
+    text = shown(ScreenState("clients"), BUSY, (170, 36))
     line = next(line for line in text.splitlines() if line.startswith("> etl:nightly"))
     assert "THROTTLED 13 min by lag" in line
     assert "··········▃▇▃▇▃▇▃▇▃▇" in line
@@ -153,42 +153,42 @@ def test_a_filter_finds_names_databases_and_what_throttles() -> None:
     assert found("throttled LAG") == ["etl:nightly"]
     assert found("orders") == ["backfill:users"]
     assert len(found("")) == 3
-    assert "no client matches 'zzz'" in shown(State("clients", filter="zzz"), BUSY)
+    assert "no client matches 'zzz'" in shown(ScreenState("clients", filter="zzz"), BUSY)
 
 
 def test_rules_say_who_why_how_long_and_whom_they_meet() -> None:
-    text = shown(State("rules"), BUSY, (140, 30))
+    text = shown(ScreenState("rules"), BUSY, (140, 30))
     assert "> r7" in text and "48 min" in text
     assert "ops" in text and "it floods the replica" in text
     assert "applies to: etl:nightly" in text
 
 
 def test_refusals_and_changes_share_a_view() -> None:
-    text = shown(State("past"), BUSY)
+    text = shown(ScreenState("past"), BUSY)
     assert "rejected lately: 50" in text and "changed lately: 50" in text
     assert "THRESHOLD_EXCEEDED" in text and "ratio: 0.5" in text
-    swapped = shown(State("past", tab=1), BUSY)
+    swapped = shown(ScreenState("past", tab=1), BUSY)
     assert swapped.index("changed lately") < swapped.index("rejected lately")
 
 
 def test_what_an_agent_cannot_tell_is_said_in_its_place() -> None:
-    none = Told(fault="the agent answers 404: this agent has no rules")
+    none = LastAnswer(fault="the agent answers 404: this agent has no rules")
     assert "rules cannot be shown: the agent answers 404" in shown(
-        State("rules"), scenes.scene(rules=none)
+        ScreenState("rules"), scenes.scene(rules=none)
     )
-    old = Told(BUSY.of("rules").value, 10.0, "no answer in 10 s", 99.0)
-    text = shown(State("rules"), scenes.scene(rules=old))
+    old = LastAnswer(BUSY.of("rules").value, 10.0, "no answer in 10 s", 99.0)
+    text = shown(ScreenState("rules"), scenes.scene(rules=old))
     assert "below is what was said 90.0 s ago: no answer in 10 s" in text and "> r7" in text
 
 
 def test_a_strip_is_an_hour_in_steps_with_gaps_where_nobody_asked() -> None:
     found = strip(read(TimelineDoc, TIMELINE))
-    assert found == Strip([0.0, None, 0.92, None], "shard/lag")
+    assert found == ThrottledStrip([0.0, None, 0.92, None], "shard/lag")
     assert resampled([0.1, None, 0.9, 0.2, None, None], 3) == [0.1, 0.9, None]
 
 
 def test_columns_go_by_their_rank() -> None:
-    columns = (Column("a", 5, 9, 2), Column("b", 5, 200, 1), Column("c", 5, 5, 3))
+    columns = (ScreenColumn("a", 5, 9, 2), ScreenColumn("b", 5, 200, 1), ScreenColumn("c", 5, 5, 3))
     assert [(one.column.name, one.width) for one in fit(columns, 12)] == [("a", 5), ("b", 5)]
     assert [one.width for one in fit(columns, 40)] == [9, 22, 5]
     assert [one.column.name for one in fit(columns, 3)] == ["b"]
@@ -196,13 +196,15 @@ def test_columns_go_by_their_rank() -> None:
 
 def test_the_chosen_row_stays_chosen_in_whatever_order_it_comes() -> None:
     """A rule is lifted by what was chosen, not by where it stood."""
-    assert place(["x", "r7", "y"], Cursor("r7", 0)) == 1
-    assert place(["x", "y"], Cursor("r7", 5)) == 1
-    assert place([], Cursor("r7", 5)) == 0
+    assert place(["x", "r7", "y"], RowCursor("r7", 0)) == 1
+    assert place(["x", "y"], RowCursor("r7", 5)) == 1
+    assert place([], RowCursor("r7", 5)) == 0
     assert [window(at, 100, 10, 20) for at in (5, 25, 45, 99)] == [5, 20, 36, 90]
 
 
 @pytest.mark.parametrize("view", ["overview", "rules"])
 def test_a_rule_that_is_not_in_force_here_is_said(view: str) -> None:
     rules = scenes.told(read(RulesDoc, {"rules": [scenes.rule()], "refused": ["f-1: no such"]}))
-    assert "NOT IN FORCE HERE  rule f-1: no such" in shown(State(view), scenes.scene(rules=rules))
+    assert "NOT IN FORCE HERE  rule f-1: no such" in shown(
+        ScreenState(view), scenes.scene(rules=rules)
+    )

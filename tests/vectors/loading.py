@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headgate.base.names import Scope, parse_scope
-from headgate.check.health import Health, ShardHealth, Standing, Window, health_of, stand
+from headgate.check.health import Health, MetricStatus, ShardHealth, Window, health_of, stand
 from headgate.check.model import Check
 from headgate.check.questions import build_check
-from headgate.check.snapshot import View
+from headgate.check.snapshot import DatabaseSnapshot
 from headgate.client.answers import Answer
 from headgate.metrics.model import MetricSpec
 from headgate.metrics.samples import Absent, Cause, Sample
-from headgate.rules.matching import Kind, Order, Rule, RuleBook
+from headgate.rules.matching import DiceOrder, Kind, Rule, RuleBook
 from headgate.shard.rollup import shard_spec
 from tests.builders import NOW, metric
 
@@ -50,8 +50,8 @@ class Worlds:
         self.states = {name: self._health(state) for name, state in document["states"].items()}
         self.books = {name: _book(rules) for name, rules in document["rules"].items()}
 
-    def view(self, vector: Vector) -> View:
-        return View(self.states[vector.state], self.books[vector.rules])
+    def view(self, vector: Vector) -> DatabaseSnapshot:
+        return DatabaseSnapshot(self.states[vector.state], self.books[vector.rules])
 
     def _health(self, state: Mapping[str, Any]) -> Health:
         host = {n: self._standing(n, told, Scope.HOST) for n, told in state["host"].items()}
@@ -64,7 +64,7 @@ class Worlds:
         asked = (told.get(key, "") for key in ("primary", "ask", "ask_database"))
         return ShardHealth("commerce/-80", standings, *asked)
 
-    def _standing(self, name: str, told: Mapping[str, Any], scope: Scope) -> Standing:
+    def _standing(self, name: str, told: Mapping[str, Any], scope: Scope) -> MetricStatus:
         spec = self._specs[name]
         if scope is Scope.SHARD:
             spec = shard_spec(spec, collect_s=COLLECT_S)
@@ -97,7 +97,7 @@ def _rule(told: Mapping[str, Any]) -> Rule:
         told.get("ratio", 0.0),
         NOW.wall_s + told.get("ends_in_s", 600.0),
         Kind(told.get("kind", "ratio")),
-        Order(told.get("order", "before")),
+        DiceOrder(told.get("order", "before")),
         tuple(told.get("metrics", ())),
         told.get("thresholds", {}),
         database=told.get("database", ""),

@@ -209,7 +209,7 @@ def _reader_of(kind: Any) -> Read:
 
 
 @runtime_checkable
-class Judging(Protocol):
+class SelfValidating(Protocol):
     """A struct that knows what only several of its fields together tell."""
 
     def faults(self) -> Iterator[tuple[str, str]]:
@@ -257,7 +257,7 @@ def _built(struct: type[T], read: Mapping[str, Any], others: Mapping[str, Any]) 
 
 
 def _judged(made: object) -> Iterator[tuple[str, str]]:
-    if isinstance(made, Judging):
+    if isinstance(made, SelfValidating):
         yield from made.faults()
     for name, _, note, _ in _noted_fields(type(made)):
         if isinstance(note, Flat):

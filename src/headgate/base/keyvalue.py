@@ -33,7 +33,7 @@ class Listing:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class KeyEvent:
     key: str
     value: bytes | None
     """None: it was deleted."""
@@ -46,7 +46,7 @@ class Changes:
     `revision` belongs to the newest commit, which may have more; a reader that continues from
     `revision` gets that event again."""
 
-    events: tuple[Event, ...]
+    events: tuple[KeyEvent, ...]
     revision: int
 
     @property

@@ -10,11 +10,11 @@ from typing import Protocol
 from headgate.base.keyvalue import Changes, Compare, Lease, Listing, Put
 from headgate.budgets.policy import Policy
 from headgate.budgets.readings import BudgetReadings, Lying, Published
-from headgate.changes.exchanged import Answer, Offer
+from headgate.changes.exchanged import ExchangeAnswer, Offer
 from headgate.history.records import (
-    Asked,
     AuditEntry,
     BudgetMinute,
+    CheckedMinute,
     MetricMinute,
     Report,
     StoreFault,
@@ -104,7 +104,7 @@ class PeerLink(Protocol):
         """Have that agent's database watched, and its heartbeat written, for a while."""
         ...
 
-    async def exchange(self, offer: Offer, *, timeout_s: float) -> Answer:
+    async def exchange(self, offer: Offer, *, timeout_s: float) -> ExchangeAnswer:
         """Send a shard's changes to that agent and receive its own; or PeerFailed."""
         ...
 
@@ -317,7 +317,7 @@ class Store(ChangeLog, Protocol):
 
     async def minutes_asked(
         self, tokens: Sequence[str], *, since_minute: int, until_minute: int, database: str = ""
-    ) -> Sequence[Asked]:
+    ) -> Sequence[CheckedMinute]:
         """Every minute in which such a client checked, in order."""
         ...
 
@@ -415,11 +415,11 @@ class Tracer(Protocol):
 
 
 __all__ = [
-    "Asked",
     "AuditEntry",
     "BudgetMeter",
     "BudgetMinute",
     "ChangeLog",
+    "CheckedMinute",
     "Clock",
     "Fact",
     "FenceProbe",

@@ -17,7 +17,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from headgate.budgets.ask import NEVER, Answer, Ask, Asked, Limit, Verdict
+from headgate.budgets.ask import (
+    NEVER,
+    Limit,
+    StatementAnswer,
+    StatementCheck,
+    StatementFlags,
+    StatementVerdict,
+)
 from headgate.budgets.bucket import WHOLE_MPCT, cpu_ns, drain_ns, server_ns, size_ns, wait_ns
 from headgate.budgets.policy import Budget, Mode
 
@@ -67,7 +74,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class BucketState:
     """The state of a bucket when a statement starts."""
 
     terms: Terms
@@ -101,15 +108,17 @@ def terms_of(budget: Budget, cpus_milli: int, workers: int) -> Terms:
     )
 
 
-def decide(standings: Sequence[Standing], ask: Ask, estimate_ns: int) -> Answer:
+def decide(
+    standings: Sequence[BucketState], ask: StatementCheck, estimate_ns: int
+) -> StatementAnswer:
     failures: dict[int, Failure] = {}  # by match, in the order in which they are found
     for step in (_workers, _by_itself, _owed):
         for match, standing in enumerate(standings):
             if match not in failures and (failure := step(standing, ask, estimate_ns)):
                 failures[match] = failure
     passed = {match for match in failures if lets_pass(standings[match].terms, ask)}
-    answer = Answer(
-        verdict=Verdict.RUN,
+    answer = StatementAnswer(
+        verdict=StatementVerdict.RUN,
         limits=tuple(_limit(failures, match) for match in range(len(standings))),
         thresholds=tuple(_crossed(s, ask, estimate_ns) for s in standings),
         estimate_ns=estimate_ns,
@@ -122,13 +131,13 @@ def decide(standings: Sequence[Standing], ask: Ask, estimate_ns: int) -> Answer:
     return _warned(answer, counting, standings, ask)
 
 
-def never_fits(answer: Answer) -> bool:
+def never_fits(answer: StatementAnswer) -> bool:
     """It is blocked for its estimate alone, whatever else there is."""
     by_size = answer.decided_by in (Limit.QUERY, Limit.BUCKET)
-    return answer.verdict is Verdict.BLOCK and by_size and answer.retry_ns == NEVER
+    return answer.verdict is StatementVerdict.BLOCK and by_size and answer.retry_ns == NEVER
 
 
-def fitting_ns(standings: Sequence[Standing], estimate_ns: int) -> int:
+def fitting_ns(standings: Sequence[BucketState], estimate_ns: int) -> int:
     """The estimate, or what the narrowest of the budgets that block can just take."""
     bounds = (s.terms.most_ns for s in standings if s.terms.enforced)
     return min(estimate_ns, *(bound for bound in bounds if bound), NEVER)
@@ -137,7 +146,7 @@ def fitting_ns(standings: Sequence[Standing], estimate_ns: int) -> int:
 # --- the steps --------------------------------------------------------------------------------
 
 
-def _workers(standing: Standing, ask: Ask, estimate_ns: int) -> Failure | None:
+def _workers(standing: BucketState, ask: StatementCheck, estimate_ns: int) -> Failure | None:
     """Step 2. A parallel statement takes a place for each of its workers."""
     limit = standing.terms.workers
     if limit is None or standing.running + ask.places <= limit:
@@ -148,7 +157,7 @@ def _workers(standing: Standing, ask: Ask, estimate_ns: int) -> Failure | None:
     return Failure(Limit.CONCURRENCY, standing.running, limit, retry_ns)
 
 
-def _by_itself(standing: Standing, ask: Ask, estimate_ns: int) -> Failure | None:
+def _by_itself(standing: BucketState, ask: StatementCheck, estimate_ns: int) -> Failure | None:
     """Step 3. Whatever else runs."""
     limit_ns = standing.terms.burst_ns
     if limit_ns is None or estimate_ns <= limit_ns:
@@ -156,7 +165,7 @@ def _by_itself(standing: Standing, ask: Ask, estimate_ns: int) -> Failure | None
     return Failure(Limit.QUERY, estimate_ns, limit_ns, NEVER)
 
 
-def _owed(standing: Standing, ask: Ask, estimate_ns: int) -> Failure | None:
+def _owed(standing: BucketState, ask: StatementCheck, estimate_ns: int) -> Failure | None:
     """Step 4. Many moderate statements are too much together."""
     terms = standing.terms
     if terms.rate_mpct == 0:
@@ -178,26 +187,29 @@ def _owed(standing: Standing, ask: Ask, estimate_ns: int) -> Failure | None:
 # --- what comes of it -------------------------------------------------------------------------
 
 
-def lets_pass(terms: Terms, ask: Ask) -> bool:
+def lets_pass(terms: Terms, ask: StatementCheck) -> bool:
     """A client inside a transaction may hold locks that others wait for."""
-    return bool(ask.flags & Asked.IN_TRANSACTION) and terms.lets_pass
+    return bool(ask.flags & StatementFlags.IN_TRANSACTION) and terms.lets_pass
 
 
 def _refused(
-    answer: Answer, refusing: Mapping[int, Failure], standings: Sequence[Standing], ask: Ask
-) -> Answer:
+    answer: StatementAnswer,
+    refusing: Mapping[int, Failure],
+    standings: Sequence[BucketState],
+    ask: StatementCheck,
+) -> StatementAnswer:
     waits = {match: _patience_ns(f, standings[match].terms, ask) for match, f in refusing.items()}
     hopeless = [match for match, wait in waits.items() if wait is None]
     if hopeless:
-        return _told(answer, Verdict.BLOCK, hopeless[0], refusing[hopeless[0]])
+        return _told(answer, StatementVerdict.BLOCK, hopeless[0], refusing[hopeless[0]])
     longest = max(waits, key=lambda match: waits[match] or 0)
-    told = _told(answer, Verdict.DELAY, longest, refusing[longest])
+    told = _told(answer, StatementVerdict.DELAY, longest, refusing[longest])
     return replace(told, retry_ns=waits[longest] or 0)
 
 
-def _patience_ns(failure: Failure, terms: Terms, ask: Ask) -> int | None:
+def _patience_ns(failure: Failure, terms: Terms, ask: StatementCheck) -> int | None:
     """How long it is delayed for; None: waiting does not help, or not soon enough."""
-    if ask.flags & Asked.NO_DELAY or terms.max_delay_ns == 0:
+    if ask.flags & StatementFlags.NO_DELAY or terms.max_delay_ns == 0:
         return None
     if failure.limit is Limit.CONCURRENCY and failure.retry_ns != NEVER:
         return min(PLACE_POLL_NS, terms.max_delay_ns)
@@ -205,19 +217,24 @@ def _patience_ns(failure: Failure, terms: Terms, ask: Ask) -> int | None:
 
 
 def _warned(
-    answer: Answer, warning: Mapping[int, Failure], standings: Sequence[Standing], ask: Ask
-) -> Answer:
+    answer: StatementAnswer,
+    warning: Mapping[int, Failure],
+    standings: Sequence[BucketState],
+    ask: StatementCheck,
+) -> StatementAnswer:
     """It runs; with a warning or without."""
     for match, failure in warning.items():
-        return _told(answer, Verdict.WARN, match, failure)
+        return _told(answer, StatementVerdict.WARN, match, failure)
     crossed = [(limit, match) for match, limit in enumerate(answer.thresholds) if limit]
     if not crossed:
         return answer
     limit, match = min(crossed)
-    return _told(answer, Verdict.WARN, match, _near(standings[match], ask, answer, limit))
+    return _told(answer, StatementVerdict.WARN, match, _near(standings[match], ask, answer, limit))
 
 
-def _told(answer: Answer, verdict: Verdict, match: int, failure: Failure) -> Answer:
+def _told(
+    answer: StatementAnswer, verdict: StatementVerdict, match: int, failure: Failure
+) -> StatementAnswer:
     return replace(
         answer,
         verdict=verdict,
@@ -236,7 +253,7 @@ def _limit(failures: Mapping[int, Failure], match: int) -> Limit:
 # --- early warning (R123) ---------------------------------------------------------------------
 
 
-def _crossed(standing: Standing, ask: Ask, estimate_ns: int) -> Limit:
+def _crossed(standing: BucketState, ask: StatementCheck, estimate_ns: int) -> Limit:
     """The first limit that it comes near to, if it breaks none: an enforced budget's alone."""
     share, terms = standing.terms.warning_mpct, standing.terms
     steps: tuple[Callable[..., Failure | None], ...] = (_workers, _by_itself, _owed)
@@ -249,7 +266,7 @@ def _crossed(standing: Standing, ask: Ask, estimate_ns: int) -> Limit:
 
 
 def _loads(
-    standing: Standing, ask: Ask, estimate_ns: int
+    standing: BucketState, ask: StatementCheck, estimate_ns: int
 ) -> tuple[tuple[Limit, int, int | None], ...]:
     """With this statement: how much of each limit is in use."""
     terms = standing.terms
@@ -266,7 +283,9 @@ def _loads(
     )
 
 
-def _near(standing: Standing, ask: Ask, answer: Answer, limit: Limit) -> Failure:
+def _near(
+    standing: BucketState, ask: StatementCheck, answer: StatementAnswer, limit: Limit
+) -> Failure:
     terms = standing.terms
     if limit is Limit.CONCURRENCY:
         return Failure(limit, standing.running, terms.workers or 0, 0)

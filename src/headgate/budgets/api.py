@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from headgate.budgets.difference import Change
+from headgate.budgets.difference import PolicyDifference
 from headgate.budgets.explain import BudgetState, Explanation
 from headgate.budgets.policy import Budget, Mode, When
 from headgate.budgets.readings import (
@@ -577,7 +577,7 @@ def checksum_text(checksum: int) -> str:
     return f"{checksum:08x}"
 
 
-def difference_docs(changes: Sequence[Change]) -> list[DifferenceDoc]:
+def difference_docs(changes: Sequence[PolicyDifference]) -> list[DifferenceDoc]:
     return [
         DifferenceDoc(one.kind.value, one.budget, one.setting, one.before, one.after, one.line)
         for one in changes[:MAX_DIFFERENCES]

@@ -1,6 +1,7 @@
 """Requests to the budgets, and their answers. Values and their numbers, as in headgate.h.
 
-Who, Statement ──matching──► Match        `Ask`, Match ──admit──► Answer
+StatementIdentity, Statement ─matching─► Match
+`StatementCheck`, Match ─admit─► StatementAnswer
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ class Limit(IntEnum):
     BUCKET = 3
 
 
-class Verdict(IntEnum):
+class StatementVerdict(IntEnum):
     RUN = 0
     WARN = 1
     DELAY = 2
     BLOCK = 3
 
 
-class Asked(IntFlag):
+class StatementFlags(IntFlag):
     PLANNED = 0
     EARLY = 1
     """There is no plan yet: decide by what is known without it."""
@@ -62,7 +63,7 @@ class Asked(IntFlag):
 
 
 @dataclass(frozen=True, slots=True)
-class Who:
+class StatementIdentity:
     username: str | None = None
     database: str | None = None
     application_name: str | None = None
@@ -95,7 +96,7 @@ class Match(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class StatementCheck:
     now_ns: int
     """By the monotonic clock of all that share a ledger."""
     wall_ms: int = 0
@@ -106,7 +107,7 @@ class Ask:
     """Key of the statement's pattern; 0 or 1: none."""
     workers: int = 1
     """Processes it will use."""
-    flags: Asked = Asked.PLANNED
+    flags: StatementFlags = StatementFlags.PLANNED
 
     @property
     def places(self) -> int:
@@ -114,8 +115,8 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    verdict: Verdict
+class StatementAnswer:
+    verdict: StatementVerdict
     limits: tuple[Limit, ...]
     """Of each match: what it failed."""
     thresholds: tuple[Limit, ...]
@@ -133,4 +134,4 @@ class Answer:
 
     @property
     def admitted(self) -> bool:
-        return self.verdict in (Verdict.RUN, Verdict.WARN)
+        return self.verdict in (StatementVerdict.RUN, StatementVerdict.WARN)

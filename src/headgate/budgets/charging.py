@@ -18,10 +18,17 @@ from typing import Protocol
 
 import structlog
 
-from headgate.budgets.ask import NEVER, Answer, Ask, Asked, Limit, Match
-from headgate.budgets.ask import Verdict as Admission
+from headgate.budgets.ask import (
+    NEVER,
+    Limit,
+    Match,
+    StatementAnswer,
+    StatementCheck,
+    StatementFlags,
+    StatementVerdict,
+)
 from headgate.budgets.bucket import cpu_ns, server_ns
-from headgate.budgets.debits import Debit, DebitState
+from headgate.budgets.debits import DebitResult, DebitState
 from headgate.budgets.hashes import budget_key
 from headgate.budgets.layers import Edition, capped
 from headgate.budgets.ledger import Ledger
@@ -38,19 +45,19 @@ WORKERS = 100
 TEND_TIMEOUT_S = 0.5
 MIN_RETRY_S, MAX_RETRY_S = 0.02, 40.0
 NEVER_FITS_RETRY_S = 30.0
-_NOT_WAITING = Asked.COST_GIVEN | Asked.NO_DELAY
+_NOT_WAITING = StatementFlags.COST_GIVEN | StatementFlags.NO_DELAY
 _STATES = {
-    Admission.RUN: DebitState.CHARGED,
-    Admission.WARN: DebitState.WARNED,
-    Admission.DELAY: DebitState.OVER,
-    Admission.BLOCK: DebitState.OVER,
+    StatementVerdict.RUN: DebitState.CHARGED,
+    StatementVerdict.WARN: DebitState.WARNED,
+    StatementVerdict.DELAY: DebitState.OVER,
+    StatementVerdict.BLOCK: DebitState.OVER,
 }
 
 
 class BudgetLedger(Protocol):
     def debit(
         self, budget: Budget, cost_ns: int, now: Instant, *, only_look: bool = False
-    ) -> Debit:
+    ) -> DebitResult:
         """Charged, or over and nothing is; never waits."""
         ...
 
@@ -72,8 +79,10 @@ class SharedLedger(BudgetLedger, Protocol):
         ...
 
 
-def asked(cost_ns: int, now: Instant) -> Ask:
-    return Ask(int(now.mono_s * NS), int(now.wall_s * 1000), cost_ns=cost_ns, flags=_NOT_WAITING)
+def asked(cost_ns: int, now: Instant) -> StatementCheck:
+    return StatementCheck(
+        int(now.mono_s * NS), int(now.wall_s * 1000), cost_ns=cost_ns, flags=_NOT_WAITING
+    )
 
 
 def own_bucket(budget: Budget, index: int = 0) -> Match:
@@ -89,7 +98,7 @@ class OwnLedger:
 
     def debit(
         self, budget: Budget, cost_ns: int, now: Instant, *, only_look: bool = False
-    ) -> Debit:
+    ) -> DebitResult:
         ask, match, ledger = asked(cost_ns, now), own_bucket(budget), self._ledger
         standing = ledger.standing(budget, match.bucket, ask.now_ns)
         terms, owed_ns = standing.terms, None
@@ -149,11 +158,11 @@ async def _tended(shared: SharedLedger) -> None:
 
 
 def debit_of(
-    budget: Budget, answer: Answer, owed_ns: int | None, cpus_milli: int, ledger: str
-) -> Debit:
+    budget: Budget, answer: StatementAnswer, owed_ns: int | None, cpus_milli: int, ledger: str
+) -> DebitResult:
     capacity = budget.capacity_mpcts
-    retries = answer.verdict is Admission.BLOCK and answer.retry_ns != NEVER
-    return Debit(
+    retries = answer.verdict is StatementVerdict.BLOCK and answer.retry_ns != NEVER
+    return DebitResult(
         budget=budget.name,
         state=_STATES[answer.verdict],
         cost_s=answer.estimate_ns / NS,
@@ -165,8 +174,8 @@ def debit_of(
     )
 
 
-def _told(budget: Budget, answer: Answer) -> str:
-    if answer.verdict is Admission.RUN:
+def _told(budget: Budget, answer: StatementAnswer) -> str:
+    if answer.verdict is StatementVerdict.RUN:
         return ""
     cost = _seconds(answer.estimate_ns)
     if answer.decided_by is Limit.CONCURRENCY:
@@ -178,12 +187,12 @@ def _told(budget: Budget, answer: Answer) -> str:
             f"the debt is {_seconds(answer.used)} of CPU, the check declares {cost}, "
             f"the limit is {_seconds(answer.bound)}"
         )
-    if answer.verdict is Admission.WARN:
+    if answer.verdict is StatementVerdict.WARN:
         return f"budget {budget.name} warns: {what}"
     return f"budget {budget.name}: {what}{_when(answer)}"
 
 
-def _when(answer: Answer) -> str:
+def _when(answer: StatementAnswer) -> str:
     if answer.retry_ns == NEVER:
         return "; it can never fit: declare less per check, or raise the budget's limit"
     if answer.decided_by is Limit.BUCKET:
@@ -198,7 +207,7 @@ def _seconds(ns: int) -> str:
 # --- checks -----------------------------------------------------------------------------------
 
 
-class Charged(Protocol):
+class ChargedDatabase(Protocol):
     """As much of budgets/service.Controlled as is needed here."""
 
     @property
@@ -211,7 +220,7 @@ class Charged(Protocol):
 class Debits:
     def __init__(
         self,
-        by_database: Mapping[str, Charged],
+        by_database: Mapping[str, ChargedDatabase],
         health_of: Callable[[str], bool | None],
     ) -> None:
         self._by_database = by_database
@@ -232,7 +241,7 @@ class Debits:
             debit=debit,
         )
 
-    def _debit(self, decision: Decision, *, only_look: bool) -> Debit:
+    def _debit(self, decision: Decision, *, only_look: bool) -> DebitResult:
         check, now = decision.check, decision.at
         charged = self._by_database.get(check.database)
         if charged is None:
@@ -248,7 +257,7 @@ class Debits:
         budget = replace(budget, mode=capped(budget.mode, edition.changes.mode_cap))
         if why := self._rests(budget, edition, check.database, now):
             note = f"budget {budget.name} is not charged: {why}"
-            return Debit(budget.name, DebitState.RESTS, check.cpu_s, note=note)
+            return DebitResult(budget.name, DebitState.RESTS, check.cpu_s, note=note)
         cost_ns = max(1, round(check.cpu_s * NS))
         return charged.ledger.current.debit(budget, cost_ns, now, only_look=only_look)
 
@@ -262,16 +271,16 @@ class Debits:
         return ""
 
 
-def _come_back_s(debit: Debit, roll: float) -> float:
+def _come_back_s(debit: DebitResult, roll: float) -> float:
     """Not before it fits, and not all clients at once. What can never fit now may fit after a
     change of the policy."""
     fits_s = NEVER_FITS_RETRY_S if debit.retry_after_s is None else debit.retry_after_s
     return min(max(fits_s, MIN_RETRY_S), MAX_RETRY_S) * (1 + roll / 2)
 
 
-def _unknown(decision: Decision, note: str) -> Debit:
+def _unknown(decision: Decision, note: str) -> DebitResult:
     check = decision.check
-    return Debit(check.budget, DebitState.UNKNOWN, check.cpu_s, note=note)
+    return DebitResult(check.budget, DebitState.UNKNOWN, check.cpu_s, note=note)
 
 
 def _nearest(name: str, names: list[str]) -> str:

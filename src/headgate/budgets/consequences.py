@@ -1,6 +1,6 @@
 """What a policy would have changed, added up by budget, client and time.
 
-counterfactual ──Fate of each statement──► Tallies ──► Row ──► Outcome
+counterfactual ──Fate of each statement──► Tallies ──► ReplayRow ──► ReplayOutcome
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Fate(Enum):
     """In a budget that another budget's block kept it from."""
 
 
-class Key(NamedTuple):
+class ReplayKey(NamedTuple):
     budget: str
     """Empty: no budget applies."""
     client: str
@@ -41,7 +41,7 @@ class Key(NamedTuple):
 
 
 @dataclass(slots=True)
-class Tally:
+class ReplayTally:
     """Statements and CPU, as they were and as they would have been. Of sampled traces each
     represents several statements, so these are no whole numbers."""
 
@@ -85,16 +85,16 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    key: Key
-    tally: Tally
+class ReplayRow:
+    key: ReplayKey
+    tally: ReplayTally
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    rows: tuple[Row, ...]
+class ReplayOutcome:
+    rows: tuple[ReplayRow, ...]
     """In order of time, budget and client."""
-    total: Tally
+    total: ReplayTally
     """Each statement once, under however many budgets it falls."""
     traces: int
     since_ms: int
@@ -127,9 +127,9 @@ def _value(trace: Trace, key: str) -> str:
     return getattr(trace.who, key) or NO_VALUE
 
 
-def together(tallies: Iterable[Tally]) -> Tally:
+def together(tallies: Iterable[ReplayTally]) -> ReplayTally:
     """Their sums."""
-    whole = Tally()
+    whole = ReplayTally()
     for tally in tallies:
         for name in _SUMMED:
             setattr(whole, name, getattr(whole, name) + getattr(tally, name))
@@ -138,4 +138,4 @@ def together(tallies: Iterable[Tally]) -> Tally:
     return whole
 
 
-_SUMMED = tuple(name for name in Tally.__slots__ if name != "after")
+_SUMMED = tuple(name for name in ReplayTally.__slots__ if name != "after")

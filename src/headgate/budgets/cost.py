@@ -12,7 +12,7 @@ import math
 import struct
 from dataclasses import dataclass, replace
 
-from headgate.budgets.ask import MAX_COST_NS, Ask, Asked
+from headgate.budgets.ask import MAX_COST_NS, StatementCheck, StatementFlags
 
 COLD_K = 5000.0
 COLD_K_WITHIN = (500.0, 20_000.0)
@@ -52,7 +52,7 @@ class Pattern:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class MedianCost:
     """What is known of all patterns: the median of k, for those that nobody has seen."""
 
     median_k: float = 0.0
@@ -60,13 +60,13 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class FinishedStatement:
     """A statement that has ended."""
 
     plan_cost: float
     estimate_ns: int
     actual_ns: int
-    flags: Asked = Asked.PLANNED
+    flags: StatementFlags = StatementFlags.PLANNED
     aborted: bool = False
 
 
@@ -81,18 +81,18 @@ def averaged(average: float, value: float, calls: int) -> float:
     return float32(average + (value - average) * weight)
 
 
-def estimate_ns(ask: Ask, pattern: Pattern | None, host: Host) -> int:
+def estimate_ns(ask: StatementCheck, pattern: Pattern | None, host: MedianCost) -> int:
     """Never below 1 ns, so that an explicit 0 admits nothing."""
-    if ask.flags & Asked.COST_GIVEN:
+    if ask.flags & StatementFlags.COST_GIVEN:
         return within_bounds(ask.cost_ns)
-    if ask.flags & Asked.EARLY:
+    if ask.flags & StatementFlags.EARLY:
         return _early_ns(pattern)
     return _planned_ns(ask.plan_cost, ask.flags, pattern, host)
 
 
-def may_try_again(ask: Ask, pattern: Pattern | None, estimate_ns: int) -> bool:
+def may_try_again(ask: StatementCheck, pattern: Pattern | None, estimate_ns: int) -> bool:
     """Whether what is known of the pattern has become old."""
-    if ask.flags & Asked.COST_GIVEN or pattern is None or not pattern.calls:
+    if ask.flags & StatementFlags.COST_GIVEN or pattern is None or not pattern.calls:
         return False
     return ask.now_ns - pattern.last_ns >= max(AGAIN_AFTER_NS, estimate_ns * AGAIN_SHARE)
 
@@ -107,10 +107,12 @@ def _early_ns(pattern: Pattern | None) -> int:
     return _rounded(pattern.cpu / EARLY_SHARE)
 
 
-def _planned_ns(plan_cost: float, flags: Asked, pattern: Pattern | None, host: Host) -> int:
+def _planned_ns(
+    plan_cost: float, flags: StatementFlags, pattern: Pattern | None, host: MedianCost
+) -> int:
     if pattern is not None and pattern.calls:
         return _rounded(pattern.k * units(plan_cost, flags))
-    if flags & Asked.UTILITY:
+    if flags & StatementFlags.UTILITY:
         return 1
     k = _within(host.median_k, *COLD_K_WITHIN) if host.calls else COLD_K
     return _rounded(k * units(plan_cost, flags))
@@ -122,10 +124,10 @@ def _within(k: float, least: float, most: float) -> float:
     return least if k < least else min(k, most)
 
 
-def units(plan_cost: float, flags: Asked) -> float:
+def units(plan_cost: float, flags: StatementFlags) -> float:
     """The plan's cost as it is reckoned with: never 0 (a plan that cannot return anything has
     that), nor so large that it could not be averaged."""
-    if flags & Asked.UTILITY:
+    if flags & StatementFlags.UTILITY:
         return 1.0
     return min(plan_cost, MAX_UNITS) if plan_cost > MIN_UNITS else MIN_UNITS
 
@@ -138,7 +140,7 @@ def _rounded(cost_ns: float) -> int:
     return math.floor(cost_ns + 0.5)
 
 
-def learned(pattern: Pattern, run: Run, now_ns: int) -> Pattern:
+def learned(pattern: Pattern, run: FinishedStatement, now_ns: int) -> Pattern:
     seen = replace(pattern, cpu_ns=pattern.cpu_ns + run.actual_ns, last_ns=now_ns)
     if run.aborted and not _raises(pattern, run):
         return seen
@@ -153,7 +155,7 @@ def learned(pattern: Pattern, run: Run, now_ns: int) -> Pattern:
     )
 
 
-def _raises(pattern: Pattern, run: Run) -> bool:
+def _raises(pattern: Pattern, run: FinishedStatement) -> bool:
     """An aborted statement was cut short: it may raise what is known, the average as well as k,
     and never lower it."""
     if run.actual_ns <= run.estimate_ns:
@@ -163,15 +165,15 @@ def _raises(pattern: Pattern, run: Run) -> bool:
     return not pattern.calls or (actual > pattern.cpu and k_is_higher)
 
 
-def informed(host: Host, run: Run) -> Host:
+def informed(host: MedianCost, run: FinishedStatement) -> MedianCost:
     """The median by small steps: up if above it, down if below."""
-    if run.aborted or run.flags & (Asked.UTILITY | Asked.COST_GIVEN):
+    if run.aborted or run.flags & (StatementFlags.UTILITY | StatementFlags.COST_GIVEN):
         return host
     k = max(run.actual_ns, 1) / units(run.plan_cost, run.flags)
     if not host.calls:
-        return Host(k, 1)
+        return MedianCost(k, 1)
     if k > host.median_k:
-        return Host(host.median_k * 17 / 16, host.calls + 1)
+        return MedianCost(host.median_k * 17 / 16, host.calls + 1)
     if k < host.median_k:
-        return Host(host.median_k * 16 / 17, host.calls + 1)
-    return Host(host.median_k, host.calls + 1)
+        return MedianCost(host.median_k * 16 / 17, host.calls + 1)
+    return MedianCost(host.median_k, host.calls + 1)

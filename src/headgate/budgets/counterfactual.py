@@ -1,4 +1,4 @@
-"""What would have happened under another policy.   traces, policy ──► Outcome
+"""What would have happened under another policy.   traces, policy ──► ReplayOutcome
 
 Every trace goes through the reference's own rules and ledger, in order of time: taken at its start
 with the estimate of then, settled when it ended with what it cost. So a policy means here what it
@@ -24,8 +24,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from headgate.budgets.ask import Answer, Ask, Asked, Match, Verdict, Who
-from headgate.budgets.consequences import Fate, Key, Outcome, Row, Tally, client_of
+from headgate.budgets.ask import (
+    Match,
+    StatementAnswer,
+    StatementCheck,
+    StatementFlags,
+    StatementIdentity,
+    StatementVerdict,
+)
+from headgate.budgets.consequences import (
+    Fate,
+    ReplayKey,
+    ReplayOutcome,
+    ReplayRow,
+    ReplayTally,
+    client_of,
+)
 from headgate.budgets.ledger import Holding, Ledger
 from headgate.budgets.matching import Now, RuleSet
 from headgate.budgets.policy import FINGERPRINT, Budget, Policy, is_tag
@@ -49,7 +63,7 @@ HealthThen = Sequence[tuple[int, bool | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class ReplayServer:
     """The server that is played, and how sums are wanted."""
 
     cpus_milli: int
@@ -60,7 +74,7 @@ class Stage:
     step_s: int = HOUR_S
 
 
-def counterfactual(traces: Iterable[Trace], policy: Policy, stage: Stage) -> Outcome:
+def counterfactual(traces: Iterable[Trace], policy: Policy, stage: ReplayServer) -> ReplayOutcome:
     played, cut = possible(traces, stage.cpus_milli)
     played.sort(key=lambda trace: (trace.wall_ms, trace.sequence))
     play = _Play(RuleSet(policy), stage, _Known(played))
@@ -68,8 +82,10 @@ def counterfactual(traces: Iterable[Trace], policy: Policy, stage: Stage) -> Out
         play.goes_on_until(trace.wall_ms * MS)
         play.begins(trace)
     play.goes_on_until(FOREVER_NS)
-    return Outcome(
-        rows=tuple(Row(key, play.tallies[key]) for key in sorted(play.tallies, key=_in_order)),
+    return ReplayOutcome(
+        rows=tuple(
+            ReplayRow(key, play.tallies[key]) for key in sorted(play.tallies, key=_in_order)
+        ),
         total=play.total,
         traces=len(played),
         since_ms=played[0].wall_ms if played else 0,
@@ -111,7 +127,7 @@ def _cut_notes(cut: int) -> Iterator[str]:
         )
 
 
-def _in_order(key: Key) -> tuple[int, str, str]:
+def _in_order(key: ReplayKey) -> tuple[int, str, str]:
     return key.step_ms, key.budget, key.client
 
 
@@ -127,7 +143,7 @@ def newest_within(traces: Sequence[Trace], policy: Policy, most_looks: int) -> S
     return traces
 
 
-def _alike(trace: Trace) -> tuple[Who, tuple[tuple[bytes, bytes], ...], int, int]:
+def _alike(trace: Trace) -> tuple[StatementIdentity, tuple[tuple[bytes, bytes], ...], int, int]:
     """What rules look at."""
     return trace.who, trace.tags, trace.query_id, trace.fingerprint
 
@@ -187,7 +203,7 @@ class _Again(NamedTuple):
 
 
 class _Play:
-    def __init__(self, rules: RuleSet, stage: Stage, known: _Known) -> None:
+    def __init__(self, rules: RuleSet, stage: ReplayServer, known: _Known) -> None:
         self._rules = rules
         self._stage = stage
         self._known = known
@@ -203,8 +219,8 @@ class _Play:
         self._health_from = [at_ms for at_ms, _ in stage.health]
         self._ends = sorted({b.expires_at_ms for b in rules.budgets if b.expires_at_ms})
         self._matches: dict[tuple[object, ...], tuple[Match, ...]] = {}
-        self.tallies: dict[Key, Tally] = {}
-        self.total = Tally()
+        self.tallies: dict[ReplayKey, ReplayTally] = {}
+        self.total = ReplayTally()
 
     def goes_on_until(self, now_ns: int) -> None:
         """What has ended by then, and who has waited, in their order."""
@@ -222,18 +238,18 @@ class _Play:
 
     def _ask(self, trace: Trace, now_ns: int, waited_ns: int) -> None:
         matches = self._matched(trace, now_ns)
-        ask = Ask(
+        ask = StatementCheck(
             now_ns,
             wall_ms=now_ns // MS,
             cost_ns=self._known.estimate_ns(trace),
             workers=trace.workers,
-            flags=trace.asked | Asked.COST_GIVEN,
+            flags=trace.asked | StatementFlags.COST_GIVEN,
         )
         answer, holding = self._ledger.take(self._rules.budgets, matches, ask)
-        if answer.verdict is Verdict.DELAY:
+        if answer.verdict is StatementVerdict.DELAY:
             if self._waits(trace, matches, answer, now_ns, waited_ns):
                 return
-            no_delay = replace(ask, flags=ask.flags | Asked.NO_DELAY)
+            no_delay = replace(ask, flags=ask.flags | StatementFlags.NO_DELAY)
             answer, holding = self._ledger.take(self._rules.budgets, matches, no_delay)
         if holding is not None:
             # Starts are known to the millisecond, downwards. So are durations here: else the end
@@ -246,7 +262,7 @@ class _Play:
         self,
         trace: Trace,
         matches: Sequence[Match],
-        answer: Answer,
+        answer: StatementAnswer,
         now_ns: int,
         waited_ns: int,
     ) -> bool:
@@ -284,34 +300,34 @@ class _Play:
     # --- counting ----------------------------------------------------------------------------
 
     def _count(
-        self, trace: Trace, matches: Sequence[Match], answer: Answer, waited_ns: int
+        self, trace: Trace, matches: Sequence[Match], answer: StatementAnswer, waited_ns: int
     ) -> None:
         cost_ns = self._known.cost_ns(trace)
         step_ms = self._stage.step_s * 1000
         begin_ms, client = trace.wall_ms - trace.wall_ms % step_ms, client_of(trace, self._stage.by)
         budgets = [self._rules.budgets[match.budget] for match in matches]
         for budget, fate in _fates(trace, budgets, answer, waited_ns).items():
-            tally = self.tallies.setdefault(Key(budget, client, begin_ms), Tally())
+            tally = self.tallies.setdefault(ReplayKey(budget, client, begin_ms), ReplayTally())
             tally.add(trace, fate, cost_ns, waited_ns)
         self.total.add(trace, _fate_of_all(answer, waited_ns), cost_ns, waited_ns)
 
 
-def _fate_of_all(answer: Answer, waited_ns: int) -> Fate:
-    if answer.verdict is Verdict.BLOCK:
+def _fate_of_all(answer: StatementAnswer, waited_ns: int) -> Fate:
+    if answer.verdict is StatementVerdict.BLOCK:
         return Fate.REFUSED
     if waited_ns:
         return Fate.DELAYED
-    return Fate.WARNED if answer.verdict is Verdict.WARN else Fate.RAN
+    return Fate.WARNED if answer.verdict is StatementVerdict.WARN else Fate.RAN
 
 
 def _fates(
-    trace: Trace, budgets: Sequence[Budget], answer: Answer, waited_ns: int
+    trace: Trace, budgets: Sequence[Budget], answer: StatementAnswer, waited_ns: int
 ) -> dict[str, Fate]:
     """In each budget once, however many of its buckets it falls under."""
     found: dict[str, Fate] = {} if budgets else {NO_BUDGET: Fate.RAN}
     for index, budget in enumerate(budgets):
         fate = Fate.DELAYED if waited_ns else Fate.RAN
-        if answer.verdict is Verdict.BLOCK:
+        if answer.verdict is StatementVerdict.BLOCK:
             fate = Fate.REFUSED if index == answer.match else Fate.ELSEWHERE
         elif _warns(trace, budget, answer, index):
             fate = Fate.WARNED
@@ -320,9 +336,9 @@ def _fates(
     return found
 
 
-def _warns(trace: Trace, budget: Budget, answer: Answer, index: int) -> bool:
+def _warns(trace: Trace, budget: Budget, answer: StatementAnswer, index: int) -> bool:
     """Over a limit inside a transaction is no warning: the statement is admitted."""
-    passes = budget.lets_pass(in_transaction=bool(trace.asked & Asked.IN_TRANSACTION))
+    passes = budget.lets_pass(in_transaction=bool(trace.asked & StatementFlags.IN_TRANSACTION))
     return bool(answer.thresholds[index] or (answer.limits[index] and not passes))
 
 

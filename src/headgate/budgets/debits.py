@@ -22,7 +22,7 @@ class DebitState(Enum):
     """There is no such budget."""
 
 
-class Debit(NamedTuple):
+class DebitResult(NamedTuple):
     budget: str
     state: DebitState
     cost_s: float

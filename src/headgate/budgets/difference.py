@@ -18,7 +18,7 @@ from headgate.budgets.policy import Budget, Policy
 UNSET = "unset"
 
 
-class Kind(Enum):
+class DifferenceKind(Enum):
     BUDGET_ADDED = "budget added"
     BUDGET_REMOVED = "budget removed"
     BUDGET_CHANGED = "budget changed"
@@ -32,8 +32,8 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    kind: Kind
+class PolicyDifference:
+    kind: DifferenceKind
     budget: str = ""
     """Its name; empty for a change of the policy as a whole."""
     setting: str = ""
@@ -57,7 +57,7 @@ class Change:
         return self.line
 
 
-def differences(before: Policy, after: Policy) -> list[Change]:
+def differences(before: Policy, after: Policy) -> list[PolicyDifference]:
     """None: the two decide alike in all things."""
     old, new = _by_name(before), _by_name(after)
     return [
@@ -75,33 +75,37 @@ def _by_name(policy: Policy) -> dict[str, Budget]:
 # --- of the policy ---------------------------------------------------------------------------
 
 
-def _policy_changes(before: Policy, after: Policy) -> Iterator[Change]:
+def _policy_changes(before: Policy, after: Policy) -> Iterator[PolicyDifference]:
     was, now = before.health_unknown.value, after.health_unknown.value
     if was != now:
         line = f"policy: health_unknown {was} → {now}"
-        yield Change(Kind.POLICY_CHANGED, "", "health_unknown", was, now, line)
+        yield PolicyDifference(DifferenceKind.POLICY_CHANGED, "", "health_unknown", was, now, line)
     for username in before.exempt_usernames:
         if username not in after.exempt_usernames:
             line = f"policy: {username} is exempt no longer"
-            yield Change(Kind.EXEMPT_REMOVED, "", "exempt_usernames", username, None, line)
+            yield PolicyDifference(
+                DifferenceKind.EXEMPT_REMOVED, "", "exempt_usernames", username, None, line
+            )
     for username in after.exempt_usernames:
         if username not in before.exempt_usernames:
             line = f"policy: {username} is exempt"
-            yield Change(Kind.EXEMPT_ADDED, "", "exempt_usernames", None, username, line)
+            yield PolicyDifference(
+                DifferenceKind.EXEMPT_ADDED, "", "exempt_usernames", None, username, line
+            )
 
 
-def _reordered(old: Mapping[str, Budget], new: Mapping[str, Budget]) -> Iterator[Change]:
+def _reordered(old: Mapping[str, Budget], new: Mapping[str, Budget]) -> Iterator[PolicyDifference]:
     """It matters: of several budgets that block, the first is reported."""
     was, now = [name for name in old if name in new], [name for name in new if name in old]
     if was != now:
         line = "budgets are in another order, by which the first to block is reported"
-        yield Change(Kind.BUDGETS_REORDERED, "", "budgets", was, now, line)
+        yield PolicyDifference(DifferenceKind.BUDGETS_REORDERED, "", "budgets", was, now, line)
 
 
 # --- of a budget -----------------------------------------------------------------------------
 
 
-def _budget_changes(was: Budget | None, now: Budget) -> Iterator[Change]:
+def _budget_changes(was: Budget | None, now: Budget) -> Iterator[PolicyDifference]:
     if was is None:
         yield _added(now)
         return
@@ -109,14 +113,18 @@ def _budget_changes(was: Budget | None, now: Budget) -> Iterator[Change]:
     yield from _rule_changes(was, now)
 
 
-def _added(budget: Budget) -> Change:
+def _added(budget: Budget) -> PolicyDifference:
     line = f"{budget.name}: new, {_summary(budget)}"
-    return Change(Kind.BUDGET_ADDED, budget.name, after=written_budget(budget), line=line)
+    return PolicyDifference(
+        DifferenceKind.BUDGET_ADDED, budget.name, after=written_budget(budget), line=line
+    )
 
 
-def _removed(budget: Budget) -> Change:
+def _removed(budget: Budget) -> PolicyDifference:
     line = f"{budget.name}: gone, {_summary(budget)}"
-    return Change(Kind.BUDGET_REMOVED, budget.name, before=written_budget(budget), line=line)
+    return PolicyDifference(
+        DifferenceKind.BUDGET_REMOVED, budget.name, before=written_budget(budget), line=line
+    )
 
 
 def _summary(budget: Budget) -> str:
@@ -127,27 +135,33 @@ def _summary(budget: Budget) -> str:
     return ", ".join(part for part in (budget.mode.value, limits, rules) if part)
 
 
-def _setting_changes(was: Budget, now: Budget) -> Iterator[Change]:
+def _setting_changes(was: Budget, now: Budget) -> Iterator[PolicyDifference]:
     for name, row in BUDGET_SETTINGS.items():
         old, new = getattr(was, row.field), getattr(now, row.field)
         if old != new:
             before = None if old is None else row.write(old)
             after = None if new is None else row.write(new)
             line = f"{now.name}: {name} {_shown(before)} → {_shown(after)}"
-            yield Change(Kind.BUDGET_CHANGED, now.name, name, before, after, line)
+            yield PolicyDifference(
+                DifferenceKind.BUDGET_CHANGED, now.name, name, before, after, line
+            )
 
 
-def _rule_changes(was: Budget, now: Budget) -> Iterator[Change]:
+def _rule_changes(was: Budget, now: Budget) -> Iterator[PolicyDifference]:
     old, new = Counter(was.rules), Counter(now.rules)
     for rule in (old - new).elements():
         line = f"{now.name}: no rule any more on {rule}"
-        yield Change(Kind.RULE_REMOVED, now.name, "rules", written_rule(rule), None, line)
+        yield PolicyDifference(
+            DifferenceKind.RULE_REMOVED, now.name, "rules", written_rule(rule), None, line
+        )
     for rule in (new - old).elements():
         line = f"{now.name}: new rule on {rule}"
-        yield Change(Kind.RULE_ADDED, now.name, "rules", None, written_rule(rule), line)
+        yield PolicyDifference(
+            DifferenceKind.RULE_ADDED, now.name, "rules", None, written_rule(rule), line
+        )
     if old == new and was.rules != now.rules:
         line = f"{now.name}: the same rules in another order"
-        yield Change(Kind.RULES_REORDERED, now.name, "rules", line=line)
+        yield PolicyDifference(DifferenceKind.RULES_REORDERED, now.name, "rules", line=line)
 
 
 def _shown(value: Any) -> str:

@@ -14,7 +14,7 @@ from headgate.budgets.layers import ANOTHER, RESERVED_NAMES, merged
 from headgate.budgets.lint import advise
 from headgate.budgets.parse import parse_budget, written_budget
 from headgate.budgets.policy import Policy
-from headgate.changes.model import ChangeKind, Edit, Item
+from headgate.changes.model import Change, ChangeKind, Edit
 from headgate.changes.reach import Place, Reach
 from headgate.changes.state import LogState, budget_id, said_by, stands
 from headgate.changes.time import iso
@@ -23,7 +23,7 @@ from headgate.errors import Conflict, Fault, InvalidSettings
 from headgate.metrics.lint import Advice, Severity
 from headgate.rules.drafts import (
     UNCHANGED,
-    Asked,
+    ChangeAuthor,
     check_expected,
     is_change,
     taken_out,
@@ -40,7 +40,7 @@ def set_budget(
     name: str,
     raw: Mapping[str, Any],
     reach: Reach,
-    asked: Asked,
+    asked: ChangeAuthor,
     *,
     expect: int | None = None,
     new: bool = False,
@@ -63,7 +63,7 @@ def patch_budget(
     name: str,
     raw: Mapping[str, Any],
     reach: Reach,
-    asked: Asked,
+    asked: ChangeAuthor,
     *,
     expect: int | None = None,
 ) -> Draft:
@@ -82,7 +82,7 @@ def patch_budget(
 
 
 def forgive_budget(
-    held: LogState, asked: Asked, *, name: str, reach: Reach, expect: int | None = None
+    held: LogState, asked: ChangeAuthor, *, name: str, reach: Reach, expect: int | None = None
 ) -> Draft:
     """Its buckets begin empty again: its epoch rises."""
     epoch = (_standing(held, name, reach, asked).value or {}).get("epoch", 0)
@@ -91,7 +91,7 @@ def forgive_budget(
 
 
 def remove_budget(
-    held: LogState, name: str, reach: Reach, asked: Asked, *, expect: int | None = None
+    held: LogState, name: str, reach: Reach, asked: ChangeAuthor, *, expect: int | None = None
 ) -> Draft:
     before = _standing(held, name, reach, asked)
     check_expected(before, expect)
@@ -102,8 +102,8 @@ def remove_budget(
 
 
 def judged(
-    raw: Mapping[str, Any], reach: Reach, asked: Asked, *, place: str = ""
-) -> tuple[Item, list[Advice]]:
+    raw: Mapping[str, Any], reach: Reach, asked: ChangeAuthor, *, place: str = ""
+) -> tuple[Change, list[Advice]]:
     """As it will be kept; InvalidSettings with its faults."""
     name = raw.get("name")
     if name in RESERVED_NAMES:
@@ -115,7 +115,7 @@ def judged(
         raise InvalidSettings(_placed(error.faults)) from None
     advice = advise(Policy((budget,)), wall_ms=int(asked.wall_s * 1000))
     shown = budget_id(budget.name, reach)
-    item = Item(
+    item = Change(
         ChangeKind.BUDGET, shown, reach, written_budget(budget), 0, asked.wall_s, asked.who
     )  # fmt: skip
     return item, [_as_advice(one, shown) for one in advice]
@@ -148,7 +148,7 @@ def check_budget_room(held: LogState, changes: Sequence[Edit], wall_s: float) ->
 
 
 def _drafted(
-    held: LogState, action: str, change: Edit, advice: Sequence[Advice], asked: Asked
+    held: LogState, action: str, change: Edit, advice: Sequence[Advice], asked: ChangeAuthor
 ) -> Draft:
     if not is_change(change):
         return Draft(action, (), (UNCHANGED,))
@@ -156,7 +156,7 @@ def _drafted(
     return Draft(action, [change], (*advice, *_narrower(held, change.after, asked.wall_s)))
 
 
-def _narrower(held: LogState, item: Item | None, wall_s: float) -> Iterator[Advice]:
+def _narrower(held: LogState, item: Change | None, wall_s: float) -> Iterator[Advice]:
     """Of the same name: they count where both reach, which may be everywhere."""
     if item is None:
         return
@@ -183,7 +183,7 @@ def _may_meet(wide: Reach, narrow: Reach) -> bool:
     return wide.meets(Place(**{narrow.level.value: narrow.pattern}))
 
 
-def _standing(held: LogState, name: str, reach: Reach, asked: Asked) -> Item:
+def _standing(held: LogState, name: str, reach: Reach, asked: ChangeAuthor) -> Change:
     item = held.budget(name, reach)
     if item is None or not stands(item, asked.wall_s):
         alike = [

@@ -1,6 +1,7 @@
 """Why a statement runs or does not, and what would have to change.
 
-    Who, Statement, `Ask` ──explain──► Explanation ──lines──► a terminal, an HTTP answer
+    StatementIdentity, Statement, `StatementCheck` ─explain─► Explanation ─lines─►
+        a terminal, an HTTP answer
 
 Reads what the decision reads, and changes nothing.
 """
@@ -12,15 +13,24 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from headgate.budgets.admit import Standing, Terms, decide
-from headgate.budgets.ask import NEVER, Answer, Ask, Limit, Match, Statement, Verdict, Who
+from headgate.budgets.admit import BucketState, Terms, decide
+from headgate.budgets.ask import (
+    NEVER,
+    Limit,
+    Match,
+    Statement,
+    StatementAnswer,
+    StatementCheck,
+    StatementIdentity,
+    StatementVerdict,
+)
 from headgate.budgets.bucket import WHOLE_MPCT, cpu_ns
 from headgate.budgets.matching import (
-    Facts,
     Matched,
     Now,
-    Ruled,
+    NumberedRule,
     RuleSet,
+    StatementFacts,
     fits,
     holds,
     label_of,
@@ -40,9 +50,9 @@ from headgate.budgets.policy import (
 class Books(Protocol):
     """What remembers: the reference's ledger, or a server's region."""
 
-    def standing(self, budget: Budget, bucket_key: int, now_ns: int) -> Standing: ...
+    def standing(self, budget: Budget, bucket_key: int, now_ns: int) -> BucketState: ...
 
-    def estimate_ns(self, ask: Ask) -> int: ...
+    def estimate_ns(self, ask: StatementCheck) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +89,9 @@ class BudgetState:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    rules: tuple[Finding, ...]
+    rules: tuple[RuleFinding, ...]
     budgets: tuple[BudgetState, ...]
-    answer: Answer
+    answer: StatementAnswer
     probes: int
     """Look-ups that the rules cost."""
     changes: tuple[str, ...]
@@ -98,7 +108,7 @@ class Explanation:
     def _decision(self) -> Iterator[str]:
         answer = self.answer
         told = f"{answer.verdict.name.lower()}: estimated {_seconds(answer.estimate_ns)} of CPU"
-        if answer.verdict is not Verdict.RUN:
+        if answer.verdict is not StatementVerdict.RUN:
             told += f", by budget {self.budgets[answer.match].name}: {_what(answer)}"
         elif not self.budgets:
             told += ", and no budget applies"
@@ -108,7 +118,12 @@ class Explanation:
 
 
 def explain(
-    rules: RuleSet, books: Books, who: Who, statement: Statement, ask: Ask, now: Now
+    rules: RuleSet,
+    books: Books,
+    who: StatementIdentity,
+    statement: Statement,
+    ask: StatementCheck,
+    now: Now,
 ) -> Explanation:
     matched = rules.match(who, statement, now)
     budgets = [rules.budgets[match.budget] for match in matched.at]
@@ -129,8 +144,8 @@ def explain(
 def _states(
     budgets: Sequence[Budget],
     matches: Sequence[Match],
-    standings: Sequence[Standing],
-    answer: Answer,
+    standings: Sequence[BucketState],
+    answer: StatementAnswer,
 ) -> Iterator[BudgetState]:
     for budget, match, at, limit in zip(budgets, matches, standings, answer.limits, strict=True):
         terms, owed_ns = at.terms, _owed_ns(at)
@@ -147,7 +162,10 @@ def _states(
 
 
 def _changes(
-    budgets: Sequence[Budget], standings: Sequence[Standing], ask: Ask, answer: Answer
+    budgets: Sequence[Budget],
+    standings: Sequence[BucketState],
+    ask: StatementCheck,
+    answer: StatementAnswer,
 ) -> Iterator[str]:
     for budget, standing, limit in zip(budgets, standings, answer.limits, strict=True):
         if limit is Limit.CONCURRENCY:
@@ -158,7 +176,7 @@ def _changes(
             yield f"{budget.name}: {_emptier(standing, answer.estimate_ns)}"
 
 
-def _fewer_workers(standing: Standing, ask: Ask) -> str:
+def _fewer_workers(standing: BucketState, ask: StatementCheck) -> str:
     limit, needed = standing.terms.workers or 0, standing.running + ask.places
     if ask.places > limit:
         return f"needs {ask.places} workers, {limit} allowed: allow {needed}"
@@ -171,7 +189,7 @@ def _cheaper(terms: Terms, estimate_ns: int) -> str:
     return f"make it cheaper than {_seconds(allowed_ns)} of CPU, or raise burst to {needed}"
 
 
-def _emptier(standing: Standing, estimate_ns: int) -> str:
+def _emptier(standing: BucketState, estimate_ns: int) -> str:
     terms = standing.terms
     if terms.rate_mpct == 0:
         return "its rate is 0, which admits nothing: raise it"
@@ -182,17 +200,17 @@ def _emptier(standing: Standing, estimate_ns: int) -> str:
     return f"wait {wait_s:.3f} s, or raise capacity to {needed}, or raise epoch to forgive"
 
 
-def _wait_ns(standing: Standing, estimate_ns: int) -> int:
-    only_this = decide([standing], Ask(0), estimate_ns)
+def _wait_ns(standing: BucketState, estimate_ns: int) -> int:
+    only_this = decide([standing], StatementCheck(0), estimate_ns)
     return 0 if only_this.retry_ns == NEVER else only_this.retry_ns
 
 
-def _owed_ns(standing: Standing) -> int:
+def _owed_ns(standing: BucketState) -> int:
     terms = standing.terms
     return cpu_ns(standing.owed_ns, terms.rate_mpct or 0, terms.cpus_milli)
 
 
-def _what(answer: Answer) -> str:
+def _what(answer: StatementAnswer) -> str:
     if answer.decided_by is Limit.CONCURRENCY:
         return f"{answer.used} of {answer.bound} workers are in use"
     if answer.decided_by is Limit.QUERY:
@@ -221,7 +239,7 @@ def _section(head: str, lines: Iterator[str] | Sequence[str] | map[str]) -> Iter
 # --- of every rule: does it apply to this statement, and if not, why not (R144) ------------------
 
 
-class Outcome(Enum):
+class RuleOutcome(Enum):
     APPLIES = "applies"
     REPEATS = "repeats"
     """It matches, and an earlier rule of its budget brought the same bucket already."""
@@ -237,27 +255,31 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class RuleFinding:
     budget: Budget
     place: str
     """In the document: budgets[2].rules[0]."""
     rule: BudgetRule
-    outcome: Outcome
+    outcome: RuleOutcome
     why: str
 
     def __str__(self) -> str:
         return f"{self.budget.name}: {self.rule}: {self.outcome.value}: {self.why}"
 
 
-def findings(rules: RuleSet, who: Who, statement: Statement, now: Now) -> tuple[Finding, ...]:
+def findings(
+    rules: RuleSet, who: StatementIdentity, statement: Statement, now: Now
+) -> tuple[RuleFinding, ...]:
     """In the order of the document, with the budgets that are off."""
     return tuple(_Judge(rules, who, statement, now).all())
 
 
 class _Judge:
-    def __init__(self, rules: RuleSet, who: Who, statement: Statement, now: Now) -> None:
+    def __init__(
+        self, rules: RuleSet, who: StatementIdentity, statement: Statement, now: Now
+    ) -> None:
         self._rules, self._who, self._now = rules, who, now
-        self._facts: Facts = rules.facts(who, statement)
+        self._facts: StatementFacts = rules.facts(who, statement)
         self._matched: Matched = rules.match(who, statement, now)
         self._whole = [
             ruled
@@ -265,41 +287,47 @@ class _Judge:
             if rules.takes_part(ruled, now) and fits(ruled.rule, self._facts.values)
         ]
 
-    def all(self) -> Iterator[Finding]:
+    def all(self) -> Iterator[RuleFinding]:
         kept = iter(self._rules.rules)
         for at, budget in enumerate(self._rules.policy.budgets):
             for rule_at, rule in enumerate(budget.rules):
                 ruled = None if budget.mode is Mode.OFF else next(kept)
                 outcome, why = self._judged(budget, ruled)
-                yield Finding(budget, f"budgets[{at}].rules[{rule_at}]", rule, outcome, why)
+                yield RuleFinding(budget, f"budgets[{at}].rules[{rule_at}]", rule, outcome, why)
 
-    def _judged(self, budget: Budget, ruled: Ruled | None) -> tuple[Outcome, str]:
+    def _judged(self, budget: Budget, ruled: NumberedRule | None) -> tuple[RuleOutcome, str]:
         if ruled is None:
-            return Outcome.OFF, "its budget is off"
+            return RuleOutcome.OFF, "its budget is off"
         if self._facts.exempt:
-            return Outcome.EXEMPT, f"no rule applies to the user {self._who.username}"
+            return RuleOutcome.EXEMPT, f"no rule applies to the user {self._who.username}"
         if budget.expired(self._now.wall_ms):
-            return Outcome.EXPIRED, "its budget has expired"
+            return RuleOutcome.EXPIRED, "its budget has expired"
         if rests(budget, self._rules.policy, self._now.healthy):
-            return Outcome.RESTS, f"its budget applies if unhealthy; health is {self._health()}"
+            return RuleOutcome.RESTS, f"its budget applies if unhealthy; health is {self._health()}"
         if differences := list(_differences(ruled.rule, self._facts.values)):
-            return Outcome.DIFFERS, "; ".join(differences)
+            return RuleOutcome.DIFFERS, "; ".join(differences)
         return self._placed(ruled)
 
-    def _placed(self, ruled: Ruled) -> tuple[Outcome, str]:
+    def _placed(self, ruled: NumberedRule) -> tuple[RuleOutcome, str]:
         near = nearest(self._whole, self._rules.budgets)
         if ruled not in near:
             closer = max(near, key=lambda r: r.rule.prefix_bits or 0)
             name = self._rules.budgets[closer.budget].name
-            return Outcome.HIDDEN, f"budget {name} has the longer prefix {_prefix(closer.rule)}"
+            return RuleOutcome.HIDDEN, f"budget {name} has the longer prefix {_prefix(closer.rule)}"
         match = self._match(ruled)
         if match is None:
-            return Outcome.LEFT_OUT, f"{len(self._matched.at)} budgets apply before it, no more do"
+            return (
+                RuleOutcome.LEFT_OUT,
+                f"{len(self._matched.at)} budgets apply before it, no more do",
+            )
         if match.rule != ruled.number:
-            return Outcome.REPEATS, "an earlier rule brings the same bucket"
-        return Outcome.APPLIES, f"bucket {match.label.decode()}" if match.label else "it matches"
+            return RuleOutcome.REPEATS, "an earlier rule brings the same bucket"
+        return (
+            RuleOutcome.APPLIES,
+            f"bucket {match.label.decode()}" if match.label else "it matches",
+        )
 
-    def _match(self, ruled: Ruled) -> Match | None:
+    def _match(self, ruled: NumberedRule) -> Match | None:
         label = label_of(ruled.rule.each, self._facts.values)
         same = (m for m in self._matched.at if (m.budget, m.label) == (ruled.budget, label))
         return next(same, None)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from headgate.budgets.ask import Dialect
 from headgate.budgets.hashes import hg_hash
-from headgate.budgets.sql_text import LITERAL, WORD, Piece, tokens
+from headgate.budgets.sql_text import LITERAL, WORD, SqlPiece, tokens
 
 FINGERPRINT_SEED = 3
 _EXPLAINS = {Dialect.POSTGRES: (b"explain",), Dialect.MYSQL: (b"explain", b"describe", b"desc")}
@@ -36,7 +36,7 @@ def shape(text: bytes, dialect: Dialect) -> bytes:
     return b"".join(token + b" " for token in rows)
 
 
-def _token(piece: Piece) -> bytes:
+def _token(piece: SqlPiece) -> bytes:
     if piece.kind == LITERAL:
         return b"?"
     return piece.text.lower() if piece.kind == WORD else piece.text

@@ -2,7 +2,7 @@
 
 settings file ─┐
 fleet ─────────┼─base─┐
-own log ──Changes─────┴──► document ──parse, lint──► Edition ──► Publisher ──► every server
+own log ──PolicyChanges─────┴──► document ──parse, lint──► Edition ──► Publisher ──► every server
 
 Every change is a whole new edition: validated first, in the log next, in force last. What does not
 pass leaves the last good one where it is.
@@ -52,13 +52,13 @@ from headgate.budgets.layers import (
     EMPTY,
     KINDS,
     RESERVED_NAMES,
-    Change,
-    Changes,
     ChangesHere,
     Document,
     Edition,
+    EditionChange,
     FleetBudget,
     Layers,
+    PolicyChanges,
     audited,
     beneath,
     budgets_of,
@@ -80,10 +80,18 @@ from headgate.changes.book import OwnBook
 from headgate.changes.file_format import FileEntry
 from headgate.changes.files import UNSET
 from headgate.changes.items import Expecting
-from headgate.changes.model import FORGET_AFTER_S, NOTES, OURSELVES, ChangeKind, Edit, Item, quoted
+from headgate.changes.model import (
+    FORGET_AFTER_S,
+    NOTES,
+    OURSELVES,
+    Change,
+    ChangeKind,
+    Edit,
+    quoted,
+)
 from headgate.changes.reach import HERE
 from headgate.changes.state import ChangeMade, LogState, name_of
-from headgate.changes.writer import Draft, Shown, beside
+from headgate.changes.writer import AuditView, Draft, beside
 from headgate.errors import (
     Conflict,
     Fault,
@@ -93,7 +101,7 @@ from headgate.errors import (
 )
 from headgate.history.records import AuditEntry
 from headgate.metrics.lint import Advice, Severity
-from headgate.rules.drafts import Asked
+from headgate.rules.drafts import ChangeAuthor
 
 log = structlog.get_logger()
 
@@ -235,14 +243,14 @@ class PolicyKeeper:
 
     # --- changing --------------------------------------------------------------------------
 
-    async def judge(self, raw: object) -> Change:
+    async def judge(self, raw: object) -> EditionChange:
         """What a whole document would be, and change; nothing does."""
         propose = self._written_as(lambda _: raw)
         return await self._change(
             propose, "policy.set", size=_size(raw), who=OURSELVES, dry_run=True
         )
 
-    async def tried(self, items: Iterable[Item], fleet: Sequence[FleetBudget]) -> Change:
+    async def tried(self, items: Iterable[Change], fleet: Sequence[FleetBudget]) -> EditionChange:
         """What the policy would be with these changes of the log, and these budgets that reach
         beyond this agent; nothing changes."""
         held = {**self._own.held.items, **{name_of(item): item for item in items}}
@@ -261,7 +269,7 @@ class PolicyKeeper:
         *,
         new: bool = False,
         **by: Unpack[Expecting],
-    ) -> Change:
+    ) -> EditionChange:
         """Add or replace one; `new`: only if there is none yet. Starts in `warn`."""
         whole = with_end({**raw, "name": raw.get("name", name)}, self._clock.now().wall_s)
         if whole["name"] != name:
@@ -276,7 +284,7 @@ class PolicyKeeper:
 
     async def patch_budget(
         self, name: str, raw: Mapping[str, Any], **by: Unpack[Expecting]
-    ) -> Change:
+    ) -> EditionChange:
         """Some settings of one; null takes one out."""
         given = with_end(raw, self._clock.now().wall_s)
         if given.get("name", name) != name:
@@ -288,7 +296,7 @@ class PolicyKeeper:
 
         return await self._change(self._written_as(wanted, name), "budget.changed", name=name, **by)
 
-    async def forgive(self, name: str, **by: Unpack[Expecting]) -> Change:
+    async def forgive(self, name: str, **by: Unpack[Expecting]) -> EditionChange:
         """Clear the debt of its buckets: its epoch rises."""
 
         def wanted(document: Document) -> Document:
@@ -299,14 +307,14 @@ class PolicyKeeper:
             self._written_as(wanted, name), "budget.forgiven", name=name, **by
         )
 
-    async def remove(self, name: str, **by: Unpack[Expecting]) -> Change:
+    async def remove(self, name: str, **by: Unpack[Expecting]) -> EditionChange:
         def wanted(document: Document) -> Document:
             self._of(document, name)
             return _without(document, {name})
 
         return await self._change(self._written_as(wanted, name), "budget.removed", name=name, **by)
 
-    async def cap(self, mode: Mode, **by: Unpack[Expecting]) -> Change:
+    async def cap(self, mode: Mode, **by: Unpack[Expecting]) -> EditionChange:
         """No budget goes beyond `mode` from now on; each keeps its own for when this is lifted."""
 
         def propose(before: Edition) -> Edition:
@@ -378,15 +386,15 @@ class PolicyKeeper:
         dry_run: bool = False,
         name: str = "",
         size: int = 0,
-    ) -> Change:
+    ) -> EditionChange:
         """`size`: of what is wanted, where that is not what is there but for a little."""
         before = self.edition
         size = max(size, _size(before.document))
         if dry_run:  # A dry run needs no store, and does not delay changes.
             return await beside(size, lambda: self._tried(before, propose, expect))
-        tried: list[Change] = []
+        tried: list[EditionChange] = []
 
-        def draft(held: LogState, asked: Asked) -> Draft:
+        def draft(held: LogState, asked: ChangeAuthor) -> Draft:
             tried[:] = [self._tried(self._at(held), propose, expect)]
             return self._drafted(held, tried[0], action, asked, name)
 
@@ -401,7 +409,7 @@ class PolicyKeeper:
         layers = Layers(self._file, self._fleet, here.changes)
         return replace(self._fitted(layers), revision=here.revision, over=self.edition.over)
 
-    def _tried(self, before: Edition, propose: Propose, expect: int | None) -> Change:
+    def _tried(self, before: Edition, propose: Propose, expect: int | None) -> EditionChange:
         if expect is not None and expect != before.revision:
             message = (
                 f"the policy of {self.database} is at revision {before.revision}, not "
@@ -411,10 +419,15 @@ class PolicyKeeper:
         after = replace(propose(before), left_out=before.left_out, revision=before.revision)
         after = replace(after, over=before.over)
         self._check_names(after, before)
-        return Change(before, after, dry_run=True)
+        return EditionChange(before, after, dry_run=True)
 
     def _drafted(
-        self, held: LogState, change: Change, action: str, asked: Asked, name: str = ""
+        self,
+        held: LogState,
+        change: EditionChange,
+        action: str,
+        asked: ChangeAuthor,
+        name: str = "",
     ) -> Draft:
         """What has to be in the log so that it is so."""
         if not change.changed:
@@ -424,11 +437,11 @@ class PolicyKeeper:
         return Draft(
             action,
             edits(held.items.values(), self.database, change.after.changes, asked),
-            entry=Shown(target, *audited(change)),
+            entry=AuditView(target, *audited(change)),
             summary=summary(change),
         )
 
-    def _made(self, tried: Change, done: ChangeMade) -> Change:
+    def _made(self, tried: EditionChange, done: ChangeMade) -> EditionChange:
         """In force by now, and perhaps another change after it."""
         if done.dry_run or not done.changes:
             return replace(tried, dry_run=done.dry_run)
@@ -446,7 +459,7 @@ class PolicyKeeper:
             raise InvalidSettings(_about(error.faults, wanted, name)) from None
         return before if after.document == before.document else after
 
-    def _judged(self, raw: object, layers: Layers, changes: Changes | None = None) -> Edition:
+    def _judged(self, raw: object, layers: Layers, changes: PolicyChanges | None = None) -> Edition:
         """The edition that `raw` would be, or InvalidSettings with all that is wrong with it.
         `changes`: what makes it of the layers beneath, where that is known."""
         policy, role = parse_policy(raw), self._own_role
@@ -468,7 +481,7 @@ class PolicyKeeper:
             fleet={one.name: one for one in layers.fleet},
         )
 
-    def validate(self, changes: Changes) -> None:
+    def validate(self, changes: PolicyChanges) -> None:
         """InvalidSettings with all that is wrong with the policy that these would make."""
         layers = replace(self.edition.layers, changes=changes)
         self._check_names(self._judged(layers.document, layers, changes), self.edition)
@@ -584,7 +597,7 @@ class PolicyNotes:
     def _entries(self, after: Edition, action: str, noted: str) -> list[AuditEntry]:
         """None where the document is as it was: what was changed here lies on top of it."""
         before = self._before if noted and self._before is not None else NOTHING
-        change = Change(before, after, dry_run=False)
+        change = EditionChange(before, after, dry_run=False)
         if before.document == after.document:
             return []
         was, became = audited(change)
@@ -642,17 +655,17 @@ class BudgetRoom:
         self._by_database = by_database
 
     def drafted(
-        self, held: LogState, entry: FileEntry, asked: Asked
-    ) -> tuple[Item, Sequence[Advice]]:
+        self, held: LogState, entry: FileEntry, asked: ChangeAuthor
+    ) -> tuple[Change, Sequence[Advice]]:
         if entry.kind is ChangeKind.POLICY:
             value = _policy(held, entry, self._book(entry))
-            return Item(ChangeKind.POLICY, entry.id, HERE, value, 0, asked.wall_s, asked.who), ()
+            return Change(ChangeKind.POLICY, entry.id, HERE, value, 0, asked.wall_s, asked.who), ()
         if entry.reach != HERE:
             return judged(entry.raw, entry.reach, asked, place=entry.place)
         base = budgets_of(self._book(entry).edition.layers.base).get(entry.raw["name"])
         removal = _removal(entry, base) if "removed" in entry.raw else None
         value = removal or _change(held, entry, base, asked)
-        return Item(ChangeKind.BUDGET, entry.id, HERE, value, 0, asked.wall_s, asked.who), ()
+        return Change(ChangeKind.BUDGET, entry.id, HERE, value, 0, asked.wall_s, asked.who), ()
 
     def _book(self, entry: FileEntry) -> PolicyKeeper:
         controlled = self._by_database.get(entry.raw["database"])
@@ -662,7 +675,7 @@ class BudgetRoom:
             raise InvalidSettings([Fault(f"{entry.place}.database", message)])
         return controlled.book
 
-    def check(self, held: LogState, changes: Sequence[Edit], asked: Asked) -> Sequence[Edit]:
+    def check(self, held: LogState, changes: Sequence[Edit], asked: ChangeAuthor) -> Sequence[Edit]:
         """Every policy as a whole; and each says which of its budgets lie on one of the fleet's."""
         check_budget_room(held, changes, asked.wall_s)
         touched = [item for one in changes for item in (one.before, one.after) if item is not None]
@@ -703,7 +716,7 @@ def _policy(held: LogState, entry: FileEntry, book: PolicyKeeper) -> dict[str, A
         raise InvalidSettings(faults) from None
     fleet = book.edition.fleet.keys() | changes.of_fleet
     return policy_value(
-        Changes(
+        PolicyChanges(
             differences(base, written(wanted).get("policy", {})),
             order=tuple(order),
             mode_cap=Mode(cap),
@@ -730,7 +743,7 @@ def _removal(entry: FileEntry, base: Mapping[str, Any] | None) -> dict[str, Any]
 
 
 def _change(
-    held: LogState, entry: FileEntry, base: Mapping[str, Any] | None, asked: Asked
+    held: LogState, entry: FileEntry, base: Mapping[str, Any] | None, asked: ChangeAuthor
 ) -> dict[str, Any] | None:
     """None: it adds nothing to what lies beneath."""
     name, place = entry.raw["name"], entry.place
@@ -783,7 +796,9 @@ def _next_at(held: LogState, entry: FileEntry) -> int:
     return 1 + max((at for at in there if isinstance(at, int)), default=0)
 
 
-def _checked(book: PolicyKeeper, items: Mapping[tuple[str, str], Item], asked: Asked) -> list[Edit]:
+def _checked(
+    book: PolicyKeeper, items: Mapping[tuple[str, str], Change], asked: ChangeAuthor
+) -> list[Edit]:
     changes = changes_here(items.values(), book.database).changes
     fleet = book.edition.fleet.keys() | changes.of_fleet
     wanted = replace(changes, of_fleet=frozenset(changes.budgets.keys() & fleet))

@@ -1,10 +1,10 @@
 """A policy in layers: the settings file's, the fleet's, what was changed on top. Pure.
 
 what is said of budgets ──core/layers_at──► FleetBudget…, BudgetHere…, for a place
-file + fleet ──beneath──► base          base + Changes ──laid_over──► document ──► Edition
-                                        base, document ──changes_on──► Changes
-items of the own log ──read_budget, read_policy──► BudgetHere, Changes
-items of now, Changes as wanted ──edits──► Edits ──► OwnBook
+file + fleet ──beneath──► base          base + PolicyChanges ──laid_over──► document ──► Edition
+                                        base, document ──changes_on──► PolicyChanges
+items of the own log ──read_budget, read_policy──► BudgetHere, PolicyChanges
+items of now, PolicyChanges as wanted ──edits──► Edits ──► OwnBook
 
     budget  <database>/<name>  {"settings": {…}, "whole": true, "at": 3}, or {"removed": true}
     policy  <database>         {"policy": {…}, "order": […], "mode_cap": "warn", "of_fleet": […]}
@@ -23,14 +23,14 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from headgate.budgets.difference import Change as Difference
+from headgate.budgets.difference import PolicyDifference
 from headgate.budgets.difference import differences as policy_differences
 from headgate.budgets.policy import MAX_EXEMPT, Budget, Mode, Policy
-from headgate.changes.model import ChangeKind, Edit, Item
+from headgate.changes.model import Change, ChangeKind, Edit
 from headgate.changes.reach import HERE, Place, Reach
 from headgate.errors import InvalidSettings
 from headgate.metrics.lint import Advice, Severity
-from headgate.rules.drafts import Asked, taken_out
+from headgate.rules.drafts import ChangeAuthor, taken_out
 
 Document = Mapping[str, Any]
 """As parse.written makes it: {"policy": {…}, "budgets": [{"name": …}, …]}."""
@@ -89,7 +89,7 @@ class BudgetHere:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class PolicyChanges:
     policy: Raw = field(default_factory=lambda: NOTHING)
     """Of [policy], likewise."""
     budgets: Mapping[str, BudgetChange | None] = field(default_factory=lambda: NOTHING)
@@ -107,14 +107,14 @@ class Changes:
         return bool(self.policy or self.budgets or self.order or self.mode_cap is not Mode.ENFORCE)
 
 
-NO_CHANGES = Changes()
+NO_CHANGES = PolicyChanges()
 
 
 @dataclass(frozen=True, slots=True)
 class Layers:
     file: Document
     fleet: tuple[FleetBudget, ...] = ()
-    changes: Changes = NO_CHANGES
+    changes: PolicyChanges = NO_CHANGES
 
     @property
     def base(self) -> Document:
@@ -124,7 +124,7 @@ class Layers:
     def document(self) -> Document:
         return laid_over(self.base, self.changes)
 
-    def changes_to(self, document: Document) -> Changes:
+    def changes_to(self, document: Document) -> PolicyChanges:
         """What makes that of it."""
         names = {one.name for one in self.fleet}
         cap, before = self.changes.mode_cap, self.changes
@@ -139,7 +139,7 @@ def beneath(file: Document, fleet: Iterable[FleetBudget]) -> Document:
     return {**file, "budgets": list(budgets.values())}
 
 
-def laid_over(base: Document, changes: Changes) -> dict[str, Any]:
+def laid_over(base: Document, changes: PolicyChanges) -> dict[str, Any]:
     budgets: dict[str, dict[str, Any]] = {}
     for name, raw in budgets_of(base).items():
         change = changes.budgets.get(name, BudgetChange(NOTHING))
@@ -160,8 +160,8 @@ def changes_on(
     mode_cap: Mode = Mode.ENFORCE,
     *,
     fleet: Collection[str] = (),
-    before: Changes | None = None,
-) -> Changes:
+    before: PolicyChanges | None = None,
+) -> PolicyChanges:
     """What has to lie on `base` so that it reads as `wanted`. `fleet`: which of the base's are
     the fleet's; `before`: changes of those that are not known now stay, and wait."""
     under, found = budgets_of(base), budgets_of(wanted)
@@ -177,7 +177,7 @@ def changes_on(
     waiting = _waiting(before, under, found) if before is not None else {}
     natural = [*(name for name in under if name in found), *(n for n in found if n not in under)]
     order = () if natural == list(found) else tuple(found)
-    return Changes(
+    return PolicyChanges(
         policy=differences(base.get("policy", NOTHING), wanted.get("policy", NOTHING)),
         budgets={**waiting, **budgets},
         order=before.order if waiting and before is not None else order,
@@ -198,7 +198,7 @@ def _on_top(under: Raw, raw: Raw, before: BudgetChange | None) -> BudgetChange |
 
 
 def _waiting(
-    before: Changes, base: Mapping[str, Raw], found: Mapping[str, Raw]
+    before: PolicyChanges, base: Mapping[str, Raw], found: Mapping[str, Raw]
 ) -> dict[str, BudgetChange | None]:
     names = before.of_fleet - base.keys() - found.keys()
     return {name: change for name, change in before.budgets.items() if name in names}
@@ -258,7 +258,7 @@ class Edition:
     policy: Policy
     file: Document = field(default_factory=lambda: EMPTY)
     """What the settings file has."""
-    changes: Changes = NO_CHANGES
+    changes: PolicyChanges = NO_CHANGES
     """What was changed here, on top of the file and the fleet."""
     advice: tuple[Advice, ...] = ()
     by_health: bool = False
@@ -357,7 +357,7 @@ def fitting(layers: Layers, judge: Callable[[Layers], Edition]) -> Fit:
         # The file, or another version of this program, has made them invalid together: the file
         # counts alone, except for the switch.
         refused = str(error)
-        fits = replace(fits, changes=Changes(mode_cap=layers.changes.mode_cap))
+        fits = replace(fits, changes=PolicyChanges(mode_cap=layers.changes.mode_cap))
     left_out = {}
     for one in layers.fleet:
         more = replace(fits, fleet=(*fits.fleet, one))
@@ -381,7 +381,7 @@ def capped(mode: Mode, cap: Mode) -> Mode:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class EditionChange:
     """What became of a change, or would."""
 
     before: Edition
@@ -396,7 +396,7 @@ class Change:
         )
 
     @property
-    def differences(self) -> Sequence[Difference]:
+    def differences(self) -> Sequence[PolicyDifference]:
         if self.before.policy is self.after.policy:
             return ()
         return policy_differences(self.before.policy, self.after.policy)
@@ -412,7 +412,7 @@ def no_room(policy: Policy, role: str) -> Iterator[Advice]:
         yield Advice(Severity.WARNING, "exempt-full", "policy.exempt_usernames", message)
 
 
-def summary(change: Change) -> str:
+def summary(change: EditionChange) -> str:
     """What changed, in a line: `etl: mode warn → enforce; web: new, warn, 2 rules`."""
     told = [one.line for one in change.differences]
     if len(told) > MAX_TOLD:
@@ -424,7 +424,7 @@ def summary(change: Change) -> str:
     return "; ".join(told) or "as it was"
 
 
-def audited(change: Change) -> tuple[dict[str, Any], dict[str, Any]]:
+def audited(change: EditionChange) -> tuple[dict[str, Any], dict[str, Any]]:
     """What changed, as it was and as it is; bounded, for the revision has it whole."""
     was, became = dict[str, Any](), dict[str, Any]()
     if change.before.document is not change.after.document:
@@ -447,19 +447,19 @@ UNREADABLE = (KeyError, TypeError, ValueError, AttributeError)
 class ChangesHere(NamedTuple):
     """All that was changed of one database at this agent."""
 
-    changes: Changes = NO_CHANGES
+    changes: PolicyChanges = NO_CHANGES
     revision: int = 0
     """Revision of the own log that last changed it; 0: nothing was ever changed."""
 
 
-def database_of(item: Item) -> str:
+def database_of(item: Change) -> str:
     """Whose policy it changes at this agent; empty: none's."""
     if item.reach != HERE or item.kind not in KINDS:
         return ""
     return item.id if item.kind == ChangeKind.POLICY else item.id.partition("/")[0]
 
 
-def read_budget(item: Item) -> BudgetHere | None:
+def read_budget(item: Change) -> BudgetHere | None:
     """None: taken out. Raises one of UNREADABLE for what is none."""
     if item.value is None:
         return None
@@ -477,11 +477,11 @@ def read_budget(item: Item) -> BudgetHere | None:
     )
 
 
-def read_policy(item: Item) -> Changes:
+def read_policy(item: Change) -> PolicyChanges:
     """Without its budgets. Raises one of UNREADABLE for what is none."""
     if item.value is None:
         return NO_CHANGES
-    return Changes(
+    return PolicyChanges(
         policy={**item.value["policy"]},
         order=tuple(item.value["order"]),
         mode_cap=Mode(item.value["mode_cap"]),
@@ -489,12 +489,12 @@ def read_policy(item: Item) -> Changes:
     )
 
 
-def changes_of(budgets: Iterable[BudgetHere], policy: Changes = NO_CHANGES) -> Changes:
+def changes_of(budgets: Iterable[BudgetHere], policy: PolicyChanges = NO_CHANGES) -> PolicyChanges:
     ordered = sorted(budgets, key=lambda one: (one.at, one.name))
     return replace(policy, budgets={one.name: one.change for one in ordered})
 
 
-def changes_here(items: Iterable[Item], database: str) -> ChangesHere:
+def changes_here(items: Iterable[Change], database: str) -> ChangesHere:
     """As items of a log say; what cannot be read of them is left out."""
     found = list(_of(items, database))
     policy, budgets = NO_CHANGES, list[BudgetHere]()
@@ -509,11 +509,13 @@ def changes_here(items: Iterable[Item], database: str) -> ChangesHere:
     return ChangesHere(changes_of(budgets, policy), max((item.n for item in found), default=0))
 
 
-def _of(items: Iterable[Item], database: str) -> Iterator[Item]:
+def _of(items: Iterable[Change], database: str) -> Iterator[Change]:
     return (item for item in items if database_of(item) == database)
 
 
-def edits(items: Iterable[Item], database: str, wanted: Changes, asked: Asked) -> list[Edit]:
+def edits(
+    items: Iterable[Change], database: str, wanted: PolicyChanges, asked: ChangeAuthor
+) -> list[Edit]:
     """What makes `wanted` of them; those that say it already are not touched."""
     known = {(item.kind, item.id): item for item in _of(items, database)}
     found = list[Edit]()
@@ -537,14 +539,14 @@ def edits(items: Iterable[Item], database: str, wanted: Changes, asked: Asked) -
     return found
 
 
-def _says(policy: Item | None, wanted: Changes) -> bool:
+def _says(policy: Change | None, wanted: PolicyChanges) -> bool:
     try:
         return (NO_CHANGES if policy is None else read_policy(policy)) == wanted
     except UNREADABLE:
         return wanted == NO_CHANGES
 
 
-def _readable(item: Item | None) -> BudgetHere | None:
+def _readable(item: Change | None) -> BudgetHere | None:
     """None, too, where there is none, or it is taken out."""
     try:
         return None if item is None else read_budget(item)
@@ -553,13 +555,13 @@ def _readable(item: Item | None) -> BudgetHere | None:
 
 
 def _put(
-    before: Item | None,
+    before: Change | None,
     kind: ChangeKind,
     item_id: str,
     value: Mapping[str, Any] | None,
-    asked: Asked,
+    asked: ChangeAuthor,
 ) -> Edit:
-    return Edit(before, Item(kind, item_id, HERE, value, 0, asked.wall_s, asked.who))
+    return Edit(before, Change(kind, item_id, HERE, value, 0, asked.wall_s, asked.who))
 
 
 def _budget_value(change: BudgetChange | None, at: int) -> dict[str, Any]:
@@ -569,7 +571,7 @@ def _budget_value(change: BudgetChange | None, at: int) -> dict[str, Any]:
     return {**value, "at": at} if at else value
 
 
-def policy_value(changes: Changes) -> dict[str, Any] | None:
+def policy_value(changes: PolicyChanges) -> dict[str, Any] | None:
     """None: all of it is as by default."""
     if changes == NO_CHANGES:
         return None

@@ -1,6 +1,6 @@
 """The debt, who is running, and what is known of costs: all that budgets remember.
 
-    check ──► Answer          take ──► Answer, Holding ──► (pause, resume) ──► settle
+    check ─► StatementAnswer          take ─► StatementAnswer, Holding ─► (pause, resume) ──► settle
     charge: work that is done already
 
 One ledger is one server's: the region of native/headgate.h, without its locks. Whether a statement
@@ -15,7 +15,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from headgate.budgets.admit import (
-    Standing,
+    BucketState,
     Terms,
     decide,
     fitting_ns,
@@ -23,7 +23,16 @@ from headgate.budgets.admit import (
     never_fits,
     terms_of,
 )
-from headgate.budgets.ask import MAX_COST_NS, NEVER, NO_PATTERN, Answer, Ask, Asked, Limit, Match
+from headgate.budgets.ask import (
+    MAX_COST_NS,
+    NEVER,
+    NO_PATTERN,
+    Limit,
+    Match,
+    StatementAnswer,
+    StatementCheck,
+    StatementFlags,
+)
 from headgate.budgets.bucket import (
     Bucket,
     Charge,
@@ -34,7 +43,15 @@ from headgate.budgets.bucket import (
     refunded,
     under_terms,
 )
-from headgate.budgets.cost import Host, Pattern, Run, estimate_ns, informed, learned, may_try_again
+from headgate.budgets.cost import (
+    FinishedStatement,
+    MedianCost,
+    Pattern,
+    estimate_ns,
+    informed,
+    learned,
+    may_try_again,
+)
 from headgate.budgets.hashes import budget_key, mixed
 from headgate.budgets.policy import Budget
 
@@ -56,13 +73,13 @@ EACH_WAYS = 12
 PATTERN_WAYS = 4
 
 
-class Place(NamedTuple):
+class TableSlot(NamedTuple):
     row: int
     way: int
 
 
-class Placed(NamedTuple):
-    place: Place | None
+class PlacedBucket(NamedTuple):
+    place: TableSlot | None
     """None: every bucket of the set is in use."""
     evicted: Bucket | None = None
 
@@ -80,12 +97,12 @@ class BucketTable:
         ways = self._rows[self._row_of(key)]
         return next((b for b in ways if b is not None and b.key == key), None)
 
-    def at(self, place: Place) -> Bucket:
+    def at(self, place: TableSlot) -> Bucket:
         bucket = self._rows[place.row][place.way]
         assert bucket is not None, "a way that was filled is never emptied"
         return bucket
 
-    def put(self, place: Place, bucket: Bucket) -> None:
+    def put(self, place: TableSlot, bucket: Bucket) -> None:
         self._rows[place.row][place.way] = bucket
 
     def replace(self, bucket: Bucket) -> None:
@@ -94,25 +111,25 @@ class BucketTable:
         known = [way is not None and way.key == bucket.key for way in ways]
         ways[known.index(True)] = bucket
 
-    def placed(self, fresh: Bucket, now_ns: int) -> Placed:
+    def placed(self, fresh: Bucket, now_ns: int) -> PlacedBucket:
         """Where the bucket is, or, with `fresh`, is from now on."""
         row = self._row_of(fresh.key)
         ways = self._rows[row]
         for way, bucket in enumerate(ways):
             if bucket is not None and bucket.key == fresh.key:
-                return Placed(Place(row, way))
+                return PlacedBucket(TableSlot(row, way))
         chosen = _way_to_fill(ways, fresh.is_own, now_ns)
         if chosen is None:
-            return Placed(None)
+            return PlacedBucket(None)
         evicted, ways[chosen] = ways[chosen], fresh
-        return Placed(Place(row, chosen), evicted)
+        return PlacedBucket(TableSlot(row, chosen), evicted)
 
     def _row_of(self, key: int) -> int:
         place = mixed(key ^ self._secret) if self._secret else key
         return place & (len(self._rows) - 1)
 
 
-class Room(IntEnum):
+class Eviction(IntEnum):
     """What has to give way, the cheapest first."""
 
     RESERVED = 0
@@ -131,21 +148,21 @@ def _way_to_fill(ways: Sequence[Bucket | None], own: bool, now_ns: int) -> int |
     """Of the cheapest kind the one that has been empty for longest, or will be soonest."""
     rooms = ((_room(bucket, way, own, now_ns), way) for way, bucket in enumerate(ways))
     kind, _, way = min((kind, _time_of(ways[way]), way) for kind, way in rooms)
-    return None if kind is Room.NONE else way
+    return None if kind is Eviction.NONE else way
 
 
-def _room(bucket: Bucket | None, way: int, own: bool, now_ns: int) -> Room:
+def _room(bucket: Bucket | None, way: int, own: bool, now_ns: int) -> Eviction:
     if way >= EACH_WAYS and not own:
-        return Room.NONE
+        return Eviction.NONE
     if bucket is None:
-        return Room.RESERVED if way >= EACH_WAYS else Room.FREE
+        return Eviction.RESERVED if way >= EACH_WAYS else Eviction.FREE
     if bucket.statements:
-        return Room.NONE
+        return Eviction.NONE
     if bucket.empty_at_ns <= now_ns:
-        return Room.EMPTY_OWN if bucket.is_own else Room.EMPTY
+        return Eviction.EMPTY_OWN if bucket.is_own else Eviction.EMPTY
     if not bucket.is_own:
-        return Room.OWING
-    return Room.OWING_OWN if own else Room.NONE
+        return Eviction.OWING
+    return Eviction.OWING_OWN if own else Eviction.NONE
 
 
 def _time_of(bucket: Bucket | None) -> int:
@@ -182,7 +199,7 @@ class PatternTable:
 
 
 @dataclass(slots=True)
-class Counts:
+class BudgetTotals:
     """Of one budget, ever."""
 
     admitted: int = 0
@@ -202,12 +219,12 @@ class Counts:
     last_violation_ms: int = 0
 
 
-class Held(NamedTuple):
+class BudgetHolding(NamedTuple):
     """One budget's part of a holding."""
 
     bucket: int
     budget_key: int
-    place: Place | None = None
+    place: TableSlot | None = None
     """Pinned until it is settled. None: nothing is kept for it."""
     counted: bool = False
     """Its workers are counted there now."""
@@ -219,9 +236,9 @@ class Held(NamedTuple):
 class Holding:
     """What a statement that runs has taken."""
 
-    ask: Ask
+    ask: StatementCheck
     estimate_ns: int
-    held: tuple[Held, ...]
+    held: tuple[BudgetHolding, ...]
 
 
 class Ledger:
@@ -237,15 +254,17 @@ class Ledger:
         """`secret`: by which buckets are spread over the table; 0: by their keys alone."""
         self.cpus_milli = cpus_milli
         self.workers = workers
-        self.host = Host()
-        self.counts: dict[int, Counts] = {}
+        self.host = MedianCost()
+        self.counts: dict[int, BudgetTotals] = {}
         """By the budget's key."""
         self._buckets = BucketTable(buckets, secret)
         self._patterns = PatternTable(patterns)
 
     # --- looking ------------------------------------------------------------------------------
 
-    def check(self, budgets: Sequence[Budget], matches: Sequence[Match], ask: Ask) -> Answer:
+    def check(
+        self, budgets: Sequence[Budget], matches: Sequence[Match], ask: StatementCheck
+    ) -> StatementAnswer:
         """Looks, and takes nothing. A rate or an epoch that has changed takes effect with the
         first look: the debt drains by the new rate from then on."""
         for match in matches:
@@ -266,16 +285,16 @@ class Ledger:
             counts.forgiven_ns += self.owed_ns(bucket, now_ns)
         self._buckets.replace(under_terms(bucket, terms.drain_mpct, terms.epoch, now_ns))
 
-    def standing(self, budget: Budget, bucket_key: int, now_ns: int) -> Standing:
+    def standing(self, budget: Budget, bucket_key: int, now_ns: int) -> BucketState:
         terms = self._terms(budget)
         bucket = self.bucket(bucket_key)
         if bucket is None or not terms.keeps_anything:
-            return Standing(terms)
+            return BucketState(terms)
         now = under_terms(bucket, terms.drain_mpct, terms.epoch, now_ns)
         owed = owed_ns(now.empty_at_ns, now_ns) if terms.drain_mpct else 0
-        return Standing(terms, bucket.workers, owed)
+        return BucketState(terms, bucket.workers, owed)
 
-    def estimate_ns(self, ask: Ask) -> int:
+    def estimate_ns(self, ask: StatementCheck) -> int:
         return estimate_ns(ask, self.pattern(ask.pattern), self.host)
 
     def bucket(self, key: int) -> Bucket | None:
@@ -298,8 +317,8 @@ class Ledger:
     # --- taking -------------------------------------------------------------------------------
 
     def take(
-        self, budgets: Sequence[Budget], matches: Sequence[Match], ask: Ask
-    ) -> tuple[Answer, Holding | None]:
+        self, budgets: Sequence[Budget], matches: Sequence[Match], ask: StatementCheck
+    ) -> tuple[StatementAnswer, Holding | None]:
         """A place and the estimate's charge in every budget, or no change in any."""
         answer = self.check(budgets, matches, ask)
         if not answer.admitted:
@@ -311,15 +330,15 @@ class Ledger:
         )
         return answer, Holding(ask, answer.estimate_ns, tuple(h for h in taken if h is not None))
 
-    def _note_trial(self, ask: Ask, judged_ns: int) -> None:
+    def _note_trial(self, ask: StatementCheck, judged_ns: int) -> None:
         """Others of the pattern wait until this one has ended, and longer."""
         pattern = self.pattern(ask.pattern)
         if pattern is not None and judged_ns < self.estimate_ns(ask):
             self._patterns.put(replace(pattern, last_ns=ask.now_ns))
 
     def _take(
-        self, budget: Budget, match: Match, answer: Answer, index: int, ask: Ask
-    ) -> Held | None:
+        self, budget: Budget, match: Match, answer: StatementAnswer, index: int, ask: StatementCheck
+    ) -> BudgetHolding | None:
         counts, terms, limit = self._counts(budget), self._terms(budget), answer.limits[index]
         if limit and not lets_pass(terms, ask):
             # A warning is a refusal that did not happen: no place, no debt, as if it had.
@@ -332,13 +351,15 @@ class Ledger:
         counts.estimated_ns += answer.estimate_ns
         return self._hold(budget_key(budget.name), terms, match, answer.estimate_ns, ask)
 
-    def _hold(self, own: int, terms: Terms, match: Match, estimate: int, ask: Ask) -> Held:
+    def _hold(
+        self, own: int, terms: Terms, match: Match, estimate: int, ask: StatementCheck
+    ) -> BudgetHolding:
         if not terms.keeps_anything:
-            return Held(match.bucket, own)
+            return BudgetHolding(match.bucket, own)
         fresh = Bucket(match.bucket, own, terms.drain_mpct, terms.epoch, match.label)
         place = self._place(fresh, ask.now_ns)
         if place is None:
-            return Held(match.bucket, own)
+            return BudgetHolding(match.bucket, own)
         bucket = self._buckets.at(place)
         bucket = _pinned(replace(bucket, admitted=bucket.admitted + 1), 1, ask.places)
         charge = None
@@ -348,9 +369,9 @@ class Ledger:
             bucket = charged(bucket, drains_in_ns, ask.now_ns)
             charge = Charge(drains_in_ns, bucket.empty_at_ns, before_ns)
         self._buckets.put(place, bucket)
-        return Held(match.bucket, own, place, True, terms.drain_mpct, charge)
+        return BudgetHolding(match.bucket, own, place, True, terms.drain_mpct, charge)
 
-    def _place(self, fresh: Bucket, now_ns: int) -> Place | None:
+    def _place(self, fresh: Bucket, now_ns: int) -> TableSlot | None:
         place, evicted = self._buckets.placed(fresh, now_ns)
         if place is None:
             self._counts_by_key(fresh.budget_key).unpinned += 1
@@ -403,20 +424,20 @@ class Ledger:
                 self._buckets.put(held.place, settled)
         self._learn(holding, actual_ns, now_ns, aborted)
 
-    def _left(self, held: Held, ask: Ask) -> Held:
+    def _left(self, held: BudgetHolding, ask: StatementCheck) -> BudgetHolding:
         if held.place is None or not held.counted:
             return held
         self._buckets.put(held.place, _pinned(self._buckets.at(held.place), 0, -ask.places))
         return held._replace(counted=False)
 
-    def _entered(self, held: Held, ask: Ask) -> Held:
+    def _entered(self, held: BudgetHolding, ask: StatementCheck) -> BudgetHolding:
         if held.place is None or held.counted:
             return held
         self._buckets.put(held.place, _pinned(self._buckets.at(held.place), 0, ask.places))
         return held._replace(counted=True)
 
     def _settled(
-        self, bucket: Bucket, held: Held, estimate_ns: int, actual_ns: int, now_ns: int
+        self, bucket: Bucket, held: BudgetHolding, estimate_ns: int, actual_ns: int, now_ns: int
     ) -> Bucket:
         if held.charge is None:
             return bucket
@@ -430,8 +451,8 @@ class Ledger:
 
     def _learn(self, holding: Holding, actual_ns: int, now_ns: int, aborted: bool) -> None:
         ask = holding.ask
-        run = Run(ask.plan_cost, holding.estimate_ns, actual_ns, ask.flags, aborted)
-        if ask.pattern > NO_PATTERN and not ask.flags & Asked.COST_GIVEN:
+        run = FinishedStatement(ask.plan_cost, holding.estimate_ns, actual_ns, ask.flags, aborted)
+        if ask.pattern > NO_PATTERN and not ask.flags & StatementFlags.COST_GIVEN:
             known = self.pattern(ask.pattern)
             self._patterns.put(learned(known or Pattern(ask.pattern), run, now_ns))
         self.host = informed(self.host, run)
@@ -441,14 +462,14 @@ class Ledger:
     def _terms(self, budget: Budget) -> Terms:
         return terms_of(budget, self.cpus_milli, self.workers)
 
-    def _counts(self, budget: Budget) -> Counts:
+    def _counts(self, budget: Budget) -> BudgetTotals:
         return self._counts_by_key(budget_key(budget.name))
 
-    def _counts_by_key(self, key: int) -> Counts:
-        return self.counts.setdefault(key, Counts())
+    def _counts_by_key(self, key: int) -> BudgetTotals:
+        return self.counts.setdefault(key, BudgetTotals())
 
 
-def _count_warning(counts: Counts, limit: Limit, ask: Ask) -> None:
+def _count_warning(counts: BudgetTotals, limit: Limit, ask: StatementCheck) -> None:
     counts.warned[limit] += 1
     counts.last_violation_ms = ask.wall_ms
 

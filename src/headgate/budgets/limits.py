@@ -60,7 +60,7 @@ def _same(value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Limit(Setting):
+class LimitSetting(Setting):
     """A setting with its unit and range, and the field of the model that holds it."""
 
     field: str = ""
@@ -255,19 +255,19 @@ def _choices(kind: type[Enum]) -> tuple[str, ...]:
 # --- the tables ----------------------------------------------------------------------------
 
 
-def _thousandths(name: str, field: str, about: str, **row: Any) -> Limit:
+def _thousandths(name: str, field: str, about: str, **row: Any) -> LimitSetting:
     """Of a percentage or of seconds, which are kept in thousandths."""
     low, high, default = row.pop("low", 0), row["high"], row.pop("default", None)
     read = thousandths(low, high, row["kind"])
-    return Limit(
+    return LimitSetting(
         name, about, _optional(read) if default is None else read, default,
         row.pop("unset", "unlimited") if default is None else f"{in_thousands(default)}",
         field=field, low=low, write=in_thousands, **row,
     )  # fmt: skip
 
 
-def _whole(name: str, about: str, high: int, **row: Any) -> Limit:
-    return Limit(
+def _whole(name: str, about: str, high: int, **row: Any) -> LimitSetting:
+    return LimitSetting(
         name, about, row.pop("read", whole(0, high)), field=name, kind="whole number", low=0,
         high=high, **row,
     )  # fmt: skip
@@ -278,14 +278,14 @@ _SERVER_SECONDS: dict[str, Any] = {
     "kind": "server seconds", "high": MAX_SERVER_SECONDS, "unit": "% s",
 }  # fmt: skip
 
-BUDGET_SETTINGS: dict[str, Limit] = {
+BUDGET_SETTINGS: dict[str, LimitSetting] = {
     row.name: row
     for row in (
-        Limit(
+        LimitSetting(
             "name", "Name of the budget, which never changes: 1–63 of a–z, 0–9, `.`, "
             "`_`, `-`.", _name, field="name", kind="name", shown_default="required",
         ),
-        Limit(
+        LimitSetting(
             "mode", "`off`: matches and counts nothing. `warn`: warns of what it would block. "
             "`enforce`: blocks.",
             one_of(Mode), Mode.WARN, field="mode", kind="choice", choices=_choices(Mode),
@@ -316,12 +316,12 @@ BUDGET_SETTINGS: dict[str, Limit] = {
             "warning_threshold", "warning_mpct", "Of an enforced budget: warn from this share of "
             "capacity, burst or concurrency on.", unset="none", **_PERCENT,
         ),
-        Limit(
+        LimitSetting(
             "when", "`always`, or `unhealthy`: only while the health gate is shut.",
             one_of(When), When.ALWAYS, field="when", kind="choice", choices=_choices(When),
             write=_value,
         ),
-        Limit(
+        LimitSetting(
             "in_transaction", "Whether it may block or delay a statement inside an open "
             "transaction, which holds locks.",
             flag, False, field="in_transaction", kind="true or false",
@@ -340,12 +340,12 @@ BUDGET_SETTINGS: dict[str, Limit] = {
             "one gets its error at once.", MAX_DELAYED, default=100, unit="sessions",
         ),
         _whole("epoch", "Raise it to clear the budget's debt.", MAX_EPOCH, default=0),
-        Limit(
+        LimitSetting(
             "expires_at", "When it ends automatically: a date and time with zone (RFC 3339), "
             "or Unix seconds.", _optional(parse_instant_ms), field="expires_at_ms", kind="time",
             shown_default="never", write=instant_text,
         ),
-        Limit(
+        LimitSetting(
             "comment", f"Why it is there, for those who find it: up to {MAX_COMMENT_CHARS} "
             "characters.", _comment, "", field="comment", kind="text",
         ),

@@ -252,7 +252,7 @@ def _overcommitted(policy: Policy, server: Server) -> Iterator[Advice]:
 # --- of one rule ---------------------------------------------------------------------------
 
 
-def _of_rule(placed: Placed, policy: Policy, server: Server) -> Iterator[Advice]:
+def _of_rule(placed: PlacedRule, policy: Policy, server: Server) -> Iterator[Advice]:
     yield from _match_all(placed)
     yield from _locked_out(placed, policy, server)
     yield from _each(placed)
@@ -260,7 +260,7 @@ def _of_rule(placed: Placed, policy: Policy, server: Server) -> Iterator[Advice]
     yield from _no_such_tag(placed)
 
 
-def _match_all(placed: Placed) -> Iterator[Advice]:
+def _match_all(placed: PlacedRule) -> Iterator[Advice]:
     if placed.rule.conditions or placed.rule.each:
         return
     message = (
@@ -270,7 +270,7 @@ def _match_all(placed: Placed) -> Iterator[Advice]:
     yield _warning("match-all", placed.place, message)
 
 
-def _locked_out(placed: Placed, policy: Policy, server: Server) -> Iterator[Advice]:
+def _locked_out(placed: PlacedRule, policy: Policy, server: Server) -> Iterator[Advice]:
     if placed.budget.mode is not Mode.ENFORCE or not placed.budget.has_limit:
         return
     if _is_over(placed.budget, server):
@@ -303,7 +303,7 @@ def _where(rule: BudgetRule) -> str:
     return " over the network" * by_address + " in the database postgres" * of_database
 
 
-def _lock_out(placed: Placed, who: str, code: str, username: str) -> Advice:
+def _lock_out(placed: PlacedRule, who: str, code: str, username: str) -> Advice:
     budget = placed.budget
     advised = f'add "{username}" to exempt_usernames, or narrow the rule'
     if budget.admits_nothing:
@@ -313,7 +313,7 @@ def _lock_out(placed: Placed, who: str, code: str, username: str) -> Advice:
     return _warning(f"may-refuse-{code}", placed.place, message)
 
 
-def _each(placed: Placed) -> Iterator[Advice]:
+def _each(placed: PlacedRule) -> Iterator[Advice]:
     named = {condition.key for condition in placed.rule.conditions}
     for key in placed.rule.each:
         if is_tag(key) and tag_name(key).lower() in UNBOUNDED_TAGS:
@@ -327,7 +327,7 @@ def _each(placed: Placed) -> Iterator[Advice]:
             yield _warning("each-of-one", f"{placed.place}.each", message)
 
 
-def _query_id(placed: Placed) -> Iterator[Advice]:
+def _query_id(placed: PlacedRule) -> Iterator[Advice]:
     if all(condition.key != QUERY for condition in placed.rule.conditions):
         return
     message = (
@@ -337,7 +337,7 @@ def _query_id(placed: Placed) -> Iterator[Advice]:
     yield _warning("query-id", f"{placed.place}.match.query", message)
 
 
-def _no_such_tag(placed: Placed) -> Iterator[Advice]:
+def _no_such_tag(placed: PlacedRule) -> Iterator[Advice]:
     for key, value in placed.rule.conditions:
         if not is_tag(key):
             continue
@@ -382,7 +382,7 @@ def _hidden_prefixes(shadows: Shadows) -> Iterator[Advice]:
             yield _warning("longer-prefix", f"{placed.place}.match.{REMOTE_ADDRESS}", message)
 
 
-def _prefixes(rules: list[Placed]) -> str:
+def _prefixes(rules: list[PlacedRule]) -> str:
     told = [
         f"{shown_value(REMOTE_ADDRESS, one.address)} (budget {one.budget.name})"
         for one in rules[:MAX_PREFIXES_TOLD]
@@ -398,7 +398,7 @@ MAX_COMPARED = 200
 """With one rule: beyond that, a rule that says nothing may go untold."""
 
 
-class Placed(NamedTuple):
+class PlacedRule(NamedTuple):
     """A rule of a budget that takes part, and its place."""
 
     number: int
@@ -422,8 +422,8 @@ class Placed(NamedTuple):
         return next((value for key, value in self.rule.conditions if key == REMOTE_ADDRESS), None)
 
 
-def placed_rules(policy: Policy) -> list[Placed]:
-    return [Placed(number, *found) for number, found in enumerate(policy.numbered_rules())]
+def placed_rules(policy: Policy) -> list[PlacedRule]:
+    return [PlacedRule(number, *found) for number, found in enumerate(policy.numbered_rules())]
 
 
 def within(narrow: bytes, wide: bytes) -> bool:
@@ -448,12 +448,12 @@ def _met(condition: Condition, value: bytes | None) -> bool:
 
 
 class Shadows:
-    def __init__(self, rules: list[Placed]) -> None:
+    def __init__(self, rules: list[PlacedRule]) -> None:
         self._rules = rules
         self._named = Counter(one for placed in rules for one in placed.rule.conditions)
-        self._under = defaultdict[Condition | None, list[Placed]](list)
+        self._under = defaultdict[Condition | None, list[PlacedRule]](list)
         self._lengths = defaultdict[int, set[int]](set)
-        self._addressed = defaultdict[bytes, list[Placed]](list)
+        self._addressed = defaultdict[bytes, list[PlacedRule]](list)
         for placed in rules:
             rarest = min(placed.rule.conditions, key=self._named.__getitem__, default=None)
             self._under[rarest].append(placed)
@@ -461,16 +461,16 @@ class Shadows:
                 self._lengths[address_family(address)].add(address[-1])
                 self._addressed[address].append(placed)
 
-    def shadowed(self) -> Iterator[tuple[Placed, Placed]]:
+    def shadowed(self) -> Iterator[tuple[PlacedRule, PlacedRule]]:
         """Rules, each with one of the same bucket that matches all that it does."""
-        first = dict[tuple[int, BudgetRule], Placed]()
+        first = dict[tuple[int, BudgetRule], PlacedRule]()
         for placed in self._rules:
             same = first.setdefault((placed.at, placed.rule), placed)
             other = next(self._broader(placed), None) if same is placed else same
             if other is not None:
                 yield placed, other
 
-    def _broader(self, placed: Placed) -> Iterator[Placed]:
+    def _broader(self, placed: PlacedRule) -> Iterator[PlacedRule]:
         """Beside those that are equal: with fewer conditions, or with a wider prefix."""
         most = len(placed.rule.conditions) - (placed.address is None)
         for other in islice(self._candidates(placed), MAX_COMPARED):
@@ -481,7 +481,7 @@ class Shadows:
             if not self._changes_prefixes(placed, other):
                 yield other
 
-    def _candidates(self, placed: Placed) -> Iterator[Placed]:
+    def _candidates(self, placed: PlacedRule) -> Iterator[PlacedRule]:
         yield from self._under.get(None, ())
         for condition in placed.rule.conditions:
             if condition.key == REMOTE_ADDRESS:
@@ -495,7 +495,7 @@ class Shadows:
         lengths = self._lengths[address_family(address)]
         return [address_value(address[:-1], bits) for bits in lengths if bits <= address[-1]]
 
-    def _changes_prefixes(self, placed: Placed, other: Placed) -> bool:
+    def _changes_prefixes(self, placed: PlacedRule, other: PlacedRule) -> bool:
         """Whether rules that lead elsewhere have a prefix between the two: the longest applies, so
         the narrower rule keeps addresses from them, or they would from the broader one."""
         mine, broad = placed.address, other.address
@@ -505,9 +505,9 @@ class Shadows:
         found = (rule for address in between for rule in self._addressed.get(address, ()))
         return any(rule.bucket != placed.bucket for rule in islice(found, MAX_COMPARED))
 
-    def hidden(self) -> Iterator[tuple[Placed, list[Placed]]]:
+    def hidden(self) -> Iterator[tuple[PlacedRule, list[PlacedRule]]]:
         """Rules with an address, each with those of longer prefixes that come before it."""
-        hiders = defaultdict[int, list[Placed]](list)
+        hiders = defaultdict[int, list[PlacedRule]](list)
         for placed in self._rules:
             for wide in islice(self._wider(placed), MAX_COMPARED):
                 if _comes_first(placed.rule, wide.rule) and _outlasts(placed.budget, wide.budget):
@@ -515,7 +515,7 @@ class Shadows:
         for number in sorted(hiders):
             yield self._rules[number], hiders[number]
 
-    def _wider(self, placed: Placed) -> Iterator[Placed]:
+    def _wider(self, placed: PlacedRule) -> Iterator[PlacedRule]:
         address = placed.address
         if address is not None:
             for wide in self._around(address):
@@ -536,7 +536,7 @@ def _outlasts(longer: Budget, wide: Budget) -> bool:
     return awake and (ends is None or (other_ends is not None and ends >= other_ends))
 
 
-def all_hidden(wide: Placed, hiders: list[Placed]) -> bool:
+def all_hidden(wide: PlacedRule, hiders: list[PlacedRule]) -> bool:
     """Whether their prefixes leave nothing of the rule's own."""
     address = wide.address
     if address is None:

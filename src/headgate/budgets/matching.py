@@ -1,4 +1,4 @@
-"""Which budgets a statement falls under.   Who, Statement ──RuleSet──► Matched
+"""Which budgets a statement falls under.   StatementIdentity, Statement ──RuleSet──► Matched
 
 One look-up per pair that the statement brings, however many rules there are: a rule is filed under
 its rarest pair alone, and compared as a whole when that pair is there. Three things cost more,
@@ -15,7 +15,7 @@ from ipaddress import IPv4Address, IPv6Address
 from types import MappingProxyType
 from typing import NamedTuple
 
-from headgate.budgets.ask import MAX_MATCHES, Match, Statement, Who
+from headgate.budgets.ask import MAX_MATCHES, Match, Statement, StatementIdentity
 from headgate.budgets.fingerprint import fingerprint
 from headgate.budgets.hashes import SYSTEM_KEY, TAG_KEY, budget_key, hg_hash
 from headgate.budgets.policy import (
@@ -38,12 +38,12 @@ from headgate.budgets.policy import (
     shown_value,
     tag_name,
 )
-from headgate.budgets.tags import Tags, read_tags
+from headgate.budgets.tags import ParsedTags, read_tags
 
 MAX_LABEL_BYTES = 47
 
 
-class Ruled(NamedTuple):
+class NumberedRule(NamedTuple):
     """A rule in its place."""
 
     number: int
@@ -60,11 +60,11 @@ class Now(NamedTuple):
     """None: not known."""
 
 
-class Facts(NamedTuple):
+class StatementFacts(NamedTuple):
     """What is known of a statement, by key, as the bytes that rules compare."""
 
     values: Mapping[str, bytes]
-    tags: Tags
+    tags: ParsedTags
     exempt: bool = False
 
 
@@ -87,12 +87,12 @@ class RuleSet:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.budgets: tuple[Budget, ...] = policy.kept
-        self.rules: tuple[Ruled, ...] = tuple(_numbered(self.budgets))
+        self.rules: tuple[NumberedRule, ...] = tuple(_numbered(self.budgets))
         self._keys = frozenset(key for ruled in self.rules for key in ruled.rule.keys)
         self._masks = _masks_of(self.rules)
         self._by_pair, self._by_key, self._always = _indexed(self.rules)
 
-    def match(self, who: Who, statement: Statement, now: Now) -> Matched:
+    def match(self, who: StatementIdentity, statement: Statement, now: Now) -> Matched:
         facts = self.facts(who, statement)
         if facts.exempt:
             return NOTHING
@@ -105,14 +105,14 @@ class RuleSet:
         at, left_out = _distinct(self._match_of(r, facts.values) for r in applied)
         return Matched(at, left_out, facts.tags.ignored, facts.tags.duplicates, len(looked_up))
 
-    def facts(self, who: Who, statement: Statement) -> Facts:
+    def facts(self, who: StatementIdentity, statement: Statement) -> StatementFacts:
         """The session's own, and of the statement what some rule looks for that the session leaves
         open: nobody pays for tags or a fingerprint that decide nothing."""
         if who.username is not None and who.username in self.policy.exempt_usernames:
-            return Facts({}, Tags(), exempt=True)
+            return StatementFacts({}, ParsedTags(), exempt=True)
         values = dict(_session_values(who))
         asked = self._asked_of_statements(values)
-        tags = Tags()
+        tags = ParsedTags()
         if any(is_tag(key) for key in asked):
             tags = read_tags(statement.text, statement.dialect)
             values |= {TAG_PREFIX + key.decode(): value for key, value in tags.pairs.items()}
@@ -120,13 +120,13 @@ class RuleSet:
             values[QUERY] = number_value(statement.query_id)
         if FINGERPRINT in asked:
             values[FINGERPRINT] = number_value(fingerprint_of(statement))
-        return Facts(MappingProxyType(values), tags)
+        return StatementFacts(MappingProxyType(values), tags)
 
     def _asked_of_statements(self, session: Mapping[str, bytes]) -> set[str]:
         open_rules = (r.rule for r in self.rules if may_match(r.rule, session))
         return {key for rule in open_rules for key in rule.keys} - SESSION_KEYS
 
-    def takes_part(self, ruled: Ruled, now: Now) -> bool:
+    def takes_part(self, ruled: NumberedRule, now: Now) -> bool:
         budget = self.budgets[ruled.budget]
         return not budget.expired(now.wall_ms) and not rests(budget, self.policy, now.healthy)
 
@@ -140,7 +140,7 @@ class RuleSet:
 
     def _candidates(
         self, looked_up: Iterable[Condition], values: Mapping[str, bytes]
-    ) -> list[Ruled]:
+    ) -> list[NumberedRule]:
         found = list(self._always)
         for condition in looked_up:
             found += self._by_pair.get(condition, ())
@@ -149,8 +149,8 @@ class RuleSet:
         return sorted(found, key=lambda ruled: ruled.number)
 
     def _unseen(
-        self, values: Mapping[str, bytes], now: Now, applied: Sequence[Ruled]
-    ) -> list[Ruled]:
+        self, values: Mapping[str, bytes], now: Now, applied: Sequence[NumberedRule]
+    ) -> list[NumberedRule]:
         """All that the rest of a text that is cut could lead to: none of it may go unmatched
         because it is out of sight. None of them hides another."""
         known = {ruled.number for ruled in applied}
@@ -162,7 +162,7 @@ class RuleSet:
             and may_fit(ruled.rule, values)
         ]
 
-    def _match_of(self, ruled: Ruled, values: Mapping[str, bytes]) -> Match:
+    def _match_of(self, ruled: NumberedRule, values: Mapping[str, bytes]) -> Match:
         own = budget_key(self.budgets[ruled.budget].name)
         bucket = bucket_key(own, ruled.rule.each, values)
         return Match(ruled.budget, ruled.number, bucket, label_of(ruled.rule.each, values))
@@ -210,13 +210,13 @@ def rests(budget: Budget, policy: Policy, healthy: bool | None) -> bool:
     return healthy
 
 
-def nearest(whole: Sequence[Ruled], budgets: Sequence[Budget]) -> list[Ruled]:
+def nearest(whole: Sequence[NumberedRule], budgets: Sequence[Budget]) -> list[NumberedRule]:
     """Of the rules with an address only those with the longest prefix; all without one.
     Only an enforced budget hides an enforced one: warn mode must not switch off a block."""
     longest = _longest(whole)
     enforced = _longest([r for r in whole if budgets[r.budget].mode is Mode.ENFORCE])
 
-    def stands(ruled: Ruled) -> bool:
+    def stands(ruled: NumberedRule) -> bool:
         bits = ruled.rule.prefix_bits
         nearer = enforced if budgets[ruled.budget].mode is Mode.ENFORCE else longest
         return bits is None or bits >= nearer
@@ -224,7 +224,7 @@ def nearest(whole: Sequence[Ruled], budgets: Sequence[Budget]) -> list[Ruled]:
     return [ruled for ruled in whole if stands(ruled)]
 
 
-def _longest(rules: Iterable[Ruled]) -> int:
+def _longest(rules: Iterable[NumberedRule]) -> int:
     return max((r.rule.prefix_bits for r in rules if r.rule.prefix_bits is not None), default=0)
 
 
@@ -257,7 +257,7 @@ def known_address(
     return address
 
 
-def _session_values(who: Who) -> Iterator[tuple[str, bytes]]:
+def _session_values(who: StatementIdentity) -> Iterator[tuple[str, bytes]]:
     for key, text in zip(
         SYSTEM_KEYS, (who.username, who.database, who.application_name), strict=False
     ):
@@ -297,13 +297,13 @@ def _distinct(matches: Iterable[Match]) -> tuple[tuple[Match, ...], int]:
 # --- the index --------------------------------------------------------------------------------
 
 
-def _numbered(budgets: Sequence[Budget]) -> Iterator[Ruled]:
+def _numbered(budgets: Sequence[Budget]) -> Iterator[NumberedRule]:
     rules = ((at, rule) for at, budget in enumerate(budgets) for rule in budget.rules)
     for number, (at, rule) in enumerate(rules):
-        yield Ruled(number, at, rule)
+        yield NumberedRule(number, at, rule)
 
 
-def _masks_of(rules: Iterable[Ruled]) -> dict[int, list[int]]:
+def _masks_of(rules: Iterable[NumberedRule]) -> dict[int, list[int]]:
     """Lengths of prefix in use, the longest first, by bytes of an address."""
     masks: dict[int, set[int]] = {}
     for ruled in rules:
@@ -314,14 +314,14 @@ def _masks_of(rules: Iterable[Ruled]) -> dict[int, list[int]]:
 
 
 def _indexed(
-    rules: Iterable[Ruled],
-) -> tuple[dict[Condition, list[Ruled]], dict[str, list[Ruled]], list[Ruled]]:
+    rules: Iterable[NumberedRule],
+) -> tuple[dict[Condition, list[NumberedRule]], dict[str, list[NumberedRule]], list[NumberedRule]]:
     """Every rule in one place: under its rarest pair, else its first each-key, else always."""
     rules = list(rules)
     named_by = Counter(c for ruled in rules for c in ruled.rule.conditions)
-    by_pair: dict[Condition, list[Ruled]] = {}
-    by_key: dict[str, list[Ruled]] = {}
-    always: list[Ruled] = []
+    by_pair: dict[Condition, list[NumberedRule]] = {}
+    by_key: dict[str, list[NumberedRule]] = {}
+    always: list[NumberedRule] = []
     for ruled in rules:
         if ruled.rule.conditions:
             rarest = min(ruled.rule.conditions, key=lambda c: named_by[c])

@@ -34,7 +34,7 @@ CALM_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedPolicy:
     """What is to be in force."""
 
     policy: Policy
@@ -50,10 +50,10 @@ class Outlet:
         self._clock = clock
         self._pause_s = FIRST_PAUSE_S
         self._again_at = float("-inf")
-        self._under_way: tuple[Wanted, asyncio.Task[Published]] | None = None
+        self._under_way: tuple[WantedPolicy, asyncio.Task[Published]] | None = None
         self.where = sink.describe()
         self.published: Published | None = None
-        self.told: Wanted | None = None
+        self.told: WantedPolicy | None = None
         """What it last accepted."""
         self.fault = ""
         """Why it has not accepted the newest; empty: it has."""
@@ -146,7 +146,7 @@ class Outlet:
         self.put_back, self.put_back_s = found, now.wall_s
         self.put_back_total += 1
 
-    async def publish(self, wanted: Wanted) -> None:
+    async def publish(self, wanted: WantedPolicy) -> None:
         """What hangs is not begun again beside itself: an older one could come to its end last,
         and be in force."""
         asked, task = self._under_way = self._under_way or self._begun(wanted)
@@ -164,11 +164,11 @@ class Outlet:
         if asked != wanted:
             await self.publish(wanted)
 
-    def _begun(self, wanted: Wanted) -> tuple[Wanted, asyncio.Task[Published]]:
+    def _begun(self, wanted: WantedPolicy) -> tuple[WantedPolicy, asyncio.Task[Published]]:
         made = self._sink.publish(wanted.policy, wanted.revision)
         return wanted, asyncio.create_task(_awaited(made))
 
-    def is_due(self, wanted: Wanted) -> bool:
+    def is_due(self, wanted: WantedPolicy) -> bool:
         return self.told != wanted and self._clock.now().mono_s >= self._again_at
 
     async def tell_health(self, *, healthy: bool, until_ms: int) -> None:
@@ -198,7 +198,7 @@ class Outlet:
             )
         self.fault = fault
 
-    def _succeeded(self, wanted: Wanted) -> None:
+    def _succeeded(self, wanted: WantedPolicy) -> None:
         published = self.published
         assert published is not None
         self.lying = Lying(published.version, published.checksum, published.content, published.off)
@@ -232,22 +232,22 @@ class Publisher:
 
     def __init__(self, database: str, sinks: Sequence[PolicySink], clock: Clock) -> None:
         self.outlets = tuple(Outlet(database, sink, clock) for sink in sinks)
-        self._wanted: Wanted | None = None
+        self._wanted: WantedPolicy | None = None
         self._turn = asyncio.Lock()
         """One at a time: an older policy must not overtake a newer one."""
 
     @property
-    def wanted(self) -> Wanted | None:
+    def wanted(self) -> WantedPolicy | None:
         return self._wanted
 
     async def publish(self, policy: Policy, revision: int) -> None:
         """Try it now. What fails is tried again by `tick`."""
-        self._wanted = Wanted(policy, revision)
+        self._wanted = WantedPolicy(policy, revision)
         await self._to(lambda outlet: outlet.told != self._wanted)
 
     def hold(self, policy: Policy, revision: int) -> None:
         """Not now: `tick` will."""
-        self._wanted = Wanted(policy, revision)
+        self._wanted = WantedPolicy(policy, revision)
 
     async def look(self) -> None:
         await asyncio.gather(*(outlet.look() for outlet in self.outlets))

@@ -8,7 +8,14 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from headgate.budgets.api import DifferenceDoc
-from headgate.budgets.consequences import BY_KEYS, Fate, Outcome, Row, Tally, together
+from headgate.budgets.consequences import (
+    BY_KEYS,
+    Fate,
+    ReplayOutcome,
+    ReplayRow,
+    ReplayTally,
+    together,
+)
 from headgate.changes.api import Log
 
 MAX_ROWS = 500
@@ -99,7 +106,7 @@ class BudgetReplayDoc(msgspec.Struct, frozen=True):
     """Limits of this replay."""
 
 
-def tally_doc(tally: Tally) -> BudgetTallyDoc:
+def tally_doc(tally: ReplayTally) -> BudgetTallyDoc:
     after = tally.after
     return BudgetTallyDoc(
         statements=_round(tally.statements),
@@ -123,7 +130,7 @@ def _round(count: float) -> float:
     return round(count, 3)
 
 
-def client_docs(outcome: Outcome) -> list[BudgetReplayRowDoc]:
+def client_docs(outcome: ReplayOutcome) -> list[BudgetReplayRowDoc]:
     sums = _by(outcome.rows, lambda row: (row.key.budget, row.key.client))
     found = sorted(sums.items(), key=lambda one: (-_weighty(one[1]), one[0]))
     return [
@@ -132,7 +139,7 @@ def client_docs(outcome: Outcome) -> list[BudgetReplayRowDoc]:
     ]
 
 
-def step_docs(outcome: Outcome, when: When) -> list[BudgetReplayRowDoc]:
+def step_docs(outcome: ReplayOutcome, when: When) -> list[BudgetReplayRowDoc]:
     sums = _by(outcome.rows, lambda row: (row.key.step_ms, row.key.budget))
     return [
         BudgetReplayRowDoc(budget, "", when(step_ms / 1000), tally_doc(sums[step_ms, budget]))
@@ -140,14 +147,16 @@ def step_docs(outcome: Outcome, when: When) -> list[BudgetReplayRowDoc]:
     ]
 
 
-def _by(rows: Iterable[Row], key: Callable[[Row], tuple[Any, Any]]) -> Mapping[Any, Tally]:
-    found: dict[tuple[Any, Any], list[Tally]] = {}
+def _by(
+    rows: Iterable[ReplayRow], key: Callable[[ReplayRow], tuple[Any, Any]]
+) -> Mapping[Any, ReplayTally]:
+    found: dict[tuple[Any, Any], list[ReplayTally]] = {}
     for row in rows:
         found.setdefault(key(row), []).append(row.tally)
     return {one: together(tallies) for one, tallies in found.items()}
 
 
-def _weighty(tally: Tally) -> float:
+def _weighty(tally: ReplayTally) -> float:
     """What changes by this budget first; else what would be warned or delayed."""
     noticed = tally.after[Fate.WARNED] + tally.after[Fate.DELAYED]
     refused = tally.after[Fate.REFUSED] if tally.changed else 0.0

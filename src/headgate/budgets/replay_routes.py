@@ -11,16 +11,16 @@ from starlette.responses import Response
 from headgate.base.declared import unknown
 from headgate.base.ports import Clock
 from headgate.budgets.api import difference_docs
-from headgate.budgets.consequences import BY_KEYS, Outcome
+from headgate.budgets.consequences import BY_KEYS, ReplayOutcome
 from headgate.budgets.counterfactual import (
     HOUR_S,
     MINUTE_S,
-    Stage,
+    ReplayServer,
     counterfactual,
     newest_within,
 )
 from headgate.budgets.difference import differences
-from headgate.budgets.layers import Change, exempting
+from headgate.budgets.layers import EditionChange, exempting
 from headgate.budgets.policy import Mode, Policy, is_tag
 from headgate.budgets.replay_api import (
     MAX_ROWS,
@@ -30,7 +30,7 @@ from headgate.budgets.replay_api import (
     step_docs,
     tally_doc,
 )
-from headgate.budgets.routes import Logs
+from headgate.budgets.routes import NO_LOGS, BudgetLogs
 from headgate.budgets.service import Budgets, Controlled
 from headgate.budgets.traces import Trace, thinned
 from headgate.budgets.tracing import TraceMemory
@@ -52,9 +52,9 @@ NO_TRACES = "nothing is traced: [databases.{}.traffic] has no directory of a ser
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ReplayInput:
     policy: Policy
-    stage: Stage
+    stage: ReplayServer
     traces: Sequence[Trace]
     notes: tuple[str, ...]
 
@@ -62,7 +62,7 @@ class Wanted:
 class BudgetReplay:
     """A handler, as Control's."""
 
-    def __init__(self, budgets: Budgets | None, clock: Clock, logs: Logs = Logs()) -> None:  # noqa: B008 -- frozen
+    def __init__(self, budgets: Budgets | None, clock: Clock, logs: BudgetLogs = NO_LOGS) -> None:
         self._budgets = budgets
         self._clock = clock
         self._logs = logs
@@ -86,7 +86,7 @@ class BudgetReplay:
             raise InvalidRequest(message, status=503) from None
         return json_response(doc)
 
-    async def _judged(self, controlled: Controlled, body: BudgetReplayBody) -> Change:
+    async def _judged(self, controlled: Controlled, body: BudgetReplayBody) -> EditionChange:
         """As a change would be, with the same faults; nothing changes."""
         book = controlled.book
         if body.changes is not None:
@@ -103,14 +103,18 @@ class BudgetReplay:
         return await book.judge(body.policy if body.policy is not None else book.edition.document)
 
     def _wanted(
-        self, controlled: Controlled, memory: TraceMemory, change: Change, body: BudgetReplayBody
-    ) -> Wanted:
+        self,
+        controlled: Controlled,
+        memory: TraceMemory,
+        change: EditionChange,
+        body: BudgetReplayBody,
+    ) -> ReplayInput:
         wall_ms = int(self._clock.now().wall_s * 1000)
         since_ms = wall_ms - int(body.since_s * 1000)
         watch = controlled.watch
         readings = watch.readings if watch is not None else None
         step_s = body.step_s or (MINUTE_S if body.since_s <= HOUR_S else HOUR_S)
-        stage = Stage(
+        stage = ReplayServer(
             cpus_milli=(readings.cpus_milli if readings else 0) or controlled.plan.cpus_milli,
             workers=(readings.workers if readings else 0) or 100,
             health=tuple(memory.health),
@@ -119,7 +123,7 @@ class BudgetReplay:
         )
         traces = memory.since(since_ms)
         policy = exempting(change.after.policy, change.after.own_role)
-        return Wanted(policy, stage, traces, tuple(_notes(memory, change, since_ms)))
+        return ReplayInput(policy, stage, traces, tuple(_notes(memory, change, since_ms)))
 
 
 def _check(body: BudgetReplayBody) -> None:
@@ -132,7 +136,7 @@ def _check(body: BudgetReplayBody) -> None:
             raise InvalidRequest(f"by: {unknown(key, (*BY_KEYS, 'tag.NAME'))}", field="by")
 
 
-def _notes(memory: TraceMemory, change: Change, since_ms: int) -> list[str]:
+def _notes(memory: TraceMemory, change: EditionChange, since_ms: int) -> list[str]:
     notes = []
     if memory.since_ms is None or memory.since_ms > since_ms:
         began = "not yet" if memory.since_ms is None else iso(memory.since_ms / 1000)
@@ -150,7 +154,7 @@ def _notes(memory: TraceMemory, change: Change, since_ms: int) -> list[str]:
 # --- in a thread --------------------------------------------------------------------------------
 
 
-def _played(controlled: Controlled, change: Change, wanted: Wanted) -> BudgetReplayDoc:
+def _played(controlled: Controlled, change: EditionChange, wanted: ReplayInput) -> BudgetReplayDoc:
     now = change.before
     known = newest_within(wanted.traces, wanted.policy, MAX_LOOKS)
     known = newest_within(known, now.policy, MAX_LOOKS)
@@ -178,7 +182,7 @@ def _played(controlled: Controlled, change: Change, wanted: Wanted) -> BudgetRep
     )
 
 
-def _left_out(wanted: Wanted, known: Sequence[Trace], outcome: Outcome) -> list[str]:
+def _left_out(wanted: ReplayInput, known: Sequence[Trace], outcome: ReplayOutcome) -> list[str]:
     if len(known) == len(wanted.traces):
         return []
     left = len(wanted.traces) - len(known)

@@ -1,5 +1,5 @@
 """Budgets over HTTP.   Control ──► Budgeting ──► PolicyKeeper: of a database, at this agent
-                                       └──reach──► Logs ──► OwnBook: of a shard that it leads
+                                       └──reach──► BudgetLogs ──► OwnBook: of a shard that it leads
                                                        └──► ChangeBook: of a fleet
 
 All are answered alike. A shard's is in force here when it is acknowledged, with how many agents
@@ -37,7 +37,7 @@ from headgate.budgets.api import (
     violations_doc,
 )
 from headgate.budgets.drafts import forgive_budget
-from headgate.budgets.layers import Change, Edition
+from headgate.budgets.layers import Edition, EditionChange
 from headgate.budgets.limits import budget_schema, policy_schema
 from headgate.budgets.parse import parse_budget
 from headgate.budgets.policy import Mode
@@ -55,7 +55,7 @@ from headgate.changes.api import difference_docs as item_difference_docs
 from headgate.changes.book import ChangeBook, NoSuchItem, OwnBook
 from headgate.changes.exchange import Exchange
 from headgate.changes.exchange_api import copies_doc
-from headgate.changes.model import Item
+from headgate.changes.model import Change
 from headgate.changes.reach import HERE, Level, Reach, parse_reach
 from headgate.changes.state import ChangeMade, said_by
 from headgate.check.questions import Span, about
@@ -66,12 +66,12 @@ from headgate.history.looking import Turns, iso, json_in_thread
 from headgate.http.documents import UnderWay, etag, json_response, seconds
 from headgate.http.routes import (
     Call,
+    Caller,
     DryRun,
     Reaching,
     ReachText,
-    Role,
     Route,
-    Settings,
+    SettingsBody,
 )
 from headgate.rules.routes import REACH, REACH_SETTINGS
 from headgate.rules.settings import RULE_SETTINGS
@@ -115,7 +115,7 @@ class ViolationsQuery(msgspec.Struct, frozen=True):
     budget: Annotated[str, about("Only of this one.")] = ""
 
 
-class Logs(NamedTuple):
+class BudgetLogs(NamedTuple):
     """Where budgets are kept that reach beyond one agent."""
 
     own: OwnBook | None = None
@@ -143,6 +143,9 @@ class Logs(NamedTuple):
         return book
 
 
+NO_LOGS = BudgetLogs()
+
+
 class Budgeting:
     """Handlers, as Control's."""
 
@@ -151,7 +154,7 @@ class Budgeting:
         budgets: Budgets | None,
         store: Store,
         clock: Clock,
-        logs: Logs = Logs(),  # noqa: B008 -- frozen
+        logs: BudgetLogs = NO_LOGS,  # noqa: B008 -- frozen
         turns: Turns | None = None,
     ) -> None:
         self._given = budgets
@@ -351,7 +354,7 @@ class Budgeting:
     async def _changed(
         self,
         controlled: Controlled,
-        making: Awaitable[Change],
+        making: Awaitable[EditionChange],
         name: str = "",
         *,
         created: bool = False,
@@ -383,7 +386,7 @@ class Budgeting:
             raise InvalidRequest("this agent keeps no budgets", status=404)
         return self._given
 
-    def _item_doc(self, item: Item) -> BudgetDoc:
+    def _item_doc(self, item: Change) -> BudgetDoc:
         """What servers count of it is for each agent to tell."""
         said, wall_s = said_by(item), self._now()
         budget = parse_budget(said, place=f"budget {item.id}")
@@ -414,7 +417,7 @@ _ONE = {
     "name": "exports", "mode": "enforce", "rate": 20, "capacity": 100,
     "rules": [{"match": {"username": "exports"}}],
 }  # fmt: skip
-_WHOLE = Settings(policy_schema)
+_WHOLE = SettingsBody(policy_schema)
 _BUILT_ON = "`If-Match` with the `ETag` rejects (412) what was built on an older one."
 
 
@@ -436,7 +439,7 @@ BUDGET_ROUTES = (
     ),
     Route(
         "PATCH", _POLICY, "cap", "Cap the mode of every budget", PolicyChangeDoc,
-        role=Role.OPERATOR, query=DryRun, body=CapBody, sends={"mode_cap": "off"},
+        role=Caller.OPERATOR, query=DryRun, body=CapBody, sends={"mode_cap": "off"},
         refuses="a policy that can no longer be set",
         about="`off`, `warn`, or `enforce` for each by its own mode again.",
     ),
@@ -466,24 +469,24 @@ BUDGET_ROUTES = (
     ),
     Route(
         "PUT", _BUDGET, "put_budget", "Add or replace a budget", PolicyChangeDoc, created=True,
-        role=Role.OPERATOR, query=Reaching, body=Settings(_budget_schema), sends=_ONE,
+        role=Caller.OPERATOR, query=Reaching, body=SettingsBody(_budget_schema), sends=_ONE,
         example={"dry_run": "true"}, refuses="a budget with faults, all of which are listed",
         about='`"for": "2h"` instead of `expires_at`. With `If-None-Match: *` only where there is '
         "none.",
     ),
     Route(
         "PATCH", _BUDGET, "patch_budget", "Change some settings of a budget", PolicyChangeDoc,
-        role=Role.OPERATOR, query=Reaching, body=Settings(_budget_schema), sends={"rate": 10},
+        role=Caller.OPERATOR, query=Reaching, body=SettingsBody(_budget_schema), sends={"rate": 10},
         refuses="a budget with faults, all of which are listed",
         about="`null` takes one out.",
     ),
     Route(
         "DELETE", _BUDGET, "delete_budget", "Remove a budget", PolicyChangeDoc,
-        role=Role.OPERATOR, query=Reaching, refuses="a policy that can no longer be set",
+        role=Caller.OPERATOR, query=Reaching, refuses="a policy that can no longer be set",
     ),
     Route(
         "POST", f"{_BUDGET}/forgive", "forgive", "Forgive a budget's debt", PolicyChangeDoc,
-        role=Role.OPERATOR, query=DryRun, refuses="a policy that can no longer be set",
+        role=Caller.OPERATOR, query=DryRun, refuses="a policy that can no longer be set",
     ),
 )  # fmt: skip
 

@@ -23,12 +23,12 @@ from headgate.budgets.layers import (
     NO_CHANGES,
     UNREADABLE,
     BudgetHere,
-    Change,
-    Changes,
     ChangesHere,
     Document,
     Edition,
+    EditionChange,
     FleetBudget,
+    PolicyChanges,
     changes_of,
     database_of,
     read_budget,
@@ -42,7 +42,7 @@ from headgate.budgets.statements import StatementTexts
 from headgate.budgets.tracing import TraceMemory, TraceSource
 from headgate.changes.book import OwnBook
 from headgate.changes.inforce import ChangeMemory
-from headgate.changes.model import FORGET_AFTER_S, ChangeKind, Item
+from headgate.changes.model import FORGET_AFTER_S, Change, ChangeKind
 from headgate.changes.reach import HERE, Place, layers_at
 from headgate.changes.state import counted_from, ends_at, said_by
 from headgate.changes.time import ChangeTime
@@ -265,7 +265,7 @@ class Budgets:
 
     async def follow(
         self,
-        items: Sequence[Item],
+        items: Sequence[Change],
         places: Sequence[Place],
         *,
         whole: bool = False,
@@ -289,7 +289,7 @@ class Budgets:
         for controlled in list(self.by_database.values()):
             await controlled.publish()
 
-    async def tried(self, database: str, items: Sequence[Item]) -> Change:
+    async def tried(self, database: str, items: Sequence[Change]) -> EditionChange:
         """What these changes would make of a database's policy; nothing changes."""
         controlled = self.of(database)
         fleet = self._followed.fleet_with(database, items, controlled.edition.fleet)
@@ -418,7 +418,7 @@ class FollowedBudgets:
 
     def follow(
         self,
-        items: Sequence[Item],
+        items: Sequence[Change],
         places: Sequence[Place],
         wall_s: float,
         *,
@@ -449,7 +449,7 @@ class FollowedBudgets:
         return self._by_database[database]
 
     def fleet_with(
-        self, database: str, items: Sequence[Item], now: Mapping[str, FleetBudget]
+        self, database: str, items: Sequence[Change], now: Mapping[str, FleetBudget]
     ) -> list[FleetBudget]:
         """Those that reach beyond this agent, as they would be with `items`. What lies beneath one
         that is taken out is not looked for."""
@@ -490,13 +490,13 @@ class _Followed:
         self._items = [ChangeMemory(kind) for kind in KINDS]
         self.budgets: dict[str, FleetBudget | BudgetHere] = {}
         """By the id of the item: its last readable version."""
-        self.policies: dict[str, Changes] = {}
+        self.policies: dict[str, PolicyChanges] = {}
         """By database: what was changed here besides budgets."""
         self.newest_n: dict[str, int] = {}
         """By database."""
         self.faults: dict[str, str] = {}
 
-    def take(self, items: Sequence[Item], wall_s: float, *, whole: bool) -> bool:
+    def take(self, items: Sequence[Change], wall_s: float, *, whole: bool) -> bool:
         """Whether it is news."""
         self._is_whole = self._is_whole or whole
         news = [(memory, memory.news(items, whole=whole)) for memory in self._items]
@@ -513,10 +513,10 @@ class _Followed:
             self.newest_n[database] = max(item.n, self.newest_n.get(database, 0))
         return True
 
-    def _known(self) -> Iterator[Item]:
+    def _known(self) -> Iterator[Change]:
         return (item for memory in self._items for item in memory.known.values())
 
-    def _read(self, item_id: str, item: Item | None, wall_s: float) -> None:
+    def _read(self, item_id: str, item: Change | None, wall_s: float) -> None:
         if item is None or item.value is None or _is_over(item, wall_s):
             self.budgets.pop(item_id, None)
             self.policies.pop(item_id, None)
@@ -545,12 +545,12 @@ class _Followed:
             self._is_news = False
         return [one for one, ends in self._ending.items() if is_used_up(f"{notes}{one}", *ends)]
 
-    def _policy(self, item: Item) -> Changes:
+    def _policy(self, item: Change) -> PolicyChanges:
         if not self._is_own or item.reach != HERE:
             raise ValueError(ONE_AGENT)
         return read_policy(item)
 
-    def _budget(self, item: Item) -> FleetBudget | BudgetHere | None:
+    def _budget(self, item: Change) -> FleetBudget | BudgetHere | None:
         if item.reach != HERE:
             return _fleet_budget(item, of_shard=self._is_own)
         if not self._is_own:
@@ -558,7 +558,7 @@ class _Followed:
         return read_budget(item)
 
 
-def _fleet_budget(item: Item, *, of_shard: bool) -> FleetBudget:
+def _fleet_budget(item: Change, *, of_shard: bool) -> FleetBudget:
     budget = parse_budget(said_by(item), place=f"budget {item.id}")
     name = item.id.removesuffix(f"@{item.reach}")
     if budget.name != name:
@@ -577,7 +577,7 @@ def _end_of(budget: FleetBudget | BudgetHere) -> float | None:
     return None if given is None else parse_date_time(given)
 
 
-def _is_over(item: Item, wall_s: float) -> bool:
+def _is_over(item: Change, wall_s: float) -> bool:
     """One that has just ended is still shown, as others are."""
     try:
         end_s = ends_at(item)

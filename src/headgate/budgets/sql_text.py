@@ -23,7 +23,7 @@ SPACE, COMMENT, LITERAL, QUOTED, WORD, OTHER = (
 )
 
 
-class Piece(NamedTuple):
+class SqlPiece(NamedTuple):
     kind: str
     text: bytes
 
@@ -69,7 +69,7 @@ _BRACKET = re.compile(rb"/\*|\*/")
 _CLOSING = re.compile(rb"\*/")
 
 
-def pieces(text: bytes, dialect: Dialect) -> Iterator[Piece]:
+def pieces(text: bytes, dialect: Dialect) -> Iterator[SqlPiece]:
     """The whole text, in order: joined again, the pieces are the text."""
     at = 0
     while at < len(text):
@@ -78,7 +78,7 @@ def pieces(text: bytes, dialect: Dialect) -> Iterator[Piece]:
         at += len(piece.text)
 
 
-def tokens(text: bytes, dialect: Dialect) -> Iterator[Piece]:
+def tokens(text: bytes, dialect: Dialect) -> Iterator[SqlPiece]:
     """What a server runs: neither space nor comments, but what is in a versioned comment of
     MySQL (`/*!50000 … */`, MariaDB's `/*M!100100 … */`)."""
     at, in_hint = 0, False
@@ -106,12 +106,12 @@ def block_comments(text: bytes, dialect: Dialect) -> Iterator[bytes]:
             yield piece.text[2:].removesuffix(b"*/")
 
 
-def _piece_at(text: bytes, at: int, dialect: Dialect) -> Piece:
+def _piece_at(text: bytes, at: int, dialect: Dialect) -> SqlPiece:
     found = _TOKEN[dialect].match(text, at)
     assert found is not None
     group = found.lastgroup or OTHER
     end = _end_of_block(text, at, dialect) if group == "block" else found.end()
-    return Piece(_KIND.get(group, group), text[at:end])
+    return SqlPiece(_KIND.get(group, group), text[at:end])
 
 
 def _end_of_block(text: bytes, at: int, dialect: Dialect) -> int:

@@ -22,7 +22,7 @@ MAX_RULES = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Traced:
+class TracedPattern:
     last: Trace
     running: float
 
@@ -36,7 +36,7 @@ def statements_known(
 
 
 def _known(
-    controlled: Controlled, pattern: PatternReading, traced: Traced | None, budgets: _Budgets
+    controlled: Controlled, pattern: PatternReading, traced: TracedPattern | None, budgets: _Budgets
 ) -> StatementKnown:
     texts = controlled.texts
     text = texts.text(pattern.query_id)
@@ -68,7 +68,7 @@ def _share(controlled: Controlled, query_id: int) -> float | None:
 
 def _traced(
     controlled: Controlled, shown: Sequence[PatternReading], wall_s: float
-) -> Mapping[int, Traced]:
+) -> Mapping[int, TracedPattern]:
     memory = controlled.traces
     if memory is None or memory.since_ms is None:
         return {}
@@ -81,7 +81,7 @@ def _traced(
         if (key := key_of(trace.query_id)) in wanted:
             last[key] = trace
             busy_ns[key] = busy_ns.get(key, 0.0) + trace.weight * trace.wall_ns * trace.workers
-    return {key: Traced(trace, busy_ns[key] / span_ns) for key, trace in last.items()}
+    return {key: TracedPattern(trace, busy_ns[key] / span_ns) for key, trace in last.items()}
 
 
 class _Budgets:

@@ -54,7 +54,7 @@ class StatementsProbe(Protocol):
         ...
 
 
-class Watched(Protocol):
+class CountedDatabase(Protocol):
     """A database whose statements are counted."""
 
     @property
@@ -122,7 +122,7 @@ class StatementTexts:
 class Statements:
     def __init__(
         self,
-        watched: Callable[[], Mapping[str, tuple[Watched | None, StatementTexts]]],
+        watched: Callable[[], Mapping[str, tuple[CountedDatabase | None, StatementTexts]]],
         demands: Demands,
         clock: Clock,
         open_probe: Callable[[str], StatementsProbe | None],
@@ -148,7 +148,7 @@ class Statements:
             elif watch is not None and texts.is_due(watch.readings, mono_s):
                 await self._look_at(database, watch, texts)
 
-    async def _look_at(self, database: str, watch: Watched, texts: StatementTexts) -> None:
+    async def _look_at(self, database: str, watch: CountedDatabase, texts: StatementTexts) -> None:
         probe = self._open_probe(database)
         if probe is None:
             return

@@ -1,4 +1,4 @@
-r"""The tags in a statement's comments.   /*controller='export',tenant='acme'*/ ──► Tags
+r"""The tags in a statement's comments.   /*controller='export',tenant='acme'*/ ──► ParsedTags
 
 As SQLCommenter writes them, and as older libraries did: `key='value'`, `key=value`, `key:value`,
 joined by commas. A comment that is anything else is prose, and counts for nothing; a pair whose
@@ -22,7 +22,7 @@ MAX_TEXT_BYTES = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Tags:
+class ParsedTags:
     pairs: dict[bytes, bytes] = field(default_factory=dict)
     ignored: int = 0
     """Malformed, too long, or too many."""
@@ -38,7 +38,7 @@ _PAIR = re.compile(
 _ACCEPTED = re.compile(rb"[A-Za-z0-9_\-./:,]+")
 
 
-def read_tags(text: bytes, dialect: Dialect) -> Tags:
+def read_tags(text: bytes, dialect: Dialect) -> ParsedTags:
     pairs: dict[bytes, bytes] = {}
     ignored = duplicates = 0
     for comment in block_comments(text, dialect):
@@ -48,7 +48,7 @@ def read_tags(text: bytes, dialect: Dialect) -> Tags:
                 continue
             duplicates += key in pairs
             pairs[key] = value
-    return Tags(pairs, ignored, duplicates)
+    return ParsedTags(pairs, ignored, duplicates)
 
 
 def _pairs_of(comment: bytes) -> list[tuple[bytes, bytes]]:

@@ -14,17 +14,23 @@ from enum import IntFlag
 from typing import NamedTuple
 from urllib.parse import quote_from_bytes
 
-from headgate.budgets.ask import Asked, Limit, Statement, Verdict, Who
+from headgate.budgets.ask import (
+    Limit,
+    Statement,
+    StatementFlags,
+    StatementIdentity,
+    StatementVerdict,
+)
 
 NO_FINGERPRINT = 0
 PLANLESS_COST = 1.0
 """The plan's cost where there was no plan yet."""
 LEAST_REFUSED_NS = 100_000
-_KEPT_FLAGS = Asked.IN_TRANSACTION | Asked.UTILITY
+_KEPT_FLAGS = StatementFlags.IN_TRANSACTION | StatementFlags.UTILITY
 
 
 class TraceFlag(IntFlag):
-    """Besides those of `Asked`."""
+    """Besides those of `StatementFlags`."""
 
     ABORTED = 128
 
@@ -35,7 +41,7 @@ class Trace:
     """The n-th that its server ever wrote: in the order in which statements ended."""
     wall_ms: int
     """Unix time at which it started, or was blocked."""
-    who: Who
+    who: StatementIdentity
     tags: tuple[tuple[bytes, bytes], ...] = ()
     tags_left_out: int = 0
     query_id: int = 0
@@ -50,7 +56,7 @@ class Trace:
     workers: int = 1
     weight: float = 1.0
     """Statements that it represents."""
-    verdict: Verdict = Verdict.RUN
+    verdict: StatementVerdict = StatementVerdict.RUN
     limit: Limit = Limit.NONE
     """What decided."""
     budget: int = 0
@@ -59,20 +65,20 @@ class Trace:
 
     @property
     def refused(self) -> bool:
-        return self.verdict is Verdict.BLOCK
+        return self.verdict is StatementVerdict.BLOCK
 
     @property
     def aborted(self) -> bool:
         return bool(self.flags & TraceFlag.ABORTED)
 
     @property
-    def asked(self) -> Asked:
-        return Asked(self.flags) & _KEPT_FLAGS
+    def asked(self) -> StatementFlags:
+        return StatementFlags(self.flags) & _KEPT_FLAGS
 
     @property
     def refused_early(self) -> bool:
         """Before planning: by a quarter of what its like usually takes, or by nothing at all."""
-        planless = self.plan_cost == PLANLESS_COST and not self.asked & Asked.UTILITY
+        planless = self.plan_cost == PLANLESS_COST and not self.asked & StatementFlags.UTILITY
         return self.refused and planless
 
     @property

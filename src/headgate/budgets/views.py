@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_address
 from typing import NamedTuple
 
-from headgate.budgets.admit import Standing, terms_of
+from headgate.budgets.admit import BucketState, terms_of
 from headgate.budgets.api import (
     BudgetDoc,
     ExplainStatementBody,
@@ -24,11 +24,17 @@ from headgate.budgets.api import (
     state_of,
     statement_doc,
 )
-from headgate.budgets.ask import Ask, Asked, Dialect, Statement, Who
+from headgate.budgets.ask import (
+    Dialect,
+    Statement,
+    StatementCheck,
+    StatementFlags,
+    StatementIdentity,
+)
 from headgate.budgets.bucket import drain_ns
 from headgate.budgets.explain import explain
 from headgate.budgets.fingerprint import fingerprint
-from headgate.budgets.layers import Change, Edition, budgets_of
+from headgate.budgets.layers import Edition, EditionChange, budgets_of
 from headgate.budgets.matching import Now, RuleSet
 from headgate.budgets.policy import Budget, Mode, Policy
 from headgate.budgets.publisher import Outlet
@@ -210,7 +216,7 @@ def _fault(outlet: Outlet, wall_s: float) -> tuple[str, float] | None:
 
 
 def change_doc(
-    change: Change, controlled: Controlled, budget: BudgetDoc | None, wall_s: float
+    change: EditionChange, controlled: Controlled, budget: BudgetDoc | None, wall_s: float
 ) -> PolicyChangeDoc:
     found = change.differences
     told = [*_not_told_yet(controlled, wall_s), *(str(advice) for advice in change.after.advice)]
@@ -332,18 +338,18 @@ class _Books:
         self._cost_ns = cost_ns
         self._buckets = {(b.budget, b.label): b for b in readings.buckets}
 
-    def standing(self, budget: Budget, bucket_key: int, now_ns: int) -> Standing:
+    def standing(self, budget: Budget, bucket_key: int, now_ns: int) -> BucketState:
         readings = self._readings
         terms = terms_of(budget, readings.cpus_milli or 1000, readings.workers or 1)
         found = self._buckets.get((budget.name, self._labels.get(bucket_key, "")))
         if found is None or not terms.keeps_anything:
-            return Standing(terms)
+            return BucketState(terms)
         owed_ns = 0
         if terms.size_ns is not None and terms.rate_mpct:
             owed_ns = drain_ns(found.owed_ns, terms.rate_mpct, terms.cpus_milli)
-        return Standing(terms, found.running, owed_ns)
+        return BucketState(terms, found.running, owed_ns)
 
-    def estimate_ns(self, ask: Ask) -> int:
+    def estimate_ns(self, ask: StatementCheck) -> int:
         return max(1, self._cost_ns)
 
 
@@ -368,7 +374,9 @@ def explained(
     matched = rules.match(who, statement, now)
     labels = {match.bucket: match.label.decode(errors="replace") for match in matched.at}
     books = _Books(readings or NOTHING_READ, labels, cost_ns or 0)
-    asked = Ask(0, wall_ms, cost_ns=cost_ns or 1, workers=body.workers, flags=Asked.COST_GIVEN)
+    asked = StatementCheck(
+        0, wall_ms, cost_ns=cost_ns or 1, workers=body.workers, flags=StatementFlags.COST_GIVEN
+    )
     tags = read_tags(statement.text, statement.dialect)
     if tags.ignored:
         notes.append(f"{tags.ignored} tags are ignored: malformed, too long or too many")
@@ -406,7 +414,7 @@ def _query_id(body: ExplainStatementBody) -> int:
     return int(body.query_id)
 
 
-def _asker(body: ExplainStatementBody) -> Who:
+def _asker(body: ExplainStatementBody) -> StatementIdentity:
     address = None
     if body.remote_address:
         try:
@@ -414,7 +422,7 @@ def _asker(body: ExplainStatementBody) -> Who:
         except ValueError:
             message = f"remote_address is {body.remote_address[:60]!r}, must be an IP address"
             raise InvalidRequest(message, field="remote_address") from None
-    return Who(body.username, body.database, body.application_name, address)
+    return StatementIdentity(body.username, body.database, body.application_name, address)
 
 
 def _statement(body: ExplainStatementBody) -> Statement:

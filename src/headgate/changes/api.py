@@ -1,6 +1,6 @@
 """What operators changed, as documents: changes of a log, differences, revisions, files.
 
-changes/model (Item, Edit, Revision) ──► here ──► changes/routes ──► present/changes
+changes/model (Change, Edit, Revision) ──► here ──► changes/routes ──► present/changes
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from headgate.budgets.api import says as budget_says
 from headgate.budgets.parse import parse_budget
 from headgate.changes.exchange_api import CopiesDoc, copies_doc
-from headgate.changes.model import ChangeKind, Edit, Item, Revision
+from headgate.changes.model import Change, ChangeKind, Edit, Revision
 from headgate.changes.reach import HERE
 from headgate.changes.state import (
     ChangeDifference,
@@ -187,7 +187,7 @@ class _Read:
     expires_at: float | None = None
 
 
-def change_doc(item: Item, wall_s: float) -> ChangeDoc:
+def change_doc(item: Change, wall_s: float) -> ChangeDoc:
     found = _read(item, wall_s)
     ends = found.expires_at
     running = ends is not None and found.state == "in_force"
@@ -206,13 +206,13 @@ def change_doc(item: Item, wall_s: float) -> ChangeDoc:
     )
 
 
-def _shown(item: Item, value: Mapping[str, Any]) -> Mapping[str, Any]:
+def _shown(item: Change, value: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a metric is read with may open doors; of a newer version's value anything may."""
     known = item.kind in _SAYS and item.kind != ChangeKind.METRIC
     return dict(value) if known else redacted(value)
 
 
-def _read(item: Item, wall_s: float) -> _Read:
+def _read(item: Change, wall_s: float) -> _Read:
     if item.value is None:
         return _Read("taken out", "removed")
     try:
@@ -237,7 +237,7 @@ def _rule(spec: RuleSpec, wall_s: float) -> _Read:
     return _Read(says, "ended" if over else "in_force", spec.rule.expires_at)
 
 
-def _says(item: Item, value: Mapping[str, Any]) -> str:
+def _says(item: Change, value: Mapping[str, Any]) -> str:
     """Of any kind but a rule; raises ValueError, or one of _STRANGE, where it cannot be read."""
     if item.kind not in _SAYS:
         raise ValueError(f"{item.kind} is a kind of a newer version")
@@ -245,7 +245,7 @@ def _says(item: Item, value: Mapping[str, Any]) -> str:
     return text if len(text) <= MAX_SAID_CHARS else f"{text[: MAX_SAID_CHARS - 1]}…"
 
 
-def _budget(item: Item, value: Mapping[str, Any]) -> str:
+def _budget(item: Change, value: Mapping[str, Any]) -> str:
     if item.reach != HERE:
         budget = parse_budget(said_by(item))
         return f"{budget.mode.value}: {budget_says(budget)}"
@@ -257,30 +257,30 @@ def _budget(item: Item, value: Mapping[str, Any]) -> str:
     return _table(value["settings"])
 
 
-def _metric(item: Item, value: Mapping[str, Any]) -> str:
+def _metric(item: Change, value: Mapping[str, Any]) -> str:
     return "removed" if value.get("removed") is True else _table(redacted(value["settings"]))
 
 
-def _policy(item: Item, value: Mapping[str, Any]) -> str:
+def _policy(item: Change, value: Mapping[str, Any]) -> str:
     cap = {} if value["mode_cap"] == "enforce" else {"mode_cap": value["mode_cap"]}
     order = {"order": list(value["order"])} if value["order"] else {}
     return _table({**cap, **value["policy"], **order})
 
 
-def _skip(item: Item, value: Mapping[str, Any]) -> str:
+def _skip(item: Change, value: Mapping[str, Any]) -> str:
     return str(value["reason"])
 
 
-def _peer(item: Item, value: Mapping[str, Any]) -> str:
+def _peer(item: Change, value: Mapping[str, Any]) -> str:
     return f"{value['url']}, database {value['database']}"
 
 
-def _handover(item: Item, value: Mapping[str, Any]) -> str:
+def _handover(item: Change, value: Mapping[str, Any]) -> str:
     why = f": {value['reason']}" if value["reason"] else ""
     return f"{value['member']} is about to step down{why}"
 
 
-_SAYS: Mapping[str, Callable[[Item, Mapping[str, Any]], str]] = {
+_SAYS: Mapping[str, Callable[[Change, Mapping[str, Any]], str]] = {
     ChangeKind.RULE: lambda item, value: rule_says(parse_kept(item.id, value, item.n).rule),
     ChangeKind.BUDGET: _budget,
     ChangeKind.POLICY: _policy,
@@ -349,7 +349,7 @@ def _line(change: Edit, found: ChangeDifference) -> str:
         return found.line
 
 
-def _until(item: Item) -> str:
+def _until(item: Change) -> str:
     ends = ends_at(item)
     return "" if ends is None else f", until {iso(ends)}"
 

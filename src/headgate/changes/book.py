@@ -38,8 +38,8 @@ from headgate.changes.model import (
     MAX_REVISIONS,
     MEMBERS,
     SHARDS,
+    Change,
     ChangeKind,
-    Item,
     Revision,
     log_key,
 )
@@ -66,7 +66,7 @@ from headgate.errors import StoreUnavailable
 from headgate.fleet.beat import clock_told
 from headgate.fleet.reached import prefixes_of, reached_by
 from headgate.metrics.lint import Advice, Severity
-from headgate.rules.drafts import Asked, Here, RuleDrafts
+from headgate.rules.drafts import ChangeAuthor, Here, RuleDrafts
 from headgate.rules.matching import EVERYONE
 from headgate.rules.settings import FAVOR_RATIO, KnownMetrics, RuleLimits
 
@@ -96,7 +96,7 @@ class Exported(NamedTuple):
     """What a file cannot hold, in words."""
 
 
-InForce = Callable[[Sequence[Item]], Awaitable[Sequence[str]]]
+InForce = Callable[[Sequence[Change]], Awaitable[Sequence[str]]]
 """Called with the new entries of the agent's own log, before it is acknowledged. Returns why it
 is not in force everywhere."""
 
@@ -120,7 +120,7 @@ class ChangeBook:
         self._clock = clock
         self._history = LogHistory(store)
         self.rules = rules
-        self.has_ended: Callable[[Item], bool] = lambda item: False
+        self.has_ended: Callable[[Change], bool] = lambda item: False
         """By the time that changes count (changetime.py), whatever the wall clock says now."""
         self.rooms: dict[str, Room] = {}
         """For other kinds than rules: what validates a file's entries."""
@@ -302,7 +302,7 @@ class ChangeBook:
         )
 
     async def restore(
-        self, items: Iterable[Item], *, known_n: int = 0, **by: Unpack[By]
+        self, items: Iterable[Change], *, known_n: int = 0, **by: Unpack[By]
     ) -> ChangeMade:
         """Put back what a store has lost, from what an agent still has; revisions go on above
         `known_n`, so that nobody takes them for old ones."""
@@ -313,20 +313,20 @@ class ChangeBook:
 
     # --- steps -----------------------------------------------------------------------------
 
-    def _asked(self, who: str) -> Asked:
+    def _asked(self, who: str) -> ChangeAuthor:
         """One clock reading for all tries and parts: a new draft is the same change."""
-        return Asked(who, round(self._clock.now().wall_s, 3))
+        return ChangeAuthor(who, round(self._clock.now().wall_s, 3))
 
     async def make(
         self,
-        draft: Callable[[LogState, Asked], Draft],
+        draft: Callable[[LogState, ChangeAuthor], Draft],
         who: str,
         *,
         dry_run: bool = False,
         expect_n: int | None = None,
         size: int = 1,
     ) -> ChangeMade:
-        async def plan(held: LogState, asked: Asked) -> Draft:
+        async def plan(held: LogState, asked: ChangeAuthor) -> Draft:
             return await beside(size + len(held.items), lambda: draft(held, asked))
 
         return await self._carry_out(plan, who, dry_run=dry_run, expect_n=expect_n)
@@ -334,7 +334,7 @@ class ChangeBook:
     async def make_back(
         self,
         n: int,
-        draft: Callable[[LogState, Sequence[Revision], Asked], Draft],
+        draft: Callable[[LogState, Sequence[Revision], ChangeAuthor], Draft],
         who: str,
         *,
         dry_run: bool = False,
@@ -342,7 +342,7 @@ class ChangeBook:
     ) -> ChangeMade:
         """As `make`; `draft` is given every revision beyond n, too, newest first."""
 
-        async def plan(held: LogState, asked: Asked) -> Draft:
+        async def plan(held: LogState, asked: ChangeAuthor) -> Draft:
             later = [one async for one in self.revisions(held.n, after_n=n)]
             size = len(held.items) + sum(len(one.changes) for one in later)
             return await beside(size, lambda: draft(held, later, asked))
@@ -351,7 +351,7 @@ class ChangeBook:
 
     async def _carry_out(
         self,
-        plan: Callable[[LogState, Asked], Awaitable[Draft]],
+        plan: Callable[[LogState, ChangeAuthor], Awaitable[Draft]],
         who: str,
         *,
         dry_run: bool,
@@ -460,7 +460,7 @@ class OwnBook(ChangeBook):
 
     def name(self, kind: str, item_id: str, reach: Reach) -> str:
         """What a change is called in `held`: its id, unless another has that name here."""
-        item = Item(kind, item_id, reach, None, 0, 0.0, "")
+        item = Change(kind, item_id, reach, None, 0, 0.0, "")
         named = self.held.items.get((kind, item_id))
         is_apart = named is not None and named.key != item.key and apart(item) in self.held.items
         return apart(item)[1] if is_apart else item_id
@@ -516,7 +516,7 @@ class OwnBook(ChangeBook):
 
     async def _merge(self, shard: str, entries: Sequence[Entry], by: str) -> Merged:
         """A part at a time, each in force before the next: what fails takes none of it back."""
-        items, refused = list[Item](), list[str]()
+        items, refused = list[Change](), list[str]()
         for start in range(0, len(entries), MAX_PART_KEYS):
             merged = await self._own.merge(shard, entries[start : start + MAX_PART_KEYS], by=by)
             if merged.items:
@@ -545,7 +545,7 @@ _FURTHER = (
 )
 
 
-def _with_clocks(draft: Draft, held: LogState, asked: Asked) -> Draft:
+def _with_clocks(draft: Draft, held: LogState, asked: ChangeAuthor) -> Draft:
     told = clock_told(held.beat, asked.wall_s)
     if not told:
         return draft

@@ -26,7 +26,7 @@ AGAIN_S = 10.0
 """Pause after a copy that could not be written."""
 
 
-class CopyFile(Protocol):
+class LogCopyFile(Protocol):
     """Where the copy lies."""
 
     @property
@@ -42,7 +42,7 @@ class CopyFile(Protocol):
 
 
 class LogCopies:
-    def __init__(self, follower: LogFollower, file: CopyFile, clock: Clock) -> None:
+    def __init__(self, follower: LogFollower, file: LogCopyFile, clock: Clock) -> None:
         self._follower = follower
         self._file = file
         self._clock = clock

@@ -23,11 +23,11 @@ from headgate.changes.book import OwnBook
 from headgate.changes.exchanged import (
     ANSWER_BYTES,
     OFFER_BYTES,
-    Answer,
     Entry,
+    ExchangeAnswer,
     Inventory,
     Offer,
-    Page,
+    VersionPage,
     compared,
     fitting,
     shard_of,
@@ -163,11 +163,13 @@ class Exchange:
             for partner in track.partners.values() if track.led and not was_led else ():
                 partner.meet()
 
-    def _ways(self, shard: Shard) -> dict[tuple[str, str], Way]:
+    def _ways(self, shard: Shard) -> dict[tuple[str, str], PeerRoute]:
         local = next(iter(shard.locals.values()))
 
-        def way(name: str, database: str, hold_s: float = 0.0) -> Way:
-            return Way(shard.name, name, database, local.name, lambda: _cluster(shard), hold_s)
+        def way(name: str, database: str, hold_s: float = 0.0) -> PeerRoute:
+            return PeerRoute(
+                shard.name, name, database, local.name, lambda: _cluster(shard), hold_s
+            )
 
         ways = {}
         if self._pushes(shard):
@@ -177,7 +179,7 @@ class Exchange:
             ways[STANDBY, url] = way(local.name, local.database, HOLD_S)
         return ways
 
-    def _keep(self, track: _Track, ways: Mapping[tuple[str, str], Way]) -> None:
+    def _keep(self, track: _Track, ways: Mapping[tuple[str, str], PeerRoute]) -> None:
         for key in track.partners.keys() - ways.keys():
             self._end(track.partners.pop(key), track.tasks.pop(key))
         for key in ways.keys() - track.partners.keys():
@@ -185,7 +187,7 @@ class Exchange:
             task = asyncio.create_task(supervised(f"exchange {key[0] or key[1]}", partner.run))
             track.tasks[key] = task
 
-    def _partner(self, track: _Track, way: Way, url: str) -> Partner:
+    def _partner(self, track: _Track, way: PeerRoute, url: str) -> Partner:
         return Partner(
             way,
             self._open_link(url),
@@ -385,7 +387,7 @@ class Exchange:
 
     # --- for other agents ----------------------------------------------------------------------
 
-    async def answer(self, offer: Offer) -> Answer:
+    async def answer(self, offer: Offer) -> ExchangeAnswer:
         """Held for as long as the offer allows, while both have the same."""
         shard = self._shards.asked(offer.shard, offer.database)
         own = _cluster(shard)
@@ -405,10 +407,10 @@ class Exchange:
             keys = await self._hold(track, min(offer.wait_s, MAX_HOLD_S))
             entries = await self._book.entries(keys)
             fit = fitting(entries, ANSWER_BYTES)
-            return Answer(self._book.inventory(offer.shard).digest, tuple(entries[:fit]))
-        return Answer(inventory.digest)
+            return ExchangeAnswer(self._book.inventory(offer.shard).digest, tuple(entries[:fit]))
+        return ExchangeAnswer(inventory.digest)
 
-    async def _compared(self, offer: Offer) -> Answer:
+    async def _compared(self, offer: Offer) -> ExchangeAnswer:
         inventory = self._book.inventory(offer.shard)
         assert offer.page is not None
         newer, want = compared(inventory, offer.page, offer.after)
@@ -416,7 +418,7 @@ class Exchange:
         sent = entries[: fitting(entries, ANSWER_BYTES)]
         is_cut = len(sent) < len(newer)
         upto = sent[-1][0] if is_cut and sent else ""
-        return Answer(inventory.digest, tuple(sent), tuple(want), upto)
+        return ExchangeAnswer(inventory.digest, tuple(sent), tuple(want), upto)
 
     async def _hold(self, track: _Track, seconds: float) -> list[str]:
         """The keys of what has changed meanwhile."""
@@ -526,7 +528,7 @@ class Book(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class PeerRoute:
     """The receiver and the sender."""
 
     shard: str
@@ -549,7 +551,7 @@ class Partner:
 
     def __init__(
         self,
-        way: Way,
+        way: PeerRoute,
         link: PeerLink,
         book: Book,
         clock: Clock,
@@ -691,7 +693,7 @@ class Partner:
         digest: str,
         *,
         entries: tuple[Entry, ...] = (),
-        page: Page | None = None,
+        page: VersionPage | None = None,
         after: str = "",
         wait_s: float = 0.0,
     ) -> Offer:
@@ -701,12 +703,12 @@ class Partner:
             bool(way.hold_s), way.cluster(),
         )  # fmt: skip
 
-    async def _ask(self, offer: Offer) -> Answer:
+    async def _ask(self, offer: Offer) -> ExchangeAnswer:
         answer = await self._asked(offer)
         self.exchanged_at, self.is_away = self._clock.now().mono_s, False
         return answer
 
-    async def _asked(self, offer: Offer) -> Answer:
+    async def _asked(self, offer: Offer) -> ExchangeAnswer:
         asking = self.link.exchange(offer, timeout_s=offer.wait_s + TIMEOUT_S)
         if not offer.wait_s:
             return await asking
@@ -718,7 +720,7 @@ class Partner:
                 task.cancel()
                 with suppress(asyncio.CancelledError):
                     await task
-                return Answer(self._there)
+                return ExchangeAnswer(self._there)
             return await task
         finally:
             kicked.cancel()

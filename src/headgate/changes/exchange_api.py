@@ -14,11 +14,11 @@ import msgspec
 from headgate.changes.exchanged import (
     MAX_BY_CHARS,
     MAX_KEY_CHARS,
-    Answer,
     Entry,
+    ExchangeAnswer,
     Offer,
-    Page,
     Version,
+    VersionPage,
 )
 from headgate.changes.state import Copies
 from headgate.errors import InvalidRequest, PeerFailed
@@ -36,7 +36,7 @@ _Number = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
 _Wait = Annotated[float, msgspec.Meta(ge=0, le=MAX_WAIT_S)]
 
 
-class EntryDoc(msgspec.Struct, frozen=True, array_like=True):
+class ExchangeEntryDoc(msgspec.Struct, frozen=True, array_like=True):
     key: _Key
     item: msgspec.Raw
     """The change, as it is stored."""
@@ -55,7 +55,7 @@ class VersionDoc(msgspec.Struct, frozen=True, array_like=True):
     """Hash of its bytes."""
 
 
-_Entries = Annotated[list[EntryDoc], msgspec.Meta(max_length=MAX_ENTRIES)]
+_Entries = Annotated[list[ExchangeEntryDoc], msgspec.Meta(max_length=MAX_ENTRIES)]
 
 
 class PageDoc(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -147,7 +147,7 @@ def encode_offer(offer: Offer) -> bytes:
     )
 
 
-def encode_answer(answer: Answer) -> bytes:
+def encode_answer(answer: ExchangeAnswer) -> bytes:
     entries, want = _entry_docs(answer.entries), list(answer.want)
     return _encode(ExchangedDoc(VERSION, answer.digest, entries, want, answer.upto))
 
@@ -166,7 +166,7 @@ def decode_offer(body: bytes) -> Offer:
         sender=doc.sender,
         digest=doc.digest,
         entries=_entries(doc.entries),
-        page=None if page is None else Page(tuple(map(_version, page.have)), page.upto),
+        page=None if page is None else VersionPage(tuple(map(_version, page.have)), page.upto),
         after=doc.after,
         wait_s=doc.wait_s,
         is_standby=doc.standby,
@@ -174,19 +174,19 @@ def decode_offer(body: bytes) -> Offer:
     )
 
 
-def decode_answer(body: bytes) -> Answer:
+def decode_answer(body: bytes) -> ExchangeAnswer:
     try:
         doc = _decode_answer(body)
     except _UNREADABLE as error:
         raise PeerFailed(Cause.INVALID, f"did not answer with an exchange: {error}") from None
-    return Answer(doc.digest, _entries(doc.entries), tuple(doc.want), doc.upto)
+    return ExchangeAnswer(doc.digest, _entries(doc.entries), tuple(doc.want), doc.upto)
 
 
-def _entry_docs(entries: Sequence[Entry]) -> list[EntryDoc]:
-    return [EntryDoc(key, msgspec.Raw(raw)) for key, raw in entries]
+def _entry_docs(entries: Sequence[Entry]) -> list[ExchangeEntryDoc]:
+    return [ExchangeEntryDoc(key, msgspec.Raw(raw)) for key, raw in entries]
 
 
-def _entries(docs: Sequence[EntryDoc]) -> tuple[Entry, ...]:
+def _entries(docs: Sequence[ExchangeEntryDoc]) -> tuple[Entry, ...]:
     return tuple((doc.key, bytes(doc.item)) for doc in docs)
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from headgate.base.stored import read_object
-from headgate.changes.model import ITEMS, Item, shard_items, unquoted
+from headgate.changes.model import ITEMS, Change, shard_items, unquoted
 from headgate.changes.reach import HERE
 from headgate.changes.state import (
     MAX_ITEM_BYTES,
@@ -105,7 +105,7 @@ def version_of(raw: bytes) -> Version:
     return Version(again, taken_out, float(set_at), n, by, _mark(raw))
 
 
-def succeeding(item: Item, before: Item | None) -> Item:
+def succeeding(item: Change, before: Change | None) -> Change:
     """A change of a shard as it is put in the place of one that is known."""
     if before is None:
         return replace(item, again=0)
@@ -114,12 +114,12 @@ def succeeding(item: Item, before: Item | None) -> Item:
     return replace(redated(item, set_at), again=(before.again or 0) + is_anew)
 
 
-def counts_over(item: Item, other: Item) -> bool:
+def counts_over(item: Change, other: Change) -> bool:
     """For one place of a shard. If both are equal in this, a merge compares their bytes."""
     return item != other and _order(item) >= _order(other)
 
 
-def _order(item: Item) -> Version:
+def _order(item: Change) -> Version:
     return Version(item.again or 0, is_taken_out(item), item.set_at, item.n, item.set_by)
 
 
@@ -137,7 +137,7 @@ def shard_of(key: str) -> str:
 # --- what one agent has --------------------------------------------------------------------
 
 
-class Page(NamedTuple):
+class VersionPage(NamedTuple):
     """All that an agent has between two keys, as versions."""
 
     have: tuple[tuple[str, Version], ...]
@@ -183,16 +183,16 @@ class Inventory:
         known = self._versions.get(key)
         return known is None or known < version
 
-    def page(self, after: str, max_bytes: int = PAGE_BYTES) -> Page:
+    def page(self, after: str, max_bytes: int = PAGE_BYTES) -> VersionPage:
         """What comes behind a key, as much as goes into one request."""
         keys, size_bytes, have = self._keys(), 0, list[tuple[str, Version]]()
         start = bisect_right(keys, after) if after else 0
         for key in keys[start:]:
             size_bytes += len(key) + len(self._versions[key].set_by.encode()) + 80
             if have and size_bytes > max_bytes:
-                return Page(tuple(have), have[-1][0])
+                return VersionPage(tuple(have), have[-1][0])
             have.append((key, self._versions[key]))
-        return Page(tuple(have), "")
+        return VersionPage(tuple(have), "")
 
     def between(self, after: str, upto: str) -> list[str]:
         """Keys behind the one and up to the other; empty: without a bound."""
@@ -221,7 +221,7 @@ class Compared(NamedTuple):
     """Keys of which the other has a version that this agent lacks."""
 
 
-def compared(mine: Inventory, theirs: Page, after: str) -> Compared:
+def compared(mine: Inventory, theirs: VersionPage, after: str) -> Compared:
     """`theirs`: all that the other has behind `after`, up to the end of the page."""
     known = dict(theirs.have)
     newer = []
@@ -246,14 +246,14 @@ class ShardItems:
     """Of all shards of an agent: its changes by key, and an inventory of each shard."""
 
     def __init__(self) -> None:
-        self.items: dict[str, Item | None] = {}
+        self.items: dict[str, Change | None] = {}
         """None: only a newer version can read it. It is passed on as it is."""
         self.inventories: dict[str, Inventory] = {}
 
     def of(self, shard: str) -> Inventory:
         return self.inventories.setdefault(shard, Inventory())
 
-    def put(self, key: str, raw: bytes, item: Item | None) -> None:
+    def put(self, key: str, raw: bytes, item: Change | None) -> None:
         """ValueError where its version cannot be read."""
         self.of(shard_of(key)).put(key, version_of(raw))
         self.items[key] = item
@@ -275,20 +275,20 @@ def is_of(shard: str, key: str) -> bool:
 # --- names -----------------------------------------------------------------------------------
 
 
-def own_names(items: Iterable[Item]) -> dict[ChangeName, Item]:
+def own_names(items: Iterable[Change]) -> dict[ChangeName, Change]:
     """Of an agent's own log, by name. A shard's change, which another agent has made, may have the
     name of one that was set here: that one keeps it, and the other has its shard behind its own."""
-    by_name: dict[ChangeName, list[Item]] = {}
+    by_name: dict[ChangeName, list[Change]] = {}
     for item in items:
         by_name.setdefault(name_of(item), []).append(item)
-    found: dict[ChangeName, Item] = {}
+    found: dict[ChangeName, Change] = {}
     for alike in by_name.values():
         found.update(_named_apart(alike))
     return found
 
 
 def rename(
-    items: MutableMapping[ChangeName, Item], new: Iterable[Item], shards: Iterable[str]
+    items: MutableMapping[ChangeName, Change], new: Iterable[Change], shards: Iterable[str]
 ) -> None:
     """The same, of what has changed; in place."""
     suffixes = ["", *(f"{APART}{place}" for place in (HERE.level.value, *shards))]
@@ -298,14 +298,14 @@ def rename(
         items.update(_named_apart([*(alike | {item.key: item}).values()]))
 
 
-def _named_apart(alike: Sequence[Item]) -> Iterator[tuple[ChangeName, Item]]:
+def _named_apart(alike: Sequence[Change]) -> Iterator[tuple[ChangeName, Change]]:
     first, *others = sorted(alike, key=lambda one: (is_taken_out(one), shard_of(one.key), one.key))
     yield name_of(first), first
     for other in others:
         yield apart(other), other
 
 
-def apart(item: Item) -> ChangeName:
+def apart(item: Change) -> ChangeName:
     """What it is called where its name is another's."""
     return item.kind, f"{item.id}{APART}{shard_of(item.key) or item.reach.level.value}"
 
@@ -313,7 +313,7 @@ def apart(item: Item) -> ChangeName:
 # --- what may be dropped -------------------------------------------------------------------
 
 
-def collectable(items: Mapping[str, Item | None], wall_s: float) -> list[str]:
+def collectable(items: Mapping[str, Change | None], wall_s: float) -> list[str]:
     """Keys of what has been over for long; `items`: of one shard. Who is offered one of these
     again does not take it."""
     over = sorted(
@@ -326,11 +326,11 @@ def collectable(items: Mapping[str, Item | None], wall_s: float) -> list[str]:
     return [*(key for _, key in over[:most]), *old]
 
 
-def is_long_over(item: Item, wall_s: float) -> bool:
+def is_long_over(item: Change, wall_s: float) -> bool:
     return not stands(item, wall_s) and _over_since(item) < wall_s - KEEP_S
 
 
-def _over_since(item: Item) -> float:
+def _over_since(item: Change) -> float:
     if is_taken_out(item):
         return item.set_at
     try:
@@ -355,7 +355,7 @@ class Offer:
     """Of everything that it has."""
     entries: tuple[Entry, ...] = ()
     """What the other may lack."""
-    page: Page | None = None
+    page: VersionPage | None = None
     """Some of what it has, where the digests differ."""
     after: str = ""
     """The key behind which the page begins."""
@@ -368,7 +368,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ExchangeAnswer:
     digest: str
     """Once the entries of the offer are merged."""
     entries: tuple[Entry, ...] = ()
@@ -379,6 +379,6 @@ class Answer:
     """How far the page was compared; empty: all of it."""
 
 
-def shards_of(items: Iterable[Item | None]) -> frozenset[str]:
+def shards_of(items: Iterable[Change | None]) -> frozenset[str]:
     """Whose changes these are, where they are of one shard alone."""
     return frozenset(shard_of(item.key) for item in items if item is not None) - {""}

@@ -19,7 +19,7 @@ from headgate.budgets.drafts import check_budget_room, judged
 from headgate.changes.exchanged import apart as apart_from_others
 from headgate.changes.file_format import MAX_FAULTS, SECTIONS, ChangeFile, FileEntry, known_by
 from headgate.changes.items import known
-from headgate.changes.model import ChangeKind, Edit, Item, item_key
+from headgate.changes.model import Change, ChangeKind, Edit, item_key
 from headgate.changes.reach import HERE, Reach
 from headgate.changes.state import (
     BOOKKEEPING,
@@ -35,7 +35,7 @@ from headgate.metrics.lint import Advice, Severity
 from headgate.metrics.redaction import redacted
 from headgate.rules.drafts import (
     UNCHANGED,
-    Asked,
+    ChangeAuthor,
     Neighbours,
     RuleDrafts,
     check_pairs,
@@ -64,13 +64,13 @@ class Room(Protocol):
     """Validates a file's entries of one kind, in the same way as single requests."""
 
     def drafted(
-        self, held: LogState, entry: FileEntry, asked: Asked
-    ) -> tuple[Item, Sequence[Advice]]:
+        self, held: LogState, entry: FileEntry, asked: ChangeAuthor
+    ) -> tuple[Change, Sequence[Advice]]:
         """As it would be kept. `held` has what the file sets before this entry, too.
         InvalidSettings with all its faults, each at `entry.place`."""
         ...
 
-    def check(self, held: LogState, changes: Sequence[Edit], asked: Asked) -> Sequence[Edit]:
+    def check(self, held: LogState, changes: Sequence[Edit], asked: ChangeAuthor) -> Sequence[Edit]:
         """Validates all changes of the file together, of all kinds; returns what has to change
         along with them. `held`: the state before."""
         ...
@@ -86,7 +86,7 @@ class Written(NamedTuple):
     """What a file cannot hold, in words."""
 
 
-def written_file(items: Iterable[Item]) -> Written:
+def written_file(items: Iterable[Change]) -> Written:
     """What is set, by kind and then by id."""
     found = Written({section: [] for section in SECTIONS}, [])
     by_kind: dict[str, list[str]] = {}
@@ -114,7 +114,7 @@ def _left_out(kind: str, ids: Sequence[str]) -> str:
     return f"not exported: {kind} {named}{more}. Files have no section for it; it stays as it is"
 
 
-def written_entry(item: Item) -> dict[str, Any]:
+def written_entry(item: Change) -> dict[str, Any]:
     """As a file has it, without secrets: who set it when is for the history. One of _NO_ENTRY
     where no file can have it."""
     said, reach = dict(item.value or {}), {"reach": str(item.reach)}
@@ -138,7 +138,7 @@ def written_entry(item: Item) -> dict[str, Any]:
     raise ValueError(f"files have no section for {item.kind}")
 
 
-def _names(item: Item) -> dict[str, str]:
+def _names(item: Change) -> dict[str, str]:
     """As FileEntry.id has them, apart."""
     if item.kind in (ChangeKind.POLICY, ChangeKind.HANDOVER):
         (name,) = known_by(item.kind, item.reach)
@@ -239,23 +239,23 @@ class _Standing:
             return entry.kind, entry.id
         return self._by_key.get(item_key(entry.kind, entry.id, entry.reach))
 
-    def of(self, entry: FileEntry) -> Item | None:
+    def of(self, entry: FileEntry) -> Change | None:
         name = self._name(entry)
         return None if name is None else self._items.get(name)
 
-    def before(self, entry: FileEntry) -> Item | None:
+    def before(self, entry: FileEntry) -> Change | None:
         """The same, or how it ended."""
         name = self._name(entry)
         return None if name is None else self._held.items.get(name)
 
-    def new_name(self, entry: FileEntry, item: Item) -> ChangeName:
+    def new_name(self, entry: FileEntry, item: Change) -> ChangeName:
         """Under which the rooms find it from now on."""
         name = self._name(entry)
         if name is not None:
             return name
         return apart_from_others(item) if name_of(item) in self._held.items else name_of(item)
 
-    def others(self) -> list[Item]:
+    def others(self) -> list[Change]:
         """Those that the file could name, and does not. What switches budgets off, or announces a
         switchover, ends only where somebody says so."""
         kinds = _SECTION_OF.keys() - {ChangeKind.POLICY, ChangeKind.HANDOVER}
@@ -267,7 +267,7 @@ class _Standing:
 class _Reading:
     """What was found so far."""
 
-    items: Overlay[ChangeName, Item]
+    items: Overlay[ChangeName, Change]
     """The resulting change."""
     held: LogState
     changes: list[Edit] = field(default_factory=list)
@@ -285,7 +285,7 @@ class ApplyDrafts:
     apart: bool = False
     """See _Standing."""
 
-    def apply(self, held: LogState, file: ChangeFile, asked: Asked, *, prune: bool) -> Draft:
+    def apply(self, held: LogState, file: ChangeFile, asked: ChangeAuthor, *, prune: bool) -> Draft:
         """As the file says; what it does not name stays, unless `prune`."""
         standing = _Standing(held, file, asked.wall_s, apart=self.apart)
         items = held.items.copy()
@@ -305,7 +305,9 @@ class ApplyDrafts:
         advice += [] if found.changes else [UNCHANGED]
         return Draft("apply", found.changes, tuple(advice), shown=audit_values(found.changes))
 
-    def _read(self, standing: _Standing, entry: FileEntry, asked: Asked, found: _Reading) -> None:
+    def _read(
+        self, standing: _Standing, entry: FileEntry, asked: ChangeAuthor, found: _Reading
+    ) -> None:
         now = standing.of(entry)
         if now is not None and _is_written_as(now, _as_written(entry)):
             return
@@ -330,8 +332,8 @@ class ApplyDrafts:
             found.advice += advice
 
     def _drafted(
-        self, entry: FileEntry, asked: Asked, found: _Reading
-    ) -> tuple[Item, Sequence[Advice]]:
+        self, entry: FileEntry, asked: ChangeAuthor, found: _Reading
+    ) -> tuple[Change, Sequence[Advice]]:
         if entry.kind not in self.rooms:
             faults = [] if entry.kind in found.strange else [_strange(entry)]
             found.strange.add(entry.kind)
@@ -341,7 +343,7 @@ class ApplyDrafts:
         return self.rooms[entry.kind].drafted(found.held, entry, asked)
 
 
-def _is_written_as(item: Item, entry: Mapping[str, Any]) -> bool:
+def _is_written_as(item: Change, entry: Mapping[str, Any]) -> bool:
     with suppress(*_NO_ENTRY):
         return written_entry(item) == entry
     return False
@@ -370,7 +372,7 @@ def _strange(entry: FileEntry) -> Fault:
     return Fault(section, f"this agent cannot validate [[{section}]] for this log")
 
 
-def _told(others: Sequence[Item], *, prune: bool) -> Iterator[Advice]:
+def _told(others: Sequence[Change], *, prune: bool) -> Iterator[Advice]:
     if others and not prune:
         named = ", ".join(sorted(item.id for item in others)[:MAX_NAMED])
         more = f" and {len(others) - MAX_NAMED:,} more" if len(others) > MAX_NAMED else ""
@@ -394,26 +396,26 @@ class RuleRoom:
         self._advised = 0
 
     def drafted(
-        self, held: LogState, entry: FileEntry, asked: Asked
-    ) -> tuple[Item, Sequence[Advice]]:
+        self, held: LogState, entry: FileEntry, asked: ChangeAuthor
+    ) -> tuple[Change, Sequence[Advice]]:
         now = self._standing(held, entry, asked.wall_s)
         spec = self._spec(entry, now, asked)
         self._rules.check_lock_out(spec, entry.reach, now, place=entry.place)
         item = rule_item(spec, entry.reach, asked)
         return item, self._advice(held, spec, entry.reach, asked)
 
-    def check(self, held: LogState, changes: Sequence[Edit], asked: Asked) -> Sequence[Edit]:
+    def check(self, held: LogState, changes: Sequence[Edit], asked: ChangeAuthor) -> Sequence[Edit]:
         check_pairs(held, changes, asked.wall_s)
         check_room(held, changes, self._rules.limits, asked.wall_s)
         return ()
 
-    def _standing(self, held: LogState, entry: FileEntry, wall_s: float) -> Item | None:
+    def _standing(self, held: LogState, entry: FileEntry, wall_s: float) -> Change | None:
         if self._rules.here is None:  # Of a fleet: it may have had another reach.
             return held.standing_rule(entry.id, wall_s)
         found = known(held, ChangeKind.RULE, entry.id, entry.reach)
         return found if found is not None and held.stands(found, wall_s) else None
 
-    def _spec(self, entry: FileEntry, now: Item | None, asked: Asked) -> RuleSpec:
+    def _spec(self, entry: FileEntry, now: Change | None, asked: ChangeAuthor) -> RuleSpec:
         raw = dict(entry.raw)
         before = None if now is None else rule_spec(now)
         if before is not None and not any(key in raw for key in PAIRED):
@@ -424,7 +426,7 @@ class RuleRoom:
         return replace(spec, pair=entry.pair) if entry.pair else spec
 
     def _advice(
-        self, held: LogState, spec: RuleSpec, reach: Reach, asked: Asked
+        self, held: LogState, spec: RuleSpec, reach: Reach, asked: ChangeAuthor
     ) -> Sequence[Advice]:
         if held is not self._held:  # Another file, or the same file after a change of the log.
             self._held, self._others, self._advised = held, None, 0
@@ -441,10 +443,10 @@ class FleetBudgetRoom:
     """Budgets that are set for a fleet: each whole."""
 
     def drafted(
-        self, held: LogState, entry: FileEntry, asked: Asked
-    ) -> tuple[Item, Sequence[Advice]]:
+        self, held: LogState, entry: FileEntry, asked: ChangeAuthor
+    ) -> tuple[Change, Sequence[Advice]]:
         return judged(entry.raw, entry.reach, asked, place=entry.place)
 
-    def check(self, held: LogState, changes: Sequence[Edit], asked: Asked) -> Sequence[Edit]:
+    def check(self, held: LogState, changes: Sequence[Edit], asked: ChangeAuthor) -> Sequence[Edit]:
         check_budget_room(held, changes, asked.wall_s)
         return ()

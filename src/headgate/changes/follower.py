@@ -168,7 +168,7 @@ class LogFollower:
         self._roll = roll
         self._prefixes = prefixes
         self._timing = timing or FleetTiming()
-        self._sources = Sources(sources, clock, roll, self._timing)
+        self._sources = LogSources(sources, clock, roll, self._timing)
         self._watchers = Watchers(mirror)
         self.reader: LogReader | None = None
         """The source that is followed; None: none now."""
@@ -570,7 +570,7 @@ class _Turn:
         self.returned, self.joined_at = False, inf
 
 
-class Sources:
+class LogSources:
     """Whom to follow next, and when: the best first, the store last.
 
     Each source rests after a failure, for longer the more often it failed. The store, which

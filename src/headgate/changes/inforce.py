@@ -19,7 +19,7 @@ from headgate.base.keyvalue import Entry
 from headgate.base.ports import Clock
 from headgate.changes.exchanged import counts_over
 from headgate.changes.follower import FollowState, LogFollower
-from headgate.changes.model import BEAT, ITEMS, ChangeKind, Item
+from headgate.changes.model import BEAT, ITEMS, Change, ChangeKind
 from headgate.changes.reach import Place
 from headgate.changes.state import is_taken_out, read_item_at
 from headgate.changes.writer import beside
@@ -36,7 +36,7 @@ class Follows(Protocol):
 
     async def follow(
         self,
-        items: Sequence[Item],
+        items: Sequence[Change],
         places: Sequence[Place],
         *,
         whole: bool = ...,
@@ -57,7 +57,7 @@ class Rooms:
 
     async def follow(
         self,
-        items: Callable[[Follows], Sequence[Item]],
+        items: Callable[[Follows], Sequence[Change]],
         places: Sequence[Place],
         *,
         whole: bool,
@@ -87,23 +87,23 @@ class OwnInForce:
     def __init__(self, parts: Sequence[Follows], places: Callable[[], Sequence[Place]]) -> None:
         self._rooms = Rooms(parts, own=True)
         self._places = places
-        self._due: dict[Follows, list[Item]] = {}
+        self._due: dict[Follows, list[Change]] = {}
         """What the failed parts have not applied yet."""
 
     @property
     def faults(self) -> list[str]:
         return self._rooms.faults
 
-    async def load(self, items: Sequence[Item]) -> None:
+    async def load(self, items: Sequence[Change]) -> None:
         """All there is."""
         await self._follow(items, whole=True)
 
-    async def changed(self, items: Sequence[Item]) -> Sequence[str]:
+    async def changed(self, items: Sequence[Change]) -> Sequence[str]:
         """Why it is not in force everywhere; nothing: it is."""
         await self._follow(items, whole=False)
         return self._rooms.faults
 
-    async def _follow(self, items: Sequence[Item], *, whole: bool) -> None:
+    async def _follow(self, items: Sequence[Change], *, whole: bool) -> None:
         due, self._due = self._due if not whole else {}, {}
         await self._rooms.follow(
             lambda part: [*due.get(part, ()), *items], self._places(), whole=whole
@@ -207,7 +207,7 @@ MAX_OVER = 10_000
 
 class _Read(NamedTuple):
     entry: Entry
-    item: Item | None
+    item: Change | None
     """None: it never could be read."""
     fault: str = ""
 
@@ -223,7 +223,7 @@ class ChangeShelf:
         """By key: why it cannot be read. It may be of a newer version; the others stand."""
         return {key: read.fault for key, read in self._read.items() if read.fault}
 
-    def read(self, entries: Iterable[Entry]) -> list[Item]:
+    def read(self, entries: Iterable[Entry]) -> list[Change]:
         """Those under items/ that can be read; of one that no longer can, the last good one."""
         known, read = self._read, dict[str, _Read]()
         for entry in entries:
@@ -236,7 +236,7 @@ class ChangeShelf:
         return [found.item for found in read.values() if found.item is not None]
 
 
-def _read(entry: Entry, last_good: Item | None) -> _Read:
+def _read(entry: Entry, last_good: Change | None) -> _Read:
     try:
         return _Read(entry, read_item_at(entry.key, entry.value))
     except ValueError as error:
@@ -249,17 +249,17 @@ class ChangeMemory:
 
     def __init__(self, kind: ChangeKind) -> None:
         self._kind = kind
-        self.known: dict[str, Item] = {}
+        self.known: dict[str, Change] = {}
         self._over: dict[str, None] = {}
 
-    def news(self, items: Sequence[Item], *, whole: bool = False) -> dict[str, Item | None]:
+    def news(self, items: Sequence[Change], *, whole: bool = False) -> dict[str, Change | None]:
         """What these say that is not known yet, by id; nothing is remembered before `remember`.
 
         Of some, in whatever order they come, the higher n counts, and that one is missing says
         nothing. `whole`: it is all there is, of one who knows what came after what (Mirror); then
         it counts as it is, and what is missing is gone (None).
         """
-        kind, known, found = self._kind, self.known, dict[str, Item | None]()
+        kind, known, found = self._kind, self.known, dict[str, Change | None]()
         for item in items:
             if item.kind is not kind or (not whole and known.get(item.id) is item):
                 continue
@@ -271,7 +271,7 @@ class ChangeMemory:
         gone = dict.fromkeys(known.keys() - found.keys())
         return {name: item for name, item in found.items() if not _same(item, known)} | gone
 
-    def remember(self, news: Mapping[str, Item | None]) -> None:
+    def remember(self, news: Mapping[str, Change | None]) -> None:
         for name, item in news.items():
             self._over.pop(name, None)
             if item is None:
@@ -290,7 +290,7 @@ class ChangeMemory:
             self.known.pop(oldest, None)
 
 
-def _counts(item: Item, other: Item) -> bool:
+def _counts(item: Change, other: Change) -> bool:
     """An item that moved to another reach leaves one behind that is removed: of the same n the one
     that is not removed counts. Agents of a shard without a shared log have their own order."""
     if item.key == other.key and item.again is not None and other.again is not None:
@@ -298,7 +298,7 @@ def _counts(item: Item, other: Item) -> bool:
     return (item.n, not is_taken_out(item)) > (other.n, not is_taken_out(other))
 
 
-def _same(item: Item | None, known: Mapping[str, Item]) -> bool:
+def _same(item: Change | None, known: Mapping[str, Change]) -> bool:
     if item is None:
         return False
     before = known.get(item.id)

@@ -15,13 +15,13 @@ import structlog
 from headgate.base.ports import Clock
 from headgate.changes.exchanged import apart
 from headgate.changes.inforce import ChangeMemory
-from headgate.changes.model import FORGET_AFTER_S, ChangeKind, Edit, Item
+from headgate.changes.model import FORGET_AFTER_S, Change, ChangeKind, Edit
 from headgate.changes.reach import HERE, Reach
 from headgate.changes.state import ChangeMade, LogState, counted_from, ends_at
 from headgate.changes.time import ChangeTime
 from headgate.changes.writer import Draft
 from headgate.errors import Conflict, StoreUnavailable
-from headgate.rules.drafts import Asked
+from headgate.rules.drafts import ChangeAuthor
 
 log = structlog.get_logger()
 
@@ -48,7 +48,7 @@ class Make(Protocol):
     meanwhile that its `follow` takes."""
 
     def __call__(
-        self, draft: Callable[[LogState, Asked], Draft], who: str, *, dry_run: bool
+        self, draft: Callable[[LogState, ChangeAuthor], Draft], who: str, *, dry_run: bool
     ) -> Awaitable[ChangeMade]: ...
 
 
@@ -63,7 +63,7 @@ async def always_here(given: Reach | None, databases: Sequence[str]) -> Reach:
     return given or HERE
 
 
-def is_here(item: Item) -> bool:
+def is_here(item: Change) -> bool:
     return item.reach == HERE
 
 
@@ -74,10 +74,10 @@ class SetItems(Generic[T]):
     def __init__(
         self,
         kind: ChangeKind,
-        parse: Callable[[Item, float], T],
+        parse: Callable[[Change, float], T],
         time: ChangeTime,
         *,
-        concerns: Callable[[Item], bool] = is_here,
+        concerns: Callable[[Change], bool] = is_here,
     ) -> None:
         """`parse` is given by when it has ended by the monotonic clock, too. It raises KeyError,
         TypeError or ValueError for what it cannot read; it is never given one that is taken out.
@@ -114,7 +114,7 @@ class SetItems(Generic[T]):
         layers = (self._here, self._shards) if own else (self._fleet,)
         return any(item_id in layer.values for layer in layers)
 
-    def follow(self, items: Sequence[Item], *, whole: bool, own: bool = True) -> list[str]:
+    def follow(self, items: Sequence[Change], *, whole: bool, own: bool = True) -> list[str]:
         """The ids of those that are otherwise now."""
         kind, concerns = self.kind, self._concerns
         mine = [item for item in items if item.kind is kind and concerns(item)]
@@ -160,7 +160,7 @@ class _Layer(Generic[T]):
         self,
         name: str,
         items: ChangeMemory,
-        parse: Callable[[Item, float], T],
+        parse: Callable[[Change, float], T],
         time: ChangeTime,
     ) -> None:
         self._name = name
@@ -170,7 +170,7 @@ class _Layer(Generic[T]):
         self.values: dict[str, T] = {}
         self.faults: dict[str, str] = {}
 
-    def follow(self, items: Sequence[Item], whole: bool) -> list[str]:
+    def follow(self, items: Sequence[Change], whole: bool) -> list[str]:
         news = self.items.news(items, whole=whole)
         self.items.remember(news)
         changed = [item_id for item_id, item in news.items() if self._take(item_id, item)]
@@ -189,7 +189,7 @@ class _Layer(Generic[T]):
         self.values.pop(item_id, None)
         self._time.forget(f"{self._name}{item_id}")
 
-    def _take(self, item_id: str, item: Item | None) -> bool:
+    def _take(self, item_id: str, item: Change | None) -> bool:
         self.faults.pop(item_id, None)
         if item is None or item.value is None:
             self.drop(item_id)
@@ -206,7 +206,7 @@ class _Layer(Generic[T]):
         return True
 
 
-def _over_since(item: Item) -> float:
+def _over_since(item: Change) -> float:
     """Wall-clock seconds; inf: it is in force, or that is not known."""
     if item.value is None:
         return item.set_at
@@ -255,24 +255,24 @@ def put(
     kind: ChangeKind,
     item_id: str,
     value: Mapping[str, Any] | None,
-    asked: Asked,
+    asked: ChangeAuthor,
     reach: Reach = HERE,
 ) -> Edit:
     """`value` None takes it out."""
-    after = Item(kind, item_id, reach, value, 0, asked.wall_s, asked.who)
+    after = Change(kind, item_id, reach, value, 0, asked.wall_s, asked.who)
     return Edit(known(held, kind, item_id, reach), after)
 
 
-def known(held: LogState, kind: ChangeKind, item_id: str, reach: Reach = HERE) -> Item | None:
+def known(held: LogState, kind: ChangeKind, item_id: str, reach: Reach = HERE) -> Change | None:
     """The one of that reach; another of that name may be there, too."""
-    wanted = Item(kind, item_id, reach, None, 0, 0.0, "")
+    wanted = Change(kind, item_id, reach, None, 0, 0.0, "")
     found = (held.items.get(name) for name in ((kind, item_id), apart(wanted)))
     return next((item for item in found if item is not None and item.key == wanted.key), None)
 
 
 def standing(
     held: LogState, kind: ChangeKind, item_id: str, reaches: Iterable[Reach] = (HERE,)
-) -> list[Item]:
+) -> list[Change]:
     """Of these reaches, those that are not taken out."""
     found = (known(held, kind, item_id, reach) for reach in reaches)
     return [item for item in found if item is not None and item.value is not None]

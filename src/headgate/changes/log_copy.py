@@ -8,7 +8,7 @@ from headgate.base.keyvalue import Listing
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class CopyOrigin:
     """Which store a copy is of, by the settings: what is another fleet's is nothing here, be it
     that a host has moved, or that its disk is a copy of another's."""
 
@@ -16,7 +16,7 @@ class Origin:
     places: tuple[str, ...] = ()
     """Addresses of the store's members, or its file."""
 
-    def differs_from(self, other: Origin) -> bool:
+    def differs_from(self, other: CopyOrigin) -> bool:
         """Members come and go, but never all at once."""
         known = bool(self.places) and bool(other.places)
         return known and (self.prefix != other.prefix or not set(self.places) & set(other.places))

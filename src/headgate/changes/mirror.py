@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 import structlog
 
-from headgate.base.keyvalue import Changes, Entry, Event, Listing
+from headgate.base.keyvalue import Changes, Entry, KeyEvent, Listing
 from headgate.base.ports import Clock
 from headgate.changes.log_copy import LogCopy
-from headgate.changes.model import BEAT, HEAD, ITEMS, Item
+from headgate.changes.model import BEAT, HEAD, ITEMS, Change
 from headgate.changes.state import ends_at, head_bytes, is_taken_out, read_head, read_item_at
 from headgate.errors import Compacted, StoreUnavailable
 from headgate.fleet.beat import Beat, read_beat
@@ -231,7 +231,7 @@ class Mirror:
             self._wake()
         return frozenset(event.key for event in events) if events else NOTHING
 
-    def _take(self, event: Event, lost: dict[str, float]) -> bool:
+    def _take(self, event: KeyEvent, lost: dict[str, float]) -> bool:
         """Whether it changes anything. To `lost` goes an item that vanished, with its end."""
         key, known = event.key, self._entries.get(event.key)
         if event.revision <= self._whole_at or not key.startswith(self.prefixes):
@@ -381,12 +381,12 @@ class Mirror:
         entry = self._entries.get(key)
         return entry is None or entry.revision != KEPT
 
-    def _event(self, key: str) -> Event:
+    def _event(self, key: str) -> KeyEvent:
         entry = self._entries.get(key)
         return (
-            Event(key, None, self.revision)
+            KeyEvent(key, None, self.revision)
             if entry is None
-            else Event(key, entry.value, entry.revision)
+            else KeyEvent(key, entry.value, entry.revision)
         )
 
 
@@ -406,7 +406,7 @@ def _differing(before: dict[str, Entry], after: dict[str, Entry]) -> frozenset[s
     return frozenset(changed | (before.keys() - after.keys()))
 
 
-def _item(entry: Entry) -> Item | None:
+def _item(entry: Entry) -> Change | None:
     """None: it cannot be read. The part that applies it reports that."""
     try:
         return read_item_at(entry.key, entry.value)
@@ -445,7 +445,7 @@ def _beat(entry: Entry) -> Beat | None:
 
 class _Record(NamedTuple):
     mark: int
-    events: tuple[Event, ...]
+    events: tuple[KeyEvent, ...]
 
     @property
     def newest(self) -> int:
@@ -486,7 +486,7 @@ class FeedLog:
         self.mark = self._lowest_mark = first_mark
         """The last mark."""
 
-    def append(self, events: tuple[Event, ...]) -> None:
+    def append(self, events: tuple[KeyEvent, ...]) -> None:
         self.mark += 1
         record = _Record(self.mark, events)
         if self._records and _same_single_key(self._records[-1], record):
@@ -511,12 +511,12 @@ class FeedLog:
         self.mark += 1
         self._bytes, self._floor, self._lowest_mark = 0, floor, self.mark
 
-    def after_mark(self, mark: int) -> list[Event]:
+    def after_mark(self, mark: int) -> list[KeyEvent]:
         if not self._lowest_mark <= mark <= self.mark:
             raise Compacted("the changes since that mark are not available any more: list again")
         return _in_order(record for record in self._records if record.mark > mark)
 
-    def after_revision(self, revision: int) -> list[Event]:
+    def after_revision(self, revision: int) -> list[KeyEvent]:
         if revision < self._floor:
             raise Compacted(
                 f"changes after revision {revision} are known from {self._floor} on: list again"
@@ -524,7 +524,7 @@ class FeedLog:
         return [event for event in _in_order(self._records) if event.revision > revision]
 
 
-def _in_order(records: Iterable[_Record]) -> list[Event]:
+def _in_order(records: Iterable[_Record]) -> list[KeyEvent]:
     """By commit: pieces of one may have come apart."""
     events = [event for record in records for event in record.events]
     return sorted(events, key=lambda event: event.revision)

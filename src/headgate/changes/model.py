@@ -60,7 +60,7 @@ class ChangeKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class Change:
     """One thing that an operator set for the fleet."""
 
     kind: str
@@ -86,8 +86,8 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    before: Item | None
-    after: Item | None
+    before: Change | None
+    after: Change | None
 
 
 @dataclass(frozen=True, slots=True)

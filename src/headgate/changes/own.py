@@ -40,9 +40,9 @@ from headgate.changes.model import (
     OURSELVES,
     REPLICATED,
     ROLLBACK,
+    Change,
     ChangeKind,
     Edit,
-    Item,
     Revision,
 )
 from headgate.changes.state import (
@@ -60,10 +60,10 @@ from headgate.changes.state import (
 )
 from headgate.changes.writer import (
     Draft,
-    Ground,
+    LogHead,
     LogWriter,
+    PendingChange,
     Plan,
-    Run,
     beside,
     head_puts,
     holdings_of,
@@ -102,14 +102,14 @@ class _Unready(Exception):
 
 
 class Merged(NamedTuple):
-    items: tuple[Item, ...] = ()
+    items: tuple[Change, ...] = ()
     """What is different now."""
     refused: tuple[str, ...] = ()
     """What was not accepted, by its key, with the reason."""
 
 
-Loaded = Callable[[Sequence[Item]], Awaitable[None]]
-_New = tuple[str, bytes, Item | None]
+Loaded = Callable[[Sequence[Change]], Awaitable[None]]
+_New = tuple[str, bytes, Change | None]
 """A key, the bytes of its item, and the item; None: only a newer version can read it."""
 
 
@@ -137,7 +137,7 @@ class OwnWriter(LogWriter):
         """None: no other agent has anything of this log."""
         self.on_shared: Callable[[Sequence[str]], None] = lambda keys: None
         """Called with the keys of what has changed of shards."""
-        self.on_found: Callable[[Sequence[Item]], Awaitable[object]] | None = None
+        self.on_found: Callable[[Sequence[Change]], Awaitable[object]] | None = None
         """Called with what a commit with an unknown outcome did after all."""
         self._lock = asyncio.Lock()
         self._looking: asyncio.Task[None] | None = None
@@ -152,7 +152,7 @@ class OwnWriter(LogWriter):
             # As it is in force now: who reads in the meantime finds the outcome, and only that.
             self._looking = asyncio.create_task(self._look(self.held.items))
 
-    async def _look(self, before: Mapping[ChangeName, Item]) -> None:
+    async def _look(self, before: Mapping[ChangeName, Change]) -> None:
         while True:
             await self._clock.sleep(LOOK_AGAIN_S)
             with suppress(StoreUnavailable):
@@ -236,7 +236,7 @@ class OwnWriter(LogWriter):
             raise InvalidSettings(faults)
         return draft, parts
 
-    def _step(self, run: Run, ground: Ground) -> Revision:
+    def _step(self, run: PendingChange, ground: LogHead) -> Revision:
         step = super()._step(run, ground)
         return replace(step, changes=tuple(map(self._succeeding, step.changes)))
 
@@ -253,7 +253,7 @@ class OwnWriter(LogWriter):
         """One: its store takes all of it in one transaction."""
         return [tuple(changes)] if changes else []
 
-    async def _attempt(self, ground: Ground, step: Revision, draft: Draft) -> Ground | None:
+    async def _attempt(self, ground: LogHead, step: Revision, draft: Draft) -> LogHead | None:
         held = await self.read()
         lifts = all(one.after is not None and is_taken_out(one.after) for one in step.changes)
         audit = list(_audit_of(step, draft))
@@ -263,7 +263,7 @@ class OwnWriter(LogWriter):
         except Conflict:
             return None
         self._put(held, step.n, made, [_new(item) for one in step.changes for item in put_by(one)])
-        return Ground(step.n, made)
+        return LogHead(step.n, made)
 
     async def _commit_here(
         self, head: int, puts: Sequence[Put], audit: Sequence[AuditEntry], *, must_fit: bool = False
@@ -314,7 +314,7 @@ class OwnWriter(LogWriter):
                 for start in range(0, len(over), MAX_PART_KEYS):
                     await self._drop(over[start : start + MAX_PART_KEYS])
 
-    async def _drop(self, gone: Sequence[Item]) -> None:
+    async def _drop(self, gone: Sequence[Change]) -> None:
         if not gone:
             return
         held, wall_s = await self.read(), self._clock.now().wall_s
@@ -347,7 +347,7 @@ class OwnWriter(LogWriter):
 
     def _newer(self, shard: str, entries: Sequence[Entry]) -> tuple[list[_New], list[str]]:
         inventory, wall_s = self.shared.of(shard), self._clock.now().wall_s
-        found, refused = dict[str, tuple[bytes, Item | None]](), list[str]()
+        found, refused = dict[str, tuple[bytes, Change | None]](), list[str]()
         best = dict[str, Version]()
         for key, raw in entries:
             try:
@@ -400,17 +400,17 @@ class OwnWriter(LogWriter):
         return list(found.items())
 
 
-def _over(items: Mapping[str, Item | None], shard: str, wall_s: float) -> list[Item]:
+def _over(items: Mapping[str, Change | None], shard: str, wall_s: float) -> list[Change]:
     mine = {key: item for key, item in items.items() if shard_of(key) == shard}
     return [item for key in collectable(mine, wall_s) if (item := mine[key])]
 
 
-def _new(item: Item) -> _New:
+def _new(item: Change) -> _New:
     """Its bytes are sent to others only if it belongs to a shard."""
     return item.key, item_bytes(item) if shard_of(item.key) else b"", item
 
 
-def _read_at(key: str, raw: bytes) -> Item | None:
+def _read_at(key: str, raw: bytes) -> Change | None:
     try:
         return read_item_at(key, raw)
     except ValueError as error:
@@ -442,7 +442,7 @@ def _audit_of(step: Revision, draft: Draft) -> Iterator[AuditEntry]:
         yield AuditEntry(step.wall_s, step.who, _audited(step, change, item), item.id, was, now)
 
 
-def _audited(step: Revision, change: Edit, item: Item) -> str:
+def _audited(step: Revision, change: Edit, item: Change) -> str:
     """As the change was called; of what a file or a rollback did, what it did to this one, and of
     what was set in the place of another, that the other is gone."""
     is_gone = change.after is None or is_taken_out(change.after)

@@ -141,7 +141,7 @@ def of_shard(shard: str) -> Reach | None:
 # --- which of several counts ----------------------------------------------------------------
 
 
-class Said(Protocol):
+class LayerChange(Protocol):
     """What one change says of a budget, or of a metric."""
 
     @property
@@ -159,7 +159,7 @@ class Said(Protocol):
     def applies_to(self, place: Place) -> bool: ...
 
 
-S = TypeVar("S", bound=Said)
+S = TypeVar("S", bound=LayerChange)
 
 
 def layers_at(place: Place, said: Iterable[S]) -> dict[str, tuple[S, ...]]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from headgate.changes.exchanged import apart
-from headgate.changes.model import REPLICATED, ROLLBACK, ChangeKind, Edit, Item, Revision
+from headgate.changes.model import REPLICATED, ROLLBACK, Change, ChangeKind, Edit, Revision
 from headgate.changes.reach import HERE
 from headgate.changes.state import (
     ChangeName,
@@ -26,7 +26,7 @@ from headgate.changes.state import (
 from headgate.changes.writer import Draft, NoSuchItem
 from headgate.errors import Conflict
 from headgate.metrics.lint import Advice, Severity
-from headgate.rules.drafts import UNCHANGED, Asked, ended
+from headgate.rules.drafts import UNCHANGED, ChangeAuthor, ended
 
 MAX_ADVICE = 50
 PROMPT_S = 60.0
@@ -41,10 +41,10 @@ SORTS: Mapping[str, frozenset[str]] = MappingProxyType(
 )
 """What can be rolled back without the rest."""
 
-Only = Callable[[Item], bool]
+Only = Callable[[Change], bool]
 
 
-def everything(item: Item) -> bool:
+def everything(item: Change) -> bool:
     return True
 
 
@@ -56,12 +56,12 @@ def of_sorts(sorts: Collection[str]) -> Only:
 
 def as_after(
     held: LogState, n: int, later: Sequence[Revision], only: Only = everything
-) -> dict[ChangeName, Item | None]:
+) -> dict[ChangeName, Change | None]:
     """What was changed since, by its name in `held`: its state after n. `later`: every revision
     after it, newest first."""
     _check_complete(held, n, later)
     _check_caught_up(n, later, only)
-    wanted: dict[ChangeName, Item | None] = {}
+    wanted: dict[ChangeName, Change | None] = {}
     for revision in later:
         for change in revision.changes:
             item = change.after or change.before
@@ -70,7 +70,7 @@ def as_after(
     return wanted
 
 
-def _name(held: LogState, item: Item) -> ChangeName:
+def _name(held: LogState, item: Change) -> ChangeName:
     """In an agent's own log, a change of its shard may have the name of one of its own: they are
     two. In a fleet's, it was moved to another reach."""
     named = held.items.get(name_of(item))
@@ -81,7 +81,7 @@ def _name(held: LogState, item: Item) -> ChangeName:
 
 
 def rolled_back(
-    held: LogState, n: int, later: Sequence[Revision], asked: Asked, only: Only = everything
+    held: LogState, n: int, later: Sequence[Revision], asked: ChangeAuthor, only: Only = everything
 ) -> Draft:
     """Back to the state after n; `later` as for as_after. `only`: what goes back; the rest stays as
     it is now."""
@@ -142,7 +142,7 @@ def _unread(n: int, revision: Revision) -> str:
     )
 
 
-def _back(now: Item | None, before: Item | None, asked: Asked) -> Edit | None:
+def _back(now: Change | None, before: Change | None, asked: ChangeAuthor) -> Edit | None:
     was = before if before is not None and stands(before, asked.wall_s) else None
     standing = now if now is not None and stands(now, asked.wall_s) else None
     if was is not None and was.kind == ChangeKind.HANDOVER:
@@ -157,7 +157,11 @@ def _back(now: Item | None, before: Item | None, asked: Asked) -> Edit | None:
 
 
 def _policy_back(
-    now: Item | None, known: Item, standing: Item | None, was: Item | None, asked: Asked
+    now: Change | None,
+    known: Change,
+    standing: Change | None,
+    was: Change | None,
+    asked: ChangeAuthor,
 ) -> Edit | None:
     """The mode that no budget goes beyond is a switch, and not of the policy: to go back lifts it
     for nobody, and sets it for nobody (PolicyKeeper.rollback)."""
@@ -173,21 +177,21 @@ def _policy_back(
 _NO_POLICY = {"policy": {}, "order": [], "mode_cap": "enforce", "of_fleet": []}
 
 
-def _anew(item: Item, asked: Asked) -> Item:
+def _anew(item: Change, asked: ChangeAuthor) -> Change:
     return replace(redated(item, asked.wall_s), set_by=asked.who)
 
 
-def _has_run_out(item: Item, asked: Asked) -> bool:
+def _has_run_out(item: Change, asked: ChangeAuthor) -> bool:
     """In force then, and expired since."""
     return stands(item, 0.0) and not stands(item, asked.wall_s)
 
 
-def _over(item: Item) -> Advice:
+def _over(item: Change) -> Advice:
     message = f"{item.id} has ended since, and does not come back: set it again"
     return Advice(Severity.WARNING, "over", f"{item.kind} {item.id}", message)
 
 
-def _puts_first(changes: Sequence[Edit], asked: Asked) -> list[Edit]:
+def _puts_first(changes: Sequence[Edit], asked: ChangeAuthor) -> list[Edit]:
     """What protects comes before what is taken away, where it takes several revisions."""
     return sorted(changes, key=lambda one: one.after is None or not stands(one.after, asked.wall_s))
 
@@ -195,7 +199,7 @@ def _puts_first(changes: Sequence[Edit], asked: Asked) -> list[Edit]:
 # --- what a store has lost -----------------------------------------------------------------
 
 
-def restored(held: LogState, items: Iterable[Item], known_n: int, asked: Asked) -> Draft:
+def restored(held: LogState, items: Iterable[Change], known_n: int, asked: ChangeAuthor) -> Draft:
     """What `items` have and the store does not, as it was set and by its author; also what they
     have as removed. If the store has another one of the same name, the one that was set later
     counts: the store's numbers started again."""
@@ -212,7 +216,7 @@ def restored(held: LogState, items: Iterable[Item], known_n: int, asked: Asked) 
     return Draft("restore", _puts_first(changes, asked), tuple(advice), least_n)
 
 
-def _winner(now: Item | None, item: Item, asked: Asked) -> Item | None:
+def _winner(now: Change | None, item: Change, asked: ChangeAuthor) -> Change | None:
     """What has to be put; None: it is so already, or no longer matters."""
     if now is None:
         return item if stands(item, asked.wall_s) else None
@@ -225,7 +229,7 @@ def _winner(now: Item | None, item: Item, asked: Asked) -> Item | None:
     return item if stands(item, asked.wall_s) or stands(now, asked.wall_s) else None
 
 
-def _newer_told(held: LogState, items: Iterable[Item], asked: Asked) -> Iterator[Advice]:
+def _newer_told(held: LogState, items: Iterable[Change], asked: ChangeAuthor) -> Iterator[Advice]:
     for item in items:
         now = held.items.get(name_of(item))
         if now is not None and now.n < item.n and now.set_at > item.set_at:

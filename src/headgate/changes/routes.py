@@ -34,14 +34,14 @@ from headgate.changes.book import ChangeBook, OwnBook
 from headgate.changes.exchange import Exchange
 from headgate.changes.exchange_api import ExchangedDoc, OfferDoc, decode_offer, encode_answer
 from headgate.changes.file_format import SECTIONS
-from headgate.changes.model import ChangeKind, Item
+from headgate.changes.model import Change, ChangeKind
 from headgate.changes.state import ChangeMade, LogState, read_item_at
 from headgate.check.questions import about
 from headgate.errors import InvalidRequest, StoreUnavailable
 from headgate.fleet.routes import LOOK_TIMEOUT_S, LOOKS_AT_ONCE, NO_FLEET, Fleet
 from headgate.history.looking import SharedLook, encoded_in_thread, json_in_thread
 from headgate.http.documents import UnderWay, etag, json_response
-from headgate.http.routes import Call, DryRun, Plain, Role, Route, Settings, Unread
+from headgate.http.routes import Call, Caller, DryRun, Plain, Route, SettingsBody, Unread
 
 T = TypeVar("T")
 MAX_REPLAYED = 5
@@ -85,7 +85,7 @@ class ChangeRoutes:
         own: OwnBook | None,
         fleet: Fleet | None,
         clock: Clock,
-        replay: Callable[[Item], Awaitable[str]],
+        replay: Callable[[Change], Awaitable[str]],
     ) -> None:
         """`replay`: what a change would have done to the last hour, in words; empty: not told."""
         self._replay = replay
@@ -266,7 +266,7 @@ CHANGE_ROUTES = (
     ),
     Route(
         "POST", f"{_CHANGES}/apply", "apply", "Set what a file says", ChangeMadeDoc,
-        role=Role.OPERATOR, query=ApplyQuery, body=Settings(lambda: _FILE),
+        role=Caller.OPERATOR, query=ApplyQuery, body=SettingsBody(lambda: _FILE),
         refuses="entries with faults, all of which are listed",
         example={"dry_run": "true"},
         sends={"rules": [{"id": "slow-etl", "target": "etl", "ratio": 0.5, "for": "2h"}]},
@@ -283,20 +283,21 @@ CHANGE_ROUTES = (
     ),
     Route(
         "POST", f"{_CHANGES}/rollback", "rollback", "Set everything as it was after a revision",
-        ChangeMadeDoc, role=Role.OPERATOR, query=LogChange, body=ChangeRollbackBody,
+        ChangeMadeDoc, role=Caller.OPERATOR, query=LogChange, body=ChangeRollbackBody,
         refuses="what can no longer be set", example={"dry_run": "true"},
         sends={"n": 12, "only": ["budgets"]},
         about=f"`only`: a part, of `rules`, `budgets`, `metrics`, `members`. {_MADE}",
     ),
     Route(
         "POST", f"{_CHANGES}/restore", "restore", "Put back what the fleet's store has lost",
-        ChangeMadeDoc, role=Role.OPERATOR, query=RestoreQuery, refuses="what can no longer be set",
+        ChangeMadeDoc, role=Caller.OPERATOR, query=RestoreQuery,
+        refuses="what can no longer be set",
         example={"log": "fleet", "dry_run": "true"}, about="As far as this agent still has it.",
     ),
 )  # fmt: skip
 
 
-def readable(entries: Iterable[Entry]) -> list[Item]:
+def readable(entries: Iterable[Entry]) -> list[Change]:
     """What this agent cannot read it could not validate, either: one that can has to put it
     back."""
     items = []
@@ -335,7 +336,7 @@ class Exchanging:
 EXCHANGE_ROUTES = (
     Route(
         "POST", "/v1/changes/exchange", "exchange", "Exchange a shard's changes", ExchangedDoc,
-        role=Role.PEER, body=Unread(OfferDoc),
+        role=Caller.PEER, body=Unread(OfferDoc),
         about="An agent sends its shard's changes to another one, and gets those that it lacks.",
     ),
 )  # fmt: skip

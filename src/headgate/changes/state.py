@@ -1,6 +1,6 @@
 """A log of changes: its items and revisions as bytes, what they say, and what a change does. Pure.
 
-bytes ──read_item──► Item ──LogState──► a change ──► ChangeMade (differences, Reached, Copies)
+bytes ──read_item──► Change ──LogState──► a change ──► ChangeMade (differences, Reached, Copies)
                                           └──parts_of──► revisions that a store takes ──► bytes
 """
 
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from headgate.base.overlay import Overlay
 from headgate.base.stored import read_object
-from headgate.changes.model import ChangeKind, Edit, Item, Revision, log_n
+from headgate.changes.model import Change, ChangeKind, Edit, Revision, log_n
 from headgate.changes.reach import EVERYWHERE, HERE, Reach, parse_reach
 from headgate.errors import Fault
 from headgate.fleet.beat import Beat
@@ -96,11 +96,11 @@ MAX_TEXT_CHARS = 1000
 """Of what another version says of its own."""
 
 
-def item_bytes(item: Item) -> bytes:
+def item_bytes(item: Change) -> bytes:
     return _bytes(item_document(item))
 
 
-def item_document(item: Item) -> dict[str, Any]:
+def item_document(item: Change) -> dict[str, Any]:
     said = {} if item.again is None else {"again": item.again}
     return {
         "kind": str(item.kind),
@@ -114,12 +114,12 @@ def item_document(item: Item) -> dict[str, Any]:
     }
 
 
-def read_item(raw: bytes) -> Item:
+def read_item(raw: bytes) -> Change:
     """ValueError where it is none."""
     return _item(read_object(raw))
 
 
-def read_item_at(key: str, raw: bytes, most_bytes: int = MAX_ITEM_BYTES) -> Item:
+def read_item_at(key: str, raw: bytes, most_bytes: int = MAX_ITEM_BYTES) -> Change:
     """For readers of the store: ValueError, too, for an item under the key of another one. It was
     copied by hand, and a lookup by its name would not find it there."""
     if len(raw) > most_bytes:
@@ -226,15 +226,15 @@ def read_head(raw: bytes) -> int:
     return _n(read_object(raw).get("n"), "head of a fleet")
 
 
-def _document(item: Item | None) -> dict[str, Any] | None:
+def _document(item: Change | None) -> dict[str, Any] | None:
     return None if item is None else item_document(item)
 
 
-def _maybe_item(document: Mapping[str, Any] | None) -> Item | None:
+def _maybe_item(document: Mapping[str, Any] | None) -> Change | None:
     return None if document is None else _item(document)
 
 
-def _item(document: Mapping[str, Any]) -> Item:
+def _item(document: Mapping[str, Any]) -> Change:
     try:
         value = document["value"]
         if value is not None and not isinstance(value, Mapping):
@@ -244,7 +244,7 @@ def _item(document: Mapping[str, Any]) -> Item:
                 intern(key): intern(one) if key in _ALIKE and type(one) is str else one
                 for key, one in value.items()
             }
-        return Item(
+        return Change(
             _kind(document["kind"]),
             str(document["id"]),
             parse_reach(document["reach"]),
@@ -300,14 +300,14 @@ ChangeName = tuple[str, str]
 """By which one is known, wherever it reaches."""
 
 
-def name_of(item: Item) -> ChangeName:
+def name_of(item: Change) -> ChangeName:
     return item.kind, item.id
 
 
-def newest(items: Iterable[Item]) -> dict[ChangeName, Item]:
+def newest(items: Iterable[Change]) -> dict[ChangeName, Change]:
     """One of each name. An item that was moved to another reach leaves one behind that is removed:
     the higher n counts, and of the same n the one that is not removed."""
-    found: dict[ChangeName, Item] = {}
+    found: dict[ChangeName, Change] = {}
     for item in items:
         known = found.get(name_of(item))
         if known is None or _precedence(item) > _precedence(known):
@@ -315,22 +315,22 @@ def newest(items: Iterable[Item]) -> dict[ChangeName, Item]:
     return found
 
 
-def _precedence(item: Item) -> tuple[int, bool, str]:
+def _precedence(item: Change) -> tuple[int, bool, str]:
     return item.n, not is_taken_out(item), item.key
 
 
-def is_taken_out(item: Item) -> bool:
+def is_taken_out(item: Change) -> bool:
     return item.value is None or bool(item.value.get("lifted_by"))
 
 
-def ends_at(item: Item) -> float | None:
+def ends_at(item: Change) -> float | None:
     """Wall-clock seconds; None: it has no end of its own. ValueError: nobody can tell."""
     key = "until_wall_s" if item.kind in _TIMED else "expires_at"
     given = None if item.value is None else item.value.get(key)
     return None if given is None else parse_date_time(given)
 
 
-def counted_from(item: Item) -> float:
+def counted_from(item: Change) -> float:
     """When its time began, by the clock of who set it: `set_at` of a shard's change may lie later,
     behind what it took the place of (exchange.succeeding)."""
     key = "set_wall_s" if item.kind in _TIMED else "set_at"
@@ -338,12 +338,12 @@ def counted_from(item: Item) -> float:
     return item.set_at if given is None else parse_date_time(given)
 
 
-def said_by(item: Item) -> dict[str, Any]:
+def said_by(item: Change) -> dict[str, Any]:
     """What a budget's value says of the budget itself."""
     return {key: one for key, one in (item.value or {}).items() if key not in BOOKKEEPING}
 
 
-def redated(item: Item, set_at: float) -> Item:
+def redated(item: Change, set_at: float) -> Change:
     """With another place among the versions; its time goes on being counted from where it was."""
     value = item.value
     if item.kind in _OVER_FILE and value and "expires_at" in value:
@@ -351,7 +351,7 @@ def redated(item: Item, set_at: float) -> Item:
     return replace(item, set_at=set_at, value=value)
 
 
-def stands(item: Item, wall_s: float) -> bool:
+def stands(item: Change, wall_s: float) -> bool:
     """Is in force, or would be within its schedule. One whose end cannot be read has ended."""
     if is_taken_out(item):
         return False
@@ -368,7 +368,7 @@ class LogState:
 
     n: int = 0
     """The fleet's revision; 0: nothing was ever set."""
-    items: Overlay[ChangeName, Item] = field(default_factory=Overlay)
+    items: Overlay[ChangeName, Change] = field(default_factory=Overlay)
     """The newest of each name, ended and removed ones too."""
     refused: tuple[str, ...] = ()
     """Entries that could not be read, by key, with the reason: of another version, or broken."""
@@ -378,23 +378,23 @@ class LogState:
     beat: Beat | None = None
     """The last one, as the store has it; None: there is none, or it cannot be read."""
 
-    has_ended: Callable[[Item], bool] = field(default=lambda item: False, compare=False)
+    has_ended: Callable[[Change], bool] = field(default=lambda item: False, compare=False)
     """By the time that changes count, which goes on where the wall clock was set back."""
 
-    def stands(self, item: Item, wall_s: float) -> bool:
+    def stands(self, item: Change, wall_s: float) -> bool:
         return stands(item, wall_s) and not self.has_ended(item)
 
-    def standing(self, wall_s: float) -> dict[ChangeName, Item]:
+    def standing(self, wall_s: float) -> dict[ChangeName, Change]:
         return {name: item for name, item in self.items.items() if self.stands(item, wall_s)}
 
-    def rule(self, rule_id: str) -> Item | None:
+    def rule(self, rule_id: str) -> Change | None:
         return self.items.get((ChangeKind.RULE, rule_id))
 
-    def standing_rule(self, rule_id: str, wall_s: float) -> Item | None:
+    def standing_rule(self, rule_id: str, wall_s: float) -> Change | None:
         item = self.rule(rule_id)
         return item if item is not None and self.stands(item, wall_s) else None
 
-    def budget(self, name: str, reach: Reach) -> Item | None:
+    def budget(self, name: str, reach: Reach) -> Change | None:
         return self.items.get((ChangeKind.BUDGET, budget_id(name, reach)))
 
 
@@ -486,7 +486,7 @@ def difference(change: Edit) -> ChangeDifference:
     return ChangeDifference(shown.kind, shown.id, shown.reach, what, tuple(differing))
 
 
-def _settings(item: Item | None) -> dict[str, Any]:
+def _settings(item: Change | None) -> dict[str, Any]:
     if item is None or item.value is None or is_taken_out(item):
         return {}
     aside = _SAID_BESIDES if item.kind in _TIMED else BOOKKEEPING
@@ -508,7 +508,7 @@ def _without_secrets(one: SettingDifference) -> SettingDifference:
     return SettingDifference(one.name, before, after)
 
 
-def same_setting(one: Item | None, other: Item | None) -> bool:
+def same_setting(one: Change | None, other: Change | None) -> bool:
     """Whether both have the same content, whatever their authors and times."""
     return _settings(one) == _settings(other)
 
@@ -524,7 +524,7 @@ def audit_values(changes: Iterable[Edit]) -> dict[ChangeName, tuple[Any, Any]]:
     return found
 
 
-def _metric_settings(item: Item | None) -> Any:
+def _metric_settings(item: Change | None) -> Any:
     return None if item is None or item.value is None else item.value.get("settings")
 
 
@@ -550,7 +550,7 @@ class ChangeMade:
         return tuple(map(difference, self.changes))
 
     @property
-    def items(self) -> tuple[Item, ...]:
+    def items(self) -> tuple[Change, ...]:
         """As they are now, or would be."""
         return tuple(change.after for change in self.changes if change.after is not None)
 
@@ -583,7 +583,7 @@ def numbered(change: Edit, n: int) -> Edit:
     return replace(change, after=replace(change.after, n=n) if change.after else None)
 
 
-def put_by(change: Edit) -> tuple[Item, ...]:
+def put_by(change: Edit) -> tuple[Change, ...]:
     """What a change puts: how it is now, and at the key that it has left how it is there."""
     before, after = change.before, change.after
     if after is None:
@@ -593,7 +593,7 @@ def put_by(change: Edit) -> tuple[Item, ...]:
     return after, replace(after, reach=before.reach, value=None)
 
 
-def lease_s(item: Item, wall_s: float) -> float:
+def lease_s(item: Change, wall_s: float) -> float:
     """How long it is of use to anybody; 0: for as long as nobody takes it out."""
     if is_taken_out(item):
         return KEEP_S

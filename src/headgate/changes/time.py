@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from headgate.base.ports import Clock
-from headgate.changes.model import Item
+from headgate.changes.model import Change
 from headgate.changes.reach import HERE
 from headgate.changes.state import counted_from
 from headgate.metrics.samples import BootInstant, Instant
@@ -158,7 +158,7 @@ class ChangeTime:
         term = self._terms.get(name)
         return term is not None and term.has_ended(self._clock.now())
 
-    def has_used_up(self, item: Item, *, own: bool) -> bool:
+    def has_used_up(self, item: Change, *, own: bool) -> bool:
         """The time of a change that is no rule is over. `own`: of the agent's own log."""
         logs = ("host" if item.reach == HERE else "shard", "own") if own else ("fleet",)
         terms = (self._terms.get(f"{item.kind}/{log}/{item.id}") for log in logs)

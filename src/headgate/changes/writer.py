@@ -24,7 +24,7 @@ import structlog
 from headgate.base.keyvalue import Compare, Entry, Listing, Put
 from headgate.base.overlay import Overlay
 from headgate.base.ports import ChangeLog, Clock, SharedLog
-from headgate.changes.model import BEAT, HEAD, ITEMS, MAX_REVISIONS, Edit, Item, Revision, log_key
+from headgate.changes.model import BEAT, HEAD, ITEMS, MAX_REVISIONS, Change, Edit, Revision, log_key
 from headgate.changes.state import (
     MAX_ITEM_BYTES,
     ChangeMade,
@@ -86,7 +86,7 @@ class StoppedMidway(StoreUnavailable):
         """Items that are still as they were."""
 
 
-class Shown(NamedTuple):
+class AuditView(NamedTuple):
     """A change as the audit shows it."""
 
     target: str
@@ -106,7 +106,7 @@ class Draft:
     """Revisions continue above this, even if the store is behind it."""
     shown: Mapping[ChangeName, tuple[Any, Any]] = field(default_factory=dict)
     """Before and after for the audit, if that is not the value itself."""
-    entry: Shown | None = None
+    entry: AuditView | None = None
     """One audit entry for all of it, in place of one for each change."""
     summary: str = ""
     """Empty: made of the changes."""
@@ -116,7 +116,7 @@ Plan = Callable[[LogState], Awaitable[Draft]]
 """Called again whenever another change was first; raises if the change is not valid."""
 
 
-class Ground(NamedTuple):
+class LogHead(NamedTuple):
     """What a commit is built on."""
 
     n: int
@@ -124,7 +124,7 @@ class Ground(NamedTuple):
 
 
 @dataclass(slots=True)
-class Run:
+class PendingChange:
     """One change under way."""
 
     plan: Plan
@@ -177,7 +177,7 @@ class LogWriter(ABC):
             len(listing.entries), lambda: holdings_of(listing, self._max_item_bytes)
         )
 
-    async def head(self) -> Ground:
+    async def head(self) -> LogHead:
         return _ground(holdings_of(await self._store.list((HEAD,))))
 
     # --- changing --------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class LogWriter(ABC):
         draft, parts = await self._drafted(plan, holdings)
         if dry_run or not parts:
             return _proposed(holdings, draft, len(parts), dry_run=dry_run)
-        run = Run(plan, who, holdings.n, draft, parts)
+        run = PendingChange(plan, who, holdings.n, draft, parts)
         try:
             await self._run(run, holdings, expect_n)
         except (Conflict, InvalidSettings, NoSuchItem, StoreUnavailable) as error:
@@ -203,7 +203,7 @@ class LogWriter(ABC):
             raise stopped from error
         return run.change(run.draft.advice)
 
-    async def _run(self, run: Run, holdings: LogState, expect_n: int | None) -> None:
+    async def _run(self, run: PendingChange, holdings: LogState, expect_n: int | None) -> None:
         ground, patience = _ground(holdings), self._patience(MAX_DRAFTS)
         while run.parts:
             step = self._step(run, ground)
@@ -248,7 +248,7 @@ class LogWriter(ABC):
     def _parts(self, changes: Sequence[Edit]) -> list[tuple[Edit, ...]]:
         """Each a revision of its own."""
 
-    def _step(self, run: Run, ground: Ground) -> Revision:
+    def _step(self, run: PendingChange, ground: LogHead) -> Revision:
         """The next part as a revision."""
         n = max(ground.n, run.draft.least_n) + 1
         changes = tuple(numbered(change, n) for change in run.parts[0])
@@ -261,12 +261,12 @@ class LogWriter(ABC):
         return Revision(n, wall_s, *said, changes, before_n)
 
     @abstractmethod
-    async def _attempt(self, ground: Ground, step: Revision, draft: Draft) -> Ground | None:
+    async def _attempt(self, ground: LogHead, step: Revision, draft: Draft) -> LogHead | None:
         """One commit. What it stands on after; None: somebody else was first, and it was not
         made."""
 
-    def _patience(self, tries: int) -> Patience:
-        return Patience(self._clock, self._roll, tries)
+    def _patience(self, tries: int) -> Backoff:
+        return Backoff(self._clock, self._roll, tries)
 
 
 class SharedWriter(LogWriter):
@@ -288,7 +288,7 @@ class SharedWriter(LogWriter):
     def _parts(self, changes: Sequence[Edit]) -> list[tuple[Edit, ...]]:
         return parts_of(changes)
 
-    async def _attempt(self, ground: Ground, step: Revision, draft: Draft) -> Ground | None:
+    async def _attempt(self, ground: LogHead, step: Revision, draft: Draft) -> LogHead | None:
         """Where no answer came the very same commit is sent again: it compares the same head, so
         that of both at most one gets through, and a Conflict tells that one of them, or somebody
         else's, did.
@@ -298,7 +298,7 @@ class SharedWriter(LogWriter):
         while True:
             try:
                 head = Compare(HEAD, ground.head_revision)
-                return Ground(step.n, await self._store.commit([head], puts))
+                return LogHead(step.n, await self._store.commit([head], puts))
             except LeaseLost:
                 return None
             except Conflict:
@@ -311,11 +311,11 @@ class SharedWriter(LogWriter):
                     raise
             await patience.wait(_not_known(self._store.name, step, lost[0]))
 
-    async def _whose(self, step: Revision, lease: int) -> Ground | None:
+    async def _whose(self, step: Revision, lease: int) -> LogHead | None:
         """Our own commit, whose answer was lost, or another one's."""
         for entry in (await self._store.list((log_key(step.n),))).entries:
             if entry.key == log_key(step.n) and op_of(entry.value) == step.op:
-                return Ground(step.n, entry.revision)
+                return LogHead(step.n, entry.revision)
         if lease:  # Nothing was put under it. If it stays, it expires.
             with suppress(StoreUnavailable):
                 await self._leases.revoke(lease)
@@ -333,7 +333,7 @@ class SharedWriter(LogWriter):
             raise StoreUnavailable(f"{step.action} was not made: {error}") from error
 
 
-class Patience:
+class Backoff:
     """Waits between tries, of all who try at the same time each a while of its own."""
 
     def __init__(self, clock: Clock, roll: Callable[[], float], tries: int) -> None:
@@ -389,10 +389,10 @@ def head_puts(step: Revision) -> list[Put]:
 def holdings_of(
     listing: Listing,
     most_bytes: int = MAX_ITEM_BYTES,
-    named: Callable[[Iterable[Item]], dict[ChangeName, Item]] = newest,
+    named: Callable[[Iterable[Change]], dict[ChangeName, Change]] = newest,
 ) -> LogState:
     """`most_bytes`: of an item. `named`: by what names items are known."""
-    n, head_revision, items, refused = 0, 0, list[Item](), list[str]()
+    n, head_revision, items, refused = 0, 0, list[Change](), list[str]()
     beat: Beat | None = None
     for entry in listing.entries:
         if entry.key == HEAD:
@@ -417,8 +417,8 @@ def _head(entry: Entry) -> int:
         raise StoreUnavailable(message) from None
 
 
-def _ground(holdings: LogState) -> Ground:
-    return Ground(holdings.n, holdings.head_revision)
+def _ground(holdings: LogState) -> LogHead:
+    return LogHead(holdings.n, holdings.head_revision)
 
 
 # --- what came of it -----------------------------------------------------------------------
@@ -448,7 +448,7 @@ def _proposed(holdings: LogState, draft: Draft, revisions: int, *, dry_run: bool
     )
 
 
-def _stopped(run: Run, error: HeadgateError, flag: str) -> StoppedMidway:
+def _stopped(run: PendingChange, error: HeadgateError, flag: str) -> StoppedMidway:
     of = len(run.done) + len(run.parts)
     message = (
         f"{run.draft.action} stopped after {len(run.done)} of {of} revisions "

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from headgate.base.names import Scope
-from headgate.budgets.debits import Debit
+from headgate.budgets.debits import DebitResult
 from headgate.check.activity import Activity
 from headgate.check.decide import finding_of, findings, is_idle
 from headgate.check.model import Decision, Finding, Verdict
@@ -169,7 +169,7 @@ def answer_doc(decision: Decision, *, detail: bool = False) -> AnswerDoc:
     )
 
 
-def debit_doc(debit: Debit) -> DebitDoc:
+def debit_doc(debit: DebitResult) -> DebitDoc:
     return DebitDoc(
         budget=debit.budget,
         state=debit.state.value,

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from headgate.check.health import (
     Health,
+    MetricStatus,
     ShardHealth,
-    Standing,
     Window,
     health_of,
     never_read,
@@ -27,7 +27,7 @@ class Board:
     def __init__(self) -> None:
         self._default: dict[str, tuple[str, ...] | None] = {}
         self._windows: dict[tuple[str, str], Window] = {}
-        self._standings: dict[str, dict[str, Standing]] = {}
+        self._standings: dict[str, dict[str, MetricStatus]] = {}
         self._shards: dict[str, ShardHealth] = {}
         self._on_shard: list[Callable[[str], None]] = []
         self.healths: dict[str, Health] = {}

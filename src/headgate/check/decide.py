@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from headgate.base.names import ANONYMOUS, MetricRef, Scope
 from headgate.check.activity import Activity
-from headgate.check.health import Health, Selection, Standing, not_rolled_up
+from headgate.check.health import Health, MetricStatus, Selection, not_rolled_up
 from headgate.check.model import PASSING, Check, Decision, Finding, State, Verdict
 from headgate.metrics.model import AbsencePolicy, Comparison, MetricSpec
 from headgate.metrics.samples import Cause, Instant
-from headgate.rules.matching import NO_LIMITS, UNRULED, Applied, Order, Rule, RuleBook
+from headgate.rules.matching import NO_LIMITS, UNRULED, Applied, DiceOrder, Rule, RuleBook
 
 MIN_RETRY_S = 0.05
 DENIED_RETRY_S = 1.0
@@ -29,7 +29,7 @@ NOT_COLLECTED = (*_UNKNOWN, Cause.HIBERNATING)
 # Bound once: looking up a member of an enum is a call, and a check would make a dozen of them.
 _OK, _WRONG_AGENT = Verdict.OK, Verdict.WRONG_AGENT
 _BREACHED, _HEALTHY, _UNAVAILABLE = State.BREACHED, State.HEALTHY, State.UNAVAILABLE
-_BEFORE, _AFTER = Order.BEFORE, Order.AFTER
+_BEFORE, _AFTER = DiceOrder.BEFORE, DiceOrder.AFTER
 _ELSEWHERE = Cause.ELSEWHERE
 
 
@@ -63,7 +63,7 @@ def decide(
     return decision
 
 
-def _diced(rule: Rule, order: Order, roll: float) -> bool:
+def _diced(rule: Rule, order: DiceOrder, roll: float) -> bool:
     return rule.order is order and roll < rule.ratio
 
 
@@ -204,7 +204,7 @@ def asks_shard(check: Check, health: Health) -> bool:
     if health.shard is None:
         return False
     return any(
-        (target.ref if isinstance(target, Standing) else target).scope is Scope.SHARD
+        (target.ref if isinstance(target, MetricStatus) else target).scope is Scope.SHARD
         for target in _selected(check, health)
     )
 
@@ -223,7 +223,7 @@ def findings(decision: Decision) -> tuple[Finding, ...]:
             threshold=check.read_threshold,
             limit=limits.get(target.spec.name),
         )
-        if isinstance(target, Standing)
+        if isinstance(target, MetricStatus)
         else _not_here(target, health)
         for target in _selected(check, health)
     )
@@ -238,14 +238,14 @@ def finding_of(decision: Decision, metric: str) -> Finding | None:
     check = _by_own_metrics(decision.check, decision.applied)
     anyhow = check._replace(metrics=(MetricRef(metric),))
     for target in (*_selected(check, health), *_selected(anyhow, health)):
-        if isinstance(target, Standing) and target.spec.name == metric:
+        if isinstance(target, MetricStatus) and target.spec.name == metric:
             limit = decision.applied.limits.get(metric)
             return judge(target, decision.at, threshold=check.read_threshold, limit=limit)
     return None
 
 
 def judge(
-    standing: Standing,
+    standing: MetricStatus,
     now: Instant,
     *,
     threshold: float | None = None,
@@ -273,7 +273,7 @@ def judge(
     )  # fmt: skip
 
 
-def _judge_unfresh(standing: Standing, now: Instant, allowed: float, breached: bool) -> Finding:
+def _judge_unfresh(standing: MetricStatus, now: Instant, allowed: float, breached: bool) -> Finding:
     """A metric whose newest reading has no value, or whose sample is too old."""
     spec, sample, absent = standing.spec, standing.sample, standing.absent
     value = sample.value if sample else None
@@ -308,7 +308,7 @@ def is_idle(finding: Finding, activity: Activity) -> bool:
     return aged or finding.cause in IDLE_CAUSES
 
 
-def idles(standings: Sequence[Standing], activity: Activity, now: Instant) -> bool:
+def idles(standings: Sequence[MetricStatus], activity: Activity, now: Instant) -> bool:
     """Nobody checks the database, and nothing else is wrong with its metrics."""
     failing = _unfit(standings, now)
     if not failing:
@@ -316,11 +316,11 @@ def idles(standings: Sequence[Standing], activity: Activity, now: Instant) -> bo
     return all(is_idle(finding, activity) for finding in failing)
 
 
-def _counts_members(standing: Standing) -> bool:
+def _counts_members(standing: MetricStatus) -> bool:
     return standing.ref.scope is Scope.SHARD and standing.spec.rollup.by not in PLAIN
 
 
-def _over(standing: Standing, limit: float) -> bool:
+def _over(standing: MetricStatus, limit: float) -> bool:
     """As the metric itself compares, so that a rule's limit means what a threshold means."""
     if standing.sample is None:
         return False
@@ -334,7 +334,7 @@ _COUNTED = "its rollup counts members, so a threshold in the check does not appl
 _UNCONFIRMED = "the server has not confirmed in time that it is the primary"
 
 
-def _absent_state(standing: Standing, now: Instant, breached: bool) -> State:
+def _absent_state(standing: MetricStatus, now: Instant, breached: bool) -> State:
     policy = standing.spec.absence
     if policy is AbsencePolicy.IGNORE:
         return State.IGNORED
@@ -347,14 +347,14 @@ def _stale_detail(spec: MetricSpec) -> str:
     return f"no probe has finished within the age limit of {spec.max_age_s:g} s"
 
 
-def _unavailable_for(standing: Standing, now: Instant) -> float | None:
+def _unavailable_for(standing: MetricStatus, now: Instant) -> float | None:
     since = standing.absent_since
     if since is None and standing.sample is not None:
         since = standing.sample.taken_at
     return max(0.0, now.mono_s - since) if since is not None else None
 
 
-def _unfit(standings: Iterable[Standing], now: Instant) -> tuple[Finding, ...]:
+def _unfit(standings: Iterable[MetricStatus], now: Instant) -> tuple[Finding, ...]:
     """The metrics that reject the check. Most pass by `passes_until` alone, without `judge`."""
     mono_s, failing = now.mono_s, []
     for standing in standings:
@@ -386,7 +386,7 @@ def _failing(
     return tuple(failing)
 
 
-def _selected(check: Check, health: Health) -> Sequence[Standing | MetricRef]:
+def _selected(check: Check, health: Health) -> Sequence[MetricStatus | MetricRef]:
     """The standings a check asks for; what is not here stays a name."""
     if not check.metrics:
         return _chosen_or_default(check, health).standings
@@ -401,8 +401,8 @@ def _selected(check: Check, health: Health) -> Sequence[Standing | MetricRef]:
 
 
 def _named(
-    ref: MetricRef, host: Mapping[str, Standing], shard: Mapping[str, Standing]
-) -> Standing | MetricRef:
+    ref: MetricRef, host: Mapping[str, MetricStatus], shard: Mapping[str, MetricStatus]
+) -> MetricStatus | MetricRef:
     here = host.get(ref.metric)
     scope = ref.scope or (here.spec.scope if here else Scope.HOST)
     if scope is Scope.HOST or here is None:

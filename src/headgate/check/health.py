@@ -1,6 +1,6 @@
-"""From readings to the health of a database.   Sampler → Window → `Standing` → Health → decide
+"""From readings to the health of a database.   Sampler → Window → `MetricStatus` → Health → decide
 
-A `Standing` is the state of one metric after its last reading; a Health has the states of all
+A `MetricStatus` is the state of one metric after its last reading; a Health has the states of all
 metrics of a database. Both are made when a reading arrives, so that a check only compares ages.
 """
 
@@ -42,7 +42,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class MetricStatus:
     """One metric after its last reading. `passes` holds until `passes_until`."""
 
     spec: MetricSpec
@@ -64,7 +64,7 @@ class Standing:
 
 def stand(
     spec: MetricSpec, window: Window, *, scope: Scope = Scope.HOST, until: float = FOREVER
-) -> Standing:
+) -> MetricStatus:
     """The state of `window` under `spec`, valid until `until`.
 
     Total: every window has a state.
@@ -73,7 +73,7 @@ def stand(
     absent = latest if isinstance(latest, Absent) else None
     breached = _breached(spec, window)
     passes_until = min(until, _passes_until(spec, sample, absent))
-    return Standing(
+    return MetricStatus(
         spec=spec,
         ref=MetricRef(spec.name, scope),
         sample=sample,
@@ -125,14 +125,14 @@ def _passes_until(spec: MetricSpec, sample: Sample | None, absent: Absent | None
 class Selection:
     """The metrics that apply to a check that names none."""
 
-    standings: tuple[Standing, ...]
+    standings: tuple[MetricStatus, ...]
     all_pass: bool
     all_pass_until: float
-    worst: Standing | None
+    worst: MetricStatus | None
     """The metric nearest to its threshold: what a one-number answer shows."""
 
 
-def select(standings: Iterable[Standing]) -> Selection:
+def select(standings: Iterable[MetricStatus]) -> Selection:
     chosen = tuple(standings)
     return Selection(
         standings=chosen,
@@ -142,7 +142,7 @@ def select(standings: Iterable[Standing]) -> Selection:
     )
 
 
-NO_STANDINGS: Mapping[str, Standing] = MappingProxyType({})
+NO_STANDINGS: Mapping[str, MetricStatus] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class ShardHealth:
     """A shard's standings, as far as this agent may speak for it."""
 
     shard: str
-    standings: Mapping[str, Standing]
+    standings: Mapping[str, MetricStatus]
     """Rollups of every metric; without a value if this agent may not answer for the shard."""
     primary: str = ""
     ask: str = ""
@@ -164,7 +164,7 @@ class Health:
     """A database's standings, as one value that is replaced whole."""
 
     database: str
-    standings: Mapping[str, Standing]
+    standings: Mapping[str, MetricStatus]
     """This host's."""
     default: Selection
     """For checks without metric and scope: each metric in its own scope."""
@@ -182,7 +182,7 @@ class Health:
 
 def health_of(
     database: str,
-    standings: Mapping[str, Standing],
+    standings: Mapping[str, MetricStatus],
     *,
     default: Iterable[str] | None = None,
     shard: ShardHealth | None = None,
@@ -200,13 +200,13 @@ def health_of(
     )
 
 
-def _in_own_scope(standing: Standing, shard: ShardHealth | None) -> Standing:
+def _in_own_scope(standing: MetricStatus, shard: ShardHealth | None) -> MetricStatus:
     if shard is None or standing.spec.scope is Scope.HOST:
         return standing
     return shard.standings.get(standing.spec.name) or not_rolled_up(standing.spec)
 
 
-def not_rolled_up(spec: MetricSpec) -> Standing:
+def not_rolled_up(spec: MetricSpec) -> MetricStatus:
     """The host's own value is no stand-in for the shard's."""
     absent = Absent(Cause.WARMING_UP, "it has not been rolled up yet", 0.0)
     refusing = replace(spec, absence=AbsencePolicy.REJECT)

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from headgate.base.names import Identity, MetricRef, Scope
-from headgate.budgets.debits import Debit
+from headgate.budgets.debits import DebitResult
 from headgate.check.fairness import Turn
 from headgate.check.health import Health
 from headgate.metrics.model import MetricSpec
@@ -127,7 +127,7 @@ class Decision(NamedTuple):
     """With WRONG_AGENT: the name of the database at that agent."""
     turn: Turn | None = None
     """How long ratio rules have rejected this client in a row. None if fairness is off."""
-    debit: Debit | None = None
+    debit: DebitResult | None = None
     """What the budget was charged, if the check names one and no metric rejected it."""
 
     @property

@@ -9,7 +9,7 @@ from headgate.check.model import Decision, Finding, State, Verdict
 from headgate.metrics.builtins import BUILTINS
 from headgate.metrics.model import Comparison
 from headgate.metrics.samples import Cause
-from headgate.rules.matching import Kind, Order, Rule
+from headgate.rules.matching import DiceOrder, Kind, Rule
 
 # About the shard, not about one metric: said once, however many metrics it rejects.
 _SHARD_CAUSES = (
@@ -93,7 +93,7 @@ def _does(rule: Rule) -> str:
         case Kind.RATIO if rule.ratio == 0:
             return f"sets no ratio for {rule.target}: only the metrics decide"
         case Kind.RATIO:
-            when = ", after the metrics have admitted them" if rule.order is Order.AFTER else ""
+            when = ", after the metrics have admitted them" if rule.order is DiceOrder.AFTER else ""
             return f"rejects {share_of(rule.ratio)} of the checks of {rule.target}{when}"
         case Kind.EXEMPT:
             what = ", ".join(rule.metrics) or "every metric and rejection"

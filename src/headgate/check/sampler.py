@@ -16,7 +16,7 @@ from headgate.check.activity import Activity
 from headgate.check.board import Board
 from headgate.check.demand import Demands, Work
 from headgate.errors import ProbeFailed
-from headgate.metrics.model import MetricSpec, Mode
+from headgate.metrics.model import MetricMode, MetricSpec
 from headgate.metrics.rate import rate_between
 from headgate.metrics.samples import Absent, Cause, Reading, Sample, reading_of
 
@@ -97,7 +97,7 @@ class Sampler:
         while True:
             demand.count(Work.PROBES)
             reading = await take(probe, spec, self._clock)
-            if spec.mode is Mode.RATE and isinstance(reading, Sample):
+            if spec.mode is MetricMode.RATE and isinstance(reading, Sample):
                 before, reading = reading, rate_between(before, reading)
             self._deliver(database, spec, reading)
             if demand.state is Activity.HIBERNATING:

@@ -1,6 +1,7 @@
 """What it takes to decide as an agent would, as one value; and what was decided by it elsewhere.
 
-agent: Board, RuleBook ──► View ══check/snapshot_api══► View ──decided──► Decision, in the client
+agent: Board, RuleBook ─► DatabaseSnapshot ══check/snapshot_api══► DatabaseSnapshot ─decided─►
+    Decision, in the client
 client: decisions ──► Counted ══check/reports_api══► Counted ──► Recorder, in the agent
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from headgate.check.decide import decide, wrong_agent
-from headgate.check.health import FOREVER, Health, Standing
+from headgate.check.health import FOREVER, Health, MetricStatus
 from headgate.check.model import Check, Decision, Verdict
 from headgate.metrics.samples import Instant
 from headgate.rules.matching import RuleBook
@@ -17,7 +18,7 @@ from headgate.rules.matching import RuleBook
 NOTHING: frozenset[str] = frozenset()
 
 
-class View(NamedTuple):
+class DatabaseSnapshot(NamedTuple):
     """One database with all that its agent uses to decide a check."""
 
     health: Health
@@ -33,7 +34,7 @@ class View(NamedTuple):
     """Whether the agent limits how long ratio rules may reject a client."""
 
 
-def decided(view: View, check: Check, *, now: Instant, roll: float) -> Decision:
+def decided(view: DatabaseSnapshot, check: Check, *, now: Instant, roll: float) -> Decision:
     """As check/checker.py does, but for what only the agent has."""
     if view.active_agent:
         return wrong_agent(check, view.health, view.active_agent, now=now, roll=roll)
@@ -47,7 +48,7 @@ def decided(view: View, check: Check, *, now: Instant, roll: float) -> Decision:
     )
 
 
-def only_agent_knows(view: View, check: Check, wall_s: float) -> bool:
+def only_agent_knows(view: DatabaseSnapshot, check: Check, wall_s: float) -> bool:
     """Whether the check needs state that only the agent has: the pacer's bucket, or how long ratio
     rules have rejected this client. Deciding here and at the agent would roll the dice twice."""
     if is_paced(view, check):
@@ -58,7 +59,7 @@ def only_agent_knows(view: View, check: Check, wall_s: float) -> bool:
     return refuse is not None and not refuse.refuses_all
 
 
-def is_paced(view: View, check: Check) -> bool:
+def is_paced(view: DatabaseSnapshot, check: Check) -> bool:
     """Whether the agent meters it: one bucket, in one place, is the only exact one."""
     if not view.paced or check.read_threshold is not None:
         return False
@@ -72,7 +73,7 @@ def current_until(health: Health) -> float:
     return min(map(_current_until, [*health.standings.values(), *shard]), default=FOREVER)
 
 
-def _current_until(standing: Standing) -> float:
+def _current_until(standing: MetricStatus) -> float:
     if standing.sample is None or standing.absent is not None:
         return standing.valid_until
     return min(standing.valid_until, standing.sample.taken_at + standing.spec.max_age_s)

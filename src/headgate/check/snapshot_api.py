@@ -1,6 +1,6 @@
 """A database as its agent sees it, for clients that decide locally.
 
-    View ──SnapshotWriter──► hello, snapshot, beat (JSON) ──SnapshotReader──► Snapshot
+    DatabaseSnapshot ──SnapshotWriter──► hello, snapshot, beat (JSON) ──SnapshotReader──► Snapshot
 
 A stream begins with `hello` and a whole snapshot; later events have only what changed: a missing
 section is unchanged. Each change has a serial and the one it follows, so that a gap is seen. Beats
@@ -31,13 +31,13 @@ from headgate.base.strict import Malformed
 from headgate.check.health import (
     FOREVER,
     Health,
+    MetricStatus,
     ShardHealth,
-    Standing,
     Window,
     health_of,
     stand,
 )
-from headgate.check.snapshot import View, current_until
+from headgate.check.snapshot import DatabaseSnapshot, current_until
 from headgate.metrics.model import (
     AbsencePolicy,
     Builtin,
@@ -46,7 +46,7 @@ from headgate.metrics.model import (
     Rollup,
 )
 from headgate.metrics.samples import Absent, Cause, Instant, Sample
-from headgate.rules.matching import Kind, Order, Rule, RuleBook
+from headgate.rules.matching import DiceOrder, Kind, Rule, RuleBook
 
 VERSION = 1
 HELLO, SNAPSHOT, BEAT = "hello", "snapshot", "beat"
@@ -80,7 +80,7 @@ class Snapshot(NamedTuple):
     """A view as it was received, in the reader's own time."""
 
     serial: int
-    view: View
+    view: DatabaseSnapshot
     sent_s: float
     """Monotonic: the earliest time at which it can have been sent."""
     wall_ahead_s: float
@@ -110,12 +110,12 @@ class SnapshotWriter:
 
     def __init__(self) -> None:
         self.serial = 0
-        self._view: View | None = None
+        self._view: DatabaseSnapshot | None = None
         self._specs: Mapping[str, Any] = {}
         self._rules: dict[str, tuple[Rule, str]] = {}
         """Each rule with its encoding: usually one of thousands changes."""
 
-    def prime(self, view: View, now: Instant) -> Iterator[None]:
+    def prime(self, view: DatabaseSnapshot, now: Instant) -> Iterator[None]:
         """Encode the rules before the first change, some at a time: thousands at once would delay
         checks meanwhile."""
         for number, rule in enumerate(view.rules.rules):
@@ -124,7 +124,7 @@ class SnapshotWriter:
             if number % RULES_AT_ONCE == RULES_AT_ONCE - 1:
                 yield
 
-    def change(self, view: View, now: Instant) -> bytes:
+    def change(self, view: DatabaseSnapshot, now: Instant) -> bytes:
         """What changed since the last call, as the next serial."""
         sections = self._sections(view, self._rules_changed(view, now), now)
         specs = _specs(view.health)
@@ -153,7 +153,7 @@ class SnapshotWriter:
         told = [_encode(head)[:-1], *(f'"{name}":{text}' for name, text in sections.items())]
         return event(SNAPSHOT, ",".join(told) + "}")
 
-    def _sections(self, view: View, rules: str | None, now: Instant) -> dict[str, str]:
+    def _sections(self, view: DatabaseSnapshot, rules: str | None, now: Instant) -> dict[str, str]:
         state = {
             "database": view.health.database,
             "default": [standing.spec.name for standing in view.health.host.standings],
@@ -168,7 +168,7 @@ class SnapshotWriter:
         sections = {"state": _encode(state)}
         return sections if rules is None else {**sections, "rules": rules}
 
-    def _rules_changed(self, view: View, now: Instant) -> str | None:
+    def _rules_changed(self, view: DatabaseSnapshot, now: Instant) -> str | None:
         if self._view is not None and view.rules is self._view.rules:
             return None
         known, place = self._rules, view.health.database
@@ -228,7 +228,7 @@ def _rule_doc(rule: Rule) -> dict[str, Any]:
 _SAID = ("id", "target", "kind", "expires_at")
 _RULE: Mapping[str, Any] = {
     "ratio": 0.0,
-    "order": Order.BEFORE.value,
+    "order": DiceOrder.BEFORE.value,
     "metrics": (),
     "thresholds": {},
     "ceiling": Rule("", "").ceiling,
@@ -281,11 +281,11 @@ def _shard_doc(shard: ShardHealth | None, now: Instant) -> dict[str, Any] | None
     }
 
 
-def _readings(standings: Mapping[str, Standing], now: Instant) -> dict[str, dict[str, Any]]:
+def _readings(standings: Mapping[str, MetricStatus], now: Instant) -> dict[str, dict[str, Any]]:
     return {name: _reading_doc(standing, now.mono_s) for name, standing in standings.items()}
 
 
-def _reading_doc(standing: Standing, now: float) -> dict[str, Any]:
+def _reading_doc(standing: MetricStatus, now: float) -> dict[str, Any]:
     doc: dict[str, Any] = {}
     sample, absent = standing.sample, standing.absent
     if sample is not None:
@@ -394,7 +394,7 @@ class SnapshotReader:
         draft.suspend(frozenset(suspended))
         self._book = draft.book(strict.whole(section, "revision", 0))
 
-    def _view(self, state: Mapping[str, Any], sent_s: float) -> View:
+    def _view(self, state: Mapping[str, Any], sent_s: float) -> DatabaseSnapshot:
         host = self._standings(strict.given(state, "host"), Scope.HOST, sent_s)
         default = strict.texts(strict.given(state, "default"), "default", MAX_METRICS)
         health = health_of(
@@ -404,7 +404,7 @@ class SnapshotReader:
             default=default or ("",),
             shard=self._shard(state.get("shard"), sent_s),
         )
-        return View(
+        return DatabaseSnapshot(
             health,
             self._book,
             strict.flag(state, "anonymous"),
@@ -426,7 +426,7 @@ class SnapshotReader:
             strict.text(document, "ask_database"),
         )
 
-    def _standings(self, value: Any, scope: Scope, sent_s: float) -> dict[str, Standing]:
+    def _standings(self, value: Any, scope: Scope, sent_s: float) -> dict[str, MetricStatus]:
         readings, specs = strict.obj(value, scope.value), self._specs[scope.value]
         if readings.keys() != specs.keys():
             raise Malformed(f"readings and specs of the {scope.value} are not of the same metrics")
@@ -467,7 +467,7 @@ def _read_spec(document: Mapping[str, Any]) -> MetricSpec:
 
 def _read_standing(
     document: Mapping[str, Any], spec: MetricSpec, scope: Scope, sent_s: float
-) -> Standing:
+) -> MetricStatus:
     absent_s, valid_s = (strict.number_or_none(document, n) for n in ("absent_s", "valid_s"))
     since = None if absent_s is None else sent_s - absent_s
     sample, absent = _read_sample(document, sent_s), _read_absent(document, since or sent_s)
@@ -518,7 +518,7 @@ def _read_rule(document: Mapping[str, Any]) -> Rule:
         ratio=strict.number(document, "ratio", 0.0),
         expires_at=FOREVER if expires_at is None else strict.as_number(expires_at, "expires_at"),
         kind=strict.one_of(Kind, strict.text(document, "kind"), "kind"),
-        order=strict.one_of(Order, strict.text(document, "order", _RULE["order"]), "order"),
+        order=strict.one_of(DiceOrder, strict.text(document, "order", _RULE["order"]), "order"),
         metrics=strict.texts(document.get("metrics", []), "metrics", MAX_NAMES),
         thresholds=_read_thresholds(document.get("thresholds", {})),
         ceiling=strict.number(document, "ceiling", _RULE["ceiling"]),

@@ -1,4 +1,4 @@
-"""What a database looks like to clients that decide locally.   Board, Checker ──► View
+"""What a database looks like to clients that decide locally.   Board, Checker ──► DatabaseSnapshot
 
 Everything in it is frozen and replaced as a whole, so a change is a new object. The streamer
 (check/streaming.py) compares objects, several times in a tenth of a second, and only while a client
@@ -13,8 +13,8 @@ from headgate.check.activity import Activity
 from headgate.check.board import Board
 from headgate.check.checker import Checker
 from headgate.check.demand import Demands
-from headgate.check.health import Health, Standing
-from headgate.check.snapshot import NOTHING, View
+from headgate.check.health import Health, MetricStatus
+from headgate.check.snapshot import NOTHING, DatabaseSnapshot
 
 
 class Snapshots:
@@ -32,12 +32,12 @@ class Snapshots:
     def databases(self) -> list[str]:
         return sorted(self._healths)
 
-    def view(self, database: str) -> View | None:
+    def view(self, database: str) -> DatabaseSnapshot | None:
         health, checker = self._healths.get(database), self._checker
         if health is None:
             return None
         pacer = checker.pacers.get(database)
-        return View(
+        return DatabaseSnapshot(
             health,
             checker.rules,
             checker.anonymous_may_pass,
@@ -52,7 +52,7 @@ class Snapshots:
         return demand is None or demand.state is Activity.AWAKE
 
 
-def differs(before: View, after: View) -> bool:
+def differs(before: DatabaseSnapshot, after: DatabaseSnapshot) -> bool:
     """By identity: what is equal but new has been read again, and is fresher."""
     return (
         before.health is not after.health
@@ -61,7 +61,7 @@ def differs(before: View, after: View) -> bool:
     )
 
 
-def is_urgent(before: View, after: View) -> bool:
+def is_urgent(before: DatabaseSnapshot, after: DatabaseSnapshot) -> bool:
     """Whether some check may be decided differently now; else it is just the next reading."""
     if before.rules is not after.rules or before[2:] != after[2:]:
         return True
@@ -74,7 +74,7 @@ def _shape(health: Health) -> tuple[object, ...]:
     return _marks(health.standings), whole
 
 
-def _marks(standings: Mapping[str, Standing]) -> tuple[object, ...]:
+def _marks(standings: Mapping[str, MetricStatus]) -> tuple[object, ...]:
     return tuple(
         (name, s.spec, s.breached, s.passes, s.absent is None or s.absent.cause)
         for name, s in standings.items()

@@ -22,7 +22,7 @@ from starlette.responses import Response
 from headgate.base.names import parse_database, parse_identity
 from headgate.base.ports import Clock
 from headgate.check.questions import App, Database, about
-from headgate.check.snapshot import View
+from headgate.check.snapshot import DatabaseSnapshot
 from headgate.check.snapshot_api import CONTENT_TYPE, SnapshotWriter, hello
 from headgate.check.snapshots import Snapshots, differs, is_urgent
 from headgate.errors import InvalidRequest
@@ -54,7 +54,7 @@ class Broadcast:
         self._snapshots = snapshots
         self._clock = clock
         self._writer = SnapshotWriter()
-        self._view: View | None = None
+        self._view: DatabaseSnapshot | None = None
         self._said_at = 0.0
         self._whole: tuple[int, float, bytes] = (0, 0.0, b"")
         self._news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -86,7 +86,7 @@ class Broadcast:
         return self._view is None or self._view.awake
 
     @staticmethod
-    def _is_due(before: View, view: View, quiet_s: float) -> bool:
+    def _is_due(before: DatabaseSnapshot, view: DatabaseSnapshot, quiet_s: float) -> bool:
         if not differs(before, view):
             return False
         return quiet_s >= _calm_s(view) or is_urgent(before, view)
@@ -118,12 +118,12 @@ class Broadcast:
             self._news.set_result(None)
 
 
-def _calm_s(view: View) -> float:
+def _calm_s(view: DatabaseSnapshot) -> float:
     lasting_s = (standing.spec.max_age_s for standing in view.health.standings.values())
     return min(CALM_S, min(lasting_s, default=CALM_S) / 4)
 
 
-class Seat:
+class Subscriber:
     """The place of one who listens."""
 
     __slots__ = ("broadcast", "lost", "origin")
@@ -146,7 +146,7 @@ class Broadcasts:
         self._clock = clock
         self.max_subscribers = max_subscribers
         self._running: dict[str, tuple[Broadcast, asyncio.Task[None]]] = {}
-        self._seats: set[Seat] = set()
+        self._seats: set[Subscriber] = set()
         self._opening = asyncio.Lock()
         self.dropped_total = 0
         self.closed = False
@@ -155,12 +155,12 @@ class Broadcasts:
     def subscribers(self) -> int:
         return sum(not seat.lost for seat in self._seats)
 
-    async def join(self, database: str, origin: str) -> Seat:
+    async def join(self, database: str, origin: str) -> Subscriber:
         async with self._opening:
             giving_way = self._check(database, origin)
             if database not in self._running:
                 await self._open(database, origin)
-            seat = Seat(self._running[database][0], origin)
+            seat = Subscriber(self._running[database][0], origin)
             self._seats.add(seat)
             if giving_way is not None:
                 giving_way.lost = True
@@ -174,7 +174,7 @@ class Broadcasts:
         task = asyncio.ensure_future(self._run(broadcast))
         self._running[database] = (broadcast, task)
 
-    def _check(self, database: str, origin: str) -> Seat | None:
+    def _check(self, database: str, origin: str) -> Subscriber | None:
         """Raises where there is no place; the one whose place it would be, where all are taken."""
         if self._snapshots.closed:
             raise InvalidRequest(f"{self._snapshots.closed}; check at the agent", status=503)
@@ -190,7 +190,7 @@ class Broadcasts:
             raise InvalidRequest(message, status=404, field="database")
         return giving_way
 
-    def _giving_way_to(self, origin: str) -> Seat | None:
+    def _giving_way_to(self, origin: str) -> Subscriber | None:
         """One of the address that has the most, if that is more than the newcomer's would be."""
         sitting = [seat for seat in self._seats if not seat.lost]
         counts = Counter(seat.origin for seat in sitting)
@@ -199,7 +199,7 @@ class Broadcasts:
             return None
         return next(seat for seat in sitting if seat.origin == most)
 
-    def leave(self, seat: Seat) -> None:
+    def leave(self, seat: Subscriber) -> None:
         self._seats.discard(seat)
         database = seat.broadcast.database
         if any(other.broadcast is seat.broadcast for other in self._seats):
@@ -233,7 +233,7 @@ class _Stream(Response):
 
     media_type = CONTENT_TYPE
 
-    def __init__(self, broadcasts: Broadcasts, seat: Seat, clock: Clock) -> None:
+    def __init__(self, broadcasts: Broadcasts, seat: Subscriber, clock: Clock) -> None:
         super().__init__(headers={**SECURITY_HEADERS, "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._broadcasts = broadcasts

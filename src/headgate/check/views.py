@@ -61,7 +61,7 @@ from headgate.metrics.known import metrics_known_to
 from headgate.metrics.model import Builtin, Command, Http, Source, Sql
 from headgate.metrics.redaction import redacted
 from headgate.metrics.samples import Cause, Instant
-from headgate.metrics.service import DatabasePlan, Entry, MetricKeeper, NoSuchMetric, Proposal
+from headgate.metrics.service import DatabasePlan, MetricEntry, MetricKeeper, NoSuchMetric, Proposal
 from headgate.pacing.api import PaceDoc, pace_doc
 from headgate.pacing.pacer import paced
 from headgate.rules.api import ExplainDoc, exemptions_told, explain_doc
@@ -425,7 +425,7 @@ class Views:
         more = [*map(str, proposal.advice), *_outside_default(plan, view.metric)]
         return msgspec.structs.replace(view, advice=[*view.advice, *more])
 
-    async def replayed(self, database: str, entry: Entry) -> ThresholdReplay | None:
+    async def replayed(self, database: str, entry: MetricEntry) -> ThresholdReplay | None:
         """What it would have done to the checks of the last hour; None: history is away."""
         parts, until = self.parts, int(self.parts.clock.now().wall_s // 60)
         since = until - REPLAYED_MINUTES + 1
@@ -450,7 +450,9 @@ class Views:
             advice=[str(advice) for advice in proposal.advice],
         )
 
-    def _view(self, plan: DatabasePlan, entry: Entry, window: Window | None = None) -> MetricView:
+    def _view(
+        self, plan: DatabasePlan, entry: MetricEntry, window: Window | None = None
+    ) -> MetricView:
         spec, file = entry.spec, plan.raw_metrics.get(entry.spec.name)
         now = self._now(plan.name, entry, window)
         return MetricView(
@@ -471,7 +473,7 @@ class Views:
             expires_at=_maybe_iso(entry.expires_at),
         )
 
-    def _now(self, database: str, entry: Entry, window: Window | None = None) -> MetricDoc:
+    def _now(self, database: str, entry: MetricEntry, window: Window | None = None) -> MetricDoc:
         spec = entry.spec
         if window is None:
             window = self.parts.board.window(database, spec.name) or Window()
@@ -540,7 +542,7 @@ def _shown(settings: Any) -> Any:
     return redacted(settings) if isinstance(settings, Mapping) else settings
 
 
-def _hides_file(plan: DatabasePlan, entry: Entry) -> list[str]:
+def _hides_file(plan: DatabasePlan, entry: MetricEntry) -> list[str]:
     file, name = plan.raw_metrics.get(entry.spec.name), f"{plan.name}/{entry.spec.name}"
     if file is None or entry.origin != "runtime":
         return []

@@ -36,7 +36,7 @@ SYSTEM_SOCKET = Path("/run/headgate/agent.sock")
 NO_HEADERS = NO_QUERY = MappingProxyType[str, str]({})
 
 
-class Refused(InvalidRequest):
+class RequestRejected(InvalidRequest):
     """The agent's no, and what it finds wrong with each setting: `place: message`."""
 
     def __init__(self, message: str, *, status: int, faults: tuple[str, ...] = ()) -> None:
@@ -129,7 +129,7 @@ class Api:
             )
         if response.status >= 400 and not (accept and accept in document):
             told = self._problem(response, document)
-            raise Refused(told, status=response.status, faults=_faults(document))
+            raise RequestRejected(told, status=response.status, faults=_faults(document))
         return Answered(response.status, document, response.body, response.headers.get("etag"))
 
     def _problem(self, response: Response, document: Mapping[str, Any]) -> str:

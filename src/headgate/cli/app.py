@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from headgate.cli.options import expanded, settings_help
-from headgate.cli.table import ABOUT, COMMANDS, GROUPS, Group, Row
+from headgate.cli.table import ABOUT, COMMANDS, GROUPS, CommandRow, Group
 
 # Plain help: it reads well on any terminal, and comes twice as fast as the one in boxes.
 PLAIN = None
@@ -24,7 +24,7 @@ PLAIN = None
 class ListedCommand(TyperCommand):
     """A row of the table. A context is made to read arguments: then it is the command's own."""
 
-    def __init__(self, name: str, row: Row) -> None:
+    def __init__(self, name: str, row: CommandRow) -> None:
         super().__init__(name, help=row.about, rich_markup_mode=PLAIN)
         self._row = row
 
@@ -87,7 +87,7 @@ class Root(TyperGroup):
         super().__init__(**{**attrs, "commands": {**_listed(COMMANDS), **groups}})
 
 
-def _listed(rows: Mapping[str, Row]) -> dict[str, Any]:
+def _listed(rows: Mapping[str, CommandRow]) -> dict[str, Any]:
     return {name: ListedCommand(name, row) for name, row in rows.items()}
 
 

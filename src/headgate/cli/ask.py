@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headgate.cli.asking import About, MaxWait, Quiet, Silence
-from headgate.cli.options import Agent, App, Database, Duration, Metrics, Scope, duration
+from headgate.cli.asking import About, MaxWait, Quiet, UnavailablePolicy
+from headgate.cli.options import AgentOptions, App, Database, Duration, Metrics, Scope, duration
 from headgate.errors import WaitedTooLong
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ CpuS = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class CheckOptions:
     """The client and the metrics of one check."""
 
     app: App
@@ -76,7 +76,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class WorkOptions:
     """What is to start."""
 
     cost: Cost = None
@@ -90,7 +90,9 @@ class Work:
         return {**said, "budget": self.budget}
 
 
-def check(question: Question, work: Work, agent: Agent, wait: Wait = NO_WAIT) -> None:
+def check(
+    question: CheckOptions, work: WorkOptions, agent: AgentOptions, wait: Wait = NO_WAIT
+) -> None:
     """Check whether a job may run now.
 
     The exit code is the answer: 0 admitted, 10 threshold exceeded, 11 rejected by ratio,
@@ -115,7 +117,11 @@ def check(question: Question, work: Work, agent: Agent, wait: Wait = NO_WAIT) ->
 
 
 def wait(
-    about: About, silence: Silence, agent: Agent, max_wait: MaxWait = None, quiet: Quiet = False
+    about: About,
+    silence: UnavailablePolicy,
+    agent: AgentOptions,
+    max_wait: MaxWait = None,
+    quiet: Quiet = False,
 ) -> None:
     """Wait until a job may run, as a program with the SDK does.
 
@@ -123,10 +129,10 @@ def wait(
     admitted; with the code of the last rejection (10 to 19, as for `check`) when --max-wait
     is over, and with 20 when no agent answers. What it waits for goes to standard error.
     """
-    from headgate.cli.asking import Asker, Whom, wait_for_permission
+    from headgate.cli.asking import ClientOptions, Whom, wait_for_permission
     from headgate.cli.output import show_json
 
-    asking = Asker(about, silence, Whom.found(agent), quiet)
+    asking = ClientOptions(about, silence, Whom.found(agent), quiet)
     try:
         answer, waited_s = wait_for_permission(asking, max_wait)
     except WaitedTooLong as error:
@@ -159,7 +165,7 @@ At = Annotated[
 ]
 
 
-def explain(question: Question, agent: Agent, at: At = None) -> None:
+def explain(question: CheckOptions, agent: AgentOptions, at: At = None) -> None:
     """Show what a check would be answered, and why.
 
     Shows every metric that is compared, which of them decide, and what would have to change.
@@ -180,7 +186,7 @@ def explain(question: Question, agent: Agent, at: At = None) -> None:
     show(asked, agent.as_json, lambda canvas: explain_page(read(ExplainDoc, doc), canvas))
 
 
-def _explain_at(question: Question, at: str, agent: Agent) -> None:
+def _explain_at(question: CheckOptions, at: str, agent: AgentOptions) -> None:
     from datetime import datetime
 
     from headgate.cli.history import moment

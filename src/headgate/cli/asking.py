@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, TypeAlias, cas
 import typer
 
 from headgate.cli.options import (
-    Agent,
+    AgentOptions,
     App,
     Databases,
     Duration,
@@ -59,7 +59,7 @@ class About:
 
 
 @dataclass(frozen=True, slots=True)
-class Silence:
+class UnavailablePolicy:
     """What an agent that does not answer means."""
 
     policy: Annotated[
@@ -93,18 +93,18 @@ class Whom:
     token: str | None = field(repr=False)
 
     @classmethod
-    def found(cls, agent: Agent) -> Whom:
+    def found(cls, agent: AgentOptions) -> Whom:
         from headgate.cli.api import checked_token, default_url, find_target
 
         return cls(find_target(agent.url or default_url()).url, checked_token(agent.token))
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class ClientOptions:
     """A client, its check, and the agent to check with."""
 
     about: About
-    silence: Silence
+    silence: UnavailablePolicy
     whom: Whom
     quiet: bool
 
@@ -124,7 +124,7 @@ class Asker:
         )
 
 
-def say(asking: Asker, line: str) -> None:
+def say(asking: ClientOptions, line: str) -> None:
     """On standard error: standard output is the job's. A job goes on when nobody reads there."""
     from headgate.cli.render import plain
 
@@ -139,7 +139,7 @@ class Admitted(NamedTuple):
     waited_s: float
 
 
-def wait_for_permission(asking: Asker, max_wait_s: float | None) -> Admitted:
+def wait_for_permission(asking: ClientOptions, max_wait_s: float | None) -> Admitted:
     """WaitedTooLong and ThrottlerUnavailable are the caller's to tell."""
     started_s = time.monotonic()
     with asking.client() as client:
@@ -152,7 +152,7 @@ def wait_for_permission(asking: Asker, max_wait_s: float | None) -> Admitted:
     return Admitted(answer, waited_s)
 
 
-def _admission(asking: Asker, client: Client, limit_s: float | None) -> Answer:
+def _admission(asking: ClientOptions, client: Client, limit_s: float | None) -> Answer:
     """The SDK waits in silence; a person at a terminal wants to know why."""
     try:
         first = client.check()
@@ -168,7 +168,7 @@ def _admission(asking: Asker, client: Client, limit_s: float | None) -> Answer:
     return client.wait(None if limit_s is None else limit_s - pause_s)
 
 
-def _in_vain(asking: Asker, rejected: Answer, limit_s: float) -> str:
+def _in_vain(asking: ClientOptions, rejected: Answer, limit_s: float) -> str:
     about = asking.about
     advised = f"; retry after {rejected.retry_after_s:.1f} s" if rejected.retry_after_s else ""
     return (

@@ -18,7 +18,7 @@ from headgate.cli import completing
 from headgate.cli.options import (
     FLEET_TIMEOUT_S,
     INTERVAL,
-    Agent,
+    AgentOptions,
     AsJson,
     DatabaseArgument,
     FleetWide,
@@ -177,7 +177,7 @@ def violations(
 def top(
     context: typer.Context,
     database: DatabaseArgument,
-    agent: Agent,
+    agent: AgentOptions,
     interval: Interval = INTERVAL,
     once: Annotated[bool, typer.Option("--once", help="Print one frame and exit.")] = False,
 ) -> None:
@@ -185,10 +185,10 @@ def top(
 
     It is the view `budgets` of `headgate top`, of one database.
     """
-    from headgate.cli.top import Watched, watch
+    from headgate.cli.top import TopOptions, watch
 
     url, token, as_json = agent.url, agent.token, agent.as_json
-    shown = Watched("budgets", interval, url, token, database, once=once, as_json=as_json)
+    shown = TopOptions("budgets", interval, url, token, database, once=once, as_json=as_json)
     watch(context, shown)
 
 

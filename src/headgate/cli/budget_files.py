@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from headgate.cli.lint import Note
+    from headgate.cli.lint import LintNote
 
 EVERYTHING = "*"
 """As a rule: every statement."""
@@ -57,11 +57,11 @@ def _pair(part: str) -> tuple[str, str]:
 # --- without an agent ------------------------------------------------------------------------
 
 
-def notes_on_policy(path: Path) -> list[Note]:
+def notes_on_policy(path: Path) -> list[LintNote]:
     """Faults with their lines, or advice."""
     from headgate.base.places import with_lines
     from headgate.budgets.lint import advise
-    from headgate.cli.lint import Note
+    from headgate.cli.lint import LintNote
     from headgate.errors import Fault, InvalidSettings
     from headgate.metrics.lint import Severity
     from headgate.settings.document import load_policy
@@ -69,13 +69,13 @@ def notes_on_policy(path: Path) -> list[Note]:
     try:
         policy = load_policy(path)
     except InvalidSettings as error:
-        return [Note("fault", fault.line, fault.place, fault.message) for fault in error.faults]
+        return [LintNote("fault", fault.line, fault.place, fault.message) for fault in error.faults]
     advice = advise(policy)
     places = [Fault(one.place, "") for one in advice]
     if path.suffix != ".json":
         places = with_lines(places, path.read_text(encoding="utf-8"))
     return [
-        Note(
+        LintNote(
             "fault" if one.severity is Severity.ERROR else "advice",
             at.line,
             one.place,

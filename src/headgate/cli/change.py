@@ -15,11 +15,11 @@ import typer
 
 from headgate.cli.options import (
     FLEET_TIMEOUT_S,
-    Agent,
-    Change,
+    AgentOptions,
+    ChangeOptions,
     DatabaseArgument,
     MetricArgument,
-    Reach,
+    ReachOptions,
     completed_by,
     confirm,
     confirmed,
@@ -65,9 +65,9 @@ For: TypeAlias = Annotated[
 def add_metric(
     database: DatabaseArgument,
     metric: MetricArgument,
-    reach: Reach,
-    change: Change,
-    agent: Agent,
+    reach: ReachOptions,
+    change: ChangeOptions,
+    agent: AgentOptions,
     words: Words = None,
     duration: For = None,
 ) -> None:
@@ -92,9 +92,9 @@ def add_metric(
 def set_metric(
     database: DatabaseArgument,
     metric: MetricArgument,
-    reach: Reach,
-    change: Change,
-    agent: Agent,
+    reach: ReachOptions,
+    change: ChangeOptions,
+    agent: AgentOptions,
     words: Words = None,
     duration: For = None,
 ) -> None:
@@ -121,9 +121,9 @@ def set_metric(
 def remove_metric(
     database: DatabaseArgument,
     metric: MetricArgument,
-    reach: Reach,
-    change: Change,
-    agent: Agent,
+    reach: ReachOptions,
+    change: ChangeOptions,
+    agent: AgentOptions,
     duration: For = None,
 ) -> None:
     """Remove a metric; it then rejects no check.
@@ -146,9 +146,9 @@ def remove_metric(
 def revert_metric(
     database: DatabaseArgument,
     metric: MetricArgument,
-    reach: Reach,
-    change: Change,
-    agent: Agent,
+    reach: ReachOptions,
+    change: ChangeOptions,
+    agent: AgentOptions,
 ) -> None:
     """Drop runtime changes: the settings file decides again.
 
@@ -176,8 +176,8 @@ class _Wanted(NamedTuple):
 
     database: str
     metric: str
-    change: Change
-    agent: Agent
+    change: ChangeOptions
+    agent: AgentOptions
 
     @property
     def path(self) -> str:

@@ -27,7 +27,7 @@ from headgate.changes.api import (
 )
 from headgate.changes.file_format import SECTIONS, read_document
 from headgate.cli import completing
-from headgate.cli.api import Refused
+from headgate.cli.api import RequestRejected
 from headgate.cli.options import FLEET_TIMEOUT_S, AsJson, Token, Url, Yes
 from headgate.errors import Fault, InvalidSettings
 
@@ -278,9 +278,9 @@ class File:
         """Faults that an agent finds get the file's name and lines."""
         try:
             yield
-        except Refused as error:
+        except RequestRejected as error:
             if error.status == TOO_LARGE:
-                raise Refused(f"{error}; {_LARGER}", status=error.status) from None
+                raise RequestRejected(f"{error}; {_LARGER}", status=error.status) from None
             if not error.faults:
                 raise
             faults = [_fault(told) for told in error.faults]
@@ -384,13 +384,15 @@ def _show_last_hour(file: File, url: str | None, token: str | None, *, as_json: 
             print(plain(told))
 
 
-class Post(Protocol):
+class PostChange(Protocol):
     """Makes one change, or tries it; `etag`: only if the log still is as it was then."""
 
     def __call__(self, *, dry_run: bool, etag: str | None) -> Answered: ...
 
 
-def _make(post: Post, done: str, fleet: bool, *, dry_run: bool, yes: bool, as_json: bool) -> None:
+def _make(
+    post: PostChange, done: str, fleet: bool, *, dry_run: bool, yes: bool, as_json: bool
+) -> None:
     """Tried and shown, then asked for, and then made of just that; with --yes at once."""
     from headgate.cli.exits import AgentSilent
     from headgate.cli.output import show_view

@@ -41,7 +41,7 @@ class NotThere(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class BundleItem:
     path: str
     about: str
     fetch: Callable[[], Content]
@@ -72,7 +72,7 @@ SHAPES = "shapes of your statements, without literals"
 JOBS = "names of your jobs, databases and hosts"
 
 
-def items(wishes: Wishes, databases: list[str]) -> Iterator[Item]:
+def items(wishes: Wishes, databases: list[str]) -> Iterator[BundleItem]:
     yield from _of_agent(wishes)
     for name in databases[:MAX_DATABASES]:
         yield from _of_database(wishes, name)
@@ -80,57 +80,63 @@ def items(wishes: Wishes, databases: list[str]) -> Iterator[Item]:
     yield from _of_here(wishes)
 
 
-def _of_agent(wishes: Wishes) -> Iterator[Item]:
+def _of_agent(wishes: Wishes) -> Iterator[BundleItem]:
     debug = cache(lambda: documented(wishes.transport, "/v1/debug"))
 
     def get(path: str, **query: str) -> Callable[[], Content]:
         return lambda: documented(wishes.transport, with_query(path, query))
 
-    yield Item("agent/status.json", "databases, metrics, clients, advice", get("/v1/status"))
-    yield Item("agent/ready.json", "whether it can decide", get("/readyz"))
-    yield Item(
+    yield BundleItem("agent/status.json", "databases, metrics, clients, advice", get("/v1/status"))
+    yield BundleItem("agent/ready.json", "whether it can decide", get("/readyz"))
+    yield BundleItem(
         "agent/metrics.json",
         "metrics with settings and values",
         get("/v1/metrics"),
         look="queries and addresses of custom metrics",
     )
-    yield Item("agent/rules.json", "rules, ended ones too", get("/v1/rules", all="true"),
+    yield BundleItem("agent/rules.json", "rules, ended ones too", get("/v1/rules", all="true"),
                look=PEOPLE)  # fmt: skip
-    yield Item("agent/budgets.json", "policies of all databases", get("/v1/budgets"))
-    yield Item("agent/clients.json", "clients with recent checks", get("/v1/clients"), look=JOBS)
-    yield Item("agent/starvation.json", "who is starved, and by what", get("/v1/starvation"))
-    yield Item("agent/rogues.json", "rogue clients", get("/v1/rogues"),
+    yield BundleItem("agent/budgets.json", "policies of all databases", get("/v1/budgets"))
+    yield BundleItem(
+        "agent/clients.json", "clients with recent checks", get("/v1/clients"), look=JOBS
+    )
+    yield BundleItem("agent/starvation.json", "who is starved, and by what", get("/v1/starvation"))
+    yield BundleItem("agent/rogues.json", "rogue clients", get("/v1/rogues"),
                look="users, programs and addresses that are connected")  # fmt: skip
-    yield Item("agent/refusals.json", "recent rejections in full", get("/v1/refusals", limit="500"))
-    yield Item("agent/audit.json", "who changed what", get("/v1/audit", limit="500"), look=PEOPLE)
-    yield Item("agent/history.json", "decisions by the minute",
+    yield BundleItem(
+        "agent/refusals.json", "recent rejections in full", get("/v1/refusals", limit="500")
+    )
+    yield BundleItem(
+        "agent/audit.json", "who changed what", get("/v1/audit", limit="500"), look=PEOPLE
+    )
+    yield BundleItem("agent/history.json", "decisions by the minute",
                get("/v1/history", since=wishes.since))  # fmt: skip
-    yield Item("agent/metric-history.json", "metrics by the minute",
+    yield BundleItem("agent/metric-history.json", "metrics by the minute",
                get("/v1/history/metrics", since=wishes.since))  # fmt: skip
-    yield Item("agent/unthrottled.json", "periods without an agent", get("/v1/unthrottled"))
-    yield Item("agent/metrics.prom", "the Prometheus page",
+    yield BundleItem("agent/unthrottled.json", "periods without an agent", get("/v1/unthrottled"))
+    yield BundleItem("agent/metrics.prom", "the Prometheus page",
                lambda: texted(wishes.transport, "/metrics"))  # fmt: skip
-    yield Item("agent/openapi.json", "version and sum of the API's description",
+    yield BundleItem("agent/openapi.json", "version and sum of the API's description",
                lambda: described(wishes.transport), hashes_names=False)  # fmt: skip
-    yield Item("agent/changes.json", "what operators set at this agent",
+    yield BundleItem("agent/changes.json", "what operators set at this agent",
                get("/v1/changes", all="true"), look=PEOPLE)  # fmt: skip
-    yield Item("agent/changes-history.json", "its last changes", get("/v1/changes/history"),
+    yield BundleItem("agent/changes-history.json", "its last changes", get("/v1/changes/history"),
                look=PEOPLE)  # fmt: skip
-    yield Item("agent/fleet.json", "the fleet, where the agent shows it", get("/v1/fleet"))
-    yield Item("agent/fleet-changes.json", "what operators set for the fleet",
+    yield BundleItem("agent/fleet.json", "the fleet, where the agent shows it", get("/v1/fleet"))
+    yield BundleItem("agent/fleet-changes.json", "what operators set for the fleet",
                get("/v1/changes", log="fleet"), look=PEOPLE)  # fmt: skip
-    yield Item("agent/fleet-history.json", "its last changes",
+    yield BundleItem("agent/fleet-history.json", "its last changes",
                get("/v1/changes/history", log="fleet"))  # fmt: skip
-    yield Item(
+    yield BundleItem(
         "agent/process.json",
         "settings in force, memory, loop, servers, packages",
         lambda: _process(debug()),
     )
-    yield Item("agent/stacks.txt", "where its threads and tasks stand",
+    yield BundleItem("agent/stacks.txt", "where its threads and tasks stand",
                lambda: _stacks(debug()), hashes_names=False)  # fmt: skip
 
 
-def _of_database(wishes: Wishes, name: str) -> Iterator[Item]:
+def _of_database(wishes: Wishes, name: str) -> Iterator[BundleItem]:
     folder, quoted = f"agent/databases/{_file_name(name)}", quote(name, safe="")
     rows = (
         ("shard", "members, roles, rollup", f"/v1/databases/{quoted}/shard", ""),
@@ -140,35 +146,35 @@ def _of_database(wishes: Wishes, name: str) -> Iterator[Item]:
     )
     for kind, about, path, look in rows:
         fetch = partial(documented, wishes.transport, path)
-        yield Item(f"{folder}/{kind}.json", about, fetch, look=look)
+        yield BundleItem(f"{folder}/{kind}.json", about, fetch, look=look)
 
 
-def _of_proxy(wishes: Wishes) -> Iterator[Item]:
+def _of_proxy(wishes: Wishes) -> Iterator[BundleItem]:
     proxy = wishes.proxy
     if proxy is None:
         return
-    yield Item("proxy/status.json", "targets, gates, policies",
+    yield BundleItem("proxy/status.json", "targets, gates, policies",
                lambda: documented(proxy, "/v1/status"), "proxy")  # fmt: skip
-    yield Item("proxy/sessions.json", "a hundred of its sessions",
+    yield BundleItem("proxy/sessions.json", "a hundred of its sessions",
                lambda: documented(proxy, "/v1/sessions?limit=100"), "proxy",
                look="users and addresses that are connected")  # fmt: skip
-    yield Item("proxy/metrics.prom", "its Prometheus page",
+    yield BundleItem("proxy/metrics.prom", "its Prometheus page",
                lambda: texted(proxy, "/metrics"), "proxy")  # fmt: skip
 
 
-def _of_here(wishes: Wishes) -> Iterator[Item]:
+def _of_here(wishes: Wishes) -> Iterator[BundleItem]:
     path = wishes.settings
-    yield Item("here/settings.json", "the settings file, as it is read",
+    yield BundleItem("here/settings.json", "the settings file, as it is read",
                lambda: settings_of(path), "here")  # fmt: skip
-    yield Item("here/machine.json", "system, clocks, disks",
+    yield BundleItem("here/machine.json", "system, clocks, disks",
                lambda: machine(path), "here")  # fmt: skip
-    yield Item("here/packages.json", "versions of what is installed",
+    yield BundleItem("here/packages.json", "versions of what is installed",
                packages, "here", hashes_names=False)  # fmt: skip
-    yield Item("here/processes.json", "agents and proxies that run here",
+    yield BundleItem("here/processes.json", "agents and proxies that run here",
                processes, "here", hashes_names=False)  # fmt: skip
     look = "whatever your log says: read it"
     for number, log in enumerate(wishes.logs, start=1):
-        yield Item(
+        yield BundleItem(
             f"logs/{number}-{_file_name(log.name)}",
             f"the last {wishes.log_lines} lines of {log}",
             partial(log_tail, log, wishes.log_lines),
@@ -177,7 +183,7 @@ def _of_here(wishes: Wishes) -> Iterator[Item]:
             look=look,
         )
     if not wishes.logs:
-        yield Item("logs/journal.log", f"the journal of {wishes.unit}",
+        yield BundleItem("logs/journal.log", f"the journal of {wishes.unit}",
                    lambda: journal(wishes.unit, wishes.log_lines), "here",
                    keeps="tail", look=look)  # fmt: skip
 

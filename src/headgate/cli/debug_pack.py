@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate.base.redaction import Scrubber
-from headgate.cli.debug_items import Content, Item, NotThere
+from headgate.cli.debug_items import BundleItem, Content, NotThere
 from headgate.cli.debug_scrub import Names, lines_without_literals, without_literals
 from headgate.cli.exits import AgentUnreachable
 from headgate.errors import HeadgateError
@@ -30,7 +30,7 @@ CUT = "\n… cut here: it was larger\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ManifestRow:
     """One row of the manifest."""
 
     path: str
@@ -46,7 +46,7 @@ class Entry:
 
 @dataclass(slots=True)
 class Bundle:
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[ManifestRow] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
 
     @property
@@ -55,7 +55,7 @@ class Bundle:
 
 
 @dataclass(slots=True)
-class Outcome:
+class FetchOutcome:
     content: Content | None = None
     why: str = ""
     took_s: float = 0.0
@@ -68,7 +68,7 @@ class Safety:
     names: Names | None = None
     """None: names stay."""
 
-    def text_of(self, item: Item, content: Content) -> str:
+    def text_of(self, item: BundleItem, content: Content) -> str:
         if isinstance(content, str):
             # Before as well: a secret with a quote in it would be cut in two.
             safe = self.scrubber(lines_without_literals(self.scrubber(content)))
@@ -76,7 +76,7 @@ class Safety:
         shaped = json.dumps(without_literals(content), indent=1, ensure_ascii=False)
         return self._named(item, self.scrubber(shaped) + "\n")
 
-    def _named(self, item: Item, text: str) -> str:
+    def _named(self, item: BundleItem, text: str) -> str:
         if self.names is None:
             return text
         if item.hashes_names:
@@ -90,10 +90,10 @@ class Safety:
         return scrubbed if self.names is None else self.names(scrubbed)
 
 
-Gathered = list[tuple[Item, Outcome]]
+Gathered = list[tuple[BundleItem, FetchOutcome]]
 
 
-def gather(items: Iterable[Item], timeout_s: float = BUNDLE_TIMEOUT_S) -> Gathered:
+def gather(items: Iterable[BundleItem], timeout_s: float = BUNDLE_TIMEOUT_S) -> Gathered:
     """Each within its deadline. A source that does not answer is not tried again: the rest
     of what it has is missing for the same reason."""
     ends = time.monotonic() + timeout_s
@@ -102,9 +102,9 @@ def gather(items: Iterable[Item], timeout_s: float = BUNDLE_TIMEOUT_S) -> Gather
     for item in items:
         left_s = min(ITEM_TIMEOUT_S, ends - time.monotonic())
         if item.source in silent:
-            outcome = Outcome(why=silent[item.source])
+            outcome = FetchOutcome(why=silent[item.source])
         elif left_s <= 0:
-            outcome = Outcome(why=f"not tried: the {timeout_s:g} s for all of it were over")
+            outcome = FetchOutcome(why=f"not tried: the {timeout_s:g} s for all of it were over")
         else:
             outcome = _within(item.fetch, left_s)
         if outcome.is_silent:
@@ -113,8 +113,11 @@ def gather(items: Iterable[Item], timeout_s: float = BUNDLE_TIMEOUT_S) -> Gather
     return found
 
 
-def _within(fetch: Callable[[], Content], timeout_s: float) -> Outcome:
-    outcome, began = Outcome(why=f"not had in {timeout_s:.1f} s", is_silent=True), time.monotonic()
+def _within(fetch: Callable[[], Content], timeout_s: float) -> FetchOutcome:
+    outcome, began = (
+        FetchOutcome(why=f"not had in {timeout_s:.1f} s", is_silent=True),
+        time.monotonic(),
+    )
 
     def run() -> None:
         made = _fetched(fetch)
@@ -126,21 +129,21 @@ def _within(fetch: Callable[[], Content], timeout_s: float) -> Outcome:
     thread.start()
     thread.join(timeout_s)
     outcome.took_s = round(time.monotonic() - began, 3)
-    return Outcome(outcome.content, outcome.why, outcome.took_s, outcome.is_silent)
+    return FetchOutcome(outcome.content, outcome.why, outcome.took_s, outcome.is_silent)
 
 
-def _fetched(fetch: Callable[[], Content]) -> Outcome:
+def _fetched(fetch: Callable[[], Content]) -> FetchOutcome:
     try:
-        return Outcome(fetch())
+        return FetchOutcome(fetch())
     except NotThere as error:
-        return Outcome(why=str(error))
+        return FetchOutcome(why=str(error))
     except AgentUnreachable as error:
-        return Outcome(why=str(error), is_silent=True)
+        return FetchOutcome(why=str(error), is_silent=True)
     except HeadgateError as error:
-        return Outcome(why=str(error))
+        return FetchOutcome(why=str(error))
     # An answer in a shape that nobody thought of must not cost the other items.
     except Exception as error:
-        return Outcome(why=f"failed here: {type(error).__name__}")
+        return FetchOutcome(why=f"failed here: {type(error).__name__}")
 
 
 def pack(gathered: Gathered, safety: Safety, about: dict[str, Any]) -> Bundle:
@@ -153,9 +156,9 @@ def pack(gathered: Gathered, safety: Safety, about: dict[str, Any]) -> Bundle:
     return bundle
 
 
-def _add(bundle: Bundle, item: Item, outcome: Outcome, safety: Safety) -> Entry:
+def _add(bundle: Bundle, item: BundleItem, outcome: FetchOutcome, safety: Safety) -> ManifestRow:
     path = item.path if safety.names is None else safety.names(item.path)
-    row = Entry(path, item.about, "missing", took_s=outcome.took_s, look=item.look)
+    row = ManifestRow(path, item.about, "missing", took_s=outcome.took_s, look=item.look)
     if outcome.content is None:
         return _with(row, why=safety.words(outcome.why))
     whole = safety.text_of(item, outcome.content)
@@ -171,11 +174,11 @@ def _add(bundle: Bundle, item: Item, outcome: Outcome, safety: Safety) -> Entry:
     return _with(row, state=state, bytes=len(kept), whole_bytes=len(raw))
 
 
-def _with(row: Entry, **more: Any) -> Entry:
-    return Entry(**{**asdict(row), **more})
+def _with(row: ManifestRow, **more: Any) -> ManifestRow:
+    return ManifestRow(**{**asdict(row), **more})
 
 
-def _cut(raw: bytes, room: int, item: Item) -> bytes:
+def _cut(raw: bytes, room: int, item: BundleItem) -> bytes:
     mark = CUT.encode()
     text = raw[:room] if item.keeps == "head" else raw[-room:]
     text = text.decode(errors="ignore").encode()

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from headgate.base.paths import expanded
 from headgate.base.redaction import DOOR_OPENERS, HIDDEN, secrets_in, secrets_in_address
 from headgate.budgets.ask import Dialect
-from headgate.budgets.sql_text import COMMENT, LITERAL, QUOTED, WORD, Piece, pieces
+from headgate.budgets.sql_text import COMMENT, LITERAL, QUOTED, WORD, SqlPiece, pieces
 from headgate.check.model import Verdict
 from headgate.metrics.builtins import BUILTINS
 
@@ -346,7 +346,7 @@ def _lexed(statement: str) -> str:
     return "".join(found)
 
 
-def _piece_shown(piece: Piece, before: str) -> str:
+def _piece_shown(piece: SqlPiece, before: str) -> str:
     text = piece.text.decode(errors="replace")
     if piece.kind == COMMENT:
         return f"/*{HIDDEN}*/"

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from headgate.cli.options import FLEET_TIMEOUT_S, Agent, Reach
+from headgate.cli.options import FLEET_TIMEOUT_S, AgentOptions, ReachOptions
 
 
 def reach(
-    reach: Reach,
-    agent: Agent,
+    reach: ReachOptions,
+    agent: AgentOptions,
     where: Annotated[
         str | None,
         typer.Argument(metavar="REACH", show_default=False, help="fleet, shard:commerce/* …"),

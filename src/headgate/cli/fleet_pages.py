@@ -70,10 +70,10 @@ def status(
         "rules_page": str(rules_page),
     }
     if watch:
-        from headgate.cli.top import Watched
+        from headgate.cli.top import TopOptions
         from headgate.cli.top import watch as show_live
 
-        show_live(context, Watched("fleet", interval, url, token, fleet=asked))
+        show_live(context, TopOptions("fleet", interval, url, token, fleet=asked))
         return
     api, part = connect(url, token, timeout_s=TIMEOUT_S), unhealthy or behind
     show_view(

@@ -31,7 +31,7 @@ LintJson = Annotated[bool, typer.Option("--json", help="Print findings as JSON, 
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class LintNote:
     """A fault or a piece of advice, and where."""
 
     level: str
@@ -74,11 +74,11 @@ def lint(
         raise typer.Exit(1)
 
 
-def _is_refused(notes: Iterable[Note]) -> bool:
+def _is_refused(notes: Iterable[LintNote]) -> bool:
     return any(note.level == "fault" for note in notes)
 
 
-def notes_on(path: Path, host: Validator | None = None) -> list[Note]:
+def notes_on(path: Path, host: Validator | None = None) -> list[LintNote]:
     """Every fault, of the file and of what it names, or else advice. Without a host: of the file
     alone."""
     from headgate.errors import InvalidSettings
@@ -104,31 +104,35 @@ def notes_on(path: Path, host: Validator | None = None) -> list[Note]:
             notes += [note for note in found if host is None or note.level == "advice"]
     if _is_refused(notes):
         return [note for note in notes if note.level == "fault"]
-    notes += [Note("advice", None, "", f"only the file is validated: {missing}")] if missing else []
+    notes += (
+        [LintNote("advice", None, "", f"only the file is validated: {missing}")] if missing else []
+    )
     return notes + advice_told(path, [*settings.advice, *advice_on(settings)])
 
 
-def faults_told(error: InvalidSettings) -> list[Note]:
-    return [Note("fault", fault.line, fault.place, fault.message) for fault in error.faults]
+def faults_told(error: InvalidSettings) -> list[LintNote]:
+    return [LintNote("fault", fault.line, fault.place, fault.message) for fault in error.faults]
 
 
-def advice_told(path: Path, advice: Iterable[Advice]) -> list[Note]:
+def advice_told(path: Path, advice: Iterable[Advice]) -> list[LintNote]:
     # tomllib keeps no positions; for faults the reader finds them again, and for advice this does.
     from headgate.base.places import line_index, nearest_line
 
     lines = line_index(path.read_text(encoding="utf-8"))
     return [
-        Note("advice", nearest_line(one.place, lines), one.place, f"{one.message} [{one.code}]")
+        LintNote("advice", nearest_line(one.place, lines), one.place, f"{one.message} [{one.code}]")
         for one in advice
     ]
 
 
-def policy_told(policy: Path, place: str) -> list[Note]:
+def policy_told(policy: Path, place: str) -> list[LintNote]:
     """On a policy file that the settings name."""
     from headgate.cli.budget_files import notes_on_policy
 
     return [
-        Note(note.level, None, f"{place} ({policy}:{note.line or 0}) {note.place}", note.message)
+        LintNote(
+            note.level, None, f"{place} ({policy}:{note.line or 0}) {note.place}", note.message
+        )
         for note in notes_on_policy(policy)
     ]
 
@@ -146,18 +150,20 @@ def _validated(path: Path, host: Validator) -> str:
     return ""
 
 
-def _unread(path: Path, readings: Iterable[MetricLook]) -> Iterator[Note]:
+def _unread(path: Path, readings: Iterable[MetricLook]) -> Iterator[LintNote]:
     from headgate.base.places import line_index, nearest_line
 
     lines = line_index(path.read_text(encoding="utf-8"))
     for one in readings:
         if one.value is None:
             place = f"databases.{one.database}.metrics.{one.metric}"
-            yield Note("fault", nearest_line(place, lines), place, f"has no value: {one.detail}")
+            yield LintNote(
+                "fault", nearest_line(place, lines), place, f"has no value: {one.detail}"
+            )
 
 
 def show_notes(
-    path: Path, notes: list[Note], *, as_json: bool, readings: Sequence[MetricLook] = ()
+    path: Path, notes: list[LintNote], *, as_json: bool, readings: Sequence[MetricLook] = ()
 ) -> None:
     from headgate.cli.output import console, show_json
 
@@ -184,7 +190,7 @@ def show_notes(
     target.print(_sum(path, notes))
 
 
-def _line(path: Path, note: Note) -> Text:
+def _line(path: Path, note: LintNote) -> Text:
     from rich.text import Text
 
     from headgate.cli.render import plain
@@ -197,7 +203,7 @@ def _line(path: Path, note: Note) -> Text:
     return text.append(plain(place + note.message))
 
 
-def _sum(path: Path, notes: list[Note]) -> Text:
+def _sum(path: Path, notes: list[LintNote]) -> Text:
     from rich.text import Text
 
     faults = sum(note.level == "fault" for note in notes)

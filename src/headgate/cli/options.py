@@ -1,6 +1,6 @@
 """Options that several commands share, and flags that follow from declared settings.
 
-class Change: …                      a dataclass of options is one parameter of a command
+class ChangeOptions: …                      a dataclass of options is one parameter of a command
 rows of RULE_SETTINGS ──flags──►     --ratio, --reason, --ticket …: one for each setting
 `threshold=50ms mode=enforce` ──read_words──► {"threshold": "50ms", "mode": "enforce"}
 """
@@ -213,7 +213,7 @@ OnHost: TypeAlias = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Agent:
+class AgentOptions:
     """The agent, and how its answer is printed."""
 
     url: Url = None
@@ -227,7 +227,7 @@ class Agent:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ChangeOptions:
     """How a change is made."""
 
     dry_run: DryRun = False
@@ -235,7 +235,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class ReachOptions:
     """How far a change reaches."""
 
     fleet: FleetWide = False

@@ -23,7 +23,7 @@ from headgate.cli.exits import AgentUnreachable
 from headgate.cli.options import INTERVAL, AsJson, Interval, Token
 
 if TYPE_CHECKING:
-    from headgate.cli.lint import Note
+    from headgate.cli.lint import LintNote
 
 SYSTEM_SOCKET = Path("/run/headgate-proxy/control.sock")
 DEFAULT_URL = "http://127.0.0.1:8088"
@@ -127,7 +127,7 @@ def build(context: typer.Context) -> None:
     print(f"built {_host(context).build_proxy()}")
 
 
-def _tell(path: Path, notes: list[Note], *, strict: bool, as_json: bool) -> None:
+def _tell(path: Path, notes: list[LintNote], *, strict: bool, as_json: bool) -> None:
     from headgate.cli.lint import show_notes
 
     show_notes(path, notes, as_json=as_json)
@@ -135,7 +135,7 @@ def _tell(path: Path, notes: list[Note], *, strict: bool, as_json: bool) -> None
         raise typer.Exit(1)
 
 
-def _notes_on(path: Path) -> list[Note]:
+def _notes_on(path: Path) -> list[LintNote]:
     from headgate.cli.lint import advice_told, faults_told, policy_told
     from headgate.errors import InvalidSettings
     from headgate.settings.proxy import load_proxy_settings
@@ -172,10 +172,10 @@ def status(
 
     api = _connect(settings, url, token)
     if watch:
-        from headgate.cli.top import Watched
+        from headgate.cli.top import TopOptions
         from headgate.cli.top import watch as show_live
 
-        show_live(context, Watched("proxy", interval, url, token, proxy=api))
+        show_live(context, TopOptions("proxy", interval, url, token, proxy=api))
         return
     answered = api.get("/v1/proxy/status")
     show_view(answered, as_json, ProxyStatusDoc, proxy_view)

@@ -19,10 +19,10 @@ from headgate.cli import completing
 from headgate.cli.options import (
     EVERY_DATABASE,
     FLEET_TIMEOUT_S,
-    Agent,
-    Change,
+    AgentOptions,
+    ChangeOptions,
     DryRun,
-    Reach,
+    ReachOptions,
     RuleDatabase,
     confirmed,
     copies_line,
@@ -58,7 +58,7 @@ All: TypeAlias = Annotated[
 # --- looking ---------------------------------------------------------------------------------
 
 
-def rules(agent: Agent, ended: All = False) -> None:
+def rules(agent: AgentOptions, ended: All = False) -> None:
     """List the rules: target, effect, time left, author and reason."""
     from headgate.cli.output import show_view
     from headgate.present.rules import rules_view
@@ -68,7 +68,7 @@ def rules(agent: Agent, ended: All = False) -> None:
     show_view(answered, agent.as_json, RulesDoc, rules_view)
 
 
-def show_rule(rule: RuleId, agent: Agent) -> None:
+def show_rule(rule: RuleId, agent: AgentOptions) -> None:
     """Show one rule in full, and the clients it applies to."""
     from headgate.cli.output import show_view
     from headgate.present.rules import rule_view
@@ -101,7 +101,12 @@ def _setting(kind: Kind, about: str) -> Callable[..., None]:
     named = frozenset({"target", kind.value}) & {row.name for row in rows}
 
     def command(
-        *, given: Any, database: RuleDatabase = "main", reach: Reach, change: Change, agent: Agent
+        *,
+        given: Any,
+        database: RuleDatabase = "main",
+        reach: ReachOptions,
+        change: ChangeOptions,
+        agent: AgentOptions,
     ) -> None:
         from headgate.cli.replay import last_hour
 
@@ -145,7 +150,12 @@ _FAVOR = [row for name, row in FAVOR_SETTINGS.items() if name != "database"]
 
 
 def favor(
-    *, given: Any, database: RuleDatabase = "main", reach: Reach, change: Change, agent: Agent
+    *,
+    given: Any,
+    database: RuleDatabase = "main",
+    reach: ReachOptions,
+    change: ChangeOptions,
+    agent: AgentOptions,
 ) -> None:
     """Prioritize one client by throttling all the others.
 
@@ -167,7 +177,7 @@ def _on(database: str) -> dict[str, str]:
 
 
 def _changing(rows: Sequence[Setting], example: str, about: str) -> Callable[..., None]:
-    def command(rule: RuleId, given: Any, change: Change, agent: Agent) -> None:
+    def command(rule: RuleId, given: Any, change: ChangeOptions, agent: AgentOptions) -> None:
         body = said_by(given, rows)
         if not body:
             raise typer.BadParameter(f"nothing to change: give a setting, such as {example}")
@@ -191,13 +201,13 @@ change = _changing(
 )
 
 
-def lift(rule: RuleId, change: Change, agent: Agent) -> None:
+def lift(rule: RuleId, change: ChangeOptions, agent: AgentOptions) -> None:
     """End a rule now, and the one that was set together with it."""
     changed = _altered("DELETE", rule, None, change, agent)
     _show_many(changed, "LIFTED", agent, dry_run=change.dry_run)
 
 
-def rest(rule: RuleId, reason: Reason, agent: Agent, dry_run: DryRun = False) -> None:
+def rest(rule: RuleId, reason: Reason, agent: AgentOptions, dry_run: DryRun = False) -> None:
     """Suspend a rule of the fleet or the shard at this agent.
 
     As if it were not there: for when the fleet's store cannot be reached, or no agent leads the
@@ -209,7 +219,7 @@ def rest(rule: RuleId, reason: Reason, agent: Agent, dry_run: DryRun = False) ->
     _show_many(changed, "SUSPENDED HERE", agent, dry_run=dry_run)
 
 
-def wake(rule: RuleId, agent: Agent, dry_run: DryRun = False) -> None:
+def wake(rule: RuleId, agent: AgentOptions, dry_run: DryRun = False) -> None:
     """End the suspension of a rule at this agent."""
     changed = agent.connect().change("DELETE", f"{rule_path(rule)}/rest", dry_run=dry_run)
     _show_many(changed, "IN FORCE AGAIN", agent, dry_run=dry_run)
@@ -222,12 +232,12 @@ def rule_path(rule: str) -> str:
     return f"{RULES}/{quote(rule, safe='')}"
 
 
-def _connected(reach: Reach, agent: Agent) -> Api:
+def _connected(reach: ReachOptions, agent: AgentOptions) -> Api:
     return agent.connect(timeout_s=None if reach.said is None else FLEET_TIMEOUT_S)
 
 
 def _posted(
-    api: Api, path: str, given: Mapping[str, Any], reach: Reach, change: Change
+    api: Api, path: str, given: Mapping[str, Any], reach: ReachOptions, change: ChangeOptions
 ) -> Answered:
     body = given if reach.said is None else {**given, "reach": reach.said}
     post = partial(api.change, "POST", path, body)
@@ -235,7 +245,11 @@ def _posted(
 
 
 def _altered(
-    method: str, rule: str, given: Mapping[str, Any] | None, change: Change, agent: Agent
+    method: str,
+    rule: str,
+    given: Mapping[str, Any] | None,
+    change: ChangeOptions,
+    agent: AgentOptions,
 ) -> Answered:
     """Built on what was seen."""
     api, path = agent.connect(timeout_s=FLEET_TIMEOUT_S), rule_path(rule)
@@ -246,7 +260,9 @@ def _altered(
     return confirmed(alter, reach, dry_run=change.dry_run, yes=change.yes)
 
 
-def _show_one(changed: Answered, done: str, change: Change, agent: Agent, past: str = "") -> None:
+def _show_one(
+    changed: Answered, done: str, change: ChangeOptions, agent: AgentOptions, past: str = ""
+) -> None:
     from headgate.cli.output import show_view
     from headgate.present.rules import changed_view
     from headgate.rules.api import RuleDoc
@@ -256,7 +272,7 @@ def _show_one(changed: Answered, done: str, change: Change, agent: Agent, past: 
     show_view(changed, agent.as_json, RuleDoc, lambda rule: changed_view([rule], done, **how))
 
 
-def _show_many(changed: Answered, done: str, agent: Agent, *, dry_run: bool) -> None:
+def _show_many(changed: Answered, done: str, agent: AgentOptions, *, dry_run: bool) -> None:
     from headgate.cli.output import show_view
     from headgate.present.rules import changed_view
     from headgate.rules.api import RulesDoc

@@ -1,6 +1,6 @@
 """`headgate run -- COMMAND`: throttles a command that does not check.
 
-    Client.check ──► Pacer (stop? go on?) ──► Job (process group)
+    Client.check ──► JobPacer (stop? go on?) ──► Job (process group)
           ▲                                      │
           └───────── every second ◄── sigtimedwait: signals, or its end
 
@@ -28,15 +28,15 @@ import typer
 
 from headgate.cli.asking import (
     About,
-    Asker,
+    ClientOptions,
     MaxWait,
     Quiet,
-    Silence,
+    UnavailablePolicy,
     Whom,
     say,
     wait_for_permission,
 )
-from headgate.cli.options import Agent, Duration, duration
+from headgate.cli.options import AgentOptions, Duration, duration
 from headgate.cli.signals import ignores_hangups, restore_signals
 from headgate.errors import HeadgateError
 
@@ -104,8 +104,8 @@ def run(
     command: Command,
     about: About,
     running: Running,
-    silence: Silence,
-    agent: Agent,
+    silence: UnavailablePolicy,
+    agent: AgentOptions,
     quiet: Quiet = False,
 ) -> None:
     """Run a command that does not check, while the database is healthy.
@@ -120,18 +120,18 @@ def run(
     finds HEADGATE_APP, HEADGATE_DATABASE, HEADGATE_URL and so on in its environment. Standard
     output is the command's: with --json the summary is one line of JSON on standard error.
     """
-    asking = Asker(about, silence, Whom.found(agent), quiet)
-    pace = Pace(running.steady, silence.after_s, silence.on_unavailable)
+    asking = ClientOptions(about, silence, Whom.found(agent), quiet)
+    pace = JobPace(running.steady, silence.after_s, silence.on_unavailable)
     is_env = running.mode == "env"
     waited_s = 0.0 if is_env else wait_for_permission(asking, running.max_wait).waited_s
     if running.mode != "stop":
         _become(command, asking)
     pause_file = checked_file(running.pause_file)
-    watch = Watch(asking, running.every, running.max_stop, pause_file, agent.as_json)
+    watch = RunOptions(asking, running.every, running.max_stop, pause_file, agent.as_json)
     raise typer.Exit(_run(command, watch, pace, waited_s))
 
 
-def _become(command: Sequence[str], asking: Asker) -> None:
+def _become(command: Sequence[str], asking: ClientOptions) -> None:
     """Nothing is left for us to do: the job takes our place, with its own signals and end."""
     with suppress(OSError):  # Whether anybody reads is the job's own concern.
         sys.stdout.flush()
@@ -145,7 +145,7 @@ def _become(command: Sequence[str], asking: Asker) -> None:
         raise typer.Exit(NOT_FOUND if missing else NOT_EXECUTABLE) from None
 
 
-def environment_of(asking: Asker) -> dict[str, str]:
+def environment_of(asking: ClientOptions) -> dict[str, str]:
     """Of the job: ours, and what `headgate wait` and the SDK in it need to check alike."""
     about, whom = asking.about, asking.whom
     said = {
@@ -164,10 +164,10 @@ def environment_of(asking: Asker) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class RunOptions:
     """How a running job is asked for."""
 
-    asking: Asker
+    asking: ClientOptions
     every_s: float
     max_stop_s: float | None
     pause_file: Path | None = None
@@ -189,7 +189,7 @@ def checked_file(pause_file: Path | None) -> Path | None:
     return full
 
 
-def _run(command: Sequence[str], watch: Watch, pace: Pace, waited_s: float) -> int:
+def _run(command: Sequence[str], watch: RunOptions, pace: JobPace, waited_s: float) -> int:
     started_s = time.monotonic()
     try:
         with (
@@ -197,8 +197,8 @@ def _run(command: Sequence[str], watch: Watch, pace: Pace, waited_s: float) -> i
             Job(command, environment_of(watch.asking), watch.pause_file) as job,
             watch.asking.client() as client,
         ):
-            pacer = Pacer(pace, started_s)
-            Watching(watch, client, job, pacer).until_its_end()
+            pacer = JobPacer(pace, started_s)
+            JobRun(watch, client, job, pacer).until_its_end()
     except CannotStart as fault:
         print(f"headgate: {fault}", file=sys.stderr)
         return fault.exit_code
@@ -223,17 +223,17 @@ def _signals_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def summary(tally: Tally, waited_s: float, ran_s: float, exit_code: int) -> str:
+def summary(tally: RunSummary, waited_s: float, ran_s: float, exit_code: int) -> str:
     times = "once" if tally.stops == 1 else f"{tally.stops} times"
     stopped = f"stopped {times}, for {tally.stopped_s:.1f} s" if tally.stops else "never stopped"
     silent = f"; for {tally.silent_s:.1f} s no agent answered" if tally.silent_s else ""
     return f"waited {waited_s:.1f} s, ran {ran_s:.1f} s, {stopped}{silent}; exit code {exit_code}"
 
 
-class Watching:
+class JobRun:
     """One job from its start to its end."""
 
-    def __init__(self, watch: Watch, client: Client, job: Job, pacer: Pacer) -> None:
+    def __init__(self, watch: RunOptions, client: Client, job: Job, pacer: JobPacer) -> None:
         self._watch = watch
         self._client = client
         self._job = job
@@ -330,14 +330,14 @@ class Move(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class JobPace:
     steady_s: float = 2.0
     unavailable_after_s: float = 10.0
     on_unavailable: Literal["closed", "open"] = "closed"
 
 
 @dataclass(slots=True)
-class Tally:
+class RunSummary:
     """What the summary tells."""
 
     stops: int = 0
@@ -355,13 +355,13 @@ def pause_s(every_s: float, advised_s: float, roll: float) -> float:
     return every_s * (1 + roll)
 
 
-class Pacer:
+class JobPacer:
     """Of one running job. Times are monotonic."""
 
-    def __init__(self, pace: Pace, started_s: float) -> None:
+    def __init__(self, pace: JobPace, started_s: float) -> None:
         self.pace = pace
         self.stopped = False
-        self.tally = Tally()
+        self.tally = RunSummary()
         self._since_s = started_s
         self._silent_since_s: float | None = None
 
@@ -379,7 +379,7 @@ class Pacer:
     def stopped_for_s(self, now_s: float) -> float:
         return now_s - self._since_s if self.stopped else 0.0
 
-    def end(self, now_s: float) -> Tally:
+    def end(self, now_s: float) -> RunSummary:
         """The job is over."""
         self._end_silence(now_s)
         self.tally.stopped_s += self.stopped_for_s(now_s)
@@ -401,7 +401,7 @@ class Pacer:
 
 # --- the command in its process group --------------------------------------------------------
 #
-#   Job ──SIGSTOP, SIGCONT──► process group        Keeper (sh): continues it if we are killed
+#   Job ──SIGSTOP, SIGCONT──► process group        JobGuard (sh): continues it if we are killed
 #    └──or a file that it looks for: it pauses at the end of its chunk
 #
 # Nobody can act after `kill -9`. So a small process in a session of its own reads from a pipe that
@@ -438,7 +438,7 @@ class CannotStart(HeadgateError):
         self.exit_code = exit_code
 
 
-class Keeper:
+class JobGuard:
     """Continues the group if we die without a farewell."""
 
     def __init__(self) -> None:
@@ -468,7 +468,7 @@ class Keeper:
             pass  # somebody ended it: the job is then watched by us alone
 
 
-class Terminal:
+class TerminalOwner:
     """Who reads the keyboard: the job while it runs, we while it is stopped.
 
     A stopped job would leave Ctrl-C pending; in our hands it ends the job.
@@ -515,8 +515,8 @@ class Job:
         pause_file: Path | None = None,
     ) -> None:
         self._pause_file = pause_file
-        self._keeper = Keeper()
-        self._terminal = Terminal()
+        self._keeper = JobGuard()
+        self._terminal = TerminalOwner()
         self._has_terminal = has_terminal()
         self._stopped = False
         """By our SIGSTOP."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 
-class Row(NamedTuple):
+class CommandRow(NamedTuple):
     home: str  # module:attribute, below headgate.cli
     about: str
     cls: str = ""  # module:attribute of a class of its own
@@ -22,7 +22,7 @@ class Row(NamedTuple):
 
 class Group(NamedTuple):
     about: str
-    commands: Mapping[str, Row]
+    commands: Mapping[str, CommandRow]
     default: str = ""  # `headgate shard main` is `headgate shard show main`
     alone: bool = False  # without arguments it is the default, and not the list of commands
 
@@ -31,236 +31,248 @@ METRIC_TABLE = "headgate.metrics.settings:METRIC_SETTINGS"
 BUDGET_TABLE = "headgate.budgets.limits:BUDGET_SETTINGS"
 ABOUT = "Keep Postgres and MySQL/MariaDB healthy: check before each job."
 
-COMMANDS: Mapping[str, Row] = {
-    "check": Row("ask:check", "Check whether a job may run now."),
-    "wait": Row("ask:wait", "Wait until a job may run, as a program with the SDK does."),
+COMMANDS: Mapping[str, CommandRow] = {
+    "check": CommandRow("ask:check", "Check whether a job may run now."),
+    "wait": CommandRow("ask:wait", "Wait until a job may run, as a program with the SDK does."),
     # What follows the command's name is the command's: no option of ours stands behind it.
-    "run": Row(
+    "run": CommandRow(
         "run:run",
         "Run a command that does not check, while the database is healthy.",
         takes_the_rest=True,
     ),
-    "explain": Row("ask:explain", "Show what a check would be answered, and why."),
-    "top": Row(
+    "explain": CommandRow("ask:explain", "Show what a check would be answered, and why."),
+    "top": CommandRow(
         "top:top", "Watch what is unhealthy, who is throttled, by what, and what to do; q quits."
     ),
-    "status": Row("look:status", "Show databases, metrics, clients, the store, and advice."),
-    "clients": Row(
+    "status": CommandRow("look:status", "Show databases, metrics, clients, the store, and advice."),
+    "clients": CommandRow(
         "watch:clients", "List clients that checked lately: which are throttled, and by what."
     ),
-    "history": Row(
+    "history": CommandRow(
         "history:history",
         "Show when a client or a level was throttled, by what, and which of its clients most.",
     ),
-    "replay": Row(
+    "replay": CommandRow(
         "replay:replay",
         "Replay recorded decisions against a proposed rule, and print the difference.",
     ),
-    "starvation": Row(
+    "starvation": CommandRow(
         "watch:starvation",
         "Show starved clients: rejected by metrics for long while others progress, and why.",
     ),
-    "refusals": Row("look:refusals", "Show recent rejections in full, newest first."),
-    "audit": Row("look:audit", "Show who changed what, newest first."),
-    "rules": Row("rules:rules", "List the rules: target, effect, time left, author and reason."),
-    "favor": Row(
+    "refusals": CommandRow("look:refusals", "Show recent rejections in full, newest first."),
+    "audit": CommandRow("look:audit", "Show who changed what, newest first."),
+    "rules": CommandRow(
+        "rules:rules", "List the rules: target, effect, time left, author and reason."
+    ),
+    "favor": CommandRow(
         "rules:favor",
         "Prioritize one client by throttling all the others.",
     ),
-    "hold": Row("rules:hold", "Reject every check of a client, for a while and for a reason."),
-    "wake": Row(
+    "hold": CommandRow(
+        "rules:hold", "Reject every check of a client, for a while and for a reason."
+    ),
+    "wake": CommandRow(
         "shard:wake", "Wake a database that hibernates, and its shard, as a client's check would."
     ),
-    "agent": Row("host:agent", "Run the agent."),
-    "reload": Row("host:reload", "Have the agent follow its settings file, as SIGHUP does."),
-    "demo": Row(
+    "agent": CommandRow("host:agent", "Run the agent."),
+    "reload": CommandRow("host:reload", "Have the agent follow its settings file, as SIGHUP does."),
+    "demo": CommandRow(
         "host:demo", "See it work: a real Postgres shard, an agent beside each server, greedy jobs."
     ),
-    "lint": Row("lint:lint", "Validate a configuration file."),
-    "page": Row("page:page", "Print a link that signs in at the agent's page, once."),
-    "token": Row("host:token", "Make a random token, shown once."),
-    "version": Row("host:version", "Print the version of this command."),
+    "lint": CommandRow("lint:lint", "Validate a configuration file."),
+    "page": CommandRow("page:page", "Print a link that signs in at the agent's page, once."),
+    "token": CommandRow("host:token", "Make a random token, shown once."),
+    "version": CommandRow("host:version", "Print the version of this command."),
 }
 
-_RULE: Mapping[str, Row] = {
-    "show": Row("rules:show_rule", "Show one rule in full, and the clients it applies to."),
-    "ratio": Row(
+_RULE: Mapping[str, CommandRow] = {
+    "show": CommandRow("rules:show_rule", "Show one rule in full, and the clients it applies to."),
+    "ratio": CommandRow(
         "rules:ratio", "Reject a share of a client's checks, by dice.", cls="rules:RatioCommand"
     ),
     "hold": COMMANDS["hold"],
-    "exempt": Row(
+    "exempt": CommandRow(
         "rules:exempt", "Admit a client although metrics breach: all of them, or the named ones."
     ),
-    "metrics": Row(
+    "metrics": CommandRow(
         "rules:metrics", "Decide a client's checks by these metrics, where a check names none."
     ),
-    "thresholds": Row(
+    "thresholds": CommandRow(
         "rules:thresholds", "Decide a client's checks by stricter thresholds than others have."
     ),
-    "extend": Row(
+    "extend": CommandRow(
         "rules:extend", "Give a rule another end, counted from now; nothing else of it changes."
     ),
-    "change": Row("rules:change", "Change some of a rule, such as its ratio alone; its end stays."),
-    "lift": Row("rules:lift", "End a rule now, and the one that was set together with it."),
-    "rest": Row("rules:rest", "Suspend a rule of the fleet or the shard at this agent."),
-    "wake": Row("rules:wake", "End the suspension of a rule at this agent."),
+    "change": CommandRow(
+        "rules:change", "Change some of a rule, such as its ratio alone; its end stays."
+    ),
+    "lift": CommandRow("rules:lift", "End a rule now, and the one that was set together with it."),
+    "rest": CommandRow("rules:rest", "Suspend a rule of the fleet or the shard at this agent."),
+    "wake": CommandRow("rules:wake", "End the suspension of a rule at this agent."),
 }
 
-_METRICS: Mapping[str, Row] = {
-    "list": Row("look:list_metrics", "List metrics with values, thresholds and origins."),
-    "show": Row("look:show_metric", "Show a metric's reading, settings and timing."),
-    "add": Row(
+_METRICS: Mapping[str, CommandRow] = {
+    "list": CommandRow("look:list_metrics", "List metrics with values, thresholds and origins."),
+    "show": CommandRow("look:show_metric", "Show a metric's reading, settings and timing."),
+    "add": CommandRow(
         "change:add_metric",
         "Add a metric, a built-in one or one of your own.",
         settings=METRIC_TABLE,
     ),
-    "set": Row(
+    "set": CommandRow(
         "change:set_metric",
         "Change some settings of a metric; the others stay.",
         settings=METRIC_TABLE,
     ),
-    "remove": Row("change:remove_metric", "Remove a metric; it then rejects no check."),
-    "revert": Row("change:revert_metric", "Drop runtime changes: the settings file decides again."),
-    "calibrate": Row("host:calibrate", "Propose a threshold for commit_delay."),
+    "remove": CommandRow("change:remove_metric", "Remove a metric; it then rejects no check."),
+    "revert": CommandRow(
+        "change:revert_metric", "Drop runtime changes: the settings file decides again."
+    ),
+    "calibrate": CommandRow("host:calibrate", "Propose a threshold for commit_delay."),
 }
 
-_SHARD: Mapping[str, Row] = {
-    "show": Row("shard:show", "Draw the shard of a database, with every detail."),
-    "skip": Row(
+_SHARD: Mapping[str, CommandRow] = {
+    "show": CommandRow("shard:show", "Draw the shard of a database, with every detail."),
+    "skip": CommandRow(
         "shard:skip", "Skip a replica in the rollup of its shard, for a while and for a reason."
     ),
-    "unskip": Row(
+    "unskip": CommandRow(
         "shard:unskip", "Count a skipped replica again, whoever skipped it and wherever."
     ),
-    "handover": Row(
+    "handover": CommandRow(
         "shard:handover", "Announce a planned switchover, before the primary steps down."
     ),
-    "take-back": Row("shard:take_back", "Take an announced switchover back: the primary stays."),
-    "add-peer": Row(
+    "take-back": CommandRow(
+        "shard:take_back", "Take an announced switchover back: the primary stays."
+    ),
+    "add-peer": CommandRow(
         "shard:add_peer", "Add a member to the shard of a database, without a restart."
     ),
-    "remove-peer": Row(
+    "remove-peer": CommandRow(
         "shard:remove_peer", "Remove a member that was added at run time; it then counts nowhere."
     ),
 }
 
-_BUDGET: Mapping[str, Row] = {
-    "list": Row(
+_BUDGET: Mapping[str, CommandRow] = {
+    "list": CommandRow(
         "budget:list_budgets", "List budgets: how full, what they block, and what to do about it."
     ),
-    "show": Row(
+    "show": CommandRow(
         "budget:show_budget", "Show one budget: its settings, its buckets, and what it has blocked."
     ),
-    "create": Row(
+    "create": CommandRow(
         "budget:create",
         "Create a budget. It starts in `warn` unless you say mode=enforce.",
         settings=BUDGET_TABLE,
     ),
-    "set": Row(
+    "set": CommandRow(
         "budget:set_budget",
         "Change some settings of a budget; --match and --each replace all of its rules.",
         settings=BUDGET_TABLE,
     ),
-    "mode": Row("budget:mode", "Switch a budget, or all of them: off, warn, enforce."),
-    "delete": Row("budget:delete", "Remove a budget; what ran under it runs without it."),
-    "forgive": Row("budget:forgive", "Clear the debt of a budget's buckets."),
-    "lint": Row(
+    "mode": CommandRow("budget:mode", "Switch a budget, or all of them: off, warn, enforce."),
+    "delete": CommandRow("budget:delete", "Remove a budget; what ran under it runs without it."),
+    "forgive": CommandRow("budget:forgive", "Clear the debt of a budget's buckets."),
+    "lint": CommandRow(
         "budget:lint",
         "Validate a policy file without an agent: faults with their lines, and advice.",
     ),
-    "compile": Row(
+    "compile": CommandRow(
         "budget:compile_file",
         "Compile a policy file for the Postgres parameter pg_headgate.policy, without an agent.",
     ),
-    "violations": Row(
+    "violations": CommandRow(
         "budget:violations",
         "Show what was blocked, warned and delayed: by budget, limit and minute.",
     ),
-    "top": Row(
+    "top": CommandRow(
         "budget:top",
         "Watch a database's budgets live: fill, blocked a second, what to do; q quits.",
     ),
-    "explain": Row(
+    "explain": CommandRow(
         "budget:explain",
         "Explain whether a statement would run now, by which rule and budget, and what would help.",
     ),
-    "replay": Row(
+    "replay": CommandRow(
         "budget_replay:replay",
         "Play what statements did against another policy, and print what would have changed.",
     ),
 }
 
-_FLEET: Mapping[str, Row] = {
-    "status": Row(
+_FLEET: Mapping[str, CommandRow] = {
+    "status": CommandRow(
         "fleet_pages:status",
         "Show the fleet: unhealthy shards first, rules and who has them, agents that lag behind.",
     ),
-    "reach": Row(
+    "reach": CommandRow(
         "fleet:reach",
         "Show which shards and hosts a reach applies to, unhealthy ones first.",
     ),
 }
 
-_CHANGES: Mapping[str, Row] = {
-    "list": Row(
+_CHANGES: Mapping[str, CommandRow] = {
+    "list": CommandRow(
         "changes:list_changes",
         "List what operators changed: rules, budgets, metrics, skipped replicas, peers.",
     ),
-    "export": Row(
+    "export": CommandRow(
         "changes:export", "Print what operators changed as a file: TOML, or with --json as JSON."
     ),
-    "diff": Row("changes:diff", "Show what a file would change, and change nothing."),
-    "apply": Row("changes:apply", "Set what a file says."),
-    "history": Row(
+    "diff": CommandRow("changes:diff", "Show what a file would change, and change nothing."),
+    "apply": CommandRow("changes:apply", "Set what a file says."),
+    "history": CommandRow(
         "changes:history",
         "List revisions: time, author and what changed; or what one of them did.",
     ),
-    "rollback": Row(
+    "rollback": CommandRow(
         "changes:rollback", "Set everything as it was after a revision, as a new revision."
     ),
-    "restore": Row(
+    "restore": CommandRow(
         "changes:restore",
         "Put back what the fleet's store has lost and this agent still knows (--fleet).",
     ),
 }
 
-_PG: Mapping[str, Row] = {
-    "install": Row("pg:install", "Build the extension for a server, and install it."),
-    "enable": Row("pg:enable", "Put a policy in force, or the one that was switched off."),
-    "publish": Row("pg:publish", "Replace the policy."),
-    "disable": Row(
+_PG: Mapping[str, CommandRow] = {
+    "install": CommandRow("pg:install", "Build the extension for a server, and install it."),
+    "enable": CommandRow("pg:enable", "Put a policy in force, or the one that was switched off."),
+    "publish": CommandRow("pg:publish", "Replace the policy."),
+    "disable": CommandRow(
         "pg:disable", "Switch traffic control off, at once: budgets apply to no statement any more."
     ),
-    "status": Row(
+    "status": CommandRow(
         "pg:status", "Show what is in force on a server, and which budgets are in trouble."
     ),
 }
 
-_PROXY: Mapping[str, Row] = {
-    "run": Row("proxy:run", "Run the proxy, or take over from the one that runs."),
-    "lint": Row("proxy:lint", "Validate a proxy's configuration file."),
-    "check": Row(
+_PROXY: Mapping[str, CommandRow] = {
+    "run": CommandRow("proxy:run", "Run the proxy, or take over from the one that runs."),
+    "lint": CommandRow("proxy:lint", "Validate a proxy's configuration file."),
+    "check": CommandRow(
         "proxy:check", "Validate it, and what it names: files, policy, and the relay's library."
     ),
-    "status": Row(
+    "status": CommandRow(
         "proxy:status", "Show sessions, clients, budgets, servers, and what is in trouble."
     ),
-    "sessions": Row("proxy:sessions", "List sessions: who, since when, and what they do."),
-    "kill": Row("proxy:kill", "End a session."),
-    "reload": Row("proxy:reload", "Have it read its settings file again, all or nothing."),
-    "restart": Row(
+    "sessions": CommandRow("proxy:sessions", "List sessions: who, since when, and what they do."),
+    "kill": CommandRow("proxy:kill", "End a session."),
+    "reload": CommandRow("proxy:reload", "Have it read its settings file again, all or nothing."),
+    "restart": CommandRow(
         "proxy:restart", "Start a successor that takes over; no client is disconnected."
     ),
-    "drain": Row("proxy:drain", "Have it take no more sessions, and end with the last one."),
-    "build": Row("proxy:build", "Build the relay's library for this installation."),
+    "drain": CommandRow("proxy:drain", "Have it take no more sessions, and end with the last one."),
+    "build": CommandRow("proxy:build", "Build the relay's library for this installation."),
 }
 
 _DEBUG = {
-    "bundle": Row("debug:bundle", "Pack what a maintainer needs into one file, secrets removed."),
+    "bundle": CommandRow(
+        "debug:bundle", "Pack what a maintainer needs into one file, secrets removed."
+    ),
 }
 
-_STATE: Mapping[str, Row] = {
-    "acknowledge": Row("host:acknowledge", "Go on without a state that is lost."),
+_STATE: Mapping[str, CommandRow] = {
+    "acknowledge": CommandRow("host:acknowledge", "Go on without a state that is lost."),
 }
 
 GROUPS: Mapping[str, Group] = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol
 
 import typer
 
-from headgate.cli.options import INTERVAL, Agent, Interval
+from headgate.cli.options import INTERVAL, AgentOptions, Interval
 
 if TYPE_CHECKING:
     from headgate.cli.api import Api
@@ -39,7 +39,7 @@ Wake = Annotated[
 ]
 
 
-class Watched(NamedTuple):
+class TopOptions(NamedTuple):
     """Which view of which agent."""
 
     view: str
@@ -59,17 +59,17 @@ class Watched(NamedTuple):
 
 
 class Screen(Protocol):
-    def watch(self, wanted: Watched) -> None: ...
+    def watch(self, wanted: TopOptions) -> None: ...
 
 
-def watch(context: typer.Context, wanted: Watched) -> None:
+def watch(context: typer.Context, wanted: TopOptions) -> None:
     """The screen is beyond this ring: __main__.py hands it in, as the context's object."""
     screen: Screen = context.obj
     screen.watch(wanted)
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class FrameOptions:
     """One frame instead of a live screen."""
 
     once: Once = False
@@ -78,8 +78,8 @@ class Frame:
 
 def top(
     context: typer.Context,
-    frame: Frame,
-    agent: Agent,
+    frame: FrameOptions,
+    agent: AgentOptions,
     interval: Interval = INTERVAL,
     view: ViewName = "overview",
     wake: Wake = False,
@@ -93,4 +93,4 @@ def top(
     another.
     """
     one: dict[str, Any] = {"once": frame.once, "snapshot": frame.snapshot, "as_json": agent.as_json}
-    watch(context, Watched(view, interval, agent.url, agent.token, wake=wake, **one))
+    watch(context, TopOptions(view, interval, agent.url, agent.token, wake=wake, **one))

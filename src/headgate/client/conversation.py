@@ -29,7 +29,7 @@ from headgate.client.availability import Availability, Circuit, Outage
 from headgate.client.endpoints import Endpoints
 from headgate.client.logs import warn
 from headgate.client.parsing import merged
-from headgate.client.question import Asker, Question
+from headgate.client.question import Question, RequestBuilder
 from headgate.client.replies import NoAnswer, read_reply
 from headgate.client.routes import MAX_HOPS, Routes, is_dead_end
 from headgate.client.steps import (
@@ -58,7 +58,7 @@ Pausing: TypeAlias = "Generator[Step, Sent, float]"
 Replying: TypeAlias = "Generator[Step, Sent, Answer | NoAnswer]"
 
 
-class LocalGate(Protocol):
+class DecidesLocally(Protocol):
     """Decides in this process, where it knows enough."""
 
     def check(self, question: Question, now_s: float) -> Answer | None:
@@ -80,7 +80,7 @@ class Ways(NamedTuple):
     endpoints: Endpoints
     routes: Routes | None = None
     """None: do not follow an agent's answer to another agent."""
-    asker: Asker | None = None
+    asker: RequestBuilder | None = None
     """None: periods of going without an agent are not reported."""
 
 
@@ -114,10 +114,10 @@ class Conversation:
         self.clock = clock
         self.dice = dice
         self._emit = emit
-        self._local: LocalGate | None = None
+        self._local: DecidesLocally | None = None
         """Consulted before any check is sent to an agent."""
 
-    def decide_locally(self, local: LocalGate | None) -> None:
+    def decide_locally(self, local: DecidesLocally | None) -> None:
         self._local = local
 
     @property
@@ -492,4 +492,4 @@ def tell_too_long(
 ) -> None:
     if emit is not None and refused.answer is not None:
         story = now_s - wait.started_s, wait.refusals, refused.answer
-        emit(events.WaitedTooLong(question.app, question.databases, *story))
+        emit(events.WaitTimedOut(question.app, question.databases, *story))

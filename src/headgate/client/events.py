@@ -48,7 +48,7 @@ class Waited(NamedTuple):
     answer: Answer
 
 
-class WaitedTooLong(NamedTuple):
+class WaitTimedOut(NamedTuple):
     """Checks were rejected until the deadline of the wait."""
 
     app: str
@@ -127,7 +127,7 @@ Event: TypeAlias = (
     Asked
     | Refused
     | Waited
-    | WaitedTooLong
+    | WaitTimedOut
     | FailedOpen
     | FailedClosed
     | CircuitOpened

@@ -12,7 +12,7 @@ from headgate.client.events import Hook, events_of
 from headgate.errors import Fault, InvalidSettings
 
 if TYPE_CHECKING:
-    from headgate.client.gathering import Member
+    from headgate.client.gathering import GatheredCheck
     from headgate.client.local import LocalCheck, LocalGate, Locally
     from headgate.client.question import Debit
     from headgate.client.steps import Sent, Step, Steps
@@ -83,7 +83,7 @@ class Gate(Generic[Sleeper]):
         from headgate.client import runs  # noqa: F401 -- for chunks: loaded before any fork
         from headgate.client.conversation import Conversation, Ways
         from headgate.client.endpoints import Endpoints
-        from headgate.client.gathering import Gathering, Member
+        from headgate.client.gathering import GatheredCheck, Gathering
         from headgate.client.question import make_asker, metric_names
         from headgate.client.routes import Routes
         from headgate.client.target import parse_targets
@@ -92,13 +92,13 @@ class Gate(Generic[Sleeper]):
         patience = Patience(timeout_s, max_wait_s, unavailable_after_s, on_unavailable)
         selected, emit = metric_names(metrics), events_of(on_event)
 
-        def member(databases: str | Sequence[str], at: str | Sequence[str] | None) -> Member:
+        def member(databases: str | Sequence[str], at: str | Sequence[str] | None) -> GatheredCheck:
             targets = parse_targets(at, tls_ca)
             asker = make_asker(app, databases, targets[0], token, scope)
             routes = Routes(targets[0]) if follow else None
             ways = Ways(Endpoints(targets), routes, asker)
             conversation = Conversation(patience, ways, clock, dice, emit)
-            return Member(conversation, asker.may_write(selected, cost), asker, selected)
+            return GatheredCheck(conversation, asker.may_write(selected, cost), asker, selected)
 
         members = tuple(member(*agent) for agent in _by_agent(database, url))
         self._members = members
@@ -195,7 +195,7 @@ class Gate(Generic[Sleeper]):
         if seconds > 0:
             yield Sleep(seconds)
 
-    def _member_of(self, database: str | None) -> Member:
+    def _member_of(self, database: str | None) -> GatheredCheck:
         if len(self._members) == 1:
             return self._members[0]
         for member in self._members:

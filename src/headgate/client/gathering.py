@@ -21,16 +21,16 @@ from headgate.client.conversation import (
     tell_waited,
 )
 from headgate.client.parsing import merged
-from headgate.client.question import Asker, Debit, Question
+from headgate.client.question import Debit, Question, RequestBuilder
 from headgate.client.steps import Outcomes, Sleep, Steps, Together
 from headgate.client.waits import Patience, Wait
 from headgate.errors import WaitedTooLong
 
 
-class Member(NamedTuple):
+class GatheredCheck(NamedTuple):
     conversation: Conversation
     question: Question
-    asker: Asker
+    asker: RequestBuilder
     metrics: tuple[str, ...] = ()
 
     def asked(self, cost: float | None, debit: Debit | None = None) -> Question:
@@ -45,7 +45,7 @@ class Member(NamedTuple):
 class _Round(NamedTuple):
     """What each agent answered; a blocking driver stops at the first rejection."""
 
-    outcomes: tuple[tuple[Member, Answer | Outage], ...]
+    outcomes: tuple[tuple[GatheredCheck, Answer | Outage], ...]
 
     @property
     def answers(self) -> tuple[Answer, ...]:
@@ -53,14 +53,14 @@ class _Round(NamedTuple):
         return tuple(part for answer in given for part in answer.checks or (answer,))
 
     @property
-    def silent(self) -> list[tuple[Member, Outage]]:
+    def silent(self) -> list[tuple[GatheredCheck, Outage]]:
         return [(who, one) for who, one in self.outcomes if isinstance(one, Outage)]
 
 
 class Gathering:
     def __init__(
         self,
-        members: Sequence[Member],
+        members: Sequence[GatheredCheck],
         patience: Patience,
         clock: Callable[[], float],
         dice: Callable[[], float],
@@ -112,10 +112,10 @@ class Gathering:
                 pause_s = wait.refused(refusal, self._clock(), self._dice())
             yield Sleep(pause_s)
 
-    def _order(self) -> tuple[Member, ...]:
+    def _order(self) -> tuple[GatheredCheck, ...]:
         return (*self.members[self._first :], *self.members[: self._first])
 
-    def _said(self, order: tuple[Member, ...], outcomes: object) -> _Round:
+    def _said(self, order: tuple[GatheredCheck, ...], outcomes: object) -> _Round:
         assert isinstance(outcomes, list), "a driver returns what each of several agents said"
         said: Outcomes = outcomes
         pairs = tuple(zip(order, said, strict=False))

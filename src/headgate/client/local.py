@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from headgate.check.decide import MAX_RETRY_S
 from headgate.check.health import Health
 from headgate.check.model import Check, Decision, Verdict
-from headgate.check.snapshot import View, decided, only_agent_knows
+from headgate.check.snapshot import DatabaseSnapshot, decided, only_agent_knows
 from headgate.check.snapshot_api import Snapshot
 from headgate.client import local_clock
 from headgate.client.answers import Answer
@@ -39,7 +39,7 @@ from headgate.client.routes import MAX_HOPS, Routes, same_place
 from headgate.client.target import Target, sent_on
 
 if TYPE_CHECKING:
-    from headgate.client.gathering import Member
+    from headgate.client.gathering import GatheredCheck
 
 MAX_CHECKS = 256
 MAX_FEEDS = 8
@@ -95,7 +95,7 @@ class LocalCheck:
         """As if it were new: the parent's counts and dice are the parent's."""
         self._armed: Armed = NOT_ARMED
         self._refusing: Refusing = NOT_REFUSING
-        self._admissions, self._refusals = Tally(), Tally()
+        self._admissions, self._refusals = CallCounter(), CallCounter()
         self._tick = self._admissions.meter.tick
         self._tick_refusal = self._refusals.meter.tick
         self._lock = threading.Lock()
@@ -273,7 +273,7 @@ class LocalCheck:
         self._refusals.settle(now_s)
 
 
-class Tally:
+class CallCounter:
     """What is counted by one call each, and as what."""
 
     __slots__ = ("counting", "meter")
@@ -289,7 +289,7 @@ class Tally:
             feed.ledger.add(key, now_s, times, reason)
 
 
-def _may_send_on(view: View) -> bool:
+def _may_send_on(view: DatabaseSnapshot) -> bool:
     shard = view.health.shard
     return bool(view.active_agent or (shard is not None and shard.ask))
 
@@ -386,7 +386,8 @@ class LocalGate:
         return self._check_for(question) if not question.parts else None
 
     def check(self, question: Question, now_s: float) -> Answer | None:
-        """See conversation.LocalGate. Its clock may be a test's; freshness goes by the real one."""
+        """See conversation.DecidesLocally. Its clock may be a test's; freshness goes by the real
+        one."""
         if not question.parts:
             local = self._check_for(question)
             return local.quick(alone=False) if local is not None else None
@@ -541,7 +542,7 @@ class Locally:
 
 
 def decide_locally(
-    members: Sequence[Member], token: str | None, *, dice: Callable[[], float]
+    members: Sequence[GatheredCheck], token: str | None, *, dice: Callable[[], float]
 ) -> Locally:
     gates = []
     for conversation, question, asker, _ in members:

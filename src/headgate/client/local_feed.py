@@ -1,7 +1,7 @@
 """Keep the newest snapshot of one database, in the background.
 
     agent ══stream══► Feed's thread ──Snapshot, replaced whole──► LocalGate
-    LocalGate ──counts──► Ledger ──► Reporter's thread ══batches══► agent
+    LocalGate ──counts──► LocalLedger ──► Reporter's thread ══batches══► agent
 
 One Feed serves every client of this process that uses the same agent for the same database,
 whether they block or await: a thread goes on while an event loop is busy. A forked child has
@@ -31,11 +31,11 @@ from headgate.check.snapshot_api import (
     WrongVersion,
 )
 from headgate.client import local_clock
-from headgate.client.drivers.pool import NO_SIGNAL, READ_BYTES, Connection
+from headgate.client.drivers.pool import NO_SIGNAL, READ_BYTES, PooledConnection
 from headgate.client.drivers.sync import Deadline, connect, converse
 from headgate.client.gate import system_dice
 from headgate.client.http1 import BadResponse, Response, ResponseReader, encode_request
-from headgate.client.local_ledger import Ledger
+from headgate.client.local_ledger import LocalLedger
 from headgate.client.logs import warn
 from headgate.client.parsing import BadAnswer, parse_object
 from headgate.client.snapshot_stream import StreamReader
@@ -75,7 +75,7 @@ class Feed:
         self._token = token
         self.snapshot: Snapshot | None = None
         """Read on the hot path; replaced whole by the thread."""
-        self.ledger = Ledger()
+        self.ledger = LocalLedger()
         self.checks: list[LocalCheck] = []
         """Who counts here."""
         self.users = 0
@@ -83,8 +83,8 @@ class Feed:
         """When the last user went."""
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
-        self._connection: Connection | None = None
-        self._post: Connection | None = None
+        self._connection: PooledConnection | None = None
+        self._post: PooledConnection | None = None
         self._reporting = threading.Lock()
         """One batch at a time, in order."""
         self._tries = 0
@@ -191,7 +191,7 @@ class Feed:
             self._connection = None
             connection.close()
 
-    def _read(self, connection: Connection, stopped: threading.Event) -> Response | None:
+    def _read(self, connection: PooledConnection, stopped: threading.Event) -> Response | None:
         asked_s = local_clock.now()
         reader = SnapshotReader(asked_s)
         renew_at_s = asked_s + RENEW_S * (0.75 + system_dice() / 2)
@@ -301,7 +301,9 @@ class Feed:
             return self._is_settled(response)
         return False
 
-    def _exchange(self, kept: Connection | None, request: bytes, deadline: Deadline) -> Response:
+    def _exchange(
+        self, kept: PooledConnection | None, request: bytes, deadline: Deadline
+    ) -> Response:
         connection = kept or connect(self.target, deadline)
         try:
             response = converse(connection, request, ResponseReader(), deadline)
@@ -341,7 +343,7 @@ def _started(name: str, run: Callable[..., None], *args: object) -> threading.Th
     return thread
 
 
-def _hang_up(connection: Connection) -> None:
+def _hang_up(connection: PooledConnection) -> None:
     with suppress(OSError):  # it was faster, and is closed already
         connection.raw.shutdown(socket.SHUT_RDWR)
 

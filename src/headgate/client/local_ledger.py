@@ -1,4 +1,4 @@
-"""What was decided here and not yet reported.   LocalCheck ──► Ledger ──batch──► Reporter
+"""What was decided here and not yet reported.   LocalCheck ──► LocalLedger ──batch──► Reporter
 
 Counts are exact, whatever threads do: what is counted without a lock is counted by
 `itertools.count`, of which one call is one step. A batch keeps its number until it has been
@@ -28,7 +28,7 @@ Key = tuple[int, Check, Verdict, str]
 """(the agent's minute, question, verdict, the metric or rule that decided)"""
 
 
-class Row:
+class LedgerRow:
     __slots__ = ("first_s", "last_s", "reason", "times")
 
     def __init__(self, now_s: float) -> None:
@@ -63,12 +63,12 @@ class Meter:
         return times
 
 
-class Batch(NamedTuple):
+class LedgerBatch(NamedTuple):
     number: int
-    rows: tuple[tuple[Key, Row], ...]
+    rows: tuple[tuple[Key, LedgerRow], ...]
 
 
-class Ledger:
+class LocalLedger:
     """Of one agent and database. Its lock is replaced in a forked child, with all the rest."""
 
     def __init__(self) -> None:
@@ -78,8 +78,8 @@ class Ledger:
         """A child's counts are its own: what its parent has counted, that one will tell."""
         self.instance = os.urandom(8).hex()
         self.lock = threading.Lock()
-        self._rows: dict[Key, Row] = {}
-        self._sent: Batch | None = None
+        self._rows: dict[Key, LedgerRow] = {}
+        self._sent: LedgerBatch | None = None
         self._batches = 0
 
     @property
@@ -95,7 +95,7 @@ class Ledger:
         if row is None:
             if len(self._rows) >= MAX_ROWS:
                 key = self._other(key)
-            row = self._rows.setdefault(key, Row(now_s))
+            row = self._rows.setdefault(key, LedgerRow(now_s))
         row.times += times
         row.last_s = now_s
         row.reason = reason
@@ -121,7 +121,7 @@ class Ledger:
         rows = [row.counted(key, now_s) for key, row in sent.rows]
         return encode_report(self.instance, sent.number, rows)
 
-    def _next(self) -> Batch | None:
+    def _next(self) -> LedgerBatch | None:
         if not self._rows:
             return None
         rows = list(self._rows.items())
@@ -129,7 +129,7 @@ class Ledger:
         for key, _ in rows:
             del self._rows[key]
         self._batches += 1
-        return Batch(self._batches, tuple(rows))
+        return LedgerBatch(self._batches, tuple(rows))
 
     def taken(self) -> None:
         self._sent = None

@@ -65,7 +65,7 @@ class Question(NamedTuple):
         return f"{self.app} on {' and '.join(self.databases)}"
 
 
-class Asker:
+class RequestBuilder:
     """Makes the checks of one client for its agents. Has the token, so its repr shows nothing."""
 
     __slots__ = ("_scope", "_target", "_token", "app", "databases")
@@ -173,7 +173,7 @@ def make_asker(
     target: Target,
     token: str | None,
     scope: str | None = None,
-) -> Asker:
+) -> RequestBuilder:
     if not app:
         raise InvalidName("app is empty: set it to the client's identity, such as etl:nightly")
     databases = tuple(parse_database(name) for name in one_or_more(database))
@@ -182,7 +182,7 @@ def make_asker(
     if token is not None and not _fits_a_header(token):
         raise _fault("token", "must be printable ASCII without spaces (it is not shown here)")
     wanted = None if scope is None else parse_scope(scope)
-    return Asker(parse_identity(app).text, databases, target, token, wanted)
+    return RequestBuilder(parse_identity(app).text, databases, target, token, wanted)
 
 
 def checked_cost(cost: float | None) -> float | None:

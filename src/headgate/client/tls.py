@@ -1,6 +1,6 @@
 """TLS as bytes: ciphertext out, ciphertext in. No sockets here.
 
-    http1.exchange ──plaintext──► Session.exchange ══ciphertext══► driver
+    http1.exchange ──plaintext──► TlsSession.exchange ══ciphertext══► driver
 
 Loaded for https:// only: importing ssl takes longer than all the rest of the SDK.
 """
@@ -31,8 +31,8 @@ class Trust(NamedTuple):
     context: ssl.SSLContext
     host: str
 
-    def session(self) -> Session:
-        return Session(self.context, self.host)
+    def session(self) -> TlsSession:
+        return TlsSession(self.context, self.host)
 
 
 def make_trust(host: str, ca: str | os.PathLike[str] | None) -> Trust:
@@ -45,7 +45,7 @@ def make_trust(host: str, ca: str | os.PathLike[str] | None) -> Trust:
         raise InvalidSettings([Fault("tls_ca", message)]) from None
 
 
-class Session:
+class TlsSession:
     """Of one connection, for as long as that is kept."""
 
     def __init__(self, context: ssl.SSLContext, host: str) -> None:

@@ -101,7 +101,7 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DemoPlan:
     """The agents' settings, besides where their servers are."""
 
     tokens: Tokens
@@ -112,7 +112,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Agent:
+class DemoAgent:
     name: str
     """As its server: that is the member it speaks for."""
     port: int
@@ -162,7 +162,9 @@ class Agent:
             raise ServerFailed(f"{self.name}'s agent: {method} {path}: {answer.status} {words}")
         return dict(json.loads(said))
 
-    def write_settings(self, server: PostgresServer, peers: Sequence[Agent], plan: Plan) -> None:
+    def write_settings(
+        self, server: PostgresServer, peers: Sequence[DemoAgent], plan: DemoPlan
+    ) -> None:
         own = _SETTINGS.format(
             name=self.name,
             port=self.port,
@@ -196,8 +198,8 @@ class Agent:
 class Crew:
     """The agents, and the process of each."""
 
-    def __init__(self, agents: Sequence[Agent]) -> None:
-        self.agents: Mapping[str, Agent] = {agent.name: agent for agent in agents}
+    def __init__(self, agents: Sequence[DemoAgent]) -> None:
+        self.agents: Mapping[str, DemoAgent] = {agent.name: agent for agent in agents}
         self._processes: dict[str, ServerProcess] = {}
 
     def start(self, *names: str) -> None:
@@ -240,11 +242,11 @@ class Crew:
 
 
 @contextmanager
-def run_agents(shard: Sequence[PostgresServer], folder: Path, plan: Plan) -> Iterator[Crew]:
+def run_agents(shard: Sequence[PostgresServer], folder: Path, plan: DemoPlan) -> Iterator[Crew]:
     ports = servers.distinct_ports(len(shard))
     sockets = Path(tempfile.mkdtemp(prefix="hg-", dir=servers.short_parent()))
     agents = [
-        Agent(server.name, port, folder, plan.tokens.operator, sockets)
+        DemoAgent(server.name, port, folder, plan.tokens.operator, sockets)
         for server, port in zip(shard, ports, strict=True)
     ]
     token = folder / "peers.token"

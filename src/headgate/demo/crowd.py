@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import psycopg
 
 from headgate import Client, HeadgateError
-from headgate.demo.agents import Agent
+from headgate.demo.agents import DemoAgent
 
 DASHBOARD = "dashboard:orders"
 DASHBOARD_QUERY = "select count(*), max(id) from orders where note like 'a%'"
@@ -37,7 +37,7 @@ class Read:
 class Dashboard:
     """Reads all the time, in a thread of its own, and keeps how long each took."""
 
-    def __init__(self, dsn: str, home: Agent) -> None:
+    def __init__(self, dsn: str, home: DemoAgent) -> None:
         self.reads: deque[Read] = deque(maxlen=5_000)
         self.refused = 0
         """Statements that a budget blocked: there must be none."""

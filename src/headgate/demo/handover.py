@@ -20,8 +20,8 @@ from typing import TypeAlias
 import psycopg
 
 from headgate.demo import postgres
-from headgate.demo.agents import TIMEOUT_S, Agent
-from headgate.demo.postgres import PostgresServer, ServerDown, Step
+from headgate.demo.agents import TIMEOUT_S, DemoAgent
+from headgate.demo.postgres import PostgresServer, ServerDown, SwitchStep
 from headgate.demo.servers import ServerFailed
 from headgate.demo.stage import SHARD_DOC, Stage
 
@@ -37,7 +37,7 @@ NEVER = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class SwitchCheck:
     agent: str
     asked_at: float
     heard_at: float
@@ -46,11 +46,11 @@ class Told:
     leads: bool
 
 
-Hear: TypeAlias = Callable[[Told], None]
+Hear: TypeAlias = Callable[[SwitchCheck], None]
 
 
 @contextmanager
-def watching(agents: Iterable[Agent], hear: Hear) -> Iterator[None]:
+def watching(agents: Iterable[DemoAgent], hear: Hear) -> Iterator[None]:
     """A thread per agent checks there until the end of the block."""
     stop = threading.Event()
     threads = [
@@ -66,7 +66,7 @@ def watching(agents: Iterable[Agent], hear: Hear) -> Iterator[None]:
             thread.join()
 
 
-def _poll(agent: Agent, hear: Hear, stop: threading.Event) -> None:
+def _poll(agent: DemoAgent, hear: Hear, stop: threading.Event) -> None:
     with closing(http.client.HTTPConnection("127.0.0.1", agent.port, timeout=TIMEOUT_S)) as line:
         while not stop.wait(PAUSE_S):
             try:
@@ -75,7 +75,7 @@ def _poll(agent: Agent, hear: Hear, stop: threading.Event) -> None:
                 line.close()
 
 
-def _ask(agent: Agent, line: http.client.HTTPConnection) -> Told:
+def _ask(agent: DemoAgent, line: http.client.HTTPConnection) -> SwitchCheck:
     asked_at = time.monotonic()
     line.request("GET", ASK)
     answer = json.loads(line.getresponse().read())
@@ -84,7 +84,7 @@ def _ask(agent: Agent, line: http.client.HTTPConnection) -> Told:
     doc = json.loads(line.getresponse().read())
     why = next((str(m["cause"]) for m in answer["metrics"] if m["cause"]), "")
     leads = doc["standing"] == "leading" and doc["warming_up"] is None
-    return Told(agent.name, asked_at, heard_at, answer["verdict"], why, leads)
+    return SwitchCheck(agent.name, asked_at, heard_at, answer["verdict"], why, leads)
 
 
 def _done() -> threading.Event:
@@ -94,7 +94,7 @@ def _done() -> threading.Event:
 
 
 @dataclass(slots=True)
-class Handover:
+class PrimarySwitch:
     """One change of primary; times are monotonic, and NEVER until they come."""
 
     old: PostgresServer
@@ -107,24 +107,24 @@ class Handover:
     admits_at: float = NEVER
     """When it first gave an OK."""
     rejoined_at: float = NEVER
-    told: list[Told] = field(default_factory=list)
+    told: list[SwitchCheck] = field(default_factory=list)
     noticed: threading.Event = field(default_factory=_done)
     """Cleared by a caller that wants to look at a shard without a primary first."""
-    on_step: Callable[[Step], None] = lambda step: None
+    on_step: Callable[[SwitchStep], None] = lambda step: None
     on_trouble: Callable[[str], None] = lambda words: None
 
-    def tell(self, step: Step) -> None:
+    def tell(self, step: SwitchStep) -> None:
         now = time.monotonic()
-        if step is not Step.GONE or self.gone_at == NEVER:
+        if step is not SwitchStep.GONE or self.gone_at == NEVER:
             self.on_step(step)
         match step:
-            case Step.GONE:
+            case SwitchStep.GONE:
                 self.gone_at = min(self.gone_at, now)  # A dead one may be killed again.
-            case Step.PROMOTING:
+            case SwitchStep.PROMOTING:
                 self.promoting_at = now
-            case Step.PROMOTED:
+            case SwitchStep.PROMOTED:
                 self.promoted_at = now
-            case Step.REJOINED:
+            case SwitchStep.REJOINED:
                 self.rejoined_at = now
 
     @property
@@ -132,16 +132,16 @@ class Handover:
         return max(0.0, self.led_at - self.promoted_at)
 
     @property
-    def wrong(self) -> list[Told]:
+    def wrong(self) -> list[SwitchCheck]:
         return [told for told in self.told if told.verdict == "OK" and self._is_wrong(told)]
 
-    def _is_wrong(self, told: Told) -> bool:
+    def _is_wrong(self, told: SwitchCheck) -> bool:
         if told.agent == self.old.name:
             return told.asked_at > self.gone_at
         return told.agent != self.new.name or told.heard_at < self.promoting_at
 
     @property
-    def between(self) -> list[Told]:
+    def between(self) -> list[SwitchCheck]:
         """Checks sent after the old primary was gone, and answered before the new one led."""
         return [t for t in self.told if self.gone_at < t.asked_at and t.heard_at < self.led_at]
 
@@ -150,7 +150,7 @@ class Handover:
         """The rejections in between, in words."""
         return Counter(_words(told) for told in self.between if told.verdict != "OK")
 
-    def hear(self, told: Told) -> None:
+    def hear(self, told: SwitchCheck) -> None:
         self.told.append(told)
         if told.agent != self.new.name or told.heard_at < self.promoting_at:
             return
@@ -164,13 +164,13 @@ class Handover:
         return self.admits_at < NEVER and self.rejoined_at < NEVER
 
 
-def _words(told: Told) -> str:
+def _words(told: SwitchCheck) -> str:
     if told.verdict == "WRONG_AGENT":
         return "wrong agent"
     return (told.why or told.verdict).replace("_", " ")
 
 
-def switch_over(stage: Stage, handover: Handover) -> None:
+def switch_over(stage: Stage, handover: PrimarySwitch) -> None:
     """An operator's change: the old one stops, the new one takes over, all others follow."""
     others = _others(stage, handover)
     _change(
@@ -180,7 +180,7 @@ def switch_over(stage: Stage, handover: Handover) -> None:
     )
 
 
-def fail_over(stage: Stage, handover: Handover) -> None:
+def fail_over(stage: Stage, handover: PrimarySwitch) -> None:
     """The primary dies by SIGKILL. It is noticed after a while, and it comes back later.
 
     The replica with most of its log takes over, once a check was rejected in between.
@@ -190,7 +190,7 @@ def fail_over(stage: Stage, handover: Handover) -> None:
         # What it has to recover afterwards is not what is shown: seconds of it, not a minute.
         postgres.checkpoint(handover.old)
         handover.old.kill()
-        handover.tell(Step.GONE)
+        handover.tell(SwitchStep.GONE)
         stage.leaving.wait(DEAD_FOR_S)
         handover.noticed.wait(LONGEST_DEAD_S)
         _wait_for(stage, lambda: bool(handover.refusals))
@@ -198,12 +198,12 @@ def fail_over(stage: Stage, handover: Handover) -> None:
         stage.primary = handover.new
         stage.leaving.wait(BACK_AFTER_S)
         postgres.rejoin(handover.old, handover.new)
-        handover.tell(Step.REJOINED)
+        handover.tell(SwitchStep.REJOINED)
 
     _change(stage, handover, change)
 
 
-def _promote_another(stage: Stage, handover: Handover) -> None:
+def _promote_another(stage: Stage, handover: PrimarySwitch) -> None:
     """The next one where that which has most dies as well: it is brought back with the others."""
     while True:
         handover.new = postgres.most_advanced(stage.replicas)
@@ -218,11 +218,11 @@ def _promote_another(stage: Stage, handover: Handover) -> None:
             return
 
 
-def _others(stage: Stage, handover: Handover) -> list[PostgresServer]:
+def _others(stage: Stage, handover: PrimarySwitch) -> list[PostgresServer]:
     return [server for server in stage.replicas if server is not handover.new]
 
 
-def _change(stage: Stage, handover: Handover, change: Callable[[], None]) -> None:
+def _change(stage: Stage, handover: PrimarySwitch, change: Callable[[], None]) -> None:
     stage.release()  # A replica that is slowed down could not be promoted in time.
     with watching(stage.agents.values(), handover.hear):
         change()
@@ -237,13 +237,13 @@ def _wait_for(stage: Stage, is_so: Callable[[], bool]) -> None:
             return
 
 
-How: TypeAlias = Callable[[Stage, Handover], None]
+How: TypeAlias = Callable[[Stage, PrimarySwitch], None]
 
 
-class Change(threading.Thread):
+class SwitchThread(threading.Thread):
     """A change of primary, in a thread beside the display."""
 
-    def __init__(self, how: How, stage: Stage, handover: Handover) -> None:
+    def __init__(self, how: How, stage: Stage, handover: PrimarySwitch) -> None:
         super().__init__(name="change of primary", daemon=True)
         self.handover = handover
         self._how = how

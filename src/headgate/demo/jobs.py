@@ -18,7 +18,7 @@ import psycopg
 from headgate import Client, HeadgateError
 from headgate.client.answers import Answer
 from headgate.client.availability import OnUnavailable
-from headgate.demo.agents import AGENT_ROLE, Agent
+from headgate.demo.agents import AGENT_ROLE, DemoAgent
 from headgate.demo.postgres import PostgresServer
 from headgate.demo.traffic import CRITICAL_ROLE, JOBS_ROLE, ROGUE_ROLE
 from headgate.errors import WaitedTooLong
@@ -49,7 +49,7 @@ grant select on orders to {CRITICAL_ROLE}, {ROGUE_ROLE};
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class JobAnswer:
     """The answer that a job got when it wanted to start a chunk."""
 
     asked_at: float
@@ -72,15 +72,15 @@ def primary_dsn(shard: Sequence[PostgresServer], user: str) -> str:
     )
 
 
-class Job:
+class DemoJob:
     """A writer in a thread of its own."""
 
     def __init__(
         self,
         name: str,
         dsn: str,
-        home: Agent,
-        write: Callable[[Job], None],
+        home: DemoAgent,
+        write: Callable[[DemoJob], None],
         *,
         on_unavailable: OnUnavailable = "closed",
     ) -> None:
@@ -90,7 +90,7 @@ class Job:
         self.works = True
         """False: it is there, and does nothing for now."""
         self.asks = True
-        self.heard: deque[Heard] = deque(maxlen=20_000)
+        self.heard: deque[JobAnswer] = deque(maxlen=20_000)
         self.refused_since: float | None = None
         self._gate = Client(
             name,
@@ -160,10 +160,10 @@ class Job:
             self._note(_heard(asked_at, refused.answer))
             self._stop.wait(refused.answer.retry_after_s or RETRY_S)
         except HeadgateError as error:
-            self._note(Heard(asked_at, time.monotonic(), False, "UNAVAILABLE", str(error)))
+            self._note(JobAnswer(asked_at, time.monotonic(), False, "UNAVAILABLE", str(error)))
         return False
 
-    def _note(self, heard: Heard) -> None:
+    def _note(self, heard: JobAnswer) -> None:
         self.heard.append(heard)
         if heard.admitted:
             self.refused_since = None
@@ -171,10 +171,10 @@ class Job:
             self.refused_since = heard.asked_at
 
 
-def _heard(asked_at: float, answer: Answer) -> Heard:
+def _heard(asked_at: float, answer: Answer) -> JobAnswer:
     cause = next((metric.cause for metric in answer.metrics if metric.cause), "")
     now = time.monotonic()
-    return Heard(
+    return JobAnswer(
         asked_at,
         now,
         answer.admitted,
@@ -185,7 +185,7 @@ def _heard(asked_at: float, answer: Answer) -> Heard:
     )
 
 
-def backfill(job: Job) -> None:
+def backfill(job: DemoJob) -> None:
     """Rewrites the orders, a chunk at a time, without end."""
     first = 1 + job.chunks * CHUNK_ROWS % ROWS
     job.execute(
@@ -194,7 +194,7 @@ def backfill(job: Job) -> None:
     )
 
 
-def migrate(job: Job) -> None:
+def migrate(job: DemoJob) -> None:
     """Fills a new column of the customers, as an online migration does."""
     first = 1 + job.chunks * CHUNK_ROWS % ROWS
     job.execute(
@@ -203,7 +203,7 @@ def migrate(job: Job) -> None:
     )
 
 
-def etl(job: Job) -> None:
+def etl(job: DemoJob) -> None:
     """Loads events, and empties the table now and then so that the demo needs little disk."""
     if job.chunks % 200 == 199:
         job.execute("truncate events")

@@ -18,17 +18,17 @@ from rich.console import Console
 from headgate.cli.api import NO_HEADERS, Api, SocketTransport, find_target
 from headgate.client.http1 import Response
 from headgate.demo import postgres
-from headgate.demo.handover import Change, Handover, How, fail_over, switch_over
+from headgate.demo.handover import How, PrimarySwitch, SwitchThread, fail_over, switch_over
 from headgate.demo.scenes import SCENES
 from headgate.demo.scenes.failover import step_words
-from headgate.demo.screen import CUES, HINTS, Event, Playing, Shown, body, strip
+from headgate.demo.screen import CUES, HINTS, DemoEvent, DemoView, Playing, body, strip
 from headgate.demo.stage import Frame, Stage
 from headgate.demo.tour import Tour, Whither, score
 from headgate.demo.tourserver import TourServer
-from headgate.tui.layout import Ask, Page, View
+from headgate.tui.layout import ScreenPage, View, ViewRequest
 from headgate.tui.paint import Ruler
 from headgate.tui.poller import Poller
-from headgate.tui.session import Guide, Session
+from headgate.tui.session import Guide, ScreenSession
 from headgate.tui.sources import Scene
 from headgate.tui.views import VIEWS
 
@@ -68,24 +68,24 @@ def play(stage: Stage, total_s: float, guide: TourServer) -> int:
                 goes_on,
             )
             views = views_of(lambda: director.shown(looker.frame))
-            Session(Console(highlight=False), poller, api, views, "demo", shown).run()
+            ScreenSession(Console(highlight=False), poller, api, views, "demo", shown).run()
     finally:
         director.leave()
     print("ended; nothing is left behind", flush=True)
     return 0
 
 
-def views_of(shown: Callable[[], Shown]) -> Mapping[str, View]:
+def views_of(shown: Callable[[], DemoView]) -> Mapping[str, View]:
     """The demo's own before those of `headgate top`."""
 
-    def draw(_: Scene, ask: Ask) -> Page:
-        return Page(lines=Ruler(ask.canvas.width).lines(*body(shown(), ask.canvas.width)))
+    def draw(_: Scene, ask: ViewRequest) -> ScreenPage:
+        return ScreenPage(lines=Ruler(ask.canvas.width).lines(*body(shown(), ask.canvas.width)))
 
     about = "the scene, the shard as its three agents see it, the jobs, what happened"
     return {"demo": View("0", "demo", about, draw, is_own=True), **VIEWS}
 
 
-class Speaker:
+class LeaderApi:
     """The way to the agent that speaks for the shard now: another one after a failover."""
 
     def __init__(self, stage: Stage) -> None:
@@ -105,7 +105,7 @@ class Speaker:
 
 
 def speakers_api(stage: Stage) -> Api:
-    return Api(Speaker(stage), stage.speaker.url)
+    return Api(LeaderApi(stage), stage.speaker.url)
 
 
 class Looker:
@@ -138,8 +138,8 @@ class Director:
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
         self._began_at = time.monotonic()
-        self._events: deque[Event] = deque(maxlen=12)
-        self._change: Change | None = None
+        self._events: deque[DemoEvent] = deque(maxlen=12)
+        self._change: SwitchThread | None = None
         self._lag_ends_at: float | None = None
         self._frame_s = FRAME_S
         self._led_by: str | None = None
@@ -149,9 +149,9 @@ class Director:
         """In the page's address."""
         self.tour = Tour(stage, SCENES, self._tell, pauses=True, on_begin=self._begin_scene)
 
-    def shown(self, frame: Frame) -> Shown:
+    def shown(self, frame: Frame) -> DemoView:
         now = time.monotonic()
-        return Shown(
+        return DemoView(
             frame,
             frame_s=self._frame_s,
             events=tuple(self._events),
@@ -244,18 +244,18 @@ class Director:
         old = self.stage.primary
         new = self.stage.replicas[self.stage.shard.index(old) % len(self.stage.replicas)]
         self._tell(f"p: {old.name} is stopped in order, {new.name} takes over")
-        self._begin(switch_over, Handover(old, new))
+        self._begin(switch_over, PrimarySwitch(old, new))
 
     def _kill(self) -> None:
         old, new = self.stage.primary, postgres.most_advanced(self.stage.replicas)
         self._tell(f"f: {old.name} dies by SIGKILL; the replica with most of its log takes over")
-        self._begin(fail_over, Handover(old, new))
+        self._begin(fail_over, PrimarySwitch(old, new))
 
-    def _begin(self, how: How, handover: Handover) -> None:
+    def _begin(self, how: How, handover: PrimarySwitch) -> None:
         if self._lag_ends_at is not None:
             self._end_lag()
         handover.on_step = lambda step: self._tell(step_words(step, handover))
-        change = Change(_alone(how), self.stage, handover)
+        change = SwitchThread(_alone(how), self.stage, handover)
         change.start()
         self._change = change  # Begun: what has not is taken for what has ended.
 
@@ -287,20 +287,20 @@ class Director:
         self._tell(f"a: the jobs {'check again' if asks else 'no longer check'}")
 
     def _tell(self, text: str) -> None:
-        self._events.append(Event(time.monotonic() - self._began_at, text))
+        self._events.append(DemoEvent(time.monotonic() - self._began_at, text))
 
 
 def _alone(how: How) -> How:
     """The page may ask for a scene meanwhile: it begins when the change is over."""
 
-    def change(stage: Stage, handover: Handover) -> None:
+    def change(stage: Stage, handover: PrimarySwitch) -> None:
         with stage.hands:
             how(stage, handover)
 
     return change
 
 
-def _outcome(handover: Handover) -> str:
+def _outcome(handover: PrimarySwitch) -> str:
     between = handover.between
     wrong = len(handover.wrong)
     return (

@@ -78,7 +78,7 @@ def find_binaries() -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServerPaths:
     """Where one server's programs and files are."""
 
     bin_dir: Path
@@ -110,7 +110,7 @@ class PostgresServer:
     """
 
     def __init__(
-        self, place: Place, port: int, process: ServerProcess, upstream: PostgresServer | None
+        self, place: ServerPaths, port: int, process: ServerProcess, upstream: PostgresServer | None
     ) -> None:
         self.place = place
         self.port = port
@@ -279,7 +279,7 @@ def _chosen(settings: Mapping[str, str], *, durable: bool) -> dict[str, str]:
     return BASE_SETTINGS | ({} if durable else NOT_DURABLE) | dict(settings)
 
 
-def _fill(place: Place, cache_dir: Path | None, *, cluster: int) -> None:
+def _fill(place: ServerPaths, cache_dir: Path | None, *, cluster: int) -> None:
     key = _template_key(place.bin_dir)
     servers.fill_folder(
         place.data_dir,
@@ -289,11 +289,11 @@ def _fill(place: Place, cache_dir: Path | None, *, cluster: int) -> None:
     )
 
 
-def _make_place(base_dir: Path, bin_dir: Path, prefix: str, name: str = "") -> Place:
+def _make_place(base_dir: Path, bin_dir: Path, prefix: str, name: str = "") -> ServerPaths:
     base_dir = servers.open_base(base_dir)
     bin_dir = reachable_binaries(bin_dir.resolve(), base_dir)
     home = servers.make_folder(base_dir, prefix)
-    return Place(bin_dir, home, servers.make_socket_folder(), name or home.name)
+    return ServerPaths(bin_dir, home, servers.make_socket_folder(), name or home.name)
 
 
 def reachable_binaries(bin_dir: Path, base_dir: Path) -> Path:
@@ -333,7 +333,7 @@ def _append_settings(data_dir: Path, settings: Mapping[str, str]) -> None:
         conf.write(f"\n{lines}")
 
 
-def _base_backup(primary: PostgresServer, place: Place) -> None:
+def _base_backup(primary: PostgresServer, place: ServerPaths) -> None:
     servers.run_tool(
         [
             place.bin_dir / "pg_basebackup",
@@ -344,12 +344,12 @@ def _base_backup(primary: PostgresServer, place: Place) -> None:
     )
 
 
-def _start(place: Place) -> PostgresServer:
+def _start(place: ServerPaths) -> PostgresServer:
     port, process = servers.launch_on_free_port(lambda port: _launch(place, port))
     return PostgresServer(place, port, process, upstream=None)
 
 
-def _start_standby(place: Place, upstream: PostgresServer) -> PostgresServer:
+def _start_standby(place: ServerPaths, upstream: PostgresServer) -> PostgresServer:
     _make_standby(place.data_dir, upstream)
     replica = _start(place)
     replica.upstream = upstream
@@ -369,11 +369,11 @@ def _conninfo(upstream: PostgresServer) -> str:
     return f"host=127.0.0.1 port={upstream.port} user=postgres"
 
 
-def _launch(place: Place, port: int) -> ServerProcess:
+def _launch(place: ServerPaths, port: int) -> ServerProcess:
     return servers.launch(place.spec(port), lambda process: _is_ready(place, process))
 
 
-def _is_ready(place: Place, process: ServerProcess) -> bool:
+def _is_ready(place: ServerPaths, process: ServerProcess) -> bool:
     """As pg_ctl does it: the server itself writes its state into its pid file."""
     if LOST in process.log():
         raise ServerFailed(f"{place.name} needs WAL that its primary has no more: clone it")
@@ -412,7 +412,7 @@ AHEAD = ("before current recovery point", "is not in this server's history")
 LOST = "has already been removed"
 
 
-class Step(Enum):
+class SwitchStep(Enum):
     """Of a change of primary, as it happens."""
 
     GONE = "the old primary is gone"
@@ -464,11 +464,11 @@ def switch_over(
     to: PostgresServer,
     others: Sequence[PostgresServer] = (),
     *,
-    tell: Callable[[Step], None] = lambda step: None,
+    tell: Callable[[SwitchStep], None] = lambda step: None,
 ) -> None:
     """An operator's change of primary: nothing is lost, and the old one follows the new."""
     primary.stop()
-    tell(Step.GONE)
+    tell(SwitchStep.GONE)
     received = max(_received_of((to, *others)).values())
     servers.wait_until(lambda: _received(to) >= received, what=f"{to} has all of the WAL")
     _promote(to, tell)
@@ -476,13 +476,13 @@ def switch_over(
     rejoin(primary, to)
     for replica in others:
         _settle(replica)
-    tell(Step.REJOINED)
+    tell(SwitchStep.REJOINED)
 
 
-def _promote(to: PostgresServer, tell: Callable[[Step], None]) -> None:
-    tell(Step.PROMOTING)
+def _promote(to: PostgresServer, tell: Callable[[SwitchStep], None]) -> None:
+    tell(SwitchStep.PROMOTING)
     to.promote()
-    tell(Step.PROMOTED)
+    tell(SwitchStep.PROMOTED)
 
 
 def fail_over(
@@ -490,11 +490,11 @@ def fail_over(
     to: PostgresServer,
     others: Sequence[PostgresServer] = (),
     *,
-    tell: Callable[[Step], None] = lambda step: None,
+    tell: Callable[[SwitchStep], None] = lambda step: None,
 ) -> None:
     """The primary dies by SIGKILL and stays dead; what it had not sent yet is lost."""
     primary.kill()
-    tell(Step.GONE)
+    tell(SwitchStep.GONE)
     _promote(to, tell)
     _repoint_all(others, old=primary, new=to)
     for replica in others:

@@ -9,10 +9,10 @@ from rich.text import Text
 
 from headgate.demo.agents import LAG_THRESHOLD_S, SHARD
 from headgate.demo.crowd import DASHBOARD, EXPORT
-from headgate.demo.handover import NEVER, Handover
+from headgate.demo.handover import NEVER, PrimarySwitch
 from headgate.demo.show import bar, refusal_words
-from headgate.demo.stage import Crowd, Desk, Frame, Seat
-from headgate.demo.tour import Look
+from headgate.demo.stage import Crowd, Desk, Frame, StageMember
+from headgate.demo.tour import PageHint
 
 HINTS = ("n next", "b back", "c scene", "p promote", "f fail over", "d delay", "a checks on/off")
 CUES = {"n": "", "b": "", "c": "scene: ", "p": "", "f": "", "d": "", "a": ""}
@@ -26,7 +26,7 @@ ROOMY = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class DemoEvent:
     at_s: float
     """Since the demo began."""
     text: str
@@ -41,19 +41,19 @@ class Playing:
     title: str
     says: str
     watch: str
-    looks: tuple[Look, ...]
+    looks: tuple[PageHint, ...]
     busy: bool
     waits_for: str = ""
     """What it goes on to at a key; empty while it does not wait for one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class DemoView:
     frame: Frame
     frame_s: float
-    events: tuple[Event, ...]
+    events: tuple[DemoEvent, ...]
     playing: Playing
-    changing: Handover | None
+    changing: PrimarySwitch | None
     slow: str | None
     """The replica that is slowed down."""
     slow_for_s: float | None
@@ -64,7 +64,7 @@ class Shown:
     """Of the agent to look at with the command line."""
 
 
-def strip(shown: Shown, room: int) -> list[Text]:
+def strip(shown: DemoView, room: int) -> list[Text]:
     """Above every view: which scene is on, what to look at, and what happened last."""
     playing = shown.playing
     head = Text().append(f"scene {playing.number} of {playing.of}  ", "bold cyan")
@@ -76,7 +76,7 @@ def strip(shown: Shown, room: int) -> list[Text]:
     return [_one_line(line) for line in lines]
 
 
-def body(shown: Shown, width: int) -> list[Text]:
+def body(shown: DemoView, width: int) -> list[Text]:
     """The view: what the scene is about, the shard as its three agents say, the jobs, events."""
     parts: list[Sequence[Text]] = [
         [Text(shown.playing.says)],
@@ -94,7 +94,7 @@ def _one_line(line: Text) -> Text:
     return line
 
 
-def _looks(looks: Sequence[Look], width: int) -> list[Text]:
+def _looks(looks: Sequence[PageHint], width: int) -> list[Text]:
     """As many on a line as fit: what is cut off is not looked at."""
     lines = [Text("   ").append(IN_PAGE, "bold cyan")]
     room = width - lines[0].cell_len
@@ -129,7 +129,7 @@ def _clock(seconds: float) -> str:
 # --- the shard ---------------------------------------------------------------------------------
 
 
-def _tree(shown: Shown, width: int) -> Iterator[Text]:
+def _tree(shown: DemoView, width: int) -> Iterator[Text]:
     leader = shown.frame.leader
     head = Text("shard ").append(SHARD, "bold").append("  ")
     if leader is not None:
@@ -153,7 +153,7 @@ def _tree(shown: Shown, width: int) -> Iterator[Text]:
         yield line
 
 
-def _seat(seat: Seat, width: int) -> Text:
+def _seat(seat: StageMember, width: int) -> Text:
     if seat.role is None:
         return Text(f"○ {seat.why}", "bold magenta")
     text = Text(f"{seat.role:<9}")
@@ -171,7 +171,7 @@ def _seat(seat: Seat, width: int) -> Text:
 # --- the jobs ----------------------------------------------------------------------------------
 
 
-def _desks(shown: Shown) -> Iterator[Text]:
+def _desks(shown: DemoView) -> Iterator[Text]:
     for desk in shown.frame.desks:
         yield _desk(desk, shown.frame_s)
     crowd = shown.frame.crowd
@@ -219,7 +219,7 @@ def _teller(desk: Desk) -> str:
 # --- words -------------------------------------------------------------------------------------
 
 
-def _event(event: Event) -> Text:
+def _event(event: DemoEvent) -> Text:
     return Text().append(f"   {_clock(event.at_s):>5}  ", "dim").append(event.text)
 
 
@@ -230,7 +230,7 @@ def _page(address: str, width: int) -> list[Text]:
     return [Text(address[at : at + width], "underline") for at in range(0, len(address), width)]
 
 
-def _look(shown: Shown) -> str:
+def _look(shown: DemoView) -> str:
     frame, change = shown.frame, shown.changing
     held = [desk for desk in frame.desks if desk.refused_for_s is not None]
     if change is not None:
@@ -244,7 +244,7 @@ def _look(shown: Shown) -> str:
     return shown.playing.watch
 
 
-def _look_at_change(change: Handover) -> str:
+def _look_at_change(change: PrimarySwitch) -> str:
     if change.promoting_at == NEVER:
         return "the jobs: there is no primary, and no agent admits them"
     if change.led_at == NEVER:

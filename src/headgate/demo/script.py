@@ -8,7 +8,7 @@ from textwrap import wrap
 from headgate.demo.scenes import SCENES
 from headgate.demo.show import crowd_line, header, line, show
 from headgate.demo.stage import Frame, Stage
-from headgate.demo.tour import Promise, Scene, Tour, score
+from headgate.demo.tour import Promise, Tour, TourScene, score
 from headgate.demo.tourserver import TourServer
 
 FRAME_S = 0.5
@@ -41,7 +41,7 @@ def play(stage: Stage, total_s: float, guide: TourServer) -> int:
     return _summary(tour, time.monotonic() - began_at)
 
 
-def _play(tour: Tour, number: int, scene: Scene) -> None:
+def _play(tour: Tour, number: int, scene: TourScene) -> None:
     _say("", f"scene {number}: {scene.title}", *wrap(scene.says(tour.stage), WIDTH))
     pages = ", ".join(look.path for look in scene.looks(tour.stage))
     _say(f"look at {scene.watch}; in the page at {pages}")

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from headgate.demo.agents import LAG_THRESHOLD_S
 from headgate.demo.crowd import EXPORT
-from headgate.demo.stage import Crowd, Desk, Frame, Seat
+from headgate.demo.stage import Crowd, Desk, Frame, StageMember
 
 SCALE_S = 5.0
 BAR = 10
@@ -60,7 +60,7 @@ def latency_words(crowd: Crowd) -> str:
     return f"dashboard: p95 {crowd.p95_s * 1000:.0f} ms"
 
 
-def seat_words(seat: Seat, cells: int) -> Text:
+def seat_words(seat: StageMember, cells: int) -> Text:
     if seat.role == "primary":
         if seat.leads:
             return Text("primary, leads", "bold green")

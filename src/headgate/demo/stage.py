@@ -21,9 +21,9 @@ from typing import Any
 import psycopg
 
 from headgate.demo import postgres, servers, traffic
-from headgate.demo.agents import SHARD, Agent, Crew, Plan, Tokens, run_agents
+from headgate.demo.agents import SHARD, Crew, DemoAgent, DemoPlan, Tokens, run_agents
 from headgate.demo.crowd import DASHBOARD, Dashboard, Rogue
-from headgate.demo.jobs import SCHEMA, Heard, Job, backfill, etl, migrate, primary_dsn
+from headgate.demo.jobs import SCHEMA, DemoJob, JobAnswer, backfill, etl, migrate, primary_dsn
 from headgate.demo.postgres import PostgresServer
 from headgate.demo.replica import Brake, transactions
 from headgate.demo.traffic import (
@@ -32,7 +32,7 @@ from headgate.demo.traffic import (
     POLICY,
     ROGUE_BUDGET,
     ROGUE_ROLE,
-    Proxy,
+    DemoProxy,
     Traffic,
 )
 
@@ -55,7 +55,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class StageMember:
     """One member of the shard, as its own agent sees it and what that agent may say."""
 
     name: str
@@ -83,7 +83,7 @@ class Desk:
     chunks: int
     """Since the frame before."""
     refused_for_s: float | None
-    heard: Heard | None
+    heard: JobAnswer | None
     told_by: str
     """The agent that answered it last."""
 
@@ -108,7 +108,7 @@ class Crowd:
 @dataclass(frozen=True, slots=True)
 class Frame:
     at: float
-    seats: tuple[Seat, ...]
+    seats: tuple[StageMember, ...]
     desks: tuple[Desk, ...]
     crowd: Crowd | None = None
 
@@ -142,7 +142,7 @@ class Stage:
     folder: Path
     shard: Sequence[PostgresServer]
     crew: Crew
-    jobs: list[Job]
+    jobs: list[DemoJob]
     dashboard: Dashboard
     rogue: Rogue
     traffic: Traffic
@@ -166,7 +166,7 @@ class Stage:
     _chunks: dict[str, int] = field(default_factory=dict)
 
     @property
-    def agents(self) -> Mapping[str, Agent]:
+    def agents(self) -> Mapping[str, DemoAgent]:
         return self.crew.agents
 
     @property
@@ -174,7 +174,7 @@ class Stage:
         return [server for server in self.shard if server is not self.primary]
 
     @property
-    def speaker(self) -> Agent:
+    def speaker(self) -> DemoAgent:
         """The primary's agent."""
         return self.agents[self.primary.name]
 
@@ -186,10 +186,10 @@ class Stage:
         """Of the page of the agent that speaks for the shard now."""
         return f"{self.speaker.url}/sign-in#{token}"
 
-    def job(self, name: str) -> Job:
+    def job(self, name: str) -> DemoJob:
         return next(job for job in self.jobs if job.name == name)
 
-    def hire(self, job: Job) -> None:
+    def hire(self, job: DemoJob) -> None:
         """For a scene: in the place of one that has the same name."""
         for gone in [known for known in self.jobs if known.name == job.name]:
             self.jobs.remove(gone)
@@ -280,7 +280,7 @@ class Stage:
             rogue_refused=rogue.refused,
         )
 
-    def _desk(self, job: Job, tellers: Mapping[str, str], now: float) -> Desk:
+    def _desk(self, job: DemoJob, tellers: Mapping[str, str], now: float) -> Desk:
         done = job.chunks
         before = self._chunks.get(job.name, done)
         self._chunks[job.name] = done
@@ -330,10 +330,10 @@ def _start_shard(folder: Path, chosen: Traffic, cleanup: ExitStack) -> list[Post
     return shard
 
 
-def _plan(folder: Path, chosen: Traffic, shard: Sequence[PostgresServer], tour: str) -> Plan:
+def _plan(folder: Path, chosen: Traffic, shard: Sequence[PostgresServer], tour: str) -> DemoPlan:
     policy = folder / "policy.toml"
     policy.write_text(POLICY, encoding="utf-8")
-    return Plan(Tokens.new(), tour, policy, chosen.directories(shard))
+    return DemoPlan(Tokens.new(), tour, policy, chosen.directories(shard))
 
 
 def _stage(
@@ -341,13 +341,13 @@ def _stage(
     shard: Sequence[PostgresServer],
     crew: Crew,
     chosen: Traffic,
-    plan: Plan,
+    plan: DemoPlan,
     cleanup: ExitStack,
 ) -> Stage:
     cpus = os.cpu_count() or 1
     critical, by_hand = (primary_dsn(shard, role) for role in (CRITICAL_ROLE, ROGUE_ROLE))
     if chosen.proxy_dir is not None:
-        proxy = Proxy(folder, chosen.proxy_dir, shard, crew.agents, cpus)
+        proxy = DemoProxy(folder, chosen.proxy_dir, shard, crew.agents, cpus)
         cleanup.callback(proxy.stop)
         proxy.await_ready()
         by_hand = f"{proxy.dsn} user={ROGUE_ROLE}"
@@ -370,18 +370,18 @@ def _stage(
     return stage
 
 
-def _jobs(shard: Sequence[PostgresServer], agents: Mapping[str, Agent]) -> list[Job]:
+def _jobs(shard: Sequence[PostgresServer], agents: Mapping[str, DemoAgent]) -> list[DemoJob]:
     """They know different agents, so that at least one of them has to be sent on."""
     dsn = primary_dsn(shard, JOBS_ROLE)
     first, _, last = (agents[name] for name in NAMES)
     return [
-        Job(ETL, dsn, first, etl),
-        Job(BACKFILL, dsn, last, backfill),
-        Job(MIGRATION, dsn, first, migrate),
+        DemoJob(ETL, dsn, first, etl),
+        DemoJob(BACKFILL, dsn, last, backfill),
+        DemoJob(MIGRATION, dsn, first, migrate),
     ]
 
 
-def _speaks(agent: Agent) -> bool:
+def _speaks(agent: DemoAgent) -> bool:
     try:
         path = "/v1/explain?app=demo&database=main&metrics=shard/lag"
         return bool(agent.get(path)["admitted"])
@@ -389,14 +389,14 @@ def _speaks(agent: Agent) -> bool:
         return False
 
 
-def _seat(agent: Agent) -> Seat:
+def _seat(agent: DemoAgent) -> StageMember:
     try:
         doc = agent.get(SHARD_DOC)
     except OSError:
-        return Seat(agent.name, why="its agent does not answer")
+        return StageMember(agent.name, why="its agent does not answer")
     member = next(m for m in doc["members"] if m["member"] == agent.name)
     lag = next((r for r in member["readings"] if r["metric"] == "lag"), None)
-    return Seat(
+    return StageMember(
         agent.name,
         member["role"],
         lag["value"] if lag and member["role"] == "replica" else None,
@@ -415,7 +415,7 @@ def _why(member: Mapping[str, Any], lag: Mapping[str, Any] | None) -> str:
     return str(lag["cause"]).replace("_", " ")
 
 
-def _tellers(agents: Mapping[str, Agent]) -> dict[str, str]:
+def _tellers(agents: Mapping[str, DemoAgent]) -> dict[str, str]:
     """client → the agent that answered it last, other than by sending it on."""
     newest: dict[str, tuple[float, str]] = {}
     for agent in agents.values():
@@ -426,7 +426,7 @@ def _tellers(agents: Mapping[str, Agent]) -> dict[str, str]:
     return {client: name for client, (_, name) in newest.items()}
 
 
-def _clients(agent: Agent) -> list[dict[str, Any]]:
+def _clients(agent: DemoAgent) -> list[dict[str, Any]]:
     try:
         return list(agent.get("/v1/clients")["clients"])
     except OSError:

@@ -1,7 +1,7 @@
 """The scenes, one at a time: what steps through them, and what each has shown.
 
     keys, the page, the script ──go──► Tour ──play──► scenes/ ──► Stage
-    Stage ──look──► Frame ──► Run: a scene waits for what it wants to see
+    Stage ──look──► Frame ──► ScenePlay: a scene waits for what it wants to see
 
 A scene plays in a thread of its own, so that the display goes on. It can be cut short wherever it
 waits; the next one then arranges the stage as it needs it. Where a person watches, a scene pauses
@@ -35,7 +35,7 @@ class Cut(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PageHint:
     """What to look at, and on which page of the agent's."""
 
     text: str
@@ -53,19 +53,19 @@ class Promise:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class TourScene:
     title: str
     says: Callable[[Stage], str]
     """What happens, in one to three lines of a terminal."""
     watch: str
     """What to look at in the terminal."""
-    looks: Callable[[Stage], Sequence[Look]]
+    looks: Callable[[Stage], Sequence[PageHint]]
     """For the present stage: what was rejected, and when, is known only afterwards."""
-    play: Callable[[Run], Sequence[Promise]]
+    play: Callable[[ScenePlay], Sequence[Promise]]
 
 
 @dataclass(slots=True)
-class Run:
+class ScenePlay:
     """One playing of a scene."""
 
     stage: Stage
@@ -118,7 +118,7 @@ class Tour:
     def __init__(
         self,
         stage: Stage,
-        scenes: Sequence[Scene],
+        scenes: Sequence[TourScene],
         tell: Callable[[str], None],
         pace: float = 1.0,
         *,
@@ -138,7 +138,7 @@ class Tour:
         self._on_begin = on_begin
         self._now = 0
         self._wanted: int | None = None
-        self._run: Run | None = None
+        self._run: ScenePlay | None = None
         self._leaving = False
         self._change = threading.Condition()
         self._thread = threading.Thread(target=self._play_all, name="tour", daemon=True)
@@ -151,7 +151,7 @@ class Tour:
             return self._wanted or self._now
 
     @property
-    def scene(self) -> Scene:
+    def scene(self) -> TourScene:
         return self.scenes[max(1, self.number) - 1]
 
     @property
@@ -217,7 +217,7 @@ class Tour:
             "done": self.done,
         }
 
-    def _look(self, look: Look) -> dict[str, str]:
+    def _look(self, look: PageHint) -> dict[str, str]:
         """Looking needs no signing in; the token to change things with goes into no document."""
         agent = look.agent or self.stage.speaker.url
         return {"text": look.text, "path": look.path, "agent": agent}
@@ -229,13 +229,13 @@ class Tour:
                 if self._leaving:
                     return
                 self._now, self._wanted = self._wanted or 1, None
-                self._run = run = Run(self.stage, self._pace, self._tell, self._pauses)
+                self._run = run = ScenePlay(self.stage, self._pace, self._tell, self._pauses)
                 number = self._now
             self._play(number, run)
             with self._change:
                 self._run = None
 
-    def _play(self, number: int, run: Run) -> None:
+    def _play(self, number: int, run: ScenePlay) -> None:
         self.failure = ""
         self.promises.pop(number, None)
         try:

@@ -18,7 +18,7 @@ import psycopg
 
 from headgate.budgets.pgext.build import BuildFailed
 from headgate.demo import extension, servers
-from headgate.demo.agents import Agent, quoted
+from headgate.demo.agents import DemoAgent, quoted
 from headgate.demo.postgres import PostgresServer
 from headgate.demo.servers import ServerFailed, ServerProcess, ServerSpec, ServiceUser
 from headgate.errors import NativeUnavailable
@@ -84,7 +84,7 @@ address = "127.0.0.1:{port}"
 """
 
 
-class Way(Enum):
+class Enforcement(Enum):
     EXTENSION = "inside Postgres"
     PROXY = "in a proxy"
     NONE = "nowhere"
@@ -94,7 +94,7 @@ class Way(Enum):
 class Traffic:
     """Where traffic control happens, and why there."""
 
-    way: Way
+    way: Enforcement
     why: str
     """Why not by something better; empty for the extension."""
     library: Path | None = None
@@ -114,11 +114,11 @@ class Traffic:
 
     def words(self) -> str:
         match self.way:
-            case Way.EXTENSION:
+            case Enforcement.EXTENSION:
                 return "traffic control inside Postgres, by the extension pg_headgate"
-            case Way.PROXY:
+            case Enforcement.PROXY:
                 return f"traffic control in a proxy before Postgres ({self.why})"
-            case Way.NONE:
+            case Enforcement.NONE:
                 return f"no traffic control: {self.why}"
 
 
@@ -129,15 +129,15 @@ def choose(
 ) -> Traffic:
     """The best that can be built here; what is left out says what it lacks."""
     try:
-        return Traffic(Way.EXTENSION, "", library=library_for(folder))
+        return Traffic(Enforcement.EXTENSION, "", library=library_for(folder))
     except BuildFailed as failure:
         first = f"the extension cannot be built: {_brief(failure)}"
     try:
         relay()
     except NativeUnavailable as failure:
-        return Traffic(Way.NONE, f"{first}; nor can the proxy: {_brief(failure)}")
+        return Traffic(Enforcement.NONE, f"{first}; nor can the proxy: {_brief(failure)}")
     # Our own, as the proxy is; and short: a Unix socket's whole path has room for 107 bytes.
-    return Traffic(Way.PROXY, first, proxy_dir=_own_folder())
+    return Traffic(Enforcement.PROXY, first, proxy_dir=_own_folder())
 
 
 def _own_folder() -> Path:
@@ -148,7 +148,7 @@ def _brief(failure: Exception) -> str:
     return " ".join(str(failure).split())[:300]
 
 
-class Proxy:
+class DemoProxy:
     """A real proxy that follows the shard's primary."""
 
     def __init__(
@@ -156,7 +156,7 @@ class Proxy:
         folder: Path,
         directory: Path,
         shard: Sequence[PostgresServer],
-        agents: Mapping[str, Agent],
+        agents: Mapping[str, DemoAgent],
         cpus: int,
     ) -> None:
         self.port = servers.distinct_ports(1)[0]

@@ -25,7 +25,7 @@ from headgate.changes.book import SharedBook
 from headgate.changes.copying import LogCopies
 from headgate.changes.follower import LogFollower
 from headgate.changes.inforce import SharedInForce
-from headgate.changes.log_copy import Origin
+from headgate.changes.log_copy import CopyOrigin
 from headgate.changes.mirror import Mirror
 from headgate.changes.model import followed_prefixes, unquoted
 from headgate.changes.reach import Place
@@ -40,16 +40,16 @@ from headgate.fleet.members import FleetMember
 from headgate.fleet.picture import VIEW_PREFIXES, FleetView
 from headgate.fleet.registrar import Registrar, Whereabouts, own_members
 from headgate.fleet.routes import Fleet
-from headgate.fleet.shardstatus import FleetStatus, Sources
+from headgate.fleet.shardstatus import FleetStatus, StatusSources
 from headgate.fleet.status import FleetLook, amiss
 from headgate.fleet.timing import FleetTiming
-from headgate.fleet.view import Link
+from headgate.fleet.view import StoreLink
 from headgate.history.recorder import Recorder
 from headgate.metrics.service import MetricKeeper
 from headgate.rules.service import RuleKeeper
 from headgate.rules.settings import KnownMetrics, RuleLimits
 from headgate.settings.agent import Settings
-from headgate.settings.fleet import EtcdAccess, FleetSettings
+from headgate.settings.fleet import EtcdSettings, FleetSettings
 from headgate.settings.sections import AgentSettings
 from headgate.shard.election import Elector
 from headgate.shard.patroni import ConfirmPace, PatroniFollower, PatroniRoleProbe
@@ -61,8 +61,7 @@ from headgate.version import VERSION
 from headgate.wiring import advertised, answers_of, faults_of, places_of
 
 if TYPE_CHECKING:
-    from headgate.changes.etcd import EtcdAccess as StoreAccess
-    from headgate.changes.etcd import EtcdStore
+    from headgate.changes.etcd import EtcdAccess, EtcdStore
 
 log = structlog.get_logger()
 
@@ -72,7 +71,7 @@ FIND_PRIMARY_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class AgentParts:
     """The parts of an agent that a fleet touches."""
 
     shards: Shards
@@ -88,7 +87,7 @@ class Host:
     tracer: Tracer | None = None
 
 
-class Feeds:
+class FeedLinks:
     """The ways to other agents' feeds, by address: one of its own, for a pull is held there."""
 
     def __init__(self, open_link: Callable[[str], PeerLink], timeout_s: float) -> None:
@@ -115,7 +114,7 @@ class Feeds:
 
 class FleetParts:
     def __init__(
-        self, settings: Settings, fleet: FleetSettings, host: Host, clock: Clock, roll: Roll
+        self, settings: Settings, fleet: FleetSettings, host: AgentParts, clock: Clock, roll: Roll
     ) -> None:
         self._settings = settings
         self._fleet = fleet
@@ -131,7 +130,7 @@ class FleetParts:
             beat_interval_s=fleet.beat_interval_s, timeout_s=fleet.timeout_s
         )
         self.mirror = Mirror(self._clock)
-        self._feeds = Feeds(host.open_link, fleet.timeout_s)
+        self._feeds = FeedLinks(host.open_link, fleet.timeout_s)
         self.follower = self._follower(self.mirror, self._sources, self._prefixes)
         self.in_force = SharedInForce(
             self.follower,
@@ -342,8 +341,8 @@ class FleetParts:
         unruled = (name or of for name, at, of in rules if not at or of == database)
         return sorted({*unread, *unruled, *left_out, *self._host.metrics.kept.faults})
 
-    def _told_sources(self) -> Sources:
-        return Sources(
+    def _told_sources(self) -> StatusSources:
+        return StatusSources(
             place=self._place,
             url=lambda: advertised(self._settings.agent),
             footing=self._footing,
@@ -371,10 +370,10 @@ class FleetParts:
         mirror = Mirror(self._clock)
         follower = self._follower(mirror, lambda: (self.store,), lambda: VIEW_PREFIXES)
 
-        def link() -> Link:
+        def link() -> StoreLink:
             state = follower.state()
             gone = state.went_back is not None
-            return Link(state.source, state.revision, state.stale_since, state.fault, gone)
+            return StoreLink(state.source, state.revision, state.stale_since, state.fault, gone)
 
         state = self._settings.agent.state
         self.view = FleetView(
@@ -391,7 +390,9 @@ class FleetParts:
 # --- from settings ---------------------------------------------------------------------------
 
 
-def fleet_parts(settings: Settings, host: Host, clock: Clock, roll: Roll) -> FleetParts | None:
+def fleet_parts(
+    settings: Settings, host: AgentParts, clock: Clock, roll: Roll
+) -> FleetParts | None:
     """None: the agent belongs to no fleet."""
     if settings.fleet is None:
         return None
@@ -403,7 +404,7 @@ def store_of(fleet: FleetSettings, roll: Roll) -> EtcdStore:
 
 
 def etcd_store(
-    access: EtcdAccess, prefix: str, roll: Roll, *, timeout_s: float, names_data: bool = False
+    access: EtcdSettings, prefix: str, roll: Roll, *, timeout_s: float, names_data: bool = False
 ) -> EtcdStore:
     from headgate.changes import etcd
 
@@ -417,7 +418,7 @@ def etcd_store(
     )
 
 
-def _access_of(access: EtcdAccess) -> StoreAccess:
+def _access_of(access: EtcdSettings) -> EtcdAccess:
     from headgate.changes import etcd
 
     return etcd.load_access(
@@ -452,8 +453,8 @@ def _cache_of(settings: Settings, fleet: FleetSettings) -> LogCache | None:
     return None if path is None else LogCache(path, _origin(fleet))
 
 
-def _origin(fleet: FleetSettings) -> Origin:
-    return Origin(fleet.prefix, tuple(sorted(fleet.etcd.endpoints)))
+def _origin(fleet: FleetSettings) -> CopyOrigin:
+    return CopyOrigin(fleet.prefix, tuple(sorted(fleet.etcd.endpoints)))
 
 
 class PatroniParts:

@@ -18,7 +18,7 @@ import msgspec
 import structlog
 
 from headgate.base.keyvalue import Entry, Listing
-from headgate.changes.log_copy import LogCopy, Origin
+from headgate.changes.log_copy import CopyOrigin, LogCopy
 from headgate.errors import StoreUnavailable
 from headgate.store.worker import Ticket, Worker
 
@@ -30,7 +30,7 @@ MAX_HEAD_BYTES = 1024
 DEADLINE_S = 10.0
 ASIDE = ".unreadable"
 
-_ANY = Origin()
+_ANY = CopyOrigin()
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
@@ -60,7 +60,7 @@ _decode_copy = msgspec.json.Decoder(_Copy).decode
 class LogCache:
     """Reads and writes in a thread of its own: a disk that hangs holds up nobody."""
 
-    def __init__(self, path: Path, origin: Origin = _ANY) -> None:
+    def __init__(self, path: Path, origin: CopyOrigin = _ANY) -> None:
         """`origin`: source of the copy; a copy of another store is renamed."""
         self._path = path
         self._origin = origin
@@ -140,7 +140,7 @@ class LogCache:
         return StoreUnavailable(f"the fleet cache {self._path} {what}: {detail}")
 
 
-def encoded(copy: LogCopy, origin: Origin = _ANY) -> bytes:
+def encoded(copy: LogCopy, origin: CopyOrigin = _ANY) -> bytes:
     listing = copy.listing
     body = _encode(
         _Copy(
@@ -158,7 +158,7 @@ def encoded(copy: LogCopy, origin: Origin = _ANY) -> bytes:
     return _encode(head) + b"\n" + body
 
 
-def decoded(raw: bytes, origin: Origin = _ANY) -> LogCopy:
+def decoded(raw: bytes, origin: CopyOrigin = _ANY) -> LogCopy:
     """ValueError says what is wrong with it."""
     line, newline, body = raw.partition(b"\n")
     try:
@@ -175,7 +175,7 @@ def decoded(raw: bytes, origin: Origin = _ANY) -> LogCopy:
         read = _decode_copy(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"its content is not valid: {error}") from None
-    kept_of = Origin(read.store_prefix, tuple(read.store_places))
+    kept_of = CopyOrigin(read.store_prefix, tuple(read.store_places))
     if kept_of.differs_from(origin):
         raise ValueError(f"it belongs to another store: {kept_of}, not {origin}")
     return _copy(read)

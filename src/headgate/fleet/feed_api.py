@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from headgate.base.keyvalue import Changes, Entry, Event, Listing
+from headgate.base.keyvalue import Changes, Entry, KeyEvent, Listing
 from headgate.changes.state import MAX_ITEM_BYTES
 from headgate.errors import StoreUnavailable
 
@@ -45,7 +45,7 @@ _Version = Annotated[int, msgspec.Meta(ge=1, le=MAX_REVISION)]
 _Value = Annotated[bytes, msgspec.Meta(max_length=MAX_ITEM_BYTES)]
 
 
-class EntryDoc(msgspec.Struct, frozen=True, omit_defaults=True):
+class FeedEntryDoc(msgspec.Struct, frozen=True, omit_defaults=True):
     key: Key
     revision: Revision
     value: _Value | None = None
@@ -58,7 +58,7 @@ class FeedPageDoc(msgspec.Struct, frozen=True, omit_defaults=True):
     version: _Version
     store_id: StoreId
     revision: Revision
-    entries: Annotated[list[EntryDoc], msgspec.Meta(max_length=MAX_PAGE_ENTRIES)] = []
+    entries: Annotated[list[FeedEntryDoc], msgspec.Meta(max_length=MAX_PAGE_ENTRIES)] = []
     next: str | None = None
     """There is more: continue with `revision` and `from=` this key."""
     mark: _Mark = 0
@@ -73,12 +73,12 @@ class FeedChangesDoc(msgspec.Struct, frozen=True, omit_defaults=True):
     store_id: StoreId
     revision: Revision
     """Nothing up to it comes after."""
-    events: Annotated[list[EntryDoc], msgspec.Meta(max_length=10 * MAX_PAGE_ENTRIES)] = []
+    events: Annotated[list[FeedEntryDoc], msgspec.Meta(max_length=10 * MAX_PAGE_ENTRIES)] = []
     mark: _Mark = 0
     """Continue from here; 0: from `revision`, because this was not all."""
 
 
-class Page(NamedTuple):
+class FeedPage(NamedTuple):
     entries: tuple[Entry, ...]
     revision: int
     store_id: str
@@ -132,7 +132,7 @@ def _prefixes(prefixes: Sequence[str]) -> list[tuple[str, str]]:
 def feed_page(listing: Listing, *, start: str = "", mark: int = 0) -> FeedPageDoc:
     """The entries from `start` on, as many as a page holds."""
     entries, following = _page_of([entry for entry in listing.entries if entry.key >= start])
-    docs = [EntryDoc(entry.key, entry.revision, entry.value) for entry in entries]
+    docs = [FeedEntryDoc(entry.key, entry.revision, entry.value) for entry in entries]
     return FeedPageDoc(VERSION, listing.store_id, listing.revision, docs, following, mark)
 
 
@@ -150,13 +150,13 @@ def encode_changes(changes: Changes, store_id: str, *, mark: int = 0) -> bytes |
     told = _whole_commits(changes)
     if told is None:
         return None
-    docs = [EntryDoc(event.key, event.revision, event.value) for event in told.events]
+    docs = [FeedEntryDoc(event.key, event.revision, event.value) for event in told.events]
     reached = mark if told is changes else 0
     return _encode(FeedChangesDoc(VERSION, store_id, told.revision, docs, reached))
 
 
 def _whole_commits(changes: Changes) -> Changes | None:
-    events: list[Event] = []
+    events: list[KeyEvent] = []
     told_bytes, last = 0, None
     for revision, group in groupby(changes.events, key=lambda event: event.revision):
         commit = list(group)
@@ -175,7 +175,7 @@ def _size(key: str, value: bytes | None) -> int:
 # --- reading ---------------------------------------------------------------------------------
 
 
-def decode_page(body: bytes) -> Page:
+def decode_page(body: bytes) -> FeedPage:
     """StoreUnavailable where it is none."""
     doc = _read(_decode_page, body)
     entries = []
@@ -183,16 +183,16 @@ def decode_page(body: bytes) -> Page:
         if one.value is None:
             raise StoreUnavailable(f"a page of the feed has {one.key!r} without a value")
         entries.append(Entry(one.key, one.value, one.revision))
-    return Page(tuple(entries), doc.revision, doc.store_id, doc.next, doc.mark)
+    return FeedPage(tuple(entries), doc.revision, doc.store_id, doc.next, doc.mark)
 
 
 def decode_changes(body: bytes) -> News:
     doc = _read(_decode_changes, body)
-    events = tuple(Event(one.key, one.value, one.revision) for one in doc.events)
+    events = tuple(KeyEvent(one.key, one.value, one.revision) for one in doc.events)
     return News(Changes(events, doc.revision), doc.store_id, doc.mark)
 
 
-def whole(pages: Iterable[Page]) -> Listing:
+def whole(pages: Iterable[FeedPage]) -> Listing:
     """Pages of one revision, together."""
     given = list(pages)
     if len({(page.revision, page.store_id) for page in given}) != 1:

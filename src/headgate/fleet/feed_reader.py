@@ -15,7 +15,7 @@ from headgate.base.keyvalue import Changes, Listing
 from headgate.base.problems import Problem
 from headgate.errors import Compacted, PeerFailed, StoreRefused, StoreUnavailable
 from headgate.fleet.feed_api import (
-    Page,
+    FeedPage,
     changes_target,
     decode_changes,
     decode_page,
@@ -32,7 +32,7 @@ WAIT_S = 5.0
 _decode_problem = msgspec.json.Decoder(Problem).decode
 
 
-class Link(Protocol):
+class FeedLink(Protocol):
     """What is needed of PeerLink."""
 
     @property
@@ -68,7 +68,7 @@ class _Listed(NamedTuple):
 class AgentReader:
     """`link`: one of its own, since its requests are held; it is closed with the reader."""
 
-    def __init__(self, link: Link, *, timeout_s: float = 2.0, wait_s: float = WAIT_S) -> None:
+    def __init__(self, link: FeedLink, *, timeout_s: float = 2.0, wait_s: float = WAIT_S) -> None:
         self._link = link
         self._timeout_s = timeout_s
         self._wait_s = wait_s
@@ -98,7 +98,7 @@ class AgentReader:
         )
         return listing
 
-    async def _page(self, prefixes: Sequence[str], revision: int, start: str) -> Page:
+    async def _page(self, prefixes: Sequence[str], revision: int, start: str) -> FeedPage:
         return decode_page(await self._get(feed_target(prefixes, revision=revision, start=start)))
 
     async def watch(

@@ -1,4 +1,4 @@
-"""Who has what was set for the fleet.   FleetPicture ──Holders──► held(item) ──► Held
+"""Who has what was set for the fleet.   FleetPicture ──Holders──► held(item) ──► ChangeHolders
 
 An agent has an item that reaches it once it has come to the revision that put it (what it follows
 comes in order), unless it says that it could not put it in force. Names are looked at, not agents:
@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from headgate.changes.model import Item
+from headgate.changes.model import Change
 from headgate.changes.reach import Level, Place
 from headgate.fleet.view import AgentSeen, FleetPicture
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ChangeHolders:
     """Who has one item."""
 
     agents: int = 0
@@ -30,8 +30,8 @@ class Held:
     refused: int = 0
     """Agents that have that revision but could not apply it."""
 
-    def plus(self, other: Held) -> Held:
-        return Held(
+    def plus(self, other: ChangeHolders) -> ChangeHolders:
+        return ChangeHolders(
             self.agents + other.agents,
             self.have + other.have,
             self.without + other.without,
@@ -52,7 +52,7 @@ class _Group:
             (item_id, agent.n or 0) for agent in agents for item_id in agent.refused
         )
 
-    def held(self, item: Item) -> Held:
+    def held(self, item: Change) -> ChangeHolders:
         if not item.reach.meets(self._place):
             return NOBODY
         older = bisect_left(self._ns, item.n)
@@ -61,10 +61,10 @@ class _Group:
             for (item_id, n), count in self._refused.items()
             if item_id == item.id and n >= item.n
         )
-        return Held(self._total, len(self._ns) - older - refused, older, refused)
+        return ChangeHolders(self._total, len(self._ns) - older - refused, older, refused)
 
 
-NOBODY = Held()
+NOBODY = ChangeHolders()
 
 
 class Holders:
@@ -75,7 +75,7 @@ class Holders:
         self._groups: dict[Level, list[_Group]] = {}
         """Only for the levels in use: few pages show items of all levels."""
 
-    def held(self, item: Item) -> Held:
+    def held(self, item: Change) -> ChangeHolders:
         level, total = item.reach.level, NOBODY
         if level not in self._groups:
             self._groups[level] = _groups(self._picture, level)

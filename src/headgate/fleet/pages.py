@@ -15,8 +15,8 @@ from headgate.base.ports import Clock
 from headgate.check.questions import about
 from headgate.errors import InvalidRequest
 from headgate.fleet.picture import FleetView, Looked
-from headgate.fleet.view import Look
-from headgate.fleet.view_api import MAX_PER_PAGE, Asked, FleetDoc, fleet_doc
+from headgate.fleet.view import ShardFilter
+from headgate.fleet.view_api import MAX_PER_PAGE, FleetDoc, FleetSelection, fleet_doc
 from headgate.http.documents import json_response
 from headgate.http.routes import NAME, Call, Route
 
@@ -48,9 +48,9 @@ class FleetQuery(msgspec.Struct, frozen=True):
     ] = PER_PAGE
 
     @property
-    def asked(self) -> Asked:
-        look = Look(self.unhealthy, self.behind, self.region, self.cluster, self.shard)
-        return Asked(look, self.page, self.per_page, self.rules_page)
+    def asked(self) -> FleetSelection:
+        look = ShardFilter(self.unhealthy, self.behind, self.region, self.cluster, self.shard)
+        return FleetSelection(look, self.page, self.per_page, self.rules_page)
 
 
 class FleetViewing:
@@ -65,7 +65,7 @@ class FleetViewing:
     async def document(self, call: Call[FleetQuery, None]) -> Response:
         return json_response(msgspec.Raw(await self._made(call.query.asked)))
 
-    async def _made(self, asked: Asked) -> bytes:
+    async def _made(self, asked: FleetSelection) -> bytes:
         """Beside the loop: it may be ten thousand shards."""
         view = self._view
         if view is None:
@@ -78,7 +78,7 @@ class FleetViewing:
             message = f"no data of the fleet within {WITHIN_S:g} s: this agent is very busy"
             raise InvalidRequest(message, status=503) from None
 
-    def _make(self, looked: Looked, asked: Asked) -> bytes:
+    def _make(self, looked: Looked, asked: FleetSelection) -> bytes:
         picture, holders, link = looked.picture, looked.holders, looked.link
         wall_s = looked.at.wall_s
         try:

@@ -17,21 +17,21 @@ import structlog
 
 from headgate.base.keyvalue import Entry
 from headgate.base.ports import Clock
-from headgate.changes.model import BEAT, HEAD, ITEMS, MEMBERS, SHARDS, WIDE, Item, unquoted
+from headgate.changes.model import BEAT, HEAD, ITEMS, MEMBERS, SHARDS, WIDE, Change, unquoted
 from headgate.changes.state import read_head, read_item_at, stands
 from headgate.fleet.holders import Holders
 from headgate.fleet.members import FleetMember, read_member
 from headgate.fleet.told import read_told
 from headgate.fleet.view import (
-    Condition,
+    AgentProgress,
     FleetCounts,
     FleetPicture,
     ItemSeen,
     Known,
-    Link,
-    Progress,
     ShardSeen,
-    Wanted,
+    ShardState,
+    StoreLink,
+    WantedRevision,
     agent_alone,
     grace_s,
     picture_of,
@@ -65,7 +65,7 @@ class Looked:
     picture: FleetPicture
     holders: Holders
     at: Instant
-    link: Link
+    link: StoreLink
 
 
 class FleetView:
@@ -74,7 +74,7 @@ class FleetView:
         mirror: Mirrored,
         clock: Clock,
         *,
-        link: Callable[[], Link],
+        link: Callable[[], StoreLink],
         spread_s: Callable[[], float],
         roster: KeptRoster | None = None,
     ) -> None:
@@ -151,7 +151,7 @@ def _value(entry: Entry | None) -> bytes | None:
     return None if entry is None else entry.value
 
 
-__all__ = ["VIEW_PREFIXES", "FleetView", "Link", "Looked"]
+__all__ = ["VIEW_PREFIXES", "FleetView", "Looked", "StoreLink"]
 
 
 log = structlog.get_logger()
@@ -160,7 +160,7 @@ SILENT_KEPT_S = 86_400.0
 """A shard without any registered agent is remembered for this long: a shard that is lost completely
 must not look as if it had never existed."""
 MAX_SILENT = 20_000
-_NOTHING = Wanted()
+_NOTHING = WantedRevision()
 
 
 class Noted(NamedTuple):
@@ -181,9 +181,9 @@ class FleetLedger:
         self._n: int | None = None
         self._known: dict[str, Known] = {}
         self._shardless: dict[str, FleetMember] = {}
-        self._items: dict[str, Item] = {}
+        self._items: dict[str, Change] = {}
         self._wide = _NOTHING
-        self._wanted: dict[str, Wanted] = {}
+        self._wanted: dict[str, WantedRevision] = {}
         """By shard: items that apply to it alone."""
         self._seen: dict[str, ShardSeen] = {}
         self._dirty: set[str] = set()
@@ -282,7 +282,7 @@ class FleetLedger:
 
     # --- what agents are to have ---------------------------------------------------------------
 
-    def _want(self, shard: str, item: Item, at: Instant) -> None:
+    def _want(self, shard: str, item: Change, at: Instant) -> None:
         before = self._wanted.get(shard, _NOTHING) if shard else self._wide
         if item.n > before.n:
             self._set_wanted(shard, before.then(item.n, at.mono_s))
@@ -295,7 +295,7 @@ class FleetLedger:
         left = [item.n for key, item in self._items.items() if _own_shard(key) == shard]
         self._set_wanted(shard, before.up_to(max(left, default=0)))
 
-    def _set_wanted(self, shard: str, wanted: Wanted) -> None:
+    def _set_wanted(self, shard: str, wanted: WantedRevision) -> None:
         if shard:
             self._wanted[shard] = wanted
             self._dirty.add(shard)
@@ -341,8 +341,8 @@ class FleetLedger:
 
 
 def _waits(seen: ShardSeen) -> bool:
-    return seen.condition is Condition.STARTING or any(
-        agent.progress is Progress.PENDING for agent in seen.agents
+    return seen.condition is ShardState.STARTING or any(
+        agent.progress is AgentProgress.PENDING for agent in seen.agents
     )
 
 

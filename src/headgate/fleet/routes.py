@@ -37,7 +37,7 @@ from headgate.fleet.picture import FleetView
 from headgate.fleet.reach_api import ReachedDoc, reached_doc
 from headgate.history.looking import json_in_thread
 from headgate.http.documents import json_response
-from headgate.http.routes import WIDE, Call, Role, Route
+from headgate.http.routes import WIDE, Call, Caller, Route
 
 LOOK_TIMEOUT_S = 12.0
 """A little less than the command line waits, so that it still gets the reason."""
@@ -170,13 +170,13 @@ FLEET_ROUTES = (
     ),
     Route(
         "GET", FEED, "feed", "What this agent follows of the fleet, page by page", FeedPageDoc,
-        role=Role.PEER, query=FeedQuery, errors=(410,), example={"prefix": "items/wide/"},
+        role=Caller.PEER, query=FeedQuery, errors=(410,), example={"prefix": "items/wide/"},
         about="For the agents of a shard's replicas. The next page with `revision` and `from` of "
         "the page before.",
     ),
     Route(
         "GET", FEED_CHANGES, "feed_changes", "Changes of these entries", FeedChangesDoc,
-        role=Role.PEER, query=FeedChangesQuery, errors=(410,),
+        role=Caller.PEER, query=FeedChangesQuery, errors=(410,),
         example={"prefix": "items/wide/", "after": "12", "wait_s": "5"},
         about="Delayed for up to 30 s while nothing changes; 410: list again from the start.",
     ),

@@ -33,7 +33,7 @@ from headgate.shard.model import ShardView
 from headgate.shard.speech import (
     Footing,
     RefusedShare,
-    Speaker,
+    ReportingAgent,
     dated,
     is_early,
     speaks,
@@ -68,7 +68,7 @@ class ShardViews(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
+class StatusSources:
     """Sources of the report; each is read when it is needed."""
 
     place: Callable[[str], Place]
@@ -133,7 +133,7 @@ class FleetStatus:
         shards: ShardViews,
         board: Board,
         recorder: Recorder,
-        sources: Sources,
+        sources: StatusSources,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -199,7 +199,7 @@ class FleetStatus:
 
     def _told(self, view: ShardView, views: Iterable[ShardView], now: Instant) -> ShardTold:
         sources = self._sources
-        speaker = Speaker(
+        speaker = ReportingAgent(
             place=sources.place(view.database),
             url=sources.url(),
             footing=sources.footing(),

@@ -19,7 +19,7 @@ from headgate.metrics.samples import Instant
 MAX_TOLD = 5
 
 
-class Following(Protocol):
+class LogFollowing(Protocol):
     """As much of changes/follower.LogFollower as is looked at."""
 
     def state(self) -> FollowState: ...
@@ -34,7 +34,7 @@ class Viewing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FleetLook:
-    follower: Following
+    follower: LogFollowing
     requests: Mapping[str, int] = field(default_factory=dict)
     """Requests to the store since the start, by outcome (changes/etcd/client.py)."""
     view: Viewing | None = None

@@ -1,7 +1,7 @@
 """A fleet as people see it: pure, from what its agents report and what its operators set.
 
     ShardTold, FleetMember ──shard_seen──► ShardSeen, AgentSeen ──┐
-    Item ───────────────────────────────► ItemSeen ───────────────┴► FleetPicture ──select──► a page
+    Change ─────────────────────────────► ItemSeen ───────────────┴► FleetPicture ──select──► a page
 
 Reports of agents come late by design (they are spread over the fleet's size). So an agent that has
 not reported a new revision yet is pending, and behind only when its time to report is over.
@@ -15,7 +15,7 @@ from enum import Enum
 from operator import attrgetter
 from typing import NamedTuple
 
-from headgate.changes.model import Item
+from headgate.changes.model import Change
 from headgate.changes.reach import Place, Reach, parse_reach
 from headgate.fleet.members import FleetMember, called_alike, newest_of_each
 from headgate.fleet.told import UNHEALTHY, MemberTold, ShardTold
@@ -27,7 +27,7 @@ GRACE_S, SPREADS = 10.0, 4.0
 """How late an agent may report: this long, plus this many times the spread of reports."""
 
 
-class Condition(Enum):
+class ShardState(Enum):
     """How a shard is, the worst first: the order that it is shown in."""
 
     UNHEALTHY = "unhealthy"
@@ -40,7 +40,7 @@ class Condition(Enum):
     """No client checks, so nothing is measured."""
 
 
-class Progress(Enum):
+class AgentProgress(Enum):
     """How far an agent has come with what was set for it."""
 
     CURRENT = "current"
@@ -65,7 +65,7 @@ class AgentSeen:
     n: int | None
     wanted_n: int
     """The newest revision that applies to it."""
-    progress: Progress
+    progress: AgentProgress
     source: str
     stale_since: float | None
     registered: bool
@@ -81,7 +81,7 @@ class ShardSeen:
     shard: str
     region: str
     cluster: str
-    condition: Condition
+    condition: ShardState
     since: float | None
     """Wall-clock seconds since when; None: not known."""
     told: ShardTold | None
@@ -92,7 +92,7 @@ class ShardSeen:
 
     @property
     def behind(self) -> int:
-        return sum(agent.progress is Progress.BEHIND for agent in self.agents)
+        return sum(agent.progress is AgentProgress.BEHIND for agent in self.agents)
 
     @property
     def rank(self) -> tuple[int, float, str]:
@@ -103,12 +103,12 @@ class ShardSeen:
         return (2 if self.behind else 3), 0.0, self.shard
 
 
-_LOUD = {Condition.UNHEALTHY: 0, Condition.SILENT: 1}
+_LOUD = {ShardState.UNHEALTHY: 0, ShardState.SILENT: 1}
 
 
 @dataclass(frozen=True, slots=True)
 class ItemSeen:
-    item: Item
+    item: Change
     ended: bool
     """Removed, lifted or expired: shown for a while, and in force nowhere."""
 
@@ -150,7 +150,7 @@ class FleetPicture:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class StoreLink:
     """State of the showing agent's connection to the fleet's store."""
 
     source: str
@@ -169,56 +169,58 @@ def grace_s(spread_s: float) -> float:
 # --- one shard --------------------------------------------------------------------------------
 
 
-class Mark(NamedTuple):
+class SeenRevision(NamedTuple):
     n: int
     seen_at: float
     """Monotonic seconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedRevision:
     """The newest revision that applies to an agent, and since when it is known here; and those
     before it: an agent that is behind stays so when there is something still newer."""
 
     n: int = 0
     seen_at: float = 0.0
     """Monotonic seconds."""
-    before: tuple[Mark, ...] = ()
+    before: tuple[SeenRevision, ...] = ()
     """By n. Those of the same moment are one, and the last few minutes are kept."""
 
     @property
-    def marks(self) -> tuple[Mark, ...]:
-        return (*self.before, Mark(self.n, self.seen_at))
+    def marks(self) -> tuple[SeenRevision, ...]:
+        return (*self.before, SeenRevision(self.n, self.seen_at))
 
-    def then(self, n: int, seen_at: float) -> Wanted:
+    def then(self, n: int, seen_at: float) -> WantedRevision:
         if n <= self.n:
             return self
         same = not self.n or seen_at // MARK_S == self.seen_at // MARK_S
-        return Wanted(n, seen_at, self.before if same else self.marks[-MAX_MARKS:])
+        return WantedRevision(n, seen_at, self.before if same else self.marks[-MAX_MARKS:])
 
-    def up_to(self, n: int) -> Wanted:
+    def up_to(self, n: int) -> WantedRevision:
         """What is left where the newest is no longer to be reached."""
         older = [mark for mark in self.marks if mark.n < n]
-        reached = next((mark for mark in self.marks if mark.n >= n), Mark(n, self.seen_at))
-        return Wanted(n, reached.seen_at, tuple(older)) if n else Wanted()
+        reached = next((mark for mark in self.marks if mark.n >= n), SeenRevision(n, self.seen_at))
+        return WantedRevision(n, reached.seen_at, tuple(older)) if n else WantedRevision()
 
-    def joined(self, other: Wanted) -> Wanted:
+    def joined(self, other: WantedRevision) -> WantedRevision:
         if not self.n or not other.n:
             return self if self.n else other
         *before, last = sorted({*self.marks, *other.marks})
-        return Wanted(last.n, last.seen_at, tuple(before))
+        return WantedRevision(last.n, last.seen_at, tuple(before))
 
     def surpassed_at(self, n: int) -> float:
         """When something newer than n was first seen."""
         return next((mark.seen_at for mark in self.marks if mark.n > n), self.seen_at)
 
 
-def progress_of(n: int | None, wanted: Wanted, *, now: float, grace_s: float) -> Progress:
+def progress_of(
+    n: int | None, wanted: WantedRevision, *, now: float, grace_s: float
+) -> AgentProgress:
     if n is None:
-        return Progress.UNKNOWN
+        return AgentProgress.UNKNOWN
     if n >= wanted.n:
-        return Progress.CURRENT
-    return Progress.PENDING if now - wanted.surpassed_at(n) < grace_s else Progress.BEHIND
+        return AgentProgress.CURRENT
+    return AgentProgress.PENDING if now - wanted.surpassed_at(n) < grace_s else AgentProgress.BEHIND
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,12 +241,12 @@ class Known:
 
 
 def shard_seen(
-    shard: str, known: Known, wanted: Wanted, *, now: float, grace_s: float
+    shard: str, known: Known, wanted: WantedRevision, *, now: float, grace_s: float
 ) -> ShardSeen:
     condition, since = _condition(known, now=now, grace_s=grace_s)
     clash, place = two_clusters(known.members), _place(shard, known)
     if clash:
-        condition = Condition.UNHEALTHY
+        condition = ShardState.UNHEALTHY
     agents = _agents(place, known, wanted, now=now, grace_s=grace_s)
     return ShardSeen(
         shard, place.region, place.cluster, condition, since, known.told, agents, clash
@@ -256,20 +258,20 @@ def _place(shard: str, known: Known) -> Place:
     return Place(spoken.region, spoken.cluster, shard) if spoken else Place(shard=shard)
 
 
-def _condition(known: Known, *, now: float, grace_s: float) -> tuple[Condition, float | None]:
+def _condition(known: Known, *, now: float, grace_s: float) -> tuple[ShardState, float | None]:
     told = known.told
     if told is None and known.silent_since is not None and not known.members:
-        return Condition.SILENT, known.silent_since
+        return ShardState.SILENT, known.silent_since
     if told is None:
         new = now - known.first_seen_at < grace_s
-        return (Condition.STARTING if new else Condition.SILENT), known.first_seen_wall_s
+        return (ShardState.STARTING if new else ShardState.SILENT), known.first_seen_wall_s
     if known.silent_since is not None:
-        return Condition.SILENT, known.silent_since
-    return Condition.UNHEALTHY if told.state == UNHEALTHY else Condition(told.state), told.since
+        return ShardState.SILENT, known.silent_since
+    return ShardState.UNHEALTHY if told.state == UNHEALTHY else ShardState(told.state), told.since
 
 
 def _agents(
-    place: Place, known: Known, wanted: Wanted, *, now: float, grace_s: float
+    place: Place, known: Known, wanted: WantedRevision, *, now: float, grace_s: float
 ) -> tuple[AgentSeen, ...]:
     """All that were reported or have registered; the primary first."""
     found = []
@@ -313,7 +315,9 @@ def _warned(told: MemberTold, alike: Mapping[str, tuple[str, ...]]) -> MemberTol
     return replace(told, problem=problem)
 
 
-def agent_alone(member: FleetMember, wanted: Wanted, *, now: float, grace_s: float) -> AgentSeen:
+def agent_alone(
+    member: FleetMember, wanted: WantedRevision, *, now: float, grace_s: float
+) -> AgentSeen:
     """Of a database that belongs to no shard."""
     progress = progress_of(member.n, wanted, now=now, grace_s=grace_s)
     told = MemberTold(member.member)
@@ -326,7 +330,7 @@ def _agent(
     registered: FleetMember | None,
     n: int | None,
     wanted_n: int,
-    progress: Progress,
+    progress: AgentProgress,
 ) -> AgentSeen:
     return AgentSeen(
         region=place.region,
@@ -369,7 +373,7 @@ def picture_of(
     ordered = tuple(sorted(shards, key=attrgetter("rank")))
     agents = [agent for shard in ordered for agent in shard.agents]
     agents += shardless
-    behind = [agent for agent in agents if agent.progress is Progress.BEHIND]
+    behind = [agent for agent in agents if agent.progress is AgentProgress.BEHIND]
     return FleetPicture(
         n=n,
         shards=ordered,
@@ -392,8 +396,8 @@ def _counts(
         stale=sum(agent.stale_since is not None for agent in agents),
         refusing=sum(agent.refused_total > 0 for agent in agents),
         shardless=shardless,
-        **{condition.value: conditions.count(condition) for condition in Condition},
-        **{one.value: progress.count(one) for one in Progress},
+        **{condition.value: conditions.count(condition) for condition in ShardState},
+        **{one.value: progress.count(one) for one in AgentProgress},
     )
 
 
@@ -401,7 +405,7 @@ def _counts(
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ShardFilter:
     """Which shards to show. Patterns as in a reach; empty: any."""
 
     unhealthy: bool = False
@@ -413,10 +417,10 @@ class Look:
     shard: str = ""
 
 
-EVERYTHING = Look()
+EVERYTHING = ShardFilter()
 
 
-def select(picture: FleetPicture, look: Look) -> Sequence[ShardSeen]:
+def select(picture: FleetPicture, look: ShardFilter) -> Sequence[ShardSeen]:
     """In the picture's order. ValueError where a pattern cannot be one."""
     if look == EVERYTHING:
         return picture.shards
@@ -425,7 +429,7 @@ def select(picture: FleetPicture, look: Look) -> Sequence[ShardSeen]:
     return [seen for seen in picture.shards if _fits(seen, look, reaches)]
 
 
-def _fits(seen: ShardSeen, look: Look, reaches: Sequence[Reach]) -> bool:
+def _fits(seen: ShardSeen, look: ShardFilter, reaches: Sequence[Reach]) -> bool:
     if look.unhealthy and seen.condition not in _LOUD:
         return False
     if look.behind and not seen.behind:

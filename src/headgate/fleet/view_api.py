@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from headgate.changes.model import ChangeKind, Item
+from headgate.changes.model import Change, ChangeKind
 from headgate.changes.state import ends_at
 from headgate.check.reasons import duration, quantity, says
 from headgate.errors import InvalidSettings
@@ -20,12 +20,12 @@ from headgate.fleet.told import PASSING, MetricTold
 from headgate.fleet.view import (
     EVERYTHING,
     AgentSeen,
-    Condition,
     FleetCounts,
     FleetPicture,
-    Link,
-    Look,
+    ShardFilter,
     ShardSeen,
+    ShardState,
+    StoreLink,
     select,
 )
 from headgate.rules.settings import parse_kept
@@ -158,17 +158,23 @@ class FleetDoc(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class FleetSelection:
     """Which part of it."""
 
-    look: Look = EVERYTHING
+    look: ShardFilter = EVERYTHING
     page: int = 1
     per_page: int = 100
     items_page: int = 1
 
 
 def fleet_doc(
-    picture: FleetPicture, holders: Holders, link: Link, asked: Asked, *, agent: str, wall_s: float
+    picture: FleetPicture,
+    holders: Holders,
+    link: StoreLink,
+    asked: FleetSelection,
+    *,
+    agent: str,
+    wall_s: float,
 ) -> FleetDoc:
     """ValueError where a pattern that was asked for cannot be one."""
     selected = select(picture, asked.look)
@@ -235,9 +241,9 @@ def _shard(seen: ShardSeen, wall_s: float) -> FleetShardDoc:
 def _why(seen: ShardSeen, metrics: Sequence[FleetMetricDoc]) -> str:
     if seen.clash:
         return seen.clash
-    if seen.condition is Condition.SILENT:
+    if seen.condition is ShardState.SILENT:
         return _silence(seen)
-    if seen.condition is Condition.STARTING:
+    if seen.condition is ShardState.STARTING:
         return "its agents have just registered"
     if seen.told is not None and seen.told.problem:
         return seen.told.problem
@@ -297,7 +303,7 @@ def _agent(seen: AgentSeen, wall_s: float) -> FleetAgentDoc:
 # --- rules and budgets ------------------------------------------------------------------------
 
 
-def _item(item: Item, holders: Holders, wall_s: float) -> FleetItemDoc:
+def _item(item: Change, holders: Holders, wall_s: float) -> FleetItemDoc:
     held, value = holders.held(item), item.value or {}
     return FleetItemDoc(
         kind=str(item.kind),
@@ -316,7 +322,7 @@ def _item(item: Item, holders: Holders, wall_s: float) -> FleetItemDoc:
     )
 
 
-def _left_s(item: Item, wall_s: float) -> float | None:
+def _left_s(item: Change, wall_s: float) -> float | None:
     try:
         end = ends_at(item)
     except ValueError:  # By a newer version: its content is shown as not readable.
@@ -324,7 +330,7 @@ def _left_s(item: Item, wall_s: float) -> float | None:
     return None if end is None else max(0.0, end - wall_s)
 
 
-def _says(item: Item) -> str:
+def _says(item: Change) -> str:
     if item.kind is ChangeKind.BUDGET:
         return _budget_says(item)
     try:
@@ -333,7 +339,7 @@ def _says(item: Item) -> str:
         return "cannot be read by this version"
 
 
-def _budget_says(item: Item) -> str:
+def _budget_says(item: Change) -> str:
     value = item.value or {}
     told = ", ".join(f"{key} {value[key]}" for key in _TOLD_OF_A_BUDGET if key in value)
     return f"budget {value.get('name') or item.id.partition('@')[0]}: {told}".rstrip(": ")
@@ -345,7 +351,7 @@ _TOLD_OF_A_BUDGET = ("mode", "rate", "capacity", "burst", "concurrency")
 # --- what an operator should do ---------------------------------------------------------------
 
 
-def _advice(picture: FleetPicture, link: Link, wall_s: float) -> list[str]:
+def _advice(picture: FleetPicture, link: StoreLink, wall_s: float) -> list[str]:
     counts, advice = picture.counts, []
     if link.went_back:
         advice.append(

@@ -10,7 +10,7 @@ import msgspec
 from headgate.check.questions import Span
 from headgate.history.outcomes import How
 from headgate.history.records import MetricMinute, Tally
-from headgate.history.replay import Change
+from headgate.history.replay import ReplayedHour
 from headgate.history.runs import Runs
 from headgate.history.timeline import Sums, Timeline, sums_of
 from headgate.rules.matching import Kind, Rule
@@ -295,7 +295,7 @@ NAMED = (
 
 
 def replay_doc(
-    changes: Sequence[Change],
+    changes: Sequence[ReplayedHour],
     rule: Rule,
     span: tuple[str, str],
     *,
@@ -324,7 +324,7 @@ def replay_doc(
     )
 
 
-def _most_changed(changed: Sequence[Change]) -> Sequence[Change]:
+def _most_changed(changed: Sequence[ReplayedHour]) -> Sequence[ReplayedHour]:
     """Those that are shown, in their order."""
     if len(changed) <= MAX_REPLAY_ROWS:
         return changed
@@ -332,12 +332,12 @@ def _most_changed(changed: Sequence[Change]) -> Sequence[Change]:
     return [changed[at] for at in sorted(by_size[:MAX_REPLAY_ROWS])]
 
 
-def _size(change: Change) -> float:
+def _size(change: ReplayedHour) -> float:
     low, high = change.after.low, change.after.high
     return max(abs(high - change.admitted_before), abs(low - change.admitted_before))
 
 
-def _row(change: Change, when: When) -> ReplayRowDoc:
+def _row(change: ReplayedHour, when: When) -> ReplayRowDoc:
     after = change.after
     told = after.how in (How.EXACT, How.EXPECTED)
     return ReplayRowDoc(
@@ -358,7 +358,9 @@ def _row(change: Change, when: When) -> ReplayRowDoc:
 _BY_METRICS = (Kind.EXEMPT, Kind.METRICS, Kind.THRESHOLDS)
 
 
-def _notes(changes: Sequence[Change], changed: Sequence[Change], rule: Rule) -> list[str]:
+def _notes(
+    changes: Sequence[ReplayedHour], changed: Sequence[ReplayedHour], rule: Rule
+) -> list[str]:
     if not changes:
         return ["No client that the rule matches checked within that time."]
     if not changed:

@@ -1,8 +1,9 @@
 """What happened to clients and metrics over time: the input for detecting starvation.
 
-counts of a tick, looks at metrics ──advance──► Scene (Courses and Gates) ──`starvation.judge`──►
+counts of a tick, looks at metrics ─advance─►
+    DatabaseCourses (Courses and Gates) ─`starvation.judge`─►
 
-A Course is the current run of one client, or of all clients that share a level. A Gate is one
+A Course is the current run of one client, or of all clients that share a level. A MetricGate is one
 metric. Both are values: a stretch keeps a copy of the Gates at its start, and the difference to
 the current ones is what happened since. Times are monotonic seconds.
 """
@@ -26,7 +27,7 @@ no idle one, the new client is not watched."""
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class StarvationTerms:
     window_s: float = 600.0
     """A client that metrics reject without a break for this long may be starved."""
     waterline: float = 0.05
@@ -70,7 +71,7 @@ _REASONS = (
 )
 
 
-class Seen(NamedTuple):
+class ClientTick(NamedTuple):
     """What one client's questions came to within a tick."""
 
     admitted: int = 0
@@ -98,11 +99,11 @@ class Seen(NamedTuple):
         counts = (metrics, self.diced, self.held, self.paced, self.over_budget, self.other)
         return _REASONS[counts.index(max(counts))]
 
-    def plus(self, more: Seen) -> Seen:
+    def plus(self, more: ClientTick) -> ClientTick:
         by_metric = dict(self.by_metric)
         for metric, count in more.by_metric.items():
             by_metric[metric] = by_metric.get(metric, 0) + count
-        return Seen(
+        return ClientTick(
             self.admitted + more.admitted,
             self.exempted + more.exempted,
             self.exempt_by or more.exempt_by,
@@ -116,7 +117,7 @@ class Seen(NamedTuple):
         )
 
 
-class Judged(NamedTuple):
+class ClientMetrics(NamedTuple):
     """The metrics and thresholds that apply to one client."""
 
     metrics: frozenset[str]
@@ -124,7 +125,7 @@ class Judged(NamedTuple):
     """Metric with a threshold only for this client → the rule that sets it."""
 
 
-class Look(NamedTuple):
+class MinuteLook(NamedTuple):
     """A metric with a value."""
 
     breached: bool
@@ -136,7 +137,7 @@ class Look(NamedTuple):
 RECENT_S, EARLIER_S = 120.0, 600.0
 
 
-class Gate(NamedTuple):
+class MetricGate(NamedTuple):
     """One metric since it was first looked at."""
 
     watched_s: float = 0.0
@@ -154,8 +155,8 @@ class Gate(NamedTuple):
     usual_closed_s: float = 0.0
     """How long it usually stays closed."""
 
-    def after(self, look: Look, opened: bool, now_s: float, seconds: float) -> Gate:
-        return Gate(
+    def after(self, look: MinuteLook, opened: bool, now_s: float, seconds: float) -> MetricGate:
+        return MetricGate(
             self.watched_s + seconds,
             self.breached_s + (seconds if look.breached else 0.0),
             self.open_s + (seconds if opened else 0.0),
@@ -166,7 +167,7 @@ class Gate(NamedTuple):
             *self._closed(look, opened, now_s),
         )
 
-    def _closed(self, look: Look, opened: bool, now_s: float) -> tuple[float | None, float]:
+    def _closed(self, look: MinuteLook, opened: bool, now_s: float) -> tuple[float | None, float]:
         since, usual_s = self.closed_since, self.usual_closed_s
         if opened and since is not None:
             spell_s = now_s - since
@@ -196,7 +197,7 @@ class Meanwhile(NamedTuple):
     mean: float
 
 
-def meanwhile(then: Gate, now: Gate) -> Meanwhile | None:
+def meanwhile(then: MetricGate, now: MetricGate) -> Meanwhile | None:
     seconds = now.watched_s - then.watched_s
     if seconds <= 0:
         return None
@@ -208,7 +209,7 @@ def meanwhile(then: Gate, now: Gate) -> Meanwhile | None:
     )
 
 
-Gates = Mapping[str, Gate]
+Gates = Mapping[str, MetricGate]
 NO_GATES: Gates = MappingProxyType({})
 
 
@@ -221,7 +222,7 @@ class Subject(NamedTuple):
     """All clients that have this level."""
 
 
-class Stretch(NamedTuple):
+class StarvedStretch(NamedTuple):
     """Time since which metrics reject every check of a client."""
 
     since_s: float
@@ -237,11 +238,11 @@ class Stretch(NamedTuple):
         """What rejected most checks."""
         return max(sorted(self.refused), key=lambda metric: self.refused[metric])
 
-    def after(self, seen: Seen, now_s: float) -> Stretch:
+    def after(self, seen: ClientTick, now_s: float) -> StarvedStretch:
         refused = dict(self.refused)
         for metric, count in seen.by_metric.items():
             refused[metric] = refused.get(metric, 0) + count
-        return Stretch(self.since_s, self.gates, refused, self.tries + 1, now_s)
+        return StarvedStretch(self.since_s, self.gates, refused, self.tries + 1, now_s)
 
 
 class Course(NamedTuple):
@@ -250,7 +251,7 @@ class Course(NamedTuple):
     runtime_s: float = 0.0
     starved_s: float = 0.0
     """Starved time in stretches that are over."""
-    stretch: Stretch | None = None
+    stretch: StarvedStretch | None = None
     admitted: int = 0
     admitted_s: float = NEVER
     exempted: int = 0
@@ -258,7 +259,9 @@ class Course(NamedTuple):
     exempt_by: str = ""
     refused_s: Mapping[Reason, float] = MappingProxyType({})
 
-    def after(self, seen: Seen, gates: Gates, now_s: float, policy: Policy) -> Course:
+    def after(
+        self, seen: ClientTick, gates: Gates, now_s: float, policy: StarvationTerms
+    ) -> Course:
         silent_s = now_s - self.asked_s
         if silent_s > policy.run_gap_s:
             return Course(self.subject, now_s).after(seen, gates, now_s, policy)
@@ -278,17 +281,19 @@ class Course(NamedTuple):
             self.refused_s if moves else self._waited(seen.reason, active_s),
         )
 
-    def _starved(self, now_s: float, policy: Policy) -> float:
+    def _starved(self, now_s: float, policy: StarvationTerms) -> float:
         length_s = now_s - self.stretch.since_s if self.stretch else 0.0
         return self.starved_s + (length_s if length_s >= policy.window_s else 0.0)
 
-    def _stretched(self, seen: Seen, gates: Gates, now_s: float, policy: Policy) -> Stretch | None:
+    def _stretched(
+        self, seen: ClientTick, gates: Gates, now_s: float, policy: StarvationTerms
+    ) -> StarvedStretch | None:
         stretch = self.stretch
         if stretch is not None and now_s - stretch.last_s > policy.idle_s:
             stretch = None  # It was away, held, or not let as far as the metrics.
         if not seen.by_metric:
             return stretch
-        return (stretch or Stretch(now_s, gates, NOTHING, 0, now_s)).after(seen, now_s)
+        return (stretch or StarvedStretch(now_s, gates, NOTHING, 0, now_s)).after(seen, now_s)
 
     def _waited(self, reason: Reason, seconds: float) -> Mapping[Reason, float]:
         return {**self.refused_s, reason: self.refused_s.get(reason, 0.0) + seconds}
@@ -298,17 +303,17 @@ class Course(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class DatabaseCourses:
     """One database, as one value that is replaced whole."""
 
     database: str
     now_s: float
     courses: Mapping[Subject, Course] = field(default_factory=dict)
     gates: Gates = field(default_factory=lambda: NO_GATES)
-    judged: Mapping[str, Judged] = field(default_factory=dict)
+    judged: Mapping[str, ClientMetrics] = field(default_factory=dict)
     """By client."""
 
-    def running(self, policy: Policy) -> list[Course]:
+    def running(self, policy: StarvationTerms) -> list[Course]:
         """Clients, not levels, that checked recently."""
         return [
             course
@@ -321,24 +326,26 @@ class Tick(NamedTuple):
     """What happened since the last one."""
 
     now_s: float
-    seen: Mapping[str, Seen]
-    looks: Mapping[str, Look]
-    judged: Mapping[str, Judged]
+    seen: Mapping[str, ClientTick]
+    looks: Mapping[str, MinuteLook]
+    judged: Mapping[str, ClientMetrics]
     """Of the clients of `seen`, at least."""
 
 
-def advance(scene: Scene, tick: Tick, policy: Policy) -> Scene:
+def advance(scene: DatabaseCourses, tick: Tick, policy: StarvationTerms) -> DatabaseCourses:
     """A tick later."""
     steps = advancing(scene, tick, policy)
     while True:
         try:
             next(steps)
         except StopIteration as end:
-            later: Scene = end.value
+            later: DatabaseCourses = end.value
             return later
 
 
-def advancing(scene: Scene, tick: Tick, policy: Policy) -> Generator[None, None, Scene]:
+def advancing(
+    scene: DatabaseCourses, tick: Tick, policy: StarvationTerms
+) -> Generator[None, None, DatabaseCourses]:
     """The same in pieces of about a millisecond, so that the caller can do other work between."""
     now_s, seen, looks, judged = tick
     seconds = max(0.0, min(now_s - scene.now_s, policy.idle_s))
@@ -355,14 +362,14 @@ def advancing(scene: Scene, tick: Tick, policy: Policy) -> Generator[None, None,
         if course is not None:
             kept[subject] = course.after(what, gates, now_s, policy)
     known = {s.name: scene.judged[s.name] for s in kept if s.name in scene.judged}
-    return Scene(scene.database, now_s, kept, gates, {**known, **judged})
+    return DatabaseCourses(scene.database, now_s, kept, gates, {**known, **judged})
 
 
 def _gates(
     gates: Gates,
-    seen: Mapping[str, Seen],
-    looks: Mapping[str, Look],
-    judged: Mapping[str, Judged],
+    seen: Mapping[str, ClientTick],
+    looks: Mapping[str, MinuteLook],
+    judged: Mapping[str, ClientMetrics],
     now_s: float,
     seconds: float,
 ) -> Gates:
@@ -373,15 +380,15 @@ def _gates(
         for metric in judged[client].metrics
     }
     return {
-        metric: gates.get(metric, Gate()).after(look, metric in opened, now_s, seconds)
+        metric: gates.get(metric, MetricGate()).after(look, metric in opened, now_s, seconds)
         for metric, look in looks.items()
     } | {metric: gate for metric, gate in gates.items() if metric not in looks}
 
 
-def _by_subject(seen: Mapping[str, Seen]) -> dict[Subject, Seen]:
+def _by_subject(seen: Mapping[str, ClientTick]) -> dict[Subject, ClientTick]:
     """Levels that several have in common first: they find room before the many that are alone,
     and tell of those of them that have no name (base/crowds.py)."""
-    levels: dict[Subject, Seen] = {}
+    levels: dict[Subject, ClientTick] = {}
     shared: dict[Subject, None] = {}
     for client, what in seen.items():
         for level in levels_of(client):
@@ -398,7 +405,7 @@ def _by_subject(seen: Mapping[str, Seen]) -> dict[Subject, Seen]:
 
 
 def _room_for(
-    subject: Subject, kept: dict[Subject, Course], now_s: float, policy: Policy
+    subject: Subject, kept: dict[Subject, Course], now_s: float, policy: StarvationTerms
 ) -> Course | None:
     if len(kept) >= MAX_COURSES:
         oldest = min(kept, key=lambda s: kept[s].asked_s)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from headgate.check.decide import judge
-from headgate.check.health import Health, Standing
+from headgate.check.health import Health, MetricStatus
 from headgate.check.model import State
 from headgate.history.records import MetricMinute
 from headgate.metrics.samples import Instant
@@ -18,7 +18,7 @@ MAX_METRICS = 500
 """For all databases; metrics beyond it are not kept by the minute."""
 
 
-def standings_of(health: Health) -> Iterator[tuple[str, Standing]]:
+def standings_of(health: Health) -> Iterator[tuple[str, MetricStatus]]:
     """Every metric, by the name that history calls it."""
     yield from health.standings.items()
     if health.shard is not None:
@@ -60,7 +60,9 @@ class MetricMinutes:
         self._waiting[key] = new if before is None else before.plus(new)
 
 
-def _look(minute: int, database: str, name: str, standing: Standing, now: Instant) -> MetricMinute:
+def _look(
+    minute: int, database: str, name: str, standing: MetricStatus, now: Instant
+) -> MetricMinute:
     finding = judge(standing, now)
     threshold = standing.spec.threshold
     if finding.value is None or finding.state in (State.UNAVAILABLE, State.IGNORED):

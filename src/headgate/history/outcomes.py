@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from headgate.base.names import Scope
 from headgate.check.decide import PLAIN
-from headgate.check.health import Health, Standing
+from headgate.check.health import Health, MetricStatus
 from headgate.check.model import Verdict
 from headgate.history.courses import NOTHING
 from headgate.history.records import MetricMinute, Tally
 from headgate.metrics.model import AbsencePolicy, Comparison
-from headgate.rules.matching import Applied, Kind, Order, Rule
+from headgate.rules.matching import Applied, DiceOrder, Kind, Rule
 
 TOLERANCE = 1e-9
 
@@ -63,7 +63,7 @@ Minutes = Mapping[tuple[int, str, str], MetricMinute]
 """(minute, database, metric)"""
 
 
-class Counts(NamedTuple):
+class MinuteCounts(NamedTuple):
     """One client's checks of a minute."""
 
     admitted: int = 0
@@ -88,7 +88,7 @@ class Counts(NamedTuple):
         return sum(self.metric.values()) + sum(self.absent.values())
 
 
-def counts_of(tallies: Iterable[Tally]) -> Counts:
+def counts_of(tallies: Iterable[Tally]) -> MinuteCounts:
     plain = dict.fromkeys(_PLAIN, 0)
     metric: dict[str, int] = {}
     absent: dict[str, int] = {}
@@ -106,7 +106,7 @@ def counts_of(tallies: Iterable[Tally]) -> Counts:
         else:
             fixed += t.count
     diced, held, paced = plain.values()
-    return Counts(admitted, exempted, metric, absent, diced, held, paced, fixed)
+    return MinuteCounts(admitted, exempted, metric, absent, diced, held, paced, fixed)
 
 
 _OK, _BREACHED = Verdict.OK.value, Verdict.THRESHOLD_EXCEEDED.value
@@ -115,7 +115,7 @@ _DENIED = Verdict.ON_HOLD.value
 _PLAIN = (Verdict.REJECTED_BY_RATIO.value, _DENIED, Verdict.PACED.value)
 
 
-class Judged(NamedTuple):
+class DecidingMetric(NamedTuple):
     """A metric that applies to checks."""
 
     metric: str
@@ -129,15 +129,15 @@ class Judged(NamedTuple):
     """Whether its last value still counts while there is no new one."""
 
 
-class Gate(NamedTuple):
+class DatabaseGate(NamedTuple):
     """The metrics that apply to the checks of a database."""
 
-    default: tuple[Judged, ...]
-    by_metric: Mapping[str, Judged]
+    default: tuple[DecidingMetric, ...]
+    by_metric: Mapping[str, DecidingMetric]
     """All metrics measured there."""
     paced: bool = False
 
-    def selected(self, applied: Applied) -> list[Judged] | None:
+    def selected(self, applied: Applied) -> list[DecidingMetric] | None:
         """The metrics that apply under these rules; None if one of them is not measured here."""
         if not applied.metrics:
             return list(self.default)
@@ -145,19 +145,19 @@ class Gate(NamedTuple):
         return [one for one in found if one is not None] if None not in found else None
 
 
-def gate_of(health: Health) -> Gate:
+def gate_of(health: Health) -> DatabaseGate:
     by_metric = {}
     for name, standing in health.standings.items():
         shard = health.shard.standings.get(name) if health.shard is not None else None
         of_shard = shard is not None and standing.spec.scope is Scope.SHARD
         by_metric[name] = _judged(shard if of_shard and shard is not None else standing)
     default = tuple(_judged(standing) for standing in health.default.standings)
-    return Gate(default, by_metric, any(s.spec.pace for s in health.standings.values()))
+    return DatabaseGate(default, by_metric, any(s.spec.pace for s in health.standings.values()))
 
 
-def _judged(standing: Standing) -> Judged:
+def _judged(standing: MetricStatus) -> DecidingMetric:
     spec, of_shard = standing.spec, standing.ref.scope is Scope.SHARD
-    return Judged(
+    return DecidingMetric(
         spec.name,
         f"{Scope.SHARD.value}/{spec.name}" if of_shard else spec.name,
         limitable=not of_shard or spec.rollup.by in PLAIN,
@@ -169,30 +169,30 @@ def _judged(standing: Standing) -> Judged:
 class Happened(NamedTuple):
     """A client's minute, and the rules with the proposed one among them and without it."""
 
-    counts: Counts
+    counts: MinuteCounts
     rule: Rule
     before: Applied
     applied: Applied
-    gate: Gate | None
+    gate: DatabaseGate | None
     kept: tuple[Minutes, int, str]
     fair: bool = False
 
-    def measured(self, one: Judged) -> MetricMinute | None:
+    def measured(self, one: DecidingMetric) -> MetricMinute | None:
         """None where it had no value, or none was kept."""
         minutes, minute, database = self.kept
         found = minutes.get((minute, database, one.name))
         return None if found is None or found.low is None or found.high is None else found
 
-    def limit(self, one: Judged, found: MetricMinute, applied: Applied) -> float:
+    def limit(self, one: DecidingMetric, found: MetricMinute, applied: Applied) -> float:
         by = applied.thresholds.get(one.metric) if one.limitable else None
         return found.threshold if by is None else min(by.thresholds[one.metric], found.threshold)
 
 
-def unchanged(counts: Counts) -> After:
+def unchanged(counts: MinuteCounts) -> After:
     return After(counts.admitted, counts.admitted, How.EXACT)
 
 
-def displaced(counts: Counts, before: Applied, applied: Applied) -> After:
+def displaced(counts: MinuteCounts, before: Applied, applied: Applied) -> After:
     """The rule itself changes nothing here, but it may displace another rule: an exemption from
     everything that a ratio overrides takes the place of an exemption from one metric."""
     if before.rules == applied.rules:
@@ -273,7 +273,7 @@ def _by_other_dice(minute: Happened, left: float) -> After:
     counts, refuse = minute.counts, minute.before.refuse
     if refuse is None:
         return _bounded(counts.admitted * left, (counts.admitted + counts.diced) * left)
-    if refuse.order is Order.AFTER:
+    if refuse.order is DiceOrder.AFTER:
         admitted = (counts.admitted + counts.diced) * left
         return After(admitted, admitted, How.EXACT if left == 1 else How.EXPECTED)
     judged = counts.admitted + counts.judged_away + counts.fixed
@@ -322,14 +322,14 @@ def _from_everything(minute: Happened, course: _Course, low: float, high: float)
     counts, refuse = minute.counts, minute.before.refuse
     passed = counts.paced
     unjudged = counts.held + counts.diced
-    if refuse is not None and refuse.order is Order.AFTER:
+    if refuse is not None and refuse.order is DiceOrder.AFTER:
         passed, unjudged = passed + counts.diced, counts.held
     high += 0 if course is _Course.REFUSED else unjudged
     low += unjudged if course is _Course.WAIVED else 0
     return _bounded(low + passed, high + passed)
 
 
-def _course(minute: Happened, selected: Iterable[Judged]) -> _Course:
+def _course(minute: Happened, selected: Iterable[DecidingMetric]) -> _Course:
     rule, applied = minute.rule, minute.applied
     course = _Course.WAIVED
     if rule.metrics and (_after_dice(applied) or (minute.gate is not None and minute.gate.paced)):
@@ -349,13 +349,13 @@ def _course(minute: Happened, selected: Iterable[Judged]) -> _Course:
     return course
 
 
-def _over(one: Judged, value: float, minute: Happened, found: MetricMinute) -> bool:
+def _over(one: DecidingMetric, value: float, minute: Happened, found: MetricMinute) -> bool:
     limit = minute.limit(one, found, minute.applied)
     return value > limit or (one.at_least and value == limit)
 
 
 def _after_dice(applied: Applied) -> bool:
-    return applied.refuse is not None and applied.refuse.order is Order.AFTER
+    return applied.refuse is not None and applied.refuse.order is DiceOrder.AFTER
 
 
 # --- thresholds ----------------------------------------------------------------------------
@@ -415,18 +415,18 @@ def _by_metrics(minute: Happened) -> After:
     return _bounded(low, high)
 
 
-def _refused_by(counts: Counts, names: Iterable[str]) -> int:
+def _refused_by(counts: MinuteCounts, names: Iterable[str]) -> int:
     return sum(counts.metric.get(name, 0) + counts.absent.get(name, 0) for name in names)
 
 
-def _is_calm(one: Judged, minute: Happened) -> bool:
+def _is_calm(one: DecidingMetric, minute: Happened) -> bool:
     found = minute.measured(one)
     if found is None or found.high is None or found.absent or found.breached:
         return False
     return not _over(one, found.high, minute, found)
 
 
-def _is_breached(one: Judged, minute: Happened) -> bool:
+def _is_breached(one: DecidingMetric, minute: Happened) -> bool:
     """In every look of the minute."""
     found = minute.measured(one)
     return found is not None and found.absent == 0 and found.breached == found.looks

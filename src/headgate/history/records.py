@@ -47,7 +47,7 @@ class Tally:
     count: int
 
 
-class Asked(NamedTuple):
+class CheckedMinute(NamedTuple):
     """A minute in which a client checked."""
 
     minute: int

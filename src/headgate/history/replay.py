@@ -1,6 +1,7 @@
 """What a proposed rule would have changed, by client and hour.
 
-sums of history by minute and client, metrics by minute, a rule ──replay──► Change, Change, …
+sums of history by minute and client, metrics by minute, a rule ─replay─►
+    ReplayedHour, ReplayedHour, …
 
 Exact where arithmetic is enough: a hold rejects everything that it matches, a ratio rejects its
 share. Where the outcome depends on a metric's value within a minute, it is between two bounds.
@@ -19,10 +20,10 @@ from headgate.errors import InvalidName
 from headgate.history.outcomes import (
     TOLERANCE,
     After,
-    Counts,
-    Gate,
+    DatabaseGate,
     Happened,
     How,
+    MinuteCounts,
     Minutes,
     counts_of,
     displaced,
@@ -37,7 +38,7 @@ MINUTE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ReplayedHour:
     """One client in one hour."""
 
     database: str
@@ -62,12 +63,12 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ReplayContext:
     """The rules and metrics at the time that is replayed."""
 
     rules: RuleBook
     """The rules of that time: it has what applied at each replayed moment."""
-    gates: Mapping[str, Gate] = field(default_factory=dict)
+    gates: Mapping[str, DatabaseGate] = field(default_factory=dict)
     """By database: the metrics that apply to its checks."""
     known_from_s: float = float("-inf")
     """Before this, the rules are not known."""
@@ -76,13 +77,13 @@ class Setting:
 
 
 def replay(
-    tallies: Iterable[Tally], metrics: Iterable[MetricMinute], rule: Rule, setting: Setting
-) -> list[Change]:
+    tallies: Iterable[Tally], metrics: Iterable[MetricMinute], rule: Rule, setting: ReplayContext
+) -> list[ReplayedHour]:
     """`tallies` by minute and client. The rule is taken as in force all the while, but for its
     own windows."""
     minutes = {(m.minute, m.database, m.metric): m for m in metrics}
     player = _Player(rule, setting, minutes)
-    found: dict[tuple[str, str, int], Change] = {}
+    found: dict[tuple[str, str, int], ReplayedHour] = {}
     for (minute, database, client), mine in _by_minute(tallies).items():
         change = player.minute(minute, database, client, counts_of(mine))
         hour = minute - minute % MINUTES_AN_HOUR
@@ -98,9 +99,9 @@ def _by_minute(tallies: Iterable[Tally]) -> dict[tuple[int, str, str], list[Tall
     return grouped
 
 
-def _added(before: Change | None, change: Change, hour: int) -> Change:
+def _added(before: ReplayedHour | None, change: ReplayedHour, hour: int) -> ReplayedHour:
     after = change.after if before is None else before.after.plus(change.after)
-    return Change(
+    return ReplayedHour(
         change.database,
         change.client,
         hour,
@@ -112,7 +113,7 @@ def _added(before: Change | None, change: Change, hour: int) -> Change:
 
 
 class _Player:
-    def __init__(self, rule: Rule, setting: Setting, minutes: Minutes) -> None:
+    def __init__(self, rule: Rule, setting: ReplayContext, minutes: Minutes) -> None:
         self._rule = rule
         self._setting = setting
         self._minutes = minutes
@@ -121,9 +122,9 @@ class _Player:
         self._identities: dict[str, Identity | None] = {}
         self._shadows: dict[tuple[str, str, float], str] = {}
 
-    def minute(self, minute: int, database: str, client: str, counts: Counts) -> Change:
+    def minute(self, minute: int, database: str, client: str, counts: MinuteCounts) -> ReplayedHour:
         same = unchanged(counts)
-        change = Change(database, client, minute, counts.checks, counts.admitted, same)
+        change = ReplayedHour(database, client, minute, counts.checks, counts.admitted, same)
         identity = self._identity(client)
         if identity is None:
             return replace(change, after=After(0, counts.checks, How.UNKNOWN))
@@ -147,7 +148,7 @@ class _Player:
         return any(rule is self._rule for rule in applied.rules)
 
     def _happened(
-        self, minute: int, database: str, counts: Counts, before: Applied, applied: Applied
+        self, minute: int, database: str, counts: MinuteCounts, before: Applied, applied: Applied
     ) -> Happened:
         gate = self._setting.gates.get(database)
         measured = (self._minutes, minute, database)

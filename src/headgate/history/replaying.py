@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from headgate.check.views import Parts
-from headgate.history.outcomes import Gate, gate_of
+from headgate.history.outcomes import DatabaseGate, gate_of
 from headgate.history.past import RulesThen, original_id, rules_between
 from headgate.history.records import AuditEntry, MetricMinute, Tally
-from headgate.history.replay import Change, Setting, replay
+from headgate.history.replay import ReplayContext, ReplayedHour, replay
 from headgate.rules.matching import EVERYONE, Rule
 from headgate.rules.settings import RuleSpec
 
@@ -29,7 +29,7 @@ AHEAD_S = 60.0
 
 
 class Replayed(NamedTuple):
-    changes: Sequence[Change]
+    changes: Sequence[ReplayedHour]
     since_minute: int
     """Start of the replayed history."""
     until_minute: int
@@ -50,7 +50,7 @@ class Replayer:
         span_s = (since_minute * 60.0, (until_minute + 1) * 60.0 + AHEAD_S)
         then = await to_thread(rules_between, audit, list(present), *span_s)
         setting = self._setting(then, audit)
-        began_s, changes = self._parts.clock.now().mono_s, list[Change]()
+        began_s, changes = self._parts.clock.now().mono_s, list[ReplayedHour]()
         first, whole = until_minute + 1, True
         while first > since_minute and whole:
             last = first - 1
@@ -62,7 +62,9 @@ class Replayer:
         notes = _notes(setting, then, since_minute)
         return Replayed(changes, first, until_minute, whole, notes)
 
-    async def _slice(self, begin: int, last: int, setting: Setting) -> tuple[list[Change], int]:
+    async def _slice(
+        self, begin: int, last: int, setting: ReplayContext
+    ) -> tuple[list[ReplayedHour], int]:
         """What changed, and from which minute on it was replayed."""
         store, rule = self._parts.store, self._rule
         tokens = () if rule.target == EVERYONE else rule.tokens
@@ -83,13 +85,13 @@ class Replayer:
         self._left -= len(tallies)
         return await to_thread(_replayed, tallies, minutes, rule, setting, begin), begin
 
-    def _setting(self, then: RulesThen, audit: Sequence[AuditEntry]) -> Setting:
+    def _setting(self, then: RulesThen, audit: Sequence[AuditEntry]) -> ReplayContext:
         known_from_s = audit[-1].wall_s if len(audit) >= MAX_AUDIT else float("-inf")
-        return Setting(
+        return ReplayContext(
             then.book, self._gates(), known_from_s, self._parts.checker.fairness is not None
         )
 
-    def _gates(self) -> dict[str, Gate]:
+    def _gates(self) -> dict[str, DatabaseGate]:
         return {name: gate_of(health) for name, health in self._parts.board.healths.items()}
 
 
@@ -97,14 +99,14 @@ def _replayed(
     tallies: Sequence[Tally],
     minutes: Sequence[MetricMinute],
     rule: Rule,
-    setting: Setting,
+    setting: ReplayContext,
     begin: int,
-) -> list[Change]:
+) -> list[ReplayedHour]:
     changes = replay((t for t in tallies if t.minute >= begin), minutes, rule, setting)
     return [replace(c, shadowed_by=original_id(c.shadowed_by)) for c in changes]
 
 
-def _notes(setting: Setting, then: RulesThen, since_minute: int) -> list[str]:
+def _notes(setting: ReplayContext, then: RulesThen, since_minute: int) -> list[str]:
     notes = []
     if setting.known_from_s > since_minute * 60.0:
         notes.append("Rules of older minutes were not read: their result is unknown.")

@@ -32,11 +32,11 @@ from headgate.history.api import (
 from headgate.history.looking import Turns, iso, json_in_thread
 from headgate.history.past_api import past_doc
 from headgate.history.past_routes import find_past, minute_at
-from headgate.history.records import Asked, Tally, in_steps
+from headgate.history.records import CheckedMinute, Tally, in_steps
 from headgate.history.replaying import Replayer
 from headgate.history.runs import Runs, runs_of
 from headgate.history.starvation_api import RogueFaultDoc, RoguesDoc, StarvationDoc, suspect_doc
-from headgate.history.timeline import Stretch, Timeline, most_telling, stretches, timeline
+from headgate.history.timeline import ThrottledMinutes, Timeline, most_telling, stretches, timeline
 from headgate.http.documents import json_response, seconds
 from headgate.http.routes import Call, NoQuery, Plain, Route
 from headgate.metrics.known import metrics_known_to
@@ -210,7 +210,7 @@ class Watching:
     def _present(self) -> list[RuleSpec]:
         return [entry.spec for entry, _ in self._rules.entries()] if self._rules else []
 
-    async def _asked(self, scope: _Scope) -> Sequence[Asked]:
+    async def _asked(self, scope: _Scope) -> Sequence[CheckedMinute]:
         return await self._views.parts.store.minutes_asked(
             scope.tokens,
             since_minute=scope.since,
@@ -219,7 +219,7 @@ class Watching:
         )
 
     async def _timeline(
-        self, scope: _Scope, asked: Sequence[Asked], step: int, level: int | None
+        self, scope: _Scope, asked: Sequence[CheckedMinute], step: int, level: int | None
     ) -> Callable[[], Timeline]:
         """What is needed of the store; the rest is for a thread."""
         by_step = await self._sums(scope, step)
@@ -255,7 +255,7 @@ class Watching:
             by_client=False,
         )
 
-    async def _runs(self, scope: _Scope, asked: Sequence[Asked]) -> Runs | None:
+    async def _runs(self, scope: _Scope, asked: Sequence[CheckedMinute]) -> Runs | None:
         """Of a fortnight: what its own past runs were like. Not of everybody at once."""
         if not scope.tokens:
             return None
@@ -351,7 +351,7 @@ class _Scope(NamedTuple):
     def minutes(self) -> int:
         return self.until - self.since + 1
 
-    def within(self, stretch: Stretch) -> _Scope:
+    def within(self, stretch: ThrottledMinutes) -> _Scope:
         return self._replace(since=stretch.from_minute, until=stretch.until_minute - 1)
 
 

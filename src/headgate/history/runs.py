@@ -10,14 +10,14 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 GAP_MINUTES = 15
-"""As Policy.run_gap_s: after a pause this long, the next check begins another run."""
+"""As StarvationTerms.run_gap_s: after a pause this long, the next check begins another run."""
 MIN_EARLIER = 3
 FAR_BEYOND = 1.5
 """Factor on the longest run before."""
 MIN_MINUTES = 10
 
 
-class Run(NamedTuple):
+class ClientRun(NamedTuple):
     from_minute: int
     until_minute: int
     """Not included."""
@@ -28,9 +28,9 @@ class Run(NamedTuple):
 
 
 class Runs(NamedTuple):
-    last: Run
+    last: ClientRun
     ongoing: bool
-    earlier: tuple[Run, ...]
+    earlier: tuple[ClientRun, ...]
 
     @property
     def usual_minutes(self) -> float | None:
@@ -55,12 +55,12 @@ class Runs(NamedTuple):
 def runs_of(minutes: Iterable[int], *, since_minute: int, now_minute: int) -> Runs | None:
     """From the minutes in which it checked; None if there are none. A run that began before
     `since_minute` may be longer than it looks, so it is not compared."""
-    found: list[Run] = []
+    found: list[ClientRun] = []
     for minute in sorted(set(minutes)):
         if found and minute - found[-1].until_minute < GAP_MINUTES:
-            found[-1] = Run(found[-1].from_minute, minute + 1)
+            found[-1] = ClientRun(found[-1].from_minute, minute + 1)
         else:
-            found.append(Run(minute, minute + 1))
+            found.append(ClientRun(minute, minute + 1))
     if not found:
         return None
     last = found.pop()

@@ -29,11 +29,11 @@ class SessionGroup(NamedTuple):
     """Sessions that were active."""
 
     @property
-    def who(self) -> Who:
-        return Who(self.user, self.application, self.host)
+    def who(self) -> SessionOwner:
+        return SessionOwner(self.user, self.application, self.host)
 
 
-class Who(NamedTuple):
+class SessionOwner(NamedTuple):
     user: str
     application: str
     host: str
@@ -49,8 +49,8 @@ class Presence:
     """The sessions of the last while: older looks count less and less."""
 
     looks: float = 0.0
-    active: Mapping[Who, float] = field(default_factory=dict)
-    sessions: Mapping[Who, int] = field(default_factory=dict)
+    active: Mapping[SessionOwner, float] = field(default_factory=dict)
+    sessions: Mapping[SessionOwner, int] = field(default_factory=dict)
     """At the last look."""
 
     def after(self, groups: Iterable[SessionGroup], *, keep: float) -> Presence:
@@ -60,7 +60,7 @@ class Presence:
         for group in listed:
             active[group.who] = active.get(group.who, 0.0) + group.active
         most = sorted(active, key=lambda who: -active[who])[:MAX_GROUPS]
-        sessions: dict[Who, int] = {}
+        sessions: dict[SessionOwner, int] = {}
         for group in listed:
             sessions[group.who] = sessions.get(group.who, 0) + group.sessions
         return Presence(self.looks * keep + 1, {who: active[who] for who in most}, sessions)
@@ -70,7 +70,7 @@ class Presence:
 class Suspect:
     """Works in the database, and never checked with a name that could be its own."""
 
-    who: Who
+    who: SessionOwner
     sessions: int
     active_mean: float
     """Active sessions, on average."""

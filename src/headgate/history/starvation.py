@@ -1,4 +1,6 @@
-"""Which clients are starved, since when, and why.   Scene ──`judge`──► Finding ──► Starved
+"""Which clients are starved, since when, and why.
+
+    DatabaseCourses ──`judge`──► StarvationFinding ──► Starved
 
 A client is starved if metrics have rejected it without a break for longer than the window, while
 the metric stayed above its threshold, or while others passed it so often that bad luck explains
@@ -16,12 +18,12 @@ from typing import NamedTuple
 from headgate.base.crowds import is_crowd, levels_of
 from headgate.history.courses import (
     Course,
-    Gate,
+    DatabaseCourses,
     Meanwhile,
-    Policy,
+    MetricGate,
     Reason,
-    Scene,
-    Stretch,
+    StarvationTerms,
+    StarvedStretch,
     Subject,
     meanwhile,
 )
@@ -30,7 +32,7 @@ MAX_BLAMED = 5
 MAX_MEMBERS = 20
 MAX_STARVED = 100
 OPEN_PART = 0.25
-NO_GATE = Gate()
+NO_GATE = MetricGate()
 LOOK = "headgate clients"
 """If there is no client that a rule could name."""
 
@@ -94,7 +96,7 @@ class Starved:
     """A command to look at. The agent does not run it."""
 
 
-class Finding(NamedTuple):
+class StarvationFinding(NamedTuple):
     """What `judge` knows of a stretch besides."""
 
     starved: Starved
@@ -102,7 +104,7 @@ class Finding(NamedTuple):
     """Monotonic: when its stretch began."""
 
 
-def judge(scene: Scene, policy: Policy) -> tuple[Finding, ...]:
+def judge(scene: DatabaseCourses, policy: StarvationTerms) -> tuple[StarvationFinding, ...]:
     """Longest first. Clients that are starved together with their whole level are one finding."""
     suspects = [c for c in scene.courses.values() if _is_starved(c, scene, policy)]
     chosen = _merged(suspects, scene, policy)
@@ -111,7 +113,7 @@ def judge(scene: Scene, policy: Policy) -> tuple[Finding, ...]:
     return tuple(found[:MAX_STARVED])
 
 
-def lasts(finding: Finding, scene: Scene, policy: Policy) -> bool:
+def lasts(finding: StarvationFinding, scene: DatabaseCourses, policy: StarvationTerms) -> bool:
     """Whether its stretch goes on, be it as evident as it was or not: a client that swings around
     a limit is one finding."""
     course = scene.courses.get(Subject(finding.starved.client, finding.starved.is_level))
@@ -124,7 +126,7 @@ def lasts(finding: Finding, scene: Scene, policy: Policy) -> bool:
 # --- is it? --------------------------------------------------------------------------------
 
 
-def _is_starved(course: Course, scene: Scene, policy: Policy) -> bool:
+def _is_starved(course: Course, scene: DatabaseCourses, policy: StarvationTerms) -> bool:
     stretch, now_s = course.stretch, scene.now_s
     if stretch is None or now_s - stretch.last_s > policy.idle_s:
         return False
@@ -137,7 +139,7 @@ def _is_starved(course: Course, scene: Scene, policy: Policy) -> bool:
     return _pinned(past, gate, policy) or _luck(past, stretch) <= policy.max_luck
 
 
-def _pinned(past: Meanwhile, gate: Gate, policy: Policy) -> bool:
+def _pinned(past: Meanwhile, gate: MetricGate, policy: StarvationTerms) -> bool:
     """Above its threshold all the while, for longer than is usual, and not on its way down."""
     if past.breached_share < policy.pinned_share:
         return False
@@ -145,7 +147,7 @@ def _pinned(past: Meanwhile, gate: Gate, policy: Policy) -> bool:
     return not recovers and past.seconds >= policy.spells * gate.usual_closed_s
 
 
-def _luck(past: Meanwhile, stretch: Stretch) -> float:
+def _luck(past: Meanwhile, stretch: StarvedStretch) -> float:
     """How likely a client with the same metrics is to be rejected at each of its checks.
 
     A tick in which a client passed may have been open for a part of it only.
@@ -158,7 +160,9 @@ def _luck(past: Meanwhile, stretch: Stretch) -> float:
 Named = tuple[Course, tuple[str, ...]]
 
 
-def _merged(suspects: Sequence[Course], scene: Scene, policy: Policy) -> list[Named]:
+def _merged(
+    suspects: Sequence[Course], scene: DatabaseCourses, policy: StarvationTerms
+) -> list[Named]:
     running = [course.subject.name for course in scene.running(policy)]
     # A client without a name of its own is named by its level.
     alone = {c.subject.name for c in suspects if not _nameless(c) and not c.subject.is_level}
@@ -197,7 +201,9 @@ class Blame(NamedTuple):
     proposal: str = ""
 
 
-def _finding(course: Course, members: tuple[str, ...], scene: Scene, policy: Policy) -> Finding:
+def _finding(
+    course: Course, members: tuple[str, ...], scene: DatabaseCourses, policy: StarvationTerms
+) -> StarvationFinding:
     stretch = course.stretch
     assert stretch is not None
     gate = scene.gates.get(stretch.metric, NO_GATE)
@@ -227,10 +233,15 @@ def _finding(course: Course, members: tuple[str, ...], scene: Scene, policy: Pol
         rule=blame.rule,
         proposal=blame.proposal,
     )
-    return Finding(starved, stretch.since_s)
+    return StarvationFinding(starved, stretch.since_s)
 
 
-def _blame(stretch: Stretch, members: tuple[str, ...], scene: Scene, policy: Policy) -> Blame:
+def _blame(
+    stretch: StarvedStretch,
+    members: tuple[str, ...],
+    scene: DatabaseCourses,
+    policy: StarvationTerms,
+) -> Blame:
     lately_s = scene.now_s - policy.settle_s
     others = [c for c in scene.running(policy) if c.subject.name not in members]
     return (
@@ -251,7 +262,11 @@ def _exempt(others: Sequence[Course], lately_s: float) -> Blame | None:
 
 
 def _differential(
-    metric: str, members: tuple[str, ...], others: Sequence[Course], scene: Scene, lately_s: float
+    metric: str,
+    members: tuple[str, ...],
+    others: Sequence[Course],
+    scene: DatabaseCourses,
+    lately_s: float,
 ) -> Blame | None:
     stricter = [
         rule
@@ -293,16 +308,16 @@ def plain(metric: str) -> str:
     return metric.rpartition("/")[2]
 
 
-def _judged_by(metric: str, course: Course, scene: Scene) -> bool:
+def _judged_by(metric: str, course: Course, scene: DatabaseCourses) -> bool:
     judged = scene.judged.get(course.subject.name)
     return judged is None or metric in judged.metrics  # Not known is no accusation.
 
 
 def _admitted(
-    stretch: Stretch,
+    stretch: StarvedStretch,
     members: Sequence[str],
     others: Sequence[Course],
-    scene: Scene,
+    scene: DatabaseCourses,
     lately_s: float,
 ) -> Blame | None:
     metric, gate = stretch.metric, scene.gates.get(stretch.metric, NO_GATE)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from headgate.check.model import Verdict
 from headgate.history.courses import Reason
-from headgate.history.records import Asked, Tally
+from headgate.history.records import CheckedMinute, Tally
 
 MOSTLY = 0.5
 """Share of a minute's checks that must be rejected for the minute to count as throttled."""
@@ -70,7 +70,7 @@ class Bin:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ThrottledSpan:
     """A stretch in which most checks were rejected."""
 
     from_minute: int
@@ -79,7 +79,7 @@ class Span:
     sums: Sums
 
 
-class Stretch(NamedTuple):
+class ThrottledMinutes(NamedTuple):
     """A span before it is known what rejected the checks."""
 
     from_minute: int
@@ -102,7 +102,7 @@ class Timeline:
     """Included."""
     total: Sums
     bins: tuple[Bin, ...]
-    spans: tuple[Span, ...]
+    spans: tuple[ThrottledSpan, ...]
     children: tuple[Child, ...]
     """Most rejected first; those that do not fit are summed as `other`."""
     whole: bool = True
@@ -111,28 +111,30 @@ class Timeline:
     """Number that did not fit."""
 
 
-def stretches(asked: Iterable[Asked]) -> list[Stretch]:
+def stretches(asked: Iterable[CheckedMinute]) -> list[ThrottledMinutes]:
     """`asked` in order. A good minute ends a stretch, a silent one does not."""
-    found: list[Stretch] = []
+    found: list[ThrottledMinutes] = []
     last = None
     for minute, checks, refused in asked:
         held = refused / checks >= MOSTLY if checks else False
         if held and last is not None and minute - last <= 1 + MAX_GAP_MINUTES:
-            found[-1] = Stretch(found[-1].from_minute, minute + 1, found[-1].refused + refused)
+            found[-1] = ThrottledMinutes(
+                found[-1].from_minute, minute + 1, found[-1].refused + refused
+            )
         elif held:
-            found.append(Stretch(minute, minute + 1, refused))
+            found.append(ThrottledMinutes(minute, minute + 1, refused))
         last = minute if held else None
     return found
 
 
-def most_telling(found: Sequence[Stretch]) -> list[Stretch]:
+def most_telling(found: Sequence[ThrottledMinutes]) -> list[ThrottledMinutes]:
     """Those with the most rejections, in order of time."""
     return sorted(sorted(found, key=lambda s: (-s.refused, s.from_minute))[:MAX_SPANS])
 
 
 def timeline(
     by_step: Iterable[Tally],
-    spans: Iterable[tuple[Stretch, Sequence[Tally]]],
+    spans: Iterable[tuple[ThrottledMinutes, Sequence[Tally]]],
     by_client: Sequence[Tally],
     *,
     since_minute: int,
@@ -155,7 +157,7 @@ def timeline(
         until_minute,
         total,
         tuple(Bin(start, step_minutes, sums_of(steps[start])) for start in sorted(steps)),
-        tuple(Span(s.from_minute, s.until_minute, sums) for s, sums in told if sums.by),
+        tuple(ThrottledSpan(s.from_minute, s.until_minute, sums) for s, sums in told if sums.by),
         tuple(_children(by_client, level, None if whole else total)),
         whole,
         more_spans,

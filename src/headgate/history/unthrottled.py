@@ -34,7 +34,7 @@ ALL = Rate(per_s=10.0, burst=400)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ReportedPeriod:
     """A period as a client tells it: by ages, since clocks of two hosts are not compared."""
 
     id: str
@@ -44,7 +44,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Period:
+class UnthrottledPeriod:
     id: str
     databases: tuple[str, ...]
     started_at: float
@@ -59,7 +59,7 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    periods: tuple[Period, ...]
+    periods: tuple[UnthrottledPeriod, ...]
     heard_at: float
     """This agent's wall clock, not the client's."""
     size_bytes: int
@@ -79,7 +79,7 @@ class UnthrottledBook:
             (one.client, one.origin): _row(_periods(one.value), one.wall_s) for one in reports
         }
 
-    def since(self, wall_s: float) -> list[tuple[str, Period]]:
+    def since(self, wall_s: float) -> list[tuple[str, UnthrottledPeriod]]:
         """With the client's name; those that ended last come first."""
         found = [
             (client, period)
@@ -90,7 +90,12 @@ class UnthrottledBook:
         return sorted(found, key=lambda item: -item[1].ended_at)
 
     async def take(
-        self, client: str, databases: Sequence[str], told: Sequence[Told], *, origin: str = ""
+        self,
+        client: str,
+        databases: Sequence[str],
+        told: Sequence[ReportedPeriod],
+        *,
+        origin: str = "",
     ) -> int:
         """How many were new. InvalidRequest (429): too many reports. StoreUnavailable: none was
         taken."""
@@ -113,12 +118,14 @@ class UnthrottledBook:
                 retry_after_s=wait_s,
             )
 
-    def _of(self, client: str) -> Iterator[Period]:
+    def _of(self, client: str) -> Iterator[UnthrottledPeriod]:
         for (name, _), row in self._rows.items():
             if name == client:
                 yield from row.periods
 
-    async def _keep(self, key: tuple[str, str], fresh: list[Period], now_s: float) -> None:
+    async def _keep(
+        self, key: tuple[str, str], fresh: list[UnthrottledPeriod], now_s: float
+    ) -> None:
         before = self._rows.get(key)
         row = _fitting((*(before.periods if before else ()), *fresh)[-MAX_PERIODS:], now_s)
         forgotten = self._giving_way({**self._rows, key: row}, key)
@@ -146,12 +153,12 @@ class UnthrottledBook:
         return gone
 
 
-def _dated(told: Told, databases: Sequence[str], now_s: float) -> Period:
+def _dated(told: ReportedPeriod, databases: Sequence[str], now_s: float) -> UnthrottledPeriod:
     started_at = now_s - told.ended_ago_s - told.duration_s
-    return Period(told.id, tuple(databases), started_at, told.duration_s, told.pieces)
+    return UnthrottledPeriod(told.id, tuple(databases), started_at, told.duration_s, told.pieces)
 
 
-def _fitting(periods: tuple[Period, ...], heard_at: float) -> _Row:
+def _fitting(periods: tuple[UnthrottledPeriod, ...], heard_at: float) -> _Row:
     """Without its oldest, where they take too much room."""
     row = _row(periods, heard_at)
     while row.size_bytes > MAX_ROW_BYTES and len(periods) > 1:
@@ -160,7 +167,7 @@ def _fitting(periods: tuple[Period, ...], heard_at: float) -> _Row:
     return row
 
 
-def _row(periods: tuple[Period, ...], heard_at: float) -> _Row:
+def _row(periods: tuple[UnthrottledPeriod, ...], heard_at: float) -> _Row:
     return _Row(periods, heard_at, sum(map(_size_bytes, _docs(periods))))
 
 
@@ -169,11 +176,11 @@ def _size_bytes(doc: Mapping[str, Any]) -> int:
     return 160 + sum(len(name) + 3 for name in doc.get("databases", ()))
 
 
-def _value(periods: Sequence[Period]) -> Mapping[str, Any]:
+def _value(periods: Sequence[UnthrottledPeriod]) -> Mapping[str, Any]:
     return {"periods": list(_docs(periods))}
 
 
-def _docs(periods: Iterable[Period]) -> Iterator[dict[str, Any]]:
+def _docs(periods: Iterable[UnthrottledPeriod]) -> Iterator[dict[str, Any]]:
     """`databases` is left out where they are those of the period before."""
     before: tuple[str, ...] = ()
     for period in periods:
@@ -189,12 +196,14 @@ def _docs(periods: Iterable[Period]) -> Iterator[dict[str, Any]]:
         yield doc
 
 
-def _periods(value: Mapping[str, Any]) -> tuple[Period, ...]:
-    found: list[Period] = []
+def _periods(value: Mapping[str, Any]) -> tuple[UnthrottledPeriod, ...]:
+    found: list[UnthrottledPeriod] = []
     databases: tuple[str, ...] = ()
     for doc in value["periods"]:
         databases = tuple(doc.get("databases", databases))
         found.append(
-            Period(doc["id"], databases, doc["started_at"], doc["duration_s"], doc["pieces"])
+            UnthrottledPeriod(
+                doc["id"], databases, doc["started_at"], doc["duration_s"], doc["pieces"]
+            )
         )
     return tuple(found)

@@ -15,7 +15,7 @@ from headgate.base.names import parse_database, parse_identity
 from headgate.check.questions import Span, about
 from headgate.check.views import Views
 from headgate.errors import InvalidRequest
-from headgate.history.unthrottled import Told, UnthrottledBook
+from headgate.history.unthrottled import ReportedPeriod, UnthrottledBook
 from headgate.history.unthrottled_api import TakenDoc, UnthrottledBody, UnthrottledsDoc
 from headgate.http.documents import UnderWay, json_response, seconds
 from headgate.http.routes import Call, Route
@@ -40,7 +40,7 @@ class Unthrottling:
             raise InvalidRequest("app is empty: give the client's name", field="app")
         databases = sorted({parse_database(name) for name in body.databases})
         told = [
-            Told(one.id, one.ended_ago_ms / 1000, one.duration_ms / 1000, int(one.pieces))
+            ReportedPeriod(one.id, one.ended_ago_ms / 1000, one.duration_ms / 1000, int(one.pieces))
             for one in body.periods
         ]
         origin, client = call.request.state.peer.address, parse_identity(body.app).text

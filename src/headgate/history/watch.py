@@ -22,12 +22,20 @@ from headgate.check.model import Check, State, Verdict
 from headgate.errors import HeadgateError
 from headgate.history.alerts import Alerts
 from headgate.history.clientele import ClientRecord
-from headgate.history.courses import Judged, Look, Policy, Scene, Seen, Tick, advancing
+from headgate.history.courses import (
+    ClientMetrics,
+    ClientTick,
+    DatabaseCourses,
+    MinuteLook,
+    StarvationTerms,
+    Tick,
+    advancing,
+)
 from headgate.history.minutes import MetricMinutes, standings_of
 from headgate.history.recorder import RULE, UNKNOWN_DATABASE, Key, Recorder, named
-from headgate.history.starvation import Culprit, Finding, Starved, judge, lasts
+from headgate.history.starvation import Culprit, StarvationFinding, Starved, judge, lasts
 from headgate.metrics.samples import Instant
-from headgate.rules.matching import Order, RuleBook
+from headgate.rules.matching import DiceOrder, RuleBook
 
 log = structlog.get_logger()
 
@@ -71,7 +79,7 @@ class Charges:
         """Rule → `database client` → when the stretch began → how long it is."""
         self._kept_at: dict[str, float] = {}
 
-    def add(self, finding: Finding, book: RuleBook) -> float:
+    def add(self, finding: StarvationFinding, book: RuleBook) -> float:
         """What the one who is worst off has been charged for by now, in seconds."""
         starved, since_s = finding
         for gone in [rule_id for rule_id in self._stretches if rule_id not in book]:
@@ -120,7 +128,7 @@ class Watch:
         *,
         rules: Callable[[], RuleBook],
         minutes: MetricMinutes,
-        policy: Policy | None = None,
+        policy: StarvationTerms | None = None,
         suspend: Suspend | None = None,
         accounts: Accounts | None = None,
     ) -> None:
@@ -131,11 +139,11 @@ class Watch:
         self.alerts = alerts
         self._rules = rules
         self._minutes = minutes
-        self.policy = policy or Policy()
+        self.policy = policy or StarvationTerms()
         self._suspend = suspend
         self._counted: dict[Key, int] = {}
-        self._scenes: dict[str, Scene] = {}
-        self._findings: dict[str, tuple[Finding, ...]] = {}
+        self._scenes: dict[str, DatabaseCourses] = {}
+        self._findings: dict[str, tuple[StarvationFinding, ...]] = {}
         self._charges = Charges(accounts)
         recorder.watch(self._note)
 
@@ -144,7 +152,7 @@ class Watch:
         """Who is starved now; those below the waterline too."""
         return tuple(f.starved for found in self._findings.values() for f in found)
 
-    def scene(self, database: str) -> Scene | None:
+    def scene(self, database: str) -> DatabaseCourses | None:
         return self._scenes.get(database)
 
     @property
@@ -193,7 +201,7 @@ class Watch:
                 self._counted[key] = self._counted.get(key, 0) + count
 
     async def _advance(self, database: str, tick: Tick) -> None:
-        scene = self._scenes.get(database) or Scene(database, tick.now_s)
+        scene = self._scenes.get(database) or DatabaseCourses(database, tick.now_s)
         steps = advancing(scene, tick, self.policy)
         while True:
             try:
@@ -203,12 +211,14 @@ class Watch:
                 return
             await asyncio.sleep(0)
 
-    def _judged(self, record: ClientRecord, health: Health, now: Instant) -> Judged:
+    def _judged(self, record: ClientRecord, health: Health, now: Instant) -> ClientMetrics:
         check = record.check
         applied = self._rules().applied(check.identity, health.database, now.wall_s)
         stricter = {metric: rule.id for metric, rule in applied.thresholds.items()}
         metrics = frozenset(_metrics_of(check, health))
-        return Judged(metrics, {m: stricter[p] for m in metrics if (p := _plain(m)) in stricter})
+        return ClientMetrics(
+            metrics, {m: stricter[p] for m in metrics if (p := _plain(m)) in stricter}
+        )
 
     # --- telling ---------------------------------------------------------------------------
 
@@ -231,7 +241,7 @@ class Watch:
         for finding in now:
             await self._guard(finding)
 
-    async def _guard(self, finding: Finding) -> None:
+    async def _guard(self, finding: StarvationFinding) -> None:
         """An exemption that starves others beyond its budget is suspended."""
         starved = finding.starved
         if self._suspend is None or starved.cause is not Culprit.EXEMPT_CLIENT:
@@ -260,7 +270,7 @@ def document(starved: Starved) -> dict[str, Any]:
     return {**asdict(starved), "cause": starved.cause.value}
 
 
-def _alarming(findings: tuple[Finding, ...]) -> dict[tuple[str, bool], Starved]:
+def _alarming(findings: tuple[StarvationFinding, ...]) -> dict[tuple[str, bool], Starved]:
     found = [one.starved for one in findings]
     return {(one.client, one.is_level): one for one in found if one.alarming}
 
@@ -268,9 +278,9 @@ def _alarming(findings: tuple[Finding, ...]) -> dict[tuple[str, bool], Starved]:
 # --- counts as the detector wants them -----------------------------------------------------
 
 
-def _seen(counted: Mapping[Key, int], database: str, book: RuleBook) -> dict[str, Seen]:
-    diced_after = {f"{RULE}{r.id}" for r in book.rules if r.order is Order.AFTER}
-    found: dict[str, Seen] = {}
+def _seen(counted: Mapping[Key, int], database: str, book: RuleBook) -> dict[str, ClientTick]:
+    diced_after = {f"{RULE}{r.id}" for r in book.rules if r.order is DiceOrder.AFTER}
+    found: dict[str, ClientTick] = {}
     for (place, client, verdict, by), count in counted.items():
         if place == database:
             what = _one(verdict, by, count, by in diced_after)
@@ -278,32 +288,32 @@ def _seen(counted: Mapping[Key, int], database: str, book: RuleBook) -> dict[str
     return found
 
 
-def _one(verdict: Verdict, by: str, count: int, diced_after: bool) -> Seen:
+def _one(verdict: Verdict, by: str, count: int, diced_after: bool) -> ClientTick:
     match verdict:
         case Verdict.OK if by:
-            return Seen(exempted=count, exempt_by=by.removeprefix(RULE))
+            return ClientTick(exempted=count, exempt_by=by.removeprefix(RULE))
         case Verdict.OK:
-            return Seen(admitted=count)
+            return ClientTick(admitted=count)
         case Verdict.THRESHOLD_EXCEEDED:
-            return Seen(by_metric={by: count})
+            return ClientTick(by_metric={by: count})
         case Verdict.REJECTED_BY_RATIO:
             # Thrown after the metrics, dice tell that these were fine.
-            return Seen(diced=count, passed=count if diced_after else 0)
+            return ClientTick(diced=count, passed=count if diced_after else 0)
         case Verdict.PACED:
-            return Seen(paced=count, passed=count)
+            return ClientTick(paced=count, passed=count)
         case Verdict.OVER_BUDGET:
-            return Seen(over_budget=count, passed=count)
+            return ClientTick(over_budget=count, passed=count)
         case Verdict.ON_HOLD:
-            return Seen(held=count)
+            return ClientTick(held=count)
         case _:
-            return Seen(other=count)
+            return ClientTick(other=count)
 
 
-def _looks(health: Health, now: Instant) -> Iterator[tuple[str, Look]]:
+def _looks(health: Health, now: Instant) -> Iterator[tuple[str, MinuteLook]]:
     for name, standing in standings_of(health):
         finding = judge_metric(standing, now)
         if finding.state in (State.HEALTHY, State.BREACHED, State.LAST_VALUE):
-            yield name, Look(finding.state is State.BREACHED, standing.utilization)
+            yield name, MinuteLook(finding.state is State.BREACHED, standing.utilization)
 
 
 def _metrics_of(check: Check, health: Health) -> Iterator[str]:

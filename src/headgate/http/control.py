@@ -18,11 +18,11 @@ from headgate.base.declared import settings_schema
 from headgate.budgets.keeper import NoSuchBudget
 from headgate.budgets.publishing import PUBLISHING_ROUTES, Publishing
 from headgate.budgets.replay_routes import REPLAY_ROUTES, BudgetReplay
-from headgate.budgets.routes import BUDGET_ROUTES, Budgeting, Logs
+from headgate.budgets.routes import BUDGET_ROUTES, Budgeting, BudgetLogs
 from headgate.budgets.service import Budgets
 from headgate.changes.book import NoSuchItem, OwnBook, StoppedMidway
 from headgate.changes.exchange import Exchange
-from headgate.changes.model import ChangeKind, Item
+from headgate.changes.model import Change, ChangeKind
 from headgate.changes.routes import CHANGE_ROUTES, EXCHANGE_ROUTES, ChangeRoutes, Exchanging
 from headgate.changes.state import ChangeMade
 from headgate.check.answers import AnswerDoc, BatchDoc, FrenoDoc
@@ -79,11 +79,11 @@ from headgate.http.exposition import Works, render_in_turns
 from headgate.http.reloading import RELOADING_ROUTES, Acknowledge, Reload, Reloading
 from headgate.http.routes import (
     Call,
+    Caller,
     Plain,
     Reaching,
-    Role,
     Route,
-    Settings,
+    SettingsBody,
     Text,
     Thousand,
     Verdicts,
@@ -93,7 +93,7 @@ from headgate.http.routes import (
 from headgate.metrics.routes import END_SETTINGS, FOR_TOLD, MetricReaching
 from headgate.metrics.service import MetricKeeper, NoSuchMetric, Proposal
 from headgate.metrics.settings import METRIC_SETTINGS
-from headgate.page.sessions import PAGE_LINK_ROUTES, PageLinks, Sessions
+from headgate.page.sessions import PAGE_LINK_ROUTES, PageLinks, PageSessions
 from headgate.page.shell import Site
 from headgate.page.site import PageSite
 from headgate.rules.api import ExplainDoc
@@ -126,7 +126,7 @@ class RemovalQuery(Reaching, frozen=True, rename={"for_": "for"}):
 class PageGiven:
     """What the page needs besides the API."""
 
-    sessions: Sessions
+    sessions: PageSessions
     secure: bool = False
     """The listener speaks TLS."""
     tour: str | None = None
@@ -171,7 +171,7 @@ class Control:
         self.exchanging = Exchanging(exchange)
         self._reaching = MetricReaching(book, own, shared, exchange)
         self.ruling = Ruling(views, rules, own, shared, exchange)
-        logs = Logs(own, shared, exchange)
+        logs = BudgetLogs(own, shared, exchange)
         self.budget_replaying = BudgetReplay(budgets, views.parts.clock, logs)
         parts, turns = views.parts, Turns()  # One thread looks back, for all of them.
         self.budgeting = Budgeting(budgets, parts.store, parts.clock, logs, turns)
@@ -314,7 +314,7 @@ class Control:
             view = msgspec.structs.replace(view, replay=replay)
         return json_response(view, headers=etag(made.entry.revision))
 
-    async def _replayed(self, item: Item) -> str:
+    async def _replayed(self, item: Change) -> str:
         """What a change that is only tried would have done to the last hour; empty: not told."""
         if item.value is None:
             return ""
@@ -353,7 +353,7 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         "POST", "/v1/check", "", "Check once, or several databases at once", _NATIVE,
-        body=Settings(openapi.check_schema),
+        body=SettingsBody(openapi.check_schema),
         sends={"app": "etl:nightly", "checks": [{"database": "main"}, {"database": "other"}]},
     ),
     Route(
@@ -392,7 +392,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", _METRIC, "metric", "A metric", MetricView),
     Route(
         "PUT", _METRIC, "put_metric", "Add or replace a metric", (MetricView, WideMetricDoc),
-        role=Role.OPERATOR, query=Reaching, body=Settings(_metric_schema), refuses=_FAULTS,
+        role=Caller.OPERATOR, query=Reaching, body=SettingsBody(_metric_schema), refuses=_FAULTS,
         example={"dry_run": "true"}, sends={"threshold": "5s", "for": "2h"},
         about="A change that is looser than the file "
         "[ends after 1 h](../howto/custom-metrics.md#changes-that-end) unless the body says "
@@ -400,20 +400,20 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         "PATCH", _METRIC, "patch_metric", "Change some settings of a metric",
-        (MetricView, WideMetricDoc), role=Role.OPERATOR, query=Reaching,
-        body=Settings(_metric_schema), refuses=_FAULTS, example={"dry_run": "true"},
+        (MetricView, WideMetricDoc), role=Caller.OPERATOR, query=Reaching,
+        body=SettingsBody(_metric_schema), refuses=_FAULTS, example={"dry_run": "true"},
         sends={"threshold": "6s"},
         about="`null` restores a default. Its end stays, unless the body has a new one.",
     ),
     Route(
         "DELETE", _METRIC, "delete_metric", "Remove a metric",
-        (RemovedDoc, WideMetricDoc), role=Role.OPERATOR, query=RemovalQuery,
+        (RemovedDoc, WideMetricDoc), role=Caller.OPERATOR, query=RemovalQuery,
         refuses="an invalid end", example={"for": "2h", "dry_run": "true"},
         about="A metric of the settings file comes back after 1 h, or after `for`.",
     ),
     Route(
         "POST", f"{_METRIC}/revert", "revert_metric", "Drop what was changed at run time",
-        (MetricView, RemovedDoc, WideMetricDoc), role=Role.OPERATOR, query=Reaching,
+        (MetricView, RemovedDoc, WideMetricDoc), role=Caller.OPERATOR, query=Reaching,
         refuses="a change that can no longer be reverted",
         about="The metric is again as the file sets it, or is gone if the file does not have it.",
     ),

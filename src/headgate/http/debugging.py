@@ -41,7 +41,7 @@ from headgate.http.debug_api import (
 )
 from headgate.http.documents import json_response
 from headgate.http.exposition import Works
-from headgate.http.routes import Plain, Role, Route
+from headgate.http.routes import Caller, Plain, Route
 
 MAX_THREADS = 64
 MAX_TASKS = 300
@@ -147,7 +147,7 @@ class Debugging:
 DEBUG_ROUTES = (
     Route(
         "GET", "/v1/debug", "debug", "The process: memory, loop, stacks, servers", DebugDoc,
-        role=Role.OPERATOR,
+        role=Caller.OPERATOR,
         about="With the settings in force without secrets, packages, and what each server reports "
         "about itself. [A debug bundle](../howto/debug-bundle.md) has it.",
     ),

@@ -17,14 +17,23 @@ from headgate.check.answers import STATUS
 from headgate.check.model import VERDICT_MEANINGS, Verdict
 from headgate.check.questions import CheckBody
 from headgate.http.fields import FIELDS
-from headgate.http.routes import PLACES, Role, Route, Settings, Text, Unread, Verdicts, parameters
+from headgate.http.routes import (
+    PLACES,
+    Caller,
+    Route,
+    SettingsBody,
+    Text,
+    Unread,
+    Verdicts,
+    parameters,
+)
 from headgate.version import VERSION
 
 _REF = "#/components/schemas/{name}"
 _NULL = {"type": "null"}
-_SECURITY: dict[Role, list[dict[str, list[str]]]] = {
-    Role.OPERATOR: [{"token": []}],
-    Role.PEER: [{"token": []}, {"certificate": []}],
+_SECURITY: dict[Caller, list[dict[str, list[str]]]] = {
+    Caller.OPERATOR: [{"token": []}],
+    Caller.PEER: [{"token": []}, {"certificate": []}],
 }
 _LISTENERS = (405, 413, 414, 415, 431)
 """What the listener itself answers a check with."""
@@ -153,7 +162,7 @@ def _query(route: Route) -> Iterator[dict[str, Any]]:
 
 def body_schema(route: Route) -> dict[str, Any]:
     body = route.body
-    if isinstance(body, Settings):
+    if isinstance(body, SettingsBody):
         return body.schema()
     assert body is not None
     return _schema(body.document if isinstance(body, Unread) else body)

@@ -20,7 +20,7 @@ from headgate.check.questions import Database
 from headgate.check.views import Views
 from headgate.errors import InvalidRequest
 from headgate.http.documents import UnderWay, json_response
-from headgate.http.routes import Call, Role, Route
+from headgate.http.routes import Call, Caller, Route
 
 log = structlog.get_logger()
 
@@ -71,14 +71,14 @@ class Reloading:
 RELOADING_ROUTES = (
     Route(
         "POST", "/v1/reload", "reload", "Reload the settings file, as SIGHUP does", ReloadedDoc,
-        role=Role.OPERATOR, body=ReloadBody, sends={"drop": ["old"], "whole": False},
+        role=Caller.OPERATOR, body=ReloadBody, sends={"drop": ["old"], "whole": False},
         refuses="a settings file with faults, all of which are listed",
         about="`drop` names databases that were removed from the file on purpose; `whole` says "
         "that the file is complete although it ends as if it were cut short.",
     ),
     Route(
         "POST", "/v1/state/acknowledge", "acknowledge", "Continue without a state that is lost",
-        AcknowledgedDoc, role=Role.OPERATOR, body=AcknowledgeBody, sends={},
+        AcknowledgedDoc, role=Caller.OPERATOR, body=AcknowledgeBody, sends={},
         about="Renames the unusable state file and begins a new one, with the content of its copy "
         "or with nothing. 412 if the state can be used.",
     ),

@@ -33,7 +33,7 @@ B = TypeVar("B")
 MAX_SHOWN = 100
 
 
-class Role(Enum):
+class Caller(Enum):
     """Who may call a route; the text is for the reference."""
 
     ANYONE = "every client that reaches the agent"
@@ -41,7 +41,7 @@ class Role(Enum):
     PEER = "a token with the role `peer`, a client certificate, or the Unix socket"
 
 
-class Settings(msgspec.Struct, frozen=True):
+class SettingsBody(msgspec.Struct, frozen=True):
     """A body of settings: an object whose table says everything that is wrong with it at once."""
 
     schema: Callable[[], dict[str, Any]]
@@ -76,10 +76,10 @@ class Route:
     """A struct, several structs of which it is one, Verdicts, Text or a schema; None: not
     described, for freno's own readers."""
     _: KW_ONLY
-    role: Role = Role.ANYONE
+    role: Caller = Caller.ANYONE
     query: type[msgspec.Struct] | None = None
     """None: parameters are ignored."""
-    body: type[msgspec.Struct] | Settings | Unread | None = None
+    body: type[msgspec.Struct] | SettingsBody | Unread | None = None
     created: bool = False
     """Answers 201 if something is new."""
     refuses: str = ""
@@ -99,9 +99,9 @@ class Route:
         found |= {422} if self.refuses else set()
         found |= {404} if "{" in self.path else set()
         found |= {413, 415} if self.body is not None else set()
-        if self.role is not Role.ANYONE:
+        if self.role is not Caller.ANYONE:
             found |= {401, 403}
-            found |= {404, 409, 412, 503} if self.role is Role.OPERATOR else {404, 409, 503}
+            found |= {404, 409, 412, 503} if self.role is Caller.OPERATOR else {404, 409, 503}
         return sorted(found)
 
     @property
@@ -187,15 +187,15 @@ def of(handlers: str, routes: Sequence[Route]) -> Iterator[Route]:
 
 async def read_call(route: Route, request: Request, gatekeeper: Gatekeeper) -> Call[Any, Any]:
     who, authorization = "", request.headers.get("authorization")
-    if route.role is Role.OPERATOR:
+    if route.role is Caller.OPERATOR:
         who = gatekeeper.who_changes(request.state.peer, authorization)
-    elif route.role is Role.PEER:
+    elif route.role is Caller.PEER:
         who = gatekeeper.who_pulls(request.state.peer, authorization)
     try:
         query = None if route.query is None else read_query(route.query, request)
         return Call(request, who, query, await _read_body(route, request))
     except InvalidRequest as error:
-        if route.role is not Role.OPERATOR or route.method == "GET":
+        if route.role is not Caller.OPERATOR or route.method == "GET":
             raise
         message = f"{error}; nothing was changed"
         raise InvalidRequest(message, status=error.status, field=error.field) from None
@@ -320,8 +320,8 @@ async def _read_body(route: Route, request: Request) -> Any:
         return None
     if isinstance(route.body, Unread):
         return expect_json(request)
-    raw = await strict_object(request, is_struct=not isinstance(route.body, Settings))
-    if isinstance(route.body, Settings):
+    raw = await strict_object(request, is_struct=not isinstance(route.body, SettingsBody))
+    if isinstance(route.body, SettingsBody):
         return raw
     try:
         return msgspec.convert(raw, route.body)

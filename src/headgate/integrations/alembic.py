@@ -22,7 +22,7 @@ MAX_BATCHES = 1_000_000
 
 def throttle(
     engine: Engine, gate: Client, *, tags: Mapping[str, str] | None = None
-) -> integration.Throttle:
+) -> integration.EngineThrottle:
     """For env.py, before `engine.connect()`. Offline (`--sql`) nothing runs and nothing checks."""
     return integration.throttle(engine, gate, tags=tags)
 

@@ -28,7 +28,7 @@ SPREAD = 0.5
 """Countdowns are up to this much longer: tasks rejected together do not return together."""
 
 
-class Gates:
+class TaskClients:
     """Of this process: one client for each task, made when it is first needed."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Gates:
             gate.close()
 
 
-_gates = Gates()
+_gates = TaskClients()
 os.register_at_fork(after_in_child=_gates.after_fork)
 
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from headgate import Client
 from headgate.errors import Fault, InvalidSettings
 from headgate.integrations.drivers import in_transaction, is_autocommit
-from headgate.integrations.leave import Batch, begins, ends
+from headgate.integrations.leave import TransactionBatch, begins, ends
 from headgate.integrations.sqlcommenter import Tags, as_tags
 
 _PERCENT_STYLES = frozenset({"format", "pyformat"})
@@ -68,7 +68,7 @@ def connect(
     tags: Mapping[str, str] | None = None,
     every: int = 1,
     **settings: Any,
-) -> ThrottledConnection:
+) -> ThrottledDbapiConnection:
     """`driver.connect(*args, **settings)`, throttled."""
     return throttled(driver.connect(*args, **settings), driver, gate, tags=tags, every=every)
 
@@ -80,22 +80,24 @@ def throttled(
     *,
     tags: Mapping[str, str] | None = None,
     every: int = 1,
-) -> ThrottledConnection:
+) -> ThrottledDbapiConnection:
     """A connection that is open already, such as one from a pool."""
     if inspect.iscoroutinefunction(getattr(connection, "commit", None)):
         message = f"{type(connection).__name__} is asynchronous, and a wait would block its loop"
         raise InvalidSettings([Fault("connection", message)])
     doubles = driver.paramstyle in _PERCENT_STYLES
-    return ThrottledConnection(connection, Leave(connection, gate, every), as_tags(tags), doubles)
+    return ThrottledDbapiConnection(
+        connection, TransactionGate(connection, gate, every), as_tags(tags), doubles
+    )
 
 
-class Leave:
+class TransactionGate:
     """Of one connection: whether a transaction is open, and the wait before one."""
 
     def __init__(self, connection: Any, gate: Client, every: int) -> None:
         self._connection = connection
         self._gate = gate
-        self._batch = Batch(every)
+        self._batch = TransactionBatch(every)
         self._open = False
         """As far as it went through here; looked at only where the driver does not tell."""
 
@@ -130,7 +132,7 @@ class Leave:
             raise
 
 
-class Call(NamedTuple):
+class StatementCall(NamedTuple):
     """Of something that takes a statement and its parameters, by place or by name."""
 
     args: tuple[Any, ...]
@@ -146,7 +148,7 @@ class Call(NamedTuple):
             return self.args[1] is not None
         return any(self.named.get(name) is not None for name in _PARAMETERS)
 
-    def saying(self, statement: Any) -> Call:
+    def saying(self, statement: Any) -> StatementCall:
         """The same with another statement; the driver rejects a call without any."""
         if self.args:
             return self._replace(args=(statement, *self.args[1:]))
@@ -161,7 +163,7 @@ class _Through:
     """The driver's object with its own attributes; those that run something check first."""
 
     __slots__ = ("_connection", "_object")
-    _connection: ThrottledConnection
+    _connection: ThrottledDbapiConnection
     _object: Any
 
     def __getattr__(self, name: str) -> Any:
@@ -181,13 +183,13 @@ class _Through:
         return sorted({*super().__dir__(), *dir(self._object)})
 
 
-class ThrottledConnection(_Through):
+class ThrottledDbapiConnection(_Through):
     __slots__ = ("_doubles", "_leave", "tags")
     _doubles: bool
-    _leave: Leave
+    _leave: TransactionGate
     tags: Tags
 
-    def __init__(self, connection: Any, leave: Leave, tags: Tags, doubles: bool) -> None:
+    def __init__(self, connection: Any, leave: TransactionGate, tags: Tags, doubles: bool) -> None:
         own = {"_object": connection, "_connection": self, "_leave": leave, "tags": tags}
         for name, value in {**own, "_doubles": doubles}.items():
             object.__setattr__(self, name, value)
@@ -211,7 +213,7 @@ class ThrottledConnection(_Through):
 
     def _running(self, owner: _Through, run: Callable[..., Any]) -> Callable[..., Any]:
         def running(*args: Any, **named: Any) -> Any:
-            call = Call(args, named)
+            call = StatementCall(args, named)
             statement = call.statement
             self._leave.before(text_of(statement))
             written = call.saying(self._written(statement, call.has_parameters))
@@ -251,7 +253,7 @@ class ThrottledConnection(_Through):
             return self.tags.on_bytes(statement, doubled=doubled)
         return statement  # a driver's own kind, such as psycopg's sql.Composed
 
-    def __enter__(self) -> ThrottledConnection:
+    def __enter__(self) -> ThrottledDbapiConnection:
         self._object.__enter__()
         return self
 
@@ -269,12 +271,12 @@ class ThrottledConnection(_Through):
 class ThrottledCursor(_Through):
     __slots__ = ()
 
-    def __init__(self, connection: ThrottledConnection, cursor: Any) -> None:
+    def __init__(self, connection: ThrottledDbapiConnection, cursor: Any) -> None:
         object.__setattr__(self, "_connection", connection)
         object.__setattr__(self, "_object", cursor)
 
     @property
-    def connection(self) -> ThrottledConnection:
+    def connection(self) -> ThrottledDbapiConnection:
         return self._connection
 
     @property

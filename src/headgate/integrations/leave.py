@@ -16,7 +16,7 @@ _BEGINS = frozenset({"BEGIN", "START"})
 _ENDS = frozenset({"COMMIT", "ROLLBACK", "END", "ABORT"})
 
 
-class Batch:
+class TransactionBatch:
     """Of one connection: says before which transactions to check."""
 
     __slots__ = ("_every", "_left")

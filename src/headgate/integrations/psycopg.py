@@ -22,7 +22,7 @@ from psycopg.abc import Params
 from psycopg.pq import TransactionStatus
 
 from headgate import AsyncClient, Client
-from headgate.integrations.leave import Batch, checked_every
+from headgate.integrations.leave import TransactionBatch, checked_every
 from headgate.integrations.sqlcommenter import Tags, application_name, as_tags
 
 
@@ -173,7 +173,7 @@ class ThrottledConnection(_Kinds, psycopg.Connection[Any]):
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self._batch = Batch(self.manner.every)
+        self._batch = TransactionBatch(self.manner.every)
 
     @classmethod
     def connect(cls, conninfo: str = "", **settings: Any) -> ThrottledConnection:
@@ -239,7 +239,7 @@ class ThrottledAsyncConnection(_Kinds, psycopg.AsyncConnection[Any]):
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self._batch = Batch(self.manner.every)
+        self._batch = TransactionBatch(self.manner.every)
 
     @classmethod
     async def connect(cls, conninfo: str = "", **settings: Any) -> ThrottledAsyncConnection:

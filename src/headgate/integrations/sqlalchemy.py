@@ -28,7 +28,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from headgate import AsyncClient, Client
 from headgate.errors import Fault, InvalidSettings
 from headgate.integrations.drivers import in_transaction, is_autocommit
-from headgate.integrations.leave import Batch, checked_every, ends
+from headgate.integrations.leave import TransactionBatch, checked_every, ends
 from headgate.integrations.sqlcommenter import Tags, as_tags
 
 OPTION = "headgate"
@@ -45,14 +45,14 @@ def throttle(
     tags: Mapping[str, str] | None = None,
     every: int = 1,
     by_default: bool = True,
-) -> Throttle:
+) -> EngineThrottle:
     """Every transaction of `engine` waits until it is admitted, before it begins."""
     asynchronous = isinstance(engine, AsyncEngine)
     if asynchronous != isinstance(gate, AsyncClient):
         needed = "headgate.AsyncClient" if asynchronous else "headgate.Client"
         raise InvalidSettings([Fault("gate", f"{type(engine).__name__} needs a {needed}")])
     wait = _async_wait(gate) if isinstance(gate, AsyncClient) else _wait(gate)
-    throttling = Throttle(wait, as_tags(tags), checked_every(every), by_default)
+    throttling = EngineThrottle(wait, as_tags(tags), checked_every(every), by_default)
     throttling.install(engine.sync_engine if isinstance(engine, AsyncEngine) else engine)
     return throttling
 
@@ -70,7 +70,7 @@ def _async_wait(gate: AsyncClient) -> Callable[[Connection], object]:
     return wait
 
 
-class Throttle:
+class EngineThrottle:
     """What was installed on an engine; `remove()` takes it off again."""
 
     def __init__(
@@ -110,10 +110,10 @@ class Throttle:
             _leave_begin(connection)
             raise
 
-    def _batch_of(self, connection: Connection) -> Batch:
+    def _batch_of(self, connection: Connection) -> TransactionBatch:
         """Of the driver's connection, as `info` is: SQLAlchemy's own is new at each checkout."""
-        batch = connection.info.setdefault(self, Batch(self._every))
-        assert isinstance(batch, Batch)
+        batch = connection.info.setdefault(self, TransactionBatch(self._every))
+        assert isinstance(batch, TransactionBatch)
         return batch
 
     def _write(

@@ -18,7 +18,7 @@ import structlog
 
 from headgate.base.ports import ProbeSource
 from headgate.changes.items import put
-from headgate.changes.model import ChangeKind, Item
+from headgate.changes.model import Change, ChangeKind
 from headgate.changes.reach import HERE, Place, Reach
 from headgate.changes.state import LogState, ends_at
 from headgate.changes.time import iso
@@ -29,7 +29,7 @@ from headgate.metrics.model import Engine, MetricSpec, is_looser
 from headgate.metrics.redaction import hidden_faults, revealed
 from headgate.metrics.samples import Instant
 from headgate.metrics.settings import parse_metric_settings
-from headgate.rules.drafts import Asked
+from headgate.rules.drafts import ChangeAuthor
 from headgate.rules.times import parse_date_time, parse_for
 from headgate.shard.settings import plugin_faults
 
@@ -85,7 +85,7 @@ class DatabasePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class MetricEntry:
     """One metric as it is set; a disabled one is neither probed nor used."""
 
     spec: MetricSpec
@@ -122,7 +122,7 @@ class MetricDatabase:
 
     plan: DatabasePlan
     probes: ProbeSource
-    entries: dict[str, Entry] = field(default_factory=dict)
+    entries: dict[str, MetricEntry] = field(default_factory=dict)
     grounds: dict[str, Ground] = field(default_factory=dict)
     """Metrics that have a change that reaches beyond this agent."""
 
@@ -161,9 +161,9 @@ class Override:
 class MetricBefore(NamedTuple):
     """A metric as a log has it, for a draft."""
 
-    item: Item | None
+    item: Change | None
     """Set, and not ended."""
-    entry: Entry | None
+    entry: MetricEntry | None
     """What that puts in force; None: nothing."""
     n: int
 
@@ -214,7 +214,7 @@ class MetricDrafts:
     def set(
         self,
         held: LogState,
-        asked: Asked,
+        asked: ChangeAuthor,
         wish: Wish,
         database: MetricDatabase,
         settings: WantedSettings,
@@ -229,7 +229,9 @@ class MetricDrafts:
         change = put(held, METRIC, wish.id, with_end({"settings": dict(raw)}, end_s), asked)
         return Draft("metric.set", [change], told, shown=_audit(wish, known, raw))
 
-    def remove(self, held: LogState, asked: Asked, wish: Wish, database: MetricDatabase) -> Draft:
+    def remove(
+        self, held: LogState, asked: ChangeAuthor, wish: Wish, database: MetricDatabase
+    ) -> Draft:
         known = known_of(held, database, wish, asked)
         with wish.checked():
             there(wish, database, known)
@@ -242,7 +244,9 @@ class MetricDrafts:
         change = put(held, METRIC, wish.id, value, asked)
         return Draft("metric.remove", [change], told, shown=_audit(wish, known, None))
 
-    def revert(self, held: LogState, asked: Asked, wish: Wish, database: MetricDatabase) -> Draft:
+    def revert(
+        self, held: LogState, asked: ChangeAuthor, wish: Wish, database: MetricDatabase
+    ) -> Draft:
         known = known_of(held, database, wish, asked)
         if known.item is None:
             there(wish, database, known)
@@ -255,11 +259,11 @@ class MetricDrafts:
     def of_file(
         self,
         held: LogState,
-        asked: Asked,
+        asked: ChangeAuthor,
         wish: Wish,
         database: MetricDatabase,
         settings: Mapping[str, Any],
-    ) -> tuple[Item, Sequence[Advice]]:
+    ) -> tuple[Change, Sequence[Advice]]:
         """What a file of changes says of a metric: settings, with what is shown in the place of
         secrets, or `removed`."""
         if "removed" not in settings:
@@ -282,7 +286,7 @@ class MetricDrafts:
         metric: str,
         raw: Mapping[str, Any],
         before: Mapping[str, Any],
-    ) -> Entry:
+    ) -> MetricEntry:
         """`before`: what it was, or lies on."""
         file = database.plan.raw_metrics.get(metric, {})
         faults = [*hidden_faults(raw), *self.source_faults(raw, before, file)]
@@ -365,7 +369,7 @@ def _whole(settings: Mapping[str, Any], known: MetricBefore) -> Mapping[str, Any
     return revealed(settings, before or {})
 
 
-def _removal_faults(settings: Mapping[str, Any], beneath: Entry | None) -> list[Fault]:
+def _removal_faults(settings: Mapping[str, Any], beneath: MetricEntry | None) -> list[Fault]:
     if settings["removed"] is not True:
         return [Fault("removed", "must be true; leave it out to keep the metric")]
     if len(settings) > 1:
@@ -386,15 +390,17 @@ def parted_id(item_id: str) -> tuple[str, str]:
     return database, metric
 
 
-def is_named_by_its_reach(item: Item) -> bool:
+def is_named_by_its_reach(item: Change) -> bool:
     return item.id == override_id(*parted_id(item.id), item.reach)
 
 
-def n_of(item: Item | None) -> int:
+def n_of(item: Change | None) -> int:
     return 0 if item is None else item.n
 
 
-def known_of(held: LogState, database: MetricDatabase, wish: Wish, asked: Asked) -> MetricBefore:
+def known_of(
+    held: LogState, database: MetricDatabase, wish: Wish, asked: ChangeAuthor
+) -> MetricBefore:
     """Of the log, and not of what is in force: another change may be on its way there."""
     item = held.items.get((METRIC, wish.id))
     n = n_of(item)
@@ -408,7 +414,7 @@ def known_of(held: LogState, database: MetricDatabase, wish: Wish, asked: Asked)
     return MetricBefore(item, laid_over(database, wish.metric, change, n), n)
 
 
-def there(wish: Wish, database: MetricDatabase, known: MetricBefore) -> Entry:
+def there(wish: Wish, database: MetricDatabase, known: MetricBefore) -> MetricEntry:
     if known.entry is not None:
         return known.entry
     names = ", ".join(sorted(database.entries)) or "none"
@@ -417,7 +423,7 @@ def there(wish: Wish, database: MetricDatabase, known: MetricBefore) -> Entry:
 
 def laid_over(
     database: MetricDatabase, metric: str, change: Override | None, revision: int
-) -> Entry | None:
+) -> MetricEntry | None:
     """The change of this agent over what lies beneath; None: there is no such metric."""
     if change is not None and change.settings is None:
         return None
@@ -432,21 +438,21 @@ def laid_over(
     return on_ground(database.plan, metric, database.ground(metric), revision)
 
 
-def on_ground(plan: DatabasePlan, metric: str, ground: Ground, revision: int) -> Entry | None:
+def on_ground(plan: DatabasePlan, metric: str, ground: Ground, revision: int) -> MetricEntry | None:
     if ground.raw is None:
         return None
     entry = _entry(plan, metric, ground.raw, ground.origin, revision)
     return replace(entry, expires_at=ground.expires_at)
 
 
-def change_of(item: Item, ends_mono_s: float = math.inf) -> Override:
+def change_of(item: Change, ends_mono_s: float = math.inf) -> Override:
     kept = item.value or {}
     settings = None if kept.get("removed") is True else dict(kept["settings"])
     adds = item.reach != HERE and kept.get("adds") is True
     return Override(settings, item.n, ends_at(item), ends_mono_s, item.id, item.reach, adds)
 
 
-def settings_in(item: Item) -> dict[str, Any] | None:
+def settings_in(item: Change) -> dict[str, Any] | None:
     settings = (item.value or {}).get("settings")
     return dict(settings) if isinstance(settings, Mapping) else None
 
@@ -481,10 +487,10 @@ def patched(raw: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
 
 def _entry(
     plan: DatabasePlan, metric: str, raw: Mapping[str, Any], origin: str, revision: int
-) -> Entry:
+) -> MetricEntry:
     spec = parse_metric_settings(metric, raw, plan.engine, place=metric)
     advice = lint_metric(spec, raw, plan.engine, place=metric)
-    return Entry(spec, raw, origin, revision, tuple(advice))
+    return MetricEntry(spec, raw, origin, revision, tuple(advice))
 
 
 def _same_place(source: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
@@ -521,9 +527,9 @@ def _end(key: str, given: object, wall_s: float) -> float:
 
 def end_of(
     wish: Wish,
-    before: Item | None,
+    before: Change | None,
     looser: bool,
-    asked: Asked,
+    asked: ChangeAuthor,
     why: str = "is looser than the settings file",
 ) -> tuple[float | None, tuple[Advice, ...]]:
     """When a change ends that lies over another of the log (`before`), and advice on that. One that
@@ -550,13 +556,13 @@ def _ends(wish: Wish, end_s: float, message: str) -> Advice:
     return Advice(Severity.WARNING, "ends", wish.metric, told)
 
 
-def _loosens(entry: Entry | None, beneath: Entry | None, known: MetricBefore) -> bool:
+def _loosens(entry: MetricEntry | None, beneath: MetricEntry | None, known: MetricBefore) -> bool:
     """To end a change that is stricter than an endless one would be a loosening: that one stays."""
     endless = known.item is not None and ends_at(known.item) is None
     return may_admit_more(entry, beneath) and (not endless or may_admit_more(entry, known.entry))
 
 
-def may_admit_more(entry: Entry | None, than: Entry | None) -> bool:
+def may_admit_more(entry: MetricEntry | None, than: MetricEntry | None) -> bool:
     """Whether it may admit what the other one rejects."""
     if than is None or not than.enabled:
         return False

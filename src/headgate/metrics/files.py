@@ -1,4 +1,4 @@
-"""Metrics in a file of changes.   FileEntry + LogState ──MetricRoom──► Item
+"""Metrics in a file of changes.   FileEntry + LogState ──MetricRoom──► Change
 
 [[metrics]]                      at this agent: all settings of the metric
 database = "main"
@@ -27,7 +27,7 @@ from headgate.base.overlay import Overlay
 from headgate.changes.file_format import FileEntry
 from headgate.changes.files import UNSET, with_unset
 from headgate.changes.items import known
-from headgate.changes.model import Edit, Item
+from headgate.changes.model import Change, Edit
 from headgate.changes.reach import HERE
 from headgate.changes.state import LogState, ends_at
 from headgate.errors import Fault, InvalidName, InvalidSettings
@@ -45,7 +45,7 @@ from headgate.metrics.lint import Advice
 from headgate.metrics.reaching import WideDrafts
 from headgate.metrics.redaction import revealed
 from headgate.metrics.service import MetricKeeper
-from headgate.rules.drafts import Asked
+from headgate.rules.drafts import ChangeAuthor
 
 _NAMES = ("database", "metric")
 
@@ -58,8 +58,8 @@ class MetricRoom:
         self._wide = WideDrafts(book.drafts)
 
     def drafted(
-        self, held: LogState, entry: FileEntry, asked: Asked
-    ) -> tuple[Item, Sequence[Advice]]:
+        self, held: LogState, entry: FileEntry, asked: ChangeAuthor
+    ) -> tuple[Change, Sequence[Advice]]:
         database, metric = _named(entry)
         raw = {key: one for key, one in entry.raw.items() if key not in _NAMES}
         try:
@@ -82,8 +82,8 @@ class MetricRoom:
         raise InvalidSettings([Fault("database", message)])
 
     def _drafted_wide(
-        self, held: LogState, asked: Asked, wish: Wish, settings: Mapping[str, Any]
-    ) -> tuple[Item, Sequence[Advice]]:
+        self, held: LogState, asked: ChangeAuthor, wish: Wish, settings: Mapping[str, Any]
+    ) -> tuple[Change, Sequence[Advice]]:
         before = known(held, METRIC, wish.id, wish.reach)
         if before is None or not held.stands(before, asked.wall_s):
             before = None
@@ -106,7 +106,7 @@ class MetricRoom:
         assert change.after is not None
         return change.after, draft.advice
 
-    def check(self, held: LogState, changes: Sequence[Edit], asked: Asked) -> Sequence[Edit]:
+    def check(self, held: LogState, changes: Sequence[Edit], asked: ChangeAuthor) -> Sequence[Edit]:
         """No database of this agent has too many metrics by it. What reaches further, each agent
         validates itself."""
         databases: dict[str, dict[str, bool]] = {}
@@ -148,7 +148,7 @@ def _besides(settings: Mapping[str, Any]) -> tuple[bool, list[str], dict[str, An
     return adds, list(unset), {k: v for k, v in settings.items() if k not in ("adds", UNSET)}
 
 
-def _settings_of(item: Item | None) -> Mapping[str, Any]:
+def _settings_of(item: Change | None) -> Mapping[str, Any]:
     return (settings_in(item) or {}) if item is not None else {}
 
 

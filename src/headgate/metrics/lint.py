@@ -19,8 +19,8 @@ from headgate.metrics.model import (
     Command,
     Engine,
     Http,
+    MetricMode,
     MetricSpec,
-    Mode,
     Source,
     Sql,
 )
@@ -91,7 +91,7 @@ def _fixed_rate(spec: MetricSpec, place: str) -> list[Advice]:
         "during a vacuum. Measure a symptom instead: lag, threads_running, commit_delay, lock_waits"
     )
     counts = isinstance(spec.source, Sql) and _STATEMENT_COUNTER.search(spec.source.query)
-    if spec.mode is Mode.RATE and counts:
+    if spec.mode is MetricMode.RATE and counts:
         return [Advice(Severity.ERROR, "fixed-rate", place, f"limits statements per second; {why}")]
     if _RATE_NAME.search(spec.name):
         return [Advice(Severity.WARNING, "fixed-rate", place, f"looks like a rate limit; {why}")]

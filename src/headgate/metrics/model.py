@@ -23,7 +23,7 @@ class Comparison(Enum):
     AT_LEAST = ">="
 
 
-class Mode(Enum):
+class MetricMode(Enum):
     GAUGE = "gauge"
     RATE = "rate"
     """Per-second increase of a counter, between two probes."""
@@ -142,7 +142,7 @@ class MetricSpec:
     threshold: float
     comparison: Comparison = Comparison.ABOVE
     unit: str = ""
-    mode: Mode = Mode.GAUGE
+    mode: MetricMode = MetricMode.GAUGE
     interval_s: float = 1.0
     timeout_s: float = 0.5
     max_age_s: float = 2.5

@@ -41,7 +41,7 @@ from headgate.metrics.lint import Advice, Severity
 from headgate.metrics.redaction import hidden_faults
 from headgate.metrics.service import Drafted, MetricKeeper, MetricVerbs, Verb
 from headgate.metrics.settings import METRIC_SETTINGS
-from headgate.rules.drafts import Asked
+from headgate.rules.drafts import ChangeAuthor
 
 MAY_BE = "may be looser than the current settings"
 """A threshold that cannot be compared with those."""
@@ -83,7 +83,7 @@ class WideDrafts:
     def set(
         self,
         held: LogState,
-        asked: Asked,
+        asked: ChangeAuthor,
         wish: Wish,
         given: Mapping[str, Any],
         grounds: Sequence[tuple[MetricDatabase, Ground]],
@@ -111,7 +111,7 @@ class WideDrafts:
         change = put(held, METRIC, wish.id, with_end(value, end_s), asked, wish.reach)
         return Draft("metric.set", [change], (*told, *ends))
 
-    def remove(self, held: LogState, asked: Asked, wish: Wish) -> Draft:
+    def remove(self, held: LogState, asked: ChangeAuthor, wish: Wish) -> Draft:
         before = known_item(held, METRIC, wish.id, wish.reach)
         with wish.checked():
             check_revision(wish, MetricBefore(before, None, n_of(before)))
@@ -119,7 +119,7 @@ class WideDrafts:
         value = with_end({"removed": True}, end_s)
         return Draft("metric.remove", [put(held, METRIC, wish.id, value, asked, wish.reach)], ends)
 
-    def revert(self, held: LogState, asked: Asked, wish: Wish) -> Draft:
+    def revert(self, held: LogState, asked: ChangeAuthor, wish: Wish) -> Draft:
         before = known_item(held, METRIC, wish.id, wish.reach)
         if before is None or not held.stands(before, asked.wall_s):
             raise NoSuchMetric(f"{wish.id} is not set")

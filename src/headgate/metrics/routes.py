@@ -12,7 +12,7 @@ from headgate.base.declared import Reader, Setting, table
 from headgate.changes.book import ChangeBook, OwnBook
 from headgate.changes.exchange import Exchange
 from headgate.changes.exchange_api import copies_doc
-from headgate.changes.model import Item
+from headgate.changes.model import Change
 from headgate.changes.reach import HERE, Level, Reach, parse_reach
 from headgate.changes.state import ChangeMade, ends_at
 from headgate.check.api import WideMetricDoc
@@ -20,7 +20,7 @@ from headgate.errors import InvalidRequest, InvalidSettings
 from headgate.fleet.api import iso
 from headgate.fleet.reach_api import reached_doc
 from headgate.fleet.routes import NO_FLEET
-from headgate.metrics.drafts import NEVER, Entry, parted_id, patched
+from headgate.metrics.drafts import NEVER, MetricEntry, parted_id, patched
 from headgate.metrics.reaching import WideMetrics
 from headgate.metrics.redaction import redacted
 from headgate.metrics.service import MetricKeeper
@@ -79,7 +79,7 @@ class MetricReaching:
             return False
         return reach.level is Level.SHARD and self._exchange.has_shard(reach.pattern)
 
-    def first_here(self, item: Item) -> tuple[str, Entry] | None:
+    def first_here(self, item: Change) -> tuple[str, MetricEntry] | None:
         """The first of this agent's databases that it changes, and the metric as it would be."""
         said, (database, metric) = item.value or {}, parted_id(item.id)
         for known, ground in self._book.grounds(database, metric, without=item.id):

@@ -22,7 +22,7 @@ import structlog
 from headgate.base.names import parse_metric
 from headgate.base.ports import Clock, Probe, ProbeSource
 from headgate.changes.items import Expecting, Make, SetItems, put
-from headgate.changes.model import OURSELVES, Item
+from headgate.changes.model import OURSELVES, Change
 from headgate.changes.reach import HERE, Place, Reach, layers_at
 from headgate.changes.state import ChangeMade, LogState, ends_at
 from headgate.changes.time import ChangeTime
@@ -34,11 +34,11 @@ from headgate.metrics.drafts import (
     ANY,
     METRIC,
     DatabasePlan,
-    Entry,
     Ground,
     MetricBefore,
     MetricDatabase,
     MetricDrafts,
+    MetricEntry,
     NoSuchMetric,
     Override,
     Settings,
@@ -55,10 +55,10 @@ from headgate.metrics.drafts import (
 from headgate.metrics.lint import Advice
 from headgate.metrics.model import MetricSpec
 from headgate.metrics.samples import Cause, Instant, Reading
-from headgate.rules.drafts import Asked
+from headgate.rules.drafts import ChangeAuthor
 from headgate.shard.rollup import AGGREGATES
 
-__all__ = ["DatabasePlan", "Entry", "MetricKeeper", "NoSuchMetric", "Proposal"]
+__all__ = ["DatabasePlan", "MetricEntry", "MetricKeeper", "NoSuchMetric", "Proposal"]
 
 log = structlog.get_logger()
 
@@ -74,7 +74,7 @@ RETRY_S = 30.0
 class Proposal:
     """A change that is valid: what it would put in place, and what a first probe said."""
 
-    entry: Entry | None
+    entry: MetricEntry | None
     """None: the metric is removed."""
     reading: Reading | None
     expires_at: float | None = None
@@ -91,7 +91,7 @@ class Verb(Enum):
     REVERT = "revert"
 
 
-Drafted = Callable[[LogState, Asked], Draft]
+Drafted = Callable[[LogState, ChangeAuthor], Draft]
 
 
 class MetricVerbs(ABC, Generic[R]):
@@ -188,10 +188,10 @@ class MetricKeeper(MetricVerbs[Proposal]):
         """Where its readings come from, just now."""
         return self._database(database).probes
 
-    def entries(self, database: str) -> Mapping[str, Entry]:
+    def entries(self, database: str) -> Mapping[str, MetricEntry]:
         return MappingProxyType(self._database(database).entries)
 
-    def entry(self, database: str, metric: str) -> Entry:
+    def entry(self, database: str, metric: str) -> MetricEntry:
         try:
             return self._database(database).entries[metric]
         except KeyError:
@@ -246,7 +246,7 @@ class MetricKeeper(MetricVerbs[Proposal]):
 
     async def follow(
         self,
-        items: Sequence[Item],
+        items: Sequence[Change],
         places: Sequence[Place],
         *,
         whole: bool = False,
@@ -306,7 +306,7 @@ class MetricKeeper(MetricVerbs[Proposal]):
         self._board.shut(name)
         return database.probes
 
-    def _effective(self, known: MetricDatabase) -> dict[str, Entry]:
+    def _effective(self, known: MetricDatabase) -> dict[str, MetricEntry]:
         plan, layers = known.plan, self._layers(known)
         here = (parted_id(name) for name, one in self.kept.values.items() if one.reach == HERE)
         changed = [metric for database, metric in here if database == plan.name]
@@ -315,7 +315,7 @@ class MetricKeeper(MetricVerbs[Proposal]):
         found = (self._entry_now(known, metric) for metric in names)
         return {entry.spec.name: entry for entry in found if entry is not None}
 
-    def _entry_now(self, known: MetricDatabase, metric: str) -> Entry | None:
+    def _entry_now(self, known: MetricDatabase, metric: str) -> MetricEntry | None:
         """As it is to be in force; None: not at all."""
         name = f"{known.plan.name}/{metric}"
         change, now = self.kept.values.get(name), self._clock.now()
@@ -395,7 +395,7 @@ class MetricKeeper(MetricVerbs[Proposal]):
     async def _take_out(self, over: Mapping[str, int], now: Instant) -> None:
         """Out of the log, without our lock. Set again meanwhile, it is another change."""
 
-        def draft(held: LogState, asked: Asked) -> Draft:
+        def draft(held: LogState, asked: ChangeAuthor) -> Draft:
             found = ((name, held.items.get((METRIC, name))) for name in over)
             ended = [item for name, item in found if item is not None and item.n == over[name]]
             files = {item.id: self._beneath(item.id) for item in ended}
@@ -458,7 +458,7 @@ class MetricKeeper(MetricVerbs[Proposal]):
 
     # --- in force --------------------------------------------------------------------------
 
-    async def _install(self, database: MetricDatabase, entry: Entry) -> None:
+    async def _install(self, database: MetricDatabase, entry: MetricEntry) -> None:
         plan, spec = database.plan, entry.spec
         before = database.entries.get(spec.name)
         if not entry.enabled or (before is not None and not before.enabled):

@@ -37,8 +37,8 @@ from headgate.metrics.model import (
     Debounce,
     Engine,
     Http,
+    MetricMode,
     MetricSpec,
-    Mode,
     Option,
     Plugin,
     Source,
@@ -153,8 +153,8 @@ METRIC_SETTINGS = table(
         Setting(
             "mode",
             "`gauge` takes the number as it is, `rate` its increase per second.",
-            one_of(Mode),
-            default=Mode.GAUGE,
+            one_of(MetricMode),
+            default=MetricMode.GAUGE,
         ),
         Setting(
             "unit", "Unit to show beside the value.", text(16), shown_default="the metric's own"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from headgate.base.names import Scope
-from headgate.check.health import Standing
+from headgate.check.health import MetricStatus
 from headgate.pacing.model import Pace
 
 MAX_CLIENTS_NAMED = 20
@@ -46,7 +46,7 @@ class PaceDoc(msgspec.Struct, frozen=True):
 
 def pace_doc(
     pace: Pace,
-    metrics: Sequence[Standing],
+    metrics: Sequence[MetricStatus],
     *,
     worst: str,
     cost_total: float,
@@ -66,7 +66,7 @@ def pace_doc(
     )
 
 
-def _set_point(standing: Standing) -> SetPointDoc:
+def _set_point(standing: MetricStatus) -> SetPointDoc:
     spec, sample = standing.spec, standing.sample
     return SetPointDoc(
         metric=spec.name,
@@ -78,5 +78,5 @@ def _set_point(standing: Standing) -> SetPointDoc:
     )
 
 
-def set_point(standing: Standing) -> float:
+def set_point(standing: MetricStatus) -> float:
     return standing.spec.threshold * standing.spec.pace_target

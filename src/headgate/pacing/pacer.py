@@ -19,7 +19,7 @@ import structlog
 from headgate.base.names import ANONYMOUS, Identity, Scope
 from headgate.base.ports import Clock
 from headgate.check.board import Board
-from headgate.check.health import Health, Standing
+from headgate.check.health import Health, MetricStatus
 from headgate.check.model import Check, Decision, Verdict
 from headgate.metrics.samples import Reading, Sample
 from headgate.pacing.model import (
@@ -51,7 +51,7 @@ MAX_OWING, OWING_S = 256, 30.0
 """Longest wait of a client that declared more than it was charged, if others want to work."""
 
 
-class Bucket:
+class PaceBucket:
     """Filled at a rate, emptied by what is admitted, with turns for those who are sent away."""
 
     __slots__ = ("_at", "_booked_until", "_tokens", "by_outlier", "most", "pace", "poured", "usual")
@@ -147,7 +147,7 @@ class Pacer:
     )
 
     def __init__(self, now: float) -> None:
-        self.metrics: Mapping[str, Standing] = {}
+        self.metrics: Mapping[str, MetricStatus] = {}
         """The paced metrics, as last seen."""
         self.worst = ""
         """The metric that last set the rate."""
@@ -157,7 +157,7 @@ class Pacer:
         """Checks that pacing rejected."""
         self._by_default: frozenset[str] = frozenset()
         """Paced metrics that apply to a check that names none."""
-        self._bucket = Bucket(now)
+        self._bucket = PaceBucket(now)
         self._health: Health | None = None
         self._seen_at = now
         self._charged = self._returned = 0.0
@@ -307,7 +307,7 @@ class Pacer:
             return
         self._step(worst, worst.sample, now)
 
-    def _step(self, worst: Standing, sample: Sample, now: float) -> None:
+    def _step(self, worst: MetricStatus, sample: Sample, now: float) -> None:
         self._backlog.mark(now, self._charged - self._returned)
         elapsed_s = sample.taken_at - self._seen_at
         seen = Observation(
@@ -330,7 +330,7 @@ class Pacer:
             f"second, to keep {self.worst} near {worst.spec.pace_target:.0%} of its threshold)"
         )
 
-    def _queue(self, worst: Standing, sample: Sample, elapsed_s: float) -> Queue | None:
+    def _queue(self, worst: MetricStatus, sample: Sample, elapsed_s: float) -> Queue | None:
         spec = worst.spec
         if not is_delay(spec.name, spec.unit):
             self._backlog.skip()
@@ -339,7 +339,7 @@ class Pacer:
         return self._backlog.queue(sample.value, sample.taken_at, elapsed_s, full_s)
 
 
-def paced(health: Health) -> list[Standing]:
+def paced(health: Health) -> list[MetricStatus]:
     """Each paced metric in its own scope, where that can be seen from here."""
     shard = health.shard.standings if health.shard and not health.shard.ask else {}
     found = []
@@ -350,7 +350,7 @@ def paced(health: Health) -> list[Standing]:
     return [standing for standing in found if standing.spec.threshold > 0]
 
 
-def _load(standing: Standing) -> float:
+def _load(standing: MetricStatus) -> float:
     return standing.utilization / standing.spec.pace_target
 
 

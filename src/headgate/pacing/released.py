@@ -1,6 +1,6 @@
 """How many statements a proxy may release, from the health of its database.
 
-    readings, what the relay released ──► Seen ──stepped──► Steps.rate ──► the relay's bucket
+    readings, what the relay released ──► LoadReading ──stepped──► Steps.rate ──► the relay's bucket
                                      └──► Backlog ──► core/pacing.step ──► Pace.rate ──┘
 
 Two control loops; the settings choose one. STEPS is the one that operators of transaction
@@ -41,7 +41,7 @@ class Phase(Enum):
     """Above the maximum: down, at once."""
 
 
-class Seen(NamedTuple):
+class LoadReading(NamedTuple):
     """One reading, and what went since the one before."""
 
     load: float | None
@@ -72,7 +72,7 @@ def begun(terms: ReleaseTerms) -> Steps:
     return Steps(_bounded(terms.initial_per_s))
 
 
-def stepped(before: Steps, seen: Seen, terms: ReleaseTerms) -> Steps:
+def stepped(before: Steps, seen: LoadReading, terms: ReleaseTerms) -> Steps:
     """The loop after one more reading."""
     if seen.load is None or math.isnan(seen.load):
         # No failure is a 0: the rate stays, and the gate says what happens meanwhile.
@@ -84,7 +84,7 @@ def stepped(before: Steps, seen: Seen, terms: ReleaseTerms) -> Steps:
     return _increasing(before, seen, terms)
 
 
-def _emergency(before: Steps, seen: Seen, terms: ReleaseTerms) -> Steps:
+def _emergency(before: Steps, seen: LoadReading, terms: ReleaseTerms) -> Steps:
     emergency = replace(before, phase=Phase.EMERGENCY)
     again = before.phase is Phase.EMERGENCY
     # What goes on although nothing of ours does is not cured by cutting deeper.
@@ -94,7 +94,7 @@ def _emergency(before: Steps, seen: Seen, terms: ReleaseTerms) -> Steps:
     return replace(emergency, rate=rate, changed_at=seen.at, decreased_at=seen.at)
 
 
-def _increasing(before: Steps, seen: Seen, terms: ReleaseTerms) -> Steps:
+def _increasing(before: Steps, seen: LoadReading, terms: ReleaseTerms) -> Steps:
     all_of_it = seen.taken >= USED_SHARE * before.rate * seen.elapsed_s
     used = seen.limited or (seen.taken > 0 and all_of_it)
     if not used:
@@ -105,7 +105,7 @@ def _increasing(before: Steps, seen: Seen, terms: ReleaseTerms) -> Steps:
     return replace(before, rate=rate, phase=Phase.INCREASING, changed_at=seen.at)
 
 
-def _doubted(rate: float, seen: Seen, terms: ReleaseTerms) -> float:
+def _doubted(rate: float, seen: LoadReading, terms: ReleaseTerms) -> float:
     """An unused rate says nothing about what the database sustains. It falls toward twice what was
     used, so that a burst after a quiet night does not run at last evening's rate."""
     if not seen.elapsed_s > 0:

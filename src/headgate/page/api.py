@@ -20,7 +20,7 @@ Query = Mapping[str, str | int | float | bool | None]
 NO_QUERY: Query = {}
 
 
-class Refused(Exception):
+class ApiRejected(Exception):
     """The API rejected the request: the page shows why."""
 
     def __init__(self, status: int, problem: Problem) -> None:
@@ -110,7 +110,7 @@ class _Exchange:
             problem = msgspec.json.decode(body, type=Problem)
         except (msgspec.DecodeError, UnicodeDecodeError):
             problem = Problem("about:blank", "", self._status, f"answered {self._status}")
-        raise Refused(self._status, problem)
+        raise ApiRejected(self._status, problem)
 
 
 def _encoded(query: Query) -> bytes:

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from headgate.changes.api import ChangeRevisionsDoc, ChangeRevisionWholeDoc, Log
 from headgate.check.api import AuditDoc, AuditsDoc
-from headgate.page.api import Refused, in_path
+from headgate.page.api import ApiRejected, in_path
 from headgate.page.shell import Visit, page, part
 from headgate.present.changes import SettingChange, settings_changed
 
@@ -49,11 +49,11 @@ class AuditPage:
         return page(visit, "audit_fleet.html", doc=doc)
 
 
-def _wanted(query: Mapping[str, str]) -> Wanted:
+def _wanted(query: Mapping[str, str]) -> AuditFilter:
     who, action, target = (
         query.get(name, "").strip()[:MAX_CHARS] for name in ("who", "action", "target")
     )
-    return Wanted(who, action, target)
+    return AuditFilter(who, action, target)
 
 
 def _limit(query: Mapping[str, str]) -> int:
@@ -64,7 +64,7 @@ def _limit(query: Mapping[str, str]) -> int:
     return LIMITS[0] if _wanted(query).is_all else LIMITS[-1]
 
 
-def _shown(docs: Sequence[AuditDoc], wanted: Wanted, limit: int) -> dict[str, Any]:
+def _shown(docs: Sequence[AuditDoc], wanted: AuditFilter, limit: int) -> dict[str, Any]:
     chosen = [doc for doc in docs if wanted.meets(doc)]
     said = {"who": wanted.who, "action": wanted.action, "target": wanted.target}
     more = next((one for one in LIMITS if one > limit), None) if len(docs) >= limit else None
@@ -89,7 +89,7 @@ async def _fleet(visit: Visit) -> dict[str, Any]:
             ChangeRevisionsDoc,
             {"log": Log.FLEET.value, "limit": REVISIONS},
         )
-    except Refused as refused:
+    except ApiRejected as refused:
         fault = "" if refused.status == NOT_FOUND else refused.detail
         return {"fleet": None, "fleet_fault": fault}
     return {"fleet": found, "fleet_fault": ""}
@@ -101,7 +101,7 @@ MAX_KEPT_CHARS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class AuditLine:
     at: str
     day: str
     time: str
@@ -115,10 +115,10 @@ class Entry:
     """As it was kept, in JSON."""
 
 
-def entry_of(doc: AuditDoc) -> Entry:
+def entry_of(doc: AuditDoc) -> AuditLine:
     at = datetime.fromisoformat(doc.at).astimezone(UTC)
     lines = list(settings_changed(doc.before, doc.after))
-    return Entry(
+    return AuditLine(
         at=doc.at,
         day=f"{at.day} {at:%b %Y}",
         time=f"{at:%H:%M:%S}",
@@ -143,7 +143,7 @@ def _kept(doc: AuditDoc) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class AuditFilter:
     who: str = ""
     action: str = ""
     target: str = ""

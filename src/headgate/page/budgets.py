@@ -17,7 +17,7 @@ from headgate.budgets.api import (
     ViolationsDoc,
 )
 from headgate.check.api import StatusDoc
-from headgate.page.api import Refused
+from headgate.page.api import ApiRejected
 from headgate.page.budgets_changes import (
     BudgetChanges,
     BudgetDrafts,
@@ -89,7 +89,7 @@ class BudgetsPage(BudgetDrafts, BudgetChanges):
         database, find = visit.path["database"], visit.query.get("find", "").strip()
         try:
             policy = await policy_of(visit, database, MAX_ROWS, find)
-        except Refused as refused:
+        except ApiRejected as refused:
             return await self._not_set_up(visit, database, refused)
         state = await _state(visit, database)
         return _answered(
@@ -111,7 +111,7 @@ class BudgetsPage(BudgetDrafts, BudgetChanges):
             seconds=seconds,
         )
 
-    async def _not_set_up(self, visit: Visit, database: str, refused: Refused) -> Response:
+    async def _not_set_up(self, visit: Visit, database: str, refused: ApiRejected) -> Response:
         status = await visit.api.get("/v1/status", StatusDoc)
         engines = {one.database: one.engine for one in status.databases}
         if refused.status != 404 or database not in engines:
@@ -123,7 +123,7 @@ class BudgetsPage(BudgetDrafts, BudgetChanges):
         database, name = visit.path["database"], visit.path["name"]
         try:
             budget = await visit.api.get(budget_path(database, name), BudgetDoc)
-        except Refused as refused:
+        except ApiRejected as refused:
             if refused.status != 404 or not visit.by_script:
                 raise
             return part(visit, "budgets_one_gone.html", database=database, name=name)
@@ -198,7 +198,7 @@ def _answered(visit: Visit, whole: str, live: str, **context: Any) -> Response:
 async def _policies(visit: Visit) -> PoliciesDoc:
     try:
         return await visit.api.get("/v1/budgets", PoliciesDoc, {"most": MAX_NAMED})
-    except Refused as refused:
+    except ApiRejected as refused:
         if refused.status == 404:  # This agent keeps none.
             return PoliciesDoc(())
         raise
@@ -209,7 +209,7 @@ async def _state(visit: Visit, database: str) -> StateDoc | None:
     try:
         path = f"{policy_path(database)}/state"
         return await visit.api.get(path, StateDoc, {"statements": False})
-    except Refused:
+    except ApiRejected:
         return None
 
 

@@ -1,7 +1,7 @@
 """Changes of budgets from the page: each is tried, shown with what it would do, and then confirmed.
 
 control ──► tried (dry run), replay_of ──► Confirmation ──(confirmed)──► made ──► done_path
-form ──► Draft (budgets_form.py) ──► the same
+form ──► BudgetForm (budgets_form.py) ──► the same
 
 What was shown is what is made: the confirmation carries the very document.
 """
@@ -20,13 +20,13 @@ from headgate.budgets.api import BudgetDoc, PolicyChangeDoc, PolicyDoc, StateDoc
 from headgate.budgets.limits import BUDGET_SETTINGS, KEY_MEANINGS
 from headgate.budgets.replay_api import BudgetReplayDoc, BudgetReplayRowDoc
 from headgate.errors import InvalidRequest
-from headgate.page.api import PageApi, Refused, in_path
+from headgate.page.api import ApiRejected, PageApi, in_path
 from headgate.page.budgets_form import (
     GROUPS,
     KEYS,
-    Draft,
-    Faults,
-    RuleDraft,
+    BudgetForm,
+    BudgetFormFaults,
+    BudgetRuleForm,
     Used,
     changes_of,
     comment_of,
@@ -104,7 +104,7 @@ async def replay_of(api: PageApi, database: str, budget: Mapping[str, Any]) -> R
     body = {"budget": dict(budget), "since_s": 3600}
     try:
         doc = await api.send("POST", f"{policy_path(database)}/replay", BudgetReplayDoc, body)
-    except Refused as refused:
+    except ApiRejected as refused:
         return Replay(fault="; ".join((refused.detail, *refused.faults)))
     name = str(budget["name"])
     mine = [row for row in doc.clients if row.budget == name]
@@ -352,7 +352,7 @@ class BudgetDrafts:
             draft = _measuring(await _names(visit, policy, MEASURING))
             return await self._previewed(visit, draft, None, policy)
         if not match:
-            draft = Draft(rules=(RuleDraft(),), values={"rate": "20", "capacity": "200"})
+            draft = BudgetForm(rules=(BudgetRuleForm(),), values={"rate": "20", "capacity": "200"})
             return await self._form(visit, draft, None, policy)
         draft = await _proposal(visit, policy, match)
         return await self._previewed(visit, draft, None, policy)
@@ -388,7 +388,7 @@ class BudgetDrafts:
         return await self._previewed(visit, draft, budget, policy)
 
     async def _previewed(
-        self, visit: Visit, draft: Draft, budget: BudgetDoc | None, policy: PolicyDoc
+        self, visit: Visit, draft: BudgetForm, budget: BudgetDoc | None, policy: PolicyDoc
     ) -> Response:
         """Try it; with faults, the form is shown with them, and nothing can be confirmed."""
         database, is_new = policy.database, budget is None
@@ -400,7 +400,7 @@ class BudgetDrafts:
         body = settings_of(draft) if budget is None else changes_of(draft, budget.settings)
         try:
             change = await tried(visit, "PUT" if is_new else "PATCH", path, body)
-        except Refused as refused:
+        except ApiRejected as refused:
             told = refused.faults or (refused.detail,)
             return await self._form(visit, draft, budget, policy, faults=faults_of(told, draft))
         settings = change.budget.settings if change.budget is not None else body
@@ -427,11 +427,11 @@ class BudgetDrafts:
     async def _form(
         self,
         visit: Visit,
-        draft: Draft,
+        draft: BudgetForm,
         budget: BudgetDoc | None,
         policy: PolicyDoc,
         *,
-        faults: Faults | None = None,
+        faults: BudgetFormFaults | None = None,
         shown: Confirmation | None = None,
     ) -> Response:
         where = "new" if budget is None else f"{in_path(budget.name)}/edit"
@@ -444,7 +444,7 @@ class BudgetDrafts:
             policy=policy,
             budget=budget,
             draft=draft,
-            faults=faults or Faults(),
+            faults=faults or BudgetFormFaults(),
             confirm=shown,
             in_dialog=False,
             advised=advice_told,
@@ -468,19 +468,23 @@ def _carried(visit: Visit) -> dict[str, Any]:
     return found
 
 
-def _measuring(taken: Sequence[str]) -> Draft:
+def _measuring(taken: Sequence[str]) -> BudgetForm:
     """For every statement, and without a limit: so that all of them are measured."""
     about = {"comment": "measures every statement, limits none"}
-    return Draft(free_name(MEASURING, taken), about, rules=(RuleDraft(is_everything=True),))
+    return BudgetForm(
+        free_name(MEASURING, taken), about, rules=(BudgetRuleForm(is_everything=True),)
+    )
 
 
 async def _own_faults(
-    visit: Visit, draft: Draft, policy: PolicyDoc, *, is_new: bool
-) -> Faults | None:
+    visit: Visit, draft: BudgetForm, policy: PolicyDoc, *, is_new: bool
+) -> BudgetFormFaults | None:
     if not draft.name:
-        return Faults({"name": "give it a name, such as nightly-export"})
+        return BudgetFormFaults({"name": "give it a name, such as nightly-export"})
     if is_new and draft.name in await _names(visit, policy, draft.name):
-        return Faults({"name": f"{draft.name} is there already: change it, or use another name"})
+        return BudgetFormFaults(
+            {"name": f"{draft.name} is there already: change it, or use another name"}
+        )
     return None
 
 
@@ -490,7 +494,7 @@ async def _names(visit: Visit, policy: PolicyDoc, like: str) -> list[str]:
     return [budget.name for budget in found.budgets]
 
 
-def _create_label(draft: Draft) -> str:
+def _create_label(draft: BudgetForm) -> str:
     return "Create it, off" if draft.value("mode") == "off" else "Create it, in warn"
 
 
@@ -499,7 +503,7 @@ async def _free_name(visit: Visit, policy: PolicyDoc, match: Mapping[str, str]) 
     return free_name(name, await _names(visit, policy, name))
 
 
-async def _proposal(visit: Visit, policy: PolicyDoc, match: Mapping[str, str]) -> Draft:
+async def _proposal(visit: Visit, policy: PolicyDoc, match: Mapping[str, str]) -> BudgetForm:
     """Limits by what it takes now, as the server counts it, or as a replay tells."""
     if "query" in match:
         state = await visit.api.get(f"{policy_path(policy.database)}/state", StateDoc)

@@ -15,21 +15,21 @@ HOUR_S = 3600
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class BarPiece:
     y: float
     height: float
     css: str
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class ChartBar:
     x: int
-    pieces: Sequence[Piece]
+    pieces: Sequence[BarPiece]
     title: str
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class ChartSeries:
     css: str
     label: str
     total: int
@@ -39,8 +39,8 @@ class Series:
 class Chart:
     """Bars in a box of `width` × 100."""
 
-    bars: Sequence[Bar]
-    series: Sequence[Series]
+    bars: Sequence[ChartBar]
+    series: Sequence[ChartSeries]
     width: int
     top: int
     """What the full height represents."""
@@ -94,23 +94,25 @@ def _totals(doc: ViolationsDoc) -> dict[Key, int]:
     return found
 
 
-def _series(doc: ViolationsDoc, shown: Mapping[Key, str]) -> list[Series]:
+def _series(doc: ViolationsDoc, shown: Mapping[Key, str]) -> list[ChartSeries]:
     totals = _totals(doc)
-    told = [Series(css, label_of(key), totals[key]) for key, css in shown.items()]
+    told = [ChartSeries(css, label_of(key), totals[key]) for key, css in shown.items()]
     rest = sum(count for key, count in totals.items() if key not in shown)
-    return [*told, Series("rest", "all others", rest)] if rest else told
+    return [*told, ChartSeries("rest", "all others", rest)] if rest else told
 
 
-def _bar(at: int, of: Mapping[Key, int], shown: Mapping[Key, str], top: int, stamp: int) -> Bar:
+def _bar(
+    at: int, of: Mapping[Key, int], shown: Mapping[Key, str], top: int, stamp: int
+) -> ChartBar:
     pieces, y = [], 100.0
     for key in [*shown, OTHERS]:
         if count := of.get(key, 0):
             height = count * 100 / top
             y -= height
-            pieces.append(Piece(round(y, 2), round(height, 2), shown.get(key, "rest")))
+            pieces.append(BarPiece(round(y, 2), round(height, 2), shown.get(key, "rest")))
     told = ", ".join(f"{label_of(key)} {count:,}" for key, count in of.items())
     clock = f"{stamp // 3600 % 24:02d}:{stamp // 60 % 60:02d}"
-    return Bar(at * BAR, pieces, f"{clock} {told}")
+    return ChartBar(at * BAR, pieces, f"{clock} {told}")
 
 
 def label_of(key: Key) -> str:

@@ -1,6 +1,6 @@
 """A budget as a form: fields ◄──► settings, faults at their fields, a proposal. Pure.
 
-BudgetDoc.settings ──► Draft ──► fields ──(sent)──► Draft ──settings_of──► the API's document
+BudgetDoc.settings ─► BudgetForm ─► fields ─(sent)──► BudgetForm ──settings_of──► the API's document
 """
 
 from __future__ import annotations
@@ -12,7 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headgate.budgets.api import PatternDoc
-from headgate.budgets.limits import BUDGET_SETTINGS, MAX_COMMENT_CHARS, MAX_SERVER_SECONDS, Limit
+from headgate.budgets.limits import (
+    BUDGET_SETTINGS,
+    MAX_COMMENT_CHARS,
+    MAX_SERVER_SECONDS,
+    LimitSetting,
+)
 from headgate.budgets.policy import MAX_CONDITIONS, SYSTEM_KEYS, is_tag
 
 MAX_RULES_SHOWN = 12
@@ -29,30 +34,30 @@ HEADROOM = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class FieldGroup:
     title: str
     about: str
     names: tuple[str, ...]
 
 
 GROUPS = (
-    Group(
+    FieldGroup(
         "How much",
         "Blank: unlimited. 100 % s are one second of all of the server's CPUs.",
         ("rate", "capacity", "burst", "concurrency", "max_workers", "warning_threshold"),
     ),
-    Group(
+    FieldGroup(
         "What happens",
         "To a statement that does not fit.",
         ("max_delay_s", "penalty_s", "max_delayed", "in_transaction", "epoch"),
     ),
-    Group("When", "And why it is there.", ("when", "expires_at", "comment")),
+    FieldGroup("When", "And why it is there.", ("when", "expires_at", "comment")),
 )
 KEYS = (*SYSTEM_KEYS, "tag.controller", "tag.action", "tag.job")
 
 
 @dataclass(frozen=True, slots=True)
-class RuleDraft:
+class BudgetRuleForm:
     conditions: tuple[tuple[str, str], ...] = ()
     each: str = ""
     is_everything: bool = False
@@ -76,13 +81,13 @@ class RuleDraft:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class BudgetForm:
     name: str = ""
     values: Mapping[str, str] = field(default_factory=dict)
     """By setting, as typed."""
     lasts: str = ""
     """From now, such as 2h: instead of `expires_at`."""
-    rules: tuple[RuleDraft, ...] = ()
+    rules: tuple[BudgetRuleForm, ...] = ()
     keeps_rules: bool = False
     """They do not fit into a form: they stay as they are."""
 
@@ -91,7 +96,7 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Faults:
+class BudgetFormFaults:
     """Where what is wrong is reported: at its field, at its rule, or on top."""
 
     by_field: Mapping[str, str] = field(default_factory=dict)
@@ -106,7 +111,7 @@ class Faults:
 # --- from what is there --------------------------------------------------------------------------
 
 
-def draft_of(settings: Mapping[str, Any]) -> Draft:
+def draft_of(settings: Mapping[str, Any]) -> BudgetForm:
     """Of a budget as it is."""
     values = {
         name: _shown(settings[name])
@@ -119,12 +124,12 @@ def draft_of(settings: Mapping[str, Any]) -> Draft:
         len(rule.conditions) <= MAX_CONDITIONS_SHOWN for rule in rules
     )
     shown = rules if fits else ()
-    return Draft(str(settings.get("name", "")), values, "", shown, keeps_rules=not fits)
+    return BudgetForm(str(settings.get("name", "")), values, "", shown, keeps_rules=not fits)
 
 
-def _rule_of(raw: Mapping[str, Any]) -> RuleDraft:
+def _rule_of(raw: Mapping[str, Any]) -> BudgetRuleForm:
     match = {str(key): str(value) for key, value in raw.get("match", {}).items()}
-    return RuleDraft(tuple(match.items()), ", ".join(raw.get("each", ())), not match)
+    return BudgetRuleForm(tuple(match.items()), ", ".join(raw.get("each", ())), not match)
 
 
 def _shown(value: object) -> str:
@@ -133,7 +138,7 @@ def _shown(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def draft_from(form: Mapping[str, str]) -> Draft:
+def draft_from(form: Mapping[str, str]) -> BudgetForm:
     """Of a form as it was sent."""
     values = {
         name: form[f"s.{name}"].strip()[:MAX_FIELD_CHARS]
@@ -143,10 +148,12 @@ def draft_from(form: Mapping[str, str]) -> Draft:
     count = min(_whole(form.get("rules", "0")), MAX_RULES_SHOWN)
     rules = tuple(_rule_from(form, at) for at in range(count))
     name, lasts = form.get("name", "").strip(), form.get("lasts", "").strip()
-    return Draft(name[:100], values, lasts[:100], rules, keeps_rules=form.get("keeps") == "rules")
+    return BudgetForm(
+        name[:100], values, lasts[:100], rules, keeps_rules=form.get("keeps") == "rules"
+    )
 
 
-def _rule_from(form: Mapping[str, str], at: int) -> RuleDraft:
+def _rule_from(form: Mapping[str, str], at: int) -> BudgetRuleForm:
     pairs = []
     for row in range(MAX_CONDITIONS_SHOWN):
         key = form.get(f"rule.{at}.key.{row}", "").strip()[:200]
@@ -154,18 +161,18 @@ def _rule_from(form: Mapping[str, str], at: int) -> RuleDraft:
         if key or value:
             pairs.append((key, value))
     each = form.get(f"rule.{at}.each", "").strip()[:MAX_FIELD_CHARS]
-    return RuleDraft(tuple(pairs), each, f"rule.{at}.all" in form)
+    return BudgetRuleForm(tuple(pairs), each, f"rule.{at}.all" in form)
 
 
 def _whole(text: str) -> int:
     return int(text) if re.fullmatch(r"[0-9]{1,3}", text) else 0
 
 
-def stepped(draft: Draft, step: str) -> Draft:
+def stepped(draft: BudgetForm, step: str) -> BudgetForm:
     """With a rule more or less, as a button says."""
     action, _, at = step.partition(".")
     if action == "add" and len(draft.rules) < MAX_RULES_SHOWN:
-        return replace(draft, rules=(*draft.rules, RuleDraft()))
+        return replace(draft, rules=(*draft.rules, BudgetRuleForm()))
     if action == "drop":
         kept = tuple(rule for n, rule in enumerate(draft.rules) if n != _whole(at))
         return replace(draft, rules=kept)
@@ -175,7 +182,7 @@ def stepped(draft: Draft, step: str) -> Draft:
 # --- to the API ----------------------------------------------------------------------------------
 
 
-def settings_of(draft: Draft) -> dict[str, Any]:
+def settings_of(draft: BudgetForm) -> dict[str, Any]:
     """As PUT takes it."""
     found: dict[str, Any] = {
         name: _typed(BUDGET_SETTINGS[name], text) for name, text in draft.values.items()
@@ -187,11 +194,11 @@ def settings_of(draft: Draft) -> dict[str, Any]:
     return {"name": draft.name, **found}
 
 
-def _filled(draft: Draft) -> list[RuleDraft]:
+def _filled(draft: BudgetForm) -> list[BudgetRuleForm]:
     return [rule for rule in draft.rules if not rule.is_blank]
 
 
-def _typed(setting: Limit, text: str) -> Any:
+def _typed(setting: LimitSetting, text: str) -> Any:
     if setting.name in FLAGS:
         return True
     if setting.low is None or not _NUMBER.fullmatch(text):
@@ -199,7 +206,7 @@ def _typed(setting: Limit, text: str) -> Any:
     return float(text) if "." in text else int(text)
 
 
-def changes_of(draft: Draft, before: Mapping[str, Any]) -> dict[str, Any]:
+def changes_of(draft: BudgetForm, before: Mapping[str, Any]) -> dict[str, Any]:
     """As PATCH takes it: what differs; null for what was taken out."""
     after = {key: value for key, value in settings_of(draft).items() if key != "name"}
     kept = {"name", "mode", *(["rules"] if draft.keeps_rules else [])}
@@ -210,7 +217,7 @@ def changes_of(draft: Draft, before: Mapping[str, Any]) -> dict[str, Any]:
     return {**gone, **{key: value for key, value in after.items() if before.get(key) != value}}
 
 
-def faults_of(told: Iterable[str], draft: Draft) -> Faults:
+def faults_of(told: Iterable[str], draft: BudgetForm) -> BudgetFormFaults:
     """`budgets[2].rate: 120 is more than 100` belongs to the field `rate`."""
     by_field: dict[str, str] = {}
     by_rule: dict[int, str] = {}
@@ -227,7 +234,7 @@ def faults_of(told: Iterable[str], draft: Draft) -> Faults:
             by_field[place] = message
         else:
             others.append(fault)
-    return Faults(by_field, by_rule, others)
+    return BudgetFormFaults(by_field, by_rule, others)
 
 
 # --- a proposal ----------------------------------------------------------------------------------
@@ -244,7 +251,7 @@ class Used:
     """One statement's cost, in seconds of the whole server."""
 
 
-def proposed(name: str, match: Mapping[str, str], used: Used, about: str = "") -> Draft:
+def proposed(name: str, match: Mapping[str, str], used: Used, about: str = "") -> BudgetForm:
     """One and a half times of what it takes now; it only warns until an operator says otherwise."""
     values = {"comment": about} if about else {}
     if used.share is not None:
@@ -254,7 +261,7 @@ def proposed(name: str, match: Mapping[str, str], used: Used, about: str = "") -
     if used.running is not None:
         # An average tells nothing of two that meet.
         values["max_workers"] = str(max(2, math.ceil(HEADROOM * used.running)))
-    return Draft(name, values, rules=(RuleDraft(tuple(match.items())),))
+    return BudgetForm(name, values, rules=(BudgetRuleForm(tuple(match.items())),))
 
 
 def used_by(pattern: PatternDoc, cpus: float | None) -> Used:

@@ -17,7 +17,7 @@ from headgate.changes.api import (
     Sort,
 )
 from headgate.errors import InvalidRequest
-from headgate.page.api import Refused, in_path
+from headgate.page.api import ApiRejected, in_path
 from headgate.page.shell import Visit, moved, page
 
 HISTORY, ROLLBACK = "/v1/changes/history", "/v1/changes/rollback"
@@ -47,7 +47,7 @@ class ChangesPage:
         if visit.may_change:
             try:
                 back = await _rolled_back(visit, n, only, dry_run=True)
-            except Refused as refused:
+            except ApiRejected as refused:
                 fault = "; ".join((refused.detail, *refused.faults))
         return page(
             visit,
@@ -73,7 +73,7 @@ async def revision_made(visit: Visit, n: str) -> ChangeRevisionDoc | None:
         return None
     try:
         doc = await visit.api.get(f"{HISTORY}/{in_path(n)}", ChangeRevisionWholeDoc)
-    except Refused:
+    except ApiRejected:
         return None
     return doc.about
 

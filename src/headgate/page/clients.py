@@ -22,13 +22,13 @@ from headgate.history.api import BinDoc, ClientsSumsDoc, SpanDoc, SumsDoc, Timel
 from headgate.history.starvation_api import RoguesDoc, StarvationDoc
 from headgate.history.timeline import MOSTLY
 from headgate.history.unthrottled_api import UnthrottledDoc, UnthrottledsDoc
-from headgate.page.api import PageApi, Query, Refused, in_path
+from headgate.page.api import ApiRejected, PageApi, Query, in_path
 from headgate.page.shell import Visit, page, part
 from headgate.present.clients import (
     SORTS,
-    Counts,
-    Row,
-    Seen,
+    CheckCounts,
+    ClientRow,
+    ClientSummary,
     Wanted,
     added,
     by_words,
@@ -38,7 +38,7 @@ from headgate.present.clients import (
     sums_of,
 )
 from headgate.present.explain import explained
-from headgate.present.history import REASONS, Reason, outcome, runs_words, span_words, summary
+from headgate.present.history import REASONS, ReasonLabel, outcome, runs_words, span_words, summary
 from headgate.present.rules import match_state
 from headgate.present.starvation import (
     NO_ROGUES,
@@ -126,12 +126,12 @@ class ClientsPage:
 
 @dataclass(frozen=True, slots=True)
 class Clients:
-    seen: tuple[Seen, ...]
+    seen: tuple[ClientSummary, ...]
     fault: str
     """Why there are no rates, or no sums of the hour."""
 
     @property
-    def rates(self) -> Counts | None:
+    def rates(self) -> CheckCounts | None:
         return added(one.rates for one in self.seen)
 
 
@@ -159,7 +159,7 @@ class ClientLooks:
         try:
             minute = await api.get("/v1/history/clients", ClientsSumsDoc, {"since": "1m"})
             hour = await self._last_hour(api)
-        except Refused as refused:
+        except ApiRejected as refused:
             return Clients(tuple(seen_of(mine)), refused.detail)
         seen = await to_thread(lambda: seen_of(mine, sums_of(minute), sums_of(hour)))
         return Clients(tuple(seen), "")
@@ -187,7 +187,7 @@ async def watched(api: PageApi, app: str = "") -> Watched:
 async def _if_watched(api: PageApi, path: str, kind: type[T]) -> T | None:
     try:
         return await api.get(path, kind)
-    except Refused as refused:
+    except ApiRejected as refused:
         if refused.status != NOT_FOUND:
             raise
         return None
@@ -212,7 +212,7 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in text.split(",") if name))[:MAX_FOLDS]
 
 
-def fold_href(wanted: Wanted, row: Row) -> str:
+def fold_href(wanted: Wanted, row: ClientRow) -> str:
     """Folds it, or unfolds it, without a script."""
     opened = [name for name in wanted.opened if name != row.app]
     shut = [name for name in wanted.shut if name != row.app]
@@ -292,7 +292,7 @@ async def _history(visit: Visit, app: str) -> dict[str, Any]:
     doc = await visit.api.get("/v1/history/timeline", TimelineDoc, asked)
     status = await visit.api.get("/v1/status", StatusDoc)
     known = [one.database for one in status.databases]
-    links = Asked(app, database or _where(status, app))
+    links = HistorySubject(app, database or _where(status, app))
     strip = await to_thread(strip_of, doc, links)
     return {
         "app": app,
@@ -337,32 +337,32 @@ LETTER_FROM_PERCENT = 2.5
 """Narrower, a letter would not fit; the pattern shows it still."""
 
 
-class Period(NamedTuple):
+class StripPeriod(NamedTuple):
     name: str
     step: str
 
 
-PERIODS: Mapping[str, Period] = {
-    "1h": Period("1 h", "1m"),
-    "24h": Period("24 h", "15m"),
-    "7d": Period("7 days", "2h"),
-    "14d": Period("14 days", "4h"),
+PERIODS: Mapping[str, StripPeriod] = {
+    "1h": StripPeriod("1 h", "1m"),
+    "24h": StripPeriod("24 h", "15m"),
+    "7d": StripPeriod("7 days", "2h"),
+    "14d": StripPeriod("14 days", "4h"),
 }
 
 
-class Piece(NamedTuple):
+class StripPiece(NamedTuple):
     reason: str
     y_px: float
     height_px: float
 
 
-class Column(NamedTuple):
+class StripColumn(NamedTuple):
     """One bin."""
 
     x: float
     width: float
     """Percent of the strip's."""
-    pieces: tuple[Piece, ...]
+    pieces: tuple[StripPiece, ...]
     title: str
     href: str
 
@@ -372,7 +372,7 @@ class Letter(NamedTuple):
     letter: str
 
 
-class Tick(NamedTuple):
+class AxisTick(NamedTuple):
     x: float
     words: str
     anchor: str
@@ -380,11 +380,11 @@ class Tick(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Strip:
-    columns: tuple[Column, ...]
+class HistoryStrip:
+    columns: tuple[StripColumn, ...]
     letters: tuple[Letter, ...]
-    ticks: tuple[Tick, ...]
-    reasons: tuple[tuple[str, Reason, int], ...]
+    ticks: tuple[AxisTick, ...]
+    reasons: tuple[tuple[str, ReasonLabel, int], ...]
     """Those that there are, with how many checks."""
     summary: str
     height_px: int = HEIGHT_PX
@@ -398,7 +398,7 @@ class Sentence(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class HistorySubject:
     """The client and database of a link to a minute."""
 
     app: str
@@ -409,10 +409,10 @@ class Asked:
         return f"/explain?{urlencode(told)}"
 
 
-def strip_of(doc: TimelineDoc, asked: Asked) -> Strip:
+def strip_of(doc: TimelineDoc, asked: HistorySubject) -> HistoryStrip:
     frame = _Frame.of(doc)
     columns = tuple(_column(one, doc.spans, frame, asked) for one in doc.bins)
-    return Strip(
+    return HistoryStrip(
         columns=columns,
         letters=tuple(_letters(doc.bins, frame)),
         ticks=tuple(_ticks(frame)),
@@ -443,10 +443,12 @@ class _Frame:
         return round(100 * min(1.0, max(0.0, share)), 3)
 
 
-def _column(one: BinDoc, spans: Sequence[SpanDoc], frame: _Frame, asked: Asked) -> Column:
+def _column(
+    one: BinDoc, spans: Sequence[SpanDoc], frame: _Frame, asked: HistorySubject
+) -> StripColumn:
     at = instant(one.at)
     x, end = frame.x(at), frame.x(at + frame.step)
-    return Column(
+    return StripColumn(
         x=x,
         width=round(end - x, 3),
         pieces=tuple(_pieces(one.sums)),
@@ -462,14 +464,14 @@ def _worst_minute(at: datetime, step: timedelta, spans: Sequence[SpanDoc]) -> st
     return found.strftime("%Y-%m-%dT%H:%MZ")
 
 
-def _pieces(sums: SumsDoc) -> Iterator[Piece]:
+def _pieces(sums: SumsDoc) -> Iterator[StripPiece]:
     top = float(HEIGHT_PX)
     for reason in REASONS:
         count = sums.by_reason.get(reason, 0)
         if count and sums.checks:
             height = max(1.0, HEIGHT_PX * count / sums.checks)
             top -= height
-            yield Piece(reason, round(max(0.0, top), 2), round(height, 2))
+            yield StripPiece(reason, round(max(0.0, top), 2), round(height, 2))
 
 
 def _letters(bins: Sequence[BinDoc], frame: _Frame) -> Iterator[Letter]:
@@ -491,12 +493,12 @@ def _mostly(one: BinDoc) -> str:
     return reason if reason in REASONS else "other"
 
 
-def _ticks(frame: _Frame) -> Iterator[Tick]:
+def _ticks(frame: _Frame) -> Iterator[AxisTick]:
     span = frame.until - frame.since
     for quarter, anchor in enumerate(("start", "middle", "middle", "middle", "end")):
         at = frame.since + span * quarter / 4
         form = "%H:%M" if span <= timedelta(hours=25) else "%d %b %H:%M"
-        yield Tick(25.0 * quarter, at.strftime(form), anchor, quarter in (1, 3))
+        yield AxisTick(25.0 * quarter, at.strftime(form), anchor, quarter in (1, 3))
 
 
 # --- words --------------------------------------------------------------------------------------
@@ -512,7 +514,7 @@ def when_words(since: datetime, until: datetime, today: datetime) -> str:
     return f"{day}{since:%H:%M}–{until:%H:%M}"
 
 
-def sentences(doc: TimelineDoc, asked: Asked) -> list[Sentence]:
+def sentences(doc: TimelineDoc, asked: HistorySubject) -> list[Sentence]:
     """Newest first."""
     until = instant(doc.until)
     return [

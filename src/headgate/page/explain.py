@@ -18,7 +18,7 @@ from headgate.budgets.api import PoliciesDoc, StatementExplainDoc
 from headgate.check.api import StatusDoc
 from headgate.errors import InvalidRequest
 from headgate.history.past_api import PastDoc
-from headgate.page.api import Refused, in_path
+from headgate.page.api import ApiRejected, in_path
 from headgate.page.shell import Visit, page, part
 from headgate.present.budgets import VERDICTS
 from headgate.present.clients import by_words
@@ -101,7 +101,7 @@ async def _controlled(visit: Visit) -> list[str]:
     """Databases with traffic control; none where this agent keeps no budgets."""
     try:
         found = await visit.api.get("/v1/budgets", PoliciesDoc)
-    except Refused as refused:
+    except ApiRejected as refused:
         if refused.status != NOT_FOUND:
             raise
         return []
@@ -116,7 +116,7 @@ async def _identity(visit: Visit, asked: Mapping[str, str]) -> dict[str, Any]:
         if not asked["at"]:
             return await _now(visit, asked)
         return await _then(visit, asked)
-    except Refused as refused:
+    except ApiRejected as refused:
         return {"refused": refused, "status": refused.status}
 
 
@@ -145,7 +145,7 @@ async def _statement(visit: Visit, sql: str, form: Mapping[str, str]) -> dict[st
         body = _body(sql, form)
         path = f"/v1/budgets/{in_path(form['on'])}/explain"
         doc = await visit.api.send("POST", path, StatementExplainDoc, body)
-    except Refused as refused:
+    except ApiRejected as refused:
         return {"refused_statement": refused, "status": refused.status}
     return {"told": doc, "on": form["on"], "verdicts": VERDICTS}
 

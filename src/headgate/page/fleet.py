@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from headgate.errors import InvalidRequest
 from headgate.fleet.view_api import FleetDoc
-from headgate.page.api import Refused
+from headgate.page.api import ApiRejected
 from headgate.page.shell import Visit, page, part
 from headgate.present.fleet import agent_notes, condition, holders
 
@@ -40,7 +40,7 @@ class FleetPage:
     async def page(self, visit: Visit) -> Response:
         try:
             return await self._page(visit, visit.query)
-        except (Refused, InvalidRequest) as error:
+        except (ApiRejected, InvalidRequest) as error:
             if error.status != 400:
                 raise
             # A word in the form that cannot be a pattern: a person is shown the page all the same.

@@ -26,7 +26,7 @@ from headgate.check.api import DatabaseDoc, MetricsDoc, MetricView, StatusDoc
 from headgate.errors import InvalidRequest
 from headgate.history.api import MetricMinuteDoc, MetricMinutesDoc
 from headgate.history.starvation_api import RoguesDoc, StarvationDoc
-from headgate.page.api import Refused, in_path
+from headgate.page.api import ApiRejected, in_path
 from headgate.page.shell import Visit, moved, page, part
 from headgate.present.budgets import thrown
 from headgate.present.shard import MemberRow, in_short, standing_of, tree, unwatched, without
@@ -55,7 +55,7 @@ MAX_ADVICE = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class DatabaseView:
     """A database, as the page shows it."""
 
     doc: DatabaseDoc
@@ -101,7 +101,7 @@ class OverviewPage:
         known = await visit.api.get("/v1/metrics", MetricsDoc)
         views = {(view.database, view.metric): view for view in known.metrics}
         shown = [
-            Shown(
+            DatabaseView(
                 doc=doc,
                 state=database_state(doc, status.uptime_s),
                 metrics=metric_rows(doc, doc.metrics, views),
@@ -165,7 +165,7 @@ async def _tile(
 ) -> Tile:
     try:
         counted, tone, why = count(await ask())
-    except Refused as refused:  # An agent that does not watch for it, or cannot just now.
+    except ApiRejected as refused:  # An agent that does not watch for it, or cannot just now.
         return Tile(None, label, "", href, refused.detail)
     return Tile(counted, label, tone, href, why)
 
@@ -227,7 +227,7 @@ class MetricChanges:
         try:
             threshold = _threshold(visit)
             proposed = await self._sent(visit, threshold, dry_run=True)
-        except (Refused, InvalidRequest) as error:
+        except (ApiRejected, InvalidRequest) as error:
             return await self._form(visit, refused=as_refused(error))
         return await self._form(visit, preview=proposed)
 
@@ -235,7 +235,7 @@ class MetricChanges:
         before = await visit.api.get(_metric_path(visit), MetricView)
         try:
             view = await self._sent(visit, _threshold(visit), dry_run=False)
-        except (Refused, InvalidRequest) as error:
+        except (ApiRejected, InvalidRequest) as error:
             return await self._form(visit, refused=as_refused(error))
         return _done(visit, "overview_changed.html", view=view, before=before)
 
@@ -244,12 +244,12 @@ class MetricChanges:
         path = f"{_metric_path(visit)}/revert"
         try:
             view = await visit.api.send("POST", path, MetricView, revision=_revision(visit))
-        except (Refused, InvalidRequest) as error:
+        except (ApiRejected, InvalidRequest) as error:
             return await self._form(visit, refused=as_refused(error))
         return _done(visit, "overview_changed.html", view=view, before=before)
 
     async def _form(
-        self, visit: Visit, preview: MetricView | None = None, refused: Refused | None = None
+        self, visit: Visit, preview: MetricView | None = None, refused: ApiRejected | None = None
     ) -> Response:
         """As it is now: after a rejection a second try begins from this."""
         view = await visit.api.get(_metric_path(visit), MetricView)
@@ -293,14 +293,14 @@ class MemberChanges:
         try:
             asked = _skip_asked(visit)
             doc = await visit.api.send("PUT", _skip_path(visit), ShardDoc, asked)
-        except (Refused, InvalidRequest) as error:
+        except (ApiRejected, InvalidRequest) as error:
             return await self._form(visit, refused=as_refused(error))
         return _done(visit, "overview_set_aside.html", shard=doc, member=_member(visit, doc))
 
     async def count(self, visit: Visit) -> Response:
         try:
             doc = await visit.api.send("DELETE", _skip_path(visit), ShardDoc)
-        except Refused as error:
+        except ApiRejected as error:
             return await self._form(visit, refused=error)
         return _done(visit, "overview_set_aside.html", shard=doc, member=_member(visit, doc))
 
@@ -310,7 +310,7 @@ class MemberChanges:
         return _done(visit, "overview_woken.html", woken=woken)
 
     async def _form(
-        self, visit: Visit, asked: dict[str, str] | None = None, refused: Refused | None = None
+        self, visit: Visit, asked: dict[str, str] | None = None, refused: ApiRejected | None = None
     ) -> Response:
         doc = await visit.api.get(_shard_path(visit), ShardDoc)
         return _shown(
@@ -399,13 +399,13 @@ def hour_seen(minutes: Sequence[MetricMinuteDoc], threshold: float, *, at_least:
     )
 
 
-def as_refused(error: Refused | InvalidRequest) -> Refused:
-    if isinstance(error, Refused):
+def as_refused(error: ApiRejected | InvalidRequest) -> ApiRejected:
+    if isinstance(error, ApiRejected):
         return error
-    return Refused(error.status, Problem("about:blank", "", error.status, str(error)))
+    return ApiRejected(error.status, Problem("about:blank", "", error.status, str(error)))
 
 
-def _shown(visit: Visit, template: str, refused: Refused | None, **context: Any) -> Response:
+def _shown(visit: Visit, template: str, refused: ApiRejected | None, **context: Any) -> Response:
     """In the dialog, or as a page of its own where there is no script."""
     status = 200 if refused is None else refused.status
     if visit.by_script:
@@ -423,7 +423,7 @@ def _done(visit: Visit, template: str, **context: Any) -> Response:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class BannerLine:
     text: str
     path: str
 
@@ -437,27 +437,27 @@ class BannerPage:
         return part(visit, "banner.html", lines=lines)
 
 
-def _of_agent(status: StatusDoc) -> Iterator[Line]:
+def _of_agent(status: StatusDoc) -> Iterator[BannerLine]:
     yield from (_line(note, "/") for note in agent_notes(status) if note.tone == "bad")
     yield from _of_shards(status)
 
 
-def _line(note: Note, path: str, about: str = "") -> Line:
-    return Line(f"{about}{note.word}: {note.says}", path)
+def _line(note: Note, path: str, about: str = "") -> BannerLine:
+    return BannerLine(f"{about}{note.word}: {note.says}", path)
 
 
-def _of_shards(status: StatusDoc) -> Iterator[Line]:
+def _of_shards(status: StatusDoc) -> Iterator[BannerLine]:
     for database in status.databases:
         for member in database.shard.members if database.shard else ():
             if member.hopeless:
                 told = f"{database.database}: {member.member} is skipped as hopeless"
-                yield Line(f"{told}, and work goes on without it", "/")
+                yield BannerLine(f"{told}, and work goes on without it", "/")
 
 
-async def _of_budgets(visit: Visit) -> list[Line]:
+async def _of_budgets(visit: Visit) -> list[BannerLine]:
     try:
         policies = await visit.api.get("/v1/budgets", PoliciesDoc, {"most": 1})
-    except Refused:  # Where budgets cannot be looked at, their own page says why.
+    except ApiRejected:  # Where budgets cannot be looked at, their own page says why.
         return []
     return [
         _line(note, f"/budgets/{in_path(doc.database)}", f"{doc.database}: ")

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from headgate.check.api import ClientsDoc, MetricsDoc, MetricView
 from headgate.fleet.reach_api import ReachedDoc
 from headgate.history.api import ReplayDoc, ReplayRowDoc
-from headgate.page.api import NO_QUERY, Query, Refused
+from headgate.page.api import NO_QUERY, ApiRejected, Query
 from headgate.page.rules_acts import RuleActs, done_path, told_done
 from headgate.page.rules_form import (
     FAVOR,
@@ -24,8 +24,8 @@ from headgate.page.rules_form import (
     KINDS,
     NO_FAULTS,
     OTHERS,
-    Faults,
     Fields,
+    RuleFormFaults,
     RuleKind,
     body_of,
     faults_of,
@@ -54,7 +54,7 @@ class Preview:
 
     rules: Sequence[RuleRow]
     reached: ReachedDoc | None
-    past: Replayed | None
+    past: ReplayView | None
     no_past: str
     """Why there is no replay."""
     seal: str
@@ -123,7 +123,7 @@ class RulesPage:
         given = visit.query.get("reach", "").strip()
         try:
             told = await _reached(visit, given) if given else None
-        except Refused as refused:
+        except ApiRejected as refused:
             return part(visit, "rules_reach.html", reached=None, fault=refused.detail)
         return part(visit, "rules_reach.html", reached=told, fault="")
 
@@ -141,7 +141,7 @@ class RulesPage:
             return await self._previewed(visit, body, _CHANGED_SINCE)
         try:
             docs, _ = await _posted(visit, kind_of(fields), body)
-        except Refused as refused:
+        except ApiRejected as refused:
             return await _refused(visit, refused)
         return moved(visit, done_path("set", docs))
 
@@ -149,7 +149,7 @@ class RulesPage:
         kind = kind_of(visit.form)
         try:
             docs, reached = await _posted(visit, kind, body, {"dry_run": True})
-        except Refused as refused:
+        except ApiRejected as refused:
             return await _refused(visit, refused)
         past, no_past = await _replayed(visit, kind, body, docs)
         shown = Preview(list(map(RuleRow, docs)), reached, past, no_past, seal(body))
@@ -163,7 +163,7 @@ async def _form(
     visit: Visit,
     fields: Fields,
     *,
-    faults: Faults = NO_FAULTS,
+    faults: RuleFormFaults = NO_FAULTS,
     preview: Preview | None = None,
     note: str = "",
 ) -> Response:
@@ -186,7 +186,7 @@ async def _form(
     )
 
 
-async def _refused(visit: Visit, refused: Refused) -> Response:
+async def _refused(visit: Visit, refused: ApiRejected) -> Response:
     """At its field, in the form that was sent; what this person may not do is no fault of it."""
     if refused.status in _NOT_ALLOWED:
         raise refused
@@ -207,7 +207,7 @@ async def _posted(
 
 async def _replayed(
     visit: Visit, kind: RuleKind, body: Mapping[str, Any], docs: Sequence[RuleDoc]
-) -> tuple[Replayed | None, str]:
+) -> tuple[ReplayView | None, str]:
     if docs[0].clients_total is None:
         return None, _NO_DATABASE
     rule = {key: value for key, value in body.items() if key != "reach"}
@@ -219,7 +219,7 @@ async def _replayed(
         told = await visit.api.send(
             "POST", "/v1/replay", ReplayDoc, {"rule": rule, "since": REPLAYED}
         )
-    except Refused as refused:
+    except ApiRejected as refused:
         return None, refused.detail
     return replayed(told, docs[0].target if kind.name == FAVOR else ""), ""
 
@@ -249,7 +249,7 @@ async def _is_in_fleet(visit: Visit) -> bool:
     """Of one whose store cannot be reached just now, too."""
     try:
         await _reached(visit, "fleet")
-    except Refused as refused:
+    except ApiRejected as refused:
         return refused.status not in (404, 409)
     return True
 
@@ -330,7 +330,7 @@ def _meant(doc: RuleDoc, q: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Amount:
+class AdmittedRange:
     """Admitted checks: between these two."""
 
     low: float
@@ -342,13 +342,13 @@ class Amount:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ReplayLine:
     """Of one client, or of all: what was, and what would have been."""
 
     client: str
     checks: int
     before: int
-    after: Amount
+    after: AdmittedRange
     how: str = ""
     scale: float = 1.0
     """Checks that are as wide as the picture."""
@@ -372,11 +372,11 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayView:
     since: str
     until: str
-    total: Shown
-    clients: Sequence[Shown]
+    total: ReplayLine
+    clients: Sequence[ReplayLine]
     more: int
     notes: Sequence[str]
 
@@ -389,7 +389,7 @@ _HOW = {
 }
 
 
-def replayed(doc: ReplayDoc, spared: str = "") -> Replayed:
+def replayed(doc: ReplayDoc, spared: str = "") -> ReplayView:
     """`spared`: the client that another rule, set with this one, leaves alone (favor sets two)."""
     hit = [row for row in doc.rows if not _is_spared(row, spared)]
     left_out = [row for row in doc.rows if _is_spared(row, spared)]
@@ -397,10 +397,12 @@ def replayed(doc: ReplayDoc, spared: str = "") -> Replayed:
     high = doc.total.admitted_high + sum(r.admitted_before - r.admitted_high for r in left_out)
     clients = _by_client(hit)
     total = doc.total
-    return Replayed(
+    return ReplayView(
         doc.since,
         doc.until,
-        Shown("all", total.checks, total.admitted_before, Amount(low, high), "", total.checks),
+        ReplayLine(
+            "all", total.checks, total.admitted_before, AdmittedRange(low, high), "", total.checks
+        ),
         clients[:MAX_CLIENTS],
         max(0, len(clients) - MAX_CLIENTS),
         doc.notes,
@@ -411,7 +413,7 @@ def _is_spared(row: ReplayRowDoc, spared: str) -> bool:
     return bool(spared) and set(spared.split(":")) <= set(row.client.split(":"))
 
 
-def _by_client(rows: Iterable[ReplayRowDoc]) -> list[Shown]:
+def _by_client(rows: Iterable[ReplayRowDoc]) -> list[ReplayLine]:
     """Of all hours and databases, those that change most first."""
     grouped: dict[str, list[ReplayRowDoc]] = {}
     for row in rows:
@@ -421,10 +423,10 @@ def _by_client(rows: Iterable[ReplayRowDoc]) -> list[Shown]:
     return sorted(found, key=lambda one: -_change(one))
 
 
-def _shown(client: str, rows: Sequence[ReplayRowDoc], scale: float) -> Shown:
-    after = Amount(sum(r.admitted_low for r in rows), sum(r.admitted_high for r in rows))
+def _shown(client: str, rows: Sequence[ReplayRowDoc], scale: float) -> ReplayLine:
+    after = AdmittedRange(sum(r.admitted_low for r in rows), sum(r.admitted_high for r in rows))
     before = sum(row.admitted_before for row in rows)
-    return Shown(client, sum(row.checks for row in rows), before, after, _how(rows), scale)
+    return ReplayLine(client, sum(row.checks for row in rows), before, after, _how(rows), scale)
 
 
 def _how(rows: Sequence[ReplayRowDoc]) -> str:
@@ -435,7 +437,7 @@ def _how(rows: Sequence[ReplayRowDoc]) -> str:
     return "; ".join(told)
 
 
-def _change(one: Shown) -> float:
+def _change(one: ReplayLine) -> float:
     return max(abs(one.after.low - one.before), abs(one.after.high - one.before))
 
 

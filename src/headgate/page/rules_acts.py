@@ -18,12 +18,12 @@ from headgate.base.problems import Problem
 from headgate.check.api import AuditDoc, AuditsDoc
 from headgate.errors import InvalidRequest
 from headgate.fleet.reach_api import ReachedDoc
-from headgate.page.api import NO_QUERY, Query, Refused, in_path
+from headgate.page.api import NO_QUERY, ApiRejected, Query, in_path
 from headgate.page.rules_form import (
     NO_FAULTS,
     OTHERS,
-    Faults,
     Fields,
+    RuleFormFaults,
     faults_of,
     in_utc,
     link_to,
@@ -43,7 +43,7 @@ CHANGED_EVENT = "rules-changed"
 _NOT_ALLOWED = (401, 403)
 
 
-class Act(NamedTuple):
+class RuleAction(NamedTuple):
     name: str
     title: str
     method: str
@@ -61,14 +61,16 @@ class Act(NamedTuple):
 ACTS = {
     one.name: one
     for one in (
-        Act("extend", "Extend", "PATCH", "", "now ends at {ends}", "extend", "Undo"),
-        Act("change", "Change", "PATCH", "", "is changed: {says}", "change", "Undo"),
-        Act("lift", "Lift", "DELETE", "", "is lifted", "set", "Set it again"),
-        Act("rest", "Suspend here", "PUT", "/rest", "is suspended here", "wake", "Resume it"),
-        Act("wake", "Wake", "DELETE", "/rest", "counts again here", "rest", "Have it rest"),
+        RuleAction("extend", "Extend", "PATCH", "", "now ends at {ends}", "extend", "Undo"),
+        RuleAction("change", "Change", "PATCH", "", "is changed: {says}", "change", "Undo"),
+        RuleAction("lift", "Lift", "DELETE", "", "is lifted", "set", "Set it again"),
+        RuleAction(
+            "rest", "Suspend here", "PUT", "/rest", "is suspended here", "wake", "Resume it"
+        ),
+        RuleAction("wake", "Wake", "DELETE", "/rest", "counts again here", "rest", "Have it rest"),
     )
 }
-_SET = Act("set", "Set", "POST", "", "is set: it {says}, until {ends}", "lift", "Lift it")
+_SET = RuleAction("set", "Set", "POST", "", "is set: it {says}, until {ends}", "lift", "Lift it")
 
 
 class Changed(NamedTuple):
@@ -120,15 +122,15 @@ class RuleActs:
             if visit.form.get("seal") != _seal(act, body):
                 return await self._tried(visit, act, doc, visit.form)
             docs, _ = await _sent(visit, act, body)
-        except Refused as refused:
+        except ApiRejected as refused:
             return await _refused(visit, act, doc, refused)
         return _done(visit, act, doc, docs)
 
-    async def _tried(self, visit: Visit, act: Act, doc: RuleDoc, fields: Fields) -> Response:
+    async def _tried(self, visit: Visit, act: RuleAction, doc: RuleDoc, fields: Fields) -> Response:
         try:
             body = _body(act, doc, fields)
             docs, reached = await _sent(visit, act, body, {"dry_run": True})
-        except Refused as refused:
+        except ApiRejected as refused:
             return await _refused(visit, act, doc, refused)
         tried = Tried(list(map(RuleRow, docs)), reached, _seal(act, body))
         return _dialog(visit, act, doc, fields, tried=tried)
@@ -137,7 +139,7 @@ class RuleActs:
 # --- steps --------------------------------------------------------------------------------------
 
 
-async def _known(visit: Visit) -> tuple[Act, RuleDoc]:
+async def _known(visit: Visit) -> tuple[RuleAction, RuleDoc]:
     act = ACTS.get(visit.path["act"])
     if act is None:
         message = f"a rule is not {visit.path['act'][:40]!r}; there are: {', '.join(ACTS)}"
@@ -151,12 +153,12 @@ def _path(visit: Visit) -> str:
 
 def _dialog(
     visit: Visit,
-    act: Act,
+    act: RuleAction,
     doc: RuleDoc,
     fields: Fields,
     *,
     tried: Tried | None = None,
-    faults: Faults = NO_FAULTS,
+    faults: RuleFormFaults = NO_FAULTS,
     changed: Changed | None = None,
 ) -> Response:
     return page(
@@ -176,7 +178,7 @@ def _dialog(
 
 
 async def _sent(
-    visit: Visit, act: Act, body: Mapping[str, Any] | None, query: Query = NO_QUERY
+    visit: Visit, act: RuleAction, body: Mapping[str, Any] | None, query: Query = NO_QUERY
 ) -> tuple[Sequence[RuleDoc], ReachedDoc | None]:
     told = await visit.api.ask(
         act.method,
@@ -198,11 +200,11 @@ def _revision(visit: Visit) -> int | None:
     return int(text) if text.isdecimal() and len(text) < 18 else None
 
 
-def _seal(act: Act, body: Mapping[str, Any] | None) -> str:
+def _seal(act: RuleAction, body: Mapping[str, Any] | None) -> str:
     return seal({"act": act.name, "body": body})
 
 
-async def _refused(visit: Visit, act: Act, doc: RuleDoc, refused: Refused) -> Response:
+async def _refused(visit: Visit, act: RuleAction, doc: RuleDoc, refused: ApiRejected) -> Response:
     """At its field; where another operator was faster, with who, and the rule as it is now."""
     if refused.status in _NOT_ALLOWED:
         raise refused
@@ -223,7 +225,7 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-async def _as_it_stands(visit: Visit, act: Act, doc: RuleDoc) -> Tried | None:
+async def _as_it_stands(visit: Visit, act: RuleAction, doc: RuleDoc) -> Tried | None:
     """What lifting it would do now; of what has fields, those are to be looked at first."""
     if act.name != "lift" or doc.state == "ended":
         return None
@@ -245,7 +247,7 @@ def _changed_by(entry: AuditDoc) -> Changed:
 # --- fields and bodies --------------------------------------------------------------------------
 
 
-def _filled(act: Act, doc: RuleDoc, query: Fields) -> dict[str, str]:
+def _filled(act: RuleAction, doc: RuleDoc, query: Fields) -> dict[str, str]:
     """As it is, or as a link wants it: an undo is a form that is filled in."""
     if act.name == "extend":
         until = query.get("expires_at", "")
@@ -270,7 +272,7 @@ def _plain(value: float | None) -> str:
     return "" if value is None else f"{value:.12g}"
 
 
-def _body(act: Act, doc: RuleDoc, fields: Fields) -> dict[str, Any] | None:
+def _body(act: RuleAction, doc: RuleDoc, fields: Fields) -> dict[str, Any] | None:
     match act.name:
         case "extend":
             return {"expires_at": _new_end(doc, fields)}
@@ -294,8 +296,8 @@ def _new_end(doc: RuleDoc, fields: Fields) -> str:
     return end.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-def _at_field(field: str, message: str) -> Refused:
-    return Refused(422, Problem("about:blank", "", 422, message, field=field))
+def _at_field(field: str, message: str) -> ApiRejected:
+    return ApiRejected(422, Problem("about:blank", "", 422, message, field=field))
 
 
 def _differences(doc: RuleDoc, fields: Fields) -> dict[str, Any]:
@@ -316,14 +318,14 @@ def _differences(doc: RuleDoc, fields: Fields) -> dict[str, Any]:
     changed = {name: value for name, value in said.items() if value != before[name]}
     if not changed:
         message = "the form says what the rule says already: there is nothing to change yet"
-        raise Refused(422, Problem("about:blank", "", 422, message))
+        raise ApiRejected(422, Problem("about:blank", "", 422, message))
     return changed
 
 
 # --- afterwards ---------------------------------------------------------------------------------
 
 
-def _done(visit: Visit, act: Act, before: RuleDoc, docs: Sequence[RuleDoc]) -> Response:
+def _done(visit: Visit, act: RuleAction, before: RuleDoc, docs: Sequence[RuleDoc]) -> Response:
     undo = _undo_query(act, before, docs)
     if not visit.by_script:
         return moved(visit, done_path(act.name, docs, undo))
@@ -346,7 +348,7 @@ def _has_copies(docs: Sequence[RuleDoc]) -> str:
     return "" if copies is None else f" It is {copies.says}."
 
 
-def _undo_query(act: Act, before: RuleDoc, docs: Sequence[RuleDoc]) -> str:
+def _undo_query(act: RuleAction, before: RuleDoc, docs: Sequence[RuleDoc]) -> str:
     if act.name == "extend":
         return urlencode({"expires_at": before.expires_at})
     if act.name == "change":
@@ -360,7 +362,7 @@ def _undo_query(act: Act, before: RuleDoc, docs: Sequence[RuleDoc]) -> str:
     return ""
 
 
-def _told(act: Act, docs: Sequence[RuleDoc], undo: str, copies: str = "") -> Done:
+def _told(act: RuleAction, docs: Sequence[RuleDoc], undo: str, copies: str = "") -> Done:
     first = docs[0]
     ends = f"{first.expires_at[:10]} {first.expires_at[11:19]} UTC"
     names = " and ".join(f"{doc.id} on {doc.target}" for doc in docs)
@@ -377,7 +379,7 @@ async def told_done(visit: Visit) -> Done | None:
         return None
     try:
         doc = await visit.api.get(f"{RULES}/{in_path(visit.query.get('rule', ''))}", RuleDoc)
-    except Refused:
+    except ApiRejected:
         return None
     if (doc.state == "ended") is not (act.name == "lift"):
         return None

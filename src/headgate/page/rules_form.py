@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from headgate.page.api import Refused
+from headgate.page.api import ApiRejected
 from headgate.present.rules import schedule_text
 from headgate.rules.api import RuleDoc
 from headgate.rules.settings import RULE_SETTINGS, limit_told
@@ -262,7 +262,7 @@ def _link(said: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Faults:
+class RuleFormFaults:
     """What the API finds wrong: at its field where it names one, else above the form."""
 
     by_field: Mapping[str, str]
@@ -275,10 +275,10 @@ class Faults:
         return bool(self.by_field or self.others)
 
 
-NO_FAULTS = Faults({})
+NO_FAULTS = RuleFormFaults({})
 
 
-def faults_of(refused: Refused, shown: Iterable[str]) -> Faults:
+def faults_of(refused: ApiRejected, shown: Iterable[str]) -> RuleFormFaults:
     """`shown`: the fields that the form has; a fault of none of them must not be lost."""
     places, by_field, others = frozenset(shown), dict[str, str](), list[str]()
     told = refused.faults or (f"{refused.field or ''}: {refused.detail}",)
@@ -289,7 +289,7 @@ def faults_of(refused: Refused, shown: Iterable[str]) -> Faults:
             by_field[field] = message
         else:
             others.append(fault if place else message)
-    return Faults(by_field, tuple(others))
+    return RuleFormFaults(by_field, tuple(others))
 
 
 def _field(place: str, places: frozenset[str]) -> str:

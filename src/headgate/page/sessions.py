@@ -1,4 +1,4 @@
-"""Who is signed in at the page.   Signing ──► Sessions ◄── Site, with each request
+"""Who is signed in at the page.   Signing ──► PageSessions ◄── Site, with each request
 
 In memory: a restart signs everybody out. Bounded in number and in time; a session whose token has
 been taken out of the settings is over with its next request.
@@ -18,7 +18,7 @@ from headgate.base.ports import Clock
 from headgate.errors import InvalidRequest
 from headgate.http.auth import Credential, Gatekeeper
 from headgate.http.documents import json_response
-from headgate.http.routes import Plain, Role, Route
+from headgate.http.routes import Caller, Plain, Route
 from headgate.page.links_api import LinkDoc
 
 MAX_SESSIONS = 1000
@@ -33,7 +33,7 @@ FAILURES_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class PageSession:
     key: str
     name: str
     may_change: bool
@@ -43,7 +43,7 @@ class Session:
     """None: by a link that was made at the Unix socket."""
 
     def __repr__(self) -> str:
-        return f"Session({self.name})"  # Never with its key.
+        return f"PageSession({self.name})"  # Never with its key.
 
 
 class _Link(NamedTuple):
@@ -52,18 +52,18 @@ class _Link(NamedTuple):
     until_mono_s: float
 
 
-class Sessions:
+class PageSessions:
     def __init__(self, clock: Clock, lasts_s: float) -> None:
         self._clock = clock
         self.lasts_s = lasts_s
-        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._sessions: OrderedDict[str, PageSession] = OrderedDict()
         self._links: OrderedDict[str, _Link] = OrderedDict()
         self._failed_at: list[float] = []
 
-    def open(self, name: str, *, may_change: bool, credential: Credential | None) -> Session:
+    def open(self, name: str, *, may_change: bool, credential: Credential | None) -> PageSession:
         ends_at = self._clock.now().mono_s + self.lasts_s
         key, csrf = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
-        session = Session(key, name, may_change, csrf, ends_at, credential)
+        session = PageSession(key, name, may_change, csrf, ends_at, credential)
         own = [known for known in self._sessions.values() if known.name == name]
         for oldest in own[: max(0, len(own) - MAX_SESSIONS_EACH + 1)]:
             self.close(oldest)
@@ -72,14 +72,14 @@ class Sessions:
             self._sessions.popitem(last=False)
         return session
 
-    def find(self, key: str | None) -> Session | None:
+    def find(self, key: str | None) -> PageSession | None:
         session = self._sessions.get(key) if key else None
         if session is not None and self._clock.now().mono_s >= session.ends_at_mono_s:
             self.close(session)
             return None
         return session
 
-    def close(self, session: Session) -> None:
+    def close(self, session: PageSession) -> None:
         self._sessions.pop(session.key, None)
 
     # --- links, each good for one sign-in ---------------------------------------------------
@@ -92,7 +92,7 @@ class Sessions:
             self._links.popitem(last=False)
         return code
 
-    def redeem(self, code: str) -> Session | None:
+    def redeem(self, code: str) -> PageSession | None:
         """A session for the one that the link was made for; once."""
         known = next((c for c in self._links if hmac.compare_digest(c.encode(), code.encode())), "")
         link = self._links.pop(known, None)
@@ -122,7 +122,7 @@ class PageLinks:
     """Handlers, as Control's. `sessions`: None where this agent serves no page."""
 
     def __init__(
-        self, gatekeeper: Gatekeeper, sessions: Sessions | None, listens: str | None = None
+        self, gatekeeper: Gatekeeper, sessions: PageSessions | None, listens: str | None = None
     ) -> None:
         self._gatekeeper = gatekeeper
         self._sessions = sessions
@@ -143,7 +143,7 @@ class PageLinks:
 PAGE_LINK_ROUTES = (
     Route(
         "POST", "/v1/page/links", "link", "A link that signs in at the page, once", LinkDoc,
-        role=Role.OPERATOR, created=True,
+        role=Caller.OPERATOR, created=True,
         about="As the operator who asked for it: [the page](../howto/page.md).",
     ),
 )  # fmt: skip

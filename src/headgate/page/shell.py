@@ -15,9 +15,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headgate.http.documents import SECURITY_HEADERS
-from headgate.page.api import PageApi, Refused
+from headgate.page.api import ApiRejected, PageApi
 from headgate.page.rendering import render
-from headgate.page.sessions import Session
+from headgate.page.sessions import PageSession
 
 CSRF_HEADER = "x-headgate-csrf"
 POLL_S = 2
@@ -64,7 +64,7 @@ class Visit:
 
     request: Request
     api: PageApi
-    session: Session | None
+    session: PageSession | None
     site: Site
     form: Mapping[str, str]
     """Of a POST, after its CSRF token was found right; each field once, the last counts."""
@@ -105,7 +105,7 @@ def moved(visit: Visit, path: str) -> Response:
     return Response(status_code=303, headers={**headers, "Location": path})
 
 
-def refusal(visit: Visit, refused: Refused) -> Response:
+def refusal(visit: Visit, refused: ApiRejected) -> Response:
     """Why not, in the frame of a page, or as a part of one."""
     template = "refused_part.html" if visit.by_script else "refused.html"
     # htmx shows what was answered whatever the code; 200 would be a lie to everybody else.

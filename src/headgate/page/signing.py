@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from headgate.errors import InvalidRequest
 from headgate.http.auth import Gatekeeper
-from headgate.page.sessions import Session, Sessions
+from headgate.page.sessions import PageSession, PageSessions
 from headgate.page.shell import Visit, headers_of, moved, page
 
 MAX_TOKEN_CHARS = 512
@@ -31,7 +31,7 @@ class SigningPage:
         ("POST", "/sign-out", "sign_out"),
     )
 
-    def __init__(self, gatekeeper: Gatekeeper, sessions: Sessions, *, secure: bool) -> None:
+    def __init__(self, gatekeeper: Gatekeeper, sessions: PageSessions, *, secure: bool) -> None:
         self._gatekeeper = gatekeeper
         self._sessions = sessions
         self._secure = secure
@@ -60,7 +60,7 @@ class SigningPage:
         self._sessions.note_failure()
         return page(visit, "sign_in.html", status=error.status, fault=str(error), to=to)
 
-    def _session_for(self, token: str) -> Session:
+    def _session_for(self, token: str) -> PageSession:
         if (session := self._sessions.redeem(token)) is not None:
             return session
         credential = self._gatekeeper.find(token)
@@ -77,7 +77,7 @@ class SigningPage:
         response.delete_cookie(cookie_name(visit.request), path="/", httponly=True)
         return response
 
-    def _set_cookie(self, request: Request, response: Response, session: Session) -> None:
+    def _set_cookie(self, request: Request, response: Response, session: PageSession) -> None:
         response.set_cookie(
             cookie_name(request),
             session.key,

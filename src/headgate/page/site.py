@@ -23,7 +23,7 @@ from headgate.http.auth import Gatekeeper
 from headgate.http.documents import problem_response
 from headgate.http.hosts import bare_name, is_known_name
 from headgate.http.peers import Peer, SignedIn
-from headgate.page.api import PageApi, Refused
+from headgate.page.api import ApiRejected, PageApi
 from headgate.page.audit import AuditPage
 from headgate.page.budgets import BudgetsPage
 from headgate.page.changes import ChangesPage
@@ -33,7 +33,7 @@ from headgate.page.fleet import FleetPage
 from headgate.page.overview import BannerPage, MemberChanges, MetricChanges, OverviewPage
 from headgate.page.rendering import static_file
 from headgate.page.rules import RulesPage
-from headgate.page.sessions import Session, Sessions
+from headgate.page.sessions import PageSession, PageSessions
 from headgate.page.shell import CSRF_HEADER, Site, Visit, made, refusal
 from headgate.page.signing import SIGN_IN, SigningPage, cookie_name
 
@@ -52,7 +52,7 @@ class PageOf(Protocol):
 @dataclass(frozen=True, slots=True)
 class PageSite:
     gatekeeper: Gatekeeper
-    sessions: Sessions
+    sessions: PageSessions
     site: Site
     secure: bool
     """The listener speaks TLS: cookies go nowhere else."""
@@ -91,11 +91,11 @@ class PageSite:
                 if request.method == "POST":
                     visit = await self._posted(visit)
                 return await handler(visit)
-            except Refused as refused:
+            except ApiRejected as refused:
                 return refusal(visit, refused)
             except InvalidRequest as error:
                 problem = Problem("about:blank", "", error.status, str(error), field=error.field)
-                return refusal(visit, Refused(error.status, problem))
+                return refusal(visit, ApiRejected(error.status, problem))
 
         async def visited(request: Request) -> Response:
             return await made(await answered(request))
@@ -111,7 +111,7 @@ class PageSite:
         as_them = Peer(peer.address, None, signed_in=known)
         return Visit(request, PageApi(self.app, as_them), session, self.site, {})
 
-    def _session(self, request: Request) -> Session | None:
+    def _session(self, request: Request) -> PageSession | None:
         session = self.sessions.find(request.cookies.get(cookie_name(request)))
         if session is None or session.credential is None:
             return session
@@ -173,7 +173,7 @@ def _expect_known_name(request: Request, names: frozenset[str]) -> None:
     )
 
 
-def _expect_csrf(session: Session, told: str) -> None:
+def _expect_csrf(session: PageSession, told: str) -> None:
     if not hmac.compare_digest(session.csrf.encode(), told.encode()):
         message = "this form is of an earlier sign-in; nothing was changed: load the page again"
         raise InvalidRequest(message, status=403)

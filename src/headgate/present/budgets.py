@@ -182,7 +182,7 @@ def remarks(policy: PolicyDoc) -> Iterator[Note]:
 # --- rows ---------------------------------------------------------------------------------------
 
 
-class Tally(NamedTuple):
+class BudgetFigure(NamedTuple):
     word: str
     number: int
     detail: str
@@ -220,7 +220,7 @@ class BudgetRow:
         return f"{duration(doc.left_s or 0.0)} left" if is_told else ""
 
     @property
-    def tallies(self) -> list[Tally]:
+    def tallies(self) -> list[BudgetFigure]:
         return [] if self.doc.counts is None else list(_tallies(self, self.doc.counts))
 
     @property
@@ -276,17 +276,17 @@ def _counted(counts: Mapping[str, int]) -> dict[str, int]:
     return {limit: count for limit, count in counts.items() if count}
 
 
-def _tallies(row: BudgetRow, counts: CountsDoc) -> Iterator[Tally]:
+def _tallies(row: BudgetRow, counts: CountsDoc) -> Iterator[BudgetFigure]:
     early = f"{counts.blocked_early:,} of them before planning" if counts.blocked_early else ""
     tone: Tone = "bad" if row.blocked_total and row.doc.state == "enforcing" else ""
-    yield Tally("blocked", row.blocked_total, _joined(by_limit(row.blocked), early), tone)
-    yield Tally("warned", row.warned_total, by_limit(row.warned))
+    yield BudgetFigure("blocked", row.blocked_total, _joined(by_limit(row.blocked), early), tone)
+    yield BudgetFigure("warned", row.warned_total, by_limit(row.warned))
     now = f"{counts.sleeping:,} now" if counts.sleeping else ""
     waited = f"{seconds(counts.delayed_ms)} in all"
-    yield Tally("delayed", counts.delayed, _joined(waited, now))
-    yield Tally("admitted", counts.admitted, f"{seconds(counts.charged_ms)} of CPU")
+    yield BudgetFigure("delayed", counts.delayed, _joined(waited, now))
+    yield BudgetFigure("admitted", counts.admitted, f"{seconds(counts.charged_ms)} of CPU")
     if counts.passed:
-        yield Tally("over a limit", counts.passed, "inside a transaction, and admitted")
+        yield BudgetFigure("over a limit", counts.passed, "inside a transaction, and admitted")
 
 
 def _joined(*parts: str) -> str:

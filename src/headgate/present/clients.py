@@ -1,6 +1,6 @@
 """Clients: how each is now, and all of them as a tree by the levels of their names. Pure.
 
-documents ──seen_of──► Seen ──listing──► Row, … ──► terminal, live screen, page
+documents ──seen_of──► ClientSummary ──listing──► ClientRow, … ──► terminal, live screen, page
 
 Rules match levels wherever they are in a name, and so does the tree: a level that more clients have
 is further up. `a1:etl:nightly`, `b2:etl:nightly` and `etl:hourly` are below `etl`.
@@ -30,7 +30,7 @@ Place = tuple[str, str]
 """(client, database)"""
 
 
-class Counts(NamedTuple):
+class CheckCounts(NamedTuple):
     """Checks of some time, or of a second on average, by what became of them."""
 
     admitted: float = 0
@@ -48,33 +48,33 @@ class Counts(NamedTuple):
         """Rejected or paced; None: there was no check."""
         return (self.rejected + self.paced) / self.checks if self.checks else None
 
-    def per_s(self, seconds: float) -> Counts:
+    def per_s(self, seconds: float) -> CheckCounts:
         if seconds == 1.0:
             return self
-        return Counts(
+        return CheckCounts(
             self.admitted / seconds, self.rejected / seconds, self.paced / seconds, self.by
         )
 
 
-NO_CHECKS = Counts()
+NO_CHECKS = CheckCounts()
 
 
 class Recent(NamedTuple):
     """Counts by client and database, over these seconds."""
 
-    counts: Mapping[Place, Counts]
+    counts: Mapping[Place, CheckCounts]
     seconds: float
     is_whole: bool = True
     """A client that is not in it made no check; else nothing is known of it."""
 
-    def of(self, docs: Sequence[ClientDoc]) -> Counts | None:
+    def of(self, docs: Sequence[ClientDoc]) -> CheckCounts | None:
         missing = NO_CHECKS if self.is_whole else None
         if len(docs) == 1:
             return self.counts.get((docs[0].client, docs[0].database), missing)
         return added(self.counts.get((one.client, one.database), missing) for one in docs)
 
 
-class Seen(NamedTuple):
+class ClientSummary(NamedTuple):
     """One client, on all of its databases or on one of them."""
 
     name: str
@@ -85,10 +85,10 @@ class Seen(NamedTuple):
     """What rejected it last, if its last check was rejected."""
     is_paced: bool
     seen_s_ago: float
-    rates: Counts | None
+    rates: CheckCounts | None
     """A second; None: not known."""
-    hour: Counts | None
-    places: tuple[Seen, ...] = ()
+    hour: CheckCounts | None
+    places: tuple[ClientSummary, ...] = ()
     """On each of its databases, where it has several."""
 
     @property
@@ -101,14 +101,14 @@ class Seen(NamedTuple):
 
 def seen_of(
     docs: Iterable[ClientDoc], recent: Recent | None = None, hour: Recent | None = None
-) -> list[Seen]:
+) -> list[ClientSummary]:
     by_name: dict[str, list[ClientDoc]] = {}
     for doc in docs:
         by_name.setdefault(doc.client, []).append(doc)
     return [_of_all(mine, recent, hour) for mine in by_name.values()]
 
 
-def _of_all(docs: Sequence[ClientDoc], recent: Recent | None, hour: Recent | None) -> Seen:
+def _of_all(docs: Sequence[ClientDoc], recent: Recent | None, hour: Recent | None) -> ClientSummary:
     if len(docs) == 1:
         return _seen(docs, docs[0], recent, hour)
     longest = max(docs, key=lambda doc: throttled_for(doc) or 0.0)
@@ -121,11 +121,11 @@ def _seen(
     longest: ClientDoc,
     recent: Recent | None,
     hour: Recent | None,
-    places: tuple[Seen, ...] = (),
-) -> Seen:
+    places: tuple[ClientSummary, ...] = (),
+) -> ClientSummary:
     counts = recent.of(docs) if recent is not None else None
     is_alone, is_rejected = len(docs) == 1, longest.refused_for_s is not None
-    return Seen(
+    return ClientSummary(
         name=longest.client,
         databases=(longest.database,) if is_alone else tuple(sorted(d.database for d in docs)),
         throttled_s=throttled_for(longest),
@@ -143,13 +143,13 @@ def sums_of(doc: ClientsSumsDoc) -> Recent:
     return Recent(counts, doc.seconds or 1.0)
 
 
-def counts_of(sums: SumsDoc) -> Counts:
+def counts_of(sums: SumsDoc) -> CheckCounts:
     paced = sums.by_reason.get(PACED, 0)
     by = tuple((told.by, told.count) for told in sums.by[:3])
-    return Counts(sums.admitted, sums.refused - paced, paced, by)
+    return CheckCounts(sums.admitted, sums.refused - paced, paced, by)
 
 
-def added(counts: Iterable[Counts | None]) -> Counts | None:
+def added(counts: Iterable[CheckCounts | None]) -> CheckCounts | None:
     """None where one is not known: a sum of the others would read like all."""
     admitted = rejected = paced = 0.0
     by: Counter[str] = Counter()
@@ -159,7 +159,7 @@ def added(counts: Iterable[Counts | None]) -> Counts | None:
         admitted, rejected, paced = admitted + one[0], rejected + one[1], paced + one[2]
         for name, count in one.by:
             by[name] += count
-    return Counts(admitted, rejected, paced, tuple(by.most_common(3)))
+    return CheckCounts(admitted, rejected, paced, tuple(by.most_common(3)))
 
 
 # --- its state in words -------------------------------------------------------------------------
@@ -210,7 +210,7 @@ def state_of(doc: ClientDoc) -> Said:
     return Said(f"{word} {detail}".rstrip(), tone)
 
 
-def _state(one: Seen) -> ClientState:
+def _state(one: ClientSummary) -> ClientState:
     by = "" if one.is_paced else f"by {one.by}"
     if one.throttled_s is not None:
         if one.is_paced:
@@ -227,7 +227,7 @@ def _state(one: Seen) -> ClientState:
     return ClientState("admitted", "good")
 
 
-def state_of_all(clients: Sequence[Seen]) -> ClientState:
+def state_of_all(clients: Sequence[ClientSummary]) -> ClientState:
     """Of a level; of one client, its own."""
     if len(clients) == 1:
         return _state(clients[0])
@@ -310,10 +310,10 @@ def _branch(paths: _Paths, levels: tuple[str, ...], above: tuple[str, ...]) -> B
 
 # --- order --------------------------------------------------------------------------------------
 
-Order = Callable[[str, Sequence[Seen]], tuple[object, ...]]
+Order = Callable[[str, Sequence[ClientSummary]], tuple[object, ...]]
 
 
-def _by_throttled(app: str, clients: Sequence[Seen]) -> tuple[object, ...]:
+def _by_throttled(app: str, clients: Sequence[ClientSummary]) -> tuple[object, ...]:
     """Longest first: all of them grow alike, so that no row jumps while it is read."""
     if len(clients) == 1:
         return -(clients[0].throttled_s or 0.0), clients[0].is_silent, app
@@ -321,8 +321,8 @@ def _by_throttled(app: str, clients: Sequence[Seen]) -> tuple[object, ...]:
     return -longest, all(one.is_silent for one in clients), app
 
 
-def _by_rate(pick: Callable[[Counts], float]) -> Order:
-    def key(app: str, clients: Sequence[Seen]) -> tuple[object, ...]:
+def _by_rate(pick: Callable[[CheckCounts], float]) -> Order:
+    def key(app: str, clients: Sequence[ClientSummary]) -> tuple[object, ...]:
         return -sum(pick(one.rates) for one in clients if one.rates is not None), app
 
     return key
@@ -362,10 +362,10 @@ class Wanted:
 EVERYTHING = 1_000_000
 
 
-class Row(NamedTuple):
+class ClientRow(NamedTuple):
     branch: Branch
     depth: int
-    clients: Sequence[Seen]
+    clients: Sequence[ClientSummary]
     is_open: bool = False
     database: str = ""
     """Of a row for one database; empty: of all of its databases."""
@@ -393,11 +393,11 @@ class Row(NamedTuple):
         return state_of_all(self.clients)
 
     @property
-    def rates(self) -> Counts | None:
+    def rates(self) -> CheckCounts | None:
         return added(one.rates for one in self.clients)
 
     @property
-    def hour(self) -> Counts | None:
+    def hour(self) -> CheckCounts | None:
         return added(one.hour for one in self.clients)
 
     @property
@@ -416,8 +416,8 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
-    rows: tuple[Row, ...]
+class ClientListing:
+    rows: tuple[ClientRow, ...]
     clients: int
     """That there are."""
     chosen: int
@@ -427,20 +427,20 @@ class Listing:
     """Of the chosen, for want of room."""
 
 
-def listing(clients: Sequence[Seen], wanted: Wanted) -> Listing:
+def listing(clients: Sequence[ClientSummary], wanted: Wanted) -> ClientListing:
     words = wanted.text.lower().split()
     chosen = {one.name: one for one in clients if _is_wanted(one, wanted, words)}
     names = tuple(chosen)
     branches = grown(names) if wanted.as_tree else tuple(_branch_of(n, (), (n,)) for n in names)
     opens_all = bool(words) or _count(branches) <= wanted.open_up_to
-    rows: list[Row] = []
+    rows: list[ClientRow] = []
     _Lister(chosen, wanted, opens_all, SORTS[wanted.sort][1], rows.append).list(branches, 0)
     shown, left_out = _cut(rows, wanted.max_rows)
     throttled = sum(one.throttled_s is not None for one in clients)
-    return Listing(tuple(shown), len(clients), len(chosen), throttled, left_out)
+    return ClientListing(tuple(shown), len(clients), len(chosen), throttled, left_out)
 
 
-def _is_wanted(one: Seen, wanted: Wanted, words: Sequence[str]) -> bool:
+def _is_wanted(one: ClientSummary, wanted: Wanted, words: Sequence[str]) -> bool:
     """Every word is in its name, a database's, or in what is said of it."""
     if wanted.throttled_only and one.throttled_s is None:
         return False
@@ -455,7 +455,7 @@ def _count(branches: Iterable[Branch]) -> int:
     return sum(1 + _count(branch.below) for branch in branches)
 
 
-def _cut(rows: Sequence[Row], most: int) -> tuple[Sequence[Row], int]:
+def _cut(rows: Sequence[ClientRow], most: int) -> tuple[Sequence[ClientRow], int]:
     """`left_out` counts clients; those that a folded level sums up are not left out."""
     left_out = sum(row.more for row in rows[:most])
     for row in rows[most:]:
@@ -465,11 +465,11 @@ def _cut(rows: Sequence[Row], most: int) -> tuple[Sequence[Row], int]:
 
 
 class _Lister(NamedTuple):
-    seen: Mapping[str, Seen]
+    seen: Mapping[str, ClientSummary]
     wanted: Wanted
     opens_all: bool
     order: Order
-    add: Callable[[Row], None]
+    add: Callable[[ClientRow], None]
 
     def list(self, branches: Sequence[Branch], depth: int) -> None:
         seen, order = self.seen, self.order
@@ -478,15 +478,15 @@ class _Lister(NamedTuple):
         most = self.wanted.max_below if depth else len(found)
         for branch, clients in found[:most]:
             is_open = bool(branch.below) and self._is_open(branch.app)
-            self.add(Row(branch, depth, clients, is_open))
+            self.add(ClientRow(branch, depth, clients, is_open))
             if is_open:
                 self.list(branch.below, depth + 1)
             elif self.wanted.by_database and not branch.below:
                 for place in clients[0].places:
-                    self.add(Row(branch, depth + 1, [place], database=place.databases[0]))
+                    self.add(ClientRow(branch, depth + 1, [place], database=place.databases[0]))
         if rest := found[most:]:
             more = sum(len(clients) for _, clients in rest)
-            self.add(Row(Branch("", (), "", ()), depth, (), more=more))
+            self.add(ClientRow(Branch("", (), "", ()), depth, (), more=more))
 
     def _is_open(self, app: str) -> bool:
         if app in self.wanted.shut:

@@ -21,7 +21,7 @@ from headgate.present.words import bare_reason, share_text, told_quantity, told_
 from headgate.rules.api import ExplainDoc, MatchDoc
 
 
-class Mark(Enum):
+class StepMark(Enum):
     """How a step ends."""
 
     PASSES = "passes"
@@ -30,14 +30,14 @@ class Mark(Enum):
     UNREACHED = "not reached"
 
 
-_TONES: Mapping[Mark, Tone] = {Mark.PASSES: "good", Mark.REJECTS: "bad"}
+_TONES: Mapping[StepMark, Tone] = {StepMark.PASSES: "good", StepMark.REJECTS: "bad"}
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainStep:
     name: str
     title: str
-    mark: Mark
+    mark: StepMark
     lines: tuple[str, ...] = ()
     rules: tuple[MatchDoc, ...] = ()
     metrics: tuple[MetricDoc, ...] = ()
@@ -123,7 +123,7 @@ def _stopped_at(doc: ExplainDoc) -> str:
 
 def _steps(doc: ExplainDoc) -> tuple[ExplainStep, ...]:
     steps = [
-        ExplainStep("client", "Client", Mark.PASSES, _client(doc)),
+        ExplainStep("client", "Client", StepMark.PASSES, _client(doc)),
         _rules(doc),
         ExplainStep("ratio", "Ratio", *_ratio(doc)),
         _metrics(doc),
@@ -134,8 +134,8 @@ def _steps(doc: ExplainDoc) -> tuple[ExplainStep, ...]:
     stopped = _stopped_at(doc)
     names = [step.name for step in steps]
     at = names.index(stopped) if stopped else len(steps)
-    rejects = [replace(step, mark=Mark.REJECTS) for step in steps[at : at + 1]]
-    unreached = [replace(step, mark=Mark.UNREACHED) for step in steps[at + 1 :]]
+    rejects = [replace(step, mark=StepMark.REJECTS) for step in steps[at : at + 1]]
+    unreached = [replace(step, mark=StepMark.UNREACHED) for step in steps[at + 1 :]]
     return (*steps[:at], *rejects, *unreached)
 
 
@@ -149,53 +149,53 @@ def _client(doc: ExplainDoc) -> tuple[str, ...]:
 
 def _rules(doc: ExplainDoc) -> ExplainStep:
     if not doc.matched:
-        return ExplainStep("rules", "Rules", Mark.NOTHING, ("no rule matches this client",))
+        return ExplainStep("rules", "Rules", StepMark.NOTHING, ("no rule matches this client",))
     applies = any(rule.state == "applies" for rule in doc.matched)
     lines = () if applies else ("rules match, but none of them applies now",)
-    return ExplainStep("rules", "Rules", Mark.PASSES, lines, rules=tuple(doc.matched))
+    return ExplainStep("rules", "Rules", StepMark.PASSES, lines, rules=tuple(doc.matched))
 
 
-def _ratio(doc: ExplainDoc) -> tuple[Mark, tuple[str, ...]]:
+def _ratio(doc: ExplainDoc) -> tuple[StepMark, tuple[str, ...]]:
     if doc.odds is None:
-        return Mark.NOTHING, ("no ratio rule applies",)
+        return StepMark.NOTHING, ("no ratio rule applies",)
     told = f"{told_share(doc.odds)} of such checks reach the metrics; this answer is of one of them"
-    return Mark.PASSES, (told, doc.fairness) if doc.fairness else (told,)
+    return StepMark.PASSES, (told, doc.fairness) if doc.fairness else (told,)
 
 
 def _metrics(doc: ExplainDoc) -> ExplainStep:
     if not doc.metrics:
-        return ExplainStep("metrics", "Metrics", Mark.NOTHING, ("no metric was compared",))
-    return ExplainStep("metrics", "Metrics", Mark.PASSES, metrics=tuple(doc.metrics))
+        return ExplainStep("metrics", "Metrics", StepMark.NOTHING, ("no metric was compared",))
+    return ExplainStep("metrics", "Metrics", StepMark.PASSES, metrics=tuple(doc.metrics))
 
 
-def _exemption(doc: ExplainDoc) -> tuple[Mark, tuple[str, ...]]:
+def _exemption(doc: ExplainDoc) -> tuple[StepMark, tuple[str, ...]]:
     exempting = [rule for rule in doc.matched if rule.kind == "exempt"]
     if not exempting:
-        return Mark.NOTHING, ("no rule exempts it",)
+        return StepMark.NOTHING, ("no rule exempts it",)
     if doc.exempted:
         told = ", ".join(
             f"{one.metric} ({told_quantity(one.value, one.unit)}, threshold "
             f"{told_quantity(one.threshold, one.unit)})"
             for one in doc.exempted
         )
-        return Mark.PASSES, (f"exempted, though it would reject other clients: {told}",)
+        return StepMark.PASSES, (f"exempted, though it would reject other clients: {told}",)
     if not any(rule.state == "applies" for rule in exempting):
-        return Mark.NOTHING, ("a rule exempts it, but does not apply now",)
-    return Mark.NOTHING, ("it is exempt, and no metric had to be exempted",)
+        return StepMark.NOTHING, ("a rule exempts it, but does not apply now",)
+    return StepMark.NOTHING, ("it is exempt, and no metric had to be exempted",)
 
 
-def _pacing(pace: PaceDoc | None) -> tuple[Mark, tuple[str, ...]]:
+def _pacing(pace: PaceDoc | None) -> tuple[StepMark, tuple[str, ...]]:
     if pace is None:
-        return Mark.NOTHING, ("no metric of this database is paced",)
-    return Mark.PASSES, tuple(pace_words(pace))
+        return StepMark.NOTHING, ("no metric of this database is paced",)
+    return StepMark.PASSES, tuple(pace_words(pace))
 
 
-def _budget(debit: DebitDoc | None) -> tuple[Mark, tuple[str, ...]]:
+def _budget(debit: DebitDoc | None) -> tuple[StepMark, tuple[str, ...]]:
     if debit is None:
-        return Mark.NOTHING, ("the check names no budget",)
+        return StepMark.NOTHING, ("the check names no budget",)
     told = f"{debit.budget}: {debit.state}; it would be charged {debit.cost_s:.3g} s of CPU"
     debt = ""
     if debit.owed_s is not None and debit.capacity_s is not None:
         debt = f"its debt is {debit.owed_s:.3g} s of {debit.capacity_s:.3g} s"
     kept = f"kept {debit.ledger}" if debit.ledger else ""
-    return Mark.PASSES, tuple(line for line in (told, debt, debit.note, kept) if line)
+    return StepMark.PASSES, tuple(line for line in (told, debt, debit.note, kept) if line)

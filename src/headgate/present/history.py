@@ -34,18 +34,18 @@ MORE_CLIENTS = (
 )
 
 
-class Reason(NamedTuple):
+class ReasonLabel(NamedTuple):
     letter: str
     words: str
 
 
-REASONS: Mapping[str, Reason] = {
-    "metric": Reason("M", "rejected by metrics"),
-    "held": Reason("H", "held by a rule"),
-    "dice": Reason("D", "rejected by a ratio rule"),
-    "paced": Reason("P", "paced: sent away until their turn"),
-    "budget": Reason("B", "over a budget"),
-    "other": Reason("O", "other"),
+REASONS: Mapping[str, ReasonLabel] = {
+    "metric": ReasonLabel("M", "rejected by metrics"),
+    "held": ReasonLabel("H", "held by a rule"),
+    "dice": ReasonLabel("D", "rejected by a ratio rule"),
+    "paced": ReasonLabel("P", "paced: sent away until their turn"),
+    "budget": ReasonLabel("B", "over a budget"),
+    "other": ReasonLabel("O", "other"),
 }
 
 

@@ -20,7 +20,7 @@ from headgate.check.health import Health
 from headgate.check.reasons import duration
 from headgate.check.snapshot_api import Snapshot
 from headgate.metrics.samples import Cause
-from headgate.proxy.agents import Agents, Heard
+from headgate.proxy.agents import Agents, AgentSnapshot
 from headgate.proxy.ports import PartState, Relay
 
 log = structlog.get_logger()
@@ -34,7 +34,7 @@ FORGET_S = 10.0
 _TOO_EARLY = frozenset({Cause.NEVER_READ, Cause.HIBERNATING, Cause.WARMING_UP, Cause.ELSEWHERE})
 
 
-class Listener(Protocol):
+class SnapshotListener(Protocol):
     """Gets each new snapshot; returns at once."""
 
     def hear(self, snapshot: Snapshot) -> None: ...
@@ -44,13 +44,13 @@ class AgentLink:
     name = "agent"
 
     def __init__(
-        self, agents: Agents, relay: Relay, clock: Clock, listeners: Sequence[Listener]
+        self, agents: Agents, relay: Relay, clock: Clock, listeners: Sequence[SnapshotListener]
     ) -> None:
         self._agents = agents
         self._relay = relay
         self._clock = clock
         self._listeners = tuple(listeners)
-        self._heard: Heard | None = None
+        self._heard: AgentSnapshot | None = None
         self._told: tuple[float, bool] | None = None
         """When health was last reported (monotonic), and what."""
         self._silent_since: float | None = clock.now().mono_s
@@ -82,7 +82,7 @@ class AgentLink:
             self._forgot_at = now
             self._agents.forget()
 
-    def _note(self, heard: Heard | None, now: float) -> None:
+    def _note(self, heard: AgentSnapshot | None, now: float) -> None:
         """Each change of state is said once."""
         if heard is None and self._silent_since is None:
             self._silent_since = now
@@ -140,8 +140,8 @@ class AgentLink:
 
 def healthy_of(health: Health, now_s: float) -> bool | None:
     """As an agent reports to its server (budgets/service.py): a check of the default metrics, as
-    far as this agent may decide. None while nothing was measured yet, and where values are stale: in
-    a copy that means that the agent is silent, not that anything is wrong."""
+    far as this agent may decide. None while nothing was measured yet, and where values are stale:
+    in a copy that means that the agent is silent, not that anything is wrong."""
     own = health.own
     if not own.standings:
         return None

@@ -1,6 +1,6 @@
 """The agents that a proxy follows: which one to trust now, which one to query next.
 
-    settings ──urls──► Agents ──► Voice (one agent: its stream of snapshots, its API)
+    settings ──urls──► Agents ──► AgentStream (one agent: its stream of snapshots, its API)
                           │  best(): the first that is fresh and may speak
                           └─ learned: the agents that the others name
 
@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from headgate.base.names import Scope
-from headgate.check.snapshot import View
+from headgate.check.snapshot import DatabaseSnapshot
 from headgate.check.snapshot_api import Snapshot
 from headgate.errors import PeerFailed
 
@@ -35,7 +35,7 @@ class Reply(NamedTuple):
     body: bytes
 
 
-class Feed(Protocol):
+class SnapshotFeed(Protocol):
     """A stream of snapshots (client/local_feed.py)."""
 
     @property
@@ -48,7 +48,7 @@ class Feed(Protocol):
     def stop(self) -> None: ...
 
 
-class Line(Protocol):
+class AgentApi(Protocol):
     """One agent's API."""
 
     @property
@@ -77,17 +77,17 @@ class Dialling(Protocol):
         """The clock that snapshots are dated by. Never compared with another."""
         ...
 
-    def feed(self, url: str, database: str) -> Feed | None:
+    def feed(self, url: str, database: str) -> SnapshotFeed | None:
         """Not started. None: not a place to go to (from TLS to plain text)."""
         ...
 
-    def line(self, url: str) -> Line: ...
+    def line(self, url: str) -> AgentApi: ...
 
 
-class Voice:
+class AgentStream:
     """One agent's stream."""
 
-    def __init__(self, url: str, database: str, feed: Feed) -> None:
+    def __init__(self, url: str, database: str, feed: SnapshotFeed) -> None:
         self.url = url
         self.database = database
         """What that agent calls it."""
@@ -102,8 +102,8 @@ class Voice:
         return snapshot
 
 
-class Heard(NamedTuple):
-    voice: Voice
+class AgentSnapshot(NamedTuple):
+    voice: AgentStream
     snapshot: Snapshot
 
 
@@ -113,8 +113,8 @@ class Agents:
         self._dial = dialling
         self.now_s: Callable[[], float] = dialling.now_s
         feeds = [(url, dialling.feed(url, database)) for url in urls]
-        self._homes = [Voice(url, database, feed) for url, feed in feeds if feed is not None]
-        self._learnt: dict[tuple[str, str], Voice] = {}
+        self._homes = [AgentStream(url, database, feed) for url, feed in feeds if feed is not None]
+        self._learnt: dict[tuple[str, str], AgentStream] = {}
         self._lines = {url: dialling.line(url) for url in urls}
         self._spoke = ""
         """The URL of the agent that reported last: queried first."""
@@ -129,11 +129,11 @@ class Agents:
 
     # --- listening -------------------------------------------------------------------------
 
-    def best(self) -> Heard | None:
+    def best(self) -> AgentSnapshot | None:
         """The agent that decides for the database; else the first that is fresh, whose rules hold
         although it does not decide for the shard; None: no agent reports."""
         now_s = self.now_s()
-        fallback: Heard | None = None
+        fallback: AgentSnapshot | None = None
         for home in self._homes:
             heard = self._followed(home, now_s)
             if heard is not None and not points_on(heard.snapshot.view):
@@ -142,29 +142,29 @@ class Agents:
         for voice in self._learnt.values():
             snapshot = voice.fresh(now_s)
             if snapshot is not None and not points_on(snapshot.view):
-                return self._settled(Heard(voice, snapshot))
+                return self._settled(AgentSnapshot(voice, snapshot))
         return None if fallback is None else self._settled(fallback)
 
-    def _settled(self, heard: Heard) -> Heard:
+    def _settled(self, heard: AgentSnapshot) -> AgentSnapshot:
         self._spoke = heard.voice.url
         return heard
 
-    def _followed(self, home: Voice, now_s: float) -> Heard | None:
+    def _followed(self, home: AgentStream, now_s: float) -> AgentSnapshot | None:
         """Where `home` points to, and so on; itself, where that is silent yet."""
         snapshot = home.fresh(now_s)
         if snapshot is None:
             return None
-        found = Heard(home, snapshot)
+        found = AgentSnapshot(home, snapshot)
         for _ in range(MAX_HOPS):
             onward = points_on(found.snapshot.view)
             voice = self._at(onward, now_s) if onward else None
             further = voice.fresh(now_s) if voice is not None else None
             if voice is None or further is None:
                 break
-            found = Heard(voice, further)
+            found = AgentSnapshot(voice, further)
         return found
 
-    def _at(self, place: tuple[str, str], now_s: float) -> Voice | None:
+    def _at(self, place: tuple[str, str], now_s: float) -> AgentStream | None:
         url, database = place[0], place[1] or self.database
         known = self._learnt.get((url, database))
         if known is None:
@@ -173,12 +173,12 @@ class Agents:
             known.wanted_s = now_s
         return known
 
-    def _meet(self, url: str, database: str) -> Voice | None:
+    def _meet(self, url: str, database: str) -> AgentStream | None:
         feed = self._dial.feed(url, database) if len(self._learnt) < MAX_LEARNT else None
         if feed is None:
             return None
         feed.start()
-        voice = self._learnt[(url, database)] = Voice(url, database, feed)
+        voice = self._learnt[(url, database)] = AgentStream(url, database, feed)
         return voice
 
     def forget(self) -> None:
@@ -191,7 +191,7 @@ class Agents:
 
     # --- requests --------------------------------------------------------------------------
 
-    def lines(self) -> Iterator[Line]:
+    def lines(self) -> Iterator[AgentApi]:
         """Those of the settings, the last that reported first: the only token is theirs."""
         first = self._lines.get(self._spoke)
         if first is not None:
@@ -207,7 +207,7 @@ class Agents:
         body: bytes = b"",
         timeout_s: float = 2.0,
         max_bytes: int = 1024 * 1024,
-    ) -> tuple[Line, Reply]:
+    ) -> tuple[AgentApi, Reply]:
         """The first that answers; PeerFailed with what the last one did, where none does."""
         failed: PeerFailed | None = None
         for line in self.lines():
@@ -230,7 +230,7 @@ class Agents:
             await line.close()
 
 
-def points_on(view: View) -> tuple[str, str] | None:
+def points_on(view: DatabaseSnapshot) -> tuple[str, str] | None:
     """Where the database is spoken for, if that is elsewhere: (agent, what it calls it)."""
     if view.active_agent:
         return view.active_agent, ""

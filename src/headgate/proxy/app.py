@@ -2,7 +2,7 @@
 
 ProxySettings ──► memory, NativeRelay, sockets (opened, inherited) ──► Process
                   Mind (proxyparts): agents, gates, targets, policy ──► Process
-                  Listener ──► Control (proxy/control, Starlette)
+                  Listener ──► ProxyControl (proxy/control, Starlette)
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from headgate.http.asgi import AsgiBridge
 from headgate.http.auth import Credential, Gatekeeper
 from headgate.http.listener import Handlers, Limits, Listener
 from headgate.http.peers import Peer
-from headgate.proxy.assemble import DirectoryTaker, Mind, Surroundings, check_files, mind_of
-from headgate.proxy.control import Control, Reloaded
+from headgate.proxy.assemble import DirectoryTaker, Mind, ProxyContext, check_files, mind_of
+from headgate.proxy.control import ProxyControl, Reloaded
 from headgate.proxy.directory import (
+    DirectoryWatcher,
     HealthTold,
-    Watcher,
     forget_where,
     make_private,
     tell_where,
 )
 from headgate.proxy.handover import (
+    HandoverOffer,
     HandoverServer,
     Inheritance,
-    Offer,
-    Place,
+    ListeningSocket,
     Predecessor,
     inherit,
 )
@@ -70,7 +70,7 @@ from headgate.proxy.sockets import (
     shown_address,
     unlink_own,
 )
-from headgate.proxy.status import Facts, Seen, listen_document, sessions_document
+from headgate.proxy.status import ProxyFacts, ProxyReadings, listen_document, sessions_document
 from headgate.settings.proxy import ProxySettings, load_proxy_settings
 from headgate.version import VERSION
 
@@ -169,7 +169,7 @@ class Proxy:
         self._control = Listener(self._handlers(settings), CONTROL_LIMITS)
         self._tasks: list[asyncio.Task[None]] = []
         self._reloading = asyncio.Lock()
-        self.facts = Facts(
+        self.facts = ProxyFacts(
             name=settings.name,
             version=VERSION,
             protocol=settings.relay.protocol.value,
@@ -184,8 +184,8 @@ class Proxy:
         self._relay: NativeRelay | None = None
         self._process: Process | None = None
         self._mind: Mind | None = None
-        self._watcher: Watcher | None = None
-        self._around: Surroundings | None = None
+        self._watcher: DirectoryWatcher | None = None
+        self._around: ProxyContext | None = None
 
     # --- life ------------------------------------------------------------------------------
 
@@ -229,10 +229,10 @@ class Proxy:
         self._listen(relay, settings.listen, inheritance)
         if inheritance is None:
             tell_where(settings.directory, memory)
-        watcher = self._watcher = Watcher(settings.directory, relay, _health_told)
+        watcher = self._watcher = DirectoryWatcher(settings.directory, relay, _health_told)
         watcher.look_now(force=self.facts.memory == "new")
         sink = FilePolicySink(settings.directory, self._clock)
-        self._around = Surroundings(
+        self._around = ProxyContext(
             relay,
             self._clock,
             DirectoryTaker(sink, watcher),
@@ -433,16 +433,18 @@ class Proxy:
 
     # --- handing over ----------------------------------------------------------------------
 
-    def _offer(self) -> Offer:
+    def _offer(self) -> HandoverOffer:
         assert self._relay is not None
         memory = self._relay.memory
-        places = [Place("listen", one.terms.host, one.terms.port) for one in self._listening]
+        places = [
+            ListeningSocket("listen", one.terms.host, one.terms.port) for one in self._listening
+        ]
         sockets = [one.sock.fileno() for one in self._listening]
         address = self._settings.control.address
         if self._control_sock is not None and address is not None:
-            places.append(Place("control", *address))
+            places.append(ListeningSocket("control", *address))
             sockets.append(self._control_sock.fileno())
-        return Offer(memory.laid, memory.fd, tuple(places), tuple(sockets))
+        return HandoverOffer(memory.laid, memory.fd, tuple(places), tuple(sockets))
 
     async def _taken_over(self, pid: int, memory_taken: bool) -> None:
         log.info("handover.handed_over", successor=pid, memory_taken=memory_taken)
@@ -572,17 +574,17 @@ class Proxy:
             peer: Peer = request.scope["state"]["peer"]
             return gatekeeper.who_changes(peer, request.headers.get("authorization"))
 
-        bridge = AsgiBridge(cast(Any, Control(self, who_changes).app()))
+        bridge = AsgiBridge(cast(Any, ProxyControl(self, who_changes).app()))
         return Handlers(lambda _: None, bridge.serve)
 
-    async def seen(self) -> Seen:
+    async def seen(self) -> ProxyReadings:
         assert self._process is not None and self._relay is not None
         relay, slowlog = self._relay, self._process.slowlog
         readings, fault = await self._readings()
         self.facts.slowlog_fault = slowlog.fault
         state = relay.memory.state
         now = self._clock.now()
-        return Seen(
+        return ProxyReadings(
             now_s=now.mono_s,
             wall_ms=int(now.wall_s * 1000),
             clients=relay.clients(),

@@ -23,7 +23,7 @@ from headgate.errors import Fault, InvalidSettings, PolicyRefused
 from headgate.metrics.lint import Severity
 from headgate.proxy.agentlink import AgentLink
 from headgate.proxy.agents import Agents
-from headgate.proxy.directory import Watcher as DirectoryWatcher
+from headgate.proxy.directory import DirectoryWatcher
 from headgate.proxy.gates import Gates
 from headgate.proxy.layout import EVENT_REFUSED
 from headgate.proxy.model import ReleaseKind
@@ -31,15 +31,15 @@ from headgate.proxy.plans import Plans
 from headgate.proxy.policyfile import PolicyFile
 from headgate.proxy.policylink import PolicyLink
 from headgate.proxy.ports import (
-    Cause,
-    Gate,
+    ActCause,
+    ClientGate,
     Part,
     PartState,
     PolicyTaker,
+    RelayWatcher,
     Release,
-    Watcher,
 )
-from headgate.proxy.relay import Event, NativeRelay
+from headgate.proxy.relay import NativeRelay, RelayEvent
 from headgate.proxy.release import Pacing
 from headgate.proxy.reports import Reports
 from headgate.proxy.targets import FixedTargets, FollowedTargets
@@ -99,7 +99,7 @@ class ClientLook:
 
 
 @dataclass(slots=True)
-class Surroundings:
+class ProxyContext:
     """What parts work with, whatever the settings."""
 
     relay: NativeRelay
@@ -113,7 +113,7 @@ class Surroundings:
 
 
 @dataclass(frozen=True, slots=True)
-class Voice:
+class FollowedAgents:
     """What follows the agents; goes on as long as these are the same."""
 
     agents: Agents
@@ -130,9 +130,9 @@ class Mind:
     settings: ProxySettings
     shared: list[Part] = field(default_factory=list)
     own: list[Part] = field(default_factory=list)
-    watchers: list[Watcher] = field(default_factory=list)
-    told: list[Callable[[Event], None]] = field(default_factory=list)
-    voice: Voice | None = None
+    watchers: list[RelayWatcher] = field(default_factory=list)
+    told: list[Callable[[RelayEvent], None]] = field(default_factory=list)
+    voice: FollowedAgents | None = None
     targets: FixedTargets | FollowedTargets | None = None
     policy_file: PolicyFile | None = None
     changes: list[Callable[[], None]] = field(default_factory=list)
@@ -211,7 +211,7 @@ def policy_of(path: Path) -> Policy:
     return policy
 
 
-def mind_of(settings: ProxySettings, around: Surroundings, before: Mind | None = None) -> Mind:
+def mind_of(settings: ProxySettings, around: ProxyContext, before: Mind | None = None) -> Mind:
     """InvalidSettings for what only building the parts can tell. Changes nothing yet."""
     mind = Mind(settings)
     if settings.agent is None:
@@ -239,8 +239,8 @@ def _agents(settings: AgentLinkSettings) -> Agents:
 
 
 def _voice(
-    settings: AgentLinkSettings, mind: Mind, around: Surroundings, before: Mind | None
-) -> Voice:
+    settings: AgentLinkSettings, mind: Mind, around: ProxyContext, before: Mind | None
+) -> FollowedAgents:
     gate, release = mind.settings.gate, mind.settings.release
     paced = release.kind is not ReleaseKind.OFF
     if before is not None and before.voice is not None and before.settings.agent == settings:
@@ -257,10 +257,10 @@ def _voice(
         if settings.report
         else ClientLook(relay, gates, clock)
     )
-    return Voice(agents, link, gates, pacing, reports)
+    return FollowedAgents(agents, link, gates, pacing, reports)
 
 
-def _add_voice(voice: Voice, mind: Mind) -> None:
+def _add_voice(voice: FollowedAgents, mind: Mind) -> None:
     mind.watchers.append(_GateWatcher(voice.gates))
     mind.shared += [voice.link, voice.gates, voice.pacing]
     reports = voice.reports
@@ -270,9 +270,9 @@ def _add_voice(voice: Voice, mind: Mind) -> None:
         mind.told.append(lambda event: note_budget(reports, event))
 
 
-def note_budget(reports: Reports, event: Event) -> None:
+def note_budget(reports: Reports, event: RelayEvent) -> None:
     """Of blocked statements alone: statements with a warning or delay were admitted."""
-    if event.kind == EVENT_REFUSED and event.by is Cause.BUDGET and event.budget:
+    if event.kind == EVENT_REFUSED and event.by is ActCause.BUDGET and event.budget:
         reports.budget_refused(event.number, event.budget)
 
 
@@ -280,11 +280,11 @@ def _forget_agents(relay: NativeRelay) -> None:
     """What an agent said to a process before this one: nobody would ever take it back."""
     for counts in relay.clients():
         if counts.told:
-            relay.put_gate(counts.client, Gate())
+            relay.put_gate(counts.client, ClientGate())
     relay.put_release(Release())
 
 
-def _add_policy(mind: Mind, around: Surroundings) -> None:
+def _add_policy(mind: Mind, around: ProxyContext) -> None:
     policy = mind.settings.policy
     if policy.file is not None:
         mind.policy_file = PolicyFile(policy.file, policy_of, around.taker, around.clock)
@@ -294,7 +294,7 @@ def _add_policy(mind: Mind, around: Surroundings) -> None:
         mind.shared.append(PolicyLink(agents, around.taker, around.clock, around.directory))
 
 
-def _add_plans(mind: Mind, around: Surroundings) -> None:
+def _add_plans(mind: Mind, around: ProxyContext) -> None:
     plans = mind.settings.plans
     if plans is None:
         return
@@ -310,7 +310,7 @@ def _add_plans(mind: Mind, around: Surroundings) -> None:
 
 
 def _targets(
-    mind: Mind, around: Surroundings, before: Mind | None
+    mind: Mind, around: ProxyContext, before: Mind | None
 ) -> FixedTargets | FollowedTargets:
     settings, there = mind.settings, None if before is None else before.targets
     follow, voice = settings.follow, mind.voice

@@ -8,26 +8,26 @@ from collections.abc import Callable, Iterator, Mapping
 from headgate.base.prometheus import COUNTER, GAUGE, OTHER, Row
 from headgate.base.prometheus import Series as AnySeries
 from headgate.budgets.readings import BudgetCounts, ServerHealth
-from headgate.proxy.status import Facts, Seen, calibration
+from headgate.proxy.status import ProxyFacts, ProxyReadings, calibration
 
-Series = AnySeries[[Facts, Seen]]
-Rows = Callable[[Facts, Seen], Iterator[Row]]
+Series = AnySeries[[ProxyFacts, ProxyReadings]]
+Rows = Callable[[ProxyFacts, ProxyReadings], Iterator[Row]]
 MAX_BUDGETS = 200
 
 
-def _budgets(seen: Seen) -> Iterator[tuple[str, BudgetCounts]]:
+def _budgets(seen: ProxyReadings) -> Iterator[tuple[str, BudgetCounts]]:
     if seen.readings is not None:
         yield from sorted(seen.readings.budgets.items())
 
 
-def _labels(seen: Seen) -> dict[str, str]:
+def _labels(seen: ProxyReadings) -> dict[str, str]:
     """Budget → its label: the first by name have their own."""
     names = [name for name, _ in _budgets(seen)]
     return {name: name if at < MAX_BUDGETS else OTHER for at, name in enumerate(names)}
 
 
 def _budget(value: Callable[[BudgetCounts], float]) -> Rows:
-    def rows(facts: Facts, seen: Seen) -> Iterator[Row]:
+    def rows(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
         labels = _labels(seen)
         sums: dict[str, float] = {}
         for name, counts in _budgets(seen):
@@ -39,7 +39,7 @@ def _budget(value: Callable[[BudgetCounts], float]) -> Rows:
 
 
 def _by_limit(of: Callable[[BudgetCounts], Mapping[str, int]]) -> Rows:
-    def rows(facts: Facts, seen: Seen) -> Iterator[Row]:
+    def rows(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
         labels = _labels(seen)
         sums: Counter[tuple[str, str]] = Counter()
         for name, counts in _budgets(seen):
@@ -51,7 +51,7 @@ def _by_limit(of: Callable[[BudgetCounts], Mapping[str, int]]) -> Rows:
     return rows
 
 
-def _fill(facts: Facts, seen: Seen) -> Iterator[Row]:
+def _fill(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     labels, fills = _labels(seen), dict[str, float]()
     for bucket in seen.readings.buckets if seen.readings is not None else ():
         if bucket.fill is not None:
@@ -61,7 +61,7 @@ def _fill(facts: Facts, seen: Seen) -> Iterator[Row]:
         yield (label,), fill
 
 
-def _running(facts: Facts, seen: Seen) -> Iterator[Row]:
+def _running(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     labels, running = _labels(seen), Counter[str]()
     for bucket in seen.readings.buckets if seen.readings is not None else ():
         running[labels.get(bucket.budget, OTHER)] += bucket.running
@@ -72,25 +72,25 @@ def _running(facts: Facts, seen: Seen) -> Iterator[Row]:
 # --- the policy --------------------------------------------------------------------------------
 
 
-def _readable(facts: Facts, seen: Seen) -> Iterator[Row]:
+def _readable(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     yield (), float(seen.readings is not None)
 
 
-def _version(facts: Facts, seen: Seen) -> Iterator[Row]:
+def _version(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     if seen.readings is not None:
         yield (), float(seen.readings.version)
 
 
-def _refused(facts: Facts, seen: Seen) -> Iterator[Row]:
+def _refused(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     yield (), float(bool(seen.policy_refusal))
 
 
-def _off(facts: Facts, seen: Seen) -> Iterator[Row]:
+def _off(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     if seen.readings is not None:
         yield (), float(seen.readings.off or not seen.readings.enabled)
 
 
-def _told_health(facts: Facts, seen: Seen) -> Iterator[Row]:
+def _told_health(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     if (readings := seen.readings) is not None:
         is_fresh = seen.wall_ms <= readings.health_until_ms
         believed = readings.health if is_fresh else ServerHealth.UNKNOWN
@@ -98,7 +98,7 @@ def _told_health(facts: Facts, seen: Seen) -> Iterator[Row]:
             yield (one.value,), float(one is believed)
 
 
-def _calibration(facts: Facts, seen: Seen) -> Iterator[Row]:
+def _calibration(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     patterns = calibration(seen.readings)
     for name in ("median", "p90"):
         if patterns[f"error_{name}"] is not None:

@@ -21,7 +21,7 @@ from starlette.routing import Route
 from headgate.base import problems as wire_problems
 from headgate.errors import HeadgateError, InvalidRequest, InvalidSettings
 from headgate.proxy.metrics import render_metrics
-from headgate.proxy.status import Facts, Seen, problems, status_document
+from headgate.proxy.status import ProxyFacts, ProxyReadings, problems, status_document
 
 log = structlog.get_logger()
 
@@ -41,9 +41,9 @@ class Operations(Protocol):
     """What the API can request from the running proxy."""
 
     @property
-    def facts(self) -> Facts: ...
+    def facts(self) -> ProxyFacts: ...
 
-    async def seen(self) -> Seen: ...
+    async def seen(self) -> ProxyReadings: ...
 
     def sessions(self, *, after: int, limit: int) -> dict[str, Any]: ...
 
@@ -68,7 +68,7 @@ class WhoChanges(Protocol):
         ...
 
 
-class Control:
+class ProxyControl:
     def __init__(self, operations: Operations, who_changes: WhoChanges) -> None:
         self._operations = operations
         self._who_changes = who_changes

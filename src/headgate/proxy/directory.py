@@ -1,6 +1,7 @@
 """The proxy's state directory, served as a server with the extension serves its own.
 
-    policy.hgp, health.hgs ──stat, every 50 ms──► Watcher ──► NativeRelay ──► the next statement
+    policy.hgp, health.hgs ─stat, every 50 ms─► DirectoryWatcher ─► NativeRelay ─►
+        the next statement
     server.json ◄── the proxy: where its memory is, for an agent on this host
 
 A thread looks and reads: a file system that hangs holds up neither statements nor the API.
@@ -96,7 +97,7 @@ def forget_where(directory: Path) -> None:
             path.unlink()
 
 
-class Watcher:
+class DirectoryWatcher:
     """The Part that follows the two files."""
 
     name = "directory"

@@ -1,4 +1,4 @@
-"""Side connections to Postgres, for Plans.   Plans ──Session.cost──► PREPARE, EXPLAIN EXECUTE
+"""Side connections to Postgres, for Plans.   Plans ──PlanSession.cost──► PREPARE, EXPLAIN EXECUTE
 
 One way for every version: a statement that is prepared under `plan_cache_mode =
 force_generic_plan` and explained with NULLs has the plan that EXPLAIN (GENERIC_PLAN) of Postgres 16
@@ -26,7 +26,7 @@ from headgate.proxy.plans import (
     MAX_PARAMETERS,
     ExplainFailed,
     NoSession,
-    Session,
+    PlanSession,
     cost_in,
 )
 
@@ -53,7 +53,7 @@ class PostgresSessions:
     def __init__(self, terms: PlanTerms) -> None:
         self._terms = terms
 
-    async def open(self, database: str) -> Session:
+    async def open(self, database: str) -> PlanSession:
         terms = self._terms
         try:
             connection = await psycopg.AsyncConnection.connect(
@@ -62,7 +62,7 @@ class PostgresSessions:
         except (psycopg.Error, OSError) as error:
             raise NoSession(f"cannot connect to {database!r}: {_one_line(error)}") from None
         limit_ms = max(1, math.ceil(terms.timeout_s * 1000))
-        session = PostgresSession(connection)
+        session = PostgresPlanSession(connection)
         try:
             await session.limit(limit_ms)
             mighty = await session.mighty()
@@ -79,7 +79,7 @@ class PostgresSessions:
         return session
 
 
-class PostgresSession:
+class PostgresPlanSession:
     def __init__(self, connection: psycopg.AsyncConnection[TupleRow]) -> None:
         self._connection = connection
 

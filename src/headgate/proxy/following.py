@@ -1,6 +1,6 @@
 """Which servers a proxy sends sessions to, from what agents report about their shard.
 
-    `Told` (one agent's view of the shard) ──elect──► Led (who is primary, since which term)
+    `ShardReport` (one agent's view of the shard) ──elect──► Led (who is primary, since which term)
                                           └──standing_of──► each replica: takes sessions, or why not
 
 An agent that is cut off together with an old primary still reports that it leads. Terms show which
@@ -42,7 +42,7 @@ class ToldMember(NamedTuple):
     asides: Mapping[str, str]
 
 
-class Told(NamedTuple):
+class ShardReport(NamedTuple):
     """A shard, as one agent sees it."""
 
     agent: str
@@ -73,21 +73,21 @@ class Led(NamedTuple):
     """Since when all agents report that it is primary again."""
 
 
-class Claim(NamedTuple):
+class PrimaryClaim(NamedTuple):
     primary: str
     term: int | None
-    told: Told
+    told: ShardReport
 
 
 class Election(NamedTuple):
     led: Led
-    by: Told | None
+    by: ShardReport | None
     """The view of the shard that is used; None: nothing changes."""
     doubt: str = ""
     """Why a report is not believed."""
 
 
-def elect(before: Led, tellings: Iterable[Told], now: float) -> Election:
+def elect(before: Led, tellings: Iterable[ShardReport], now: float) -> Election:
     """Which primary to follow: the one with the newest term. A lower term is an old report."""
     claims = [_claim(told) for told in tellings]
     # The primary's own agent first: it is the one that sees every member.
@@ -100,17 +100,17 @@ def elect(before: Led, tellings: Iterable[Told], now: float) -> Election:
     return _without_terms(before, known, now)
 
 
-def _claim(told: Told) -> Claim | None:
+def _claim(told: ShardReport) -> PrimaryClaim | None:
     """What an agent says that may say it: a primary that it reaches, and that says so itself."""
     primary = told.member(told.primary)
     if told.standing not in ("leading", "following") or primary is None:
         return None
     if primary.role != "primary" or not primary.reachable:
         return None
-    return Claim(primary.name, primary.term, told)
+    return PrimaryClaim(primary.name, primary.term, told)
 
 
-def _by_term(before: Led, newest: Claim, same: Sequence[Claim]) -> Election:
+def _by_term(before: Led, newest: PrimaryClaim, same: Sequence[PrimaryClaim]) -> Election:
     term = newest.term
     assert term is not None
     if before.term is not None and term < before.term:
@@ -129,7 +129,7 @@ def _by_term(before: Led, newest: Claim, same: Sequence[Claim]) -> Election:
     return Election(Led(newest.primary, term), newest.told)
 
 
-def _without_terms(before: Led, known: Sequence[Claim], now: float) -> Election:
+def _without_terms(before: Led, known: Sequence[PrimaryClaim], now: float) -> Election:
     names = {claim.primary for claim in known}
     if before.term is not None:
         return Election(before, None, f"{names} are reported without a term, after {before.term}")
@@ -151,7 +151,7 @@ def _without_terms(before: Led, known: Sequence[Claim], now: float) -> Election:
     return Election(before._replace(back_since=since), None, doubt)
 
 
-def _yields(told: Told, name: str) -> bool:
+def _yields(told: ShardReport, name: str) -> bool:
     """Whether the one that had it is seen to follow now."""
     member = told.member(name)
     return member is None or (member.reachable and member.role == "replica")
@@ -160,7 +160,7 @@ def _yields(told: Told, name: str) -> bool:
 # --- replicas ------------------------------------------------------------------------------------
 
 
-class Standing(Enum):
+class ServerUse(Enum):
     TAKES = "takes sessions"
     RESTS = "takes no new sessions"
     """Lagging, or its agent does not answer: existing sessions may stay."""
@@ -169,30 +169,30 @@ class Standing(Enum):
 
 
 class Fitness(NamedTuple):
-    standing: Standing
+    standing: ServerUse
     why: str = ""
 
 
-FIT = Fitness(Standing.TAKES)
+FIT = Fitness(ServerUse.TAKES)
 
 
 def fitness_of(member: ToldMember) -> Fitness:
     """Of a member that is no primary."""
     if member.skipped:
-        return Fitness(Standing.GONE, "an operator skips it")
+        return Fitness(ServerUse.GONE, "an operator skips it")
     if not member.reachable:
-        return Fitness(Standing.RESTS, member.problem or "its agent does not answer")
+        return Fitness(ServerUse.RESTS, member.problem or "its agent does not answer")
     if member.problem:
-        return Fitness(Standing.GONE, member.problem)
+        return Fitness(ServerUse.GONE, member.problem)
     if member.role != "replica":
-        return Fitness(Standing.RESTS, "its server has not reported that it is a replica")
+        return Fitness(ServerUse.RESTS, "its server has not reported that it is a replica")
     for reading in member.readings:
         if reading.metric in member.asides:
-            return Fitness(Standing.RESTS, f"{reading.metric}: {member.asides[reading.metric]}")
+            return Fitness(ServerUse.RESTS, f"{reading.metric}: {member.asides[reading.metric]}")
         if reading.state == "breached":
-            return Fitness(Standing.RESTS, f"{reading.metric} is above its threshold")
+            return Fitness(ServerUse.RESTS, f"{reading.metric} is above its threshold")
         if reading.state in ("unavailable", "idle") and is_delay(reading.metric, reading.unit):
-            return Fitness(Standing.RESTS, f"its {reading.metric} is unavailable")
+            return Fitness(ServerUse.RESTS, f"its {reading.metric} is unavailable")
     return FIT
 
 
@@ -202,7 +202,7 @@ ADDRESS_LABEL = "address"
 """Label of a member in its agent's settings: the address of its database, `db2:5432`."""
 
 
-def place_of(member: ToldMember, told: Told, port: int | None) -> tuple[str, int] | None:
+def place_of(member: ToldMember, told: ShardReport, port: int | None) -> tuple[str, int] | None:
     """host and port of a member's database: its label, else its agent's host and the port of all,
     else where its replicas say that they replicate from. None: nobody says."""
     label = host_port(member.labels.get(ADDRESS_LABEL, ""), port)

@@ -2,9 +2,9 @@
 
     Snapshot ──► Gates: clients grouped by the rules that apply to them ──gate_of──► Relay.put_gate
 
-There is no decision per statement: each client has a Gate, which is worked out when health or rules
-change, or a rule begins or ends. Clients with the same rules have the same gate, so only a few
-groups are worked out, however many clients there are. Work for thousands of clients is done in
+There is no decision per statement: each client has a ClientGate, which is worked out when health or
+rules change, or a rule begins or ends. Clients with the same rules have the same gate, so only a
+few groups are worked out, however many clients there are. Work for thousands of clients is done in
 slices, with turns for everybody else in between.
 
 Until a new client has its gate, the relay uses the gate of the levels in its name. So each level
@@ -32,14 +32,14 @@ from headgate.check.decide import NOT_COLLECTED, decide, findings
 from headgate.check.health import Health
 from headgate.check.model import Check, Decision, State, Verdict
 from headgate.check.reasons import duration, reason_of, share_of
-from headgate.check.snapshot import View
+from headgate.check.snapshot import DatabaseSnapshot
 from headgate.check.snapshot_api import Snapshot
 from headgate.errors import InvalidName
 from headgate.history.recorder import RULE, decided_by
 from headgate.metrics.samples import Instant
 from headgate.pacing.released import graded
-from headgate.proxy.model import Act, GateMode, GateTerms, Judged
-from headgate.proxy.ports import Cause, ClientCounts, ClientKey, Gate, PartState, Relay
+from headgate.proxy.model import Act, GatedStatements, GateMode, GateTerms
+from headgate.proxy.ports import ActCause, ClientCounts, ClientGate, ClientKey, PartState, Relay
 from headgate.rules.matching import EVERYONE, FOREVER, UNRULED, Applied, Rule, RuleBook
 
 log = structlog.get_logger()
@@ -65,12 +65,12 @@ PLACED = frozenset({"unidentified", "others", EVERYBODY, EVERYONE})
 _STRENGTH = (Act.PASS, Act.WARN, Act.DELAY, Act.REFUSE, Act.CLOSE)
 
 
-class Part(NamedTuple):
+class GatePart(NamedTuple):
     """What rules, or health, would have done to a client's statements."""
 
     ratio: float = 0.0
     act: Act = Act.PASS
-    cause: Cause = Cause.NOTHING
+    cause: ActCause = ActCause.NOTHING
     ignores_priority: bool = False
     reason: str = ""
     retry_s: float = 0.0
@@ -81,19 +81,19 @@ class Part(NamedTuple):
     known: bool = True
 
 
-NOTHING = Part()
-UNKNOWN = Part(known=False, reason="no agent reports the database's health")
+NOTHING = GatePart()
+UNKNOWN = GatePart(known=False, reason="no agent reports the database's health")
 
 
-class Outcome(NamedTuple):
+class GateOutcome(NamedTuple):
     """A gate, and what a report has to say of statements that it acted upon."""
 
-    gate: Gate
-    rule: Part = NOTHING
-    health: Part = NOTHING
+    gate: ClientGate
+    rule: GatePart = NOTHING
+    health: GatePart = NOTHING
 
 
-FREE = Outcome(Gate())
+FREE = GateOutcome(ClientGate())
 NO_GATE = GateTerms()
 
 
@@ -136,27 +136,27 @@ def _acting_first(rules: Iterable[Rule], database: str, wall_s: float) -> list[s
 
 
 def outcome_of(
-    view: View,
+    view: DatabaseSnapshot,
     applied: Applied,
     terms: GateTerms,
-    judging: Judging,
-    health_part: Callable[[], Part] | None,
-) -> Outcome:
+    judging: GateBasis,
+    health_part: Callable[[], GatePart] | None,
+) -> GateOutcome:
     """What the relay is to do with a client to which these rules apply. `health_part`: what health
     says of it; None: the gate is not for it."""
     rule = _rule_part(applied, terms, judging)
     if rule.ratio >= 1.0:
-        return Outcome(_ruled(rule, terms, applied, judging), rule)
+        return GateOutcome(_ruled(rule, terms, applied, judging), rule)
     if health_part is None:
         exempt = applied.exempt is not None and not applied.exempt.metrics and not rule.ratio
-        return Outcome(replace(_ruled(rule, terms, applied, judging), exempt=exempt), rule)
+        return GateOutcome(replace(_ruled(rule, terms, applied, judging), exempt=exempt), rule)
     health = health_part() if judging.is_fresh else UNKNOWN
     if not health.known and rule.ratio:
         # Rules outlive the agent: what is lost is health alone.
-        return Outcome(_ruled(_with_loss(rule, terms), terms, applied, judging), rule, health)
+        return GateOutcome(_ruled(_with_loss(rule, terms), terms, applied, judging), rule, health)
     gate = _gated(compose(rule, health), terms, judging, known=health.known)
     exempt = _exempts(applied, terms, view)
-    return Outcome(
+    return GateOutcome(
         replace(
             gate,
             exempt=exempt and not rule.ratio and not health.ratio,
@@ -167,7 +167,7 @@ def outcome_of(
     )
 
 
-class Judging(NamedTuple):
+class GateBasis(NamedTuple):
     """When, and by how much of what is known."""
 
     now: Instant
@@ -191,16 +191,16 @@ class Judging(NamedTuple):
         return int((self.wall_s + mono_s - self.now.mono_s) * 1000)
 
 
-def _rule_part(applied: Applied, terms: GateTerms, judging: Judging) -> Part:
+def _rule_part(applied: Applied, terms: GateTerms, judging: GateBasis) -> GatePart:
     rule = applied.refuse
     if rule is None or (rule.ratio <= 0 and not rule.refuses_all):
         return NOTHING
     held = rule.refuses_all
     left_s = max(0.0, rule.ends_at(judging.now.wall_s) - judging.now.wall_s)
-    return Part(
+    return GatePart(
         ratio=1.0 if held else rule.ratio,
         act=terms.rule_action,
-        cause=Cause.RULE,
+        cause=ActCause.RULE,
         # An operator's word is not got round by a tag that the client writes.
         ignores_priority=True,
         reason=_rule_reason(rule, judging.now.wall_s),
@@ -237,15 +237,15 @@ class _Unrefused(RuleBook):
 
 
 def judged_part(
-    health: Health, applied: Applied, check: Check, terms: GateTerms, judging: Judging
-) -> Part:
+    health: Health, applied: Applied, check: Check, terms: GateTerms, judging: GateBasis
+) -> GatePart:
     """As the agent decides, but for the dice, which are the relay's."""
     book = _Unrefused(applied)
     decision = decide(check, health, book, now=judging.by, roll=ALMOST_ONE)
     return _health_part(decision, terms)
 
 
-def _health_part(decision: Decision, terms: GateTerms) -> Part:
+def _health_part(decision: Decision, terms: GateTerms) -> GatePart:
     verdict = decision.verdict
     if verdict is not Verdict.OK and not _is_known_bad(decision):
         # Never read, hibernating, or the wrong agent: nothing is known.
@@ -258,10 +258,10 @@ def _health_part(decision: Decision, terms: GateTerms) -> Part:
     ratio = 1.0 if hard else min(1.0, max(0.0, graded(terms.bands, load)))
     if not ratio:
         return NOTHING
-    return Part(
+    return GatePart(
         ratio=ratio,
         act=terms.action if terms.mode is GateMode.ENFORCE else Act.WARN,
-        cause=Cause.HEALTH,
+        cause=ActCause.HEALTH,
         ignores_priority=hard,
         reason=reason_of(decision) or _near(decision, load),
         retry_s=max(MIN_RETRY_S, (decision.retry_after_s or 1.0) / (1 + ALMOST_ONE)),
@@ -302,7 +302,7 @@ def _near(decision: Decision, load: float) -> str:
     return f"{decision.check.database}: {_nearest(decision)} is at {load:.0%} of its threshold"
 
 
-def compose(rule: Part, health: Part) -> Part:
+def compose(rule: GatePart, health: GatePart) -> GatePart:
     """One ratio of both: what the rule's dice admit is still up to health. The larger share
     gives the reason; of two actions that are really taken, the milder one is."""
     if not health.ratio or (rule.ratio and health.act is Act.WARN):
@@ -320,18 +320,18 @@ def compose(rule: Part, health: Part) -> Part:
     )
 
 
-def _with_loss(rule: Part, terms: GateTerms) -> Part:
+def _with_loss(rule: GatePart, terms: GateTerms) -> GatePart:
     """Nobody knows the health of a client that a rule is on as well."""
     if terms.on_loss in (Act.PASS, Act.WARN) or terms.mode is not GateMode.ENFORCE:
         return rule
-    lost = Part(1.0, terms.on_loss, Cause.LOSS, False, "the health is not known", 1.0)
+    lost = GatePart(1.0, terms.on_loss, ActCause.LOSS, False, "the health is not known", 1.0)
     return compose(rule, lost)
 
 
-def _ruled(part: Part, terms: GateTerms, applied: Applied, judging: Judging) -> Gate:
+def _ruled(part: GatePart, terms: GateTerms, applied: Applied, judging: GateBasis) -> ClientGate:
     """By rules alone: known for as long as they are in force, whatever becomes of the agent."""
     if not part.ratio:
-        return Gate()
+        return ClientGate()
     until_ms = None
     if applied.until != FOREVER:
         left_s = applied.until - judging.now.wall_s + RULE_MARGIN_S
@@ -339,16 +339,16 @@ def _ruled(part: Part, terms: GateTerms, applied: Applied, judging: Judging) -> 
     return replace(_acting(part, terms), until_ms=until_ms)
 
 
-def _gated(part: Part, terms: GateTerms, judging: Judging, *, known: bool) -> Gate:
+def _gated(part: GatePart, terms: GateTerms, judging: GateBasis, *, known: bool) -> ClientGate:
     until_s = judging.known_until_s
     until_ms = judging.until_ms(until_s if known else min(until_s, judging.now.mono_s))
     # A rule is about every statement; only where health alone acts may reads be left out.
-    alone = part.cause is not Cause.RULE and terms.statements is Judged.WRITES
+    alone = part.cause is not ActCause.RULE and terms.statements is GatedStatements.WRITES
     return replace(_acting(part, terms), until_ms=until_ms, writes_only=alone)
 
 
-def _acting(part: Part, terms: GateTerms) -> Gate:
-    return Gate(
+def _acting(part: GatePart, terms: GateTerms) -> ClientGate:
+    return ClientGate(
         act=part.act if part.ratio else Act.PASS,
         ratio=part.ratio,
         ignores_priority=part.ignores_priority,
@@ -361,7 +361,7 @@ def _acting(part: Part, terms: GateTerms) -> Gate:
     )
 
 
-def _exempts(applied: Applied, terms: GateTerms, view: View) -> bool:
+def _exempts(applied: Applied, terms: GateTerms, view: DatabaseSnapshot) -> bool:
     """Whether an exemption covers all metrics and pacing that would apply to the client."""
     rule = applied.exempt
     if rule is None:
@@ -408,7 +408,7 @@ class _Group:
         self.health_key = _health_key(applied)
         self.identity = identity
         self.members: dict[int, ClientKey] = {}
-        self.outcome: Outcome | None = None
+        self.outcome: GateOutcome | None = None
         self.put_at = -math.inf
 
 
@@ -441,11 +441,11 @@ class Gates:
         self._unplaced: list[str] = []
         self._groups: dict[GroupKey, _Group] = {}
         self._group_of: dict[int, _Group] = {}
-        self._acted: dict[int, tuple[int, Outcome]] = {}
+        self._acted: dict[int, tuple[int, GateOutcome]] = {}
         """Of those that anything was ever done to, the last."""
         self._regroup = True
         self._news = asyncio.Event()
-        self._judged: dict[GroupKey, Part] = {}
+        self._judged: dict[GroupKey, GatePart] = {}
         """By health, in this refresh."""
         self._shape: object = None
         self._shape_at = -math.inf
@@ -490,11 +490,11 @@ class Gates:
         # As its like have it; what is newer than that comes to all of them by the next refresh.
         self._put(group, [client])
 
-    def _unheard(self, identity: Identity) -> Gate:
+    def _unheard(self, identity: Identity) -> ClientGate:
         """Before any agent has reported: not known, where health is to decide."""
         if not self._is_gated(identity):
-            return Gate()
-        return Gate(until_ms=int(self._clock.now().wall_s * 1000))
+            return ClientGate()
+        return ClientGate(until_ms=int(self._clock.now().wall_s * 1000))
 
     def met(self, counts: Sequence[ClientCounts]) -> None:
         """All clients, as a look at the table shows them: events can be lost."""
@@ -507,7 +507,7 @@ class Gates:
             if known is None or known[0].key != count.client.key or not count.told:
                 self.client_seen(count.client)
 
-    def explained(self, client: ClientKey) -> Outcome:
+    def explained(self, client: ClientKey) -> GateOutcome:
         """What is being done to it, and why; where nothing is, what was done last: a report is
         about the second that has passed."""
         group = self._group_of.get(client.index)
@@ -690,7 +690,7 @@ class Gates:
         group.outcome = found._replace(gate=before.gate)
         return False
 
-    def _health_part(self, group: _Group, judging: Judging) -> Part:
+    def _health_part(self, group: _Group, judging: GateBasis) -> GatePart:
         assert self._snapshot is not None
         known = self._judged.get(group.health_key)
         if known is None:
@@ -700,7 +700,9 @@ class Gates:
             self._judged[group.health_key] = known
         return known
 
-    def _is_due(self, before: Gate, gate: Gate, put_at: float, judging: Judging) -> bool:
+    def _is_due(
+        self, before: ClientGate, gate: ClientGate, put_at: float, judging: GateBasis
+    ) -> bool:
         same = replace(gate, until_ms=before.until_ms, reason=before.reason, retry_s=before.retry_s)
         if same != before or (gate.until_ms is None) is not (before.until_ms is None):
             return True
@@ -716,12 +718,12 @@ class Gates:
         assert self._snapshot is not None
         return self._snapshot.sent_s + self._terms.stale_after_s
 
-    def _judging(self) -> Judging:
+    def _judging(self) -> GateBasis:
         assert self._snapshot is not None
         snapshot, now = self._snapshot, self._snapshot.now(self._now_s())
         holds_until_s = max(snapshot.sent_s, snapshot.current_until_s)
         by = now._replace(mono_s=min(now.mono_s, holds_until_s))
-        return Judging(now, by, self._clock.now().wall_s, self._known_until_s, self._paced)
+        return GateBasis(now, by, self._clock.now().wall_s, self._known_until_s, self._paced)
 
     def _put(self, group: _Group, members: Sequence[ClientKey]) -> None:
         assert group.outcome is not None

@@ -49,7 +49,7 @@ class Busy(RelayFault):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ListeningSocket:
     """A listening socket, and which of the settings it was opened for."""
 
     kind: str
@@ -59,12 +59,12 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class HandoverOffer:
     """What the old one gives away: the memory first, then a socket for each place."""
 
     laid: Laid
     memory_fd: int
-    places: tuple[Place, ...]
+    places: tuple[ListeningSocket, ...]
     sockets: tuple[int, ...]
 
 
@@ -75,7 +75,12 @@ class Inheritance:
     """What was got from the old one, and the line to it."""
 
     def __init__(
-        self, line: socket.socket, pid: int, laid: Laid, fds: Sequence[int], places: Sequence[Place]
+        self,
+        line: socket.socket,
+        pid: int,
+        laid: Laid,
+        fds: Sequence[int],
+        places: Sequence[ListeningSocket],
     ) -> None:
         self._line = line
         self.pid = pid
@@ -162,7 +167,7 @@ def _inherited(
             told = answer.get("error", f"it speaks format {answer.get('format')!r}")
             kind = Busy if answer.get("busy") else RelayFault
             raise kind(f"process {pid} does not hand over: {told}")
-        places = [Place(**place) for place in answer["places"]]
+        places = [ListeningSocket(**place) for place in answer["places"]]
         if len(fds) != len(places) + 1:
             raise RelayFault(f"process {pid} handed over {len(fds)} files for {len(places) + 1}")
         return Inheritance(line, pid, Laid(**answer["laid"]), fds, places)
@@ -220,7 +225,7 @@ class HandoverServer:
     def __init__(
         self,
         directory: Path,
-        offer: Callable[[], Offer],
+        offer: Callable[[], HandoverOffer],
         taken: Callable[[int, bool], Awaitable[None]],
     ) -> None:
         self._path = directory / SOCKET

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from headgate.base.prometheus import CONTENT_TYPE, COUNTER, GAUGE, OTHER, Row
 from headgate.proxy.budgetmetrics import BUDGETS, Rows, Series
 from headgate.proxy.ports import ClientCounts, ClientKey
-from headgate.proxy.status import CAUSES, Facts, Seen, totals
+from headgate.proxy.status import CAUSES, ProxyFacts, ProxyReadings, totals
 
 __all__ = ["LABELS", "MAX_CLIENTS", "OTHER", "SERIES", "Series", "render_metrics", "top_clients"]
 
@@ -36,33 +36,33 @@ LABELS: dict[str, str] = {
 }
 
 
-def _build(facts: Facts, seen: Seen) -> Iterator[Row]:
+def _build(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     yield (facts.version, facts.name, facts.protocol, facts.loop), 1.0
 
 
-def _state(facts: Facts, seen: Seen) -> Iterator[Row]:
+def _state(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     yield (), float(facts.state == "serving")
 
 
 def _total(name: str) -> Rows:
-    def rows(facts: Facts, seen: Seen) -> Iterator[Row]:
+    def rows(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
         yield (), float(totals(seen.threads).get(name, 0))
 
     return rows
 
 
-def _bytes(facts: Facts, seen: Seen) -> Iterator[Row]:
+def _bytes(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     counts = totals(seen.threads)
     yield ("client",), float(counts.get("client_bytes", 0))
     yield ("server",), float(counts.get("server_bytes", 0))
 
 
-def _longest_round(facts: Facts, seen: Seen) -> Iterator[Row]:
+def _longest_round(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     for number, counts in enumerate(seen.threads):
         yield (str(number),), counts["longest_round_ns"] / 1e9
 
 
-def _failed_sessions(facts: Facts, seen: Seen) -> Iterator[Row]:
+def _failed_sessions(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     counts = totals(seen.threads)
     for why in ("refused_sessions", "failed_startups", "failed_connects", "out_of_buffers"):
         yield (why,), float(counts.get(why, 0))
@@ -89,66 +89,66 @@ def _summed(clients: Sequence[ClientCounts]) -> ClientCounts:
 
 
 def _client(value: Callable[[ClientCounts], float]) -> Rows:
-    def rows(facts: Facts, seen: Seen) -> Iterator[Row]:
+    def rows(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
         for counts in top_clients(seen.clients):
             yield (counts.client.identity,), float(value(counts))
 
     return rows
 
 
-def _refused(facts: Facts, seen: Seen) -> Iterator[Row]:
+def _refused(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     for counts in top_clients(seen.clients):
         for cause in CAUSES:
             if counts.refused[cause]:
                 yield (counts.client.identity, cause.name.lower()), float(counts.refused[cause])
 
 
-def _unidentified(facts: Facts, seen: Seen) -> Iterator[Row]:
+def _unidentified(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     judged = sum(one.statements for one in seen.clients)
     if judged:
         yield (), seen.clients[0].statements / judged
 
 
-def _uptime(facts: Facts, seen: Seen) -> Iterator[Row]:
+def _uptime(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     yield (), max(0.0, seen.now_s - facts.started_s)
 
 
-def _max_sessions(facts: Facts, seen: Seen) -> Iterator[Row]:
+def _max_sessions(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     yield (), float(facts.max_sessions)
 
 
-def _dry_run(facts: Facts, seen: Seen) -> Iterator[Row]:
+def _dry_run(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     yield (), float(facts.dry_run)
 
 
-def _settings_refused(facts: Facts, seen: Seen) -> Iterator[Row]:
+def _settings_refused(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     yield (), float(bool(facts.settings_fault))
 
 
-def _beyond_table(facts: Facts, seen: Seen) -> Iterator[Row]:
+def _beyond_table(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     yield (), float(seen.clients_full)
 
 
-def _uncounted(facts: Facts, seen: Seen) -> Iterator[Row]:
+def _uncounted(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     yield (), float(seen.statements_full)
 
 
-def _parts(facts: Facts, seen: Seen) -> Iterator[Row]:
+def _parts(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     for part in seen.parts:
         yield (part.name,), float(part.healthy)
 
 
-def _targets(facts: Facts, seen: Seen) -> Iterator[Row]:
+def _targets(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     yield ("primary",), float(sum(target.primary for target in seen.targets))
     yield ("replica",), float(sum(target.replica for target in seen.targets))
 
 
-def _released(facts: Facts, seen: Seen) -> Iterator[Row]:
+def _released(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     yield ("taken",), float(seen.released[0])
     yield ("limited",), float(seen.released[1])
 
 
-def _slowlog(facts: Facts, seen: Seen) -> Iterator[Row]:
+def _slowlog(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     for outcome, count in seen.slowlog.items():
         yield (outcome,), float(count)
 
@@ -361,5 +361,5 @@ SERIES: tuple[Series, ...] = (
 )
 
 
-def render_metrics(facts: Facts, seen: Seen) -> tuple[bytes, str]:
+def render_metrics(facts: ProxyFacts, seen: ProxyReadings) -> tuple[bytes, str]:
     return b"".join(series.text(facts, seen) for series in SERIES), CONTENT_TYPE

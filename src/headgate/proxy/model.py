@@ -47,14 +47,14 @@ class GateMode(Enum):
     ENFORCE = "enforce"
 
 
-class Judged(Enum):
+class GatedStatements(Enum):
     """Which statements the health gate looks at."""
 
     WRITES = "writes"
     ALL = "all"
 
 
-class Route(Enum):
+class SessionRoute(Enum):
     """Where a listener's sessions go."""
 
     READ_WRITE = "read-write"
@@ -128,7 +128,7 @@ class GateTerms:
         int,
         Key("Statements of one client that wait at once; more are blocked.", whole(0, 1_000_000)),
     ] = 100
-    statements: Annotated[Judged, Key("`writes`, or `all`.")] = Judged.WRITES
+    statements: Annotated[GatedStatements, Key("`writes`, or `all`.")] = GatedStatements.WRITES
     bands: Annotated[
         tuple[Band, ...],
         Key(
@@ -312,7 +312,7 @@ class ListenTerms:
     host: str
     """A name, an address, or the path of a Unix socket."""
     port: int
-    route: Route = Route.READ_WRITE
+    route: SessionRoute = SessionRoute.READ_WRITE
     tls: ListenTls = ListenTls.OFF
     cert: str = ""
     key: str = ""
@@ -339,7 +339,7 @@ class SourceKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class IdentitySource:
     kind: SourceKind
     name: str = ""
     """Of the tag, attribute or variable."""
@@ -358,7 +358,7 @@ def _users(value: object) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Trust:
+class TagTrust:
     """A tag that counts only from these users, or if it is signed."""
 
     tag: Annotated[str, Key("Key of the tag; `*`: every tag.", text(65))]
@@ -372,11 +372,11 @@ class Trust:
             yield "tag", "is missing"
 
 
-def _sources(value: object) -> tuple[Source, ...]:
+def _sources(value: object) -> tuple[IdentitySource, ...]:
     return tuple(_source(entry) for entry in names(MAX_SOURCES)(value))
 
 
-def _source(raw: str) -> Source:
+def _source(raw: str) -> IdentitySource:
     kind_text, _, name = raw.partition(":")
     try:
         kind = SourceKind(kind_text)
@@ -388,13 +388,13 @@ def _source(raw: str) -> Source:
     if named is not bool(name) or len(name.encode()) > 63:
         how = f"{kind.value}:NAME with a name of at most 63 bytes" if named else kind.value
         raise ValueError(f"names {raw!r}, must be {how}")
-    return Source(kind, name)
+    return IdentitySource(kind, name)
 
 
 @dataclass(frozen=True, slots=True)
 class IdentityTerms:
     sources: Annotated[
-        tuple[Source, ...],
+        tuple[IdentitySource, ...],
         Key(
             "Where a client's name comes from; the first source that has one: `tag:KEY`, "
             "`attribute:NAME`, `variable:NAME`, `application_name`, `user`, `database`, `pattern`.",
@@ -403,11 +403,11 @@ class IdentityTerms:
             name="order",
         ),
     ] = (
-        Source(SourceKind.TAG, "headgate_client"),
-        Source(SourceKind.APPLICATION),
-        Source(SourceKind.USER),
+        IdentitySource(SourceKind.TAG, "headgate_client"),
+        IdentitySource(SourceKind.APPLICATION),
+        IdentitySource(SourceKind.USER),
     )
-    trusts: tuple[Trust, ...] = ()
+    trusts: tuple[TagTrust, ...] = ()
     priority_tag: Annotated[
         str,
         Key(

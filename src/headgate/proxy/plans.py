@@ -58,7 +58,7 @@ class NoSession(Exception):
     """Of a database: it could not be connected to, or the connection was lost."""
 
 
-class Session(Protocol):
+class PlanSession(Protocol):
     """A side connection to one database."""
 
     async def cost(self, text: str) -> float:
@@ -68,14 +68,14 @@ class Session(Protocol):
     async def close(self) -> None: ...
 
 
-class Sessions(Protocol):
-    async def open(self, database: str) -> Session:
+class PlanSessions(Protocol):
+    async def open(self, database: str) -> PlanSession:
         """Or NoSession with why."""
         ...
 
 
 class _Kept(NamedTuple):
-    session: Session
+    session: PlanSession
     used_at: float
 
 
@@ -92,7 +92,7 @@ class Plans:
         self,
         relay: Relay,
         terms: PlanTerms,
-        sessions: Sessions,
+        sessions: PlanSessions,
         clock: Clock,
         patterns: Callable[[], Sequence[PatternView]] = lambda: (),
     ) -> None:
@@ -208,7 +208,7 @@ class Plans:
 
     # --- connections -----------------------------------------------------------------------
 
-    async def _session(self, database: str) -> Session:
+    async def _session(self, database: str) -> PlanSession:
         kept = self._kept.pop(database, None)
         if kept is None:
             if len(self._kept) >= MAX_CONNECTIONS:

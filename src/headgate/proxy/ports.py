@@ -25,7 +25,7 @@ OTHERS = 1
 """And of those beyond the table's size."""
 
 
-class Cause(IntEnum):
+class ActCause(IntEnum):
     """Why a statement was acted upon: HR_BY_* of relay/relay.h."""
 
     NOTHING = 0
@@ -52,7 +52,7 @@ class Reported(NamedTuple):
     """Of a client's counts, what some process has taken upon itself to tell an agent."""
 
     admitted: int = 0
-    refused: tuple[int, ...] = (0,) * len(Cause)
+    refused: tuple[int, ...] = (0,) * len(ActCause)
 
 
 class ClientCounts(NamedTuple):
@@ -67,7 +67,7 @@ class ClientCounts(NamedTuple):
     delayed: int
     delayed_ns: int
     refused: tuple[int, ...]
-    """By Cause."""
+    """By ActCause."""
     passed: int
     wall_ns: int
     errors: int
@@ -81,7 +81,7 @@ class ClientCounts(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class ClientGate:
     """The decision for one client; replaced whole. The default admits everything, and never
     expires."""
 
@@ -89,7 +89,7 @@ class Gate:
     ratio: float = 0.0
     """This share of its statements is acted upon, by dice."""
     ignores_priority: bool = False
-    cause: Cause = Cause.NOTHING
+    cause: ActCause = ActCause.NOTHING
     """RULE or HEALTH."""
     writes_only: bool = False
     paced: bool = False
@@ -124,7 +124,7 @@ class Released(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ServerTarget:
     """A server that sessions go to, at an address that needs no more looking up."""
 
     id: int
@@ -143,7 +143,7 @@ class Target:
 class Targets:
     """All of them; put whole or not at all. At most 64 targets, and 16 different TlsTerms."""
 
-    targets: tuple[Target, ...] = ()
+    targets: tuple[ServerTarget, ...] = ()
     replicas_or_primary: bool = True
     grace_s: float = 10.0
     """Sessions to one that is gone, or was primary and is not, are closed between transactions,
@@ -189,7 +189,7 @@ class Relay(Protocol):
         """No rule has a word on it any more: a client like all others."""
         ...
 
-    def put_gate(self, client: ClientKey, gate: Gate) -> None:
+    def put_gate(self, client: ClientKey, gate: ClientGate) -> None:
         """Nothing happens if the place is another client's meanwhile. `stir` once after many."""
         ...
 
@@ -224,7 +224,7 @@ class PolicyTaker(Protocol):
         ...
 
 
-class Watcher(Protocol):
+class RelayWatcher(Protocol):
     """Gets the relay's events from the process; each call returns at once."""
 
     def client_seen(self, client: ClientKey) -> None:

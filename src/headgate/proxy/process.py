@@ -24,8 +24,8 @@ from headgate.proxy.layout import (
     EVENT_PATTERN,
     EVENT_SESSION,
 )
-from headgate.proxy.ports import Part, PartState, WantedPlan, Watcher
-from headgate.proxy.relay import Event, NativeRelay, client_of
+from headgate.proxy.ports import Part, PartState, RelayWatcher, WantedPlan
+from headgate.proxy.relay import NativeRelay, RelayEvent, client_of
 from headgate.proxy.slowlog import Slowlog
 
 log = structlog.get_logger()
@@ -44,8 +44,8 @@ class Process:
         self.relay = relay
         self.slowlog = slowlog
         self._clock = clock
-        self._watchers: tuple[Watcher, ...] = ()
-        self._told: tuple[Callable[[Event], None], ...] = ()
+        self._watchers: tuple[RelayWatcher, ...] = ()
+        self._told: tuple[Callable[[RelayEvent], None], ...] = ()
         self._shared: dict[str, tuple[Part, asyncio.Task[None]]] = {}
         self._own: dict[str, tuple[Part, asyncio.Task[None]]] = {}
         self._reading = False
@@ -64,7 +64,7 @@ class Process:
         self._reading = True
 
     def listen(
-        self, watchers: Sequence[Watcher], told: Sequence[Callable[[Event], None]] = ()
+        self, watchers: Sequence[RelayWatcher], told: Sequence[Callable[[RelayEvent], None]] = ()
     ) -> None:
         """Set the watchers of events; they replace the ones before."""
         self._watchers, self._told = tuple(watchers), tuple(told)
@@ -145,7 +145,7 @@ class Process:
         if self._reading:
             self._pump()
 
-    def _dispatch(self, event: Event) -> None:
+    def _dispatch(self, event: RelayEvent) -> None:
         if event.kind == EVENT_CLIENT:
             client = client_of(event)
             for watcher in self._watchers:
@@ -163,7 +163,7 @@ class Process:
             for tell in self._told:
                 tell(event)
 
-    def _note_fault(self, event: Event) -> None:
+    def _note_fault(self, event: RelayEvent) -> None:
         """So many a second: a client that fails over and over must not fill the log."""
         self.session_faults += 1
         second = int(self._clock.now().mono_s)
@@ -181,7 +181,7 @@ class Process:
         )
 
 
-def _wanted(event: Event) -> WantedPlan:
+def _wanted(event: RelayEvent) -> WantedPlan:
     return WantedPlan(
         pattern=event.pattern,
         database=event.database,

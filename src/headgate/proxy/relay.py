@@ -51,26 +51,26 @@ from headgate.proxy.model import (
     Loop,
     Protocol,
     RelayTerms,
-    Route,
+    SessionRoute,
     SourceKind,
     TlsTerms,
 )
 from headgate.proxy.ports import (
     OTHERS,
     UNIDENTIFIED,
-    Cause,
+    ActCause,
     ClientCounts,
+    ClientGate,
     ClientKey,
-    Gate,
     Release,
     Released,
     Reported,
-    Target,
+    ServerTarget,
     Targets,
 )
 
 ACTS = {act: number for number, act in enumerate(Act)}
-_ROUTES = {Route.READ_WRITE: 0, Route.READ_ONLY: 1}
+_ROUTES = {SessionRoute.READ_WRITE: 0, SessionRoute.READ_ONLY: 1}
 _LOOPS = {Loop.AUTO: 0, Loop.EPOLL: 1, Loop.URING: 2}
 _PROTOCOLS = {Protocol.POSTGRES: 0, Protocol.MYSQL: 1}
 _LISTEN_TLS = {ListenTls.OFF: 0, ListenTls.ALLOW: 1, ListenTls.REQUIRE: 2}
@@ -86,7 +86,7 @@ _SESSIONS_AT_ONCE = 256
 PHASES = ("start-up", "idle", "running", "held", "closing", "unknown")
 
 
-class Event(NamedTuple):
+class RelayEvent(NamedTuple):
     """One of the relay's, decoded. See HR_EVENT_* for what each kind fills."""
 
     kind: int
@@ -94,7 +94,7 @@ class Event(NamedTuple):
     pattern: int
     took_ns: int
     wall_ms: int
-    by: Cause
+    by: ActCause
     in_transaction: bool
     username: str
     database: str
@@ -232,7 +232,7 @@ class NativeRelay:
         self._entered.discard(client.key)
         self._library.hr_client_leave(self.memory.state_address, client.index, client.key)
 
-    def put_gate(self, client: ClientKey, gate: Gate) -> None:
+    def put_gate(self, client: ClientKey, gate: ClientGate) -> None:
         words = gate_words(gate)
         self._library.hr_gate_put(self.memory.state_address, client.index, client.key, byref(words))
 
@@ -274,7 +274,7 @@ class NativeRelay:
     def stir(self) -> None:
         self._library.hr_stir(self._relay)
 
-    def publish(self, policy: bytes, *, force: bool = False) -> Refused | None:
+    def publish(self, policy: bytes, *, force: bool = False) -> RelayRejection | None:
         """A compiled policy, whole or not at all; None: it is in force at once."""
         wall_ms = time.time_ns() // 1_000_000
         region = self.memory.region_address
@@ -282,7 +282,7 @@ class NativeRelay:
         if why is None:
             self.stir()
             return None
-        return Refused(_text(why), bool(self._library.hg_publish_again(why)))
+        return RelayRejection(_text(why), bool(self._library.hg_publish_again(why)))
 
     def settle_dead(self, pid: int) -> int:
         """What a process that died was running is settled; how many statements it was."""
@@ -298,7 +298,7 @@ class NativeRelay:
     def event_fd(self) -> int:
         return int(self._library.hr_event_fd(self._relay))
 
-    def take_event(self) -> Event | None:
+    def take_event(self) -> RelayEvent | None:
         if not self._library.hr_event_take(self._relay, byref(self._event)):
             return None
         return _decoded(self._event)
@@ -375,7 +375,7 @@ class NativeRelay:
             raise RelayFault(f"{what}: {_text(error.value) or _text(fault)}")
 
 
-class Refused(NamedTuple):
+class RelayRejection(NamedTuple):
     why: str
     again: bool
     """No fault of the policy's: publish it again a little later."""
@@ -432,7 +432,7 @@ def listen_tls_words(terms: ListenTerms) -> HrTlsSettings:
     )
 
 
-def gate_words(gate: Gate) -> HrGate:
+def gate_words(gate: ClientGate) -> HrGate:
     flags = (
         (GATE_WRITES_ONLY if gate.writes_only else 0)
         | (GATE_PACED if gate.paced else 0)
@@ -484,7 +484,7 @@ def _target_tls(tls: TlsTerms) -> HrTlsSettings:
     )
 
 
-def _fill(words: Any, target: Target, kinds: list[TlsTerms]) -> None:
+def _fill(words: Any, target: ServerTarget, kinds: list[TlsTerms]) -> None:
     address = sockaddr(target.address, target.port)
     words.id = target.id
     words.roles = (TARGET_PRIMARY if target.primary else 0) | (
@@ -561,7 +561,7 @@ _CLIENT_COUNTS = (
 )
 
 
-def _decoded(event: HrEvent) -> Event:
+def _decoded(event: HrEvent) -> RelayEvent:
     lengths = (event.user_length, event.database_length, event.budget_length, event.reason_length)
     whole = bytes(event.text[: sum(lengths) + event.text_length])
     parts, at = [], 0
@@ -569,13 +569,13 @@ def _decoded(event: HrEvent) -> Event:
         parts.append(whole[at : at + length])
         at += length
     username, database, budget, reason, text = parts
-    return Event(
+    return RelayEvent(
         kind=event.kind,
         number=event.number,
         pattern=event.pattern,
         took_ns=event.took_ns,
         wall_ms=event.wall_ms,
-        by=Cause(event.by) if event.by < len(Cause) else Cause.NOTHING,
+        by=ActCause(event.by) if event.by < len(ActCause) else ActCause.NOTHING,
         in_transaction=bool(event.in_transaction),
         username=_text(username),
         database=_text(database),
@@ -588,7 +588,7 @@ def _decoded(event: HrEvent) -> Event:
     )
 
 
-def client_of(event: Event) -> ClientKey:
+def client_of(event: RelayEvent) -> ClientKey:
     assert event.kind == EVENT_CLIENT
     return ClientKey(event.number, event.pattern, _text(event.text))
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headgate.base.ports import Clock
-from headgate.check.health import Health, Standing
+from headgate.check.health import Health, MetricStatus
 from headgate.check.snapshot_api import Snapshot
 from headgate.metrics.samples import Sample
 from headgate.pacing import model as pacing
 from headgate.pacing.model import Observation, Pace, Queue, is_delay
-from headgate.pacing.released import Backlog, Seen, Steps, begun, stepped
+from headgate.pacing.released import Backlog, LoadReading, Steps, begun, stepped
 from headgate.proxy.model import Act, GateTerms, ReleaseKind, ReleaseTerms
 from headgate.proxy.ports import PartState, Relay, Release, Released
 
@@ -99,7 +99,7 @@ class Pacing:
             self._lost = True
             self._put()
 
-    def _step(self, worst: Standing, sample: Sample) -> None:
+    def _step(self, worst: MetricStatus, sample: Sample) -> None:
         now_s, released = self._now_s(), self._relay.released()
         before = self._seen_at if self._seen_at is not None else sample.taken_at
         elapsed_s = sample.taken_at - before
@@ -112,9 +112,9 @@ class Pacing:
         self.worst, self.load = worst.spec.name, worst.utilization
 
     def _stepped(
-        self, worst: Standing, sample: Sample, released: Released, elapsed_s: float
+        self, worst: MetricStatus, sample: Sample, released: Released, elapsed_s: float
     ) -> None:
-        seen = Seen(
+        seen = LoadReading(
             load=worst.utilization,
             at=sample.taken_at,
             elapsed_s=elapsed_s,
@@ -123,7 +123,9 @@ class Pacing:
         )
         self._steps = stepped(self._steps, seen, self._terms)
 
-    def _paced(self, worst: Standing, sample: Sample, released: Released, elapsed_s: float) -> None:
+    def _paced(
+        self, worst: MetricStatus, sample: Sample, released: Released, elapsed_s: float
+    ) -> None:
         seen = Observation(
             load=worst.utilization / self._terms.target,
             breached=worst.breached,
@@ -135,7 +137,7 @@ class Pacing:
         )
         self._pace = pacing.step(self._pace, seen)
 
-    def _queue(self, worst: Standing, sample: Sample, elapsed_s: float) -> Queue | None:
+    def _queue(self, worst: MetricStatus, sample: Sample, elapsed_s: float) -> Queue | None:
         spec = worst.spec
         if not is_delay(spec.name, spec.unit):
             self._backlog.skip()
@@ -191,7 +193,7 @@ class Pacing:
         })  # fmt: skip
 
 
-def worst_of(health: Health, metrics: tuple[str, ...]) -> Standing | None:
+def worst_of(health: Health, metrics: tuple[str, ...]) -> MetricStatus | None:
     """Of the gate's metrics, the one nearest to its threshold. One that is unavailable says
     nothing about now, and the others still count; a threshold of 0 leaves no distance to steer
     by, so such a metric does not count."""

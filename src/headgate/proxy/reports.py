@@ -1,6 +1,7 @@
 """Report decisions made here to the agent: one log of decisions, wherever they are made.
 
-    Relay.clients() ──each second──► Tally ──► Batch ══POST /v1/reports══► the agent's history
+    Relay.clients() ─each second─► PendingReports ─► ReportBatch ══POST /v1/reports══►
+        the agent's history
 
 The relay's counters are the truth. How much of them has been taken for a report is kept beside
 them, in the memory that a process hands over: the old one looks a last time before it announces
@@ -28,8 +29,8 @@ from headgate.check.snapshot import Counted
 from headgate.errors import InvalidName, PeerFailed
 from headgate.history.recorder import BUDGET
 from headgate.proxy.agents import Agents
-from headgate.proxy.gates import FREE, Outcome
-from headgate.proxy.ports import Cause, ClientCounts, ClientKey, PartState, Relay
+from headgate.proxy.gates import FREE, GateOutcome
+from headgate.proxy.ports import ActCause, ClientCounts, ClientKey, PartState, Relay
 
 log = structlog.get_logger()
 
@@ -47,38 +48,38 @@ MAX_BUDGETS = 1024
 
 Key = tuple[int, str, Verdict, str]
 """(minute, client, verdict, by): history is kept by the minute."""
-_VERDICTS: Mapping[Cause, Verdict] = {
-    Cause.BUDGET: Verdict.OVER_BUDGET,
-    Cause.RULE: Verdict.REJECTED_BY_RATIO,
-    Cause.HEALTH: Verdict.THRESHOLD_EXCEEDED,
-    Cause.PACE: Verdict.PACED,
-    Cause.LOSS: Verdict.METRIC_UNAVAILABLE,
-    Cause.LIMIT: Verdict.ON_HOLD,
+_VERDICTS: Mapping[ActCause, Verdict] = {
+    ActCause.BUDGET: Verdict.OVER_BUDGET,
+    ActCause.RULE: Verdict.REJECTED_BY_RATIO,
+    ActCause.HEALTH: Verdict.THRESHOLD_EXCEEDED,
+    ActCause.PACE: Verdict.PACED,
+    ActCause.LOSS: Verdict.METRIC_UNAVAILABLE,
+    ActCause.LIMIT: Verdict.ON_HOLD,
 }
 """A cancelled statement was ended by its client, not blocked."""
 
 
 @dataclass(slots=True)
-class Row:
+class ReportCount:
     first_s: float
     last_s: float = 0.0
     times: int = 0
     reason: str = ""
 
 
-class Batch(NamedTuple):
+class ReportBatch(NamedTuple):
     number: int
-    rows: tuple[tuple[Key, Row], ...]
+    rows: tuple[tuple[Key, ReportCount], ...]
 
 
-class Tally:
+class PendingReports:
     """What waits to be reported. Monotonic seconds throughout."""
 
     def __init__(self, database: str, instance: str) -> None:
         self._database = database
         self._instance = instance
-        self._rows: dict[Key, Row] = {}
-        self._sent: Batch | None = None
+        self._rows: dict[Key, ReportCount] = {}
+        self._sent: ReportBatch | None = None
         self._batches = 0
 
     @property
@@ -89,7 +90,7 @@ class Tally:
         if key not in self._rows and len(self._rows) >= MAX_ROWS:
             # Sums stay exact; whose they are is lost.
             key = (key[0], OTHER, key[2], OTHER if key[3] else "")
-        row = self._rows.setdefault(key, Row(now_s))
+        row = self._rows.setdefault(key, ReportCount(now_s))
         row.times += times
         row.last_s = now_s
         row.reason = reason or row.reason
@@ -103,7 +104,7 @@ class Tally:
         rows = [self._counted(key, row, now_s) for key, row in self._sent.rows]
         return encode_report(self._instance, self._sent.number, rows)
 
-    def _next(self, now_s: float) -> Batch | None:
+    def _next(self, now_s: float) -> ReportBatch | None:
         if not self._rows:
             return None
         rows = list(self._rows.items())
@@ -111,12 +112,12 @@ class Tally:
         for key, _ in rows:
             del self._rows[key]
         self._batches += 1
-        return Batch(self._batches, tuple(rows))
+        return ReportBatch(self._batches, tuple(rows))
 
     def taken(self) -> None:
         self._sent = None
 
-    def _counted(self, key: Key, row: Row, now_s: float) -> Counted:
+    def _counted(self, key: Key, row: ReportCount, now_s: float) -> Counted:
         _, client, verdict, by = key
         return Counted(
             Check(_identity(client), self._database),
@@ -146,7 +147,9 @@ class Decided(NamedTuple):
     reason: str = ""
 
 
-def decided(now: ClientCounts, outcome: Outcome, budgets: Mapping[str, int]) -> Iterator[Decided]:
+def decided(
+    now: ClientCounts, outcome: GateOutcome, budgets: Mapping[str, int]
+) -> Iterator[Decided]:
     """The outcomes of a client's statements since the last report, and what decided."""
     was = now.reported
     if now.admitted > was.admitted:
@@ -155,7 +158,7 @@ def decided(now: ClientCounts, outcome: Outcome, budgets: Mapping[str, int]) -> 
         times = now.refused[cause] - was.refused[cause]
         if times <= 0:
             continue
-        if cause is Cause.BUDGET:
+        if cause is ActCause.BUDGET:
             yield from _by_budget(times, budgets)
         else:
             yield _by_gate(cause, verdict, times, outcome)
@@ -175,12 +178,12 @@ def _by_budget(times: int, budgets: Mapping[str, int]) -> Iterator[Decided]:
         yield Decided(Verdict.OVER_BUDGET, "", left)
 
 
-def _by_gate(cause: Cause, verdict: Verdict, times: int, outcome: Outcome) -> Decided:
-    if cause is Cause.RULE and outcome.rule.by:
+def _by_gate(cause: ActCause, verdict: Verdict, times: int, outcome: GateOutcome) -> Decided:
+    if cause is ActCause.RULE and outcome.rule.by:
         part = outcome.rule
-    elif cause is Cause.HEALTH and outcome.health.by:
+    elif cause is ActCause.HEALTH and outcome.health.by:
         part = outcome.health
-    elif cause is Cause.LOSS:
+    elif cause is ActCause.LOSS:
         return Decided(verdict, "", times, "no agent reported, so the health is not known")
     else:
         return Decided(verdict, "", times)
@@ -198,7 +201,7 @@ class Reports:
         relay: Relay,
         agents: Agents,
         clock: Clock,
-        explained: Callable[[ClientKey], Outcome] = lambda _: FREE,
+        explained: Callable[[ClientKey], GateOutcome] = lambda _: FREE,
         looked: Callable[[list[ClientCounts]], None] = lambda _: None,
         *,
         ours: Callable[[], bool] = lambda: True,
@@ -211,7 +214,7 @@ class Reports:
         self._clock = clock
         self._explained = explained
         self._looked = looked
-        self._tally = Tally(agents.database, instance or secrets.token_hex(16))
+        self._tally = PendingReports(agents.database, instance or secrets.token_hex(16))
         self._ours = ours
         self._handed_over = False
         self._budgets: dict[int, dict[str, int]] = {}

@@ -19,9 +19,9 @@ import structlog
 
 from headgate.base.ports import Clock
 from headgate.budgets.ask import Dialect
-from headgate.budgets.sql_text import COMMENT, LITERAL, SPACE, Piece, pieces
+from headgate.budgets.sql_text import COMMENT, LITERAL, SPACE, SqlPiece, pieces
 from headgate.proxy.layout import EVENT_DELAYED, EVENT_REFUSED, EVENT_WARNED
-from headgate.proxy.relay import Event
+from headgate.proxy.relay import RelayEvent
 
 log = structlog.get_logger()
 
@@ -71,7 +71,7 @@ def redacted(text: bytes, dialect: Dialect) -> str:
     return shown if len(shown) <= MAX_STATEMENT_CHARS else shown[:MAX_STATEMENT_CHARS] + "…"
 
 
-def _is_ambiguous(text: bytes, at: int, piece: Piece, dialect: Dialect) -> bool:
+def _is_ambiguous(text: bytes, at: int, piece: SqlPiece, dialect: Dialect) -> bool:
     if piece.kind != LITERAL or b"\\" not in piece.text:
         return False
     if dialect is Dialect.POSTGRES and piece.text[:1] in b"eE$":  # These read alike anywhere.
@@ -131,7 +131,7 @@ class Slowlog:
 
     # --- events ----------------------------------------------------------------------------
 
-    def note(self, event: Event) -> None:
+    def note(self, event: RelayEvent) -> None:
         if event.left_out:
             self._left_out += event.left_out
             self.suppressed += event.left_out
@@ -144,7 +144,7 @@ class Slowlog:
         left_out, self._left_out = self._left_out, 0
         self._write(self._line(event, left_out))
 
-    def _wants(self, event: Event) -> bool:
+    def _wants(self, event: RelayEvent) -> bool:
         if self._terms.per_s <= 0:
             return False
         if event.kind == EVENT_DELAYED:
@@ -162,7 +162,7 @@ class Slowlog:
         self._tokens -= 1
         return True
 
-    def _line(self, event: Event, left_out: int) -> dict[str, Any]:
+    def _line(self, event: RelayEvent, left_out: int) -> dict[str, Any]:
         line: dict[str, Any] = {
             "what": WHAT[event.kind],
             "by": event.by.name.lower(),

@@ -15,18 +15,18 @@ from typing import Any
 
 from headgate.budgets.readings import BudgetReadings, PatternReading, ServerHealth
 from headgate.proxy.model import ListenTerms
-from headgate.proxy.ports import Cause, ClientCounts, PartState, Target
+from headgate.proxy.ports import ActCause, ClientCounts, PartState, ServerTarget
 from headgate.proxy.relay import NativeRelay, SessionView
 
 TOP_CLIENTS = 100
 TOP_PATTERNS = 10
 MIN_CALLS = 5
 """Of a pattern, before its error says anything."""
-CAUSES = tuple(cause for cause in Cause if cause is not Cause.NOTHING)
+CAUSES = tuple(cause for cause in ActCause if cause is not ActCause.NOTHING)
 
 
 @dataclass(slots=True)
-class Facts:
+class ProxyFacts:
     """What is known besides counters; changed by the process itself alone."""
 
     name: str
@@ -54,14 +54,14 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ProxyReadings:
     """All that a status is made of, read at one moment."""
 
     now_s: float
     clients: Sequence[ClientCounts]
     threads: Sequence[Mapping[str, int]]
     parts: Sequence[PartState]
-    targets: Sequence[Target]
+    targets: Sequence[ServerTarget]
     readings: BudgetReadings | None
     readings_fault: str
     clients_full: int
@@ -83,7 +83,7 @@ def totals(threads: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return summed
 
 
-def status_document(facts: Facts, seen: Seen) -> dict[str, Any]:
+def status_document(facts: ProxyFacts, seen: ProxyReadings) -> dict[str, Any]:
     counts = totals(seen.threads)
     return {
         "proxy": _about(facts, seen),
@@ -117,7 +117,7 @@ _SESSION_COUNTS = (
 )
 
 
-def _about(facts: Facts, seen: Seen) -> dict[str, Any]:
+def _about(facts: ProxyFacts, seen: ProxyReadings) -> dict[str, Any]:
     return {
         "name": facts.name,
         "version": facts.version,
@@ -207,7 +207,7 @@ def _budgets(readings: BudgetReadings | None) -> list[dict[str, Any]]:
     ]
 
 
-def _policy(seen: Seen) -> dict[str, Any]:
+def _policy(seen: ProxyReadings) -> dict[str, Any]:
     readings = seen.readings
     if readings is None:
         return {"version": None, "fault": seen.readings_fault}
@@ -255,7 +255,7 @@ def _pattern(pattern: PatternReading) -> dict[str, Any]:
     }
 
 
-def _target(target: Target) -> dict[str, Any]:
+def _target(target: ServerTarget) -> dict[str, Any]:
     unix = target.address.startswith("/")
     host = f"[{target.address}]" if ":" in target.address else target.address
     return {
@@ -269,7 +269,7 @@ def _target(target: Target) -> dict[str, Any]:
     }
 
 
-def problems(facts: Facts, seen: Seen) -> list[str]:
+def problems(facts: ProxyFacts, seen: ProxyReadings) -> list[str]:
     """What an on-call engineer should know, worst first."""
     counts = totals(seen.threads)
     found = [f"{part.name}: {part.summary}" for part in seen.parts if not part.healthy]
@@ -299,7 +299,7 @@ def problems(facts: Facts, seen: Seen) -> list[str]:
 
 
 def sessions_document(
-    relay: NativeRelay, targets: Sequence[Target], *, after: int, limit: int
+    relay: NativeRelay, targets: Sequence[ServerTarget], *, after: int, limit: int
 ) -> dict[str, Any]:
     names = {target.id: target.name for target in targets}
     found = relay.sessions(after, limit + 1)

@@ -26,14 +26,14 @@ import structlog
 from headgate.base.ports import Clock
 from headgate.check.reasons import duration
 from headgate.errors import PeerFailed, RelayFault
-from headgate.proxy.agents import Agents, Line
+from headgate.proxy.agents import AgentApi, Agents
 from headgate.proxy.beside import Beside
 from headgate.proxy.following import (
     Election,
     Fitness,
     Led,
-    Standing,
-    Told,
+    ServerUse,
+    ShardReport,
     ToldMember,
     ToldReading,
     elect,
@@ -41,7 +41,7 @@ from headgate.proxy.following import (
     place_of,
 )
 from headgate.proxy.model import FollowTerms, ServerTerms, TlsTerms
-from headgate.proxy.ports import PartState, Relay, Target, Targets
+from headgate.proxy.ports import PartState, Relay, ServerTarget, Targets
 
 log = structlog.get_logger()
 
@@ -168,7 +168,7 @@ class Putter:
         return True
 
 
-def _shown(target: Target) -> str:
+def _shown(target: ServerTarget) -> str:
     roles = [w for w, on in (("primary", target.primary), ("replica", target.replica)) if on]
     where = target.address if target.address.startswith("/") else f"{target.address}:{target.port}"
     return f"{target.name} {where} ({' and '.join(roles) or 'no new sessions'})"
@@ -212,9 +212,9 @@ class FixedTargets:
         if found:
             self._putter.put(Targets(tuple(found), self._fallback, self._grace_s))
 
-    def _found(self) -> list[Target]:
+    def _found(self) -> list[ServerTarget]:
         return [
-            Target(
+            ServerTarget(
                 target_id(server.name, address, server.port), server.name, address, server.port,
                 primary=not server.replica, replica=server.replica,
                 weight=server.weight, tls=_named(server.tls, server.host),
@@ -251,7 +251,7 @@ def _named(tls: TlsTerms, host: str) -> TlsTerms:
 class _Sight(NamedTuple):
     """The shard, as it is gone along with."""
 
-    told: Told
+    told: ShardReport
     fitness: Mapping[str, Fitness]
 
 
@@ -338,14 +338,14 @@ class FollowedTargets:
             terms = self._terms
             self._putter.put(Targets(tuple(found), terms.replicas_or_primary, terms.grace_s))
 
-    def _found(self) -> list[Target]:
+    def _found(self) -> list[ServerTarget]:
         if self._sight is None:
             return []
         told, unplaced, found = self._sight.told, [], []
         ordered = sorted(told.members, key=lambda m: (m.name != self._led.primary, m.name))
         for member in ordered[:MAX_TARGETS]:
             fitness = self._sight.fitness[member.name]
-            if member.name != self._led.primary and fitness.standing is Standing.GONE:
+            if member.name != self._led.primary and fitness.standing is ServerUse.GONE:
                 continue
             target = self._target(member, fitness)
             if target is None:
@@ -355,15 +355,15 @@ class FollowedTargets:
         self._unplaced = tuple(unplaced)
         return found
 
-    def _target(self, member: ToldMember, fitness: Fitness) -> Target | None:
+    def _target(self, member: ToldMember, fitness: Fitness) -> ServerTarget | None:
         server = self._place(member)
         address = self._addresses.of(server.host, server.port) if server is not None else None
         if server is None or address is None:
             return None
         primary = member.name == self._led.primary
-        return Target(
+        return ServerTarget(
             target_id(member.name, address, server.port), member.name, address, server.port,
-            primary=primary, replica=not primary and fitness.standing is Standing.TAKES,
+            primary=primary, replica=not primary and fitness.standing is ServerUse.TAKES,
             weight=server.weight, tls=_named(server.tls, server.host),
         )  # fmt: skip
 
@@ -378,12 +378,12 @@ class FollowedTargets:
 
     # --- requests --------------------------------------------------------------------------
 
-    async def _ask_all(self) -> list[Told]:
+    async def _ask_all(self) -> list[ShardReport]:
         """From all of them: only two answers side by side show which one is out of date."""
         found = await asyncio.gather(*(self._ask(line) for line in self._agents.lines()))
         return [told for told in found if told is not None]
 
-    async def _ask(self, line: Line) -> Told | None:
+    async def _ask(self, line: AgentApi) -> ShardReport | None:
         path = f"/v1/databases/{quote(self._terms.database, safe='')}/shard"
         try:
             reply = await line.ask("GET", path, timeout_s=ASK_TIMEOUT_S, max_bytes=MAX_SHARD_BYTES)
@@ -446,7 +446,7 @@ class FollowedTargets:
         unfit = [
             f"{name} {one.standing.value}: {one.why}"
             for name, one in fitness.items()
-            if one.standing is not Standing.TAKES and name != self._led.primary
+            if one.standing is not ServerUse.TAKES and name != self._led.primary
         ]
         doubt = f"for {duration(since_s or 0.0)}: {self._doubt}" if self._doubt else ""
         unplaced = ""
@@ -462,9 +462,9 @@ class FollowedTargets:
         await self._addresses.close()
 
 
-def read_shard(document: Mapping[str, Any], agent: str) -> Told:
+def read_shard(document: Mapping[str, Any], agent: str) -> ShardReport:
     """shard/api.ShardDoc, as far as it matters here; ValueError and its like for what is none."""
-    return Told(
+    return ShardReport(
         agent=agent,
         shard=_text(document, "shard"),
         standing=_text(document, "standing"),

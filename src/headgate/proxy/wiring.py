@@ -13,15 +13,14 @@ from collections.abc import Mapping
 import structlog
 
 from headgate.client import local_clock
-from headgate.client.drivers.pool import Connection
+from headgate.client.drivers.pool import PooledConnection
 from headgate.client.drivers.sync import Deadline, connect, converse
 from headgate.client.http1 import BadResponse, ResponseReader, encode_request
 from headgate.client.local_feed import Feed
 from headgate.client.target import Target, parse_target, sent_on
 from headgate.errors import Fault, InvalidSettings, PeerFailed
 from headgate.metrics.samples import Cause
-from headgate.proxy.agents import NO_HEADERS, Line, Reply
-from headgate.proxy.agents import Feed as AgentFeed
+from headgate.proxy.agents import NO_HEADERS, AgentApi, Reply, SnapshotFeed
 from headgate.proxy.beside import Beside
 
 log = structlog.get_logger()
@@ -51,11 +50,11 @@ class AgentDialling:
     def now_s(self) -> float:
         return local_clock.now()
 
-    def feed(self, url: str, database: str) -> AgentFeed | None:
+    def feed(self, url: str, database: str) -> SnapshotFeed | None:
         target = self._targets.get(url) or self._elsewhere(url)
         return None if target is None else ProxyFeed(target, database, self._app, self._token)
 
-    def line(self, url: str) -> Line:
+    def line(self, url: str) -> AgentApi:
         return ThreadedLine(self._targets[url], self._token)
 
     def _elsewhere(self, url: str) -> Target | None:
@@ -94,7 +93,7 @@ class ThreadedLine:
         self._target = target
         self._token = token
         self._beside = Beside(f"requests to {target.url}")
-        self._kept: Connection | None = None
+        self._kept: PooledConnection | None = None
         self._turn = asyncio.Lock()
 
     @property
@@ -136,7 +135,7 @@ class ThreadedLine:
         return self._on(connect(self._target, deadline), request, deadline, max_bytes)
 
     def _on(
-        self, connection: Connection, request: bytes, deadline: Deadline, max_bytes: int
+        self, connection: PooledConnection, request: bytes, deadline: Deadline, max_bytes: int
     ) -> Reply:
         try:
             reader = ResponseReader(max_body_bytes=max_bytes)

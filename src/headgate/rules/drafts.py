@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any
 
 from headgate.base.names import parse_metric
-from headgate.changes.model import ChangeKind, Edit, Item
+from headgate.changes.model import Change, ChangeKind, Edit
 from headgate.changes.reach import EVERYWHERE, HERE, Reach
 from headgate.changes.state import KEEP_S, LogState, ends_at, is_taken_out, name_of, stands
 from headgate.changes.writer import Draft, NoSuchItem
@@ -50,7 +50,7 @@ ELSEWHERE = "rule-elsewhere"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ChangeAuthor:
     """The author of a change, and its time."""
 
     who: str
@@ -75,7 +75,9 @@ class RuleDrafts:
     here: Here | None = None
     """Of an agent's own log."""
 
-    def put(self, held: LogState, raw: Mapping[str, Any], reach: Reach, asked: Asked) -> Draft:
+    def put(
+        self, held: LogState, raw: Mapping[str, Any], reach: Reach, asked: ChangeAuthor
+    ) -> Draft:
         spec = self.parsed(raw, self.free_id(held), asked, reach)
         told = _checked_vacancy(held, spec, reach, asked)
         draft = self._drafted(held, "rule.set", [(spec, reach)], asked)
@@ -87,7 +89,7 @@ class RuleDrafts:
         targets: tuple[str, str, float],
         more: Mapping[str, Any],
         reach: Reach,
-        asked: Asked,
+        asked: ChangeAuthor,
     ) -> Draft:
         """`targets`: which client, over which others, and the share of their checks to reject."""
         target, over, ratio = targets
@@ -106,7 +108,7 @@ class RuleDrafts:
         held: LogState,
         rule_id: str,
         raw: Mapping[str, Any],
-        asked: Asked,
+        asked: ChangeAuthor,
         expect: int | None,
     ) -> Draft:
         item = changeable(held, rule_id, asked.wall_s, expect)
@@ -119,7 +121,7 @@ class RuleDrafts:
         action = "rule.extended" if raw.keys() <= set(PAIRED) else "rule.changed"
         return self._drafted(held, action, specs, asked)
 
-    def lift(self, held: LogState, rule_id: str, asked: Asked, expect: int | None) -> Draft:
+    def lift(self, held: LogState, rule_id: str, asked: ChangeAuthor, expect: int | None) -> Draft:
         """Also what has ended by this agent's clock: another's may be behind, or right."""
         item = _known(held, rule_id, expect)
         if is_taken_out(item):
@@ -136,7 +138,7 @@ class RuleDrafts:
         self,
         raw: Mapping[str, Any],
         rule_id: str,
-        asked: Asked,
+        asked: ChangeAuthor,
         reach: Reach,
         *,
         place: str = "rule",
@@ -162,7 +164,7 @@ class RuleDrafts:
         self,
         spec: RuleSpec,
         raw: Mapping[str, Any],
-        asked: Asked,
+        asked: ChangeAuthor,
         reach: Reach,
         *,
         place: str = "rule",
@@ -211,7 +213,7 @@ class RuleDrafts:
         return {**dict.fromkeys(_named(raw), KnownMetric(0.0, False)), **here}
 
     def check_lock_out(
-        self, spec: RuleSpec, reach: Reach, before: Item | None, *, place: str = "rule"
+        self, spec: RuleSpec, reach: Reach, before: Change | None, *, place: str = "rule"
     ) -> None:
         """A mistyped word must not throttle every client of a fleet: only a hold may do that. A
         change that only extends a rule in force (`before`) locks out nobody."""
@@ -239,7 +241,7 @@ class RuleDrafts:
         held: LogState,
         action: str,
         specs: Sequence[tuple[RuleSpec, Reach]],
-        asked: Asked,
+        asked: ChangeAuthor,
     ) -> Draft:
         for spec, reach in specs:
             self.check_lock_out(spec, reach, held.standing_rule(spec.id, asked.wall_s))
@@ -250,7 +252,7 @@ class RuleDrafts:
         return Draft(action, changes, tuple(told) if changes else (UNCHANGED,))
 
     def _advice(
-        self, held: LogState, specs: Sequence[tuple[RuleSpec, Reach]], asked: Asked
+        self, held: LogState, specs: Sequence[tuple[RuleSpec, Reach]], asked: ChangeAuthor
     ) -> list[Advice]:
         if self.here is not None:
             return [one for spec, _ in specs for one in self.here.advice(spec)]
@@ -258,7 +260,7 @@ class RuleDrafts:
         return [one for spec, reach in specs for one in self.advice(others, spec, reach, asked)]
 
     def advice(
-        self, others: Neighbours, spec: RuleSpec, reach: Reach, asked: Asked
+        self, others: Neighbours, spec: RuleSpec, reach: Reach, asked: ChangeAuthor
     ) -> Iterator[Advice]:
         known = self.known_metrics(spec.rule.database)
         rules = list(islice(others.of(spec, reach), MAX_COMPARED))
@@ -298,7 +300,7 @@ class Neighbours:
             for item in held.items.values()
             if item.kind is ChangeKind.RULE and held.stands(item, wall_s)
         ]
-        self._by_tokens: dict[frozenset[str], list[Item]] = {}
+        self._by_tokens: dict[frozenset[str], list[Change]] = {}
         for item in self._items:
             tokens = frozenset(str((item.value or {}).get("target", "")).split(":"))
             self._by_tokens.setdefault(tokens, []).append(item)
@@ -323,18 +325,18 @@ def is_change(change: Edit) -> bool:
     return (before.reach, before.value) != (after.reach, after.value)
 
 
-def rule_item(spec: RuleSpec, reach: Reach, asked: Asked) -> Item:
-    return Item(ChangeKind.RULE, spec.id, reach, value_of(spec), 0, asked.wall_s, asked.who)
+def rule_item(spec: RuleSpec, reach: Reach, asked: ChangeAuthor) -> Change:
+    return Change(ChangeKind.RULE, spec.id, reach, value_of(spec), 0, asked.wall_s, asked.who)
 
 
-def lifted(item: Item, asked: Asked) -> Item:
+def lifted(item: Change, asked: ChangeAuthor) -> Change:
     """Ended now, with its content: a reader sees its author and who lifted it."""
     spec = rule_spec(item)
     rule = replace(spec.rule, expires_at=min(spec.rule.expires_at, asked.wall_s))
     return rule_item(replace(spec, rule=rule, lifted_by=asked.who), item.reach, asked)
 
 
-def ended(item: Item, asked: Asked) -> Item:
+def ended(item: Change, asked: ChangeAuthor) -> Change:
     """Taken out: of a rule with what it said, and who lifted it."""
     if item.kind != ChangeKind.RULE:
         return taken_out(item, asked)
@@ -344,11 +346,11 @@ def ended(item: Item, asked: Asked) -> Item:
         return taken_out(item, asked)
 
 
-def taken_out(item: Item, asked: Asked) -> Item:
+def taken_out(item: Change, asked: ChangeAuthor) -> Change:
     return replace(item, value=None, set_at=asked.wall_s, set_by=asked.who)
 
 
-def rule_spec(item: Item) -> RuleSpec:
+def rule_spec(item: Change) -> RuleSpec:
     """InvalidSettings where another version has put what cannot be read here."""
     return parse_kept(item.id, item.value, item.n)
 
@@ -407,7 +409,7 @@ def check_pairs(held: LogState, changes: Sequence[Edit], wall_s: float) -> None:
         raise InvalidSettings(faults)
 
 
-def _known(held: LogState, rule_id: str, expect: int | None) -> Item:
+def _known(held: LogState, rule_id: str, expect: int | None) -> Change:
     item = held.rule(rule_id)
     if item is None:
         message = f"there is no rule {rule_id!r}; `headgate rules --all` lists them"
@@ -416,7 +418,7 @@ def _known(held: LogState, rule_id: str, expect: int | None) -> Item:
     return item
 
 
-def changeable(held: LogState, rule_id: str, wall_s: float, expect: int | None) -> Item:
+def changeable(held: LogState, rule_id: str, wall_s: float, expect: int | None) -> Change:
     item = _known(held, rule_id, expect)
     if not held.stands(item, wall_s):
         message = "has ended, and an ended rule cannot be changed: set it again"
@@ -424,7 +426,7 @@ def changeable(held: LogState, rule_id: str, wall_s: float, expect: int | None) 
     return item
 
 
-def check_expected(item: Item, expect: int | None) -> None:
+def check_expected(item: Change, expect: int | None) -> None:
     if expect is not None and expect != item.n:
         message = (
             f"{item.kind} {item.id} has revision {item.n}, not {expect}: "
@@ -434,7 +436,7 @@ def check_expected(item: Item, expect: int | None) -> None:
 
 
 def _checked_vacancy(
-    held: LogState, spec: RuleSpec, reach: Reach, asked: Asked
+    held: LogState, spec: RuleSpec, reach: Reach, asked: ChangeAuthor
 ) -> tuple[Advice, ...]:
     """What has ended by this agent's clock may be in force by those of others: its id is for the
     same rule, set again, for as long as it is kept."""
@@ -459,14 +461,14 @@ def _checked_vacancy(
     return (_warning(spec.rule, "anew", f"{told}, set by {item.set_by}: it is set again"),)
 
 
-def _ended_ago_s(item: Item, wall_s: float) -> float:
+def _ended_ago_s(item: Change, wall_s: float) -> float:
     """0, too, where nobody can tell."""
     with suppress(ValueError):
         return max(0.0, wall_s - (ends_at(item) or wall_s))
     return 0.0
 
 
-def _is_same(item: Item, spec: RuleSpec, reach: Reach) -> bool:
+def _is_same(item: Change, spec: RuleSpec, reach: Reach) -> bool:
     with suppress(InvalidSettings):
         was, rule = rule_spec(item).rule, spec.rule
         same = (was.target, was.kind, was.database) == (rule.target, rule.kind, rule.database)
@@ -474,7 +476,7 @@ def _is_same(item: Item, spec: RuleSpec, reach: Reach) -> bool:
     return False
 
 
-def _over(item: Item) -> Advice:
+def _over(item: Change) -> Advice:
     message = "had ended by this agent's clock; agents whose clock is behind see it as lifted"
     return Advice(Severity.WARNING, "over", f"rule {item.id}", message)
 
@@ -490,11 +492,11 @@ def _check_patch(raw: Mapping[str, Any]) -> None:
         raise InvalidSettings(faults)
 
 
-def _pair_id(item: Item) -> str:
+def _pair_id(item: Change) -> str:
     return str((item.value or {}).get("pair", ""))
 
 
-def _pair_of(held: LogState, item: Item, wall_s: float) -> Item | None:
+def _pair_of(held: LogState, item: Change, wall_s: float) -> Change | None:
     """The rule that was set together with it, if it is in force."""
     other = held.rule(_pair_id(item))
     return other if other is not None and held.stands(other, wall_s) else None
@@ -509,7 +511,7 @@ _UNJUDGED = (
 )
 
 
-def _judges_as(before: Item | None, rule: Rule, reach: Reach) -> bool:
+def _judges_as(before: Change | None, rule: Rule, reach: Reach) -> bool:
     """By the same metrics and limits, in the same places."""
     if before is None or before.reach != reach:
         return False

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from headgate.changes.inforce import ChangeMemory
-from headgate.changes.model import FORGET_AFTER_S, OURSELVES, ChangeKind, Item
+from headgate.changes.model import FORGET_AFTER_S, OURSELVES, Change, ChangeKind
 from headgate.changes.reach import HERE, Place, Reach
 from headgate.changes.state import ends_at
 from headgate.changes.time import STEP_S, ChangeTime, TimeMark, iso, parse_mark
@@ -32,7 +32,7 @@ NEVER: tuple[Window, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class RuleOrigin:
     """The change of a log that a rule is of: as what, how far, and by which revision."""
 
     item_id: str
@@ -48,7 +48,7 @@ class RuleEntry:
     spec: RuleSpec
     ends_mono_s: float
     """By this the rule ends, whatever the wall clock says."""
-    origin: Origin
+    origin: RuleOrigin
     advice: tuple[Advice, ...] = ()
     unread: str = ""
     """For a rule that a newer version set for the fleet: why it cannot be read here. Its spec then
@@ -114,10 +114,10 @@ def item_of(rule_id: str) -> str:
 
 
 @dataclass
-class Outcome:
+class RuleUpdate:
     """What a list changes: worked out first, and then taken over at once."""
 
-    news: Mapping[str, Item | None]
+    news: Mapping[str, Change | None]
     places: tuple[Place, ...]
     ids: Sequence[str]
     """Of the items that have to be worked out."""
@@ -129,7 +129,7 @@ class Outcome:
     """Entries that are left out because there is no room."""
 
 
-class Note(NamedTuple):
+class RuleNote(NamedTuple):
     """What the agent notes of a rule."""
 
     rule_id: str
@@ -160,14 +160,14 @@ class FollowedRules:
         self._items = ChangeMemory(ChangeKind.RULE)
         self._places: tuple[Place, ...] = ()
         self._ids: dict[str, tuple[str, ...]] = {}
-        """Item → its ids in the book."""
+        """Change → its ids in the book."""
         self._waiting: set[str] = set()
         """Items for which there was no room."""
         self._noted: dict[str, RuleSpec] = {}
         """As the store has it."""
         self.entries: dict[str, RuleEntry] = {}
         self.faults: dict[str, str] = {}
-        """Item → why it is not in force here as it was set."""
+        """Change → why it is not in force here as it was set."""
         self.unkept: dict[str, float] = {}
         """Rules that are not in the store in their current form; since when (wall clock)."""
 
@@ -209,8 +209,8 @@ class FollowedRules:
     # --- following -------------------------------------------------------------------------
 
     def news(
-        self, items: Sequence[Item], places: Sequence[Place], *, whole: bool
-    ) -> Outcome | None:
+        self, items: Sequence[Change], places: Sequence[Place], *, whole: bool
+    ) -> RuleUpdate | None:
         """What there is to work out; None where a list says nothing new."""
         news = self._items.news(items, whole=whole)
         ids = dict.fromkeys([*news, *self._pairs(news)])
@@ -218,9 +218,9 @@ class FollowedRules:
             ids |= dict.fromkeys(self._items.known)
         if self._waiting and self._has_room():
             ids |= dict.fromkeys(self._waiting)
-        return Outcome(news, tuple(places), list(ids)) if ids else None
+        return RuleUpdate(news, tuple(places), list(ids)) if ids else None
 
-    def _pairs(self, news: Mapping[str, Item | None]) -> Iterable[str]:
+    def _pairs(self, news: Mapping[str, Change | None]) -> Iterable[str]:
         """Of those that were set together with one that changes."""
         for name, item in news.items():
             for one in (item, self._items.known.get(name)):
@@ -228,7 +228,7 @@ class FollowedRules:
                     yield str(one.value["pair"])
 
     def work_out(
-        self, outcome: Outcome, ids: Iterable[str], taken: Mapping[str, object], now: Instant
+        self, outcome: RuleUpdate, ids: Iterable[str], taken: Mapping[str, object], now: Instant
     ) -> None:
         """`taken`: ids of rules that come before these."""
         for item_id in ids:
@@ -244,13 +244,13 @@ class FollowedRules:
             outcome.entries |= {entry.id: entry for entry in entries}
             outcome.gone |= set(before) - {entry.id for entry in entries}
 
-    def _item(self, item_id: str, outcome: Outcome) -> Item | None:
+    def _item(self, item_id: str, outcome: RuleUpdate) -> Change | None:
         if item_id in outcome.news:
             return outcome.news[item_id]
         return self._items.known.get(item_id)
 
     def _entries(
-        self, item: Item, outcome: Outcome, taken: Mapping[str, object], now: Instant
+        self, item: Change, outcome: RuleUpdate, taken: Mapping[str, object], now: Instant
     ) -> list[RuleEntry]:
         if item.value is None:
             return []
@@ -265,13 +265,13 @@ class FollowedRules:
             placed = [replace(one, lifted_by=one.lifted_by or OURSELVES) for one in placed]
             outcome.faults[item.id] = HALF.format(other=spec.pair)
             log.warning("rule.half_of_a_pair", rule=item.id)
-        origin = Origin(item.id, item.reach, item.n, item.set_by)
+        origin = RuleOrigin(item.id, item.reach, item.n, item.set_by)
         return [self._entry(one, origin, self._known(one, origin)) for one in placed]
 
-    def _suffix(self, item: Item) -> str:
+    def _suffix(self, item: Change) -> str:
         return f"{SPLIT}{item.reach.pattern}" if self._shard else OF_FLEET
 
-    def _is_readable(self, item_id: str, outcome: Outcome) -> bool:
+    def _is_readable(self, item_id: str, outcome: RuleUpdate) -> bool:
         other = self._item(item_id, outcome)
         if other is None or other.value is None:
             return False
@@ -281,7 +281,7 @@ class FollowedRules:
             return False
         return True
 
-    def _entry(self, spec: RuleSpec, origin: Origin, known: RuleSpec | None) -> RuleEntry:
+    def _entry(self, spec: RuleSpec, origin: RuleOrigin, known: RuleSpec | None) -> RuleEntry:
         """With what is known of it here. One that was set at this agent says where its time was."""
         noted_at = None if known is None or known.set_at != spec.set_at else known.ruled_at
         term = self._time.term(spec.set_at, spec.rule.expires_at, spec.ruled_at, noted_at)
@@ -290,7 +290,7 @@ class FollowedRules:
             spec = replace(spec, suspended=known.suspended, charged=known.charged)
         return RuleEntry(replace(spec, ruled_at=term.ruled_at), term.ends_mono_s, origin=origin)
 
-    def _known(self, spec: RuleSpec, origin: Origin) -> RuleSpec | None:
+    def _known(self, spec: RuleSpec, origin: RuleOrigin) -> RuleSpec | None:
         """Of another split, too: it is the same rule."""
         for rule_id in (spec.id, origin.item_id, *self._ids.get(origin.item_id, ())):
             if entry := self.entries.get(rule_id):
@@ -299,7 +299,7 @@ class FollowedRules:
                 return noted
         return None
 
-    def take_over(self, outcome: Outcome, wall_s: float) -> None:
+    def take_over(self, outcome: RuleUpdate, wall_s: float) -> None:
         """From here on it is so."""
         self._waiting -= set(outcome.ids)
         self._bound(outcome)
@@ -321,7 +321,7 @@ class FollowedRules:
         full = len(self.entries) >= self._max_rules
         return not full or any(_is_done(entry, mark) for entry in self.entries.values())
 
-    def _bound(self, outcome: Outcome) -> None:
+    def _bound(self, outcome: RuleUpdate) -> None:
         for rule_id in self._too_many(outcome, self._make_room(outcome)):
             entry = outcome.entries.pop(rule_id)
             outcome.left_out.append(rule_id)
@@ -329,11 +329,11 @@ class FollowedRules:
             outcome.faults[entry.origin.item_id] = message
             self._waiting.add(entry.origin.item_id)
 
-    def _too_many(self, outcome: Outcome, excess: int) -> list[str]:
+    def _too_many(self, outcome: RuleUpdate, excess: int) -> list[str]:
         new = [name for name in outcome.entries if name not in self.entries]
         return new[len(new) - excess :] if excess > 0 else []
 
-    def _make_room(self, outcome: Outcome) -> int:
+    def _make_room(self, outcome: RuleUpdate) -> int:
         """Those that ended first go first: they are there for their past alone. How many there
         are still too many."""
         new = sum(name not in self.entries for name in outcome.entries)
@@ -352,7 +352,7 @@ class FollowedRules:
             self._ids.pop(entry.origin.item_id, None)
         return excess - len(done[:excess])
 
-    def _note_ids(self, outcome: Outcome) -> None:
+    def _note_ids(self, outcome: RuleUpdate) -> None:
         by_item: dict[str, list[str]] = {}
         for rule_id, entry in outcome.entries.items():
             by_item.setdefault(entry.origin.item_id, []).append(rule_id)
@@ -384,13 +384,13 @@ class FollowedRules:
         self.entries[entry.id] = entry
         self.unkept[entry.id] = wall_s
 
-    def charged(self, entry: RuleEntry) -> Note | None:
+    def charged(self, entry: RuleEntry) -> RuleNote | None:
         """What to note of it; None where that is due in any case, with all of it."""
         self.entries[entry.id] = entry
         if entry.id in self.unkept:
             return None
         self._noted[entry.id] = entry.spec
-        return Note(entry.id, self._note_value(entry), None)
+        return RuleNote(entry.id, self._note_value(entry), None)
 
     def make_way(self, own: Mapping[str, object]) -> list[Moved]:
         """The ids of rules that come before these are theirs: ours of the same get others."""
@@ -441,25 +441,25 @@ class FollowedRules:
 
     # --- into the store --------------------------------------------------------------------
 
-    def note_of(self, rule_id: str, wall_s: float, action: str = "", who: str = "") -> Note:
+    def note_of(self, rule_id: str, wall_s: float, action: str = "", who: str = "") -> RuleNote:
         """What there is to note of it. `action`: an operator (`who`) or the agent made it so."""
         noted, entry = self._noted.get(rule_id), self.entries.get(rule_id)
         was = value_of(noted) if noted else None
         if entry is None:
             audit = AuditEntry(wall_s, OURSELVES, "rule.unfollowed", rule_id, was, None)
-            return Note(rule_id, None, None if self._own else audit)
+            return RuleNote(rule_id, None, None if self._own else audit)
         by = (who or OURSELVES) if action else entry.origin.set_by
         now = value_of(entry.spec)
         audit = AuditEntry(wall_s, by, action or "rule.followed", rule_id, was, now)
         is_told = self._own and not action
         value = self._note_value(entry) if self._says_more(entry) else None
-        return Note(rule_id, value, None if is_told else audit)
+        return RuleNote(rule_id, value, None if is_told else audit)
 
     def _note_value(self, entry: RuleEntry) -> Mapping[str, Any]:
         origin = {"reach": str(entry.origin.reach), "n": entry.origin.n, "own": self._own}
         return {**origin, **self._time.mark().written(), "rule": value_of(entry.spec)}
 
-    def is_noted(self, notes: Iterable[Note]) -> None:
+    def is_noted(self, notes: Iterable[RuleNote]) -> None:
         for note in notes:
             self.unkept.pop(note.rule_id, None)
             entry = self.entries.get(note.rule_id)
@@ -487,7 +487,7 @@ def _differ(one: RuleEntry, other: RuleEntry) -> bool:
     return one.spec != other.spec or abs(one.ends_mono_s - other.ends_mono_s) > SAME_S
 
 
-def _is_over(item: Item, wall_s: float) -> bool:
+def _is_over(item: Change, wall_s: float) -> bool:
     try:
         end_s = ends_at(item)
     except ValueError:
@@ -495,7 +495,7 @@ def _is_over(item: Item, wall_s: float) -> bool:
     return end_s is None or end_s < wall_s - FORGET_AFTER_S
 
 
-def _parsed(item: Item) -> RuleSpec:
+def _parsed(item: Change) -> RuleSpec:
     """As it was set. What another agent notes of a rule says nothing here."""
     RULE_SETTINGS["id"].read(item.id)
     spec = parse_kept(item.id, item.value, item.n)
@@ -505,7 +505,7 @@ def _parsed(item: Item) -> RuleSpec:
     return replace(spec, suspended="", charged=NO_LIMITS, ruled_at=ruled_at)
 
 
-def _renamed(spec: RuleSpec, item: Item, places: Sequence[Place]) -> RuleSpec:
+def _renamed(spec: RuleSpec, item: Change, places: Sequence[Place]) -> RuleSpec:
     """Each agent of a shard may call its database otherwise: what was set for one of the shard is
     for the only one of it here."""
     met = item.reach.databases(places)
@@ -514,7 +514,7 @@ def _renamed(spec: RuleSpec, item: Item, places: Sequence[Place]) -> RuleSpec:
     return replace(spec, rule=replace(spec.rule, database=met[0]))
 
 
-def _placed(spec: RuleSpec, item: Item, places: Sequence[Place], suffix: str) -> list[RuleSpec]:
+def _placed(spec: RuleSpec, item: Change, places: Sequence[Place], suffix: str) -> list[RuleSpec]:
     """One for all databases of the agent, if it matches them all; else one for each match."""
     only = spec.rule.database
     if item.reach == HERE:

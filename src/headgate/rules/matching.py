@@ -70,7 +70,7 @@ JUSTIFICATION_MEANINGS: dict[Justification, str] = {
 }
 
 
-class Order(Enum):
+class DiceOrder(Enum):
     """When the dice are thrown. Admission is as likely either way; the counts differ."""
 
     BEFORE = "before"
@@ -92,7 +92,7 @@ class Rule:
     expires_at: float = FOREVER
     """Wall-clock seconds. No sweeper is needed: the reader compares."""
     kind: Kind = Kind.RATIO
-    order: Order = Order.BEFORE
+    order: DiceOrder = DiceOrder.BEFORE
     metrics: tuple[str, ...] = ()
     """EXEMPT: waived ones, empty for all. METRICS: the ones to use."""
     thresholds: Mapping[str, float] = field(default_factory=lambda: NO_LIMITS)
@@ -220,12 +220,12 @@ class RuleBook:
         wall_s: float = -FOREVER,
     ) -> None:
         """`wall_s`: what has ended by then is only kept to be shown."""
-        draft = RuleDraft(wall_s)
+        draft = RuleBookDraft(wall_s)
         draft.put(rules)
         draft.suspend(suspended)
         self._take(draft, revision)
 
-    def _take(self, draft: RuleDraft, revision: int) -> None:
+    def _take(self, draft: RuleBookDraft, revision: int) -> None:
         self.revision = revision
         self.suspended = draft.suspended
         """Exemptions that are suspended because they starve others."""
@@ -244,9 +244,9 @@ class RuleBook:
             self._rules = tuple(self._known.values())
         return self._rules
 
-    def draft(self, wall_s: float = -FOREVER) -> RuleDraft:
+    def draft(self, wall_s: float = -FOREVER) -> RuleBookDraft:
         """To be changed into another book; this one stays as it is."""
-        draft = RuleDraft(wall_s)
+        draft = RuleBookDraft(wall_s)
         draft.known = self._known.copy()
         draft.groups = self._groups.copy()
         draft.by_token = self._by_token.copy()
@@ -319,7 +319,7 @@ class RuleBook:
         )
 
 
-class RuleDraft:
+class RuleBookDraft:
     """A book in the making. Groups are shared with the books before it, and copied when one of
     their rules changes: so a change costs what it changes, not what there is."""
 

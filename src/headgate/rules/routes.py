@@ -19,7 +19,7 @@ from headgate.base.names import Identity
 from headgate.changes.book import ChangeBook, NoSuchItem, OwnBook
 from headgate.changes.exchange import Exchange
 from headgate.changes.exchange_api import CopiesDoc, copies_doc
-from headgate.changes.model import ChangeKind, Edit, Item
+from headgate.changes.model import Change, ChangeKind, Edit
 from headgate.changes.reach import EVERYWHERE, HERE, Level, Reach, parse_reach
 from headgate.changes.state import ChangeMade, ends_at
 from headgate.check.questions import about
@@ -36,11 +36,11 @@ from headgate.errors import (
 from headgate.fleet.reach_api import ReachedDoc, reached_doc
 from headgate.fleet.routes import NO_FLEET
 from headgate.http.documents import UnderWay, etag, json_response
-from headgate.http.routes import REACH_PATTERN, Call, DryRun, Plain, Role, Route, Settings
+from headgate.http.routes import REACH_PATTERN, Call, Caller, DryRun, Plain, Route, SettingsBody
 from headgate.metrics.lint import Advice, Severity
 from headgate.metrics.samples import Instant
 from headgate.rules.api import RuleDoc, RulesDoc, matched_clients, rule_doc
-from headgate.rules.followed import Origin, RuleEntry, item_of
+from headgate.rules.followed import RuleEntry, RuleOrigin, item_of
 from headgate.rules.matching import Rule, RuleBook
 from headgate.rules.service import NoSuchRule, RuleKeeper
 from headgate.rules.settings import (
@@ -206,12 +206,12 @@ class Ruling:
             raise InvalidSettings(faults)
         reason, dry_run = values["reason"] or "", call.query.dry_run
         rested = self._rules.rests.put(call.place("rule"), reason, who=call.who, dry_run=dry_run)
-        return self._many(Ruled(await self._under_way.finish(rested)))
+        return self._many(RulesChanged(await self._under_way.finish(rested)))
 
     async def wake_rule(self, call: Call[DryRun, None]) -> Response:
         dry_run = call.query.dry_run
         woken = self._rules.rests.end(call.place("rule"), who=call.who, dry_run=dry_run)
-        return self._many(Ruled(await self._under_way.finish(woken)))
+        return self._many(RulesChanged(await self._under_way.finish(woken)))
 
     # --- steps -----------------------------------------------------------------------------
 
@@ -259,7 +259,7 @@ class Ruling:
 
     async def _made(
         self, book: ChangeBook, making: Awaitable[ChangeMade], rule_id: str = ""
-    ) -> Ruled:
+    ) -> RulesChanged:
         """`rule_id`: of the one that was to be changed, for a change that changes nothing."""
         done = await self._under_way.finish(making)
         now, items, is_own = self._views.parts.clock.now(), items_of(done), book is not self._fleet
@@ -269,21 +269,21 @@ class Ruling:
             entries = [known]
         reached = None if is_own else reached_doc(done.reached)
         told = [replace(entry, advice=done.advice) for entry in entries]
-        return Ruled(told, reached, copies_doc(done.copies))
+        return RulesChanged(told, reached, copies_doc(done.copies))
 
-    def _as_it_is(self, item: Item, now: Instant, done: ChangeMade) -> RuleEntry:
+    def _as_it_is(self, item: Change, now: Instant, done: ChangeMade) -> RuleEntry:
         """In force by now, where it is this agent's alone; what was only tried is not. One that
         reaches further may be in force here as several, or not at all."""
         is_shown = done.dry_run or item.reach != HERE
         return entry_of(item, now) if is_shown else self._rules.entry(item.id)
 
-    def _changed(self, ruled: Ruled) -> list[RuleDoc]:
+    def _changed(self, ruled: RulesChanged) -> list[RuleDoc]:
         now = self._views.parts.clock.now()
         pairs = [(entry, entry.in_book(now)) for entry in ruled.entries]
         docs = self._docs(pairs, reached=ruled.reached)
         return [msgspec.structs.replace(doc, copies=ruled.copies) for doc in docs]
 
-    def _many(self, ruled: Ruled, status: int = 200) -> Response:
+    def _many(self, ruled: RulesChanged, status: int = 200) -> Response:
         doc = RulesDoc(self._changed(ruled), reached=ruled.reached, copies=ruled.copies)
         return json_response(doc, status=status)
 
@@ -364,7 +364,7 @@ RULING_ROUTES = (
     ),
     Route(
         "POST", _RULES, "add_rule", "Set a rule", RuleDoc, created=True,
-        role=Role.OPERATOR, query=DryRun, body=Settings(_rule_schema), refuses=_FAULTS,
+        role=Caller.OPERATOR, query=DryRun, body=SettingsBody(_rule_schema), refuses=_FAULTS,
         example={"dry_run": "true"},
         sends={"target": "etl", "kind": "ratio", "ratio": 0.9, "for": "2h", "reason": "too much"},
         about="The [settings of a rule](rules.md). `copies` says which agents of the "
@@ -373,7 +373,8 @@ RULING_ROUTES = (
     ),
     Route(
         "POST", f"{_RULES}/favor", "favor", "Prioritize a client by throttling all the others",
-        RulesDoc, created=True, role=Role.OPERATOR, query=DryRun, body=Settings(_favor_schema),
+        RulesDoc, created=True, role=Caller.OPERATOR, query=DryRun,
+        body=SettingsBody(_favor_schema),
         refuses=f"{_FAULTS}; two names that are too long together",
         example={"dry_run": "true"}, sends={"target": "billing", "for": "1h"},
         about="Sets two rules: a ratio on all others (`over`), none on `target`.",
@@ -383,28 +384,29 @@ RULING_ROUTES = (
     ),
     Route(
         "PATCH", _RULE, "change_rule", "Change some settings of a rule, or extend it", RuleDoc,
-        role=Role.OPERATOR, query=DryRun, body=Settings(_patch_schema), refuses=_FAULTS,
+        role=Caller.OPERATOR, query=DryRun, body=SettingsBody(_patch_schema), refuses=_FAULTS,
         sends={"for": "2h"},
     ),
     Route(
         "DELETE", _RULE, "lift_rule", "Lift a rule before its end", RulesDoc,
-        role=Role.OPERATOR, query=DryRun, refuses="a rule of a fleet that this agent is not in",
+        role=Caller.OPERATOR, query=DryRun, refuses="a rule of a fleet that this agent is not in",
         about="A rule of a pair is lifted together with the other one.",
     ),
     Route(
         "PUT", f"{_RULE}/rest", "rest_rule", "Suspend a rule of the fleet at this agent", RulesDoc,
-        role=Role.OPERATOR, query=DryRun, body=Settings(lambda: settings_schema(REST_SETTINGS)),
+        role=Caller.OPERATOR, query=DryRun,
+        body=SettingsBody(lambda: settings_schema(REST_SETTINGS)),
         refuses="a rule of this agent's own", sends={"reason": "etcd is unavailable"},
         about="At this agent alone, while it cannot be lifted.",
     ),
     Route(
         "DELETE", f"{_RULE}/rest", "wake_rule", "End that suspension", RulesDoc,
-        role=Role.OPERATOR, query=DryRun, refuses="a rule that is not suspended here",
+        role=Caller.OPERATOR, query=DryRun, refuses="a rule that is not suspended here",
     ),
 )  # fmt: skip
 
 
-def _of_the_fleet(origin: Origin) -> str:
+def _of_the_fleet(origin: RuleOrigin) -> str:
     return (
         f"was set for {origin.reach} (revision {origin.n}) by {origin.set_by}; change or lift "
         f"{origin.item_id} at an agent that has [fleet] settings, with `headgate rule` or "
@@ -450,7 +452,7 @@ _LOST = (
 )
 
 
-class Ruled(NamedTuple):
+class RulesChanged(NamedTuple):
     """Rules as a change left them, or would."""
 
     entries: Sequence[RuleEntry]
@@ -470,7 +472,7 @@ def reach_in(body: Mapping[str, Any], place: str) -> Reach | None:
         raise InvalidSettings([Fault(f"{place}.{REACH}", str(error))]) from None
 
 
-def entry_of(item: Item, now: Instant) -> RuleEntry:
+def entry_of(item: Change, now: Instant) -> RuleEntry:
     """As a log has it. One that a newer version has set is shown, too: it can be lifted."""
     unread = ""
     try:
@@ -478,16 +480,16 @@ def entry_of(item: Item, now: Instant) -> RuleEntry:
     except InvalidSettings as error:
         spec, unread = _outline(item, now.wall_s), str(error)
     ends_mono_s = now.mono_s + spec.rule.expires_at - now.wall_s
-    origin = Origin(item.id, item.reach, item.n, item.set_by)
+    origin = RuleOrigin(item.id, item.reach, item.n, item.set_by)
     return RuleEntry(spec, ends_mono_s, origin=origin, unread=unread)
 
 
-def items_of(change: ChangeMade) -> list[Item]:
+def items_of(change: ChangeMade) -> list[Change]:
     """What has become of its rules."""
     return [item for item in map(_shown, change.changes) if item is not None]
 
 
-def _shown(change: Edit) -> Item | None:
+def _shown(change: Edit) -> Change | None:
     """What has become of a rule; of one that was taken out without a word, what it was."""
     after, before = change.after, change.before
     if after is None or after.value is not None:
@@ -497,7 +499,7 @@ def _shown(change: Edit) -> Item | None:
     return replace(after, value={**before.value, "lifted_by": after.set_by})
 
 
-def _outline(item: Item, wall_s: float) -> RuleSpec:
+def _outline(item: Change, wall_s: float) -> RuleSpec:
     said = item.value or {}
     try:
         end_s = ends_at(item)

@@ -24,7 +24,7 @@ import structlog
 from headgate.base.keyvalue import Entry, Put
 from headgate.base.ports import ChangeLog, Clock
 from headgate.base.stored import read_object
-from headgate.changes.model import NOTES, ChangeKind, Item, quoted, unquoted
+from headgate.changes.model import NOTES, Change, ChangeKind, quoted, unquoted
 from headgate.changes.reach import HERE, Place
 from headgate.changes.time import STEP_S, ChangeTime, TimeMark, parse_mark
 from headgate.errors import Conflict, Fault, HeadgateError, InvalidSettings, StoreUnavailable
@@ -33,13 +33,13 @@ from headgate.metrics.samples import Instant
 from headgate.rules.followed import (
     NEVER,
     FollowedRules,
-    Note,
-    Outcome,
     RuleEntry,
+    RuleNote,
+    RuleUpdate,
     item_of,
     mark_of,
 )
-from headgate.rules.matching import NO_RULES, Kind, Rule, RuleBook, RuleDraft
+from headgate.rules.matching import NO_RULES, Kind, Rule, RuleBook, RuleBookDraft
 from headgate.rules.schedules import RENEW_S
 from headgate.rules.settings import (
     KnownMetrics,
@@ -128,7 +128,7 @@ class RuleKeeper:
         own, shard, _ = self._rules.logs
         return any(log.ids_of(rule_id) or rule_id in log.entries for log in (own, shard))
 
-    def has_ended(self, item: Item, *, own: bool) -> bool:
+    def has_ended(self, item: Change, *, own: bool) -> bool:
         """A change of any kind, by the time that changes count. `own`: of the agent's own log."""
         if item.kind != ChangeKind.RULE:
             return self.time.has_used_up(item, own=own)
@@ -158,7 +158,7 @@ class RuleKeeper:
 
     async def follow(
         self,
-        items: Sequence[Item],
+        items: Sequence[Change],
         places: Sequence[Place],
         *,
         whole: bool = False,
@@ -187,7 +187,7 @@ class RuleKeeper:
             await self._follow(logs.shard, others, places, whole=whole)
 
     async def _follow(
-        self, of: FollowedRules, items: Sequence[Item], places: Sequence[Place], *, whole: bool
+        self, of: FollowedRules, items: Sequence[Change], places: Sequence[Place], *, whole: bool
     ) -> None:
         outcome = of.news(items, places, whole=whole)
         if outcome is not None:
@@ -454,7 +454,7 @@ class RulesInForce:
         draft.drop(gone)
         self._adopt(draft, self.book.revision)
 
-    async def take(self, of: FollowedRules, outcome: Outcome) -> None:
+    async def take(self, of: FollowedRules, outcome: RuleUpdate) -> None:
         """What was set in one of the logs. Should it be given up meanwhile, nothing was done."""
         at = self.logs.index(of)
         taken = ChainMap(*(log.entries for log in self.logs[:at]))
@@ -540,14 +540,14 @@ class RulesInForce:
         return [entry for log in self.logs for entry in log.entries.values()]
 
     def _adopt_changed(
-        self, draft: RuleDraft, entries: Sequence[RuleEntry], gone: Collection[str] = ()
+        self, draft: RuleBookDraft, entries: Sequence[RuleEntry], gone: Collection[str] = ()
     ) -> None:
         resting = {entry.id for entry in entries if entry.spec.suspended}
         awake = {entry.id for entry in entries} | {*gone}
         draft.suspend(self.book.suspended - awake | resting)
         self._adopt(draft, self.book.revision + 1)
 
-    def _adopt(self, draft: RuleDraft, revision: int) -> None:
+    def _adopt(self, draft: RuleBookDraft, revision: int) -> None:
         self.book = draft.book(revision)
         self._apply(self.book)
 
@@ -627,7 +627,7 @@ class ChangeNotes:
         except StoreUnavailable:
             return ()
 
-    def go_on_from(self, items: Iterable[Item]) -> None:
+    def go_on_from(self, items: Iterable[Change]) -> None:
         """Each rule that was set here is a mark, too: none is older than what it belongs to."""
         marks: list[TimeMark] = [
             mark
@@ -704,7 +704,7 @@ class ChangeNotes:
             log.warning("rules.time_unkept", detail=str(error))
 
     async def _put(
-        self, notes: Sequence[Note], terms: Mapping[str, Mapping[str, Any] | None] = NO_TERMS
+        self, notes: Sequence[RuleNote], terms: Mapping[str, Mapping[str, Any] | None] = NO_TERMS
     ) -> None:
         values = {f"{RULES}{quoted(note.rule_id)}": note.value for note in notes}
         values |= {f"{TERMS}{quoted(name)}": value for name, value in terms.items()}

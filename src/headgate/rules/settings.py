@@ -42,9 +42,9 @@ from headgate.rules.matching import (
     EVERYONE,
     FOREVER,
     NO_LIMITS,
+    DiceOrder,
     Justification,
     Kind,
-    Order,
     Rule,
     RuleBook,
 )
@@ -295,8 +295,8 @@ RULE_SETTINGS = table(
         Setting(
             "order",
             "With `ratio`: roll the dice `before` the metrics are compared, or `after`.",
-            one_of(Order),
-            default=Order.BEFORE,
+            one_of(DiceOrder),
+            default=DiceOrder.BEFORE,
         ),
         Setting(
             "metrics",

@@ -23,14 +23,14 @@ MAX_POLICY_FILE_BYTES = 16 * 1024 * 1024
 T = TypeVar("T")
 
 
-class Override(NamedTuple):
+class EnvironmentOverride(NamedTuple):
     """What the environment says of a key."""
 
     variable: str
     value: object
 
 
-NO_OVERRIDES: Mapping[str, Override] = MappingProxyType({})
+NO_OVERRIDES: Mapping[str, EnvironmentOverride] = MappingProxyType({})
 
 
 class Document:
@@ -49,7 +49,10 @@ class Document:
         return any(fault.place.partition(".")[0] == section for fault in self.faults)
 
     def section(
-        self, name: str, struct: type[T], environment: Mapping[str, Override] = NO_OVERRIDES
+        self,
+        name: str,
+        struct: type[T],
+        environment: Mapping[str, EnvironmentOverride] = NO_OVERRIDES,
     ) -> T | None:
         """[name], over which the environment goes. None: it has faults, as far as it was read. A
         fault of a value from the environment names the variable, and not a line of the file."""
@@ -100,11 +103,11 @@ def environment_name(prefix: str, key: str) -> str:
 
 def from_environment(
     struct: type, prefix: str, environment: Mapping[str, str]
-) -> dict[str, Override]:
+) -> dict[str, EnvironmentOverride]:
     """HEADGATE_LISTEN=… for `listen`. Numbers and booleans are read as TOML would."""
     variables = {name: environment_name(prefix, name) for name in table_of(struct)}
     return {
-        name: Override(variable, _toml_value(environment[variable]))
+        name: EnvironmentOverride(variable, _toml_value(environment[variable]))
         for name, variable in variables.items()
         if variable in environment
     }

@@ -50,7 +50,7 @@ def _endpoints(value: object) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class EtcdAccess:
+class EtcdSettings:
     endpoints: Annotated[
         tuple[str, ...],
         Key("Addresses of the etcd members: every one that there is.", _endpoints),
@@ -92,7 +92,7 @@ class EtcdAccess:
 
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
-    etcd: Annotated[EtcdAccess, Flat()]
+    etcd: Annotated[EtcdSettings, Flat()]
     prefix: Annotated[str, Key("What the keys in etcd begin with.", _prefix)] = "/headgate/"
     region: Annotated[str, Key("Region of this agent, for rules that reach it.", place_name)] = ""
     cluster: Annotated[str, Key("Cluster that its databases belong to.", place_name)] = ""
@@ -133,6 +133,6 @@ class FleetSettings:
 
 @dataclass(frozen=True, slots=True)
 class PatroniSettings:
-    etcd: Annotated[EtcdAccess, Flat()] = EtcdAccess()
+    etcd: Annotated[EtcdSettings, Flat()] = EtcdSettings()
     """Without endpoints: where the fleet's is."""
     namespace: Annotated[str, Key("Patroni's own `namespace`.", _prefix)] = "/service/"

@@ -35,11 +35,11 @@ from headgate.proxy.model import (
     RelayTerms,
     ReleaseKind,
     ReleaseTerms,
-    Route,
     ServerTerms,
+    SessionRoute,
     SourceKind,
+    TagTrust,
     TlsTerms,
-    Trust,
 )
 from headgate.settings.document import (
     Document,
@@ -61,7 +61,7 @@ from headgate.settings.readers import (
     socket_mode,
     unless_empty,
 )
-from headgate.settings.sections import ListenTo, LogFormat, Role, Token
+from headgate.settings.sections import GrantedRole, ListenTo, LogFormat, Token
 
 MAX_FILE_BYTES = 1024 * 1024
 
@@ -178,8 +178,9 @@ class ListenSection:
         tuple[str, int], Key("host:port, or the path of a Unix socket.", server_address())
     ]
     route: Annotated[
-        Route, Key("`read-write`: sessions go to the primary. `read-only`: to a healthy replica.")
-    ] = Route.READ_WRITE
+        SessionRoute,
+        Key("`read-write`: sessions go to the primary. `read-only`: to a healthy replica."),
+    ] = SessionRoute.READ_WRITE
     tls: Annotated[
         ListenTls | None,
         Key(
@@ -408,7 +409,7 @@ STRUCTS: Mapping[str, type] = MappingProxyType(
         "[agent]": AgentLinkSettings,
         "[follow]": FollowSection,
         "[identity]": IdentitySection,
-        "[[identity.trust]]": Trust,
+        "[[identity.trust]]": TagTrust,
         "[gate]": GateTerms,
         "[release]": ReleaseTerms,
         "[policy]": PolicySettings,
@@ -558,7 +559,7 @@ def _follow(
 def _identity(document: Document) -> IdentitySection:
     raw = document.tables.get("identity", {})
     entries = raw.get("trust", []) if isinstance(raw, Mapping) else []
-    rows = document.each("identity.trust", Trust, MAX_TRUSTS, raw=entries)
+    rows = document.each("identity.trust", TagTrust, MAX_TRUSTS, raw=entries)
     trusts = tuple(trust for _, trust in rows)
     section = document.read(raw, IdentitySection, "identity", frozenset({"trust"}))
     if section is None:
@@ -585,7 +586,7 @@ def _plans(document: Document, protocol: Protocol) -> PlansSettings | None:
 def _tokens(document: Document) -> tuple[Token, ...]:
     tokens = list(document.each("tokens", Token, MAX_TOKENS))
     for index, token in tokens:
-        if token.role is Role.PEER:
+        if token.role is GrantedRole.PEER:
             document.fault(f"tokens.{index}.role", "is 'peer': a proxy has no peers")
     return tuple(token for _, token in tokens)
 
@@ -664,7 +665,7 @@ def _role_faults(settings: ProxySettings) -> Iterator[Fault]:
             f"has {len(primaries)} primaries ({named}): give replicas role = 'replica', or have "
             "agents tell who is primary ([follow])",
         )
-    if not primaries and any(one.route is Route.READ_WRITE for one in settings.listen):
+    if not primaries and any(one.route is SessionRoute.READ_WRITE for one in settings.listen):
         yield Fault("server", "has no primary, and a listener is read-write")
 
 
@@ -711,7 +712,7 @@ def _odd_servers(settings: ProxySettings, cpus_said: bool) -> Iterator[tuple[str
             yield "unverified-server", f"server.{index}.tls", message
     routes = {listen.route for listen in settings.listen}
     has_replica = any(server.replica for server in settings.servers)
-    if settings.follow is None and has_replica and Route.READ_ONLY not in routes:
+    if settings.follow is None and has_replica and SessionRoute.READ_ONLY not in routes:
         yield "unused-replica", "server", "has replicas, and no listener is read-only"
 
 

@@ -56,7 +56,7 @@ class LogFormat(Enum):
     JSON = "json"
 
 
-class Role(Enum):
+class GrantedRole(Enum):
     VIEWER = "viewer"
     OPERATOR = "operator"
     PEER = "peer"
@@ -338,7 +338,7 @@ class AgentSettings:
 class Token:
     name: Annotated[str, Key("Who holds the token, as the audit shows it.", text(63))]
     role: Annotated[
-        Role,
+        GrantedRole,
         Key("`viewer`, `operator` (may change things) or `peer` (another agent of the shard)."),
     ]
     sha256: Annotated[str, Key("SHA-256 of the token; see `headgate token`.", _sha256)]

@@ -38,7 +38,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from headgate.base.keyvalue import Compare, Entry, Event, Lease, Put
+from headgate.base.keyvalue import Compare, Entry, KeyEvent, Lease, Put
 from headgate.base.ports import Clock, SharedLog
 from headgate.base.stored import read_object
 from headgate.changes.model import LEADERS, quoted
@@ -423,7 +423,7 @@ class Elector:
             self._watched_after = None
             await changes.aclose()
 
-    def _hear(self, event: Event) -> None:
+    def _hear(self, event: KeyEvent) -> None:
         """It is looked at in the next round; if it is free, that is now."""
         if event.key == self._key:
             self._told_revision = max(self._told_revision, event.revision)

@@ -1,4 +1,4 @@
-"""Members of shards in a file of changes.   FileEntry + LogState ──MemberRoom──► Item
+"""Members of shards in a file of changes.   FileEntry + LogState ──MemberRoom──► Change
 
 [[peers]]                             [[skips]]
 shard = "commerce/-80"                shard = "commerce/-80"
@@ -24,13 +24,13 @@ from headgate.base.names import parse_database
 from headgate.base.units import duration_text
 from headgate.changes.file_format import FileEntry
 from headgate.changes.items import put, standing
-from headgate.changes.model import Edit, Item
+from headgate.changes.model import Change, Edit
 from headgate.changes.reach import HERE, Level, Reach
 from headgate.changes.state import LogState, stands
 from headgate.changes.time import iso
 from headgate.errors import Fault, InvalidName, InvalidSettings
 from headgate.metrics.lint import Advice
-from headgate.rules.drafts import Asked
+from headgate.rules.drafts import ChangeAuthor
 from headgate.rules.times import parse_date_time, parse_for
 from headgate.shard.handovers import HANDOVER
 from headgate.shard.model import MAX_HANDOVER_S, MAX_MEMBERS, MAX_SKIP_S
@@ -56,8 +56,8 @@ class MemberRoom:
         self._parse_url = parse_url
 
     def drafted(
-        self, held: LogState, entry: FileEntry, asked: Asked
-    ) -> tuple[Item, Sequence[Advice]]:
+        self, held: LogState, entry: FileEntry, asked: ChangeAuthor
+    ) -> tuple[Change, Sequence[Advice]]:
         reading = _Reading(entry)
         if entry.kind == HANDOVER and entry.reach != HERE:
             reading.fault("reach", f"is {entry.reach}, must be {HERE}: its own agent announces it")
@@ -91,7 +91,7 @@ class MemberRoom:
             known = ", ".join(sorted(names))
             reading.fault("member", f"is not a member of {shard.name}; it has {known}")
 
-    def check(self, held: LogState, changes: Sequence[Edit], asked: Asked) -> Sequence[Edit]:
+    def check(self, held: LogState, changes: Sequence[Edit], asked: ChangeAuthor) -> Sequence[Edit]:
         """No shard has too many members by it."""
         after = [one.after for one in changes if one.after is not None and one.after.kind == PEER]
         members = {name: set(shard.remotes) for name, shard in self._shards.items()}
@@ -139,7 +139,7 @@ class _Reading:
     def fault(self, key: str, message: str) -> None:
         self.faults.append(Fault(f"{self.entry.place}.{key}", message))
 
-    def skip(self, asked: Asked) -> dict[str, Any]:
+    def skip(self, asked: ChangeAuthor) -> dict[str, Any]:
         reason = self.entry.raw.get("reason")
         if not isinstance(reason, str) or not 1 <= len(reason) <= MAX_REASON_CHARS:
             self.fault("reason", f"must be a text of 1–{MAX_REASON_CHARS} characters")
@@ -152,7 +152,7 @@ class _Reading:
             "set_wall_s": asked.wall_s,
         }
 
-    def handover(self, shard: Shard, asked: Asked) -> dict[str, Any]:
+    def handover(self, shard: Shard, asked: ChangeAuthor) -> dict[str, Any]:
         """As Handovers.announce."""
         raw, role = self.entry.raw, None
         reason = raw.get("reason", "")

@@ -16,13 +16,13 @@ import structlog
 
 from headgate.base.ports import Clock
 from headgate.changes.items import Make, SetItems, put, standing
-from headgate.changes.model import OURSELVES, ChangeKind, Item
+from headgate.changes.model import OURSELVES, Change, ChangeKind
 from headgate.changes.state import LogState
 from headgate.changes.time import ChangeTime
 from headgate.changes.writer import Draft
 from headgate.errors import Conflict, InvalidRequest, StoreUnavailable
 from headgate.metrics.samples import Instant
-from headgate.rules.drafts import Asked
+from headgate.rules.drafts import ChangeAuthor
 from headgate.shard.members import LocalMember
 from headgate.shard.model import MAX_HANDOVER_S, Handover
 from headgate.shard.shard import NoSuchMember, Shard
@@ -43,7 +43,7 @@ class Handovers:
         )
         self._errands: set[asyncio.Task[None]] = set()
 
-    def follow(self, items: Sequence[Item], *, whole: bool) -> list[str]:
+    def follow(self, items: Sequence[Change], *, whole: bool) -> list[str]:
         """The shards that have another one now, or none."""
         return self.kept.follow(items, whole=whole)
 
@@ -61,7 +61,7 @@ class Handovers:
             raise InvalidRequest(message, field="for")
         local = _stepping_down(shard, database, self._clock.now().mono_s)
 
-        def draft(held: LogState, asked: Asked) -> Draft:
+        def draft(held: LogState, asked: ChangeAuthor) -> Draft:
             value = {
                 "member": local.name,
                 "term": local.role.term if local.role else None,
@@ -84,7 +84,7 @@ class Handovers:
     async def _take_out(self, name: str, who: str, n: int | None = None) -> bool:
         """`n`: only the one of that revision. False: it is gone, or another one."""
 
-        def draft(held: LogState, asked: Asked) -> Draft:
+        def draft(held: LogState, asked: ChangeAuthor) -> Draft:
             found = standing(held, HANDOVER, name)
             changes = [
                 put(held, HANDOVER, name, None, asked) for one in found if n in (None, one.n)
@@ -136,7 +136,7 @@ def _stepping_down(shard: Shard, database: str, now: float) -> LocalMember:
     return local
 
 
-def _handover_of(item: Item, now: Instant, ends_mono_s: float) -> Handover:
+def _handover_of(item: Change, now: Instant, ends_mono_s: float) -> Handover:
     kept = item.value or {}
     return Handover(
         shard=item.id,

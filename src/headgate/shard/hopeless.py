@@ -1,6 +1,6 @@
 """Replicas that throttling does not help: skip them, so that they do not block their shard forever.
 
-each rollup ──follow──► Course of every member far above its threshold ──skip_hopeless──► roll_up
+each rollup ─follow─► MemberCourse of every member far above its threshold ─skip_hopeless──► roll_up
 
 A member is hopeless after it was above `hopeless_factor` times its threshold for
 `hopeless_for_s`, while it alone kept the gate closed and its value did not fall. A replica that
@@ -38,7 +38,7 @@ adds to each value neither hides a fall nor looks like one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class MemberCourse:
     """Of one member, since it came far above its threshold or last fell."""
 
     at: float
@@ -55,7 +55,7 @@ class Course:
     skipped_at: float | None = None
 
 
-Courses = Mapping[str, Course]
+Courses = Mapping[str, MemberCourse]
 """By member."""
 
 
@@ -92,13 +92,13 @@ def follow(
     others_pass: bool,
     max_gap_s: float,
     aggregates: Mapping[str, Aggregate] = AGGREGATES,
-) -> dict[str, Course]:
+) -> dict[str, MemberCourse]:
     """After one more look at all of them. `others_pass`: no other metric closes the gate;
     `max_gap_s`: what may count between two looks."""
     if not applies(spec):
         return {}
     marked = skip_hopeless(spec, members, courses, now)
-    after: dict[str, Course] = {}
+    after: dict[str, MemberCourse] = {}
     for member in marked:
         course = courses.get(member.name)
         if not isinstance(member.reading, Sample):
@@ -122,9 +122,14 @@ def is_far_above(spec: MetricSpec, value: float) -> bool:
 
 
 def _step(
-    course: Course | None, value: float, at: float, alone: bool, for_s: float, max_gap_s: float
-) -> Course:
-    start = Course(at, value, alone, high=value, low=value)
+    course: MemberCourse | None,
+    value: float,
+    at: float,
+    alone: bool,
+    for_s: float,
+    max_gap_s: float,
+) -> MemberCourse:
+    start = MemberCourse(at, value, alone, high=value, low=value)
     if course is None:
         return start
     if course.skipped_at is not None:
@@ -148,7 +153,7 @@ def _step(
     )
 
 
-def _is_hopeless(spec: MetricSpec, course: Course) -> bool:
+def _is_hopeless(spec: MetricSpec, course: MemberCourse) -> bool:
     """Only with a value as high as any: one that has begun to fall may be on its way back."""
     counted = course.alone and course.counted_s >= spec.rollup.hopeless_for_s
     return counted and course.value >= course.high
@@ -181,9 +186,9 @@ def _with_newly_skipped(
     spec: MetricSpec,
     members: Sequence[MemberReading],
     marked: Sequence[MemberReading],
-    courses: dict[str, Course],
+    courses: dict[str, MemberCourse],
     now: Instant,
-) -> dict[str, Course]:
+) -> dict[str, MemberCourse]:
     room = _room(spec, members, now) - sum(member.hopeless is not None for member in marked)
     for name, course in courses.items():
         if room > 0 and course.skipped_at is None and _is_hopeless(spec, course):
@@ -206,11 +211,11 @@ def _may_be_skipped(member: MemberReading, spec: MetricSpec, now: Instant) -> bo
     return not isinstance(reading, Sample) or is_far_above(spec, reading.value)
 
 
-def _since(course: Course) -> float:
+def _since(course: MemberCourse) -> float:
     return course.skipped_at if course.skipped_at is not None else math.inf
 
 
-def _words(spec: MetricSpec, course: Course, now: Instant) -> str:
+def _words(spec: MetricSpec, course: MemberCourse, now: Instant) -> str:
     unit = f" {spec.unit}" if spec.unit else ""
     limit = spec.rollup.hopeless_factor * spec.threshold
     return (

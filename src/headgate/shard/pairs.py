@@ -1,6 +1,6 @@
 """What an agent answers for, so that those who share an election notice that they should not.
 
-    settings, servers' own words ──► Answered by database ──why_apart──► "" or why not
+    settings, servers' own words ──► ServedDatabase by database ──why_apart──► "" or why not
 
 Of an active–passive pair each sends the other's clients to itself: they have to mean the same
 databases by the same names. A copied settings file is all it takes for two that do not.
@@ -18,7 +18,7 @@ LOCAL = "local@"
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class ServedDatabase:
     """One database. Each part is empty where it is not known."""
 
     member: str = ""
@@ -29,7 +29,7 @@ class Answered:
     """host:port/database, from the settings."""
 
 
-Answers = Mapping[str, Answered]
+Answers = Mapping[str, ServedDatabase]
 """By the database name that clients use."""
 
 
@@ -68,7 +68,7 @@ def read_answers(raw: object) -> Answers:
     if not isinstance(raw, Mapping):
         return {}
     return {
-        name: Answered(*(_text(one, key) for key in ("member", "server", "target")))
+        name: ServedDatabase(*(_text(one, key) for key in ("member", "server", "target")))
         for name, one in raw.items()
         if isinstance(name, str) and isinstance(one, Mapping)
     }

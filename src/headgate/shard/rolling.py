@@ -1,6 +1,6 @@
 """The values of a shard, made of its members' values, and kept as windows like any metric's.
 
-members ──Rolling.roll──► one `Standing` per metric, under the primary's own settings
+members ──Rolling.roll──► one `MetricStatus` per metric, under the primary's own settings
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from headgate.base.names import Scope
 from headgate.check.board import READINGS_KEPT
-from headgate.check.health import Selection, Standing, Window, stand
+from headgate.check.health import MetricStatus, Selection, Window, stand
 from headgate.metrics.model import AbsencePolicy, MetricSpec, RollupOf
 from headgate.metrics.samples import Absent, Cause, Instant, Reading, Sample
 from headgate.shard.hopeless import Courses, applies, follow, skip_hopeless
@@ -61,7 +61,9 @@ class Rolling:
             if aside.kind is AsideKind.HOPELESS
         }
 
-    def all_absent(self, specs: Mapping[str, MetricSpec], absent: Absent) -> Mapping[str, Standing]:
+    def all_absent(
+        self, specs: Mapping[str, MetricSpec], absent: Absent
+    ) -> Mapping[str, MetricStatus]:
         """Whatever the metric's policy is: no agent may answer for the shard here."""
         window = Window().push(absent, keep=1)
         return {
@@ -82,8 +84,8 @@ class Rolling:
         primary: LocalMember,
         members: list[Member],
         now: Instant,
-    ) -> Mapping[str, Standing]:
-        standings: dict[str, Standing] = {}
+    ) -> Mapping[str, MetricStatus]:
+        standings: dict[str, MetricStatus] = {}
         rolled: dict[str, Rolled] = {}
         until = primary.leads_until
         astray = {**problems(members, primary.name), **self._doubles(members)}
@@ -136,7 +138,7 @@ class Rolling:
             if course.skipped_at is not None
         }
 
-    def _standing(self, spec: MetricSpec, rolled: Rolled, until: float) -> Standing:
+    def _standing(self, spec: MetricSpec, rolled: Rolled, until: float) -> MetricStatus:
         window = self._windows.get(spec.name, Window())
         if window.latest != rolled.reading:
             keep = max(READINGS_KEPT, spec.debounce.readings)

@@ -22,7 +22,7 @@ from headgate.check.views import Views
 from headgate.errors import InvalidName, InvalidRequest
 from headgate.fleet.reach_api import reached_doc
 from headgate.http.documents import UnderWay, json_response, seconds
-from headgate.http.routes import Call, DryRun, NoQuery, Plain, Reaching, Role, Route, Unread
+from headgate.http.routes import Call, Caller, DryRun, NoQuery, Plain, Reaching, Route, Unread
 from headgate.metrics.routes import parsed_reach
 from headgate.metrics.service import NoSuchMetric
 from headgate.shard.api import ShardDoc
@@ -216,7 +216,7 @@ PEERING_ROUTES = (
     ),
     Route(
         "PUT", _SKIP, "skip", "Skip a replica for a while", ShardDoc,
-        role=Role.OPERATOR, query=Reaching, body=SkipBody,
+        role=Caller.OPERATOR, query=Reaching, body=SkipBody,
         refuses="a time that is not above 0 and at most 7d; a reach beyond the shard",
         example={"dry_run": "true"}, sends={"for": "30m", "reason": "rebuild"},
         about="For the shard, unless `reach` is `host`. `reached` says whom a fleet's log tells of "
@@ -224,11 +224,11 @@ PEERING_ROUTES = (
     ),
     Route(
         "DELETE", _SKIP, "unskip", "Count a skipped replica again", ShardDoc,
-        role=Role.OPERATOR, query=DryRun,
+        role=Caller.OPERATOR, query=DryRun,
     ),
     Route(
         "POST", f"{_SHARD}/handover", "hand_over", "Announce a planned switchover", ShardDoc,
-        role=Role.OPERATOR, query=NoQuery, body=HandoverBody,
+        role=Caller.OPERATOR, query=NoQuery, body=HandoverBody,
         refuses="a time that is not above 0 and at most 1h",
         sends={"for": "60s", "reason": "upgrade"},
         about="At the primary's agent; 409 at a replica's. Checks at shard scope are rejected from "
@@ -236,16 +236,16 @@ PEERING_ROUTES = (
     ),
     Route(
         "DELETE", f"{_SHARD}/handover", "take_back", "Take the announcement back", ShardDoc,
-        role=Role.OPERATOR, query=NoQuery,
+        role=Caller.OPERATOR, query=NoQuery,
     ),
     Route(
         "PUT", _PEER, "add_peer", "Add a replica behind another agent", ShardDoc,
-        role=Role.OPERATOR, query=NoQuery, body=PeerBody,
+        role=Caller.OPERATOR, query=NoQuery, body=PeerBody,
         sends={"url": "https://db-c:8087", "database": "main"},
     ),
     Route(
         "DELETE", _PEER, "remove_peer", "Remove a replica that was added at run time", ShardDoc,
-        role=Role.OPERATOR, query=NoQuery,
+        role=Caller.OPERATOR, query=NoQuery,
     ),
     Route(
         "POST", "/v1/databases/{database}/wake", "wake", "Measure an idle database again",
@@ -255,12 +255,12 @@ PEERING_ROUTES = (
     ),
     Route(
         "POST", "/v1/peer/pull", "pull", "Report a replica's role and readings", ReportDoc,
-        role=Role.PEER, body=Unread(PullDoc),
+        role=Caller.PEER, body=Unread(PullDoc),
         about="For the primary's agent; the answer is delayed for `wait_s` while nothing changes.",
     ),
     Route(
         "POST", "/v1/peer/wake", "peer_wake", "Wake the primary's agent", WokenDoc,
-        role=Role.PEER, body=Unread(WakeDoc),
+        role=Caller.PEER, body=Unread(WakeDoc),
         about="A replica's agent requests that it measures again, and writes heartbeats.",
     ),
 )  # fmt: skip

@@ -17,7 +17,7 @@ import structlog
 from headgate.base.ports import Clock, PeerLink
 from headgate.base.supervise import supervised
 from headgate.changes.items import By, Make, ReachOf, SetItems, always_here, put, standing
-from headgate.changes.model import ChangeKind, Edit, Item
+from headgate.changes.model import Change, ChangeKind, Edit
 from headgate.changes.reach import HERE, Level, Place, Reach, of_shard
 from headgate.changes.state import ChangeMade, LogState
 from headgate.changes.time import ChangeTime
@@ -28,7 +28,7 @@ from headgate.check.demand import Demands
 from headgate.errors import HeadgateError, InvalidName, InvalidRequest, WrongShard
 from headgate.fleet.members import FleetMember
 from headgate.metrics.samples import Reading
-from headgate.rules.drafts import Asked
+from headgate.rules.drafts import ChangeAuthor
 from headgate.shard.fences import FenceWatcher
 from headgate.shard.handovers import Handovers
 from headgate.shard.hearsay import Hearsay
@@ -157,7 +157,7 @@ class Shards:
 
     async def follow(
         self,
-        items: Sequence[Item],
+        items: Sequence[Change],
         places: Sequence[Place],
         *,
         whole: bool = False,
@@ -539,7 +539,7 @@ class Shards:
             message = f"a skip is for its shard, {shard.name}, or for this agent alone"
             raise InvalidRequest(f"{message}, not for {reach}", status=422, field="reach")
 
-        def draft(held: LogState, asked: Asked) -> Draft:
+        def draft(held: LogState, asked: ChangeAuthor) -> Draft:
             value = {
                 "until_wall_s": asked.wall_s + for_s,
                 "who": asked.who,
@@ -565,8 +565,8 @@ class Shards:
             made = await self._shared(self.make_shared, draft, **by)
         return await self._own(draft, **by) if is_own or made is None else made
 
-    def _unskipping(self, shard: Shard, member: str) -> Callable[[LogState, Asked], Draft]:
-        def draft(held: LogState, asked: Asked) -> Draft:
+    def _unskipping(self, shard: Shard, member: str) -> Callable[[LogState, ChangeAuthor], Draft]:
+        def draft(held: LogState, asked: ChangeAuthor) -> Draft:
             changes = _taken_out(held, SKIP, _id(shard, member), asked)
             if not changes:
                 raise NoSuchMember(f"{member} is not skipped in {shard.name}")
@@ -575,14 +575,14 @@ class Shards:
         return draft
 
     async def _own(
-        self, draft: Callable[[LogState, Asked], Draft], who: str, dry_run: bool = False
+        self, draft: Callable[[LogState, ChangeAuthor], Draft], who: str, dry_run: bool = False
     ) -> ChangeMade:
         return await self._make(draft, who, dry_run=dry_run)
 
     async def _shared(
         self,
         make: Make,
-        draft: Callable[[LogState, Asked], Draft],
+        draft: Callable[[LogState, ChangeAuthor], Draft],
         who: str,
         dry_run: bool = False,
     ) -> ChangeMade:
@@ -612,7 +612,7 @@ class Shards:
             raise InvalidRequest(f"{shard.name} has {MAX_MEMBERS} members, the maximum")
         reach = await self._reach_of(None, [database])
 
-        def draft(held: LogState, asked: Asked) -> Draft:
+        def draft(held: LogState, asked: ChangeAuthor) -> Draft:
             if _standing(held, PEER, _id(shard, member)):
                 raise InvalidRequest(is_there, status=409)
             value = {"url": url, "database": peer_database}
@@ -623,7 +623,7 @@ class Shards:
     async def remove_peer(self, database: str, member: str, *, who: str) -> ChangeMade:
         shard = self._with_member(database, member)
 
-        def draft(held: LogState, asked: Asked) -> Draft:
+        def draft(held: LogState, asked: ChangeAuthor) -> Draft:
             changes = _taken_out(held, PEER, _id(shard, member), asked)
             if not changes and (why := self._why_it_stays(shard, member)):
                 raise InvalidRequest(f"{member} {why}", status=409)
@@ -693,11 +693,11 @@ def _reaches(item_id: str) -> tuple[Reach, ...]:
     return HERE, Reach(Level.SHARD, _split(item_id)[0])
 
 
-def _is_of_its_shard(item: Item) -> bool:
+def _is_of_its_shard(item: Change) -> bool:
     return item.reach in _reaches(item.id)
 
 
-def _standing(held: LogState, kind: ChangeKind, item_id: str) -> list[Item]:
+def _standing(held: LogState, kind: ChangeKind, item_id: str) -> list[Change]:
     return standing(held, kind, item_id, _reaches(item_id))
 
 
@@ -706,7 +706,7 @@ def _set(
     kind: ChangeKind,
     item_id: str,
     value: Mapping[str, Any],
-    asked: Asked,
+    asked: ChangeAuthor,
     reach: Reach,
 ) -> list[Edit]:
     """For the shard it replaces what was set for this agent alone, which would hide it here."""
@@ -717,12 +717,12 @@ def _set(
     ]
 
 
-def _taken_out(held: LogState, kind: ChangeKind, item_id: str, asked: Asked) -> list[Edit]:
+def _taken_out(held: LogState, kind: ChangeKind, item_id: str, asked: ChangeAuthor) -> list[Edit]:
     found = _standing(held, kind, item_id)
     return [put(held, kind, item_id, None, asked, item.reach) for item in found]
 
 
-def _skip_of(item: Item, ends_mono_s: float) -> Skip:
+def _skip_of(item: Change, ends_mono_s: float) -> Skip:
     kept, (shard, member) = item.value or {}, _split(item.id)
     return Skip(
         shard,
@@ -736,6 +736,6 @@ def _skip_of(item: Item, ends_mono_s: float) -> Skip:
     )
 
 
-def _peer_of(item: Item, ends_mono_s: float) -> PeerPlan:
+def _peer_of(item: Change, ends_mono_s: float) -> PeerPlan:
     kept = item.value or {}
     return PeerPlan(_split(item.id)[1], str(kept["url"]), str(kept["database"]))

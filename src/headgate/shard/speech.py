@@ -47,7 +47,7 @@ class Footing:
 
 
 @dataclass(frozen=True, slots=True)
-class Speaker:
+class ReportingAgent:
     """Who tells, and what is known beside the shard's own view."""
 
     place: Place
@@ -81,7 +81,7 @@ def _is_primary(view: ShardView) -> bool:
     return Role.PRIMARY in roles
 
 
-def told_of(view: ShardView, health: Health, speaker: Speaker, now: Instant) -> ShardTold:
+def told_of(view: ShardView, health: Health, speaker: ReportingAgent, now: Instant) -> ShardTold:
     """Without its times: `dated` knows since when."""
     own = next((one.member.report for one in view.members if one.member.local), None)
     activity = own.activity if own is not None else Activity.AWAKE
@@ -130,7 +130,7 @@ def _metric(finding: Finding, activity: Activity) -> MetricTold:
     )
 
 
-def _member(view: MemberView, speaker: Speaker) -> MemberTold:
+def _member(view: MemberView, speaker: ReportingAgent) -> MemberTold:
     member, report = view.member, view.member.report
     registered = speaker.registered.get(member.name)
     seen = report.role if report and member.lost is None else None

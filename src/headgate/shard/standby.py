@@ -31,7 +31,7 @@ STEP_BACK_AFTER = 2
 KEEPER = "standby"
 
 
-class Seat:
+class HostDuty:
     """Whether this agent answers for its host, or sends everybody to another one."""
 
     def __init__(self, checker: Checker, demands: Demands, clock: Clock, *, warm: bool) -> None:
@@ -66,7 +66,7 @@ class Seat:
         self.on_change()
 
 
-class Standby(Seat):
+class Standby(HostDuty):
     def __init__(
         self,
         url: str,
@@ -128,7 +128,7 @@ class Standby(Seat):
             self.take_over(was_at=self.url, why=detail)
 
 
-class ElectedStandby(Seat):
+class ElectedStandby(HostDuty):
     """Passive while another is known to lead, and answers; active while this one does, or nobody
     can tell."""
 

@@ -41,7 +41,7 @@ from headgate.store.statecopy import (
 APPLICATION_ID = 0x48644774  # "HdGt": tells our files from other programs' (PRAGMA application_id)
 
 
-class Step(NamedTuple):
+class SchemaStep(NamedTuple):
     script: str
     convert: Callable[[sqlite3.Connection], None] | None = None
     """What SQL cannot do, after the script and within the same transaction."""
@@ -73,7 +73,7 @@ Identity = tuple[int, int]
 """(device, inode)"""
 
 
-class Reader:
+class ReadConnection:
     """A connection that only reads, for one thread at a time: `lock` is held meanwhile."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -83,13 +83,14 @@ class Reader:
 
 
 class OpenFile:
-    """Made, used to write and closed by one thread; others may read, each with its Reader."""
+    """Made, used to write and closed by one thread; others may read, each with its
+    ReadConnection."""
 
     def __init__(
         self,
         path: Path,
         writer: sqlite3.Connection,
-        readers: tuple[Reader, Reader],
+        readers: tuple[ReadConnection, ReadConnection],
         held: ExitStack,
         note: str = "",
         *,
@@ -143,8 +144,8 @@ class OpenFile:
                 _check_never_was(path, lock, found, anew=anew)
             _prepare_writer(writer, path.name, max_bytes, converting)
             note = _bring_up_to(writer, found, path.name, is_new=is_new)
-            reader = Reader(_connect(path, busy_timeout_s, held))
-            looker = Reader(_connect(path, busy_timeout_s, held))
+            reader = ReadConnection(_connect(path, busy_timeout_s, held))
+            looker = ReadConnection(_connect(path, busy_timeout_s, held))
             mark_lock(lock)
             keep_reserve(path)
             is_copied = _says(found, writer)
@@ -389,7 +390,9 @@ def _prepare_writer(
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute(f"PRAGMA journal_size_limit = {MAX_WAL_BYTES}")
     connection.execute(f"PRAGMA max_page_count = {max(1, max_bytes // PAGE_BYTES)}")
-    migrate(connection, version, [Step(_script(name), then) for name, then in STEPS[version:]])
+    migrate(
+        connection, version, [SchemaStep(_script(name), then) for name, then in STEPS[version:]]
+    )
 
 
 def _version_of_ours(connection: sqlite3.Connection, file_name: str) -> int:
@@ -416,7 +419,7 @@ def _script(name: str) -> str:
     return resources.files("headgate.store").joinpath(name).read_text(encoding="utf-8")
 
 
-def migrate(connection: sqlite3.Connection, version: int, steps: Sequence[Step]) -> None:
+def migrate(connection: sqlite3.Connection, version: int, steps: Sequence[SchemaStep]) -> None:
     """Take the file forward, each step whole or not at all."""
     for reached, step in enumerate(steps, start=version + 1):
         try:

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from headgate.check.model import Verdict
-from headgate.history.records import Asked, MetricMinute, Tally
+from headgate.history.records import CheckedMinute, MetricMinute, Tally
 from headgate.store.counts import MINUTES_AN_HOUR
 
 NO_LIMIT = -1
 """As SQLite takes it."""
 
 
-class Scope(NamedTuple):
+class HistoryScope(NamedTuple):
     """Whose history, where, and of which minutes (both included)."""
 
     tokens: tuple[str, ...]
@@ -71,7 +71,7 @@ _METRICS = """
 """
 
 
-def read_tallies(connection: sqlite3.Connection, scope: Scope, limit: int) -> list[Tally]:
+def read_tallies(connection: sqlite3.Connection, scope: HistoryScope, limit: int) -> list[Tally]:
     """Newest ones; oldest first."""
     chosen, parameters = _chosen(scope)
     span = (scope.since_minute, scope.until_minute)
@@ -81,7 +81,7 @@ def read_tallies(connection: sqlite3.Connection, scope: Scope, limit: int) -> li
 
 def read_sums(
     connection: sqlite3.Connection,
-    scope: Scope,
+    scope: HistoryScope,
     *,
     step_minutes: int | None,
     by_client: bool,
@@ -105,7 +105,9 @@ def read_sums(
     return [Tally(*row) for row in rows][::-1]
 
 
-def read_client_sums(connection: sqlite3.Connection, scope: Scope, limit: int) -> list[Tally]:
+def read_client_sums(
+    connection: sqlite3.Connection, scope: HistoryScope, limit: int
+) -> list[Tally]:
     parts, parameters = _parts(scope, hourly=True, by_client=True)
     query = _SUMS.format(
         start=str(int(scope.since_minute)),
@@ -117,15 +119,15 @@ def read_client_sums(connection: sqlite3.Connection, scope: Scope, limit: int) -
     return [Tally(*row) for row in connection.execute(query, (*parameters, max(0, limit)))]
 
 
-def read_asked(connection: sqlite3.Connection, scope: Scope) -> list[Asked]:
+def read_asked(connection: sqlite3.Connection, scope: HistoryScope) -> list[CheckedMinute]:
     chosen, parameters = _chosen(scope)
     span = (Verdict.OK.value, scope.since_minute, scope.until_minute)
     rows = connection.execute(_ASKED.format(chosen=chosen), (*span, *parameters))
-    return [Asked(*row) for row in rows]
+    return [CheckedMinute(*row) for row in rows]
 
 
 def read_metric_minutes(
-    connection: sqlite3.Connection, scope: Scope, metric: str, limit: int
+    connection: sqlite3.Connection, scope: HistoryScope, metric: str, limit: int
 ) -> list[MetricMinute]:
     wanted = [("database", scope.database), ("metric", metric)]
     chosen = " ".join(f"AND {name} = ?" for name, value in wanted if value)
@@ -135,7 +137,7 @@ def read_metric_minutes(
     return [MetricMinute(*row) for row in rows][::-1]
 
 
-def _chosen(scope: Scope) -> tuple[str, list[str]]:
+def _chosen(scope: HistoryScope) -> tuple[str, list[str]]:
     """What rows must have, and its parameters."""
     chosen, parameters = "", list[str]()
     if scope.database:
@@ -148,7 +150,7 @@ def _chosen(scope: Scope) -> tuple[str, list[str]]:
     return chosen, parameters
 
 
-def _parts(scope: Scope, *, hourly: bool, by_client: bool) -> tuple[str, list[object]]:
+def _parts(scope: HistoryScope, *, hourly: bool, by_client: bool) -> tuple[str, list[object]]:
     chosen, wanted = _chosen(scope)
     queries, parameters = [], list[object]()
     for part in _stretches(scope, hourly=hourly):
@@ -166,7 +168,7 @@ def _parts(scope: Scope, *, hourly: bool, by_client: bool) -> tuple[str, list[ob
     return " UNION ALL ".join(queries), parameters
 
 
-def _stretches(scope: Scope, *, hourly: bool) -> Iterator[_Part]:
+def _stretches(scope: HistoryScope, *, hourly: bool) -> Iterator[_Part]:
     since, until = scope.since_minute, scope.until_minute
     first, last = -(-since // MINUTES_AN_HOUR), (until + 1) // MINUTES_AN_HOUR - 1
     if not hourly or first > last:

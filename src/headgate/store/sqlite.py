@@ -31,9 +31,9 @@ import structlog
 from headgate.base.keyvalue import Compare, Listing, Put
 from headgate.errors import Conflict, OutcomeUnknown, StoreUnavailable
 from headgate.history.records import (
-    Asked,
     AuditEntry,
     BudgetMinute,
+    CheckedMinute,
     MetricMinute,
     Report,
     Tally,
@@ -43,7 +43,7 @@ from headgate.store.entries import check_commit, check_report, check_step, check
 from headgate.store.file import (
     DEADLINE_OPS,
     OpenFile,
-    Reader,
+    ReadConnection,
     check_ours,
     copy_beside,
     is_full,
@@ -56,7 +56,7 @@ from headgate.store.file import (
 )
 from headgate.store.locallog import AddAudit, Commit, read_audit, read_count, read_listing
 from headgate.store.looking import (
-    Scope,
+    HistoryScope,
     read_asked,
     read_client_sums,
     read_metric_minutes,
@@ -244,7 +244,7 @@ class SqliteStore:
         limit: int = 10_000,
     ) -> Sequence[Tally]:
         """Both minutes included, oldest first; beyond `limit` the oldest are left out."""
-        scope = Scope(tuple(tokens), "", since_minute, until_minute)
+        scope = HistoryScope(tuple(tokens), "", since_minute, until_minute)
         return await self._look(lambda connection: read_tallies(connection, scope, limit))
 
     async def metric_minutes(
@@ -256,7 +256,7 @@ class SqliteStore:
         metric: str = "",
         limit: int = 100_000,
     ) -> Sequence[MetricMinute]:
-        scope = Scope((), database, since_minute, until_minute)
+        scope = HistoryScope((), database, since_minute, until_minute)
         return await self._look(
             lambda connection: read_metric_minutes(connection, scope, metric, limit)
         )
@@ -273,7 +273,7 @@ class SqliteStore:
         limit: int | None = None,
     ) -> Sequence[Tally]:
         check_step(step_minutes)
-        scope = Scope(tuple(tokens), database, since_minute, until_minute)
+        scope = HistoryScope(tuple(tokens), database, since_minute, until_minute)
         return await self._look(
             lambda connection: read_sums(
                 connection, scope, step_minutes=step_minutes, by_client=by_client, limit=limit
@@ -289,13 +289,13 @@ class SqliteStore:
         database: str = "",
         limit: int,
     ) -> Sequence[Tally]:
-        scope = Scope(tuple(tokens), database, since_minute, until_minute)
+        scope = HistoryScope(tuple(tokens), database, since_minute, until_minute)
         return await self._look(lambda connection: read_client_sums(connection, scope, limit))
 
     async def minutes_asked(
         self, tokens: Sequence[str], *, since_minute: int, until_minute: int, database: str = ""
-    ) -> Sequence[Asked]:
-        scope = Scope(tuple(tokens), database, since_minute, until_minute)
+    ) -> Sequence[CheckedMinute]:
+        scope = HistoryScope(tuple(tokens), database, since_minute, until_minute)
         return await self._look(lambda connection: read_asked(connection, scope))
 
     async def add_budget_minutes(self, minutes: Sequence[BudgetMinute]) -> None:
@@ -549,7 +549,7 @@ class SqliteStore:
     # --- in a reading thread ---------------------------------------------------------------
 
     def _in_reader(
-        self, ticket: Ticket[Any], choose: Callable[[OpenFile], Reader], query: Query[T]
+        self, ticket: Ticket[Any], choose: Callable[[OpenFile], ReadConnection], query: Query[T]
     ) -> T:
         file = self._file
         reader = None if file is None else choose(file)

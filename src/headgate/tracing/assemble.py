@@ -38,7 +38,7 @@ def tracer_of(settings: Settings, clock: Clock) -> OtelTracer | None:
     _library()
     from headgate.tracing.collector import Collector
     from headgate.tracing.outbox import Outbox
-    from headgate.tracing.spans import Identity, OtelTracer, Shares, encoded, rejected
+    from headgate.tracing.spans import OtelTracer, Shares, TraceResource, encoded, rejected
 
     collector = Collector(
         tracing.endpoint,
@@ -49,7 +49,7 @@ def tracer_of(settings: Settings, clock: Clock) -> OtelTracer | None:
     )
     return OtelTracer(
         Outbox(encoded, collector, tracing.max_waiting),
-        Identity(tracing.service_name, settings.agent.name, VERSION),
+        TraceResource(tracing.service_name, settings.agent.name, VERSION),
         Shares(tracing.ratio, tracing.background_ratio),
         roll=Dice().roll,  # Of its own: what is traced must not change what is decided.
         mono_s=lambda: clock.now().mono_s,

@@ -35,11 +35,11 @@ class Later(NamedTuple):
     after_s: float | None = None
 
 
-class Refused(NamedTuple):
+class BatchRejected(NamedTuple):
     detail: str
 
 
-Outcome = Taken | Later | Refused
+Outcome = Taken | Later | BatchRejected
 Rejected = Callable[[bytes], int]
 """Of the body of an answer; ValueError if it is none."""
 
@@ -88,10 +88,10 @@ class Collector:
             try:
                 return Taken(self._rejected(response.body))
             except ValueError:
-                return Refused(f"answered {status} with what is no OTLP: is it a collector?")
+                return BatchRejected(f"answered {status} with what is no OTLP: is it a collector?")
         if status in AGAIN:
             return Later(f"answered {status}", _advice(response.headers.get("retry-after", "")))
-        return Refused(f"answered {status}{_REMEDIES.get(status, '')}")
+        return BatchRejected(f"answered {status}{_REMEDIES.get(status, '')}")
 
 
 _REMEDIES = {

@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 
 import structlog
 
-from headgate.tracing.collector import Later, Outcome, Refused, Taken
+from headgate.tracing.collector import BatchRejected, Later, Outcome, Taken
 
 log = structlog.get_logger()
 
@@ -33,7 +33,7 @@ OUTCOMES = (SENT, FULL, UNDELIVERED, REJECTED, BUSY)
 T = TypeVar("T")
 
 
-class Post(Protocol):
+class PostBatch(Protocol):
     @property
     def label(self) -> str: ...
 
@@ -43,7 +43,7 @@ class Post(Protocol):
 class Outbox(Generic[T]):
     """`encode` makes bytes of some spans; ValueError where it cannot."""
 
-    def __init__(self, encode: Callable[[Sequence[T]], bytes], post: Post, most: int) -> None:
+    def __init__(self, encode: Callable[[Sequence[T]], bytes], post: PostBatch, most: int) -> None:
         self._encode = encode
         self._post = post
         self._most = most
@@ -107,7 +107,7 @@ class Outbox(Generic[T]):
                 self._taken(len(batch), outcome.rejected)
                 return
             self._tell(outcome.detail)
-            if isinstance(outcome, Refused) or self._closing.is_set():
+            if isinstance(outcome, BatchRejected) or self._closing.is_set():
                 break
             self._closing.wait(outcome.after_s or pause_s)
             pause_s = min(LONGEST_PAUSE_S, pause_s * 2)

@@ -48,7 +48,7 @@ class Shares(NamedTuple):
     background_ratio: float
 
 
-class Identity(NamedTuple):
+class TraceResource(NamedTuple):
     service_name: str
     agent: str
     version: str
@@ -119,7 +119,7 @@ class OtelTracer:
     def __init__(
         self,
         outbox: Outbox[ReadableSpan],
-        who: Identity,
+        who: TraceResource,
         shares: Shares,
         *,
         roll: Callable[[], float],
@@ -195,7 +195,7 @@ class _ToOutbox(SpanProcessor):
         self._outbox.put(span)
 
 
-def _provider(who: Identity, outbox: Outbox[ReadableSpan]) -> TracerProvider:
+def _provider(who: TraceResource, outbox: Outbox[ReadableSpan]) -> TracerProvider:
     # Its own words go to nobody's log: what became of the spans, the outbox tells.
     logger = logging.getLogger("opentelemetry")
     logger.addHandler(logging.NullHandler())

@@ -42,7 +42,7 @@ def turn(tracer: Tracer, name: str, facts: Facts) -> AbstractContextManager[Span
     return tracer.turn(name, facts)
 
 
-class Watched(NamedTuple):
+class TracedMethod(NamedTuple):
     """One method: the name of its span, and the facts of a call."""
 
     name: str
@@ -53,7 +53,7 @@ class Watched(NamedTuple):
 class Traced:
     """The part `inner`, with spans around some of its methods; all else is the part's own."""
 
-    def __init__(self, inner: object, tracer: Tracer, watched: Mapping[str, Watched]) -> None:
+    def __init__(self, inner: object, tracer: Tracer, watched: Mapping[str, TracedMethod]) -> None:
         self._inner = inner
         for method, how in watched.items():
             setattr(self, method, _around(getattr(inner, method), tracer, how))
@@ -63,7 +63,7 @@ class Traced:
 
 
 def _around(
-    method: Callable[..., Awaitable[T]], tracer: Tracer, how: Watched
+    method: Callable[..., Awaitable[T]], tracer: Tracer, how: TracedMethod
 ) -> Callable[..., Awaitable[T]]:
     async def called(*args: Any, **kwargs: Any) -> T:
         with how.opens(tracer, how.name, how.facts(*args, **kwargs)):
@@ -93,13 +93,13 @@ def _rows(rows: Any) -> Facts:
     return {"headgate.rows": len(rows)}
 
 
-STORE: Mapping[str, Watched] = {
-    "commit": Watched("store commit", _commit),
-    "put_report": Watched("store put_report"),
-    "add_tallies": Watched("store add_tallies", _rows),
-    "add_metric_minutes": Watched("store add_metric_minutes", _rows),
-    "add_budget_minutes": Watched("store add_budget_minutes", _rows),
-    "forget_before": Watched("store forget_before"),
+STORE: Mapping[str, TracedMethod] = {
+    "commit": TracedMethod("store commit", _commit),
+    "put_report": TracedMethod("store put_report"),
+    "add_tallies": TracedMethod("store add_tallies", _rows),
+    "add_metric_minutes": TracedMethod("store add_metric_minutes", _rows),
+    "add_budget_minutes": TracedMethod("store add_budget_minutes", _rows),
+    "forget_before": TracedMethod("store forget_before"),
 }
 """Every method that writes."""
 
@@ -112,7 +112,7 @@ def traced_shared_log(store: SharedLog, tracer: Tracer) -> SharedLog:
     def commit(compares: Any, puts: Any, **more: Any) -> Facts:
         return {"headgate.store": store.name, "headgate.puts": len(puts)}
 
-    return cast(SharedLog, Traced(store, tracer, {"commit": Watched("fleet commit", commit)}))
+    return cast(SharedLog, Traced(store, tracer, {"commit": TracedMethod("fleet commit", commit)}))
 
 
 def traced_link(link: PeerLink, tracer: Tracer) -> PeerLink:
@@ -132,10 +132,10 @@ def traced_link(link: PeerLink, tracer: Tracer) -> PeerLink:
         return {**url, "http.request.method": method, "url.path": target.partition("?")[0]}
 
     watched = {
-        "pull": Watched("shard pull", pull, turn),
-        "wake": Watched("shard wake", wake, turn),
-        "exchange": Watched("shard exchange", exchange, turn),
-        "ask": Watched("peer request", ask),
+        "pull": TracedMethod("shard pull", pull, turn),
+        "wake": TracedMethod("shard wake", wake, turn),
+        "exchange": TracedMethod("shard exchange", exchange, turn),
+        "ask": TracedMethod("peer request", ask),
     }
     return cast(PeerLink, Traced(link, tracer, watched))
 
@@ -146,7 +146,9 @@ def traced_sink(sink: PolicySink, database: str, tracer: Tracer) -> PolicySink:
     def publish(policy: Any, revision: int) -> Facts:
         return {**where, "headgate.revision": revision, "headgate.budgets": len(policy.budgets)}
 
-    return cast(PolicySink, Traced(sink, tracer, {"publish": Watched("policy publish", publish)}))
+    return cast(
+        PolicySink, Traced(sink, tracer, {"publish": TracedMethod("policy publish", publish)})
+    )
 
 
 class TracedSampler(Sampler):
@@ -158,5 +160,5 @@ class TracedSampler(Sampler):
 
     def start(self, database: str, spec: MetricSpec, probe: Probe) -> None:
         facts: Facts = {"headgate.database": database, "headgate.metric": spec.name}
-        watched = {"read": Watched("probe", lambda: facts, turn)}
+        watched = {"read": TracedMethod("probe", lambda: facts, turn)}
         super().start(database, spec, cast(Probe, Traced(probe, self._tracer, watched)))

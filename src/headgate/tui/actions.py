@@ -31,7 +31,7 @@ from headgate.present.rules import changed_view
 from headgate.rules.api import ExplainDoc, RuleDoc
 from headgate.tui.layout import Drawn
 from headgate.tui.sources import budget_path
-from headgate.tui.state import Action, Prepared, Question
+from headgate.tui.state import Action, ExplainInput, Prepared
 
 
 def hint_for(error: HeadgateError) -> str:
@@ -170,7 +170,7 @@ def hour_of(api: Api, app: str) -> Drawn:
     return lambda canvas: drawn(view, canvas)
 
 
-def explained(api: Api, question: Question) -> Drawn:
+def explained(api: Api, question: ExplainInput) -> Drawn:
     if question.is_statement:
         path = budget_path(question.database, "explain")
         told = api.change("POST", path, {"sql": question.text}).document
@@ -184,7 +184,7 @@ def explained(api: Api, question: Question) -> Drawn:
     )
 
 
-def _following(api: Api, question: Question) -> tuple[Answered, list[str]]:
+def _following(api: Api, question: ExplainInput) -> tuple[Answered, list[str]]:
     """From the agent that this one names, as the SDK does it; and which that was."""
     sent: list[str] = []
     database = question.database

@@ -18,10 +18,10 @@ from headgate.history.timeline import MOSTLY
 from headgate.present.clients import (
     EVERYTHING,
     SORTS,
-    Counts,
-    Listing,
+    CheckCounts,
+    ClientListing,
+    ClientRow,
     Recent,
-    Row,
     Wanted,
     by_words,
     listing,
@@ -33,40 +33,40 @@ from headgate.present.words import told_share as percent
 from headgate.tui import layout
 from headgate.tui.layout import (
     MARK_CELLS,
-    Ask,
-    Column,
     Fitted,
-    Page,
+    ScreenColumn,
+    ScreenPage,
+    ViewRequest,
     fit,
     header,
     longest,
     needing,
 )
-from headgate.tui.sources import STRIP_STEP_MINUTES, Scene, Strip
+from headgate.tui.sources import STRIP_STEP_MINUTES, Scene, ThrottledStrip
 from headgate.tui.trend import Picture
 
 MAX_STARVED = 2
 LOW_LINES = 20
 
 COLUMNS = (
-    Column("client", 14, 44, 1),
-    Column("rejected/s", 10, 10, 3, right=True),
-    Column("admitted/s", 10, 10, 4, right=True),
-    Column("now", 18, 48, 2),
-    Column("last hour", 15, 30, 5),
-    Column("database", 8, 16, 6),
-    Column("seen", 6, 6, 7, right=True),
+    ScreenColumn("client", 14, 44, 1),
+    ScreenColumn("rejected/s", 10, 10, 3, right=True),
+    ScreenColumn("admitted/s", 10, 10, 4, right=True),
+    ScreenColumn("now", 18, 48, 2),
+    ScreenColumn("last hour", 15, 30, 5),
+    ScreenColumn("database", 8, 16, 6),
+    ScreenColumn("seen", 6, 6, 7, right=True),
 )
 
 
-def draw(scene: Scene, ask: Ask) -> Page:
+def draw(scene: Scene, ask: ViewRequest) -> ScreenPage:
     canvas = ask.canvas
     starved = told.starved if (told := scene.of("starvation").value) is not None else ()
     found = listed(scene.picture, ask.filter, ask.order, ask.as_tree)
     fixed = _above(found, ask, starved)
     if not found.rows:
         none = f"no client matches {ask.filter!r}" if found.clients else "no client has checked yet"
-        return Page([*fixed, Text(none, style="dim")])
+        return ScreenPage([*fixed, Text(none, style="dim")])
     leads = _leads(tuple(row.depth for row in found.rows), canvas.marks)
     placed = list(zip(found.rows, leads, strict=True))
     columns = needing(
@@ -76,15 +76,15 @@ def draw(scene: Scene, ask: Ask) -> Page:
     )
     drawer = _Drawer(scene, canvas, starved, fit(columns, canvas.width - MARK_CELLS))
     fixed.append(Text("  ").append_text(header(drawer.fitted)))
-    rows = [layout.Row(row.key, partial(drawer.draw, row, lead)) for row, lead in placed]
+    rows = [layout.ScreenRow(row.key, partial(drawer.draw, row, lead)) for row, lead in placed]
     chosen = next((row for row in found.rows if row.key == ask.chosen), found.rows[0])
-    return Page(fixed, rows, tail=drawer.about(chosen))
+    return ScreenPage(fixed, rows, tail=drawer.about(chosen))
 
 
 @lru_cache(maxsize=2)
-def _looked(picture: _ById, text: str, order: str, as_tree: bool) -> Listing:
+def _looked(picture: _ById, text: str, order: str, as_tree: bool) -> ClientListing:
     status, rates = picture.picture.status, picture.picture.rates
-    counts = {(client, place): Counts(*pair) for (place, client), pair in rates.items()}
+    counts = {(client, place): CheckCounts(*pair) for (place, client), pair in rates.items()}
     seen = seen_of(status.clients if status is not None else (), Recent(counts, 1.0, False))
     wanted = Wanted(
         text, order, as_tree=as_tree, by_database=as_tree,
@@ -106,7 +106,7 @@ class _ById:
         return isinstance(other, _ById) and self.picture is other.picture
 
 
-def listed(picture: Picture, text: str, order: str, as_tree: bool) -> Listing:
+def listed(picture: Picture, text: str, order: str, as_tree: bool) -> ClientListing:
     """Made once for a picture: a redraw between two looks changes ages and strips alone."""
     return _looked(_ById(picture), text, order, as_tree)
 
@@ -125,7 +125,9 @@ def _leads(depths: Sequence[int], marks: Marks) -> Sequence[str]:
     return leads[::-1]
 
 
-def _above(found: Listing, ask: Ask, starved: Sequence[Starved]) -> list[RenderableType]:
+def _above(
+    found: ClientListing, ask: ViewRequest, starved: Sequence[Starved]
+) -> list[RenderableType]:
     line = Text(no_wrap=True, overflow="ellipsis").append(
         f"{found.clients:,} {'client' if found.clients == 1 else 'clients'}, "
     )
@@ -149,7 +151,7 @@ class _Drawer(Struct, frozen=True):
     starved: Sequence[Starved]
     fitted: Sequence[Fitted]
 
-    def draw(self, row: Row, lead: str) -> Text:
+    def draw(self, row: ClientRow, lead: str) -> Text:
         nothing = self.canvas.marks.nothing
         rates, databases = row.rates, row.databases
         rejected = nothing if rates is None else per_s(rates.rejected + rates.paced)
@@ -170,12 +172,12 @@ class _Drawer(Struct, frozen=True):
     def _width(self, name: str) -> int:
         return next((one.width for one in self.fitted if one.column.name == name), 0)
 
-    def _strip(self, row: Row) -> Strip | None:
+    def _strip(self, row: ClientRow) -> ThrottledStrip | None:
         told = self.scene.strips.get(row.app)
         found = told.value if told is not None else None
-        return found if isinstance(found, Strip) else None
+        return found if isinstance(found, ThrottledStrip) else None
 
-    def _now(self, row: Row) -> Text:
+    def _now(self, row: ClientRow) -> Text:
         word, tone, detail = row.state
         text = Text()
         if any(_is_about(one, row) for one in self.starved):
@@ -183,7 +185,7 @@ class _Drawer(Struct, frozen=True):
         told = f"{word} {detail}".rstrip()
         return text.append(plain(_loud(told, tone)), style=STYLES[tone])
 
-    def about(self, row: Row) -> list[RenderableType]:
+    def about(self, row: ClientRow) -> list[RenderableType]:
         """Of the chosen one: what its row has no room for. Only rows on the screen are drawn."""
         head = Text(no_wrap=True, overflow="ellipsis").append(plain(row.app), style="bold")
         if row.is_level:
@@ -202,7 +204,7 @@ def _loud(told: str, tone: str) -> str:
     return told.replace("throttled", "THROTTLED", 1) if tone == "bad" else told
 
 
-def _is_about(one: Starved, row: Row) -> bool:
+def _is_about(one: Starved, row: ClientRow) -> bool:
     names = {client.name for client in row.clients}
     return one.client == row.app or one.client in names or bool(names & set(one.members))
 
@@ -210,7 +212,7 @@ def _is_about(one: Starved, row: Row) -> bool:
 # --- the last hour ------------------------------------------------------------------------------
 
 
-def strip_cell(strip: Strip | None, cells: int, marks: Marks) -> Text:
+def strip_cell(strip: ThrottledStrip | None, cells: int, marks: Marks) -> Text:
     """From an hour ago to now: which share of its checks was rejected. Blank: no check."""
     text = Text()
     for share in resampled(strip.shares, cells) if strip is not None and cells else ():
@@ -237,7 +239,7 @@ def _worst(shares: Sequence[float | None]) -> float | None:
     return max(known) if known else None
 
 
-def _hour_line(found: Strip) -> Text:
+def _hour_line(found: ThrottledStrip) -> Text:
     checked = [share for share in found.shares if share is not None]
     if not checked:
         return Text("no check within the last hour", style="dim")

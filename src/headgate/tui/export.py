@@ -21,7 +21,7 @@ from headgate.cli.signals import ending_on_signals
 from headgate.tui.layout import View
 from headgate.tui.page import Moment, still
 from headgate.tui.paint import Lines
-from headgate.tui.poller import Feed, History, Poller, Waker, look
+from headgate.tui.poller import History, Poller, ViewFeed, Waker, look
 from headgate.tui.sources import DOCUMENTS, Chosen, Scene, whole_document
 from headgate.tui.terminal import BareKeys
 from headgate.tui.trend import Trend
@@ -84,7 +84,7 @@ def one_frame(
 def _looked(
     api: Api, patient: Api, view: View, interval_s: float, chosen: Chosen, *, wake: bool
 ) -> Scene:
-    trend, feed = Trend(api.url), Feed(patient, chosen, lambda: None)
+    trend, feed = Trend(api.url), ViewFeed(patient, chosen, lambda: None)
     if look(api, trend).lost is None:
         if wake:
             Waker(api).wake(trend.picture, time.monotonic())

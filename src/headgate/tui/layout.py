@@ -19,14 +19,14 @@ from rich.text import Text
 from headgate.check.reasons import duration
 from headgate.cli.render import Canvas, plain
 from headgate.tui.paint import Line, Ruler
-from headgate.tui.sources import Scene, Told
+from headgate.tui.sources import LastAnswer, Scene
 
 GAP = 2
 PROSE_CELLS = 100
 """A column that may be so wide has sentences: it takes what the others leave."""
 
 
-class Column(NamedTuple):
+class ScreenColumn(NamedTuple):
     name: str
     least: int
     most: int
@@ -36,13 +36,13 @@ class Column(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    column: Column
+    column: ScreenColumn
     at: int
     """Of its cell, among all cells of a row."""
     width: int
 
 
-def needing(columns: Sequence[Column], **cells: int) -> list[Column]:
+def needing(columns: Sequence[ScreenColumn], **cells: int) -> list[ScreenColumn]:
     """The same; these no wider than their cells."""
     return [
         one._replace(most=max(one.least, min(one.most, cells.get(one.name, one.most))))
@@ -54,7 +54,7 @@ def longest(texts: Iterable[str]) -> int:
     return max(map(cell_len, texts), default=0)
 
 
-def fit(columns: Sequence[Column], width: int) -> list[Fitted]:
+def fit(columns: Sequence[ScreenColumn], width: int) -> list[Fitted]:
     """The most important at their least; what room is left, to them in that order."""
     ranked = sorted(range(len(columns)), key=lambda at: columns[at].rank)
     widths: dict[int, int] = {}
@@ -84,12 +84,12 @@ def row(fitted: Sequence[Fitted], cells: Sequence[str | Text]) -> Text:
 def _joined(fitted: Sequence[Fitted], cells: Sequence[Text]) -> Text:
     line = Text(no_wrap=True, overflow="crop", end="")
     for index, (one, cell) in enumerate(zip(fitted, cells, strict=True)):
-        shown, cells = cell, cell.cell_len
-        if cells > one.width:
+        shown, wide = cell, cell.cell_len
+        if wide > one.width:
             shown = cell.copy()
             shown.truncate(one.width, overflow="ellipsis")
-            cells = shown.cell_len
-        pad = " " * max(0, one.width - cells)
+            wide = shown.cell_len
+        pad = " " * max(0, one.width - wide)
         if one.column.right and pad:
             line.append(pad)
         line.append_text(shown)
@@ -104,7 +104,7 @@ def _joined(fitted: Sequence[Fitted], cells: Sequence[Text]) -> Text:
 Drawn = Callable[[Canvas], RenderableType]
 
 
-class Ask(Struct, frozen=True):
+class ViewRequest(Struct, frozen=True):
     """What a view is to show of the scene, and on what."""
 
     canvas: Canvas
@@ -125,7 +125,7 @@ class View(Struct, frozen=True):
     name: str
     about: str
     """For the help."""
-    draw: Callable[[Scene, Ask], Page]
+    draw: Callable[[Scene, ViewRequest], ScreenPage]
     sources: tuple[str, ...] = ()
     """The documents that it cannot do without, besides the status."""
     extras: tuple[str, ...] = ()
@@ -138,23 +138,23 @@ class View(Struct, frozen=True):
     """Its own keys, and what they do: state.Act."""
 
 
-class Row(NamedTuple):
+class ScreenRow(NamedTuple):
     key: str
     """Its name; chosen by this, so that another order chooses nothing else."""
     draw: Callable[[], Text]
 
 
-class Page(Struct, frozen=True):
+class ScreenPage(Struct, frozen=True):
     """Fixed lines, then what can be scrolled: rows to choose from, or lines."""
 
     fixed: Sequence[RenderableType] = ()
-    rows: Sequence[Row] = ()
+    rows: Sequence[ScreenRow] = ()
     lines: Sequence[Line] = ()
     tail: Sequence[RenderableType] = ()
     """About the chosen row; at most a third of the screen."""
 
 
-class Cursor(Struct, frozen=True):
+class RowCursor(Struct, frozen=True):
     key: str = ""
     at: int = 0
     """Where the chosen row was; of lines, the first that is shown."""
@@ -188,8 +188,8 @@ MARK_CELLS = 2
 
 
 def listed(
-    columns: Sequence[Column], items: Sequence[tuple[str, Sequence[str | Text]]], width: int
-) -> tuple[Text, list[Row]]:
+    columns: Sequence[ScreenColumn], items: Sequence[tuple[str, Sequence[str | Text]]], width: int
+) -> tuple[Text, list[ScreenRow]]:
     """A head, and a row for each key and its cells: columns are no wider than what is in them."""
     cells = zip(*(cells for _, cells in items), strict=True)
     needed = {
@@ -198,11 +198,11 @@ def listed(
         if column.most < PROSE_CELLS
     }
     fitted = fit(needing(columns, **needed), width - MARK_CELLS)
-    rows = [Row(key, partial(row, fitted, cells)) for key, cells in items]
+    rows = [ScreenRow(key, partial(row, fitted, cells)) for key, cells in items]
     return Text("  ").append_text(header(fitted)), rows
 
 
-def place(keys: Sequence[str], cursor: Cursor) -> int:
+def place(keys: Sequence[str], cursor: RowCursor) -> int:
     """Of the chosen one, wherever it is now; where it has gone, who took its place."""
     if cursor.key:
         for at, key in enumerate(keys):
@@ -219,7 +219,7 @@ def window(at: int, count: int, room: int, first: int) -> int:
 
 
 def laid_out(
-    page: Page, cursor: Cursor, size: tuple[int, int], *, first: int = 0, mark: str = ">"
+    page: ScreenPage, cursor: RowCursor, size: tuple[int, int], *, first: int = 0, mark: str = ">"
 ) -> tuple[list[Line], Extent]:
     """As many lines as there are, at most `size`'s, and what of them is to be scrolled."""
     width, height = size
@@ -243,14 +243,14 @@ def laid_out(
 
 
 def _scrolled(
-    fixed: list[Line], page: Page, cursor: Cursor, room: int
+    fixed: list[Line], page: ScreenPage, cursor: RowCursor, room: int
 ) -> tuple[list[Line], Extent]:
     first = max(0, min(cursor.at, len(page.lines) - room))
     extent = Extent((), len(page.lines), max(1, room), first, first)
     return [*fixed, *page.lines[first : first + room]], extent
 
 
-def _drawn(one: Row, chosen: bool, ruler: Ruler, mark: str) -> Line:
+def _drawn(one: ScreenRow, chosen: bool, ruler: Ruler, mark: str) -> Line:
     line = Text(no_wrap=True, overflow="crop", end="")
     line.append(f"{mark} " if chosen else "  ", style="bold")
     line.append_text(one.draw())
@@ -266,13 +266,13 @@ STALE_S = 15.0
 """After so long without a newer answer a list is dated."""
 
 
-def missing(told: Told, what: str) -> list[RenderableType]:
+def missing(told: LastAnswer, what: str) -> list[RenderableType]:
     if told.fault:
         return [Text(f"{what} cannot be shown: {plain(told.fault)}", style="bold yellow")]
     return [Text(f"asking for {what}", style="dim")]
 
 
-def dated(told: Told, ask: Ask) -> list[RenderableType]:
+def dated(told: LastAnswer, ask: ViewRequest) -> list[RenderableType]:
     """Where the last answer is not the newest there should be."""
     if not told.fault or ask.now_s - told.at_s < STALE_S:
         return []

@@ -24,11 +24,11 @@ from headgate.present.rules import NO_RULE, RuleRow, not_here, rows_of, rule_vie
 from headgate.present.view import DASH
 from headgate.rules.api import RuleDoc, RulesDoc
 from headgate.tui.layout import (
-    Ask,
-    Column,
     Fitted,
-    Page,
-    Row,
+    ScreenColumn,
+    ScreenPage,
+    ScreenRow,
+    ViewRequest,
     dated,
     fit,
     header,
@@ -37,38 +37,38 @@ from headgate.tui.layout import (
     row,
 )
 from headgate.tui.paint import Ruler
-from headgate.tui.sources import Controlled, Scene, Told
+from headgate.tui.sources import BudgetedDatabase, LastAnswer, Scene
 
 T = TypeVar("T")
 
 # --- rules -------------------------------------------------------------------------------------
 
 RULE_COLUMNS = (
-    Column("id", 4, 24, 3),
-    Column("target", 10, 28, 1),
-    Column("what", 16, 100, 2),
-    Column("left", 8, 11, 4, right=True),
-    Column("by", 8, 16, 6),
-    Column("why", 12, 36, 7),
-    Column("clients", 7, 7, 5, right=True),
+    ScreenColumn("id", 4, 24, 3),
+    ScreenColumn("target", 10, 28, 1),
+    ScreenColumn("what", 16, 100, 2),
+    ScreenColumn("left", 8, 11, 4, right=True),
+    ScreenColumn("by", 8, 16, 6),
+    ScreenColumn("why", 12, 36, 7),
+    ScreenColumn("clients", 7, 7, 5, right=True),
 )
 
 
-def draw_rules(scene: Scene, ask: Ask) -> Page:
+def draw_rules(scene: Scene, ask: ViewRequest) -> ScreenPage:
     told = scene.of("rules")
     found = told.value
     if not isinstance(found, RulesDoc):
-        return Page(missing(told, "rules"))
+        return ScreenPage(missing(told, "rules"))
     rules = rows_of(rule for rule in found.rules if _mentions(rule, ask.filter))
     fixed = [*dated(told, ask), *(note_text(not_here(one)) for one in found.refused)]
     if not rules:
         none = f"no rule matches {ask.filter!r}" if found.rules else NO_RULE
-        return Page([*fixed, Text(none, style="dim")])
+        return ScreenPage([*fixed, Text(none, style="dim")])
     head, rows = listed(
         RULE_COLUMNS, [(rule.doc.id, _rule_cells(rule)) for rule in rules], ask.canvas.width
     )
     chosen = next((rule for rule in rules if rule.doc.id == ask.chosen), rules[0])
-    return Page([*fixed, head], rows, tail=[drawn(rule_view(chosen.doc), ask.canvas)])
+    return ScreenPage([*fixed, head], rows, tail=[drawn(rule_view(chosen.doc), ask.canvas)])
 
 
 def _mentions(rule: RuleDoc, wanted: str) -> bool:
@@ -89,31 +89,33 @@ def _rule_cells(rule: RuleRow) -> Sequence[str | Text]:
 # --- refusals and audit ------------------------------------------------------------------------
 
 REFUSAL_COLUMNS = (
-    Column("when", 8, 8, 2),
-    Column("client", 12, 32, 1),
-    Column("database", 6, 14, 5),
-    Column("verdict", 8, 18, 4),
-    Column("why", 16, 200, 3),
+    ScreenColumn("when", 8, 8, 2),
+    ScreenColumn("client", 12, 32, 1),
+    ScreenColumn("database", 6, 14, 5),
+    ScreenColumn("verdict", 8, 18, 4),
+    ScreenColumn("why", 16, 200, 3),
 )
 AUDIT_COLUMNS = (
-    Column("when", 12, 12, 2),
-    Column("who", 6, 16, 3),
-    Column("what", 8, 18, 1),
-    Column("on", 8, 28, 4),
-    Column("change", 12, 200, 5),
+    ScreenColumn("when", 12, 12, 2),
+    ScreenColumn("who", 6, 16, 3),
+    ScreenColumn("what", 8, 18, 1),
+    ScreenColumn("on", 8, 28, 4),
+    ScreenColumn("change", 12, 200, 5),
 )
 
 
-def draw_past(scene: Scene, ask: Ask) -> Page:
+def draw_past(scene: Scene, ask: ViewRequest) -> ScreenPage:
     lists = [_refusal_rows(scene.of("refusals"), ask), _audit_rows(scene.of("audit"), ask)]
     (head, rows), (other_head, others) = lists if ask.tab == 0 else reversed(lists)
     tail = [*other_head, *(Text("  ").append_text(one.draw()) for one in others)]
     if not rows:
-        return Page([*head, Text(), *tail])
-    return Page(head, rows, tail=tail)
+        return ScreenPage([*head, Text(), *tail])
+    return ScreenPage(head, rows, tail=tail)
 
 
-def _refusal_rows(told: Told, ask: Ask) -> tuple[list[RenderableType], list[Row]]:
+def _refusal_rows(
+    told: LastAnswer, ask: ViewRequest
+) -> tuple[list[RenderableType], list[ScreenRow]]:
     if told.value is None:
         return missing(told, "rejections"), []
     found = _matching(told.value.refusals, ask.filter)
@@ -131,7 +133,7 @@ def _refusal_cells(one: RefusalDoc) -> Sequence[str]:
     return local_time(one.at, "%H:%M:%S"), said.app, said.database, said.verdict, why
 
 
-def _audit_rows(told: Told, ask: Ask) -> tuple[list[RenderableType], list[Row]]:
+def _audit_rows(told: LastAnswer, ask: ViewRequest) -> tuple[list[RenderableType], list[ScreenRow]]:
     if told.value is None:
         return missing(told, "audit"), []
     found = _matching(told.value.audit, ask.filter)
@@ -143,7 +145,7 @@ def _audit_rows(told: Told, ask: Ask) -> tuple[list[RenderableType], list[Row]]:
     return [*dated(told, ask), title, head], rows
 
 
-def _audit_cells(one: AuditDoc, ask: Ask) -> Sequence[str | Text]:
+def _audit_cells(one: AuditDoc, ask: ViewRequest) -> Sequence[str | Text]:
     at = local_time(one.at, "%d %b %H:%M")
     return at, one.who, one.action, one.target, text_of(audit_change(one), ask.canvas)
 
@@ -156,45 +158,45 @@ def _matching(found: Sequence[T], wanted: str) -> Sequence[T]:
 # --- explain -----------------------------------------------------------------------------------
 
 
-def draw_explain(scene: Scene, ask: Ask) -> Page:
+def draw_explain(scene: Scene, ask: ViewRequest) -> ScreenPage:
     if ask.explained is None:
         words = "Enter, then a client and a database: etl:nightly main; or: select 1 @main"
-        return Page([Text(words, style="dim")])
-    return Page(lines=Ruler(ask.canvas.width).lines(ask.explained(ask.canvas)))
+        return ScreenPage([Text(words, style="dim")])
+    return ScreenPage(lines=Ruler(ask.canvas.width).lines(ask.explained(ask.canvas)))
 
 
 # --- the fleet ---------------------------------------------------------------------------------
 
 
-def draw_fleet(scene: Scene, ask: Ask) -> Page:
+def draw_fleet(scene: Scene, ask: ViewRequest) -> ScreenPage:
     told = scene.of("fleet")
     if told.value is None:
-        return Page(missing(told, "the fleet"))
+        return ScreenPage(missing(told, "the fleet"))
     fleet, is_part = told.value
     shown = replace(fleet, shards=_matching(fleet.shards, ask.filter))
     view = fleet_view(shown, shards_only=is_part or bool(ask.filter))
     lines = Ruler(ask.canvas.width).lines(drawn(view, ask.canvas))
-    return Page(dated(told, ask), lines=lines)
+    return ScreenPage(dated(told, ask), lines=lines)
 
 
 # --- a proxy -----------------------------------------------------------------------------------
 
 
-def draw_proxy(scene: Scene, ask: Ask) -> Page:
+def draw_proxy(scene: Scene, ask: ViewRequest) -> ScreenPage:
     found = scene.picture.proxy
     if found is None:
-        return Page([Text("waiting for the proxy's first answer", style="dim")])
+        return ScreenPage([Text("waiting for the proxy's first answer", style="dim")])
     lines = Ruler(ask.canvas.width).lines(drawn(proxy_view(found), ask.canvas))
-    return Page(lines=lines)
+    return ScreenPage(lines=lines)
 
 
-def draw_sessions(scene: Scene, ask: Ask) -> Page:
+def draw_sessions(scene: Scene, ask: ViewRequest) -> ScreenPage:
     told = scene.of("sessions")
     if told.value is None:
-        return Page(missing(told, "sessions"))
+        return ScreenPage(missing(told, "sessions"))
     shown = replace(told.value, sessions=_matching(told.value.sessions, ask.filter))
     lines = Ruler(ask.canvas.width).lines(drawn(sessions_view(shown), ask.canvas))
-    return Page(dated(told, ask), lines=lines)
+    return ScreenPage(dated(told, ask), lines=lines)
 
 
 # --- budgets -----------------------------------------------------------------------------------
@@ -202,23 +204,23 @@ def draw_sessions(scene: Scene, ask: Ask) -> Page:
 MAX_PATTERNS = 20
 
 
-def draw_budgets(scene: Scene, ask: Ask) -> Page:
+def draw_budgets(scene: Scene, ask: ViewRequest) -> ScreenPage:
     told = scene.of("budgets")
     if told.value is None:
-        return Page(missing(told, "budgets"))
+        return ScreenPage(missing(told, "budgets"))
     if not told.value:
         none = "no database has traffic control: [databases.NAME.traffic] gives it one"
-        return Page([Text(none, style="dim")])
+        return ScreenPage([Text(none, style="dim")])
     parts: list[RenderableType] = list(dated(told, ask))
     shown = [one for one in told.value if ask.filter.lower() in one.policy.database.lower()]
     if not shown:
-        return Page([Text(f"no database matches {ask.filter!r}", style="dim")])
+        return ScreenPage([Text(f"no database matches {ask.filter!r}", style="dim")])
     for one in shown:
         parts += [*_one_controlled(one, ask.canvas), Text()]
-    return Page(lines=Ruler(ask.canvas.width).lines(*parts[:-1]))
+    return ScreenPage(lines=Ruler(ask.canvas.width).lines(*parts[:-1]))
 
 
-def _one_controlled(one: Controlled, canvas: Canvas) -> list[RenderableType]:
+def _one_controlled(one: BudgetedDatabase, canvas: Canvas) -> list[RenderableType]:
     policy = one.policy
     parts: list[RenderableType] = [drawn(policy_view(policy, one.rates), canvas)]
     shares = {one.name: one.cpu_share for one in policy.budgets if one.cpu_share is not None}
@@ -233,13 +235,13 @@ def _one_controlled(one: Controlled, canvas: Canvas) -> list[RenderableType]:
 
 
 STATEMENT_COLUMNS = (
-    Column("statement", 20, 200, 1),
-    Column("CPU", 8, 8, 2, right=True),
-    Column("now", 7, 7, 5, right=True),
-    Column("calls", 7, 9, 4, right=True),
-    Column("each", 8, 8, 6, right=True),
-    Column("off by", 6, 6, 3, right=True),
-    Column("budgets", 8, 20, 7),
+    ScreenColumn("statement", 20, 200, 1),
+    ScreenColumn("CPU", 8, 8, 2, right=True),
+    ScreenColumn("now", 7, 7, 5, right=True),
+    ScreenColumn("calls", 7, 9, 4, right=True),
+    ScreenColumn("each", 8, 8, 6, right=True),
+    ScreenColumn("off by", 6, 6, 3, right=True),
+    ScreenColumn("budgets", 8, 20, 7),
 )
 
 

@@ -25,9 +25,9 @@ from headgate.present.rules import not_here
 from headgate.present.status import agent_notes
 from headgate.present.words import advice_of, is_loud
 from headgate.rules.api import RulesDoc
-from headgate.tui.layout import Ask, Page
+from headgate.tui.layout import ScreenPage, ViewRequest
 from headgate.tui.paint import Ruler
-from headgate.tui.sources import Scene, Told
+from headgate.tui.sources import LastAnswer, Scene
 from headgate.tui.trend import Picture
 
 MIN_CLIENT_LINES = 5
@@ -41,20 +41,20 @@ RESTS_S = 60.0
 # --- 1 overview --------------------------------------------------------------------------------
 
 
-def draw(scene: Scene, ask: Ask) -> Page:
+def draw(scene: Scene, ask: ViewRequest) -> ScreenPage:
     status = scene.picture.status
     if status is None:
-        return Page([Text("waiting for the agent's first answer", style="dim")])
+        return ScreenPage([Text("waiting for the agent's first answer", style="dim")])
     more = [
         *_rule_notes(scene.of("rules")),
         *_idle_note(status.databases),
         *_restarted(scene, ask),
     ]
     parts = overview(scene.picture, status, ask.canvas, ask.height, more=more)
-    return Page(lines=Ruler(ask.canvas.width).lines(*parts))
+    return ScreenPage(lines=Ruler(ask.canvas.width).lines(*parts))
 
 
-def _rule_notes(told: Told) -> list[Text]:
+def _rule_notes(told: LastAnswer) -> list[Text]:
     found = told.value
     if not isinstance(found, RulesDoc):
         return []
@@ -78,7 +78,7 @@ def _idle_note(databases: Sequence[DatabaseDoc]) -> list[Text]:
     return [Text(told, style="bold blue")]
 
 
-def _restarted(scene: Scene, ask: Ask) -> list[Text]:
+def _restarted(scene: Scene, ask: ViewRequest) -> list[Text]:
     at_s = scene.picture.restarted_at_s
     if at_s is None or ask.now_s - at_s > 60:
         return []
@@ -88,18 +88,18 @@ def _restarted(scene: Scene, ask: Ask) -> list[Text]:
 # --- 2 shard -----------------------------------------------------------------------------------
 
 
-def draw_shards(scene: Scene, ask: Ask) -> Page:
+def draw_shards(scene: Scene, ask: ViewRequest) -> ScreenPage:
     status = scene.picture.status
     if status is None or not status.databases:
         none = "waiting for the agent's first answer" if status is None else "no database"
-        return Page([Text(none, style="dim")])
+        return ScreenPage([Text(none, style="dim")])
     parts: list[RenderableType] = []
     for database in status.databases:
         parts += _database(database, scene, ask)
-    return Page(lines=Ruler(ask.canvas.width).lines(*parts[1:]))
+    return ScreenPage(lines=Ruler(ask.canvas.width).lines(*parts[1:]))
 
 
-def _database(database: DatabaseDoc, scene: Scene, ask: Ask) -> list[RenderableType]:
+def _database(database: DatabaseDoc, scene: Scene, ask: ViewRequest) -> list[RenderableType]:
     canvas, recent = ask.canvas, scene.picture.recent
     blocks = database_blocks([_without_shard(database)], canvas, recent)
     shard = database.shard

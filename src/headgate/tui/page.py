@@ -1,6 +1,6 @@
 """A whole frame: head, what is wrong, the view or a panel over it, keys. Pure.
 
-State + Scene + size ──compose──► lines, and what of them can be moved within or clicked on
+ScreenState + Scene + size ──compose──► lines, and what of them can be moved within or clicked on
 """
 
 from __future__ import annotations
@@ -15,11 +15,20 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.cli.render import Canvas, Marks, plain
-from headgate.tui.layout import Ask, Button, Cursor, Drawn, Extent, Page, View, laid_out
+from headgate.tui.layout import (
+    Button,
+    Drawn,
+    Extent,
+    RowCursor,
+    ScreenPage,
+    View,
+    ViewRequest,
+    laid_out,
+)
 from headgate.tui.overview import head, lost_line
 from headgate.tui.paint import Line, Lines, Ruler, dimmed
 from headgate.tui.sources import Scene
-from headgate.tui.state import Flash, State
+from headgate.tui.state import Flash, ScreenState
 
 MIN_COLUMNS, MIN_LINES = 20, 4
 MAX_LOST_LINES = 3
@@ -37,12 +46,12 @@ class Moment(Struct, frozen=True):
         return f"{self.wall:%H:%M:%S}"
 
 
-class Frame(Struct, frozen=True):
+class ScreenFrame(Struct, frozen=True):
     lines: Sequence[Line]
     extent: Extent
 
 
-class Surroundings(Struct, frozen=True):
+class ScreenContext(Struct, frozen=True):
     """What is on every frame, whatever is known: the terminal's marks, the views, a strip."""
 
     views: Mapping[str, View]
@@ -54,8 +63,8 @@ class Surroundings(Struct, frozen=True):
 
 
 def compose(
-    state: State, scene: Scene, size: tuple[int, int], around: Surroundings, at: Moment
-) -> Frame:
+    state: ScreenState, scene: Scene, size: tuple[int, int], around: ScreenContext, at: Moment
+) -> ScreenFrame:
     """Exactly as many lines as the screen has, the last of them the keys."""
     width, height = max(MIN_COLUMNS, size[0]), max(MIN_LINES, size[1])
     canvas, ruler = Canvas(width, around.marks), Ruler(width)
@@ -72,17 +81,17 @@ def compose(
     first = max(0, height - len(below))
     lines = [*[*above, *body][:first], *below][:height]
     extent = replace(extent, top=extent.top + len(above), buttons=_moved_down(buttons, first))
-    return Frame(lines, extent)
+    return ScreenFrame(lines, extent)
 
 
 def still(
     view: View, scene: Scene, canvas: Canvas, height: int, at: Moment
 ) -> list[RenderableType]:
     """One frame without keys, no longer than it has to be: for a pipe, a file, `--once`."""
-    state = State(view.name)
+    state = ScreenState(view.name)
     ruler = Ruler(canvas.width)
     above = _above(state, scene, canvas, ruler, at)
-    ask = Ask(canvas, max(1, height - len(above)), at.mono_s, at.wall, order=state.order)
+    ask = ViewRequest(canvas, max(1, height - len(above)), at.mono_s, at.wall, order=state.order)
     body = _everything(view.draw(scene, ask), canvas, ask.height)
     return [Lines([*above, *(dimmed(body) if scene.picture.lost is not None else body)])]
 
@@ -90,7 +99,9 @@ def still(
 # --- above and below ---------------------------------------------------------------------------
 
 
-def _above(state: State, scene: Scene, canvas: Canvas, ruler: Ruler, at: Moment) -> list[Line]:
+def _above(
+    state: ScreenState, scene: Scene, canvas: Canvas, ruler: Ruler, at: Moment
+) -> list[Line]:
     corner = f"PAUSED since {state.paused_at}" if state.paused is not None else at.clock
     lines = ruler.lines(head(scene.picture, canvas, corner))[:1]
     if scene.picture.lost is not None:
@@ -107,7 +118,7 @@ def _moved_down(buttons: Buttons, lines: int) -> Buttons:
     return [one._replace(line=one.line + lines) for one in buttons]
 
 
-def _below(state: State, around: Surroundings, ruler: Ruler) -> tuple[list[Line], Buttons]:
+def _below(state: ScreenState, around: ScreenContext, ruler: Ruler) -> tuple[list[Line], Buttons]:
     lines: list[Line] = []
     if state.prompt is not None:
         return [_prompt_line(state.prompt.label, state.prompt.text, ruler)], []
@@ -136,7 +147,7 @@ def _prompt_line(label: str, text: str, ruler: Ruler) -> Line:
     return ruler.lines(line)[0]
 
 
-def _panel_keys(state: State, ruler: Ruler) -> list[Line]:
+def _panel_keys(state: ScreenState, ruler: Ruler) -> list[Line]:
     assert state.panel is not None
     if state.panel.prepared is None:
         return ruler.lines(_one_line("Esc back  j k move", "dim"))
@@ -192,12 +203,17 @@ def _names(views: Mapping[str, View], opened: str, *, short: bool) -> tuple[Text
 
 
 def _body(
-    state: State, scene: Scene, views: Mapping[str, View], canvas: Canvas, room: int, at: Moment
+    state: ScreenState,
+    scene: Scene,
+    views: Mapping[str, View],
+    canvas: Canvas,
+    room: int,
+    at: Moment,
 ) -> tuple[list[Line], Extent]:
     if state.panel is not None:
         page = _panel_page(state, canvas)
-        return laid_out(page, Cursor("", state.panel_at), (canvas.width, room))
-    ask = Ask(
+        return laid_out(page, RowCursor("", state.panel_at), (canvas.width, room))
+    ask = ViewRequest(
         canvas, room, at.mono_s, at.wall, state.filter, state.order, state.as_tree,
         state.cursor.key, state.tab, state.explained,
     )  # fmt: skip
@@ -206,15 +222,15 @@ def _body(
     return laid_out(page, state.cursor, (canvas.width, room), first=first)
 
 
-def _panel_page(state: State, canvas: Canvas) -> Page:
+def _panel_page(state: ScreenState, canvas: Canvas) -> ScreenPage:
     assert state.panel is not None
     title = Text(plain(state.panel.title), style="bold", no_wrap=True, overflow="ellipsis")
     lines = Ruler(canvas.width).lines(state.panel.page(canvas))
     # What is asked back stands below, where the answer goes.
-    return Page([] if state.panel.prepared is not None else [title, Text()], lines=lines)
+    return ScreenPage([] if state.panel.prepared is not None else [title, Text()], lines=lines)
 
 
-def _everything(page: Page, canvas: Canvas, room: int) -> list[Line]:
+def _everything(page: ScreenPage, canvas: Canvas, room: int) -> list[Line]:
     """Nobody chooses anything here, and nobody scrolls."""
     ruler = Ruler(canvas.width)
     fixed = ruler.lines(*page.fixed)
@@ -226,7 +242,7 @@ def _everything(page: Page, canvas: Canvas, room: int) -> list[Line]:
     return [*fixed, *rows, *lines, *more]
 
 
-def with_window(state: State, extent: Extent) -> State:
+def with_window(state: ScreenState, extent: Extent) -> ScreenState:
     """Remember where the list was, so that the next frame's does not jump."""
     if state.firsts.get(state.view) == extent.first:
         return state

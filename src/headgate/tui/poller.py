@@ -25,14 +25,14 @@ from headgate.tui.sources import (
     NOTHING,
     STRIP_EVERY_S,
     Chosen,
+    LastAnswer,
     Scene,
-    Told,
     history_of_metrics,
     next_told,
     sources,
     strip_of,
 )
-from headgate.tui.terminal import Bell
+from headgate.tui.terminal import WakePipe
 from headgate.tui.trend import Picture, Trend
 
 WAKE_EVERY_S = 20.0
@@ -125,9 +125,9 @@ class Poller:
         self._trend = Trend(api.url)
         self._history = History(patient or api, self._trend)
         self._waker = Waker(api) if wake else None
-        self.bell = Bell()
+        self.bell = WakePipe()
         """Rings when there is something new."""
-        self._feed = Feed(patient or api, chosen or Chosen(), self.bell.ring)
+        self._feed = ViewFeed(patient or api, chosen or Chosen(), self.bell.ring)
         self._stop = threading.Event()
         # A daemon: leaving does not wait for an agent that does not answer.
         self._thread = threading.Thread(target=self._run, name="headgate-top", daemon=True)
@@ -168,15 +168,15 @@ class Poller:
             self._stop.wait(self._interval_s)
 
 
-class Feed:
+class ViewFeed:
     """What the view that is open needs besides: asked for while it is open, no longer."""
 
     def __init__(self, api: Api, chosen: Chosen, on_news: Callable[[], None]) -> None:
         self._api = api
         self._sources = sources(chosen)
         self._on_news = on_news
-        self.told: Mapping[str, Told] = {}
-        self.strips: Mapping[str, Told] = {}
+        self.told: Mapping[str, LastAnswer] = {}
+        self.strips: Mapping[str, LastAnswer] = {}
         self._names: tuple[str, ...] = ()
         self._clients: tuple[str, ...] = ()
         self._nudge = threading.Event()
@@ -238,7 +238,7 @@ class Feed:
         ]
         return max(0.0, min([MAX_REST_S, *(at_s - time.monotonic() for at_s in due)]))
 
-    def _due_s(self, told: Told, name: str) -> float:
+    def _due_s(self, told: LastAnswer, name: str) -> float:
         every_s = self._sources[name].every_s
         return told.tried_at_s + (max(every_s, FAULT_PAUSE_S) if told.fault else every_s)
 

@@ -8,7 +8,7 @@ import typer
 
 from headgate.cli.api import Api, connect
 from headgate.cli.output import console
-from headgate.cli.top import Watched
+from headgate.cli.top import TopOptions
 from headgate.tui.layout import View
 from headgate.tui.poller import Poller, look_at_proxy
 from headgate.tui.sources import DOCUMENTS, PROXY_DOCUMENTS, Chosen
@@ -19,7 +19,7 @@ PATIENT_TIMEOUT_S = 10.0
 """For history and changes, which are more work than a status."""
 
 
-def watch(wanted: Watched) -> None:
+def watch(wanted: TopOptions) -> None:
     if wanted.proxy is not None:
         _watch_proxy(wanted.proxy, wanted.interval_s)
         return
@@ -64,10 +64,10 @@ def _run(
     screen = console()
     if screen.is_terminal and not screen.is_dumb_terminal:
         from headgate.cli.signals import ending_on_signals
-        from headgate.tui.session import Session
+        from headgate.tui.session import ScreenSession
 
         with ending_on_signals():
-            Session(screen, poller, api, views, view.name, documents=documents).run()
+            ScreenSession(screen, poller, api, views, view.name, documents=documents).run()
     else:
         from headgate.tui.export import scroll
 

@@ -24,7 +24,7 @@ from headgate.cli.api import Api
 from headgate.cli.render import Canvas, marks_for
 from headgate.errors import HeadgateError
 from headgate.tui.layout import Extent, View
-from headgate.tui.page import Frame, Moment, Surroundings, compose, with_window
+from headgate.tui.page import Moment, ScreenContext, ScreenFrame, compose, with_window
 from headgate.tui.poller import Poller
 from headgate.tui.sources import DOCUMENTS, Scene
 from headgate.tui.state import (
@@ -35,12 +35,12 @@ from headgate.tui.state import (
     Explain,
     Flash,
     Hour,
-    Leave,
+    KeyContext,
     Prepare,
+    Quit,
     Redraw,
     Save,
-    Seen,
-    State,
+    ScreenState,
     heard,
     press,
 )
@@ -135,7 +135,7 @@ class Errands:
         save_document(path, self._api, self._documents)
 
 
-class Session:
+class ScreenSession:
     def __init__(
         self,
         console: Console,
@@ -151,9 +151,9 @@ class Session:
         self._errands = Errands(api, poller.bell.ring, documents)
         self._guide = guide
         strip, hints = (guide.strip, guide.hints) if guide is not None else (None, ())
-        self._around = Surroundings(views, marks_for(console.encoding), strip, hints)
-        self._state = State(begin)
-        self._frame = Frame((), Extent())
+        self._around = ScreenContext(views, marks_for(console.encoding), strip, hints)
+        self._state = ScreenState(begin)
+        self._frame = ScreenFrame((), Extent())
         self._drawn: tuple[object, ...] = ()
         self._drawn_at_s = float("-inf")
         self._known = (0, 0)
@@ -235,13 +235,13 @@ class Session:
             # Whoever presses fast means what the last key has made of the screen.
             self._frame = compose(self._state, self._scene, terminal.size, self._around, _moment())
         cues = self._guide.cues if self._guide is not None else {}
-        seen = Seen(
+        seen = KeyContext(
             self._scene, self._frame.extent, self._around.views, _proposed_name(),
             _moment().clock, cues,
         )  # fmt: skip
         self._state, errand = press(self._state, key, seen)
         terminal.use_mouse(self._state.mouse)
-        if isinstance(errand, Leave):
+        if isinstance(errand, Quit):
             return False
         if isinstance(errand, Redraw):
             terminal.forget()

@@ -19,7 +19,7 @@ from headgate.cli.api import Api, with_query
 from headgate.errors import BadDocument, HeadgateError
 from headgate.history.starvation_api import StarvationDoc
 from headgate.rules.api import RulesDoc
-from headgate.tui.trend import Past, Picture
+from headgate.tui.trend import PastMinute, Picture
 
 if TYPE_CHECKING:  # Read by one view each: what is not open is not loaded.
     from headgate.budgets.api import PolicyDoc, StateDoc, ViolationsDoc
@@ -36,7 +36,7 @@ MAX_STRIPS = 400
 """Remembered at a time; who is shown is asked for again."""
 
 
-class Told(Struct, frozen=True):
+class LastAnswer(Struct, frozen=True):
     """The last good answer, and why there is no newer one."""
 
     value: Any = None
@@ -45,7 +45,7 @@ class Told(Struct, frozen=True):
     tried_at_s: float = float("-inf")
 
 
-class Controlled(Struct, frozen=True):
+class BudgetedDatabase(Struct, frozen=True):
     """One database with budgets."""
 
     policy: PolicyDoc
@@ -58,7 +58,7 @@ class Controlled(Struct, frozen=True):
     faults: Sequence[str]
 
 
-class Strip(Struct, frozen=True):
+class ThrottledStrip(Struct, frozen=True):
     """When a client was held within the last hour: a share of its checks for each step, None
     where there was none."""
 
@@ -71,38 +71,38 @@ class Scene(Struct, frozen=True):
     """All that is known, at one instant. Replaced, never edited."""
 
     picture: Picture
-    told: Mapping[str, Told] = {}
-    strips: Mapping[str, Told] = {}
+    told: Mapping[str, LastAnswer] = {}
+    strips: Mapping[str, LastAnswer] = {}
 
-    def of(self, name: str) -> Told:
+    def of(self, name: str) -> LastAnswer:
         return self.told.get(name, NOTHING)
 
 
-NOTHING = Told()
+NOTHING = LastAnswer()
 
 
 class Source(NamedTuple):
     every_s: float
-    ask: Callable[[Api, Told, float], Any]
+    ask: Callable[[Api, LastAnswer, float], Any]
     """From the agent, the answer before it, and now."""
 
 
-def next_told(before: Told, ask: Callable[[], Any], now_s: float) -> Told:
+def next_told(before: LastAnswer, ask: Callable[[], Any], now_s: float) -> LastAnswer:
     try:
-        return Told(ask(), now_s, "", now_s)
+        return LastAnswer(ask(), now_s, "", now_s)
     except HeadgateError as error:
-        return Told(before.value, before.at_s, str(error), now_s)
+        return LastAnswer(before.value, before.at_s, str(error), now_s)
 
 
 # --- each of them ------------------------------------------------------------------------------
 
 
-def _whole(kind: type[Any], path: str, api: Api, _before: Told, _now_s: float) -> Any:
+def _whole(kind: type[Any], path: str, api: Api, _before: LastAnswer, _now_s: float) -> Any:
     return api.read(kind, path)
 
 
 def _fleet(
-    query: Mapping[str, str | None], api: Api, _before: Told, _now_s: float
+    query: Mapping[str, str | None], api: Api, _before: LastAnswer, _now_s: float
 ) -> tuple[FleetDoc, bool]:
     """The fleet, and whether some of its shards were asked for."""
     from headgate.fleet.view_api import FleetDoc
@@ -111,13 +111,15 @@ def _fleet(
     return api.read(FleetDoc, "/v1/fleet", **query), is_part
 
 
-def _sessions(api: Api, _before: Told, _now_s: float) -> ProxySessionListDoc:
+def _sessions(api: Api, _before: LastAnswer, _now_s: float) -> ProxySessionListDoc:
     from headgate.proxy.api import ProxySessionListDoc
 
     return api.read(ProxySessionListDoc, PROXY_DOCUMENTS["sessions"])
 
 
-def _budgets(database: str | None, api: Api, before: Told, now_s: float) -> Sequence[Controlled]:
+def _budgets(
+    database: str | None, api: Api, before: LastAnswer, now_s: float
+) -> Sequence[BudgetedDatabase]:
     from headgate.budgets.api import PoliciesDoc, PolicyDoc
 
     if database is None:
@@ -128,7 +130,9 @@ def _budgets(database: str | None, api: Api, before: Told, now_s: float) -> Sequ
     return [_controlled(api, policy, was.get(policy.database), now_s) for policy in policies]
 
 
-def _controlled(api: Api, policy: PolicyDoc, before: Controlled | None, now_s: float) -> Controlled:
+def _controlled(
+    api: Api, policy: PolicyDoc, before: BudgetedDatabase | None, now_s: float
+) -> BudgetedDatabase:
     """Counters are the policy's own; what statements cost is the server's word."""
     from headgate.budgets.api import StateDoc, ViolationsDoc
 
@@ -143,10 +147,12 @@ def _controlled(api: Api, policy: PolicyDoc, before: Controlled | None, now_s: f
 
     rates = None if before is None else _blocked_per_s(before, policy, now_s)
     state, violations = asked(StateDoc, "state"), asked(ViolationsDoc, "violations", since="1h")
-    return Controlled(policy, rates, now_s, state, violations, faults)
+    return BudgetedDatabase(policy, rates, now_s, state, violations, faults)
 
 
-def _blocked_per_s(before: Controlled, policy: PolicyDoc, now_s: float) -> dict[str, float] | None:
+def _blocked_per_s(
+    before: BudgetedDatabase, policy: PolicyDoc, now_s: float
+) -> dict[str, float] | None:
     """A counter that fell has started again."""
     passed_s = now_s - before.at_s
     if passed_s <= 0:
@@ -187,7 +193,7 @@ def sources(chosen: Chosen) -> Mapping[str, Source]:
 # --- history -----------------------------------------------------------------------------------
 
 
-def history_of_metrics(api: Api, now: datetime) -> list[Past]:
+def history_of_metrics(api: Api, now: datetime) -> list[PastMinute]:
     """The last minutes, so that no curve begins empty."""
     from headgate.history.api import MetricMinutesDoc
 
@@ -196,7 +202,7 @@ def history_of_metrics(api: Api, now: datetime) -> list[Past]:
     # An agent whose clock runs ahead of ours has no minutes in the future.
     ahead_s = max(0.0, -min(ages, default=0.0))
     return [
-        Past((one.database, one.metric), age_s + ahead_s, one.high)
+        PastMinute((one.database, one.metric), age_s + ahead_s, one.high)
         for one, age_s in zip(minutes, ages, strict=True)
     ]
 
@@ -208,7 +214,7 @@ def _instant(text: str) -> datetime:
         raise BadDocument("at", f"says {text!r}, which is no time") from None
 
 
-def strip_of(api: Api, client: str) -> Strip:
+def strip_of(api: Api, client: str) -> ThrottledStrip:
     from headgate.history.api import TimelineDoc
 
     step = f"{STRIP_STEP_MINUTES}m"
@@ -218,7 +224,7 @@ def strip_of(api: Api, client: str) -> Strip:
     return strip(timeline)
 
 
-def strip(timeline: TimelineDoc) -> Strip:
+def strip(timeline: TimelineDoc) -> ThrottledStrip:
     begin, end = _instant(timeline.since), _instant(timeline.until)
     minutes = max(1, round((end - begin).total_seconds() / 60))
     shares: list[float | None] = [None] * min(-(-minutes // timeline.step_minutes), 200)
@@ -227,7 +233,7 @@ def strip(timeline: TimelineDoc) -> Strip:
         if 0 <= at < len(shares):
             shares[at] = one.sums.refused_share if one.sums.checks else None
     by = timeline.total.by[0].by if timeline.total.by else ""
-    return Strip(shares, by)
+    return ThrottledStrip(shares, by)
 
 
 # --- for programs ------------------------------------------------------------------------------

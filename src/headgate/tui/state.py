@@ -1,4 +1,6 @@
-"""What the live screen makes of a key.   (State, key, what was shown) ──► State, errand or none
+"""What the live screen makes of a key.
+
+    (ScreenState, key, what was shown) ──► ScreenState, errand or none
 
 Pure: the terminal, the agent and the clock are session.py's. What an errand brings back comes in
 through `heard`. A view's own keys are in views.py.
@@ -13,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headgate.check.api import StatusDoc
-from headgate.tui.layout import Cursor, Drawn, Extent, View
+from headgate.tui.layout import Drawn, Extent, RowCursor, View
 from headgate.tui.sources import Scene
 
 MAX_TYPED_CHARS = 500
@@ -45,7 +47,7 @@ class Prepared(Struct, frozen=True):
     undo: str = ""
 
 
-class Question(Struct, frozen=True):
+class ExplainInput(Struct, frozen=True):
     text: str
     """A client's name, or a statement."""
     database: str
@@ -61,15 +63,15 @@ _STATEMENT = re.compile(
 _ELSEWHERE = re.compile(r"(.+)\s@([\w.-]+)", re.DOTALL)
 
 
-def parse_question(typed: str, databases: Sequence[str]) -> Question:
+def parse_question(typed: str, databases: Sequence[str]) -> ExplainInput:
     """`etl:nightly main`, `select 1 @main`; without a place, the first database is meant."""
     text = " ".join(typed.split())
     place = databases[0] if databases else ""
     if found := _ELSEWHERE.fullmatch(text):
-        return Question(found[1], found[2])
-    if not Question(text, "").is_statement and " " in text:
+        return ExplainInput(found[1], found[2])
+    if not ExplainInput(text, "").is_statement and " " in text:
         text, _, place = text.rpartition(" ")
-    return Question(text, place)
+    return ExplainInput(text, place)
 
 
 # --- the state ---------------------------------------------------------------------------------
@@ -99,9 +101,9 @@ class Flash(Struct, frozen=True):
     is_bad: bool = False
 
 
-class State(Struct, frozen=True):
+class ScreenState(Struct, frozen=True):
     view: str = "overview"
-    cursors: Mapping[str, Cursor] = {}
+    cursors: Mapping[str, RowCursor] = {}
     firsts: Mapping[str, int] = {}
     """Per view, the first row that was shown: the list does not jump."""
     filter: str = ""
@@ -117,19 +119,19 @@ class State(Struct, frozen=True):
     paused_at: str = ""
     """By the clock on the wall."""
     explained: Drawn | None = None
-    asked: Question | None = None
+    asked: ExplainInput | None = None
     busy: str = ""
     """What the agent is working on."""
 
     @property
-    def cursor(self) -> Cursor:
-        return self.cursors.get(self.view, Cursor())
+    def cursor(self) -> RowCursor:
+        return self.cursors.get(self.view, RowCursor())
 
 
 # --- errands -----------------------------------------------------------------------------------
 
 
-class Leave(Struct, frozen=True):
+class Quit(Struct, frozen=True):
     pass
 
 
@@ -146,7 +148,7 @@ class Hour(Struct, frozen=True):
 
 
 class Explain(Struct, frozen=True):
-    question: Question
+    question: ExplainInput
 
 
 class Prepare(Struct, frozen=True):
@@ -164,11 +166,11 @@ class Cue(Struct, frozen=True):
     typed: str = ""
 
 
-Errand = Leave | Redraw | Save | Hour | Explain | Prepare | CarryOut | Cue
-Next = tuple[State, Errand | None]
+Errand = Quit | Redraw | Save | Hour | Explain | Prepare | CarryOut | Cue
+Next = tuple[ScreenState, Errand | None]
 
 
-class Seen(Struct, frozen=True):
+class KeyContext(Struct, frozen=True):
     """What the key was pressed at."""
 
     scene: Scene
@@ -194,12 +196,12 @@ class Seen(Struct, frozen=True):
         return self.extent.keys[self.extent.at] if self.extent.keys else ""
 
 
-Act = Callable[[State, Seen], Next]
+Act = Callable[[ScreenState, KeyContext], Next]
 
 
-def press(state: State, key: str, seen: Seen) -> Next:
+def press(state: ScreenState, key: str, seen: KeyContext) -> Next:
     if key == "quit":
-        return state, Leave()
+        return state, Quit()
     if key == "redraw":
         return state, Redraw()
     if state.prompt is not None:
@@ -212,14 +214,14 @@ def press(state: State, key: str, seen: Seen) -> Next:
     return _at_view(state, key, seen)
 
 
-def told(state: State, text: str, *, bad: bool = False) -> State:
+def told(state: ScreenState, text: str, *, bad: bool = False) -> ScreenState:
     return replace(state, flash=Flash(text, bad))
 
 
 # --- typing ------------------------------------------------------------------------------------
 
 
-def _typed(state: State, prompt: Prompt, key: str, seen: Seen) -> Next:
+def _typed(state: ScreenState, prompt: Prompt, key: str, seen: KeyContext) -> Next:
     if key == "esc":
         was = "" if prompt.kind == "filter" else state.filter
         return replace(state, prompt=None, filter=was), None
@@ -236,7 +238,7 @@ def _typed(state: State, prompt: Prompt, key: str, seen: Seen) -> Next:
     return (replace(state, filter=text) if prompt.kind == "filter" else state), None
 
 
-def _entered(state: State, prompt: Prompt, seen: Seen) -> Next:
+def _entered(state: ScreenState, prompt: Prompt, seen: KeyContext) -> Next:
     text, action = prompt.text.strip(), prompt.action
     if prompt.kind == "filter":
         return replace(state, filter=text), None
@@ -262,7 +264,7 @@ def _entered(state: State, prompt: Prompt, seen: Seen) -> Next:
 # --- a panel -----------------------------------------------------------------------------------
 
 
-def _at_panel(state: State, panel: Panel, key: str, seen: Seen) -> Next:
+def _at_panel(state: ScreenState, panel: Panel, key: str, seen: KeyContext) -> Next:
     if key in MOTIONS:
         return replace(state, panel_at=_moved(seen.extent.at, key, seen.extent)), None
     shut = replace(state, panel=None, panel_at=0)
@@ -281,9 +283,9 @@ def _at_panel(state: State, panel: Panel, key: str, seen: Seen) -> Next:
 # --- a view ------------------------------------------------------------------------------------
 
 
-def _at_view(state: State, key: str, seen: Seen) -> Next:
+def _at_view(state: ScreenState, key: str, seen: KeyContext) -> Next:
     if key in ("q", "Q"):
-        return state, Leave()
+        return state, Quit()
     for view in seen.views.values():
         if view.key == key:
             return replace(state, view=view.name), None
@@ -301,7 +303,7 @@ def _at_view(state: State, key: str, seen: Seen) -> Next:
     return state, None
 
 
-def _clicked(state: State, key: str, seen: Seen) -> Next:
+def _clicked(state: ScreenState, key: str, seen: KeyContext) -> Next:
     """On a name in the line of keys, or on a row: chosen by the first click, opened by the next."""
     _, column, line = key.split()
     x, y, extent = int(column), int(line), seen.extent
@@ -326,18 +328,18 @@ def _moved(at: int, key: str, extent: Extent) -> int:
     return max(0, min(at + steps[key], last))
 
 
-def _with_cursor(state: State, at: int, extent: Extent) -> State:
+def _with_cursor(state: ScreenState, at: int, extent: Extent) -> ScreenState:
     key = extent.keys[at] if extent.keys else ""
-    return replace(state, cursors={**state.cursors, state.view: Cursor(key, at)})
+    return replace(state, cursors={**state.cursors, state.view: RowCursor(key, at)})
 
 
-def _help(state: State, seen: Seen) -> Next:
+def _help(state: ScreenState, seen: KeyContext) -> Next:
     from headgate.tui.page import help_page
 
     return replace(state, panel=Panel("help", help_page(seen.views))), None
 
 
-def stepped(state: State, by: int, seen: Seen) -> State:
+def stepped(state: ScreenState, by: int, seen: KeyContext) -> ScreenState:
     names = list(seen.views)
     return replace(state, view=names[(names.index(state.view) + by) % len(names)])
 
@@ -346,34 +348,34 @@ def _on(by: int) -> Act:
     return lambda state, seen: (stepped(state, by, seen), None)
 
 
-def _back(state: State, _: Seen) -> Next:
+def _back(state: ScreenState, _: KeyContext) -> Next:
     if state.paused is not None:
         return replace(state, paused=None), None
     return replace(state, filter="", busy=""), None
 
 
-def _pause(state: State, seen: Seen) -> Next:
+def _pause(state: ScreenState, seen: KeyContext) -> Next:
     if state.paused is not None:
         return replace(state, paused=None), None
     return replace(state, paused=seen.scene, paused_at=seen.clock), None
 
 
-def _filter(state: State, _: Seen) -> Next:
+def _filter(state: ScreenState, _: KeyContext) -> Next:
     return replace(state, prompt=Prompt("filter", "/", state.filter)), None
 
 
-def _save(state: State, seen: Seen) -> Next:
+def _save(state: ScreenState, seen: KeyContext) -> Next:
     label = "write to (.svg .html .json .txt): "
     return replace(state, prompt=Prompt("save", label, seen.save_as)), None
 
 
-def _mouse(state: State, _: Seen) -> Next:
+def _mouse(state: ScreenState, _: KeyContext) -> Next:
     state = replace(state, mouse=not state.mouse)
     words = "the mouse chooses rows" if state.mouse else "the mouse selects text; m takes it back"
     return told(state, words), None
 
 
-def _wake(state: State, seen: Seen) -> Next:
+def _wake(state: ScreenState, seen: KeyContext) -> Next:
     resting = [
         one.database
         for one in (seen.status.databases if seen.status is not None else ())
@@ -384,7 +386,7 @@ def _wake(state: State, seen: Seen) -> Next:
     return replace(state, busy="trying"), Prepare(Action("wake", ",".join(resting)))
 
 
-def type_question(state: State, seen: Seen) -> Next:
+def type_question(state: ScreenState, seen: KeyContext) -> Next:
     if "explain" not in seen.views:
         return told(state, "x explains a check at an agent; this is a proxy"), None
     before = f"{state.asked.text} @{state.asked.database}" if state.asked else ""
@@ -392,7 +394,7 @@ def type_question(state: State, seen: Seen) -> Next:
     return replace(state, view="explain", prompt=prompt), None
 
 
-def _again(state: State, _: Seen) -> Next:
+def _again(state: ScreenState, _: KeyContext) -> Next:
     return state, Redraw()
 
 
@@ -416,7 +418,7 @@ class Brought(Struct, frozen=True):
     is_bad: bool = False
 
 
-def heard(state: State, brought: Brought) -> State:
+def heard(state: ScreenState, brought: Brought) -> ScreenState:
     waited, state = bool(state.busy), replace(state, busy="")
     if brought.is_bad or brought.text:
         return replace(state, flash=Flash(brought.text, brought.is_bad))

@@ -126,7 +126,7 @@ def _named(sequence: str) -> str | None:
     return f"click {int(at[0]) - 1} {int(at[1]) - 1}" if sequence[-1] == "M" else None
 
 
-class Bell:
+class WakePipe:
     """Wakes the loop that waits for keys: a thread has news, or the terminal another size.
 
     Its pipe is never closed: a thread that is late would ring into whatever took its number.
@@ -167,7 +167,7 @@ WRITE_WAIT_S = 0.5
 class Terminal:
     """Where standard input is no terminal there are no keys, and waiting only waits."""
 
-    def __init__(self, console: Console, bell: Bell) -> None:
+    def __init__(self, console: Console, bell: WakePipe) -> None:
         self._fd = console.file.fileno()
         self._key_fd = sys.stdin.fileno() if sys.stdin and sys.stdin.isatty() else None
         self._encoding = console.encoding

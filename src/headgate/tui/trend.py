@@ -27,7 +27,7 @@ Slots = dict[int, float | None]
 Clients = Mapping[Key, ClientDoc]
 
 
-class Past(NamedTuple):
+class PastMinute(NamedTuple):
     """One metric in one minute that is over."""
 
     key: Key
@@ -78,7 +78,7 @@ class Trend:
         )
         return self.picture
 
-    def recall(self, minutes: Iterable[Past], now_s: float) -> None:
+    def recall(self, minutes: Iterable[PastMinute], now_s: float) -> None:
         """What the agent's history says; it goes where nothing was seen."""
         found = []
         for past in minutes:

@@ -10,29 +10,29 @@ from importlib import import_module
 
 from msgspec.structs import replace
 
-from headgate.tui.layout import Ask, Cursor, Page, View
+from headgate.tui.layout import RowCursor, ScreenPage, View, ViewRequest
 from headgate.tui.sources import Scene
 from headgate.tui.state import (
     DEFAULT_FOR,
     Action,
     Explain,
+    ExplainInput,
     Hour,
+    KeyContext,
     Next,
     Prepare,
     Prompt,
-    Question,
     Redraw,
-    Seen,
-    State,
+    ScreenState,
     type_question,
 )
 
 
-def _drawn_by(home: str) -> Callable[[Scene, Ask], Page]:
+def _drawn_by(home: str) -> Callable[[Scene, ViewRequest], ScreenPage]:
     module, _, name = home.partition(":")
 
-    def draw(scene: Scene, ask: Ask) -> Page:
-        page: Page = getattr(import_module(f"headgate.tui.{module}"), name)(scene, ask)
+    def draw(scene: Scene, ask: ViewRequest) -> ScreenPage:
+        page: ScreenPage = getattr(import_module(f"headgate.tui.{module}"), name)(scene, ask)
         return page
 
     return draw
@@ -41,23 +41,23 @@ def _drawn_by(home: str) -> Callable[[Scene, Ask], Page]:
 # --- clients -----------------------------------------------------------------------------------
 
 
-def _hour(state: State, seen: Seen) -> Next:
+def _hour(state: ScreenState, seen: KeyContext) -> Next:
     app = seen.chosen.partition(" ")[0]
     if not app:
         return state, None
     return replace(state, busy=f"asking for the last hour of {app}"), Hour(app)
 
 
-def _explain_chosen(state: State, seen: Seen) -> Next:
+def _explain_chosen(state: ScreenState, seen: KeyContext) -> Next:
     """Of the chosen client: why is it answered so?"""
     app, _, database = seen.chosen.partition(" ")
     if not app:
         return type_question(state, seen)
-    question = Question(app, database or (seen.databases[0] if seen.databases else ""))
+    question = ExplainInput(app, database or (seen.databases[0] if seen.databases else ""))
     return replace(state, view="explain", asked=question, busy="asking"), Explain(question)
 
 
-def _hold(state: State, seen: Seen) -> Next:
+def _hold(state: ScreenState, seen: KeyContext) -> Next:
     app, _, database = seen.chosen.partition(" ")
     if not app:
         return state, None
@@ -67,27 +67,27 @@ def _hold(state: State, seen: Seen) -> Next:
     return replace(state, prompt=Prompt("for", label, DEFAULT_FOR, action)), None
 
 
-def _order(state: State, _: Seen) -> Next:
+def _order(state: ScreenState, _: KeyContext) -> Next:
     from headgate.present.clients import SORTS
 
     names = list(SORTS)
     return replace(state, order=names[(names.index(state.order) + 1) % len(names)]), None
 
 
-def _tree(state: State, _: Seen) -> Next:
+def _tree(state: ScreenState, _: KeyContext) -> Next:
     return replace(state, as_tree=not state.as_tree), None
 
 
 # --- rules, the past, explain ------------------------------------------------------------------
 
 
-def _lift(state: State, seen: Seen) -> Next:
+def _lift(state: ScreenState, seen: KeyContext) -> Next:
     if not seen.chosen:
         return state, None
     return replace(state, busy="trying"), Prepare(Action("lift", seen.chosen))
 
 
-def _extend(state: State, seen: Seen) -> Next:
+def _extend(state: ScreenState, seen: KeyContext) -> Next:
     if not seen.chosen:
         return state, None
     action = Action("extend", seen.chosen)
@@ -95,11 +95,11 @@ def _extend(state: State, seen: Seen) -> Next:
     return replace(state, prompt=Prompt("for", label, DEFAULT_FOR, action)), None
 
 
-def _other_list(state: State, _: Seen) -> Next:
-    return replace(state, tab=1 - state.tab, cursors={**state.cursors, "past": Cursor()}), None
+def _other_list(state: ScreenState, _: KeyContext) -> Next:
+    return replace(state, tab=1 - state.tab, cursors={**state.cursors, "past": RowCursor()}), None
 
 
-def _ask_again(state: State, _: Seen) -> Next:
+def _ask_again(state: ScreenState, _: KeyContext) -> Next:
     if state.asked is None:
         return state, Redraw()
     return replace(state, busy="asking"), Explain(state.asked)

@@ -9,12 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from headgate.budgets.ask import Answer, Ask, Match, Statement, Who
+from headgate.budgets.ask import (
+    Match,
+    Statement,
+    StatementAnswer,
+    StatementCheck,
+    StatementIdentity,
+)
 from headgate.budgets.bucket import Bucket
 from headgate.budgets.compiled import compile_policy
 from headgate.budgets.cost import Pattern
 from headgate.budgets.hashes import budget_key
-from headgate.budgets.ledger import Counts, Holding, Ledger
+from headgate.budgets.ledger import BudgetTotals, Holding, Ledger
 from headgate.budgets.matching import Matched, Now, RuleSet
 from headgate.budgets.native.ledger import NativeHolding, NativeLedger, region_sizes
 from headgate.budgets.native.matching import CompiledRules
@@ -31,18 +37,20 @@ class Sizes(NamedTuple):
 
 class Engine(Protocol):
     def publish(self, policy: Policy) -> None: ...
-    def match(self, who: Who, statement: Statement, now: Now) -> Matched: ...
-    def check(self, matches: Sequence[Match], ask: Ask) -> Answer: ...
-    def take(self, matches: Sequence[Match], ask: Ask) -> tuple[Answer, Any]: ...
+    def match(self, who: StatementIdentity, statement: Statement, now: Now) -> Matched: ...
+    def check(self, matches: Sequence[Match], ask: StatementCheck) -> StatementAnswer: ...
+    def take(
+        self, matches: Sequence[Match], ask: StatementCheck
+    ) -> tuple[StatementAnswer, Any]: ...
     def pause(self, holding: Any) -> Any: ...
     def resume(self, holding: Any) -> Any: ...
     def settle(self, holding: Any, actual_ns: int, now_ns: int, aborted: bool) -> None: ...
     def charge(self, matches: Sequence[Match], cost_ns: int, now_ns: int) -> None: ...
-    def estimate_ns(self, ask: Ask) -> int: ...
+    def estimate_ns(self, ask: StatementCheck) -> int: ...
     def buckets(self, now_ns: int) -> Mapping[int, tuple[Bucket, int]]:
         """By key, with what each owes in CPU time."""
 
-    def counts(self, name: str) -> Counts: ...
+    def counts(self, name: str) -> BudgetTotals: ...
     def pattern(self, key: int) -> Pattern | None: ...
     def median(self) -> tuple[float, int]: ...
 
@@ -61,13 +69,15 @@ class Reference:
     def publish(self, policy: Policy) -> None:
         self._rules = RuleSet(policy)
 
-    def match(self, who: Who, statement: Statement, now: Now) -> Matched:
+    def match(self, who: StatementIdentity, statement: Statement, now: Now) -> Matched:
         return self._rules.match(who, statement, now)
 
-    def check(self, matches: Sequence[Match], ask: Ask) -> Answer:
+    def check(self, matches: Sequence[Match], ask: StatementCheck) -> StatementAnswer:
         return self._ledger.check(self._rules.budgets, matches, ask)
 
-    def take(self, matches: Sequence[Match], ask: Ask) -> tuple[Answer, Holding | None]:
+    def take(
+        self, matches: Sequence[Match], ask: StatementCheck
+    ) -> tuple[StatementAnswer, Holding | None]:
         return self._ledger.take(self._rules.budgets, matches, ask)
 
     def pause(self, holding: Holding) -> Holding:
@@ -82,14 +92,14 @@ class Reference:
     def charge(self, matches: Sequence[Match], cost_ns: int, now_ns: int) -> None:
         self._ledger.charge(self._rules.budgets, matches, cost_ns, now_ns)
 
-    def estimate_ns(self, ask: Ask) -> int:
+    def estimate_ns(self, ask: StatementCheck) -> int:
         return self._ledger.estimate_ns(ask)
 
     def buckets(self, now_ns: int) -> Mapping[int, tuple[Bucket, int]]:
         return {b.key: (b, self._ledger.owed_ns(b, now_ns)) for b in self._ledger.buckets()}
 
-    def counts(self, name: str) -> Counts:
-        return self._ledger.counts.get(budget_key(name), Counts())
+    def counts(self, name: str) -> BudgetTotals:
+        return self._ledger.counts.get(budget_key(name), BudgetTotals())
 
     def pattern(self, key: int) -> Pattern | None:
         return self._ledger.pattern(key)
@@ -119,13 +129,15 @@ class Native:
         self._rules = CompiledRules(compiled)
         self._ledger.publish(compiled)
 
-    def match(self, who: Who, statement: Statement, now: Now) -> Matched:
+    def match(self, who: StatementIdentity, statement: Statement, now: Now) -> Matched:
         return self._rules.match(who, statement, now)
 
-    def check(self, matches: Sequence[Match], ask: Ask) -> Answer:
+    def check(self, matches: Sequence[Match], ask: StatementCheck) -> StatementAnswer:
         return self._ledger.check(matches, ask)
 
-    def take(self, matches: Sequence[Match], ask: Ask) -> tuple[Answer, NativeHolding | None]:
+    def take(
+        self, matches: Sequence[Match], ask: StatementCheck
+    ) -> tuple[StatementAnswer, NativeHolding | None]:
         return self._ledger.take(matches, ask)
 
     def pause(self, holding: NativeHolding) -> NativeHolding:
@@ -140,15 +152,15 @@ class Native:
     def charge(self, matches: Sequence[Match], cost_ns: int, now_ns: int) -> None:
         self._ledger.charge(matches, cost_ns, now_ns)
 
-    def estimate_ns(self, ask: Ask) -> int:
+    def estimate_ns(self, ask: StatementCheck) -> int:
         return self._ledger.estimate_ns(ask)
 
     def buckets(self, now_ns: int) -> Mapping[int, tuple[Bucket, int]]:
         owed = {view.key: view.owed_ns for view in self._ledger.view.buckets(now_ns)}
         return {b.key: (b, owed[b.key]) for b in self._ledger.buckets()}
 
-    def counts(self, name: str) -> Counts:
-        return self._ledger.counts.get(budget_key(name), Counts())
+    def counts(self, name: str) -> BudgetTotals:
+        return self._ledger.counts.get(budget_key(name), BudgetTotals())
 
     def pattern(self, key: int) -> Pattern | None:
         return self._ledger.pattern(key)

@@ -8,7 +8,13 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from headgate.budgets.ask import Ask, Asked, Dialect, Statement, Who
+from headgate.budgets.ask import (
+    Dialect,
+    Statement,
+    StatementCheck,
+    StatementFlags,
+    StatementIdentity,
+)
 from headgate.budgets.fingerprint import fingerprint
 from headgate.budgets.matching import Now
 
@@ -134,10 +140,10 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
 class Operation(NamedTuple):
     name: str
     gap_ns: int
-    who: Who
+    who: StatementIdentity
     statement: Statement
     now: Now
-    ask: Ask
+    ask: StatementCheck
     """Its time is still to be set."""
     actual_ns: int
     aborted: bool
@@ -145,15 +151,15 @@ class Operation(NamedTuple):
     """Of the holdings, or of the policies."""
 
 
-def _flags(flags: list[Asked]) -> Asked:
-    made = Asked.PLANNED
+def _flags(flags: list[StatementFlags]) -> StatementFlags:
+    made = StatementFlags.PLANNED
     for flag in flags:
         made |= flag
     return made
 
 
 WHOS = st.builds(
-    Who,
+    StatementIdentity,
     st.sampled_from(["app", "etl", "monitor", "é", "", None]),
     st.sampled_from(["shop", "app", None]),
     st.sampled_from(["psql", "", None]),
@@ -173,9 +179,9 @@ NOWS = st.builds(
     Now, st.sampled_from([0, 999_999, 1_000_000, 3_000_000]), st.sampled_from([True, False, None])
 )
 _COSTS = st.one_of(st.integers(0, 2000 * MS), st.integers(0, 3 * 10**13))
-_FLAGS = st.lists(st.sampled_from(list(Asked)), max_size=2).map(_flags)
+_FLAGS = st.lists(st.sampled_from(list(StatementFlags)), max_size=2).map(_flags)
 ASKS = st.builds(
-    Ask,
+    StatementCheck,
     now_ns=st.just(0),
     wall_ms=st.integers(0, 5),
     plan_cost=st.sampled_from([0.0, 0.01, 1.0, 12.75, 1e4, 1e16, float("inf"), float("nan")]),

@@ -12,9 +12,18 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from headgate.budgets.ask import NEVER, Answer, Ask, Asked, Dialect, Statement, Verdict, Who
+from headgate.budgets.ask import (
+    NEVER,
+    Dialect,
+    Statement,
+    StatementAnswer,
+    StatementCheck,
+    StatementFlags,
+    StatementIdentity,
+    StatementVerdict,
+)
 from headgate.budgets.hashes import budget_key
-from headgate.budgets.ledger import Counts
+from headgate.budgets.ledger import BudgetTotals
 from headgate.budgets.matching import Matched, Now
 from headgate.budgets.parse import parse_policy
 from headgate.budgets.policy import Policy
@@ -86,14 +95,14 @@ class Player:
         self._publish(step["policy"])
         return {}
 
-    def _asked(self, step: Mapping[str, Any]) -> tuple[Matched, Ask]:
+    def _asked(self, step: Mapping[str, Any]) -> tuple[Matched, StatementCheck]:
         ask = ask_of(step)
         if ask.pattern:
             self._patterns.append(ask.pattern)
         now = Now(step.get("wall_ms", 0), step.get("healthy"))
         return self._engine.match(who_of(step), statement_of(step), now), ask
 
-    def _told(self, matched: Matched, answer: Answer) -> dict[str, Any]:
+    def _told(self, matched: Matched, answer: StatementAnswer) -> dict[str, Any]:
         kept = self._policy.kept
         names = [_bucket_name(kept[m.budget].name, m.label) for m in matched.at]
         told: dict[str, Any] = {"verdict": answer.verdict.name.lower(), "budgets": names}
@@ -110,7 +119,7 @@ class Player:
         if answer.passed:
             told["passed"] = True
         told["estimate_ns"] = answer.estimate_ns
-        if answer.verdict is not Verdict.RUN:
+        if answer.verdict is not StatementVerdict.RUN:
             told["by"] = [names[answer.match], answer.decided_by.name.lower()]
             told["used"], told["bound"] = answer.used, answer.bound
             told["retry_ns"] = "never" if answer.retry_ns == NEVER else answer.retry_ns
@@ -138,9 +147,9 @@ class Player:
         return told
 
 
-def who_of(step: Mapping[str, Any]) -> Who:
+def who_of(step: Mapping[str, Any]) -> StatementIdentity:
     address = step.get("address")
-    return Who(
+    return StatementIdentity(
         step.get("user", "app"),
         step.get("database"),
         step.get("application"),
@@ -154,25 +163,25 @@ def statement_of(step: Mapping[str, Any]) -> Statement:
     return Statement(text, dialect, step.get("query_id", 0))
 
 
-def ask_of(step: Mapping[str, Any]) -> Ask:
-    flags = Asked.PLANNED
+def ask_of(step: Mapping[str, Any]) -> StatementCheck:
+    flags = StatementFlags.PLANNED
     for flag in step.get("flags", ()):
-        flags |= Asked[flag.upper()]
+        flags |= StatementFlags[flag.upper()]
     given = _ns(step, "cost")
-    return Ask(
+    return StatementCheck(
         now_ns=_time_ns(step),
         wall_ms=step.get("wall_ms", 0),
         plan_cost=float(step.get("plan_cost", 1.0)),
         cost_ns=given,
         pattern=step.get("pattern", 0),
         workers=step.get("workers", 1),
-        flags=flags | (Asked.COST_GIVEN if given else Asked.PLANNED),
+        flags=flags | (StatementFlags.COST_GIVEN if given else StatementFlags.PLANNED),
     )
 
 
-def counts_told(counts: Counts) -> dict[str, Any]:
+def counts_told(counts: BudgetTotals) -> dict[str, Any]:
     """What is not 0."""
-    fields = {name: getattr(counts, name) for name in Counts.__slots__}
+    fields = {name: getattr(counts, name) for name in BudgetTotals.__slots__}
     return {name: value for name, value in fields.items() if value not in (0, [0] * 4)}
 
 

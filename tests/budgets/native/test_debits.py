@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headgate.budgets.ask import Ask, Asked, Limit, Match, Verdict
+from headgate.budgets.ask import Limit, Match, StatementCheck, StatementFlags, StatementVerdict
 from headgate.budgets.compiled import compile_policy
 from headgate.budgets.hashes import budget_key
 from headgate.budgets.native.debits import RegionDebits
@@ -37,32 +37,37 @@ class Server:
         policy = parse_policy({"budgets": list(budgets)})
         self.ledger.publish(compile_policy(policy, self.version))
 
-    def runs(self, cost_ns: int, now_ns: int) -> Verdict:
+    def runs(self, cost_ns: int, now_ns: int) -> StatementVerdict:
         """A statement under the first budget."""
-        ask = Ask(now_ns, cost_ns=cost_ns, flags=Asked.COST_GIVEN)
+        ask = StatementCheck(now_ns, cost_ns=cost_ns, flags=StatementFlags.COST_GIVEN)
         answer, holding = self.ledger.take([Match(0, 0, ETL)], ask)
         if holding is not None:
             self.ledger.settle(holding, cost_ns, now_ns)
         return answer.verdict
 
 
-def declared(cost_ns: int, now_ns: int = S) -> Ask:
-    return Ask(now_ns, 1000, cost_ns=cost_ns, flags=Asked.COST_GIVEN | Asked.NO_DELAY)
+def declared(cost_ns: int, now_ns: int = S) -> StatementCheck:
+    return StatementCheck(
+        now_ns, 1000, cost_ns=cost_ns, flags=StatementFlags.COST_GIVEN | StatementFlags.NO_DELAY
+    )
 
 
 def test_checks_and_statements_debit_one_bucket() -> None:
     server = Server(HALF)
     debits = RegionDebits(server.memory)
-    assert server.runs(600 * MS, S) is Verdict.RUN
+    assert server.runs(600 * MS, S) is StatementVerdict.RUN
     refused = debits.debit(ETL, declared(600 * MS))
     assert refused is not None
-    assert (refused.answer.verdict, refused.answer.decided_by) == (Verdict.BLOCK, Limit.BUCKET)
+    assert (refused.answer.verdict, refused.answer.decided_by) == (
+        StatementVerdict.BLOCK,
+        Limit.BUCKET,
+    )
     assert (refused.owed_ns, refused.answer.retry_ns) == (600 * MS, 400 * MS)
     admitted = debits.debit(ETL, declared(300 * MS))
     assert admitted is not None
-    assert (admitted.answer.verdict, admitted.owed_ns) == (Verdict.RUN, 600 * MS)
-    assert server.runs(200 * MS, S) is Verdict.BLOCK
-    assert server.runs(100 * MS, S) is Verdict.RUN
+    assert (admitted.answer.verdict, admitted.owed_ns) == (StatementVerdict.RUN, 600 * MS)
+    assert server.runs(200 * MS, S) is StatementVerdict.BLOCK
+    assert server.runs(100 * MS, S) is StatementVerdict.RUN
 
 
 def test_a_debit_is_counted_as_what_it_is() -> None:
@@ -97,7 +102,7 @@ def test_a_new_policy_is_followed_at_once() -> None:
     web = debits.debit(budget_key("web"), declared(1))
     assert web is not None and web.answer.decided_by is Limit.QUERY
     etl = debits.debit(ETL, declared(2 * S))
-    assert etl is not None and etl.answer.verdict is Verdict.WARN
+    assert etl is not None and etl.answer.verdict is StatementVerdict.WARN
 
 
 def test_a_region_without_a_policy_knows_no_budget() -> None:

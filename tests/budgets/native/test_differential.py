@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 
 from headgate.budgets import fingerprint as shapes
 from headgate.budgets import hashes
-from headgate.budgets.ask import Ask, Asked, Dialect, Statement, Who
+from headgate.budgets.ask import (
+    Dialect,
+    Statement,
+    StatementCheck,
+    StatementFlags,
+    StatementIdentity,
+)
 from headgate.budgets.compiled import compile_policy
 from headgate.budgets.matching import Now, RuleSet
 from headgate.budgets.native import matching as native
@@ -121,15 +127,15 @@ def test_a_crowded_table_evicts_the_same(
         }
         for chosen in limits
     ]
-    asked = Asked.COST_GIVEN
+    asked = StatementFlags.COST_GIVEN
     operations = [
         made.Operation(
             name,
             cost // 3,
-            Who(OWN[tenant - 24] if tenant >= 24 else "app"),
+            StatementIdentity(OWN[tenant - 24] if tenant >= 24 else "app"),
             Statement(f"SELECT 1 /*t={tenant}*/".encode() if tenant < 24 else b"SELECT 1"),
             Now(),
-            Ask(0, cost_ns=cost, flags=asked),
+            StatementCheck(0, cost_ns=cost, flags=asked),
             actual_ns=cost // 2,
             aborted=False,
             which=tenant,
@@ -175,7 +181,7 @@ class Pair:
         self.ours.publish(policy)
         self.theirs.publish(policy)
 
-    def _ask(self, operation: made.Operation, ask: Ask) -> None:
+    def _ask(self, operation: made.Operation, ask: StatementCheck) -> None:
         asked = operation.who, operation.statement, operation.now
         matched = self.ours.match(*asked)
         assert self.theirs.match(*asked) == matched

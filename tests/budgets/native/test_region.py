@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headgate.budgets.ask import Ask, Asked, Limit, Match, Verdict
+from headgate.budgets.ask import Limit, Match, StatementCheck, StatementFlags, StatementVerdict
 from headgate.budgets.compiled import compile_policy
 from headgate.budgets.hashes import budget_key
 from headgate.budgets.native.ledger import NativeLedger, region_bytes, region_sizes
@@ -36,8 +36,8 @@ def etl(label: bytes = b"") -> Sequence[Match]:
     return [Match(0, 0, budget_key("etl"), label)]
 
 
-def given(cost_ns: int, now_ns: int = S) -> Ask:
-    return Ask(now_ns, wall_ms=5, cost_ns=cost_ns, flags=Asked.COST_GIVEN)
+def given(cost_ns: int, now_ns: int = S) -> StatementCheck:
+    return StatementCheck(now_ns, wall_ms=5, cost_ns=cost_ns, flags=StatementFlags.COST_GIVEN)
 
 
 def test_the_head_says_what_is_in_force() -> None:
@@ -97,10 +97,10 @@ def test_buckets_show_what_they_owe_and_who_is_in_them() -> None:
 
 def test_counts_and_patterns_are_read_as_they_were_counted() -> None:
     made = ledger()
-    answer, holding = made.take(etl(), Ask(S, plan_cost=10.0, pattern=77))
+    answer, holding = made.take(etl(), StatementCheck(S, plan_cost=10.0, pattern=77))
     assert holding is not None
     made.settle(holding, 100_000, S)
-    assert made.take(etl(), given(3 * S))[0].verdict is Verdict.BLOCK
+    assert made.take(etl(), given(3 * S))[0].verdict is StatementVerdict.BLOCK
     (count,) = made.view.counts()
     assert (count.name, count.admitted, count.charged_ns) == ("etl", 1, 100_000)
     assert count.estimated_ns == answer.estimate_ns == 50_000
@@ -113,11 +113,15 @@ def test_a_refusal_is_told_in_full() -> None:
     made = ledger()
     _, holding = made.take(etl(), given(S))
     answer, nothing = made.take(etl(), given(S + 1))
-    assert (answer.verdict, answer.limits, nothing) == (Verdict.BLOCK, (Limit.BUCKET,), None)
+    assert (answer.verdict, answer.limits, nothing) == (
+        StatementVerdict.BLOCK,
+        (Limit.BUCKET,),
+        None,
+    )
     assert (answer.used, answer.bound, answer.retry_ns) == (S, 2 * S, 5)
     assert holding is not None
     made.settle(holding, 0, S, aborted=True)
-    assert made.take(etl(), given(S + 1))[0].verdict is Verdict.RUN
+    assert made.take(etl(), given(S + 1))[0].verdict is StatementVerdict.RUN
 
 
 @pytest.mark.parametrize("shift", range(0, 64, 8))
@@ -126,7 +130,7 @@ def test_any_bytes_may_hold_a_region_if_they_are_enough(shift: int) -> None:
     memory = bytearray(region_bytes(sizes) + 64 + shift)
     made = NativeLedger(cpus_milli=1000, workers=1, sizes=sizes, memory=memory)
     made.publish(compiled(ETL))
-    assert made.take(etl(), given(1))[0].verdict is Verdict.RUN
+    assert made.take(etl(), given(1))[0].verdict is StatementVerdict.RUN
 
 
 def test_two_ledgers_may_share_a_region() -> None:
@@ -140,7 +144,7 @@ def test_two_ledgers_may_share_a_region() -> None:
     for holding in holdings:
         assert holding is not None
         two.settle(holding, 1, S)
-    assert one.check(etl(), given(1)).verdict is Verdict.RUN
+    assert one.check(etl(), given(1)).verdict is StatementVerdict.RUN
     with pytest.raises(ValueError, match="seat 2: the region has 2"):
         NativeLedger(cpus_milli=2000, workers=20, sizes=sizes, memory=memory, seat=2)
 
@@ -151,7 +155,7 @@ def test_what_cannot_be_is_refused_with_a_reason() -> None:
     with pytest.raises(ValueError, match="less memory than the sizes ask for"):
         NativeLedger(cpus_milli=1, workers=1, memory=bytearray(5000))
     bare = NativeLedger(cpus_milli=1, workers=1, sizes=region_sizes(**SMALL))
-    assert bare.take([], given(1))[0].verdict is Verdict.RUN
+    assert bare.take([], given(1))[0].verdict is StatementVerdict.RUN
     with pytest.raises(ValueError, match="publish one first"):
         bare.check(etl(), given(1))
     with pytest.raises(ValueError, match="33 matches"):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headgate.budgets.ask import Limit, Verdict, Who
+from headgate.budgets.ask import Limit, StatementIdentity, StatementVerdict
 from headgate.budgets.native.layout import HgRegion, HgTrace
 from headgate.budgets.native.ledger import NativeLedger, core, region_bytes, region_sizes
 from headgate.budgets.pgext.trace_reader import MAX_REFUSED, TRACE, traces_in
@@ -79,7 +79,7 @@ def test_a_trace_is_read_as_it_was_written() -> None:
     assert found == Trace(
         sequence=0,
         wall_ms=7,
-        who=Who("etl", "shop", "job 7", ip_address("10.1.2.3")),
+        who=StatementIdentity("etl", "shop", "job 7", ip_address("10.1.2.3")),
         tags=((b"tenant", b"acme"), (b"route", b"/x")),
         tags_left_out=1,
         query_id=2**64 - 5,
@@ -90,7 +90,7 @@ def test_a_trace_is_read_as_it_was_written() -> None:
         wall_ns=12,
         workers=3,
         weight=2.5,
-        verdict=Verdict.BLOCK,
+        verdict=StatementVerdict.BLOCK,
         limit=Limit.QUERY,
         budget=77,
         flags=2,
@@ -107,7 +107,7 @@ def test_a_refusal_stands_for_no_more_than_there_can_be() -> None:
 def test_who_has_no_name_and_no_address_has_none() -> None:
     ring = Ring()
     ring.write()
-    assert ring.read().traces[0].who == Who()
+    assert ring.read().traces[0].who == StatementIdentity()
 
 
 def test_reading_on_finds_only_what_is_new() -> None:

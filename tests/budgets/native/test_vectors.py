@@ -14,7 +14,7 @@ import pytest
 from headgate.budgets.ask import Dialect
 from headgate.budgets.fingerprint import fingerprint, shape
 from headgate.budgets.native import matching as native
-from headgate.budgets.tags import Tags, read_tags
+from headgate.budgets.tags import ParsedTags, read_tags
 from tests.budgets.native.engines import Engine, Native, Reference, Sizes
 from tests.budgets.native.playing import PATH, Player, document, sizes_of
 
@@ -36,11 +36,11 @@ def test_every_step_comes_to_what_the_vectors_say(
 
 
 @pytest.mark.parametrize("read", [read_tags, native.read_tags])
-def test_tags(read: Callable[[bytes, Dialect], Tags]) -> None:
+def test_tags(read: Callable[[bytes, Dialect], ParsedTags]) -> None:
     for dialect, text, pairs, ignored, duplicates in VECTORS["tags"]:
         expected = {k.encode(): v.encode() for k, v in pairs.items()}
         told = read(text.encode(), Dialect[dialect.upper()])
-        assert told == Tags(expected, ignored, duplicates), (dialect, text)
+        assert told == ParsedTags(expected, ignored, duplicates), (dialect, text)
 
 
 def test_fingerprints() -> None:

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, aclosing
 
 import pytest
 
-from headgate.base.keyvalue import Changes, Compare, Event, Put
+from headgate.base.keyvalue import Changes, Compare, KeyEvent, Put
 from headgate.base.ports import SharedLog
 from headgate.changes.etcd import EtcdAccess, EtcdStore, client, parse_endpoint
 from headgate.changes.etcd.gateway import MAX_CONNECTIONS, Gateway
@@ -82,7 +82,7 @@ async def test_the_name_of_the_data_is_nobodys_entry(store: EtcdStore) -> None:
     assert listing.store_id != unmarked.store_id
     assert (await store.list([])).store_id == listing.store_id
     async with aclosing(store.watch([""], after_revision=unmarked.revision)) as watch:
-        seen: list[Event] = []
+        seen: list[KeyEvent] = []
         async with asyncio.timeout(DEADLINE_S):
             while len(seen) < 2:
                 seen += (await anext(watch)).events
@@ -108,7 +108,7 @@ async def test_more_prefixes_than_one_transaction_takes(store: EtcdStore) -> Non
     revision = await store.commit([], [Put("items/shard/150/y", b"v")])
     async with aclosing(store.watch(prefixes, after_revision=listing.revision)) as watch:
         changes = await anext(watch)
-    assert changes == Changes((Event("items/shard/150/y", b"v", revision),), revision)
+    assert changes == Changes((KeyEvent("items/shard/150/y", b"v", revision),), revision)
 
 
 async def test_too_much_below_a_prefix_is_told_not_held(
@@ -185,7 +185,7 @@ async def test_under_many_writers_each_commit_is_told_whole_and_in_order(
         await writing
     events = [event for changes in seen for event in changes.events]
     assert [e.revision for e in events] == sorted(e.revision for e in events)
-    heard: list[Event] = []
+    heard: list[KeyEvent] = []
     for changes in seen:
         heard += changes.events
         whole = [event for event in heard if event.revision <= changes.revision]

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from headgate.changes.etcd import client
-from headgate.changes.etcd.client import CatchUp, Missed, Order, Reader, lines, widest
-from headgate.changes.etcd.faults import NoAnswer, NoToken
+from headgate.changes.etcd.client import CatchUp, CommitOrder, Missed, WatchReader, lines, widest
+from headgate.changes.etcd.faults import EtcdSilent, NoToken
 from headgate.changes.etcd.messages import EventAnswer, Keys, KeyValue
 from headgate.errors import Compacted, StoreRefused
 from tests.fixtures.eventually import DEADLINE_S
@@ -46,7 +46,7 @@ def test_a_stream_cut_anywhere_gives_the_same_messages(size: int) -> None:
     async def read() -> list[bytes]:
         pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
         found = []
-        with pytest.raises(NoAnswer, match="ended the watch"):
+        with pytest.raises(EtcdSilent, match="ended the watch"):
             async for line in lines(chunks_of(*pieces)):
                 found.append(line)
         return found
@@ -56,12 +56,12 @@ def test_a_stream_cut_anywhere_gives_the_same_messages(size: int) -> None:
 
 async def test_last_words_need_no_end_of_line() -> None:
     error = b'{"error":{"grpc_code":14,"message":"etcdserver: no leader"}}'
-    with pytest.raises(NoAnswer, match="no leader"):
-        await Reader("m0", chunks_of(error)).next()
+    with pytest.raises(EtcdSilent, match="no leader"):
+        await WatchReader("m0", chunks_of(error)).next()
 
 
 async def test_a_message_without_an_end_is_not_kept_for_ever() -> None:
-    with pytest.raises(NoAnswer, match="more than 0 kB"):
+    with pytest.raises(EtcdSilent, match="more than 0 kB"):
         async for _ in lines(chunks_of(b"x" * 60, b"x" * 60), max_bytes=100):
             pytest.fail("there is no message")
 
@@ -70,7 +70,7 @@ async def test_a_message_without_an_end_is_not_kept_for_ever() -> None:
     ("line", "kind", "words"),
     [
         ('{"result":{"header":{},"canceled":true,"compact_revision":"7"}}', Compacted, "before"),
-        ('{"result":{"header":{},"canceled":true}}', NoAnswer, "without a reason"),
+        ('{"result":{"header":{},"canceled":true}}', EtcdSilent, "without a reason"),
         (
             '{"result":{"header":{},"canceled":true,"cancel_reason":'
             '"rpc error: code = PermissionDenied desc = etcdserver: permission denied"}}',
@@ -83,15 +83,15 @@ async def test_a_message_without_an_end_is_not_kept_for_ever() -> None:
             NoToken,
             "token",
         ),
-        ('{"error":{"grpc_code":14,"message":"etcdserver: no leader"}}', NoAnswer, "no leader"),
-        ('{"error":{"code":14,"message":"etcdserver: no leader"}}', NoAnswer, "no leader"),
-        ("<html>", NoAnswer, "no message"),
-        ("{}", NoAnswer, "neither"),
-        ('{"result":{"header":{},"events":[{"kv":{"key":7}}]}}', NoAnswer, "no message"),
+        ('{"error":{"grpc_code":14,"message":"etcdserver: no leader"}}', EtcdSilent, "no leader"),
+        ('{"error":{"code":14,"message":"etcdserver: no leader"}}', EtcdSilent, "no leader"),
+        ("<html>", EtcdSilent, "no message"),
+        ("{}", EtcdSilent, "neither"),
+        ('{"result":{"header":{},"events":[{"kv":{"key":7}}]}}', EtcdSilent, "no message"),
     ],
 )
 async def test_an_end_is_told_by_its_name(line: str, kind: type[Exception], words: str) -> None:
-    reader = Reader("m0", chunks_of(f"{line}\n".encode()))
+    reader = WatchReader("m0", chunks_of(f"{line}\n".encode()))
     with pytest.raises(kind, match=words):
         await reader.next()
     await reader.close()
@@ -105,7 +105,7 @@ def told(events: Sequence[EventAnswer], *, fragment: bool = False) -> bytes:
 async def test_what_was_cut_apart_is_told_as_one() -> None:
     first, second = put("a/1", 5), put("a/2", 5)
     stream = chunks_of(told([first], fragment=True), told([second]))
-    reader = Reader("m0", stream)
+    reader = WatchReader("m0", stream)
     answer = await reader.next()
     assert answer is not None
     assert answer.events == (first, second)
@@ -115,7 +115,7 @@ async def test_what_is_too_much_to_hold_has_us_list_anew(monkeypatch: pytest.Mon
     monkeypatch.setattr(client, "MAX_HELD_BYTES", 3)
     stream = chunks_of(told([put("a", 5)], fragment=True), told([put("aaa", 5)]))
     with pytest.raises(Compacted, match="list anew"):
-        await Reader("m0", stream).next()
+        await WatchReader("m0", stream).next()
 
 
 async def test_a_read_that_was_waited_for_in_vain_is_not_lost() -> None:
@@ -125,7 +125,7 @@ async def test_a_read_that_was_waited_for_in_vain_is_not_lost() -> None:
         while True:
             yield await pieces.get()
 
-    reader = Reader("m0", later())
+    reader = WatchReader("m0", later())
     assert await reader.next(0.001) is None
     pieces.put_nowait(told([put("a", 5)]))
     answer = await reader.next(DEADLINE_S)
@@ -237,7 +237,7 @@ def test_whatever_watch_is_first_everything_comes_in_order_and_whole(
 
 
 def test_a_commit_is_held_until_something_newer_comes() -> None:
-    order = Order("m0", 4)
+    order = CommitOrder("m0", 4)
     order.hear([put("a/1", 5)])
     assert order.take(newest_too=False) == []
     order.hear([put("b/1", 5)])
@@ -248,7 +248,7 @@ def test_a_commit_is_held_until_something_newer_comes() -> None:
 
 
 def test_a_commit_is_told_once_nothing_more_came() -> None:
-    order = Order("m0", 4)
+    order = CommitOrder("m0", 4)
     order.hear([put("a/1", 5)])
     assert [event.kv.mod_revision for event in order.take(newest_too=True)] == [5]
     assert not order.is_holding
@@ -258,7 +258,7 @@ def test_a_commit_is_told_once_nothing_more_came() -> None:
 def test_a_commit_of_which_more_may_come_is_not_called_whole() -> None:
     """R84: the way may have gone silent between its pieces, and who goes on from there asks for
     all of that commit again."""
-    order = Order("m0", 4)
+    order = CommitOrder("m0", 4)
     order.hear([put("a/1", 9)])
     order.take(newest_too=True)
     assert order.through == 8
@@ -270,14 +270,14 @@ def test_a_commit_of_which_more_may_come_is_not_called_whole() -> None:
 
 
 def test_a_single_watch_tells_every_commit_whole() -> None:
-    order = Order("m0", 4, single=True)
+    order = CommitOrder("m0", 4, single=True)
     order.hear([put("a/1", 5)])
     order.take(newest_too=True)
     assert order.through == 5
 
 
 def test_a_piece_that_comes_after_something_newer_has_us_list_anew() -> None:
-    order = Order("m0", 4)
+    order = CommitOrder("m0", 4)
     order.hear([put("a/1", 5)])
     order.take(newest_too=True)
     order.hear([put("a/1", 6)])

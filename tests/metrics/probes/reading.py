@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import ProbeFailed
-from headgate.metrics.probes.factory import Probe
+from headgate.metrics.probes.factory import MetricProbe
 from headgate.metrics.probes.numbers import value_of
 from headgate.metrics.samples import Cause, Measured, Number
 from tests.fixtures.eventually import DEADLINE_S, aeventually
@@ -19,12 +19,12 @@ TRY_S = 10.0
 """One that hangs is tried again after so long."""
 
 
-async def within(probe: Probe, timeout_s: float) -> float:
+async def within(probe: MetricProbe, timeout_s: float) -> float:
     """Cancelled at the metric's timeout."""
     return (await measured(probe, timeout_s)).value
 
 
-async def measured(probe: Probe, timeout_s: float = DEADLINE_S) -> Measured:
+async def measured(probe: MetricProbe, timeout_s: float = DEADLINE_S) -> Measured:
     """With what the probe says about its number."""
     async with asyncio.timeout(timeout_s):
         return as_measured(await probe.read())
@@ -34,13 +34,13 @@ def as_measured(number: Number) -> Measured:
     return number if isinstance(number, Measured) else Measured(number)
 
 
-async def failure(probe: Probe, timeout_s: float = DEADLINE_S) -> ProbeFailed:
+async def failure(probe: MetricProbe, timeout_s: float = DEADLINE_S) -> ProbeFailed:
     with pytest.raises(ProbeFailed) as caught:
         await within(probe, timeout_s)
     return caught.value
 
 
-async def cut_off(probe: Probe, when: Callable[[], bool]) -> None:
+async def cut_off(probe: MetricProbe, when: Callable[[], bool]) -> None:
     """Cancelled as at the metric's timeout, once it has come so far."""
     reading = asyncio.ensure_future(probe.read())
     try:
@@ -52,7 +52,7 @@ async def cut_off(probe: Probe, when: Callable[[], bool]) -> None:
     assert reading.cancelled()
 
 
-async def works(probe: Probe, timeout_s: float = TRY_S) -> bool:
+async def works(probe: MetricProbe, timeout_s: float = TRY_S) -> bool:
     try:
         await within(probe, timeout_s)
     except (ProbeFailed, TimeoutError):
@@ -66,15 +66,15 @@ async def becomes(condition: Callable[[], Awaitable[bool]], within_s: float = DE
     await aeventually(predicate, within_s)
 
 
-async def exceeds(probe: Probe, least: float) -> bool:
+async def exceeds(probe: MetricProbe, least: float) -> bool:
     return value_of(await probe.read()) > least
 
 
-async def stays_below(probe: Probe, most: float) -> bool:
+async def stays_below(probe: MetricProbe, most: float) -> bool:
     return value_of(await probe.read()) < most
 
 
-async def says(probe: Probe, cause: Cause | None) -> bool:
+async def says(probe: MetricProbe, cause: Cause | None) -> bool:
     """Whether a number comes with `cause`, or its absence does."""
     try:
         return (await measured(probe)).cause is cause

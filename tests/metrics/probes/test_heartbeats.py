@@ -9,7 +9,7 @@ from headgate.metrics.probes.heartbeats import (
     LOCAL,
     UTC,
     ClockSkew,
-    Heartbeat,
+    HeartbeatRow,
     heartbeat_lag,
     zone_of,
 )
@@ -23,7 +23,7 @@ BROKEN = Measured(7.0, Cause.REPLICATION_BROKEN, "broken")
 
 
 async def judged(
-    row: Heartbeat, native: Number | ProbeFailed = 0.0, skew: ClockSkew | None = None
+    row: HeartbeatRow, native: Number | ProbeFailed = 0.0, skew: ClockSkew | None = None
 ) -> Measured:
     async def account() -> Number:
         if isinstance(native, ProbeFailed):
@@ -34,7 +34,7 @@ async def judged(
 
 
 async def refused(
-    row: Heartbeat, native: Number | ProbeFailed = 0.0, skew: ClockSkew | None = None
+    row: HeartbeatRow, native: Number | ProbeFailed = 0.0, skew: ClockSkew | None = None
 ) -> ProbeFailed:
     with pytest.raises(ProbeFailed) as caught:
         await judged(row, native, skew)
@@ -42,22 +42,22 @@ async def refused(
 
 
 async def test_a_fresh_row_is_its_age_whatever_the_server_thinks() -> None:
-    assert await judged(Heartbeat("t", 1.5), native=BROKEN) == Measured(1.5)
+    assert await judged(HeartbeatRow("t", 1.5), native=BROKEN) == Measured(1.5)
 
 
 @pytest.mark.parametrize(("interval_s", "dead_after_s"), [(None, 4.0), (0.1, 1.3), (10.0, 31.0)])
 async def test_a_dead_writer_is_no_lag(interval_s: float | None, dead_after_s: float) -> None:
-    young = await judged(Heartbeat("t", dead_after_s - 0.01, interval_s))
+    young = await judged(HeartbeatRow("t", dead_after_s - 0.01, interval_s))
     assert young == Measured(dead_after_s - 0.01)
-    dead = await refused(Heartbeat("t", dead_after_s + 0.01, interval_s, server="db-a:5432"))
+    dead = await refused(HeartbeatRow("t", dead_after_s + 0.01, interval_s, server="db-a:5432"))
     assert dead.cause is Cause.HEARTBEAT_DEAD
     assert "db-a:5432" in dead.detail
     assert "heartbeat_interval_s" in dead.detail
 
 
 async def test_a_replica_that_is_truly_behind_is_behind_and_not_without_a_writer() -> None:
-    assert await judged(Heartbeat("t", 20.0), native=18.0) == Measured(20.0)
-    assert (await refused(Heartbeat("t", 30.0), native=18.0)).cause is Cause.HEARTBEAT_DEAD
+    assert await judged(HeartbeatRow("t", 20.0), native=18.0) == Measured(20.0)
+    assert (await refused(HeartbeatRow("t", 30.0), native=18.0)).cause is Cause.HEARTBEAT_DEAD
 
 
 @pytest.mark.parametrize("native", [STOPPED, BROKEN])
@@ -65,7 +65,7 @@ async def test_misleading_zero_lag_a_stale_row_grows_with_the_cause(
     native: Number | ProbeFailed,
 ) -> None:
     """R22: also where the server's own account does not know since when."""
-    seen = [await judged(Heartbeat("t", age_s), native) for age_s in (5.0, 500.0)]
+    seen = [await judged(HeartbeatRow("t", age_s), native) for age_s in (5.0, 500.0)]
     assert [one.value for one in seen] == [5.0, 500.0]
     assert {one.cause for one in seen} == {
         native.cause if isinstance(native, ProbeFailed) else Cause.REPLICATION_BROKEN
@@ -73,12 +73,12 @@ async def test_misleading_zero_lag_a_stale_row_grows_with_the_cause(
 
 
 async def test_a_stale_row_without_any_other_account_grows() -> None:
-    assert await judged(Heartbeat("t", 50.0), native=BLIND) == Measured(50.0)
+    assert await judged(HeartbeatRow("t", 50.0), native=BLIND) == Measured(50.0)
 
 
 async def test_an_idle_shard_does_not_look_lagged_while_its_heartbeat_rests() -> None:
     """R25, R57"""
-    resting = Heartbeat("t", 9 * HOURS, resting=True)
+    resting = HeartbeatRow("t", 9 * HOURS, resting=True)
     seen = await judged(resting, native=0.0)
     assert seen == Measured(0.0, Cause.HEARTBEAT_IDLE, "heartbeat is idle, native positions")
     assert await judged(resting, native=BROKEN) == BROKEN
@@ -90,12 +90,12 @@ async def test_an_idle_shard_does_not_look_lagged_while_its_heartbeat_rests() ->
 
 async def test_a_little_skew_is_clamped_and_flagged() -> None:
     """R24"""
-    seen = await judged(Heartbeat("t", -0.05))
+    seen = await judged(HeartbeatRow("t", -0.05))
     assert (seen.value, seen.cause) == (0.0, Cause.CLOCK_SKEW)
 
 
 async def test_much_skew_is_never_zero() -> None:
-    failed = await refused(Heartbeat("t", -0.2))
+    failed = await refused(HeartbeatRow("t", -0.2))
     assert failed.cause is Cause.CLOCK_SKEW
     assert "NTP" in failed.detail
 
@@ -103,24 +103,24 @@ async def test_much_skew_is_never_zero() -> None:
 @pytest.mark.parametrize(("age_s", "ahead_s"), [(3.5, 3.0), (-2.5, -3.0), (-2.5, -3.0001)])
 async def test_known_skew_is_corrected_and_told(age_s: float, ahead_s: float) -> None:
     """R24: both ways, 0.5 s behind by clocks that are 3 s apart."""
-    seen = await judged(Heartbeat("t", age_s), skew=ClockSkew(ahead_s, error_s=0.004))
+    seen = await judged(HeartbeatRow("t", age_s), skew=ClockSkew(ahead_s, error_s=0.004))
     assert seen.value == pytest.approx(0.5, abs=0.001)
     assert seen.cause is Cause.CLOCK_SKEW
     assert "3.000 s" in seen.detail and "±0.004" in seen.detail
 
 
 async def test_skew_that_does_not_matter_is_corrected_in_silence() -> None:
-    assert await judged(Heartbeat("t", 1.0), skew=ClockSkew(0.05)) == Measured(0.95)
+    assert await judged(HeartbeatRow("t", 1.0), skew=ClockSkew(0.05)) == Measured(0.95)
 
 
 async def test_a_correction_that_leads_into_the_future_is_refused() -> None:
-    failed = await refused(Heartbeat("t", 1.0), skew=ClockSkew(2.0))
+    failed = await refused(HeartbeatRow("t", 1.0), skew=ClockSkew(2.0))
     assert failed.cause is Cause.CLOCK_SKEW
     assert "corrected" in failed.detail
 
 
 async def test_a_cause_that_stops_replication_outweighs_skew() -> None:
-    seen = await judged(Heartbeat("t", 60.0), native=STOPPED, skew=ClockSkew(10.0))
+    seen = await judged(HeartbeatRow("t", 60.0), native=STOPPED, skew=ClockSkew(10.0))
     assert (seen.value, seen.cause) == (50.0, Cause.REPLICATION_STOPPED)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headgate.errors import ProbeFailed
-from headgate.metrics.probes.mysql_lag import NativeLag
+from headgate.metrics.probes.mysql_lag import MysqlNativeLag
 from headgate.metrics.probes.mysql_replication import Channel, Thread, channel_of, is_on
 from headgate.metrics.samples import Cause
 from tests.metrics.probes.reading import as_measured
@@ -43,7 +43,7 @@ def test_misleading_zero_lag_a_standing_thread_grows_since_it_was_current(
 ) -> None:
     """R22"""
     clock = At()
-    lag = NativeLag(clock)
+    lag = MysqlNativeLag(clock)
     assert lag.judge([replace(RUNNING, seconds_behind=2.0)]) == 2.0
     seen = []
     for clock.now_s in (101.0, 110.0, 1100.0):
@@ -55,13 +55,13 @@ def test_misleading_zero_lag_a_standing_thread_grows_since_it_was_current(
 @pytest.mark.parametrize(("channel", "cause"), TROUBLES)
 def test_unknown_lag_is_a_failure_not_zero(channel: Channel, cause: Cause) -> None:
     with pytest.raises(ProbeFailed) as caught:
-        NativeLag(At()).judge([channel])
+        MysqlNativeLag(At()).judge([channel])
     assert caught.value.cause is cause
     assert "unknown" in caught.value.detail
 
 
 def test_the_worst_of_several_sources_counts() -> None:
-    lag = NativeLag(At())
+    lag = MysqlNativeLag(At())
     other = replace(RUNNING, name="other", seconds_behind=9.0)
     assert lag.judge([RUNNING, other]) == 9.0
     worst = as_measured(lag.judge([RUNNING, replace(STOPPED, name="other")]))
@@ -69,7 +69,7 @@ def test_the_worst_of_several_sources_counts() -> None:
 
 
 def test_a_source_that_was_taken_away_is_forgotten() -> None:
-    lag = NativeLag(At())
+    lag = MysqlNativeLag(At())
     lag.judge([RUNNING, replace(RUNNING, name="other")])
     lag.judge([RUNNING])
     with pytest.raises(ProbeFailed):

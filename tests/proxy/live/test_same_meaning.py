@@ -14,7 +14,13 @@ import pymysql
 import pytest
 from pymysql.constants import CLIENT
 
-from headgate.budgets.ask import Ask, Dialect, Statement, Verdict, Who
+from headgate.budgets.ask import (
+    Dialect,
+    Statement,
+    StatementCheck,
+    StatementIdentity,
+    StatementVerdict,
+)
 from headgate.budgets.fingerprint import fingerprint
 from headgate.budgets.ledger import Ledger
 from headgate.budgets.matching import Now, RuleSet
@@ -95,15 +101,15 @@ STATEMENTS = [
 
 def reference(rules: RuleSet, asked: Asked, dialect: Dialect, database: str) -> str | None:
     """The budget that refuses it, or None."""
-    who = Who(
+    who = StatementIdentity(
         USERS[dialect][asked.user], database, asked.application or None, ip_address("127.0.0.1")
     )
     for text in asked.text.split("; "):
         now = Now(wall_ms=int(time.time() * 1000))
         matched = rules.match(who, Statement(text.encode(), dialect), now)
         ledger = Ledger(cpus_milli=4000, workers=100)
-        answer = ledger.check(rules.budgets, matched.at, Ask(time.monotonic_ns()))
-        if answer.verdict is Verdict.BLOCK:
+        answer = ledger.check(rules.budgets, matched.at, StatementCheck(time.monotonic_ns()))
+        if answer.verdict is StatementVerdict.BLOCK:
             return rules.budgets[matched.at[answer.match].budget].name
     return None
 

@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 import pytest
 
-from headgate.base.keyvalue import Changes, Event, Listing
+from headgate.base.keyvalue import Changes, KeyEvent, Listing
 from headgate.changes.mirror import Mirror
 from headgate.changes.model import HEAD
 from headgate.changes.state import item_bytes
@@ -61,8 +61,8 @@ async def test_changes_go_on_from_the_last_ones() -> None:
         assert (await anext(watch)).events == ()
 
 
-def put(name: str, revision: int) -> Event:
-    return Event(wide(name), item_bytes(item(name)), revision)
+def put(name: str, revision: int) -> KeyEvent:
+    return KeyEvent(wide(name), item_bytes(item(name)), revision)
 
 
 async def test_of_a_commit_that_may_not_be_whole_all_comes_and_nothing_twice() -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Any, NamedTuple
 
-from headgate.budgets.ask import Answer, Ask, Limit, Verdict
+from headgate.budgets.ask import Limit, StatementAnswer, StatementCheck, StatementVerdict
 from headgate.budgets.bucket import cpu_ns
 from headgate.budgets.native.layout import (
     REGION_MAGIC,
@@ -78,7 +78,7 @@ class _Book:
 
 
 class Charged(NamedTuple):
-    answer: Answer
+    answer: StatementAnswer
     owed_ns: int | None
     """CPU, before it was charged; None: the budget has no bucket."""
     cpus_milli: int
@@ -105,7 +105,9 @@ class RegionDebits:
         """Whether anybody decides anything there."""
         return bool(self._head.enabled) and self._head.magic == REGION_MAGIC
 
-    def debit(self, budget_key: int, ask: Ask, *, only_look: bool = False) -> Charged | None:
+    def debit(
+        self, budget_key: int, ask: StatementCheck, *, only_look: bool = False
+    ) -> Charged | None:
         """None: the policy in force has no such budget."""
         book = self._current()
         place = book.places.get(budget_key)
@@ -124,17 +126,24 @@ class RegionDebits:
         return charged
 
     def _close(
-        self, book: _Book, matches: HgMatches, answer: HgAnswer, holding: HgHolding, ask: Ask
+        self,
+        book: _Book,
+        matches: HgMatches,
+        answer: HgAnswer,
+        holding: HgHolding,
+        ask: StatementCheck,
     ) -> None:
         """A declared cost is the cost: settled at once, which gives the place back."""
-        if answer.verdict in (Verdict.RUN, Verdict.WARN):
+        if answer.verdict in (StatementVerdict.RUN, StatementVerdict.WARN):
             estimate_ns = holding.estimate_ns
             _core().hg_settle(self._address, byref(holding), estimate_ns, False, ask.now_ns)
         else:
             question = (self._address, book.policy, byref(matches), byref(answer))
             _core().hg_count_refusal(*question, False, ask.wall_ms)
 
-    def _owed_ns(self, answer: Answer, holding: HgHolding, ask: Ask) -> int | None:
+    def _owed_ns(
+        self, answer: StatementAnswer, holding: HgHolding, ask: StatementCheck
+    ) -> int | None:
         if answer.decided_by is Limit.BUCKET:
             return answer.used
         held = holding.at[0]
@@ -186,7 +195,7 @@ def _own_bucket(place: int, key: int) -> HgMatches:
     return matches
 
 
-def _words(ask: Ask) -> HgAsk:
+def _words(ask: StatementCheck) -> HgAsk:
     return HgAsk(
         now_ns=ask.now_ns,
         wall_ms=ask.wall_ms,
@@ -197,9 +206,9 @@ def _words(ask: Ask) -> HgAsk:
     )
 
 
-def _answer(words: HgAnswer) -> Answer:
-    return Answer(
-        verdict=Verdict(words.verdict),
+def _answer(words: HgAnswer) -> StatementAnswer:
+    return StatementAnswer(
+        verdict=StatementVerdict(words.verdict),
         limits=(Limit(words.limit[0]),),
         thresholds=(Limit(words.threshold[0]),),
         estimate_ns=words.estimate_ns,

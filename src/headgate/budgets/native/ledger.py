@@ -29,10 +29,17 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from headgate.budgets.ask import MAX_MATCHES, Answer, Ask, Limit, Match, Verdict
+from headgate.budgets.ask import (
+    MAX_MATCHES,
+    Limit,
+    Match,
+    StatementAnswer,
+    StatementCheck,
+    StatementVerdict,
+)
 from headgate.budgets.bucket import Bucket
-from headgate.budgets.cost import Host, Pattern
-from headgate.budgets.ledger import Counts
+from headgate.budgets.cost import MedianCost, Pattern
+from headgate.budgets.ledger import BudgetTotals
 from headgate.budgets.native.layout import (
     LABEL_BYTES,
     PAGE_BYTES,
@@ -162,7 +169,7 @@ class NativeLedger:
 
     # --- checks -------------------------------------------------------------------------------
 
-    def check(self, matches: Sequence[Match], ask: Ask) -> Answer:
+    def check(self, matches: Sequence[Match], ask: StatementCheck) -> StatementAnswer:
         """Looks, and takes nothing."""
         answer = HgAnswer()
         with self._policy(matches) as policy:
@@ -171,7 +178,9 @@ class NativeLedger:
             )
         return _answer(answer, len(matches))
 
-    def take(self, matches: Sequence[Match], ask: Ask) -> tuple[Answer, NativeHolding | None]:
+    def take(
+        self, matches: Sequence[Match], ask: StatementCheck
+    ) -> tuple[StatementAnswer, NativeHolding | None]:
         """A place and the estimate's charge in every budget, or no change in any."""
         answer, holding = HgAnswer(), HgHolding()
         question = byref(_matches(matches)), byref(_ask(ask)), byref(answer), byref(holding)
@@ -186,7 +195,7 @@ class NativeLedger:
             if policy is not None:
                 core().hg_charge(self._address, policy, byref(_matches(matches)), cost_ns, now_ns)
 
-    def estimate_ns(self, ask: Ask) -> int:
+    def estimate_ns(self, ask: StatementCheck) -> int:
         return int(core().hg_estimate(self._address, byref(_ask(ask))))
 
     @contextmanager
@@ -233,9 +242,9 @@ class NativeLedger:
         return views[bucket.key].owed_ns if bucket.key in views else 0
 
     @property
-    def counts(self) -> dict[int, Counts]:
+    def counts(self) -> dict[int, BudgetTotals]:
         return {
-            view.key: Counts(
+            view.key: BudgetTotals(
                 admitted=view.admitted,
                 estimated_ns=view.estimated_ns,
                 charged_ns=view.charged_ns,
@@ -258,9 +267,9 @@ class NativeLedger:
         return None
 
     @property
-    def host(self) -> Host:
+    def host(self) -> MedianCost:
         head = self.view.head()
-        return Host(head.median_k or 0.0, head.median_calls)
+        return MedianCost(head.median_k or 0.0, head.median_calls)
 
     @property
     def pattern_evictions(self) -> int:
@@ -287,7 +296,7 @@ def _matches(matches: Sequence[Match]) -> HgMatches:
     return words
 
 
-def _ask(ask: Ask) -> HgAsk:
+def _ask(ask: StatementCheck) -> HgAsk:
     return HgAsk(
         now_ns=ask.now_ns,
         wall_ms=ask.wall_ms,
@@ -299,9 +308,9 @@ def _ask(ask: Ask) -> HgAsk:
     )
 
 
-def _answer(words: HgAnswer, count: int) -> Answer:
-    return Answer(
-        verdict=Verdict(words.verdict),
+def _answer(words: HgAnswer, count: int) -> StatementAnswer:
+    return StatementAnswer(
+        verdict=StatementVerdict(words.verdict),
         limits=tuple(Limit(limit) for limit in words.limit[:count]),
         thresholds=tuple(Limit(limit) for limit in words.threshold[:count]),
         estimate_ns=words.estimate_ns,

@@ -1,6 +1,6 @@
 """The matching half of native/headgate.h, with the values of traffic/.
 
-    bytes ──CompiledRules──► session(Who) ──match(Statement, Now)──► Matched
+    bytes ──CompiledRules──► session(StatementIdentity) ──match(Statement, Now)──► Matched
 
 For what is measured and compared; a server calls the same functions from its own process.
 """
@@ -27,11 +27,11 @@ from ctypes import (
 from functools import cache
 from typing import Any
 
-from headgate.budgets.ask import Dialect, Match, Statement, Who
+from headgate.budgets.ask import Dialect, Match, Statement, StatementIdentity
 from headgate.budgets.matching import Matched, Now, known_address
 from headgate.budgets.native.layout import LABEL_BYTES, HgMatch, HgMatches
 from headgate.budgets.native.library import load
-from headgate.budgets.tags import MAX_TAGS, MAX_TEXT_BYTES, Tags
+from headgate.budgets.tags import MAX_TAGS, MAX_TEXT_BYTES, ParsedTags
 from headgate.errors import Fault, InvalidSettings
 
 _MAX_SESSION_PRESENT = 132
@@ -149,12 +149,12 @@ def fingerprint(text: bytes, dialect: Dialect = Dialect.POSTGRES) -> int:
     return int(_core().hg_fingerprint(text, len(text), dialect))
 
 
-def read_tags(text: bytes, dialect: Dialect = Dialect.POSTGRES) -> Tags:
+def read_tags(text: bytes, dialect: Dialect = Dialect.POSTGRES) -> ParsedTags:
     tags = _Tags()
     _core().hg_tags_read(text, len(text), dialect, byref(tags))
     held = ctypes.string_at(ctypes.addressof(tags) + _Tags.text.offset, tags.used)
     pairs = dict(_pair(held, tag) for tag in tags.tags[: tags.count])
-    return Tags(pairs, tags.ignored, tags.duplicates)
+    return ParsedTags(pairs, tags.ignored, tags.duplicates)
 
 
 def _pair(held: bytes, tag: _Tag) -> tuple[bytes, bytes]:
@@ -195,17 +195,17 @@ class CompiledRules:
         if fault is not None:
             raise InvalidSettings([Fault("", fault)])
 
-    def session(self, who: Who) -> Session:
-        return Session(self, who)
+    def session(self, who: StatementIdentity) -> ClientMatcher:
+        return ClientMatcher(self, who)
 
-    def match(self, who: Who, statement: Statement, now: Now) -> Matched:
+    def match(self, who: StatementIdentity, statement: Statement, now: Now) -> Matched:
         return self.session(who).match(statement, now)
 
 
-class Session:
+class ClientMatcher:
     """What one client's own pairs resolve to; good for any number of its statements."""
 
-    def __init__(self, rules: CompiledRules, who: Who) -> None:
+    def __init__(self, rules: CompiledRules, who: StatementIdentity) -> None:
         self._rules = rules
         self._resolved = _Session()
         self._tags = _Tags()
@@ -248,7 +248,7 @@ class Session:
         return matches
 
 
-def _who(who: Who) -> _Who:
+def _who(who: StatementIdentity) -> _Who:
     names = (who.username, who.database, who.application_name)
     encoded = (None if n is None else n.encode("utf-8", "surrogateescape") for n in names)
     given = _Who(*encoded)

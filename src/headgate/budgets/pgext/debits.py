@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headgate.budgets.charging import asked, debit_of
-from headgate.budgets.debits import Debit, DebitState
+from headgate.budgets.debits import DebitResult, DebitState
 from headgate.budgets.hashes import budget_key
 from headgate.budgets.native.debits import RegionDebits
 from headgate.budgets.pgext.directory import ServerFile, read_server_file
@@ -79,7 +79,7 @@ class RegionLedger:
 
     def debit(
         self, budget: Budget, cost_ns: int, now: Instant, *, only_look: bool = False
-    ) -> Debit:
+    ) -> DebitResult:
         reached = self._reached
         if reached is None:
             return self._rests(budget, cost_ns, self._fault)
@@ -93,7 +93,7 @@ class RegionLedger:
         answer, owed_ns, cpus_milli = charged
         return debit_of(budget, answer, owed_ns, cpus_milli, self.describe())
 
-    def _rests(self, budget: Budget, cost_ns: int, why: str) -> Debit:
+    def _rests(self, budget: Budget, cost_ns: int, why: str) -> DebitResult:
         note = f"budget {budget.name} is not charged: {why}"
         state, cost_s = DebitState.RESTS, cost_ns / 1e9
-        return Debit(budget.name, state, cost_s, note=note, ledger=self.describe())
+        return DebitResult(budget.name, state, cost_s, note=note, ledger=self.describe())

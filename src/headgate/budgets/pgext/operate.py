@@ -39,7 +39,7 @@ Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PublishOutcome:
     """How a policy fared after it was published."""
 
     state: str
@@ -217,22 +217,22 @@ def _force(directory: Path) -> Force | str:
 
 def await_in_force(
     directory: Path, published: Published, before: Force | str, began_s: float, within_s: float
-) -> Outcome:
+) -> PublishOutcome:
     """Until the server has taken it, for `within_s` at most; PolicyRefused if it does not."""
     while True:
         now = _force(directory)
         took_ms = (time.monotonic() - began_s) * 1000
         if isinstance(now, str):
-            return Outcome("not seen", None, now)
+            return PublishOutcome("not seen", None, now)
         if now.version >= published.version:
-            return Outcome("in force", took_ms)
+            return PublishOutcome("in force", took_ms)
         if isinstance(before, Force) and now.refused > before.refused:
             raise PolicyRefused(
                 f"the server rejected version {published.version}: {now.refusal}; version "
                 f"{now.version} stays in force"
             )
         if took_ms > within_s * 1000:
-            return Outcome("waiting", None, _why_waiting(before, now, within_s))
+            return PublishOutcome("waiting", None, _why_waiting(before, now, within_s))
         time.sleep(POLL_S)
 
 

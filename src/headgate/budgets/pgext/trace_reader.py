@@ -13,7 +13,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Any, NamedTuple
 
-from headgate.budgets.ask import Limit, Verdict, Who
+from headgate.budgets.ask import Limit, StatementIdentity, StatementVerdict
 from headgate.budgets.native.layout import HgRegion
 from headgate.budgets.native.region import RegionView
 from headgate.budgets.pgext.region import mapped_region
@@ -90,7 +90,7 @@ def read_trace(raw: bytes) -> Trace | None:
     words = TRACE.unpack(raw)
     stamp, wall_ms, query_id, fingerprint, estimate_ns, actual_ns, wall_ns = words[:7]
     plan_cost, weight, budget, workers, verdict, limit, flags, family, address = words[7:16]
-    if verdict >= len(Verdict) or limit >= len(Limit) or not weight > 0:
+    if verdict >= len(StatementVerdict) or limit >= len(Limit) or not weight > 0:
         return None
     names = _names(words)
     if names is None:
@@ -109,8 +109,8 @@ def read_trace(raw: bytes) -> Trace | None:
         actual_ns=actual_ns,
         wall_ns=wall_ns,
         workers=max(1, workers),
-        weight=max(1.0, min(weight, MAX_REFUSED) if verdict == Verdict.BLOCK else weight),
-        verdict=Verdict(verdict),
+        weight=max(1.0, min(weight, MAX_REFUSED) if verdict == StatementVerdict.BLOCK else weight),
+        verdict=StatementVerdict(verdict),
         limit=Limit(limit),
         budget=budget,
         flags=flags,
@@ -129,9 +129,11 @@ def _names(words: tuple[Any, ...]) -> tuple[bytes, bytes, bytes, bytes] | None:
 
 
 @lru_cache(MAX_KNOWN)
-def _who_of(parts: tuple[bytes, bytes, bytes], address: bytes) -> Who:
+def _who_of(parts: tuple[bytes, bytes, bytes], address: bytes) -> StatementIdentity:
     username, database, application = (part.decode("utf-8", "surrogateescape") for part in parts)
-    return Who(username or None, database or None, application or None, _address(address))
+    return StatementIdentity(
+        username or None, database or None, application or None, _address(address)
+    )
 
 
 def _address(packed: bytes) -> IPv4Address | IPv6Address | None:
@@ -146,6 +148,8 @@ def _tags(raw: bytes) -> tuple[tuple[bytes, bytes], ...]:
     return tuple(zip(words[::2], words[1::2], strict=False))
 
 
-def _who(username: bytes, database: bytes, application: bytes, family: int, address: bytes) -> Who:
+def _who(
+    username: bytes, database: bytes, application: bytes, family: int, address: bytes
+) -> StatementIdentity:
     width = {4: 4, 6: 16}.get(family, 0)
     return _who_of((username, database, application), address[:width])

@@ -1,11 +1,11 @@
 """The fleet's store in etcd.   base/ports.SharedLog ──► EtcdStore ──► gateway ──► its members
                                                             └─ list ──► Ranges
-                                                            └─ watch ──► Following ──► Reader
+                                                            └─ watch ─► EtcdFollower ──► WatchReader
 
 A stream has several watches, and etcd keeps the order within each of them only. It sends what each
 of them missed one watch after the other, and not when that is all: CatchUp knows from a reading
 what has to come. From then on a commit's pieces follow each other, one for each watch that it
-meets, and Order holds them until something newer comes, or nothing for a moment. In that case
+meets, and CommitOrder holds them until something newer comes, or nothing for a moment. In that case
 nobody knows whether it was all: the way may have gone silent in between. So the commit is told, but
 not that it is whole, until something newer has come. A piece that comes later than that has us list
 anew.
@@ -33,9 +33,9 @@ from uuid import uuid4
 
 import msgspec
 
-from headgate.base.keyvalue import Changes, Compare, Entry, Event, Lease, Listing, Put
+from headgate.base.keyvalue import Changes, Compare, Entry, KeyEvent, Lease, Listing, Put
 from headgate.changes.etcd import faults
-from headgate.changes.etcd.faults import NoAnswer
+from headgate.changes.etcd.faults import EtcdSilent
 from headgate.changes.etcd.gateway import Chunks, EtcdAccess, Gateway
 from headgate.changes.etcd.messages import (
     EventAnswer,
@@ -113,7 +113,7 @@ class EtcdStore:
         self._keys = Keys(prefix)
         self._names_data = names_data
         self._requests = Counter(dict.fromkeys([OK, *OUTCOMES.values()], 0))
-        self._known: Standing | None = None
+        self._known: EtcdPosition | None = None
         """The highest revision that a quorum has reported."""
         self._returns = 0
         """How often data without an id came back from an older copy."""
@@ -167,7 +167,7 @@ class EtcdStore:
     async def watch(
         self, prefixes: Sequence[str], *, after_revision: int
     ) -> AsyncGenerator[Changes]:
-        following = Following(self._gateway, self._keys, widest(prefixes), self._known)
+        following = EtcdFollower(self._gateway, self._keys, widest(prefixes), self._known)
         with self._counted():
             async with aclosing(following.steps(after_revision)) as steps:
                 async for standing, revision, events in steps:
@@ -183,18 +183,18 @@ class EtcdStore:
         hidden = STORE_KEY.startswith(prefix) and reading.standing.mark is not None
         return reading.ranges[0].count - hidden
 
-    def _note(self, standing: Standing) -> None:
+    def _note(self, standing: EtcdPosition) -> None:
         known = self._known
         same = known is not None and known.store_id == standing.store_id
         if known is None or not same or standing.revision > known.revision:
             self._known = standing
 
-    def _note_heard(self, standing: Standing) -> None:
+    def _note_heard(self, standing: EtcdPosition) -> None:
         """By a watch, which knows the name that the data had when it was opened."""
         if self._known is None or self._known.store_id == standing.store_id:
             self._note(standing)
 
-    async def _mark_anew(self, known: Standing, standing: Standing) -> None:
+    async def _mark_anew(self, known: EtcdPosition, standing: EtcdPosition) -> None:
         """The same data at an older revision: they came back from a copy. Revisions that were
         seen will mean something else, and everybody is to notice."""
         self._known = None
@@ -299,7 +299,7 @@ class EtcdStore:
         return Lease(told.ID, float(told.TTL)) if told.TTL > 0 else None
 
 
-def _went_back(known: Standing, standing: Standing) -> bool:
+def _went_back(known: EtcdPosition, standing: EtcdPosition) -> bool:
     return known.store_id == standing.store_id and standing.revision < known.revision
 
 
@@ -329,15 +329,15 @@ def check_commit(compares: Sequence[Compare], puts: Sequence[Put]) -> None:
         raise ValueError(f"{size_bytes} bytes in one commit, at most {MAX_COMMIT_BYTES} allowed")
 
 
-class Step(NamedTuple):
-    standing: Standing
+class WatchStep(NamedTuple):
+    standing: EtcdPosition
     """Revision when the watch was opened."""
     revision: int
     """Nothing up to it comes any more."""
-    events: Sequence[Event]
+    events: Sequence[KeyEvent]
 
 
-class Following:
+class EtcdFollower:
     """Every change below some prefixes, from a revision on.
 
     What a reading can tell beforehand is found out before anything is waited for: that the data are
@@ -345,7 +345,7 @@ class Following:
     """
 
     def __init__(
-        self, gateway: Gateway, keys: Keys, prefixes: Sequence[str], known: Standing | None
+        self, gateway: Gateway, keys: Keys, prefixes: Sequence[str], known: EtcdPosition | None
     ) -> None:
         self._gateway = gateway
         self._keys = keys
@@ -353,12 +353,12 @@ class Following:
         self._known = known
         """What was listed; None if another object did that."""
 
-    async def steps(self, after_revision: int) -> AsyncGenerator[Step]:
+    async def steps(self, after_revision: int) -> AsyncGenerator[WatchStep]:
         """The first one as soon as the watch is open, with all that was missed."""
         spans = [self._keys.span(prefix) for prefix in self._prefixes]
         body = watches(spans, start_revision=after_revision + 1)
         async with self._gateway.stream("/v3/watch", body) as (endpoint, chunks):
-            reader = Reader(endpoint.authority, chunks)
+            reader = WatchReader(endpoint.authority, chunks)
             try:
                 async with aclosing(self._read(reader, after_revision)) as steps:
                     async for step in steps:
@@ -366,7 +366,7 @@ class Following:
             finally:
                 await reader.close()
 
-    async def _read(self, reader: Reader, after_revision: int) -> AsyncGenerator[Step]:
+    async def _read(self, reader: WatchReader, after_revision: int) -> AsyncGenerator[WatchStep]:
         numbers, early = await self._opened(reader)
         standing, missed = await self._missed(reader.where, after_revision)
         # A single watch keeps its own order: no need to wait.
@@ -377,7 +377,7 @@ class Following:
         await self._caught_up(reader, catch_up, numbers)
         before, since = catch_up.parted()
         yield self._step(standing, through, before)
-        order = Order(reader.where, through, single=self._is_single)
+        order = CommitOrder(reader.where, through, single=self._is_single)
         order.hear(since)
         async with aclosing(self._ordered(reader, order)) as changes:
             async for revision, events in changes:
@@ -387,12 +387,14 @@ class Following:
     def _is_single(self) -> bool:
         return len(self._prefixes) == 1
 
-    def _step(self, standing: Standing, revision: int, events: Sequence[EventAnswer]) -> Step:
-        return Step(standing, revision, self._keys.events(events))
+    def _step(
+        self, standing: EtcdPosition, revision: int, events: Sequence[EventAnswer]
+    ) -> WatchStep:
+        return WatchStep(standing, revision, self._keys.events(events))
 
     # --- opening ---------------------------------------------------------------------------
 
-    async def _opened(self, reader: Reader) -> tuple[dict[int, int], list[WatchAnswer]]:
+    async def _opened(self, reader: WatchReader) -> tuple[dict[int, int], list[WatchAnswer]]:
         """Which watch got which id; and what the first of them sent before the last one opened."""
         numbers: dict[int, int] = {}
         early: list[WatchAnswer] = []
@@ -400,13 +402,13 @@ class Following:
         while len(numbers) < len(self._prefixes):
             answer = await reader.next(max(0.0, until_s - _now_s()))
             if answer is None:
-                raise NoAnswer(f"did not open a watch in {self._gateway.timeout_s:.1f} s")
+                raise EtcdSilent(f"did not open a watch in {self._gateway.timeout_s:.1f} s")
             if answer.created:
                 numbers[answer.watch_id] = len(numbers)
             early.append(answer)
         return numbers, early
 
-    async def _missed(self, where: str, after_revision: int) -> tuple[Standing, list[Missed]]:
+    async def _missed(self, where: str, after_revision: int) -> tuple[EtcdPosition, list[Missed]]:
         ranges = Ranges(self._gateway, self._keys)
         if self._is_single:
             standing, missed = (await ranges.read([])).standing, [Missed()]
@@ -422,13 +424,13 @@ class Following:
         return standing, missed
 
     async def _caught_up(
-        self, reader: Reader, catch_up: CatchUp, numbers: Mapping[int, int]
+        self, reader: WatchReader, catch_up: CatchUp, numbers: Mapping[int, int]
     ) -> None:
         while not catch_up.is_done():
             answer = await reader.next(self._gateway.timeout_s)
             if answer is None:
                 words = f"did not send what came before revision {catch_up.through}"
-                raise NoAnswer(f"{words}: nothing in {self._gateway.timeout_s:.1f} s")
+                raise EtcdSilent(f"{words}: nothing in {self._gateway.timeout_s:.1f} s")
             catch_up.hear(numbers[answer.watch_id], answer.events)
             if catch_up.is_too_much():
                 raise too_much(reader.where)
@@ -436,7 +438,7 @@ class Following:
     # --- going on --------------------------------------------------------------------------
 
     async def _ordered(
-        self, reader: Reader, order: Order
+        self, reader: WatchReader, order: CommitOrder
     ) -> AsyncGenerator[tuple[int, Sequence[EventAnswer]]]:
         while True:
             answer = await reader.next(SETTLE_S if order.is_holding else None)
@@ -461,7 +463,7 @@ MAX_LISTING_BYTES = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class EtcdPosition:
     """Which data they are, and how far."""
 
     cluster_id: int
@@ -474,7 +476,7 @@ class Standing:
         made = "unmarked" if self.mark is None else self.mark.value.decode(errors="replace")
         return f"etcd-{self.cluster_id:016x}-{made}"
 
-    def continues(self, earlier: Standing) -> bool:
+    def continues(self, earlier: EtcdPosition) -> bool:
         """The same data; also if they were given their name only since."""
         named_since = self.mark is not None and self.mark.create_revision > earlier.revision
         if earlier.mark is None and named_since:
@@ -483,8 +485,8 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    standing: Standing
+class EtcdRead:
+    standing: EtcdPosition
     ranges: list[RangeAnswer]
 
 
@@ -502,7 +504,7 @@ class Ranges:
         self._keys = keys
         self._any_member = any_member
 
-    async def read(self, spans: Sequence[Op], **options: Any) -> Reading:
+    async def read(self, spans: Sequence[Op], **options: Any) -> EtcdRead:
         """All at the revision of the first transaction, with the state of the store."""
         mark = {"key": self._keys.outer(STORE_KEY)}
         head, *others = _batches([mark, *(span | options for span in spans)])
@@ -513,7 +515,7 @@ class Ranges:
             ranges += (await self._txn(pinned)).ranges
         kv = marks.kvs[0] if marks.kvs else None
         header = first.header
-        return Reading(Standing(header.cluster_id, kv, header.revision), ranges)
+        return EtcdRead(EtcdPosition(header.cluster_id, kv, header.revision), ranges)
 
     async def at(self, revision: int, spans: Sequence[Op], **options: Any) -> list[RangeAnswer]:
         ranges: list[RangeAnswer] = []
@@ -536,7 +538,7 @@ class Ranges:
 
     # --- all entries ---------------------------------------------------------------------------
 
-    async def entries(self, prefixes: Sequence[str]) -> tuple[Standing, list[Entry]]:
+    async def entries(self, prefixes: Sequence[str]) -> tuple[EtcdPosition, list[Entry]]:
         spans = [self._keys.span(prefix) for prefix in prefixes]
         reading = await self.read(spans, limit=PAGE_KEYS)
         found: list[Entry] = []
@@ -563,7 +565,7 @@ class Ranges:
 
     async def missed(
         self, prefixes: Sequence[str], *, after_revision: int
-    ) -> tuple[Standing, list[Missed]]:
+    ) -> tuple[EtcdPosition, list[Missed]]:
         """In the prefixes' order. Changes that undid themselves are not reported: an entry that
         came and went in between."""
         spans = [self._keys.span(prefix) for prefix in prefixes]
@@ -620,13 +622,13 @@ async def lines(chunks: Chunks, *, max_bytes: int = MAX_LINE_BYTES) -> AsyncIter
                 yield line
         rest += last
         if len(rest) > max_bytes:
-            raise NoAnswer(f"sent more than {max_bytes // 1024} kB in one message of a watch")
+            raise EtcdSilent(f"sent more than {max_bytes // 1024} kB in one message of a watch")
     if rest:  # its last words: it does not end that line
         yield bytes(rest)
-    raise NoAnswer("ended the watch")
+    raise EtcdSilent("ended the watch")
 
 
-class Reader:
+class WatchReader:
     """What a member says, one message after the other. No read is ever given up halfway: that
     would cost the connection."""
 
@@ -668,11 +670,11 @@ class Reader:
         try:
             told = read_line(line)
         except msgspec.DecodeError as error:
-            raise NoAnswer(f"sent something else than a watch message: {error}") from None
+            raise EtcdSilent(f"sent something else than a watch message: {error}") from None
         if told.error is not None:
             raise faults.of_error(self.where, told.error)
         if told.result is None:
-            raise NoAnswer("sent neither a watch message nor an error")
+            raise EtcdSilent("sent neither a watch message nor an error")
         _must_go_on(self.where, told.result)
         return told.result
 
@@ -779,7 +781,7 @@ def _revision(event: EventAnswer) -> int:
 # --- what comes --------------------------------------------------------------------------------
 
 
-class Order:
+class CommitOrder:
     """Commits in order, out of the pieces that several watches have of them."""
 
     def __init__(self, where: str, through: int, *, single: bool = False) -> None:
@@ -815,4 +817,4 @@ class Order:
         return ready
 
 
-__all__ = ["SETTLE_S", "CatchUp", "Missed", "Order", "Reader", "lines", "too_much"]
+__all__ = ["SETTLE_S", "CatchUp", "CommitOrder", "Missed", "WatchReader", "lines", "too_much"]

@@ -1,6 +1,6 @@
 """What etcd and the way to it can answer instead, in our words and with what to do about it.
 
-NoAnswer   this member cannot help; another may. Stays inside this package.
+EtcdSilent   this member cannot help; another may. Stays inside this package.
 NoToken    it does not know who we are; a new token helps. Stays inside this package.
 """
 
@@ -33,7 +33,7 @@ _NOTHING_DONE = ("no leader", "too many requests", "not capable", "future revisi
 _TOKEN_TROUBLE = ("invalid auth token", "revision of auth store is old", "user name is empty")
 
 
-class NoAnswer(Exception):
+class EtcdSilent(Exception):
     def __init__(self, words: str, *, sent: bool = True, refused: bool = False) -> None:
         super().__init__(words)
         self.sent = sent
@@ -46,14 +46,14 @@ class NoToken(Exception):
     pass
 
 
-def given_up(troubles: Sequence[tuple[str, NoAnswer]]) -> StoreUnavailable:
+def given_up(troubles: Sequence[tuple[str, EtcdSilent]]) -> StoreUnavailable:
     """No member answered: what each of them had."""
     words = "; ".join(f"{where}: {trouble}" for where, trouble in troubles)
     refused = all(trouble.refused for _, trouble in troubles)
     return (StoreRefused if refused else StoreUnavailable)(f"etcd: {words}")
 
 
-def unknown(where: str, trouble: NoAnswer) -> OutcomeUnknown:
+def unknown(where: str, trouble: EtcdSilent) -> OutcomeUnknown:
     return OutcomeUnknown(f"etcd {where}: {trouble}; the change may or may not have been made")
 
 
@@ -63,7 +63,7 @@ def unknown(where: str, trouble: NoAnswer) -> OutcomeUnknown:
 _IS_IT_ETCD = "(is it etcd? does it need https://?)"
 
 
-def of_transport(error: Exception, waited_s: float, *, over_http: bool = False) -> NoAnswer:
+def of_transport(error: Exception, waited_s: float, *, over_http: bool = False) -> EtcdSilent:
     """`over_http`: without TLS, and before any answer. A member that wants TLS says so and hangs
     up at once; the reset may overtake what it said."""
     tls = next((cause for cause in _causes(error) if isinstance(cause, ssl.SSLError)), None)
@@ -71,16 +71,16 @@ def of_transport(error: Exception, waited_s: float, *, over_http: bool = False) 
         return of_tls(tls)
     match error:
         case httpx2.ConnectTimeout() | httpx2.PoolTimeout():
-            return NoAnswer(f"no connection in {waited_s:.1f} s", sent=False)
+            return EtcdSilent(f"no connection in {waited_s:.1f} s", sent=False)
         case httpx2.ConnectError():
-            return NoAnswer(f"cannot be reached: {_os_words(error)}", sent=False)
+            return EtcdSilent(f"cannot be reached: {_os_words(error)}", sent=False)
         case httpx2.TimeoutException():
-            return NoAnswer(f"no answer in {waited_s:.1f} s")
+            return EtcdSilent(f"no answer in {waited_s:.1f} s")
         case httpx2.ProtocolError() | httpx2.DecodingError():
-            return NoAnswer(f"{_short(str(error))} {_IS_IT_ETCD}")
+            return EtcdSilent(f"{_short(str(error))} {_IS_IT_ETCD}")
         case _:
             ended = f"the connection ended: {_os_words(error)}"
-            return NoAnswer(f"{ended} {_IS_IT_ETCD}" if over_http else ended)
+            return EtcdSilent(f"{ended} {_IS_IT_ETCD}" if over_http else ended)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -90,19 +90,19 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         at = at.__cause__ or at.__context__
 
 
-def of_tls(error: ssl.SSLError, *, sent: bool = False) -> NoAnswer:
+def of_tls(error: ssl.SSLError, *, sent: bool = False) -> EtcdSilent:
     """`sent`: only if it was found out afterwards, by a second connection."""
     if isinstance(error, ssl.SSLCertVerificationError):
         remedy = "set ca of [fleet] to the CA that signed it, or renew the certificate"
         words = f"its certificate is not trusted: {error.verify_message}; {remedy}"
-        return NoAnswer(words, sent=sent, refused=True)
+        return EtcdSilent(words, sent=sent, refused=True)
     reason = (error.reason or str(error)).lower().replace("_", " ")
     if "alert" in reason and ("certificate" in reason or "unknown ca" in reason):
         remedy = "set cert and key of [fleet] to one that it trusts and that has not expired"
         words = f"it rejects our certificate ({reason}); {remedy}"
-        return NoAnswer(words, sent=sent, refused=True)
+        return EtcdSilent(words, sent=sent, refused=True)
     hint = " (does it need http://?)" if "eof" in reason or "version" in reason else ""
-    return NoAnswer(f"TLS failed: {reason}{hint}", sent=sent or "alert" in reason)
+    return EtcdSilent(f"TLS failed: {reason}{hint}", sent=sent or "alert" in reason)
 
 
 def _os_words(error: BaseException) -> str:
@@ -125,7 +125,7 @@ def _short(words: str) -> str:
 # --- its answers -----------------------------------------------------------------------------
 
 
-def of_answer(where: str, status: int, body: bytes) -> HeadgateError | NoAnswer | NoToken:
+def of_answer(where: str, status: int, body: bytes) -> HeadgateError | EtcdSilent | NoToken:
     told = _told(body)
     return _of_stranger(where, status, body) if told is None else of_error(where, told)
 
@@ -142,16 +142,16 @@ def _told(body: bytes) -> ErrorAnswer | None:
     return None
 
 
-def _of_stranger(where: str, status: int, body: bytes) -> HeadgateError | NoAnswer:
+def _of_stranger(where: str, status: int, body: bytes) -> HeadgateError | EtcdSilent:
     words = _short(body.decode(errors="replace"))
     if "CommonName" in words:
         return _named_certificate(where)
     if "HTTPS" in words:
-        return NoAnswer("it needs TLS: use https://, not http://", sent=False, refused=True)
+        return EtcdSilent("it needs TLS: use https://, not http://", sent=False, refused=True)
     if status == 404:
         message = "answered 404: not etcd, or one without its gateway (enable-grpc-gateway)"
-        return NoAnswer(message, sent=False, refused=True)
-    return NoAnswer(f"answered {status}: {words}", sent=status != 429)
+        return EtcdSilent(message, sent=False, refused=True)
+    return EtcdSilent(f"answered {status}: {words}", sent=status != 429)
 
 
 def _named_certificate(where: str) -> StoreRefused:
@@ -161,7 +161,7 @@ def _named_certificate(where: str) -> StoreRefused:
     )
 
 
-def of_error(where: str, told: ErrorAnswer) -> HeadgateError | NoAnswer | NoToken:
+def of_error(where: str, told: ErrorAnswer) -> HeadgateError | EtcdSilent | NoToken:
     code, words = told.code or told.grpc_code, told.message.removeprefix("etcdserver: ")
     if any(trouble in words for trouble in _TOKEN_TROUBLE):
         return NoToken(words)
@@ -171,10 +171,10 @@ def of_error(where: str, told: ErrorAnswer) -> HeadgateError | NoAnswer | NoToke
         return Compacted(f"etcd {where}: {words}")
     if refusal := _refusal(where, code, words):
         return refusal
-    return NoAnswer(_short(words), sent=not any(early in words for early in _NOTHING_DONE))
+    return EtcdSilent(_short(words), sent=not any(early in words for early in _NOTHING_DONE))
 
 
-def of_reason(where: str, reason: str) -> HeadgateError | NoAnswer | NoToken:
+def of_reason(where: str, reason: str) -> HeadgateError | EtcdSilent | NoToken:
     """Of a watch that was ended: `rpc error: code = PermissionDenied desc = etcdserver: …`."""
     _, _, words = reason.rpartition("desc = ")
     code = PERMISSION_DENIED if "permission denied" in words else 0

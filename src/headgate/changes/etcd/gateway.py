@@ -20,7 +20,7 @@ import httpx2
 import msgspec
 
 from headgate.changes.etcd import faults
-from headgate.changes.etcd.faults import NoAnswer, NoToken
+from headgate.changes.etcd.faults import EtcdSilent, NoToken
 from headgate.changes.etcd.messages import read_token, written
 from headgate.errors import (
     Fault,
@@ -209,7 +209,7 @@ class Gateway:
     ) -> bytes:
         self._must_be_open()
         until_s = _now_s() + self.timeout_s
-        troubles: list[tuple[str, NoAnswer]] = []
+        troubles: list[tuple[str, EtcdSilent]] = []
         for left in range(len(self.endpoints), 0, -1):
             endpoint, remaining_s = self.current, until_s - _now_s()
             if remaining_s <= 0:
@@ -217,7 +217,7 @@ class Gateway:
             patience = _Patience(remaining_s, is_last=left == 1, once=once)
             try:
                 return await self._ask_one(endpoint, path, body, headers, patience)
-            except NoAnswer as trouble:
+            except EtcdSilent as trouble:
                 self.turn_away(endpoint)
                 if once and trouble.sent:
                     raise faults.unknown(endpoint.authority, trouble) from None
@@ -240,7 +240,7 @@ class Gateway:
                     self._token = None
                     return await self._post(endpoint, path, body, headers, patience)
         except TimeoutError:
-            raise NoAnswer(f"no answer in {patience.total_s:.1f} s") from None
+            raise EtcdSilent(f"no answer in {patience.total_s:.1f} s") from None
         except NoToken as error:
             raise self._not_let_in(endpoint, str(error)) from None
 
@@ -298,7 +298,7 @@ class Gateway:
                 self._access = self._access.renewed()
             raise trouble from None
 
-    async def _diagnosed(self, endpoint: Endpoint, trouble: NoAnswer) -> NoAnswer:
+    async def _diagnosed(self, endpoint: Endpoint, trouble: EtcdSilent) -> EtcdSilent:
         if self._access.tls is None or not endpoint.url.startswith("https"):
             return trouble
         found = await why_hung_up(endpoint.host, endpoint.port, self._access.tls)
@@ -309,7 +309,7 @@ class Gateway:
         async for chunk in response.aiter_raw():
             body += chunk
             if len(body) > max_bytes:
-                raise NoAnswer(f"answered more than {max_bytes // 1024} kB")
+                raise EtcdSilent(f"answered more than {max_bytes // 1024} kB")
         return bytes(body)
 
     def _must_be_open(self) -> None:
@@ -332,7 +332,7 @@ class Gateway:
                 raise self._not_let_in(endpoint, str(error)) from None
             self._token = None
             raise StoreUnavailable(f"etcd {endpoint.authority}: {error}: log in again") from None
-        except NoAnswer as trouble:
+        except EtcdSilent as trouble:
             raise faults.given_up([(endpoint.authority, trouble)]) from None
         finally:
             self.turn_away(endpoint)
@@ -350,7 +350,7 @@ class Gateway:
                     self._responding(endpoint, path, body, headers, timeout, goes_on=True)
                 )
         except TimeoutError:
-            raise NoAnswer(f"no answer in {self.timeout_s:.1f} s") from None
+            raise EtcdSilent(f"no answer in {self.timeout_s:.1f} s") from None
         return response.aiter_raw()
 
     # --- who we are ------------------------------------------------------------------------
@@ -381,11 +381,11 @@ class Gateway:
         body = written({"name": self._access.username, "password": self._access.password})
         try:
             answer = await self._exchange(endpoint, "/v3/auth/authenticate", body, {}, patience)
-        except NoAnswer as trouble:
+        except EtcdSilent as trouble:
             if "authentication is not enabled" in str(trouble):
                 return ""
             # The request itself has not been sent yet.
-            raise NoAnswer(str(trouble), sent=False, refused=trouble.refused) from None
+            raise EtcdSilent(str(trouble), sent=False, refused=trouble.refused) from None
         except StoreRefused as error:
             if "authentication failed" in str(error):
                 raise _WrongPassword("authentication failed") from None
@@ -393,7 +393,7 @@ class Gateway:
         try:
             return read_token(answer).token
         except msgspec.DecodeError:
-            raise NoAnswer("did not answer with a token", sent=False) from None
+            raise EtcdSilent("did not answer with a token", sent=False) from None
 
     def _not_let_in(self, endpoint: Endpoint, words: str) -> StoreRefused:
         who = f"the user {self._access.username!r}" if self._access.username else "anybody unnamed"

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from headgate.base.keyvalue import Compare, Entry, Event, Put
+from headgate.base.keyvalue import Compare, Entry, KeyEvent, Put
 
 log = structlog.get_logger()
 
@@ -155,10 +155,10 @@ class Keys:
         named = ((self.inner(kv.key), kv) for kv in kvs)
         return [Entry(key, kv.value, kv.mod_revision) for key, kv in named if key is not None]
 
-    def events(self, answers: Iterable[EventAnswer]) -> list[Event]:
+    def events(self, answers: Iterable[EventAnswer]) -> list[KeyEvent]:
         named = ((self.inner(answer.kv.key), answer) for answer in answers)
         return [
-            Event(key, None if one.is_gone else one.kv.value, one.kv.mod_revision)
+            KeyEvent(key, None if one.is_gone else one.kv.value, one.kv.mod_revision)
             for key, one in named
             if key is not None
         ]

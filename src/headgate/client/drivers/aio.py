@@ -19,8 +19,8 @@ from headgate.client.drivers.pool import (
     MAX_CONNECTIONS,
     NO_SIGNAL,
     READ_BYTES,
-    Connection,
     Pool,
+    PooledConnection,
     Pools,
     connect_unix,
     connection_over,
@@ -168,9 +168,9 @@ async def _in_line(turns: asyncio.Semaphore, queue_s: float) -> float:
     return min(loop.time() - began_s, math.nextafter(queue_s, 0.0))
 
 
-async def _connect(target: Target) -> Connection:
+async def _connect(target: Target) -> PooledConnection:
     if target.socket_path:
-        return Connection(await _connected_unix(target.socket_path))
+        return PooledConnection(await _connected_unix(target.socket_path))
     fault = OSError("the host name has no address")
     for family, address in await _resolve(target.host, target.port):
         try:
@@ -180,7 +180,7 @@ async def _connect(target: Target) -> Connection:
     raise fault
 
 
-async def _exchange(pool: Pool, connection: Connection, request: bytes) -> Response:
+async def _exchange(pool: Pool, connection: PooledConnection, request: bytes) -> Response:
     reader = ResponseReader()
     try:
         response = await _converse(connection, request, reader)
@@ -242,7 +242,9 @@ async def _send(raw: socket.socket, outgoing: bytes, loop: asyncio.AbstractEvent
         await loop.sock_sendall(raw, outgoing[sent:])
 
 
-async def _converse(connection: Connection, request: bytes, reader: ResponseReader) -> Response:
+async def _converse(
+    connection: PooledConnection, request: bytes, reader: ResponseReader
+) -> Response:
     loop = asyncio.get_running_loop()
     raw, exchange = connection.raw, connection.exchange(request, reader)
     try:

@@ -18,7 +18,7 @@ from headgate.client.replies import NoAnswer
 from headgate.client.target import Target
 
 if TYPE_CHECKING:
-    from headgate.client.tls import Session
+    from headgate.client.tls import TlsSession
 
 MAX_CONNECTIONS = 8
 """So many are kept. An event loop, with checks of thousands of tasks, opens no more."""
@@ -30,10 +30,10 @@ NO_SIGNAL: int = getattr(socket, "MSG_NOSIGNAL", 0)
 by an agent that closes a connection."""
 
 
-class Connection:
+class PooledConnection:
     __slots__ = ("raw", "tls")
 
-    def __init__(self, raw: socket.socket, tls: Session | None = None) -> None:
+    def __init__(self, raw: socket.socket, tls: TlsSession | None = None) -> None:
         self.raw = raw
         self.tls = tls
 
@@ -45,18 +45,18 @@ class Connection:
         self.raw.close()
 
 
-def connection_over(raw: socket.socket, target: Target) -> Connection:
+def connection_over(raw: socket.socket, target: Target) -> PooledConnection:
     """TLS is spoken by the first exchange, within the deadline of that."""
     raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return Connection(raw, None if target.trust is None else target.trust.session())
+    return PooledConnection(raw, None if target.trust is None else target.trust.session())
 
 
 class Pool:
     def __init__(self, *, closed: bool = False) -> None:
-        self._idle: deque[tuple[int, Connection]] = deque()
+        self._idle: deque[tuple[int, PooledConnection]] = deque()
         self._closed = closed
 
-    def take(self) -> Connection | None:
+    def take(self) -> PooledConnection | None:
         """The connection used last that is still good, else None: open a new one."""
         if self._closed:
             raise RuntimeError("this client was closed: make another one")
@@ -70,7 +70,7 @@ class Pool:
             connection.close()
         return None
 
-    def give(self, connection: Connection) -> None:
+    def give(self, connection: PooledConnection) -> None:
         """For the next question, unless there are enough of them."""
         if len(self._idle) >= MAX_CONNECTIONS:
             connection.close()

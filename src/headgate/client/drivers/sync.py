@@ -11,8 +11,8 @@ from headgate.client.drivers.pool import (
     FULL_QUEUE_PAUSE_S,
     NO_SIGNAL,
     READ_BYTES,
-    Connection,
     Pool,
+    PooledConnection,
     Pools,
     connect_unix,
     connection_over,
@@ -110,7 +110,9 @@ class SyncDriver:
             return no_answer(fault, ask.timeout_s)
 
 
-def _exchange(pool: Pool, connection: Connection, request: bytes, deadline: Deadline) -> Response:
+def _exchange(
+    pool: Pool, connection: PooledConnection, request: bytes, deadline: Deadline
+) -> Response:
     reader = ResponseReader()
     try:
         response = converse(connection, request, reader, deadline)
@@ -142,17 +144,17 @@ class Deadline:
         return left_s
 
 
-def connect(target: Target, deadline: Deadline) -> Connection:
+def connect(target: Target, deadline: Deadline) -> PooledConnection:
     if not target.socket_path:
         raw = socket.create_connection((target.host, target.port), deadline.left_s())
         return connection_over(raw, target)
     while (unix := connect_unix(target.socket_path)) is None:
         time.sleep(min(FULL_QUEUE_PAUSE_S, deadline.left_s()))
-    return Connection(unix)
+    return PooledConnection(unix)
 
 
 def converse(
-    connection: Connection, request: bytes, reader: ResponseReader, deadline: Deadline
+    connection: PooledConnection, request: bytes, reader: ResponseReader, deadline: Deadline
 ) -> Response:
     raw, exchange = connection.raw, connection.exchange(request, reader)
     try:

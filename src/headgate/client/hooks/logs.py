@@ -12,7 +12,7 @@ LEVELS: dict[type[events.Event], int] = {
     events.Asked: log.DEBUG,
     events.Refused: log.DEBUG,
     events.Waited: log.DEBUG,
-    events.WaitedTooLong: log.WARNING,
+    events.WaitTimedOut: log.WARNING,
     events.FailedOpen: log.INFO,
     events.FailedClosed: log.ERROR,
     events.CircuitOpened: log.WARNING,

@@ -64,7 +64,7 @@ def measures_of(event: events.Event) -> Iterator[Measure]:
             yield _one("refused", app, _joined(databases), answer.verdict)
         case events.Waited(app, databases, waited_s):
             yield _waited(app, databases, waited_s)
-        case events.WaitedTooLong(app, databases, waited_s):
+        case events.WaitTimedOut(app, databases, waited_s):
             yield _waited(app, databases, waited_s)
             yield _one("waited_too_long", app, _joined(databases))
         case events.FailedOpen(app, databases):

@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headgate.demo.jobs import SILENT_FOR_S, Job, etl, primary_dsn
+from headgate.demo.jobs import SILENT_FOR_S, DemoJob, etl, primary_dsn
 from headgate.demo.scenes import seen
 from headgate.demo.stage import ALWAYS, SHARD_DOC, SYNC, Frame, Scenery, Stage
-from headgate.demo.tour import Look, Promise, Run, Scene
+from headgate.demo.tour import PageHint, Promise, ScenePlay, TourScene
 from headgate.demo.traffic import JOBS_ROLE
 
 BEFORE_S, DEAD_S, AFTER_S = 0.5, 2.5, 1.0
@@ -17,7 +17,7 @@ LEDGER = "/v1/unthrottled?since=10m"
 
 
 @dataclass(frozen=True, slots=True)
-class Silence:
+class AgentOutage:
     """What was seen between the agent's death and its return."""
 
     agent: str
@@ -39,18 +39,18 @@ def _says(stage: Stage) -> str:
     )
 
 
-def _looks(stage: Stage) -> Sequence[Look]:
+def _looks(stage: Stage) -> Sequence[PageHint]:
     """While it is dead, none of its own page: that is gone, and the strip would be with it."""
     if stage.speaker_is_up:
         return (
-            Look("all members answer again", "/"),
-            Look("who went without a throttler, and for how long", f"/clients/{SYNC}"),
+            PageHint("all members answer again", "/"),
+            PageHint("who went without a throttler, and for how long", f"/clients/{SYNC}"),
         )
     other = stage.agents[stage.replicas[0].name]
-    return (Look(f"the dead one as {other.name}'s agent sees it", "/", other.url),)
+    return (PageHint(f"the dead one as {other.name}'s agent sees it", "/", other.url),)
 
 
-def _play(run: Run) -> Sequence[Promise]:
+def _play(run: ScenePlay) -> Sequence[Promise]:
     stage = run.stage
     working = ALWAYS | {SYNC}
     stage.hire(_sync(stage))
@@ -72,13 +72,13 @@ def _play(run: Run) -> Sequence[Promise]:
     run.tell(f"{name}'s agent is started again")
     stage.arrange(Scenery(working=working))
     after = run.watch(AFTER_S, lambda frames: _back(frames, stage))
-    return promises(Silence(name, dead, said, wrong, after, _on_record(stage)))
+    return promises(AgentOutage(name, dead, said, wrong, after, _on_record(stage)))
 
 
-def _sync(stage: Stage) -> Job:
+def _sync(stage: Stage) -> DemoJob:
     """It knows the agent that will die, and nobody else."""
     dsn = primary_dsn(stage.shard, JOBS_ROLE)
-    return Job(SYNC, dsn, stage.speaker, etl, on_unavailable="open")
+    return DemoJob(SYNC, dsn, stage.speaker, etl, on_unavailable="open")
 
 
 def _went_on(frames: Sequence[Frame]) -> bool:
@@ -90,7 +90,7 @@ def _back(frames: Sequence[Frame], stage: Stage) -> bool:
     return speaks and seen.all_go_on(frames) and _on_record(stage) > 0
 
 
-def _admitted(job: Job, since: float) -> int:
+def _admitted(job: DemoJob, since: float) -> int:
     return sum(heard.admitted and heard.asked_at > since for heard in list(job.heard))
 
 
@@ -111,7 +111,7 @@ def _on_record(stage: Stage) -> int:
     return sum(int(period["pieces"]) for period in periods if period["client"] == SYNC)
 
 
-def promises(silence: Silence) -> list[Promise]:
+def promises(silence: AgentOutage) -> list[Promise]:
     held = seen.held(silence.dead) & ALWAYS
     went = sum(d.chunks for f in silence.dead for d in f.desks if d.unthrottled)
     back = {desk.name for desk in silence.after[-1].desks if desk.chunks} if silence.after else []
@@ -139,7 +139,7 @@ def promises(silence: Silence) -> list[Promise]:
     ]
 
 
-SCENE = Scene(
+SCENE = TourScene(
     title="An agent dies",
     says=_says,
     watch="the tree: one agent does not answer; who waits, and who goes on unthrottled",

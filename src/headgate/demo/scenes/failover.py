@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headgate.demo.handover import NEVER, Change, Handover, fail_over
-from headgate.demo.jobs import Job
-from headgate.demo.postgres import Step
+from headgate.demo.handover import NEVER, PrimarySwitch, SwitchThread, fail_over
+from headgate.demo.jobs import DemoJob
+from headgate.demo.postgres import SwitchStep
 from headgate.demo.scenes import seen
 from headgate.demo.stage import Frame, Scenery, Stage
-from headgate.demo.tour import Cut, Look, Promise, Run, Scene
+from headgate.demo.tour import Cut, PageHint, Promise, ScenePlay, TourScene
 
 BEFORE_S, AFTER_S = 0.5, 1.5
 STEPS = {
-    Step.GONE: "{old} is gone: no agent may decide for the shard",
-    Step.PROMOTING: "{new} is being promoted",
-    Step.PROMOTED: "{new} takes writes",
-    Step.REJOINED: "{old} is back, as a replica of {new}",
+    SwitchStep.GONE: "{old} is gone: no agent may decide for the shard",
+    SwitchStep.PROMOTING: "{new} is being promoted",
+    SwitchStep.PROMOTED: "{new} takes writes",
+    SwitchStep.REJOINED: "{old} is back, as a replica of {new}",
 }
 
 
@@ -28,15 +28,15 @@ def _says(stage: Stage) -> str:
     )
 
 
-def _play(run: Run) -> Sequence[Promise]:
+def _play(run: ScenePlay) -> Sequence[Promise]:
     stage = run.stage
     stage.arrange(Scenery())
     run.watch(BEFORE_S, seen.all_go_on)
-    handover = Handover(stage.primary, stage.replicas[0])
+    handover = PrimarySwitch(stage.primary, stage.replicas[0])
     handover.on_step = lambda step: run.tell(step_words(step, handover))
     handover.on_trouble = run.tell
     handover.noticed.clear()
-    change = Change(fail_over, stage, handover)
+    change = SwitchThread(fail_over, stage, handover)
     change.start()
     try:
         run.watch(0.0, lambda frames: handover.gone_at < NEVER or not change.is_alive())
@@ -52,17 +52,19 @@ def _play(run: Run) -> Sequence[Promise]:
     return promises(handover, run.frames, stage.jobs)
 
 
-def step_words(step: Step, handover: Handover) -> str:
+def step_words(step: SwitchStep, handover: PrimarySwitch) -> str:
     return STEPS[step].format(old=handover.old.name, new=handover.new.name)
 
 
-def _led(frame: Frame, handover: Handover) -> bool:
+def _led(frame: Frame, handover: PrimarySwitch) -> bool:
     return frame.leader == handover.new.name and all(
         desk.told_by == handover.new.name for desk in frame.desks
     )
 
 
-def promises(handover: Handover, frames: Sequence[Frame], jobs: Sequence[Job]) -> list[Promise]:
+def promises(
+    handover: PrimarySwitch, frames: Sequence[Frame], jobs: Sequence[DemoJob]
+) -> list[Promise]:
     old, new = handover.old.name, handover.new.name
     led = f"{handover.leads_after_s:.2f} s after" if handover.led_at < NEVER else "not after"
     refusals = ", ".join(f"{why} {count}" for why, count in handover.refusals.most_common())
@@ -90,7 +92,7 @@ def promises(handover: Handover, frames: Sequence[Frame], jobs: Sequence[Job]) -
     ]
 
 
-def _wrong_to_jobs(jobs: Sequence[Job], handover: Handover) -> list[float]:
+def _wrong_to_jobs(jobs: Sequence[DemoJob], handover: PrimarySwitch) -> list[float]:
     """When a job was admitted although it checked and was answered while there was no primary."""
     return [
         heard.heard_at
@@ -103,14 +105,14 @@ def _wrong_to_jobs(jobs: Sequence[Job], handover: Handover) -> list[float]:
     ]
 
 
-SCENE = Scene(
+SCENE = TourScene(
     title="The primary fails over",
     says=_says,
     watch="the tree: NO PRIMARY, warming up, then another agent leads; the jobs are throttled",
     looks=lambda stage: (
-        Look("the shard without a primary, then with another", "/"),
-        Look("the same from the fleet's side", "/fleet"),
-        Look("the jobs' timeline: rejections and their causes", "/clients"),
+        PageHint("the shard without a primary, then with another", "/"),
+        PageHint("the same from the fleet's side", "/fleet"),
+        PageHint("the jobs' timeline: rejections and their causes", "/clients"),
     ),
     play=_play,
 )

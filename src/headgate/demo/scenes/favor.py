@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from headgate.demo.scenes import seen
 from headgate.demo.scenes.flood import REPLAY_SHARE
 from headgate.demo.stage import ALWAYS, ETL, FAVOR_RATIO, MIGRATION, Frame, Scenery, Stage
-from headgate.demo.tour import Look, Promise, Run, Scene
+from headgate.demo.tour import PageHint, Promise, ScenePlay, TourScene
 
 CROWDED_S, CALM_S, FAVORED_S = 2.0, 0.5, 3.0
 THIN = 0.5
@@ -25,7 +25,7 @@ def _says(stage: Stage) -> str:
     )
 
 
-def _play(run: Run) -> Sequence[Promise]:
+def _play(run: ScenePlay) -> Sequence[Promise]:
     stage = run.stage
     working = ALWAYS | {MIGRATION}
     stage.arrange(Scenery(slow_share=REPLAY_SHARE, working=working))
@@ -72,15 +72,15 @@ def promises(crowded: Sequence[Frame], favored: Sequence[Frame], rule: str) -> l
     ]
 
 
-SCENE = Scene(
+SCENE = TourScene(
     title="Favor the migration",
     says=_says,
     watch="chunks a second: the migration runs, the others come through now and then",
     looks=lambda stage: (
-        Look("the pair of rules, and the time they have left", "/rules"),
-        Look("ETL: its chance, and the rule it is by", f"/clients/{ETL}"),
-        Look("what throttles it, step by step", f"/explain?{urlencode(THINNED)}"),
-        Look("who set it, and when", "/audit"),
+        PageHint("the pair of rules, and the time they have left", "/rules"),
+        PageHint("ETL: its chance, and the rule it is by", f"/clients/{ETL}"),
+        PageHint("what throttles it, step by step", f"/explain?{urlencode(THINNED)}"),
+        PageHint("who set it, and when", "/audit"),
     ),
     play=_play,
 )

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from headgate.demo.agents import LAG_THRESHOLD_S
 from headgate.demo.scenes import seen
 from headgate.demo.stage import ETL, Frame, Scenery, Stage
-from headgate.demo.tour import Look, Promise, Run, Scene
+from headgate.demo.tour import PageHint, Promise, ScenePlay, TourScene
 
 REPLAY_SHARE = 0.7
 MINUTE = len("2026-03-01T07:10")
@@ -28,7 +28,7 @@ def _says(stage: Stage) -> str:
     )
 
 
-def _play(run: Run) -> Sequence[Promise]:
+def _play(run: ScenePlay) -> Sequence[Promise]:
     stage = run.stage
     stage.arrange(Scenery(asking=False, slow_share=REPLAY_SHARE))
     run.tell("the jobs do not check now; watch the replicas' lag")
@@ -46,15 +46,15 @@ def _refused_at(stage: Stage) -> str:
     return f"{str(found[0]['at'])[:MINUTE]}Z" if found else ""
 
 
-def _looks(stage: Stage) -> Sequence[Look]:
+def _looks(stage: Stage) -> Sequence[PageHint]:
     looks = (
-        Look("lag against its threshold, with the breach shaded", "/"),
-        Look("when it was throttled, and each rejection in full", f"/clients/{ETL}"),
+        PageHint("lag against its threshold, with the breach shaded", "/"),
+        PageHint("when it was throttled, and each rejection in full", f"/clients/{ETL}"),
     )
     if not stage.refused_at:
         return looks
     asked = urlencode({"app": ETL, "database": "main", "at": stage.refused_at})
-    return (*looks, Look("why it was rejected in that minute", f"/explain?{asked}"))
+    return (*looks, PageHint("why it was rejected in that minute", f"/explain?{asked}"))
 
 
 def peak_s(frames: Sequence[Frame]) -> float:
@@ -101,7 +101,7 @@ def promises(
     ]
 
 
-SCENE = Scene(
+SCENE = TourScene(
     title="ETL floods the shard",
     says=_says,
     watch="the lag of the last replica against its mark, and the answers that the jobs get",

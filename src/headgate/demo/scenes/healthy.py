@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from headgate.demo.scenes import seen
 from headgate.demo.stage import Scenery, Stage
-from headgate.demo.tour import Look, Promise, Run, Scene
+from headgate.demo.tour import PageHint, Promise, ScenePlay, TourScene
 
 ARRANGE_S, HEALTHY_S = 1.0, 1.0
 
@@ -18,7 +18,7 @@ def _says(stage: Stage) -> str:
     )
 
 
-def _play(run: Run) -> Sequence[Promise]:
+def _play(run: ScenePlay) -> Sequence[Promise]:
     stage = run.stage
     stage.arrange(Scenery())
     run.watch(ARRANGE_S, seen.all_go_on)
@@ -30,13 +30,13 @@ def _play(run: Run) -> Sequence[Promise]:
     return [Promise(f"healthy, both jobs worked: {told}", all(done.values()))]
 
 
-SCENE = Scene(
+SCENE = TourScene(
     title="All is well",
     says=_says,
     watch="the tree: who is the primary, and whose agent decides for the shard",
     looks=lambda stage: (
-        Look("every metric is below its threshold", "/"),
-        Look("the clients, and the answers that they get", "/clients"),
+        PageHint("every metric is below its threshold", "/"),
+        PageHint("the clients, and the answers that they get", "/clients"),
     ),
     play=_play,
 )

@@ -11,8 +11,8 @@ from urllib.parse import urlencode
 from headgate.demo.crowd import EXPORT, EXPORT_QUERY
 from headgate.demo.scenes import seen
 from headgate.demo.stage import Scenery, Stage
-from headgate.demo.tour import Look, Promise, Run, Scene
-from headgate.demo.traffic import ROGUE_BUDGET, ROGUE_ROLE, Way
+from headgate.demo.tour import PageHint, Promise, ScenePlay, TourScene
+from headgate.demo.traffic import ROGUE_BUDGET, ROGUE_ROLE, Enforcement
 
 BEFORE_S, WARNED_S, ENFORCED_S = 1.0, 2.5, 3.0
 MEDIAN = 0.5
@@ -47,7 +47,7 @@ class Shed:
 def _says(stage: Stage) -> str:
     first = f"A script, {EXPORT}, appears: {stage.rogue.sessions} sessions that never check. "
     listed = first + "It is listed as a rogue. "
-    if stage.traffic.way is Way.NONE:
+    if stage.traffic.way is Enforcement.NONE:
         return listed + f"No budget can stop it here: {stage.traffic.why}."
     return listed + (
         f"The budget `{ROGUE_BUDGET}` warns first; enforced {stage.traffic.way.value}, it blocks "
@@ -55,28 +55,28 @@ def _says(stage: Stage) -> str:
     )
 
 
-def _looks(stage: Stage) -> Sequence[Look]:
-    listed = Look("rogue clients: they never check", "/clients")
-    if stage.traffic.way is Way.NONE:
+def _looks(stage: Stage) -> Sequence[PageHint]:
+    listed = PageHint("rogue clients: they never check", "/clients")
+    if stage.traffic.way is Enforcement.NONE:
         return (listed,)
     # After the `#`, where the tour's strip takes it from: a statement goes into no address.
     said = {"sql": EXPORT_QUERY, "username": ROGUE_ROLE, "application_name": EXPORT}
     statement = urlencode(said | {"query_id": stage.export_query_id})
     return (
         listed,
-        Look("debt, warnings, blocked statements", f"/budgets/main/{ROGUE_BUDGET}"),
-        Look("why one of its statements is blocked", f"/explain#{statement}"),
+        PageHint("debt, warnings, blocked statements", f"/budgets/main/{ROGUE_BUDGET}"),
+        PageHint("why one of its statements is blocked", f"/explain#{statement}"),
     )
 
 
-def _play(run: Run) -> Sequence[Promise]:
+def _play(run: ScenePlay) -> Sequence[Promise]:
     stage = run.stage
     stage.arrange(Scenery())
     run.watch(BEFORE_S, seen.all_go_on)
     arrived_at = time.monotonic()
     stage.arrange(Scenery(rogue=True))
     run.tell(f"{EXPORT} appears: {stage.rogue.sessions} sessions that never check")
-    if stage.traffic.way is Way.NONE:
+    if stage.traffic.way is Enforcement.NONE:
         return [_listed(run), *(Promise(told, kept=False, tried=False) for told in LEFT_OUT)]
     run.watch(WARNED_S, lambda frames: _counts(stage, ROGUE_BUDGET, "warned") > 0)
     # Before its budget applies: a statement that a proxy blocks never shows on the server.
@@ -84,7 +84,7 @@ def _play(run: Run) -> Sequence[Promise]:
     return [listed, *promises(_enforce(run, arrived_at))]
 
 
-def _enforce(run: Run, arrived_at: float) -> Shed:
+def _enforce(run: ScenePlay, arrived_at: float) -> Shed:
     stage, dashboard, rogue = run.stage, run.stage.dashboard, run.stage.rogue
     warned, done_warned = _counts(stage, ROGUE_BUDGET, "warned"), rogue.done
     run.tell(f"warned of {warned} statements; headgate budget mode main {ROGUE_BUDGET} enforce")
@@ -111,7 +111,7 @@ def _enforce(run: Run, arrived_at: float) -> Shed:
     )
 
 
-def _listed(run: Run) -> Promise:
+def _listed(run: ScenePlay) -> Promise:
     """The agent looks at its server's sessions every ten seconds."""
     stage = run.stage
     run.watch(0.0, lambda frames: bool(_suspects(stage)))
@@ -170,7 +170,7 @@ def _ms(seconds: float | None) -> str:
     return "? ms" if seconds is None else f"{seconds * 1000:.0f} ms"
 
 
-SCENE = Scene(
+SCENE = TourScene(
     title="A budget stops a rogue client",
     says=_says,
     watch="the crowd: what export.py gets done, what is blocked, the dashboard's p95",

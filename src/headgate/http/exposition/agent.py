@@ -5,92 +5,92 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from headgate.base.prometheus import Row, Spread
-from headgate.http.exposition.series import Look, Series
+from headgate.http.exposition.series import Scrape, Series
 
 
-def _build(look: Look) -> Iterator[Row]:
+def _build(look: Scrape) -> Iterator[Row]:
     yield (look.facts.version, look.facts.name), 1.0
 
 
-def _uptime(look: Look) -> Iterator[Row]:
+def _uptime(look: Scrape) -> Iterator[Row]:
     yield (), max(0.0, look.now.mono_s - look.facts.started_at.mono_s)
 
 
-def _settings_refused(look: Look) -> Iterator[Row]:
+def _settings_refused(look: Scrape) -> Iterator[Row]:
     yield (), float(look.facts.settings_fault is not None)
 
 
-def _state_lost(look: Look) -> Iterator[Row]:
+def _state_lost(look: Scrape) -> Iterator[Row]:
     yield (), float(look.facts.state_lost is not None)
 
 
-def _standing_by(look: Look) -> Iterator[Row]:
+def _standing_by(look: Scrape) -> Iterator[Row]:
     if (standby := look.facts.standby) is not None:
         yield (), float(standby.passive)
 
 
-def _takeovers(look: Look) -> Iterator[Row]:
+def _takeovers(look: Scrape) -> Iterator[Row]:
     if (standby := look.facts.standby) is not None:
         yield (), float(standby.takeovers_total)
 
 
-def _store_writable(look: Look) -> Iterator[Row]:
+def _store_writable(look: Scrape) -> Iterator[Row]:
     yield (), float(look.parts.keeper.fault is None)
 
 
-def _store_fault(look: Look) -> Iterator[Row]:
+def _store_fault(look: Scrape) -> Iterator[Row]:
     fault = look.parts.keeper.fault
     yield (), 0.0 if fault is None else max(0.0, look.now.wall_s - fault.since_wall_s)
 
 
-def _waiting(look: Look) -> Iterator[Row]:
+def _waiting(look: Scrape) -> Iterator[Row]:
     yield (), float(look.parts.recorder.waiting)
 
 
-def _dropped(look: Look) -> Iterator[Row]:
+def _dropped(look: Scrape) -> Iterator[Row]:
     yield (), float(look.parts.recorder.dropped_tallies)
 
 
 # --- the process ---------------------------------------------------------------------------------
 
 
-def _loop_lag(look: Look) -> Iterator[Row]:
+def _loop_lag(look: Scrape) -> Iterator[Row]:
     if look.works is not None:
         pulse = look.works.pulse
         yield (), Spread(pulse.up_to(), pulse.sum_s)
 
 
-def _connections(look: Look) -> Iterator[Row]:
+def _connections(look: Scrape) -> Iterator[Row]:
     if look.works is not None:
         yield (), float(len(look.works.listener().connections))
 
 
-def _max_connections(look: Look) -> Iterator[Row]:
+def _max_connections(look: Scrape) -> Iterator[Row]:
     if look.works is not None:
         yield (), float(look.works.listener().limits.max_connections)
 
 
-def _turned_away(look: Look) -> Iterator[Row]:
+def _turned_away(look: Scrape) -> Iterator[Row]:
     if look.works is not None:
         yield (), float(look.works.listener().refused_connections)
 
 
-def _shed(look: Look) -> Iterator[Row]:
+def _shed(look: Scrape) -> Iterator[Row]:
     if look.works is not None:
         yield (), float(look.works.listener().shed_connections)
 
 
-def _out_of_files(look: Look) -> Iterator[Row]:
+def _out_of_files(look: Scrape) -> Iterator[Row]:
     yield (), float(look.facts.files_fault is not None)
 
 
-def _spans(look: Look) -> Iterator[Row]:
+def _spans(look: Scrape) -> Iterator[Row]:
     spans = look.facts.spans
     for outcome, count in spans.outcomes.items() if spans is not None else ():
         yield (outcome,), float(count)
 
 
-def _spans_waiting(look: Look) -> Iterator[Row]:
+def _spans_waiting(look: Scrape) -> Iterator[Row]:
     if (spans := look.facts.spans) is not None:
         yield (), float(spans.waiting)
 

@@ -10,7 +10,7 @@ from statistics import quantiles
 from headgate.base.prometheus import Row
 from headgate.budgets.meter import BudgetWatch
 from headgate.budgets.readings import BudgetCounts, PatternReading
-from headgate.http.exposition.series import Look, Rows, Series
+from headgate.http.exposition.series import Rows, Scrape, Series
 
 NS_PER_S = 1e9
 MS_PER_S = 1e3
@@ -20,7 +20,7 @@ QUANTILES = {"0.1": 0, "0.5": 4, "0.9": 8}
 """By their place among the nine cuts into ten."""
 
 
-def watches(look: Look) -> Iterator[tuple[str, BudgetWatch]]:
+def watches(look: Scrape) -> Iterator[tuple[str, BudgetWatch]]:
     budgets = look.parts.budgets
     for database, controlled in budgets.by_database.items() if budgets is not None else ():
         if controlled.watch is not None:
@@ -28,7 +28,7 @@ def watches(look: Look) -> Iterator[tuple[str, BudgetWatch]]:
 
 
 def _counted(of: Callable[[BudgetCounts], float]) -> Rows:
-    def rows(look: Look) -> Iterator[Row]:
+    def rows(look: Scrape) -> Iterator[Row]:
         for database, watch in watches(look):
             for budget, counts in watch.labelled():
                 yield (database, budget), float(of(counts))
@@ -37,7 +37,7 @@ def _counted(of: Callable[[BudgetCounts], float]) -> Rows:
 
 
 def _counted_by_limit(of: Callable[[BudgetCounts], Mapping[str, int]]) -> Rows:
-    def rows(look: Look) -> Iterator[Row]:
+    def rows(look: Scrape) -> Iterator[Row]:
         for database, watch in watches(look):
             for budget, counts in watch.labelled():
                 for limit, count in of(counts).items():
@@ -46,7 +46,7 @@ def _counted_by_limit(of: Callable[[BudgetCounts], Mapping[str, int]]) -> Rows:
     return rows
 
 
-def _budget_fill(look: Look) -> Iterator[Row]:
+def _budget_fill(look: Scrape) -> Iterator[Row]:
     for database, watch in watches(look):
         fills: dict[str, float] = {}
         for bucket in watch.readings.buckets if watch.readings is not None else ():
@@ -57,7 +57,7 @@ def _budget_fill(look: Look) -> Iterator[Row]:
             yield (database, budget), fill
 
 
-def _budget_running(look: Look) -> Iterator[Row]:
+def _budget_running(look: Scrape) -> Iterator[Row]:
     for database, watch in watches(look):
         running: Counter[str] = Counter()
         for bucket in watch.readings.buckets if watch.readings is not None else ():
@@ -66,7 +66,7 @@ def _budget_running(look: Look) -> Iterator[Row]:
             yield (database, budget), float(workers)
 
 
-def _last_violations(look: Look) -> Iterator[Row]:
+def _last_violations(look: Scrape) -> Iterator[Row]:
     for database, watch in watches(look):
         for budget, counts in watch.labelled():
             if counts.last_violation_ms:
@@ -76,7 +76,7 @@ def _last_violations(look: Look) -> Iterator[Row]:
 # --- how well costs are foreseen -----------------------------------------------------------------
 
 
-def _patterns(look: Look) -> Iterator[Row]:
+def _patterns(look: Scrape) -> Iterator[Row]:
     for database, watch in watches(look):
         if watch.readings is not None:
             yield (database,), float(len(watch.readings.patterns))
@@ -85,7 +85,7 @@ def _patterns(look: Look) -> Iterator[Row]:
 def _spread(of: Callable[[PatternReading], float | None]) -> Rows:
     """Over the patterns of a database: a series each would have no bound."""
 
-    def rows(look: Look) -> Iterator[Row]:
+    def rows(look: Scrape) -> Iterator[Row]:
         for database, watch in watches(look):
             patterns = watch.readings.patterns if watch.readings is not None else ()
             sure = (of(one) for one in patterns if one.calls >= MIN_CALLS)
@@ -105,7 +105,7 @@ def _cuts(values: list[float]) -> dict[str, float]:
     return {quantile: cuts[place] for quantile, place in QUANTILES.items()}
 
 
-def _dropped(look: Look) -> Iterator[Row]:
+def _dropped(look: Scrape) -> Iterator[Row]:
     for database, watch in watches(look):
         yield (database,), float(watch.minutes.dropped)
 

@@ -11,7 +11,7 @@ from headgate.base.names import Scope
 from headgate.base.prometheus import Row
 from headgate.history.clientele import ClientRecord
 from headgate.history.recorder import BUDGET, RULE
-from headgate.http.exposition.series import Look, Series
+from headgate.http.exposition.series import Scrape, Series
 
 WINDOWS = {"5m": 300.0, "1h": 3600.0, "24h": 86400.0}
 HELD_S = 60.0
@@ -36,7 +36,7 @@ def decider(by: str) -> tuple[str, str]:
     return (Scope.HOST.value if by not in ("", OTHER) else ""), by
 
 
-def _checks(look: Look) -> Iterator[Row]:
+def _checks(look: Scrape) -> Iterator[Row]:
     counts: dict[tuple[str, str, str, str, str], int] = {}
     deciders: dict[str, tuple[str, str]] = {}
     for (database, client, verdict, by), count in look.totals.items():
@@ -47,17 +47,17 @@ def _checks(look: Look) -> Iterator[Row]:
     yield from counts.items()
 
 
-def _forgotten(look: Look) -> Iterator[Row]:
+def _forgotten(look: Scrape) -> Iterator[Row]:
     for (database, verdict), count in look.parts.recorder.forgotten.items():
         yield (database, verdict.value), float(count)
 
 
-def _dice_waived(look: Look) -> Iterator[Row]:
+def _dice_waived(look: Scrape) -> Iterator[Row]:
     if (fairness := look.parts.checker.fairness) is not None:
         yield (), float(fairness.waived_total)
 
 
-def _recent(look: Look) -> Iterator[Row]:
+def _recent(look: Scrape) -> Iterator[Row]:
     ages_s: dict[str, list[float]] = {database: [] for database in look.healths}
     for database, _, record in look.parts.recorder.clients():
         ages_s.setdefault(database, []).append(look.now.wall_s - record.last_at)
@@ -66,7 +66,7 @@ def _recent(look: Look) -> Iterator[Row]:
             yield (database, window), float(sum(age_s < seconds for age_s in ages))
 
 
-def _held(look: Look) -> list[tuple[float, str, str, ClientRecord]]:
+def _held(look: Scrape) -> list[tuple[float, str, str, ClientRecord]]:
     """(for how long, database, client, its record)"""
     now_s = look.now.wall_s
     return [
@@ -76,13 +76,13 @@ def _held(look: Look) -> list[tuple[float, str, str, ClientRecord]]:
     ]
 
 
-def _held_clients(look: Look) -> Iterator[Row]:
+def _held_clients(look: Scrape) -> Iterator[Row]:
     counts = Counter(database for _, database, _, _ in _held(look))
     for database in {*look.healths, *counts}:
         yield (database,), float(counts[database])
 
 
-def _held_seconds(look: Look) -> Iterator[Row]:
+def _held_seconds(look: Scrape) -> Iterator[Row]:
     longest = nlargest(MAX_NAMED, _held(look), key=lambda item: (item[0], item[2]))
     for held_s, database, client, record in longest:
         scope, metric = decider(record.refused_by)
@@ -92,13 +92,13 @@ def _held_seconds(look: Look) -> Iterator[Row]:
 # --- without a throttler -------------------------------------------------------------------------
 
 
-def _unthrottled_clients(look: Look) -> Iterator[Row]:
+def _unthrottled_clients(look: Scrape) -> Iterator[Row]:
     if (book := look.parts.unthrottled) is not None:
         periods = book.since(look.now.wall_s - UNTHROTTLED_S)
         yield (), float(len({client for client, _ in periods}))
 
 
-def _unthrottled(look: Look) -> Iterator[tuple[str, float, int]]:
+def _unthrottled(look: Scrape) -> Iterator[tuple[str, float, int]]:
     """(client, seconds, pieces) of the last hour; the longest by name."""
     book = look.parts.unthrottled
     seconds: dict[str, float] = {}
@@ -110,12 +110,12 @@ def _unthrottled(look: Look) -> Iterator[tuple[str, float, int]]:
         yield client, seconds[client], pieces[client]
 
 
-def _unthrottled_seconds(look: Look) -> Iterator[Row]:
+def _unthrottled_seconds(look: Scrape) -> Iterator[Row]:
     for client, total_s, _ in _unthrottled(look):
         yield (client,), total_s
 
 
-def _unthrottled_pieces(look: Look) -> Iterator[Row]:
+def _unthrottled_pieces(look: Scrape) -> Iterator[Row]:
     for client, _, pieces in _unthrottled(look):
         yield (client,), float(pieces)
 
@@ -123,22 +123,22 @@ def _unthrottled_pieces(look: Look) -> Iterator[Row]:
 # --- clients that decide locally ----------------------------------------------------------------
 
 
-def _listeners(look: Look) -> Iterator[Row]:
+def _listeners(look: Scrape) -> Iterator[Row]:
     if (broadcasts := look.parts.broadcasts) is not None:
         yield (), float(broadcasts.subscribers)
 
 
-def _listeners_dropped(look: Look) -> Iterator[Row]:
+def _listeners_dropped(look: Scrape) -> Iterator[Row]:
     if (broadcasts := look.parts.broadcasts) is not None:
         yield (), float(broadcasts.dropped_total)
 
 
-def _reported(look: Look) -> Iterator[Row]:
+def _reported(look: Scrape) -> Iterator[Row]:
     if (intake := look.parts.intake) is not None:
         yield (), float(intake.decisions_total)
 
 
-def _repeated(look: Look) -> Iterator[Row]:
+def _repeated(look: Scrape) -> Iterator[Row]:
     if (intake := look.parts.intake) is not None:
         yield (), float(intake.repeated_total)
 

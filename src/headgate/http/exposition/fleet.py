@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from headgate.base.prometheus import Row
 from headgate.changes.follower import FollowState
 from headgate.fleet.view import FleetCounts
-from headgate.http.exposition.series import Look, Rows, Series
+from headgate.http.exposition.series import Rows, Scrape, Series
 
 FLEET_SOURCES = ("store", "agent", "nobody")
 FLEET_SHARD_STATES = ("healthy", "unhealthy", "idle", "starting", "silent")
@@ -17,7 +17,7 @@ FLEET_AGENT_STATES = ("current", "pending", "behind", "unknown")
 def _fleet(of: Callable[[FollowState], float | None]) -> Rows:
     """None: there is nothing to tell; and outside a fleet there never is."""
 
-    def rows(look: Look) -> Iterator[Row]:
+    def rows(look: Scrape) -> Iterator[Row]:
         if (fleet := look.parts.fleet) is not None:
             value = of(fleet.follower.state())
             if value is not None:
@@ -26,7 +26,7 @@ def _fleet(of: Callable[[FollowState], float | None]) -> Rows:
     return rows
 
 
-def _fleet_n(look: Look) -> Iterator[Row]:
+def _fleet_n(look: Scrape) -> Iterator[Row]:
     """With the store it is counted by: one Prometheus may scrape agents of several fleets."""
     if (fleet := look.parts.fleet) is not None:
         state = fleet.follower.state()
@@ -34,7 +34,7 @@ def _fleet_n(look: Look) -> Iterator[Row]:
             yield (state.store_id,), float(state.n)
 
 
-def _fleet_source(look: Look) -> Iterator[Row]:
+def _fleet_source(look: Scrape) -> Iterator[Row]:
     if (fleet := look.parts.fleet) is not None:
         state = fleet.follower.state()
         kind = ("store" if state.direct else "agent") if state.source else "nobody"
@@ -42,13 +42,13 @@ def _fleet_source(look: Look) -> Iterator[Row]:
             yield (one,), float(one == kind)
 
 
-def _fleet_requests(look: Look) -> Iterator[Row]:
+def _fleet_requests(look: Scrape) -> Iterator[Row]:
     if (fleet := look.parts.fleet) is not None:
         for outcome, count in fleet.requests.items():
             yield (outcome,), float(count)
 
 
-def _fleet_unreadable(look: Look) -> Iterator[Row]:
+def _fleet_unreadable(look: Scrape) -> Iterator[Row]:
     if (fleet := look.parts.fleet) is not None:
         yield (), float(len(fleet.unreadable()))
 
@@ -56,7 +56,7 @@ def _fleet_unreadable(look: Look) -> Iterator[Row]:
 def _viewed(of: Callable[[FleetCounts], float]) -> Rows:
     """Where this agent watches the whole fleet."""
 
-    def rows(look: Look) -> Iterator[Row]:
+    def rows(look: Scrape) -> Iterator[Row]:
         fleet = look.parts.fleet
         if fleet is not None and fleet.view is not None:
             yield (), float(of(fleet.view.counts))
@@ -64,7 +64,7 @@ def _viewed(of: Callable[[FleetCounts], float]) -> Rows:
     return rows
 
 
-def _fleet_shards(look: Look) -> Iterator[Row]:
+def _fleet_shards(look: Scrape) -> Iterator[Row]:
     fleet = look.parts.fleet
     if fleet is not None and fleet.view is not None:
         counts = fleet.view.counts
@@ -72,7 +72,7 @@ def _fleet_shards(look: Look) -> Iterator[Row]:
             yield (state,), float(getattr(counts, state))
 
 
-def _fleet_agents(look: Look) -> Iterator[Row]:
+def _fleet_agents(look: Scrape) -> Iterator[Row]:
     fleet = look.parts.fleet
     if fleet is not None and fleet.view is not None:
         counts = fleet.view.counts

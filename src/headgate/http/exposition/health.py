@@ -9,12 +9,12 @@ from headgate.base.prometheus import Row
 from headgate.check.activity import Activity
 from headgate.check.decide import is_idle, judge
 from headgate.check.model import PASSING, State
-from headgate.http.exposition.series import Look, Series
+from headgate.http.exposition.series import Scrape, Series
 
 _WITHOUT = (State.UNAVAILABLE, State.LAST_VALUE, State.IGNORED)
 
 
-def _values(look: Look) -> Iterator[Row]:
+def _values(look: Scrape) -> Iterator[Row]:
     for name, health in look.healths.items():
         for metric, standing in health.standings.items():
             # An unavailable metric has no value at all: a frozen one would look healthy.
@@ -23,20 +23,20 @@ def _values(look: Look) -> Iterator[Row]:
                 yield (name, metric), finding.value
 
 
-def _thresholds(look: Look) -> Iterator[Row]:
+def _thresholds(look: Scrape) -> Iterator[Row]:
     for name, health in look.healths.items():
         for metric, standing in health.standings.items():
             yield (name, metric), standing.spec.threshold
 
 
-def _ages(look: Look) -> Iterator[Row]:
+def _ages(look: Scrape) -> Iterator[Row]:
     for name, health in look.healths.items():
         for metric, standing in health.standings.items():
             if standing.sample is not None:
                 yield (name, metric), max(0.0, look.now.mono_s - standing.sample.taken_at)
 
 
-def _metric_healthy(look: Look) -> Iterator[Row]:
+def _metric_healthy(look: Scrape) -> Iterator[Row]:
     for name, health in look.healths.items():
         for metric, standing in health.standings.items():
             finding = judge(standing, look.now)
@@ -44,7 +44,7 @@ def _metric_healthy(look: Look) -> Iterator[Row]:
                 yield (name, metric), float(finding.state in PASSING)
 
 
-def _absences(look: Look) -> Iterator[Row]:
+def _absences(look: Scrape) -> Iterator[Row]:
     for name, health in look.healths.items():
         scopes = [(Scope.HOST, health.standings)]
         if health.shard is not None:
@@ -56,19 +56,19 @@ def _absences(look: Look) -> Iterator[Row]:
                     yield (name, metric, scope.value, finding.cause.value), 1.0
 
 
-def _admitting(look: Look) -> Iterator[Row]:
+def _admitting(look: Scrape) -> Iterator[Row]:
     for name, health in look.healths.items():
         chosen = health.own
         if not look.views.idles(name, look.now):
             yield (name,), float(chosen.all_pass and look.now.mono_s <= chosen.all_pass_until)
 
 
-def _idle(look: Look) -> Iterator[Row]:
+def _idle(look: Scrape) -> Iterator[Row]:
     for name in look.healths:
         yield (name,), float(look.views.idles(name, look.now))
 
 
-def _since_healthy(look: Look) -> Iterator[Row]:
+def _since_healthy(look: Scrape) -> Iterator[Row]:
     for name, health in look.healths.items():
         own = health.own
         if look.views.idles(name, look.now):
@@ -79,24 +79,24 @@ def _since_healthy(look: Look) -> Iterator[Row]:
             yield (name,), max(0.0, look.now.mono_s - healthy_at)
 
 
-def _readings(look: Look) -> Iterator[Row]:
+def _readings(look: Scrape) -> Iterator[Row]:
     for (database, metric, outcome), count in look.parts.sampler.readings_total.items():
         yield (database, metric, outcome), float(count)
 
 
-def _activity(look: Look) -> Iterator[Row]:
+def _activity(look: Scrape) -> Iterator[Row]:
     for plan in look.parts.book.databases():
         current = look.views.activity(plan.name)
         for state in Activity:
             yield (plan.name, state.value), float(state is current)
 
 
-def _beats(look: Look) -> Iterator[Row]:
+def _beats(look: Scrape) -> Iterator[Row]:
     for beat in look.facts.heartbeats:
         yield (beat.database,), float(beat.beats_total)
 
 
-def _beats_failing(look: Look) -> Iterator[Row]:
+def _beats_failing(look: Scrape) -> Iterator[Row]:
     for beat in look.facts.heartbeats:
         yield (beat.database,), float(beat.fault is not None)
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from headgate.base.prometheus import Row
-from headgate.http.exposition.series import Look, Rows, Series
+from headgate.http.exposition.series import Rows, Scrape, Series
 from headgate.pacing.api import set_point
 from headgate.pacing.pacer import Pacer
 
 
 def _each(of: Callable[[Pacer], float]) -> Rows:
-    def rows(look: Look) -> Iterator[Row]:
+    def rows(look: Scrape) -> Iterator[Row]:
         for database, pacer in look.parts.checker.pacers.items():
             yield (database,), float(of(pacer))
 
     return rows
 
 
-def _pace_set_points(look: Look) -> Iterator[Row]:
+def _pace_set_points(look: Scrape) -> Iterator[Row]:
     for database, pacer in look.parts.checker.pacers.items():
         for metric, standing in pacer.metrics.items():
             yield (database, metric), set_point(standing)

@@ -10,15 +10,15 @@ from headgate.budgets.policy import Mode
 from headgate.budgets.readings import ServerHealth
 from headgate.budgets.service import Controlled
 from headgate.http.exposition.budgets import watches
-from headgate.http.exposition.series import Look, Series
+from headgate.http.exposition.series import Scrape, Series
 
 
-def _controlled(look: Look) -> Iterator[tuple[str, Controlled]]:
+def _controlled(look: Scrape) -> Iterator[tuple[str, Controlled]]:
     budgets = look.parts.budgets
     yield from budgets.by_database.items() if budgets is not None else ()
 
 
-def _budgets(look: Look) -> Iterator[Row]:
+def _budgets(look: Scrape) -> Iterator[Row]:
     wall_ms = int(look.now.wall_s * 1000)
     for database, controlled in _controlled(look):
         modes = Counter(budget.mode for budget in controlled.edition.in_force(wall_ms).budgets)
@@ -26,31 +26,31 @@ def _budgets(look: Look) -> Iterator[Row]:
             yield (database, mode.value), float(modes[mode])
 
 
-def _meter_readable(look: Look) -> Iterator[Row]:
+def _meter_readable(look: Scrape) -> Iterator[Row]:
     for database, watch in watches(look):
         yield (database,), float(watch.readings is not None)
 
 
-def _version_in_force(look: Look) -> Iterator[Row]:
+def _version_in_force(look: Scrape) -> Iterator[Row]:
     for database, watch in watches(look):
         if watch.readings is not None:
             yield (database,), float(watch.readings.version)
 
 
-def _policies_refused(look: Look) -> Iterator[Row]:
+def _policies_refused(look: Scrape) -> Iterator[Row]:
     for database, watch in watches(look):
         if watch.readings is not None:
             yield (database,), float(watch.readings.refused)
 
 
-def _behind(look: Look) -> Iterator[Row]:
+def _behind(look: Scrape) -> Iterator[Row]:
     for database, watch in watches(look):
         if (readings := watch.readings) is not None:
             behind = sum(seat.version < readings.version for seat in readings.seats)
             yield (database,), float(behind)
 
 
-def _told_health(look: Look) -> Iterator[Row]:
+def _told_health(look: Scrape) -> Iterator[Row]:
     for database, watch in watches(look):
         if (readings := watch.readings) is not None:
             is_fresh = look.now.wall_s * 1000 <= readings.health_until_ms
@@ -59,14 +59,14 @@ def _told_health(look: Look) -> Iterator[Row]:
                 yield (database, one.value), float(one is believed)
 
 
-def _version_published(look: Look) -> Iterator[Row]:
+def _version_published(look: Scrape) -> Iterator[Row]:
     for database, controlled in _controlled(look):
         told = [outlet.published for outlet in controlled.publisher.outlets if outlet.published]
         if told:
             yield (database,), float(min(one.version for one in told))
 
 
-def _policy_current(look: Look) -> Iterator[Row]:
+def _policy_current(look: Scrape) -> Iterator[Row]:
     for database, controlled in _controlled(look):
         publisher = controlled.publisher
         if publisher.outlets:
@@ -74,25 +74,25 @@ def _policy_current(look: Look) -> Iterator[Row]:
             yield (database,), float(publisher.wanted is not None and all(took))
 
 
-def _publish_failures(look: Look) -> Iterator[Row]:
+def _publish_failures(look: Scrape) -> Iterator[Row]:
     for database, controlled in _controlled(look):
         if outlets := controlled.publisher.outlets:
             yield (database,), float(sum(outlet.failures_total for outlet in outlets))
 
 
-def _policy_put_back(look: Look) -> Iterator[Row]:
+def _policy_put_back(look: Scrape) -> Iterator[Row]:
     for database, controlled in _controlled(look):
         if outlets := controlled.publisher.outlets:
             yield (database,), float(sum(outlet.put_back_total for outlet in outlets))
 
 
-def _switched_off(look: Look) -> Iterator[Row]:
+def _switched_off(look: Scrape) -> Iterator[Row]:
     for database, controlled in _controlled(look):
         if controlled.publisher.outlets:
             yield (database,), float(controlled.is_off)
 
 
-def _capped(look: Look) -> Iterator[Row]:
+def _capped(look: Scrape) -> Iterator[Row]:
     for database, controlled in _controlled(look):
         yield (database,), float(controlled.book.edition.changes.mode_cap is not Mode.ENFORCE)
 

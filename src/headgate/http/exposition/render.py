@@ -1,4 +1,4 @@
-"""All series of an agent.   Look ──rows──► base/prometheus ──► /metrics"""
+"""All series of an agent.   Scrape ──rows──► base/prometheus ──► /metrics"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headgate.http.exposition.health import HEALTH
 from headgate.http.exposition.pacing import PACING
 from headgate.http.exposition.policies import POLICIES
 from headgate.http.exposition.rules import RULES
-from headgate.http.exposition.series import Look, Series, Works
+from headgate.http.exposition.series import Scrape, Series, Works
 from headgate.http.exposition.shards import SHARDS
 from headgate.http.exposition.watching import WATCHING
 
@@ -43,13 +43,13 @@ ROWS_A_TURN = 250
 
 
 def render_metrics(views: Views, works: Works | None = None) -> tuple[bytes, str]:
-    look = Look(views, works)
+    look = Scrape(views, works)
     return b"".join([*(series.text(look) for series in SERIES), _process(look)]), CONTENT_TYPE
 
 
 async def render_in_turns(views: Views, works: Works | None = None) -> tuple[bytes, str]:
     """The same, and checks are answered between one series and the next, and within large ones."""
-    look, texts = Look(views, works), []
+    look, texts = Scrape(views, works), []
     for series in SERIES:
         texts.append(head(series))
         # At once: what rows are made from may change while others have their turn.
@@ -61,7 +61,7 @@ async def render_in_turns(views: Views, works: Works | None = None) -> tuple[byt
     return b"".join([*texts, _process(look)]), CONTENT_TYPE
 
 
-def _process(look: Look) -> bytes:
+def _process(look: Scrape) -> bytes:
     """process_cpu_seconds_total and its like, under the names that every dashboard knows."""
     if look.works is None:
         return b""

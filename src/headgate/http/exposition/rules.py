@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 
 from headgate.base.prometheus import Row
-from headgate.http.exposition.series import Look, Series
+from headgate.http.exposition.series import Scrape, Series
 from headgate.rules.matching import Kind, Rule
 
 IN_FORCE, WAITING, SUSPENDED = "in_force", "waiting", "suspended"
@@ -23,7 +23,7 @@ Place = tuple[str, str, str]
 """(database, target, kind)"""
 
 
-def state_of(rule: Rule, look: Look) -> str | None:
+def state_of(rule: Rule, look: Scrape) -> str | None:
     """None: it has ended, and is kept only to be shown."""
     if look.now.wall_s >= rule.expires_at:
         return None
@@ -32,14 +32,14 @@ def state_of(rule: Rule, look: Look) -> str | None:
     return IN_FORCE if rule.in_force(look.now.wall_s) else WAITING
 
 
-def _rules(look: Look) -> Iterator[Row]:
+def _rules(look: Scrape) -> Iterator[Row]:
     counts = Counter((rule.kind, state_of(rule, look)) for rule in look.parts.checker.rules.rules)
     for kind in Kind:
         for state in STATES:
             yield (kind.value, state), float(counts[kind, state])
 
 
-def _by_place(look: Look) -> Mapping[Place, list[Rule]]:
+def _by_place(look: Scrape) -> Mapping[Place, list[Rule]]:
     found: dict[Place, list[Rule]] = {}
     for rule in look.parts.checker.rules.rules:
         if state_of(rule, look) == IN_FORCE:
@@ -49,23 +49,23 @@ def _by_place(look: Look) -> Mapping[Place, list[Rule]]:
     return {place: found[place] for place in islice(named, MAX_NAMED)}
 
 
-def _left(look: Look) -> Iterator[Row]:
+def _left(look: Scrape) -> Iterator[Row]:
     for place, rules in _by_place(look).items():
         yield place, max(rule.expires_at for rule in rules) - look.now.wall_s
 
 
-def _age(look: Look) -> Iterator[Row]:
+def _age(look: Scrape) -> Iterator[Row]:
     for place, rules in _by_place(look).items():
         yield place, max(0.0, look.now.wall_s - min(_since(rule, look) for rule in rules))
 
 
-def _since(rule: Rule, look: Look) -> float:
+def _since(rule: Rule, look: Scrape) -> float:
     wall_s = look.now.wall_s
     begun = [begin for begin, end in rule.windows or () if begin <= wall_s < end]
     return max([rule.created_at, *begun])
 
 
-def _revision(look: Look) -> Iterator[Row]:
+def _revision(look: Scrape) -> Iterator[Row]:
     yield (), float(look.parts.checker.rules.revision)
 
 

@@ -1,4 +1,4 @@
-"""What a series is, and what its rows are read from.   Views, Works ──Look──► rows of one scrape
+"""What a series is, and what its rows are read from.   Views, Works ──Scrape──► rows of one scrape
 
 One row a metric: name, kind, labels, meaning. No label may have a value that grows without an
 end; LABELS says of each what bounds it.
@@ -57,8 +57,8 @@ LABELS: dict[str, str] = {
 }
 
 
-Rows = Callable[["Look"], Iterator[Row]]
-Series = AnySeries[["Look"]]
+Rows = Callable[["Scrape"], Iterator[Row]]
+Series = AnySeries[["Scrape"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Works:
     listener: Callable[[], Listener]
 
 
-class Look:
+class Scrape:
     """One scrape: all values are of one instant, and computed once."""
 
     def __init__(self, views: Views, works: Works | None = None) -> None:

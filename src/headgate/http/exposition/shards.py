@@ -9,26 +9,26 @@ from headgate.base.prometheus import Row
 from headgate.check.answers import IDLE
 from headgate.check.decide import judge
 from headgate.check.model import PASSING, State
-from headgate.http.exposition.series import Look, Rows, Series
+from headgate.http.exposition.series import Rows, Scrape, Series
 from headgate.shard.api import CostDoc, MemberDoc
 from headgate.shard.rollup import AsideKind
 
 MEMBER_STATES = ("counted", "aside", "missing")
 
 
-def _role(look: Look) -> Iterator[Row]:
+def _role(look: Scrape) -> Iterator[Row]:
     for shard in look.shards:
         for member in shard.members:
             if member.member == shard.member and member.role is not None:
                 yield (shard.database, member.role), 1.0
 
 
-def _leading(look: Look) -> Iterator[Row]:
+def _leading(look: Scrape) -> Iterator[Row]:
     for shard in look.shards:
         yield (shard.database,), float(shard.standing == "leading")
 
 
-def _members(look: Look) -> Iterator[Row]:
+def _members(look: Scrape) -> Iterator[Row]:
     for shard in look.shards:
         # Who does not roll up counts nobody: a 0 would say that everybody is gone.
         if shard.standing == "leading":
@@ -43,7 +43,7 @@ def _member_state(member: MemberDoc) -> str:
     return "counted" if member.reachable and not member.problem else "missing"
 
 
-def _each_member(look: Look) -> Iterator[Row]:
+def _each_member(look: Scrape) -> Iterator[Row]:
     for shard in look.shards:
         for member in shard.members if shard.standing == "leading" else ():
             state = _member_state(member)
@@ -51,7 +51,7 @@ def _each_member(look: Look) -> Iterator[Row]:
                 yield (shard.database, member.member, one), float(one == state)
 
 
-def _asides(look: Look) -> Iterator[Row]:
+def _asides(look: Scrape) -> Iterator[Row]:
     for shard in look.shards:
         for member in shard.members if shard.standing == "leading" else ():
             skipped = {AsideKind.SKIPPED.value} if member.skip is not None else set()
@@ -59,14 +59,14 @@ def _asides(look: Look) -> Iterator[Row]:
                 yield (shard.database, member.member, why), 1.0
 
 
-def _hopeless(look: Look) -> Iterator[Row]:
+def _hopeless(look: Scrape) -> Iterator[Row]:
     for shard in look.shards:
         for member in shard.members if shard.standing == "leading" else ():
             for metric in member.hopeless:
                 yield (shard.database, member.member, metric), 1.0
 
 
-def _shard_values(look: Look) -> Iterator[Row]:
+def _shard_values(look: Scrape) -> Iterator[Row]:
     for name, health in look.healths.items():
         for metric, standing in health.shard.standings.items() if health.shard else ():
             finding = judge(standing, look.now)
@@ -74,13 +74,13 @@ def _shard_values(look: Look) -> Iterator[Row]:
                 yield (name, metric), finding.value
 
 
-def _shard_healthy(look: Look) -> Iterator[Row]:
+def _shard_healthy(look: Scrape) -> Iterator[Row]:
     for name, health in look.healths.items():
         for metric, standing in health.shard.standings.items() if health.shard else ():
             yield (name, metric), float(judge(standing, look.now).state in PASSING)
 
 
-def _member_readings(look: Look) -> Iterator[Row]:
+def _member_readings(look: Scrape) -> Iterator[Row]:
     for shard in look.shards:
         for member in shard.members:
             for reading in member.readings:
@@ -89,14 +89,14 @@ def _member_readings(look: Look) -> Iterator[Row]:
                     yield (shard.database, member.member, reading.metric), reading.value
 
 
-def _member_clocks(look: Look) -> Iterator[Row]:
+def _member_clocks(look: Scrape) -> Iterator[Row]:
     for shard in look.shards:
         for member in shard.members:
             if member.clock_ahead_s is not None:
                 yield (shard.database, member.member), member.clock_ahead_s
 
 
-def _member_copies(look: Look) -> Iterator[Row]:
+def _member_copies(look: Scrape) -> Iterator[Row]:
     for shard in look.shards:
         for member in shard.members:
             if member.copy is not None:
@@ -104,7 +104,7 @@ def _member_copies(look: Look) -> Iterator[Row]:
 
 
 def _cost(of: Callable[[CostDoc], int]) -> Rows:
-    def rows(look: Look) -> Iterator[Row]:
+    def rows(look: Scrape) -> Iterator[Row]:
         for plan in look.parts.book.databases():
             for cost in look.views.costs(plan.name):
                 yield (plan.name, cost.state), float(of(cost))

@@ -14,32 +14,32 @@ from headgate.base.prometheus import Row
 from headgate.history.alerts import OUTCOMES
 from headgate.history.sessions import Suspect
 from headgate.history.watch import KINDS
-from headgate.http.exposition.series import Look, Series
+from headgate.http.exposition.series import Scrape, Series
 
 MAX_FINDINGS = 100
 MAX_USERS = 10
 
 
-def _starved_clients(look: Look) -> Iterator[Row]:
+def _starved_clients(look: Scrape) -> Iterator[Row]:
     if (watch := look.parts.watch) is not None:
         alarming = Counter(f.database for f in watch.findings if f.alarming)
         for database in look.healths:
             yield (database,), float(alarming[database])
 
 
-def _starved(look: Look) -> Iterator[Row]:
+def _starved(look: Scrape) -> Iterator[Row]:
     watch = look.parts.watch
     for f in watch.findings[:MAX_FINDINGS] if watch is not None else ():
         yield (f.database, f.client, f.metric, f.cause.value), f.starved_s
 
 
-def _starvation_share(look: Look) -> Iterator[Row]:
+def _starvation_share(look: Scrape) -> Iterator[Row]:
     watch = look.parts.watch
     for f in watch.findings[:MAX_FINDINGS] if watch is not None else ():
         yield (f.database, f.client), f.share
 
 
-def _listed(look: Look) -> Iterator[tuple[str, tuple[Suspect, ...]]]:
+def _listed(look: Scrape) -> Iterator[tuple[str, tuple[Suspect, ...]]]:
     """By database; nothing if its sessions cannot be listed."""
     if (rogues := look.parts.rogues) is not None:
         for database in rogues.databases:
@@ -47,17 +47,17 @@ def _listed(look: Look) -> Iterator[tuple[str, tuple[Suspect, ...]]]:
                 yield database, rogues.suspects(database)
 
 
-def _rogues(look: Look) -> Iterator[Row]:
+def _rogues(look: Scrape) -> Iterator[Row]:
     for database, suspects in _listed(look):
         yield (database,), sum(s.active_mean for s in suspects)
 
 
-def _suspects(look: Look) -> Iterator[Row]:
+def _suspects(look: Scrape) -> Iterator[Row]:
     for database, suspects in _listed(look):
         yield (database,), float(len(suspects))
 
 
-def _rogue_users(look: Look) -> Iterator[Row]:
+def _rogue_users(look: Scrape) -> Iterator[Row]:
     for database, suspects in _listed(look):
         active: dict[str, float] = {}
         for suspect in suspects:
@@ -69,13 +69,13 @@ def _rogue_users(look: Look) -> Iterator[Row]:
             yield (database, OTHER), sum(active[user] for user in rest)
 
 
-def _sessions_listed(look: Look) -> Iterator[Row]:
+def _sessions_listed(look: Scrape) -> Iterator[Row]:
     if (rogues := look.parts.rogues) is not None:
         for database in rogues.databases:
             yield (database,), float(database not in rogues.faults)
 
 
-def _alerts(look: Look) -> Iterator[Row]:
+def _alerts(look: Scrape) -> Iterator[Row]:
     watch = look.parts.watch
     if watch is not None:
         # From 0 on: Prometheus sees no increase in a counter that begins with 1.

@@ -72,7 +72,7 @@ class CommandProbe:
         loop = asyncio.get_running_loop()
         try:
             return await loop.subprocess_exec(
-                Run,
+                CommandRun,
                 *self._argv,
                 stdin=asyncio.subprocess.DEVNULL,
                 start_new_session=True,
@@ -85,7 +85,7 @@ class CommandProbe:
     async def close(self) -> None:
         """A run ends with its read."""
 
-    def _number(self, run: Run, exit_code: int | None) -> float:
+    def _number(self, run: CommandRun, exit_code: int | None) -> float:
         if run.overflowed:
             message = f"{self._label} wrote more than {MAX_OUTPUT_BYTES} bytes"
             raise ProbeFailed(Cause.INVALID, message)
@@ -98,7 +98,7 @@ class CommandProbe:
             raise ProbeFailed(failure.cause, f"{self._label} {failure.detail}") from None
 
 
-class Run(asyncio.SubprocessProtocol):
+class CommandRun(asyncio.SubprocessProtocol):
     """Keeps the head of stdout and the tail of stderr; `over` when both and the program ended."""
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class Run(asyncio.SubprocessProtocol):
             self.over.set_result(None)
 
 
-Started: TypeAlias = tuple[asyncio.SubprocessTransport, Run]
+Started: TypeAlias = tuple[asyncio.SubprocessTransport, CommandRun]
 _ending: set[asyncio.Task[None]] = set()
 """Of programs whose reader left before they had been started: something has to hold the task."""
 
@@ -143,7 +143,7 @@ async def _end_started(starting: asyncio.Future[Started], mark: str) -> None:
     await _kill_escaped(mark)
 
 
-async def _end(transport: asyncio.SubprocessTransport, run: Run) -> None:
+async def _end(transport: asyncio.SubprocessTransport, run: CommandRun) -> None:
     """Kill the whole group, let go of its pipes, and see the program off."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(transport.get_pid(), signal.SIGKILL)

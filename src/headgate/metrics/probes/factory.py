@@ -18,10 +18,10 @@ from headgate.metrics.probes.heartbeats import ClockSkew, Writer
 from headgate.metrics.probes.host import HERE, HOST_METRICS, HostFiles, HostProbe
 from headgate.metrics.probes.kit import Kit
 from headgate.metrics.probes.plugin import load_plugin
-from headgate.metrics.probes.roles import FenceProbe, RoleProbe
+from headgate.metrics.probes.roles import SqlFenceProbe, SqlRoleProbe
 from headgate.metrics.probes.server_facts import ServerFacts
-from headgate.metrics.probes.sessions import SessionsProbe
-from headgate.metrics.probes.statements import StatementsProbe
+from headgate.metrics.probes.sessions import SqlSessionsProbe
+from headgate.metrics.probes.statements import SqlStatementsProbe
 from headgate.metrics.probes.tables import split_table
 from headgate.metrics.samples import Number
 
@@ -36,7 +36,7 @@ KITS = {
 }
 
 
-class Probe(Protocol):
+class MetricProbe(Protocol):
     async def read(self) -> Number: ...
 
     async def close(self) -> None: ...
@@ -65,7 +65,7 @@ class DatabaseProbes:
         self._lane = Lane(self._kit.connector, max_connections)
         self._host_files = host_files
 
-    def probe_for(self, spec: MetricSpec) -> Probe:
+    def probe_for(self, spec: MetricSpec) -> MetricProbe:
         """The probe of `spec`, not connected yet; raises InvalidSettings if there is none."""
         match spec.source:
             case Builtin(name=name):
@@ -87,25 +87,27 @@ class DatabaseProbes:
         beat = self._kit.beat(parts, interval_s)
         return Writer(self._lane_of_one(), beat, timeout_s, self._kit.enders)
 
-    def role_probe(self, *, timeout_s: float = ROLE_TIMEOUT_S) -> RoleProbe[Any]:
-        return RoleProbe(self._lane_of_one(), self._kit.role(), timeout_s)
+    def role_probe(self, *, timeout_s: float = ROLE_TIMEOUT_S) -> SqlRoleProbe[Any]:
+        return SqlRoleProbe(self._lane_of_one(), self._kit.role(), timeout_s)
 
-    def fence_probe(self, *, timeout_s: float = ROLE_TIMEOUT_S) -> FenceProbe[Any] | None:
+    def fence_probe(self, *, timeout_s: float = ROLE_TIMEOUT_S) -> SqlFenceProbe[Any] | None:
         """None where the engine needs none."""
         reader = self._kit.fence
-        return None if reader is None else FenceProbe(self._lane_of_one(), reader, timeout_s)
+        return None if reader is None else SqlFenceProbe(self._lane_of_one(), reader, timeout_s)
 
     def _lane_of_one(self) -> Lane[Any]:
         return Lane(self._kit.connector, 1)
 
-    def sessions(self, *, timeout_s: float = SESSIONS_TIMEOUT_S) -> SessionsProbe[Any]:
+    def sessions(self, *, timeout_s: float = SESSIONS_TIMEOUT_S) -> SqlSessionsProbe[Any]:
         """On the connections that the metrics' probes share: it comes seldom."""
-        return SessionsProbe(self._lane, self._kit.sessions, timeout_s)
+        return SqlSessionsProbe(self._lane, self._kit.sessions, timeout_s)
 
-    def statements(self, *, timeout_s: float = SESSIONS_TIMEOUT_S) -> StatementsProbe[Any] | None:
+    def statements(
+        self, *, timeout_s: float = SESSIONS_TIMEOUT_S
+    ) -> SqlStatementsProbe[Any] | None:
         """None where the engine numbers no statements."""
         reader = self._kit.statements
-        return None if reader is None else StatementsProbe(self._lane, reader, timeout_s)
+        return None if reader is None else SqlStatementsProbe(self._lane, reader, timeout_s)
 
     def server_facts(self, *, timeout_s: float = SESSIONS_TIMEOUT_S) -> ServerFacts:
         return ServerFacts(self._lane, self._engine, timeout_s)
@@ -114,7 +116,7 @@ class DatabaseProbes:
         await self._lane.close()
         await self._kit.enders.close()
 
-    def _builtin(self, name: str, spec: MetricSpec) -> Probe:
+    def _builtin(self, name: str, spec: MetricSpec) -> MetricProbe:
         if name in HOST_METRICS:
             return HostProbe(HOST_METRICS[name], self._host_files)
         if name == "disk_used":
@@ -150,7 +152,7 @@ def _kit(name: str, engine: Engine, dsn: str, password: str | None, skew: ClockS
     return kit
 
 
-def _http(spec: MetricSpec, source: Http) -> Probe:
+def _http(spec: MetricSpec, source: Http) -> MetricProbe:
     from headgate.metrics.probes.http import HttpProbe  # with its own third-party parser
 
     return HttpProbe(spec.name, source, spec.timeout_s)

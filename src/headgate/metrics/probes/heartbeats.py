@@ -35,7 +35,7 @@ class ClockSkew:
     """How far `ahead_s` may be off."""
 
 
-class Heartbeat(NamedTuple):
+class HeartbeatRow(NamedTuple):
     """The newest row of `table`."""
 
     table: str
@@ -56,7 +56,7 @@ NativeLag = Callable[[], Awaitable[Number]]
 """Lag by the server's own account of its replication."""
 
 
-async def heartbeat_lag(heartbeat: Heartbeat, skew: ClockSkew, native: NativeLag) -> Number:
+async def heartbeat_lag(heartbeat: HeartbeatRow, skew: ClockSkew, native: NativeLag) -> Number:
     if heartbeat.resting:
         return _while_resting(heartbeat, await _account_of(native))
     age = corrected(heartbeat, skew)
@@ -65,7 +65,7 @@ async def heartbeat_lag(heartbeat: Heartbeat, skew: ClockSkew, native: NativeLag
     return age if age.cause else age.value
 
 
-def corrected(heartbeat: Heartbeat, skew: ClockSkew) -> Measured:
+def corrected(heartbeat: HeartbeatRow, skew: ClockSkew) -> Measured:
     """The row's age with both clocks set alike; never a comfortable 0 from a wrong one."""
     ahead_s = skew.ahead_s or 0.0
     age_s = heartbeat.age_s - ahead_s
@@ -101,7 +101,7 @@ async def _account_of(native: NativeLag) -> Measured | ProbeFailed:
     return number if isinstance(number, Measured) else Measured(number)
 
 
-def _while_resting(heartbeat: Heartbeat, account: Measured | ProbeFailed) -> Measured:
+def _while_resting(heartbeat: HeartbeatRow, account: Measured | ProbeFailed) -> Measured:
     if isinstance(account, ProbeFailed):
         if account.cause in DOWN:
             raise account
@@ -114,7 +114,7 @@ def _while_resting(heartbeat: Heartbeat, account: Measured | ProbeFailed) -> Mea
     return Measured(account.value, Cause.HEARTBEAT_IDLE, detail)
 
 
-def _of_stale(heartbeat: Heartbeat, age: Measured, account: Measured | ProbeFailed) -> Measured:
+def _of_stale(heartbeat: HeartbeatRow, age: Measured, account: Measured | ProbeFailed) -> Measured:
     if account.cause in DOWN:
         return Measured(age.value, account.cause, account.detail)
     if isinstance(account, ProbeFailed):

@@ -43,7 +43,7 @@ class HttpProbe:
         self._thread: OneThread[str] = OneThread(self.label)
 
     async def read(self) -> float:
-        request = Request(self._url, self._timeout_s, self._tls)
+        request = ProbeRequest(self._url, self._timeout_s, self._tls)
         try:
             body = await self._thread.run(request.fetch, request.abort)
             return self._number(body)
@@ -71,7 +71,7 @@ class HttpProbe:
         return number_in_text(body)
 
 
-class Request:
+class ProbeRequest:
     """One GET. `fetch` runs in a thread, `abort` is called from outside it."""
 
     def __init__(self, url: SplitResult, timeout_s: float, tls: ssl.SSLContext | None) -> None:

@@ -18,7 +18,7 @@ from pymysql.constants import ER
 
 from headgate.errors import ProbeFailed, WriteRefused
 from headgate.metrics.probes import heartbeats
-from headgate.metrics.probes.heartbeats import UTC, Heartbeat, zone_of
+from headgate.metrics.probes.heartbeats import UTC, HeartbeatRow, zone_of
 from headgate.metrics.probes.mysql_replication import is_primary
 from headgate.metrics.probes.mysql_session import (
     MISSING_CODES,
@@ -53,7 +53,7 @@ class HeartbeatTable:
         # All columns: not every layout has all of ours.
         self._query = f"SELECT h.*, {ages} FROM {self._name} AS h ORDER BY ts DESC LIMIT 1"  # noqa: S608
 
-    async def newest(self, session: MysqlSession) -> Heartbeat:
+    async def newest(self, session: MysqlSession) -> HeartbeatRow:
         try:
             rows = await session.dicts(self._query)
         except err.Error as error:
@@ -64,7 +64,7 @@ class HeartbeatTable:
             raise heartbeats.empty(self._name)
         return self._heartbeat({name.lower(): value for name, value in rows[0].items()})
 
-    async def newest_if_any(self, session: MysqlSession) -> Heartbeat | None:
+    async def newest_if_any(self, session: MysqlSession) -> HeartbeatRow | None:
         """None where nobody writes heartbeats, or not for us to read."""
         try:
             rows = await session.dicts(self._query)
@@ -74,7 +74,7 @@ class HeartbeatTable:
             return None
         return self._heartbeat({n.lower(): v for n, v in rows[0].items()}) if rows else None
 
-    def _heartbeat(self, row: dict[str, Any]) -> Heartbeat:
+    def _heartbeat(self, row: dict[str, Any]) -> HeartbeatRow:
         utc_age_s, local_age_s = row["utc_age_s"], row["local_age_s"]
         if utc_age_s is None or local_age_s is None:
             message = f"the newest ts in {self._name} is no time: {row['ts']!r}"
@@ -82,7 +82,7 @@ class HeartbeatTable:
         if self._zone is None:
             ours = "server" in row
             self._zone = UTC if ours else zone_of(float(utc_age_s), float(local_age_s))
-        return Heartbeat(
+        return HeartbeatRow(
             self._name,
             float(utc_age_s if self._zone == UTC else local_age_s),
             row.get("interval_s"),

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from headgate.errors import Fault, InvalidSettings, ProbeFailed
 from headgate.metrics.probes.connections import Reader
-from headgate.metrics.probes.heartbeats import ClockSkew, Heartbeat, heartbeat_lag
+from headgate.metrics.probes.heartbeats import ClockSkew, HeartbeatRow, heartbeat_lag
 from headgate.metrics.probes.kit import Options
 from headgate.metrics.probes.messages import one_line
 from headgate.metrics.probes.mysql_heartbeat import HeartbeatTable
@@ -31,9 +31,9 @@ Monotonic = Callable[[], float]
 def lag(options: Options, skew: ClockSkew) -> Reader[MysqlSession]:
     name = str(options.get("heartbeat_table", "headgate.heartbeat"))
     table = HeartbeatTable(split_table(name, place="lag.options.heartbeat_table"))
-    native = NativeLag()
+    native = MysqlNativeLag()
 
-    async def judged(heartbeat: Heartbeat, channels: Sequence[Channel]) -> Number:
+    async def judged(heartbeat: HeartbeatRow, channels: Sequence[Channel]) -> Number:
         async def own_account() -> Number:
             return native.judge(channels)
 
@@ -72,7 +72,7 @@ async def _channels(session: MysqlSession) -> list[Channel]:
     return channels
 
 
-class NativeLag:
+class MysqlNativeLag:
     """The worst of the server's sources, by its own account."""
 
     def __init__(self, monotonic: Monotonic = time.monotonic) -> None:

@@ -42,7 +42,7 @@ MAX_PACKET_BYTES = 1 << 20
 Row = tuple[Any, ...]
 
 
-class ProbeConnection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql is untyped
+class MysqlProbeConnection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql is untyped
     """One statement per query, bounded packets, and no silent fall-back to plain text."""
 
     def __init__(self, **kwargs: Any) -> None:
@@ -85,7 +85,7 @@ class ProbeConnection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql is
 
 @dataclass(slots=True)
 class MysqlSession:
-    connection: ProbeConnection
+    connection: MysqlProbeConnection
     version: str = ""
     server: str = ""
     """`host:port` as the server calls itself."""
@@ -195,7 +195,7 @@ class MysqlConnector:
 
     async def connect(self) -> MysqlSession:
         address = self._address
-        connection = ProbeConnection(
+        connection = MysqlProbeConnection(
             host=address.host,
             port=address.port,
             unix_socket=address.socket,

@@ -18,7 +18,7 @@ from headgate.metrics.probes.kit import Kit, MakeReader, Options, plain
 from headgate.metrics.probes.messages import one_line
 from headgate.metrics.probes.numbers import number_of, one_number, one_shown
 from headgate.metrics.probes.postgres_heartbeat import HeartbeatLag, PostgresBeat
-from headgate.metrics.probes.postgres_lag import REMEMBER_REPLICA_S, NativeLag
+from headgate.metrics.probes.postgres_lag import REMEMBER_REPLICA_S, PostgresNativeLag
 from headgate.metrics.probes.postgres_replication import may_not_see
 from headgate.metrics.probes.postgres_role import PostgresRole
 from headgate.metrics.probes.postgres_session import (
@@ -186,7 +186,7 @@ def lag(options: Options, skew: ClockSkew) -> Reader[PostgresSession]:
         return HeartbeatLag(split_table(table, place="lag.options.heartbeat_table"), skew)
     # Positions are exact and need no writes, so here `auto` means them.
     if method in ("auto", "native"):
-        return NativeLag(remember_s=_remember_s(options))
+        return PostgresNativeLag(remember_s=_remember_s(options))
     message = f"is {method!r}, must be auto, native or heartbeat"
     raise InvalidSettings([Fault("lag.options.method", message)])
 

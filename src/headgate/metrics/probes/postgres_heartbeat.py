@@ -18,7 +18,7 @@ import psycopg
 
 from headgate.errors import ProbeFailed
 from headgate.metrics.probes import heartbeats
-from headgate.metrics.probes.heartbeats import UTC, ClockSkew, Heartbeat, zone_of
+from headgate.metrics.probes.heartbeats import UTC, ClockSkew, HeartbeatRow, zone_of
 from headgate.metrics.probes.messages import one_line
 from headgate.metrics.probes.postgres_lag import Monotonic, StandbyLag
 from headgate.metrics.probes.postgres_session import PostgresSession
@@ -98,11 +98,11 @@ class HeartbeatLag:
         interval_s: float | None,
         resting: bool,
         server: str,
-    ) -> Heartbeat:
+    ) -> HeartbeatRow:
         if self._zone is None:
             self._zone = UTC if zoned else zone_of(utc_age_s, local_age_s)
         age_s = utc_age_s if self._zone == UTC else local_age_s
-        return Heartbeat(self._name, age_s, interval_s, resting, server)
+        return HeartbeatRow(self._name, age_s, interval_s, resting, server)
 
 
 class PostgresBeat:

@@ -37,7 +37,7 @@ TELLING_HISTORY_S = 30.0
 Monotonic = Callable[[], float]
 
 
-class NativeLag:
+class PostgresNativeLag:
     """Reads as a standby or as a primary, whichever the server is just now."""
 
     def __init__(
@@ -176,7 +176,7 @@ LIMIT 256
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ReplayPosition:
     replayed: int
     at_s: float
 
@@ -222,7 +222,7 @@ class PrimaryLag:
     def __init__(self, remember_s: float = REMEMBER_REPLICA_S) -> None:
         self._remember_s = remember_s
         self._marks = WalMarks()
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[str, ReplayPosition] = {}
 
     async def read(self, session: PostgresSession, monotonic: Monotonic) -> float:
         rows = await session.rows(PRIMARY_QUERY)
@@ -248,12 +248,12 @@ class PrimaryLag:
     def _remember(self, replayed: Mapping[str, int | None], now_s: float) -> None:
         for name, position in replayed.items():
             if position is not None:
-                self._seen[name] = Seen(position, now_s)
+                self._seen[name] = ReplayPosition(position, now_s)
         fresh = {n: s for n, s in self._seen.items() if now_s - s.at_s <= self._remember_s}
         newest = sorted(fresh, key=lambda name: fresh[name].at_s, reverse=True)[:MAX_REPLICAS]
         self._seen = {name: fresh[name] for name in newest}
 
-    def _lag_of(self, name: str, seen: Seen, now_s: float) -> float:
+    def _lag_of(self, name: str, seen: ReplayPosition, now_s: float) -> float:
         at_least_s = max(self._marks.lag_s(seen.replayed, now_s), now_s - seen.at_s)
         history_s = self._marks.history_s(now_s)
         # A standby that was behind before we looked: how far, the marks cannot tell yet.

@@ -54,7 +54,7 @@ class BinaryTextLoader(TextLoader):
     format = Format.BINARY
 
 
-class ProbeConnection(psycopg.AsyncConnection[TupleRow]):
+class PostgresProbeConnection(psycopg.AsyncConnection[TupleRow]):
     """When cancelled, psycopg sends a cancel request and waits for it; this closes the connection.
 
     The server ends the statement by its own statement_timeout; a frozen server would
@@ -73,7 +73,7 @@ class ProbeConnection(psycopg.AsyncConnection[TupleRow]):
 
 
 class PostgresSession:
-    def __init__(self, connection: ProbeConnection) -> None:
+    def __init__(self, connection: PostgresProbeConnection) -> None:
         self._connection = connection
         self._limit_ms: int | None = None
 
@@ -153,7 +153,7 @@ class PostgresConnector:
 
     async def connect(self) -> PostgresSession:
         try:
-            connection = await ProbeConnection.connect(
+            connection = await PostgresProbeConnection.connect(
                 autocommit=True, prepare_threshold=None, **self._params
             )
         except asyncio.CancelledError as cancelled:

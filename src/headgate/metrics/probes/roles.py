@@ -1,7 +1,7 @@
 """What a server is just now, and that its connection is gone, as soon as that is so.
 
-    agent ──► RoleProbe.read ──► Lane of one ──► the engine's RoleReader ──► RoleSeen
-          └─► RoleProbe.lost ◄── LossWatch ◄── the idle connection's socket
+    agent ──► SqlRoleProbe.read ──► Lane of one ──► the engine's RoleReader ──► RoleSeen
+          └─► SqlRoleProbe.lost ◄── LossWatch ◄── the idle connection's socket
 
 A role is only as good as the connection that reported it: between queries the event loop watches
 the socket, and the end of the server is known without a query. While a query is under way
@@ -27,7 +27,7 @@ FenceReader = Callable[[S], Awaitable[bool]]
 """True: the server takes writes."""
 
 
-class RoleProbe(Generic[S]):
+class SqlRoleProbe(Generic[S]):
     """Reads one at a time, on a connection of its own: a slow probe must not delay a role."""
 
     def __init__(self, lane: Lane[S], reader: RoleReader[S], timeout_s: float) -> None:
@@ -70,7 +70,7 @@ class RoleProbe(Generic[S]):
             self._watch = None
 
 
-class FenceProbe(Generic[S]):
+class SqlFenceProbe(Generic[S]):
     """Whether a server takes writes: one short statement, on a connection of its own."""
 
     def __init__(self, lane: Lane[S], reader: FenceReader[S], timeout_s: float) -> None:

@@ -16,7 +16,7 @@ SessionReader = Callable[[S], Awaitable[Sequence[SessionGroup]]]
 """At most MAX_GROUPS, the most active first, without our own."""
 
 
-class SessionsProbe(Generic[S]):
+class SqlSessionsProbe(Generic[S]):
     def __init__(self, lane: Lane[S], reader: SessionReader[S], timeout_s: float) -> None:
         self._lane = lane
         self._reader = reader
@@ -48,4 +48,4 @@ def _name(told: object) -> str:
     return str(told or "")[:MAX_NAME_CHARS]
 
 
-__all__ = ["MAX_GROUPS", "SessionReader", "SessionsProbe", "group_of"]
+__all__ = ["MAX_GROUPS", "SessionReader", "SqlSessionsProbe", "group_of"]

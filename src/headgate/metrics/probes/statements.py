@@ -15,7 +15,7 @@ StatementReader = Callable[[S, Sequence[int]], Awaitable[Sequence[tuple[int, str
 """Of what runs, and of those that are wanted; at most MAX_ROWS of each."""
 
 
-class StatementsProbe(Generic[S]):
+class SqlStatementsProbe(Generic[S]):
     def __init__(self, lane: Lane[S], reader: StatementReader[S], timeout_s: float) -> None:
         self._lane = lane
         self._reader = reader

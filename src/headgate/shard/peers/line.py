@@ -1,8 +1,8 @@
 """One connection to another agent, and one request at a time on it.
 
-HttpPeerLink ──request──► Line ──► Connection (asyncio.Protocol, llhttp) ──► the other listener
+HttpPeerLink ─request─► PeerLine ─► PeerConnection (asyncio.Protocol, llhttp) ──► the other listener
 
-A Line connects when it has something to say and finds no connection that is fit for it;
+A PeerLine connects when it has something to say and finds no connection that is fit for it;
 whatever goes wrong with an exchange ends the connection, so that no answer can ever be taken
 for that of another request. Deadlines are the caller's: what is cancelled leaves nothing.
 """
@@ -35,7 +35,7 @@ HANDSHAKE_TIMEOUT_S = 10.0
 GOODBYE_S = 1.0
 
 
-class Answer(NamedTuple):
+class PeerResponse(NamedTuple):
     status: int
     raw_headers: Sequence[tuple[bytes, bytes]]
     body: bytes
@@ -65,21 +65,21 @@ class Crowded(Exception):
     """Too many wait for this line already."""
 
 
-class Line:
+class PeerLine:
     def __init__(self, url: PeerUrl, tls: ssl.SSLContext | None, now: Now) -> None:
         self._url = url
         self._tls = tls
         self._now = now
-        self._connection: Connection | None = None
+        self._connection: PeerConnection | None = None
         self._turn = asyncio.Lock()
         self._asking = 0
-        self._addresses = Addresses(url)
+        self._addresses = HostAddresses(url)
         self._not_before = 0.0
         self._closed = False
         self.doing = ""
         """What the exchange under way waits for, for the message of who gives up on it."""
 
-    async def exchange(self, compose: Callable[[Instant], bytes], timeout_s: float) -> Answer:
+    async def exchange(self, compose: Callable[[Instant], bytes], timeout_s: float) -> PeerResponse:
         """`compose` makes the request at the moment it leaves; it may be called twice."""
         if self._asking >= MAX_WAITING:
             raise Crowded(f"{self._asking} requests are waiting for it already")
@@ -99,8 +99,8 @@ class Line:
             self._asking -= 1
 
     async def _on(
-        self, kept: Connection, compose: Callable[[Instant], bytes], timeout_s: float
-    ) -> Answer:
+        self, kept: PeerConnection, compose: Callable[[Instant], bytes], timeout_s: float
+    ) -> PeerResponse:
         await self._turn.acquire()  # At once: no other request is under way.
         self.doing = "for its answer"
         try:
@@ -108,7 +108,7 @@ class Line:
         finally:
             self._turn.release()
 
-    async def _patiently(self, compose: Callable[[Instant], bytes]) -> Answer:
+    async def _patiently(self, compose: Callable[[Instant], bytes]) -> PeerResponse:
         kept = self._connection
         if kept is not None and kept.usable:
             self.doing = "for its answer"
@@ -116,7 +116,7 @@ class Line:
                 return await kept.ask(compose)
         return await (await self._connect()).ask(compose)
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> PeerConnection:
         self._expect_open()
         loop = asyncio.get_running_loop()
         self.doing = "to connect"
@@ -138,12 +138,12 @@ class Line:
         if self._closed:
             raise HungUp("the link to it is closed")
 
-    async def _open(self, loop: asyncio.AbstractEventLoop) -> Connection:
+    async def _open(self, loop: asyncio.AbstractEventLoop) -> PeerConnection:
         url, failure = self._url, OSError("the name has no address")
         for address in await self._addresses.look_up():
             try:
                 _, connection = await loop.create_connection(
-                    lambda: Connection(self._now),
+                    lambda: PeerConnection(self._now),
                     address,
                     url.port,
                     ssl=self._tls if url.tls else None,
@@ -166,7 +166,7 @@ class Line:
             await connection.close()
 
 
-class Addresses:
+class HostAddresses:
     """Of one host. One look-up at a time: a resolver that hangs holds one thread, not many."""
 
     def __init__(self, url: PeerUrl) -> None:
@@ -227,14 +227,14 @@ def _is_literal(host: str) -> bool:
     return True
 
 
-class Connection(asyncio.Protocol):
+class PeerConnection(asyncio.Protocol):
     """The bytes of one exchange after another."""
 
     def __init__(self, now: Now) -> None:
         self._now = now
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
         self._parser = httptools.HttpResponseParser(self)
-        self._answer: asyncio.Future[Answer] | None = None
+        self._answer: asyncio.Future[PeerResponse] | None = None
         self._gone = asyncio.get_running_loop().create_future()
         self.usable = False
         self._sent = Instant(0.0, 0.0)
@@ -251,7 +251,7 @@ class Connection(asyncio.Protocol):
 
     async def ask(
         self, compose: Callable[[Instant], bytes], timeout_s: float | None = None
-    ) -> Answer:
+    ) -> PeerResponse:
         """A timer of our own costs a fraction of what asyncio.timeout does."""
         if not self.usable:
             raise HungUp
@@ -361,4 +361,4 @@ class Connection(asyncio.Protocol):
         if not self._parser.should_keep_alive():
             self.usable = False
         body = b"".join(self._body)
-        self._answer.set_result(Answer(status, self._headers, body, self._sent, self._now()))
+        self._answer.set_result(PeerResponse(status, self._headers, body, self._sent, self._now()))

@@ -21,7 +21,15 @@ from headgate.errors import InvalidRequest, PeerFailed
 from headgate.metrics.samples import Cause, Instant
 from headgate.shard.model import Pull, Pulled
 from headgate.shard.peers.access import PeerAccess, host_trust
-from headgate.shard.peers.line import Answer, Crowded, CutShort, Garbled, HungUp, Line, Now
+from headgate.shard.peers.line import (
+    Crowded,
+    CutShort,
+    Garbled,
+    HungUp,
+    Now,
+    PeerLine,
+    PeerResponse,
+)
 from headgate.shard.peers_api import (
     PeerUrl,
     Skew,
@@ -70,8 +78,8 @@ class HttpPeerLink:
         self._url = url
         self._sender = sender
         tls = access.tls or host_trust() if url.tls else None
-        self._pulls = Line(url, tls, now)
-        self._calls = Line(url, tls, now)
+        self._pulls = PeerLine(url, tls, now)
+        self._calls = PeerLine(url, tls, now)
         self._head = _head(url, access.token)
         self._pull_head = self._head.replace(b"METHOD TARGET", b"POST /v1/peer/pull") + _JSON
         self._wake_head = self._head.replace(b"METHOD TARGET", b"POST /v1/peer/wake") + _JSON
@@ -104,7 +112,7 @@ class HttpPeerLink:
         request = b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
         self._expect_ok(await self._exchange(self._calls, lambda _: request, timeout_s))
 
-    async def exchange(self, offer: Offer, *, timeout_s: float) -> exchange.Answer:
+    async def exchange(self, offer: Offer, *, timeout_s: float) -> exchange.ExchangeAnswer:
         body = encode_offer(offer)
         head = self._exchange_head + self._trace()
         request = b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
@@ -155,8 +163,8 @@ class HttpPeerLink:
         return b"%b%bContent-Length: %d\r\n\r\n%b" % (head, lines, len(body), body)
 
     async def _exchange(
-        self, line: Line, compose: Callable[[Instant], bytes], timeout_s: float
-    ) -> Answer:
+        self, line: PeerLine, compose: Callable[[Instant], bytes], timeout_s: float
+    ) -> PeerResponse:
         try:
             return await line.exchange(compose, timeout_s)
         except TimeoutError:
@@ -170,7 +178,7 @@ class HttpPeerLink:
 
     # --- in --------------------------------------------------------------------------------
 
-    def _expect_ok(self, answer: Answer) -> None:
+    def _expect_ok(self, answer: PeerResponse) -> None:
         if answer.status != 200:
             raise self._failed(Cause.FAILED, _refusal(answer))
 
@@ -219,7 +227,7 @@ def _os_words(error: Exception) -> str:
             return str(error) or type(error).__name__
 
 
-def _refusal(answer: Answer) -> str:
+def _refusal(answer: PeerResponse) -> str:
     status, words = answer.status, _problem_words(answer)
     if status in (401, 403):
         remedy = (
@@ -234,7 +242,7 @@ def _refusal(answer: Answer) -> str:
     return f"rejected the request with {status}: {words}" if words else f"answered {status}"
 
 
-def _problem_words(answer: Answer) -> str:
+def _problem_words(answer: PeerResponse) -> str:
     try:
         return _words(_decode_problem(answer.body).detail)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -9,7 +9,7 @@ import pytest
 from headgate.base.keyvalue import Put
 from headgate.changes.book import NoSuchItem
 from headgate.changes.file_format import SECTIONS, read_document, to_json, to_toml
-from headgate.changes.model import HEAD, ITEMS, Item
+from headgate.changes.model import HEAD, ITEMS, Change
 from headgate.changes.state import What, head_bytes
 from headgate.errors import InvalidSettings
 from tests.changes.changebook_world import (
@@ -253,7 +253,7 @@ async def test_nobody_goes_back_further_than_what_is_kept(world: BookWorld) -> N
 # --- what a store has lost -------------------------------------------------------------------
 
 
-async def held_items(world: BookWorld) -> tuple[list[Item], int]:
+async def held_items(world: BookWorld) -> tuple[list[Change], int]:
     held = await world.book.items()
     return list(held.items.values()), held.n
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headgate.base.keyvalue import Put
 from headgate.shard.election import MAX_DRIFT, Elector, Office
-from headgate.shard.pairs import Answered
+from headgate.shard.pairs import ServedDatabase
 from tests.fixtures.fakes import HandClock
 from tests.fixtures.memory_log import KeptInMemory, MemoryLog
 from tests.shard.elections import TTL_S, Pair
@@ -202,9 +202,9 @@ async def test_an_address_that_no_setting_allows_is_not_followed(url: str, told:
 async def test_a_stranger_by_the_same_name_is_refused_loudly() -> None:
     """R53: a copied settings file. Checks about one server, answered by another's health."""
     pair = Pair("a")
-    pair.answer_for("a", main=Answered(server="7001"))
+    pair.answer_for("a", main=ServedDatabase(server="7001"))
     await pair.true.advance(TTL_S)
-    pair.answer_for("x", main=Answered(server="7002"))
+    pair.answer_for("x", main=ServedDatabase(server="7002"))
     pair.add("x")
     await pair.true.advance(1)
     state = pair.electors["x"].state()
@@ -217,13 +217,13 @@ async def test_a_stranger_by_the_same_name_is_refused_loudly() -> None:
 
 async def test_what_a_leader_learns_of_its_server_later_is_told() -> None:
     pair = Pair("a")
-    pair.answer_for("a", main=Answered(target="local@m:5432/app"))
+    pair.answer_for("a", main=ServedDatabase(target="local@m:5432/app"))
     await pair.true.advance(1)
-    pair.answer_for("b", main=Answered(server="7002"))
+    pair.answer_for("b", main=ServedDatabase(server="7002"))
     pair.add("b")
     await pair.true.advance(1)
     assert pair.offices()["b"] is Office.FOLLOWING, "as far as anybody can tell"
-    pair.answer_for("a", main=Answered(server="7001"))
+    pair.answer_for("a", main=ServedDatabase(server="7001"))
     await pair.true.advance(TTL_S)
     assert pair.offices() == {"a": Office.LEADING, "b": Office.ALONE}
     revision = pair.kept.listing([KEY]).revision

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.base.keyvalue import Changes, Event
+from headgate.base.keyvalue import Changes, KeyEvent
 from headgate.changes.mirror import Mirror
 from headgate.changes.model import BEAT, HEAD, followed_prefixes
 from headgate.fleet.feed_reader import AgentReader
@@ -227,7 +227,7 @@ async def test_changes_handed_down_late_change_nothing() -> None:
         set_items(shard.kept, item("f-1"))
         await shard.beats(4)
         known = shard.replica.mirror.get(wide("f-1"))
-        shard.primary.mirror.apply(Changes((Event(wide("f-1"), b"old", 1),), 1))
+        shard.primary.mirror.apply(Changes((KeyEvent(wide("f-1"), b"old", 1),), 1))
         write_beat(shard.kept)
         await settle()
         assert shard.replica.mirror.get(wide("f-1")) == known

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from headgate.base.keyvalue import Changes, Entry, Event, Listing
+from headgate.base.keyvalue import Changes, Entry, KeyEvent, Listing
 from headgate.changes.mirror import KEPT, Mirror
 from headgate.changes.model import BEAT, HEAD, shard_items
 from headgate.changes.state import head_bytes, item_bytes
@@ -41,11 +41,11 @@ def without(kept: KeptInMemory, *keys: str) -> Listing:
 
 
 def put(key: str, revision: int, value: bytes = b"{}") -> Changes:
-    return Changes((Event(key, value, revision),), revision)
+    return Changes((KeyEvent(key, value, revision),), revision)
 
 
 def gone(key: str, revision: int) -> Changes:
-    return Changes((Event(key, None, revision),), revision)
+    return Changes((KeyEvent(key, None, revision),), revision)
 
 
 def filled(*names: str, **limits: int) -> tuple[Mirror, KeptInMemory]:
@@ -266,7 +266,7 @@ def test_ten_thousand_items_deleted_by_hand_are_told_once() -> None:
     entries = [Entry(wide(name), item_bytes(item(name)), 1) for name in names]
     known.adopt(Listing((*entries, Entry(HEAD, head_bytes(1), 1)), 1, "s"), PREFIXES)
     with capture_logs() as told:
-        known.apply(Changes(tuple(Event(wide(name), None, 5) for name in names), 5))
+        known.apply(Changes(tuple(KeyEvent(wide(name), None, 5) for name in names), 5))
     assert [(line["event"], line["kept"]) for line in told] == [("fleet.store_behind", 10_000)]
     assert len(known.kept()) == 10_000
 
@@ -277,7 +277,7 @@ async def test_what_is_put_back_or_ends_by_itself_is_no_longer_missed() -> None:
     set_items(kept, item("f-1"), item("f-2"), item("f-3", value=soon))
     known = Mirror(clock)
     known.adopt(listed(kept), PREFIXES)
-    known.apply(Changes(tuple(Event(wide(f"f-{at}"), None, 5) for at in (1, 2, 3)), 5))
+    known.apply(Changes(tuple(KeyEvent(wide(f"f-{at}"), None, 5) for at in (1, 2, 3)), 5))
     assert missed(known) == 3
     known.apply(put(wide("f-1"), 6, item_bytes(item("f-1"))))
     assert missed(known) == 2
@@ -414,8 +414,8 @@ async def test_a_listing_of_the_same_store_is_handed_down_as_changes() -> None:
 
 
 # Half of a commit: the rest may come late, or with the next listing only.
-HALF = Changes((Event(wide("f-1"), item_bytes(item("f-1", n=2)), 10),), 9)
-REST = Changes((Event(wide("f-2"), item_bytes(item("f-2", n=2)), 10),), 9)
+HALF = Changes((KeyEvent(wide("f-1"), item_bytes(item("f-1", n=2)), 10),), 9)
+REST = Changes((KeyEvent(wide("f-2"), item_bytes(item("f-2", n=2)), 10),), 9)
 
 
 @pytest.mark.parametrize("relisted", [True, False])
@@ -444,7 +444,7 @@ async def test_the_rest_of_a_commit_reaches_who_was_handed_a_part_of_it(relisted
 
 async def test_a_part_of_a_commit_is_told_at_once_but_not_again_and_again() -> None:
     known, _ = filled("f-1")
-    known.apply(Changes((Event(wide("f-2"), b"{}", 2),), 1))
+    known.apply(Changes((KeyEvent(wide("f-2"), b"{}", 2),), 1))
     first = await asyncio.wait_for(known.changes_after(1, PREFIXES, 3600.0), DEADLINE_S)
     assert [event.key for event in first.events] == [wide("f-2")]
     mark = known.mark

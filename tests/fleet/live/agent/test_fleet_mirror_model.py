@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.base.keyvalue import Changes, Entry, Event
+from headgate.base.keyvalue import Changes, Entry, KeyEvent
 from headgate.changes.mirror import Mirror
 from headgate.changes.model import HEAD
 from headgate.errors import Compacted
@@ -88,7 +88,7 @@ class World:
         steps[name]()
 
 
-def halved(events: tuple[Event, ...]) -> Changes:
+def halved(events: tuple[KeyEvent, ...]) -> Changes:
     """As etcd's watches tell it: of the newest commit one piece, and not that it is whole."""
     newest = events[-1].revision
     before = [event for event in events if event.revision < newest]

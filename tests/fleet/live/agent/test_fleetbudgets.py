@@ -12,7 +12,7 @@ from headgate.budgets import parse
 from headgate.budgets.layers import FleetBudget, Layers
 from headgate.budgets.policy import Mode
 from headgate.changes.exchanged import succeeding
-from headgate.changes.model import ChangeKind, Item
+from headgate.changes.model import Change, ChangeKind
 from headgate.changes.reach import EVERYWHERE, Place
 from tests.budgets.budget_world import ETL, WEB, BudgetWorld, document
 from tests.budgets.test_layers import budgets, documents
@@ -23,7 +23,7 @@ from tests.changes.own_world import set_here
 ENFORCED = {**ETL, "mode": "enforce"}
 
 
-async def opened(*items: Item, **given: Any) -> BudgetWorld:
+async def opened(*items: Change, **given: Any) -> BudgetWorld:
     """As main.py does: the log, settings, what is known of the fleet; then the loop."""
     world = BudgetWorld(**given)
     await world.store.open()
@@ -34,7 +34,7 @@ async def opened(*items: Item, **given: Any) -> BudgetWorld:
 
 
 async def follow(
-    world: BudgetWorld, *items: Item, places: tuple[Place, ...] = (HERE,), **more: Any
+    world: BudgetWorld, *items: Change, places: tuple[Place, ...] = (HERE,), **more: Any
 ) -> None:
     """And a second later."""
     await world.budgets.follow(items, places, **more)
@@ -282,7 +282,7 @@ async def test_one_that_cannot_be_read_is_told_and_the_others_stand() -> None:
     await follow(world, budget_item({**ETL, "rate": 120}, 2))
     assert rates(world) == {"etl": 20_000}, "the last good one stays"
     named = budget_item({**WEB, "name": "web"}, 3)
-    await follow(world, Item(named.kind, "other@fleet", named.reach, named.value, 3, 0.0, "ann"))
+    await follow(world, Change(named.kind, "other@fleet", named.reach, named.value, 3, 0.0, "ann"))
     assert "is named 'web' inside" in world.budgets.fleet_faults["other@fleet"]
     await follow(world, budget_item(ETL, 4), budget_item(WEB, 4))
     assert set(world.budgets.fleet_faults) == {"other@fleet"}

@@ -9,7 +9,7 @@ import pytest
 
 from headgate.base.keyvalue import Put
 from headgate.changes.inforce import LONGEST_PAUSE_S, SharedInForce
-from headgate.changes.model import Item
+from headgate.changes.model import Change
 from headgate.changes.reach import Place
 from headgate.changes.state import item_bytes
 from headgate.fleet.members import FleetMember
@@ -29,7 +29,7 @@ class Rules:
 
     async def follow(
         self,
-        items: Sequence[Item],
+        items: Sequence[Change],
         places: Sequence[Place],
         *,
         whole: bool = False,

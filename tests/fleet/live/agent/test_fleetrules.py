@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from headgate.base.keyvalue import Entry
 from headgate.base.names import parse_identity
 from headgate.changes.inforce import ChangeShelf
-from headgate.changes.model import Item
+from headgate.changes.model import Change
 from headgate.changes.reach import Level
 from headgate.changes.state import MAX_ITEM_BYTES, item_bytes
-from headgate.check.snapshot import View
+from headgate.check.snapshot import DatabaseSnapshot
 from headgate.check.snapshots import differs
 from headgate.history.past import rules_at, rules_between
 from headgate.rules.service import RULES, SLICE
@@ -39,7 +39,7 @@ EXEMPT: dict[str, Any] = {
 
 @dataclass
 class FleetWorld(World):
-    async def follow(self, *items: Item, places: Any = PLACES, **more: Any) -> None:
+    async def follow(self, *items: Change, places: Any = PLACES, **more: Any) -> None:
         await self.keeper.follow(items, places, **more)
 
     @property
@@ -240,7 +240,7 @@ async def test_who_decides_by_himself_is_told(world: FleetWorld) -> None:
     revisions = [book.revision for book in seen]
     assert revisions == sorted(set(revisions))
     rest: Any = (True, "", True, frozenset(), False)
-    assert differs(View(None, seen[0], *rest), View(None, seen[1], *rest))  # type: ignore[arg-type]
+    assert differs(DatabaseSnapshot(None, seen[0], *rest), DatabaseSnapshot(None, seen[1], *rest))  # type: ignore[arg-type]
 
 
 # --- clocks (R84, R87) ---------------------------------------------------------------------------
@@ -451,7 +451,7 @@ async def test_a_day_after_its_end_nothing_is_left_of_it(world: FleetWorld) -> N
     assert world.ids == []
 
 
-def _many(count: int) -> list[Item]:
+def _many(count: int) -> list[Change]:
     said: dict[str, Any] = {"kind": "ratio", "ratio": 0.5}
     return [rule_item(f"f-{n}", n + 1, target=f"j{n}", **said) for n in range(count)]
 

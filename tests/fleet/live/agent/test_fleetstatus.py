@@ -14,7 +14,13 @@ from headgate.check.activity import Idleness
 from headgate.check.model import Verdict
 from headgate.errors import OutcomeUnknown, StoreUnavailable
 from headgate.fleet.members import FleetMember
-from headgate.fleet.shardstatus import HANDED_OVER_S, REFRESH_S, SHORTEST_S, FleetStatus, Sources
+from headgate.fleet.shardstatus import (
+    HANDED_OVER_S,
+    REFRESH_S,
+    SHORTEST_S,
+    FleetStatus,
+    StatusSources,
+)
 from headgate.fleet.told import ShardTold, read_told, told_bytes
 from headgate.history.recorder import Key, Recorder
 from headgate.metrics.samples import Absent, Cause
@@ -79,7 +85,7 @@ async def telling(world: ShardWorld, *, roll: float = 0.0) -> AsyncIterator[Tell
     store, recorder = Store(kept), Recorder(max_clients=10)
     lease, spread = [kept.grant(1e6).id], [0.5]
     members: list[FleetMember] = []
-    sources = Sources(
+    sources = StatusSources(
         place=lambda database: Place("eu-west", "commerce", SHARD, "host-a", database),
         url=lambda: OURS,
         footing=lambda: Footing(7, "etcd", None),

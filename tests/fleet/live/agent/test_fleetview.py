@@ -9,16 +9,23 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.base.keyvalue import Changes, Entry, Event, Put
+from headgate.base.keyvalue import Changes, Entry, KeyEvent, Put
 from headgate.changes.follower import LogFollower
 from headgate.changes.mirror import Mirror
-from headgate.changes.model import Item, shard_key
+from headgate.changes.model import Change, shard_key
 from headgate.changes.state import item_bytes
 from headgate.fleet.cache import RosterFile
 from headgate.fleet.members import FleetMember, member_bytes
-from headgate.fleet.picture import SILENT_KEPT_S, VIEW_PREFIXES, FleetLedger, FleetView, Link, Noted
+from headgate.fleet.picture import (
+    SILENT_KEPT_S,
+    VIEW_PREFIXES,
+    FleetLedger,
+    FleetView,
+    Noted,
+    StoreLink,
+)
 from headgate.fleet.told import ShardTold, told_bytes
-from headgate.fleet.view import Condition, FleetPicture, Progress, ShardSeen
+from headgate.fleet.view import AgentProgress, FleetPicture, ShardSeen, ShardState
 from headgate.metrics.samples import Instant
 from tests.builders import NOW
 from tests.fixtures.eventually import aeventually
@@ -48,7 +55,7 @@ class Sight:
     ) -> None:
         self.clock = HandClock()
         self.mirror: Mirror = mirror_of(entries, self.clock)
-        self.link = Link("memory", 1)
+        self.link = StoreLink("memory", 1)
         self.view = FleetView(
             self.mirror,
             self.clock,
@@ -60,7 +67,7 @@ class Sight:
 
     def put(self, key: str, value: bytes | None) -> None:
         revision = self.mirror.revision + 1
-        self.view.note(self.mirror.apply(Changes((Event(key, value, revision),), revision)))
+        self.view.note(self.mirror.apply(Changes((KeyEvent(key, value, revision),), revision)))
 
     def tell(self, told: ShardTold) -> None:
         self.put(shard_key(told.shard), told_bytes(told))
@@ -68,7 +75,7 @@ class Sight:
     def register(self, member: FleetMember) -> None:
         self.put(member.key, member_bytes(member))
 
-    def set(self, item: Item) -> None:
+    def set(self, item: Change) -> None:
         self.put(item.key, item_bytes(item))
 
     async def picture(self, after_s: float = 1.0) -> FleetPicture:
@@ -94,7 +101,7 @@ async def test_an_agent_that_does_not_take_up_a_rule_is_behind_once_it_is_due() 
     sight.set(rule_item("f-2", "region:eu-*", 8))
     sight.register(registered("a/0", "db-a", 8, role="primary"))
     progress = [agent.progress for agent in (await sight.shard()).agents]
-    assert progress == [Progress.CURRENT, Progress.PENDING]
+    assert progress == [AgentProgress.CURRENT, AgentProgress.PENDING]
     picture = await sight.picture(after_s=60)
     assert [agent.member for agent in picture.behind] == ["db-b"]
     sight.register(registered("a/0", "db-b", 8))
@@ -126,10 +133,10 @@ async def test_a_shard_that_goes_silent_is_told_with_what_it_said_last() -> None
     sight.put(shard_key("a/0"), None)
     gone_at = sight.clock.now().wall_s
     seen = await sight.shard()
-    assert (seen.condition, seen.since) == (Condition.SILENT, gone_at)
+    assert (seen.condition, seen.since) == (ShardState.SILENT, gone_at)
     assert seen.told == TOLD
     sight.tell(replace(TOLD, state="unhealthy"))
-    assert (await sight.shard()).condition is Condition.UNHEALTHY
+    assert (await sight.shard()).condition is ShardState.UNHEALTHY
 
 
 async def test_a_shard_that_was_taken_out_of_service_is_forgotten_after_a_while() -> None:
@@ -138,7 +145,7 @@ async def test_a_shard_that_was_taken_out_of_service_is_forgotten_after_a_while(
     sight.put(shard_key("a/0"), None)
     for member in MEMBERS:
         sight.put(member.key, None)
-    assert (await sight.shard()).condition is Condition.SILENT
+    assert (await sight.shard()).condition is ShardState.SILENT
     assert (await sight.picture(after_s=SILENT_KEPT_S + 1)).shards == ()
 
 
@@ -149,9 +156,9 @@ async def test_a_shard_that_never_spoke_is_missed_when_its_agents_are_gone() -> 
         sight.put(member.key, None)
     gone_at = sight.clock.now().wall_s
     seen = await sight.shard()
-    assert (seen.condition, seen.since) == (Condition.SILENT, gone_at)
+    assert (seen.condition, seen.since) == (ShardState.SILENT, gone_at)
     sight.register(MEMBERS[0])
-    assert (await sight.shard()).condition is Condition.SILENT, "it is back, and does not speak"
+    assert (await sight.shard()).condition is ShardState.SILENT, "it is back, and does not speak"
 
 
 async def test_a_shard_whose_agents_are_all_dead_is_missed_over_a_restart(tmp_path: Path) -> None:
@@ -176,8 +183,8 @@ async def test_a_shard_whose_agents_are_all_dead_is_missed_over_a_restart(tmp_pa
 
 async def test_agents_without_a_speaker_are_a_silent_shard() -> None:
     sight = Sight(*entries_of(members=MEMBERS))
-    assert (await sight.shard()).condition is Condition.STARTING
-    assert (await sight.shard(after_s=120)).condition is Condition.SILENT
+    assert (await sight.shard()).condition is ShardState.STARTING
+    assert (await sight.shard(after_s=120)).condition is ShardState.SILENT
 
 
 async def test_a_database_in_no_shard_counts_as_an_agent() -> None:
@@ -214,7 +221,7 @@ async def test_several_who_look_at_once_are_shown_the_same() -> None:
     picture = (await sight.view.look()).picture
     sight.tell(replace(TOLD, state="unhealthy"))
     assert (await sight.view.look()).picture is picture
-    assert (await sight.shard()).condition is Condition.UNHEALTHY
+    assert (await sight.shard()).condition is ShardState.UNHEALTHY
 
 
 async def test_whoever_gives_up_waiting_loses_nothing_for_the_others() -> None:
@@ -260,7 +267,7 @@ async def test_from_one_agents_word_to_anothers_page() -> None:
     follower = LogFollower(
         mirror, clock, lambda: 0.0, sources=lambda: (store,), prefixes=lambda: VIEW_PREFIXES
     )
-    link = Link("memory", 0)
+    link = StoreLink("memory", 0)
     view = FleetView(mirror, clock, link=lambda: link, spread_s=lambda: 0.5)
     follower.watch(view.note)
     others = MemoryLog(kept)
@@ -274,7 +281,7 @@ async def test_from_one_agents_word_to_anothers_page() -> None:
         await others.commit((), [Put(shard_key("a/0"), None)])
         await clock.advance(1.5)
         conditions = {s.shard: s.condition for s in (await view.look()).picture.shards}
-        assert conditions == {"b/0": Condition.UNHEALTHY, "a/0": Condition.SILENT}
+        assert conditions == {"b/0": ShardState.UNHEALTHY, "a/0": ShardState.SILENT}
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 import pytest
 
-from headgate.base.keyvalue import Changes, Event, Listing, Put
+from headgate.base.keyvalue import Changes, KeyEvent, Listing, Put
 from headgate.errors import ProbeFailed, StoreUnavailable
 from headgate.metrics.samples import Cause
 from headgate.shard.patroni import (
@@ -290,7 +290,7 @@ async def test_what_the_watch_tells_late_takes_nothing_back(world: World) -> Non
     world.put(leader="db-b", members_db_b=member(role="primary"))
     await world.clock.advance(0.1)
     await world.follower.look_once()
-    late = Event("batman/leader", b"db-a", world.store.kept.revision - 1)
+    late = KeyEvent("batman/leader", b"db-a", world.store.kept.revision - 1)
     world.follower._apply(Changes((late,), late.revision))
     assert world.leader() == "db-b"
 
