@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.base.redaction import Scrubber, secrets_in, secrets_in_address
+from headgate.base.redaction import (
+    Scrubber,
+    hidden_faults,
+    redacted,
+    revealed,
+    secrets_in,
+    secrets_in_address,
+)
 
 
 @pytest.mark.parametrize(
@@ -40,3 +47,34 @@ def test_words_of_a_webhooks_path_are_no_secrets_and_its_keys_are(url: str) -> N
 
 def test_a_path_that_is_one_word_is_found_whole() -> None:
     assert "hooked/word" in set(secrets_in_address("https://h/hooked/word", whole_path=True))
+
+
+METRIC = {
+    "command": ["/usr/bin/lag", "--password", "hunter2"],
+    "sql": "SELECT lag FROM dblink('host=a password=hunter2', 'x')",
+    "url": "http://me:hunter2@host/lag?key=hunter2",
+    "headers": {"Authorization": "hunter2"},
+    "options": {"db_pwd": "hunter2", "api_token": "hunter2", "sslkey": "hunter2"},
+    "threshold": 5,
+}
+
+
+def test_a_metric_shows_no_secret_whatever_it_is_called() -> None:
+    shown_there = redacted(METRIC)
+    assert "hunter2" not in repr(shown_there)
+    assert shown_there["command"][0] == "/usr/bin/lag" and shown_there["threshold"] == 5
+    assert revealed(shown_there, METRIC) == METRIC, "sent back as shown, it is what it was"
+
+
+def test_no_placeholder_takes_the_place_of_a_secret() -> None:
+    places = {fault.place for fault in hidden_faults(redacted(METRIC))}
+    assert places == {
+        "command",
+        "sql",
+        "url",
+        "headers.Authorization",
+        "options.db_pwd",
+        "options.api_token",
+        "options.sslkey",
+    }
+    assert hidden_faults({"description": "waits… and waits", "threshold": 5}) == []

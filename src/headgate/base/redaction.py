@@ -17,18 +17,23 @@ from enum import Enum
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote
 
+from headgate.errors import Fault
+
 HIDDEN = "…"
 DOOR_OPENERS = (
     r"passwords?|passwd|pwd|secrets?|tokens?|api[_-]?keys?|access[_-]?keys?|private[_-]?keys?"
     r"|passphrase|credentials?|cookies?"
 )
 _SECRET_KEY = re.compile(rf"(?:^|[_.-])(?:{DOOR_OPENERS}|sha256|authorization)$", re.IGNORECASE)
+_SECRET_OPTION = re.compile(rf"password|passwd|secret|token|key$|{_SECRET_KEY.pattern}", re.I)
+"""Of a metric's options, whose names are anybody's."""
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)([^?#\s]*)([?#]?)(.*)", re.DOTALL)
 _USERINFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)([^/\s\"'<>]*)@")
 _QUERY = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>?#]+)\?[^\s\"'<>]*")
 _KEYWORD_PASSWORD = re.compile(
     r"\b((?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'|(?:[^\s'\\]|\\.)+)", re.IGNORECASE
 )
+_MASKED_PASSWORD = re.compile(rf"password\s*=\s*'?{HIDDEN}", re.IGNORECASE)
 _SHORTEST = 4
 """Shorter secrets are replaced only as whole words: otherwise ordinary text would be damaged."""
 _LONG = 16
@@ -56,6 +61,68 @@ def shown(value: object, key: str = "") -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return [shown(item, key) for item in value]
     return _shown_text(str(value), key, is_path=hasattr(value, "__fspath__"))
+
+
+# --- a metric's settings -----------------------------------------------------------------------
+
+
+def redacted(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """A metric's settings as they may be shown. Only for display: the agent keeps and uses the
+    real values."""
+    return {key: _redacted(key, value) for key, value in raw.items()}
+
+
+def _redacted(key: str, value: Any) -> Any:
+    if isinstance(value, Mapping) and "header" not in key:
+        return redacted(value)
+    if _SECRET_OPTION.search(key):
+        return HIDDEN
+    return shown(value, key)
+
+
+def hidden_faults(raw: Mapping[str, Any]) -> list[Fault]:
+    """The settings that hold what `redacted` shows in place of a secret: kept, the placeholder
+    would overwrite the secret."""
+    message = (
+        f"holds {HIDDEN!r}, the placeholder of a secret: "
+        "leave it out of a PATCH to keep the secret, or give it in full"
+    )
+    return [Fault(place, message) for place, text in _texts("", raw) if _is_mask(text)]
+
+
+def revealed(raw: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """With the secrets of `known` where `raw` says what is shown of them."""
+    hidden = redacted(known)
+    return {key: _revealed(one, hidden.get(key), known.get(key)) for key, one in raw.items()}
+
+
+def _revealed(given: Any, hidden: Any, known: Any) -> Any:
+    if isinstance(given, Mapping) and isinstance(known, Mapping):
+        shown_inside = hidden if isinstance(hidden, Mapping) else {}
+        return {
+            key: _revealed(one, shown_inside.get(key), known.get(key)) for key, one in given.items()
+        }
+    return known if known is not None and given == hidden else given
+
+
+def _is_mask(text: str) -> bool:
+    in_url = HIDDEN in text and _URL.fullmatch(text) is not None
+    return text == HIDDEN or in_url or _MASKED_PASSWORD.search(text) is not None
+
+
+def _texts(place: str, value: Any) -> Iterator[tuple[str, str]]:
+    """(place, text) of every text in a table of settings."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _texts(f"{place}.{name}" if place else name, inner)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(place, item)
+    elif isinstance(value, str):
+        yield place, value
+
+
+# --- texts -------------------------------------------------------------------------------------
 
 
 def _shown_text(text: str, key: str, *, is_path: bool) -> str:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from headgate.base.redaction import redacted
 from headgate.budgets.api import says as budget_says
 from headgate.budgets.parse import parse_budget
 from headgate.changes.exchange_api import CopiesDoc, copies_doc
@@ -28,7 +29,6 @@ from headgate.changes.state import (
 from headgate.check.reasons import says as rule_says
 from headgate.fleet.api import iso
 from headgate.fleet.reach_api import ReachedDoc, reached_doc
-from headgate.metrics.redaction import redacted
 from headgate.rules.settings import RuleSpec, parse_kept
 
 MAX_CHANGES_TOLD = 1000

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 from headgate.base.overlay import Overlay
+from headgate.base.redaction import redacted
 from headgate.budgets.drafts import check_budget_room, judged
 from headgate.changes.exchanged import apart as apart_from_others
 from headgate.changes.file_format import MAX_FAULTS, SECTIONS, ChangeFile, FileEntry, known_by
@@ -32,7 +33,6 @@ from headgate.changes.time import iso
 from headgate.changes.writer import Draft
 from headgate.errors import Fault, InvalidSettings
 from headgate.metrics.lint import Advice, Severity
-from headgate.metrics.redaction import redacted
 from headgate.rules.drafts import (
     UNCHANGED,
     ChangeAuthor,

@@ -16,13 +16,13 @@ from sys import intern
 from typing import Any, NamedTuple
 
 from headgate.base.overlay import Overlay
+from headgate.base.redaction import redacted
 from headgate.base.stored import read_object
 from headgate.changes.model import Change, ChangeKind, Edit, Revision, log_n
 from headgate.changes.reach import EVERYWHERE, HERE, Reach, parse_reach
 from headgate.errors import Fault
 from headgate.fleet.beat import Beat
 from headgate.metrics.lint import Advice
-from headgate.metrics.redaction import redacted
 from headgate.rules.times import parse_date_time
 
 # --- who has a copy, besides the agent that made it: what an acknowledgment says ------------

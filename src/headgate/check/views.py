@@ -13,6 +13,7 @@ import msgspec
 
 from headgate.base.names import Identity, Scope
 from headgate.base.ports import Clock, SpansOut, Store
+from headgate.base.redaction import redacted
 from headgate.budgets.service import Budgets
 from headgate.budgets.views import told_of
 from headgate.changes.state import CopyState
@@ -59,7 +60,6 @@ from headgate.history.unthrottled_api import UnthrottledDoc, unthrottled_advice
 from headgate.history.watch import Watch
 from headgate.metrics.known import metrics_known_to
 from headgate.metrics.model import Builtin, Command, Http, Source, Sql
-from headgate.metrics.redaction import redacted
 from headgate.metrics.samples import Cause, Instant
 from headgate.metrics.service import DatabasePlan, MetricEntry, MetricKeeper, NoSuchMetric, Proposal
 from headgate.pacing.api import PaceDoc, pace_doc

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from headgate.base.ports import ProbeSource
+from headgate.base.redaction import hidden_faults, revealed
 from headgate.changes.items import put
 from headgate.changes.model import Change, ChangeKind
 from headgate.changes.reach import HERE, Place, Reach
@@ -26,7 +27,6 @@ from headgate.changes.writer import Draft
 from headgate.errors import Conflict, Fault, HeadgateError, InvalidSettings
 from headgate.metrics.lint import Advice, Severity, lint_metric
 from headgate.metrics.model import Engine, MetricSpec, is_looser
-from headgate.metrics.redaction import hidden_faults, revealed
 from headgate.metrics.samples import Instant
 from headgate.metrics.settings import parse_metric_settings
 from headgate.rules.drafts import ChangeAuthor

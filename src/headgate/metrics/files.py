@@ -24,6 +24,7 @@ from typing import Any
 
 from headgate.base.names import parse_database, parse_metric
 from headgate.base.overlay import Overlay
+from headgate.base.redaction import revealed
 from headgate.changes.file_format import FileEntry
 from headgate.changes.files import UNSET, with_unset
 from headgate.changes.items import known
@@ -43,7 +44,6 @@ from headgate.metrics.drafts import (
 )
 from headgate.metrics.lint import Advice
 from headgate.metrics.reaching import WideDrafts
-from headgate.metrics.redaction import revealed
 from headgate.metrics.service import MetricKeeper
 from headgate.rules.drafts import ChangeAuthor
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from headgate.base.declared import read_table
 from headgate.base.names import parse_database
+from headgate.base.redaction import hidden_faults
 from headgate.changes.items import Make, put
 from headgate.changes.items import known as known_item
 from headgate.changes.reach import Reach
@@ -38,7 +39,6 @@ from headgate.metrics.drafts import (
     with_end,
 )
 from headgate.metrics.lint import Advice, Severity
-from headgate.metrics.redaction import hidden_faults
 from headgate.metrics.service import Drafted, MetricKeeper, MetricVerbs, Verb
 from headgate.metrics.settings import METRIC_SETTINGS
 from headgate.rules.drafts import ChangeAuthor

@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from headgate.base.declared import Reader, Setting, table
+from headgate.base.redaction import redacted
 from headgate.changes.book import ChangeBook, OwnBook
 from headgate.changes.exchange import Exchange
 from headgate.changes.exchange_api import copies_doc
@@ -22,7 +23,6 @@ from headgate.fleet.reach_api import reached_doc
 from headgate.fleet.routes import NO_FLEET
 from headgate.metrics.drafts import NEVER, MetricEntry, parted_id, patched
 from headgate.metrics.reaching import WideMetrics
-from headgate.metrics.redaction import redacted
 from headgate.metrics.service import MetricKeeper
 from headgate.rules.times import parse_date_time, parse_for
 
