@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from headgate import Answer, AsyncClient, Client
+from headgate.client.local_feed import FEEDS, Feed
 from tests.client.faketime import FakeTime
 
 
@@ -95,3 +96,8 @@ CALLERS: dict[str, type[SyncCaller] | type[AsyncCaller]] = {
     "sync": SyncCaller,
     "async": AsyncCaller,
 }
+
+
+def feed_in_use() -> Feed:
+    """The newest of this process that somebody uses: those that were left stay for a while."""
+    return [feed for feed in FEEDS._all() if feed.users][-1]

@@ -25,6 +25,7 @@ from headgate.metrics.model import MetricSpec
 from headgate.metrics.samples import Absent, Cause, Sample
 from headgate.rules.matching import Kind, Rule
 from tests.client.authority import Authority
+from tests.client.callers import feed_in_use
 from tests.client.relay import Relay, flaky
 from tests.client.test_import import SOURCE, loaded_by
 from tests.fixtures.eventually import DEADLINE_S, aeventually, eventually
@@ -192,7 +193,7 @@ def test_several_databases_are_decided_together_or_not_at_all(
 
 
 def newest() -> Snapshot:
-    (feed,) = FEEDS._all()
+    feed = feed_in_use()
     assert feed.snapshot is not None
     return feed.snapshot
 

@@ -27,6 +27,7 @@ from headgate.metrics.samples import Instant
 from headgate.rules.matching import RuleBook
 from tests.builders import NOW, at, health, metric
 from tests.client import bodies
+from tests.client.callers import feed_in_use
 from tests.fixtures.agents import AgentProcess
 from tests.fixtures.eventually import DEADLINE_S, eventually
 
@@ -86,7 +87,7 @@ def state_of(gate: headgate.Client) -> str:
 
 def aged(seconds: float) -> None:
     """As if so long had passed since the agent's last word."""
-    (feed,) = FEEDS._all()
+    feed = feed_in_use()
     assert feed.snapshot is not None
     feed.snapshot = feed.snapshot._replace(sent_s=feed.snapshot.sent_s - seconds)
 
@@ -310,7 +311,7 @@ def test_what_nobody_thought_of_does_not_end_the_thread(
     liar = Liar(lambda _: chunk(whole()))
     try:
         with headgate.Client("etl:nightly", database="main", url=liar.url, local=True) as gate:
-            (feed,) = FEEDS._all()
+            feed = feed_in_use()
             eventually(lambda: len(taken) > 2)
             assert gate.check().decided == "agent"
             assert feed.is_running
@@ -321,7 +322,7 @@ def test_what_nobody_thought_of_does_not_end_the_thread(
 
 def test_a_thread_that_is_gone_is_started_again(agent: AgentProcess) -> None:
     with opened(agent.url) as gate:
-        (feed,) = FEEDS._all()
+        feed = feed_in_use()
         feed.stop()
         feed.join(DEADLINE_S)
         assert not feed.is_running
