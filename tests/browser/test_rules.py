@@ -143,7 +143,7 @@ def test_what_was_typed_survives_another_kind_and_a_window_is_kept(site: Site, t
     tab.locator("[id='f-schedule.zone']").fill("Europe/Berlin")
     tab.locator("#f-expires_at").fill("2026-01-01T00:00:00")
     tab.locator("#show-preview").click()
-    expect(tab.locator("#fault-expires_at")).to_contain_text("is over")
+    expect(tab.locator("#fault-expires_at")).to_contain_text("in the past")
     tab.locator("#f-for").fill("20d")
     preview(tab)
     confirm(tab)

@@ -108,7 +108,7 @@ def test_a_replica_that_no_agent_watches_is_named(
         agents.await_lead(lead)
         eventually(lambda: [u["name"] for u in agents.shard_of(lead)["unwatched"]] == [unwatched])
         advice = eventually(lambda: agents[lead].get("/v1/status").json["advice"])
-        assert any(f"replica {unwatched} " in told and "not watched" in told for told in advice)
+        assert any(f"replica {unwatched} " in told and "has no agent" in told for told in advice)
 
 
 def test_a_replica_is_watched_whatever_its_agent_and_its_address_are_called(
@@ -387,7 +387,7 @@ def _stands_by(standby: AgentProcess, active: AgentProcess) -> None:
     answer = eventually(lambda: (a := standby.check())["verdict"] == "WRONG_AGENT" and a)
     assert answer["ask"] == active.url
     eventually(active.admitted)
-    eventually(lambda: _is_advised(standby, "stands by for"))
+    eventually(lambda: _is_advised(standby, "is the standby of"))
 
 
 def _takes_over(standby: AgentProcess) -> None:

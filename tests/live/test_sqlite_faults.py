@@ -287,7 +287,7 @@ async def test_a_write_that_the_disk_refuses_is_not_there_and_later_ones_are(
                 await store.add_tallies([Tally(10**6, "main", "x" * 10**6, "OK", "", 1)])
     assert taken > 0
     assert message.startswith("state.db: ")
-    assert "Check the disk" in message
+    assert "check the disk" in message
     assert await minutes_kept(store) == list(range(taken))
     await put(store, 2)
     await store.close()

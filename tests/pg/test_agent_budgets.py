@@ -183,7 +183,7 @@ def test_what_is_done_beside_the_agent_is_put_back_but_for_the_switch(
     with gate.app(autocommit=True) as session:
         gate.policy_file.unlink()
         agent.tick()
-        assert "gone" in outlet.put_back and gate.policy_file.exists()
+        assert "missing" in outlet.put_back and gate.policy_file.exists()
         beside.publish_now(Policy())
         eventually(lambda: not _is_refused(session))
 

@@ -63,7 +63,7 @@ def test_who_is_out_of_files_says_so_and_when_it_is_over(agent: AgentProcess) ->
         limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         used = len(list(Path(f"/proc/{pid}/fd").iterdir()))
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (used - 3, limits[1]))
-        eventually(lambda: b"files open that it may have" in ask("/readyz"))
+        eventually(lambda: b"open files" in ask("/readyz"))
         assert "agent.out_of_files" in agent.log()
         resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
         eventually(lambda: b" 200 " in ask("/readyz"))

@@ -146,7 +146,7 @@ def assert_told(webhook: Webhook, starved: list[Any], series: str, rule: str) ->
     assert (begun["client"], begun["metric"]) in {
         (c, "busy") for c in ("etl", "nightly", "u1:etl:nightly")
     }
-    assert (begun["culprit"], begun["rule"], begun["database"]) == ("exempt_client", rule, "main")
+    assert (begun["cause"], begun["rule"], begun["database"]) == ("exempt_client", rule, "main")
     assert [one["cause"] for one in starved] == ["exempt_client"] * len(starved) and starved
     assert 'headgate_starved_seconds{cause="exempt_client",' in series
 

@@ -124,7 +124,7 @@ def test_agent_database_and_network_die_in_turn(
     assert {period["client"] for period in periods} == {"etl:nightly"}
     assert sum(period["pieces"] for period in periods) == told
     advice = serving.get("/v1/status").json["advice"]
-    assert any("etl:nightly went without a throttler" in line for line in advice)
+    assert any("etl:nightly worked without a throttler" in line for line in advice)
 
 
 def _absent_for_s(agent: AgentProcess) -> float:

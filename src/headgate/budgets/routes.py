@@ -154,7 +154,7 @@ class Budgeting:
         budgets: Budgets | None,
         store: Store,
         clock: Clock,
-        logs: BudgetLogs = NO_LOGS,  # noqa: B008 -- frozen
+        logs: BudgetLogs = NO_LOGS,
         turns: Turns | None = None,
     ) -> None:
         self._given = budgets

@@ -226,7 +226,8 @@ def disabled_view(done: PolicyPutDoc) -> list[Block]:
 def _put(done: PolicyPutDoc, achieved: str) -> Note:
     what = f"version {done.version} (checksum {done.checksum})"
     if done.state == "in force":
-        return Note(achieved, "good", f"{what}, after {duration(done.took_ms / 1000)}")
+        after = "" if done.took_ms is None else f", after {duration(done.took_ms / 1000)}"
+        return Note(achieved, "good", what + after)
     return Note("published", "warned", f"{what}: {done.detail}")
 
 

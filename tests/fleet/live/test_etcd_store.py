@@ -338,7 +338,7 @@ def test_endpoints_are_addresses(text: str, url: str, authority: str) -> None:
     "text", ["etcd-1:2379", "https://me:secret@etcd", "https://etcd/v3", "ftp://etcd", ""]
 )
 def test_what_is_no_endpoint_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="must read like"):
+    with pytest.raises(ValueError, match="must be like"):
         parse_endpoint(text)
 
 

@@ -279,7 +279,7 @@ async def test_empty_disks_are_other_data_though_the_cluster_has_the_same_id(
         await store.commit([], [Put("items/wide/1", b"1")])
         before = await store.list(PREFIXES)
         await asyncio.to_thread(cluster.lose_all)
-        with pytest.raises(Compacted, match="made anew"):
+        with pytest.raises(Compacted, match="created again"):
             await anext(store.watch(PREFIXES, after_revision=before.revision))
         empty = await store.list(PREFIXES)
         assert (empty.entries, empty.revision < before.revision) == ((), True)

@@ -85,9 +85,13 @@ async def test_a_message_without_an_end_is_not_kept_for_ever() -> None:
         ),
         ('{"error":{"grpc_code":14,"message":"etcdserver: no leader"}}', EtcdSilent, "no leader"),
         ('{"error":{"code":14,"message":"etcdserver: no leader"}}', EtcdSilent, "no leader"),
-        ("<html>", EtcdSilent, "no message"),
+        ("<html>", EtcdSilent, "something else than a watch message"),
         ("{}", EtcdSilent, "neither"),
-        ('{"result":{"header":{},"events":[{"kv":{"key":7}}]}}', EtcdSilent, "no message"),
+        (
+            '{"result":{"header":{},"events":[{"kv":{"key":7}}]}}',
+            EtcdSilent,
+            "else than a watch message",
+        ),
     ],
 )
 async def test_an_end_is_told_by_its_name(line: str, kind: type[Exception], words: str) -> None:
@@ -114,7 +118,7 @@ async def test_what_was_cut_apart_is_told_as_one() -> None:
 async def test_what_is_too_much_to_hold_has_us_list_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "MAX_HELD_BYTES", 3)
     stream = chunks_of(told([put("a", 5)], fragment=True), told([put("aaa", 5)]))
-    with pytest.raises(Compacted, match="list anew"):
+    with pytest.raises(Compacted, match="list again"):
         await WatchReader("m0", stream).next()
 
 

@@ -354,7 +354,7 @@ async def test_a_budget_without_an_end_stays_and_one_with_an_end_is_collected(
     [
         ("cap", {"rate": 120}, "rate"),
         ("cap", {"rate": 1, "name": "other"}, "name"),
-        ("history", {"rate": 1}, "name"),
+        ("violations", {"rate": 1}, "name"),
         ("cap", {"rate": 1, "for": "soon"}, "for"),
         ("cap", {"rate": 1, "for": "1h", "expires_at": "2023-11-20T00:00:00Z"}, "for"),
         ("cap", {"rate": 1, "rules": [{"match": {"user": "x"}}]}, "rules[0].match.user"),
