@@ -331,7 +331,7 @@ def test_the_law_bites(module: str, source: str) -> None:
     assert offences(module, source)
 
 
-def test_relative_imports_are_refused() -> None:
+def test_relative_imports_are_rejected() -> None:
     with pytest.raises(AssertionError):
         offences("base.names", "from . import names")
 

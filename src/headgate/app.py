@@ -161,11 +161,11 @@ def validated(settings_path: Path) -> Settings:
     """As an agent starts by them; InvalidSettings with every fault. Connects to nothing."""
     content = settings_text(settings_path)
     settings, faults = examine_settings(content, source=str(settings_path))
-    _refuse_faults(settings, content, [*faults, *start_faults(settings.agent)])
+    _reject_faults(settings, content, [*faults, *start_faults(settings.agent)])
     return settings
 
 
-def _refuse_faults(settings: Settings, content: str, more: Iterable[Fault] = ()) -> None:
+def _reject_faults(settings: Settings, content: str, more: Iterable[Fault] = ()) -> None:
     """What only building the parts can tell, with the lines of the file."""
     tracing = faults_of(lambda: check_tracing(settings))
     faults = [*more, *part_faults(settings), *tracing, *access_faults(settings)]
@@ -518,7 +518,7 @@ class Agent:
                 return await self._reload(confirmed)
             except InvalidSettings as error:
                 self.facts.settings_fault = str(error)
-                log.error("settings.refused", detail=str(error))
+                log.error("settings.rejected", detail=str(error))
                 raise
 
     async def _reload(self, confirmed: Confirmed) -> Sequence[str]:
@@ -527,7 +527,7 @@ class Agent:
             raise InvalidSettings([Fault("", "this agent was started without a settings file")])
         content = await self._settled_text(path)
         settings = read_settings(content, source=str(path))
-        _refuse_faults(settings, content)
+        _reject_faults(settings, content)
         before, faults = self._settings, []
         if self._settings_text is not None:
             faults = reload_faults(
@@ -874,7 +874,7 @@ class Agent:
         except InvalidSettings as error:
             # A policy file that was sound a moment ago: the last good one stays.
             self.facts.settings_fault = str(error)
-            log.error("settings.refused", detail=str(error))
+            log.error("settings.rejected", detail=str(error))
             return
         await self.budgets.adopt(plans)
 

@@ -300,9 +300,9 @@ def _traffic_plan(
 
 def _base_of(path: Path) -> Document:
     policy = load_policy(path)
-    refused = [Fault(a.place, a.message) for a in advise(policy) if a.severity is Severity.ERROR]
-    if refused:
-        raise InvalidSettings(refused, str(path))
+    rejected = [Fault(a.place, a.message) for a in advise(policy) if a.severity is Severity.ERROR]
+    if rejected:
+        raise InvalidSettings(rejected, str(path))
     return written(policy)
 
 

@@ -25,7 +25,7 @@ def test_keys_do_not_take_each_others_share() -> None:
 def test_all_together_have_a_bound() -> None:
     quota = Quota(Rate(1.0, 1), Rate(1.0, 2))
     assert [quota.take(key, 0.0) for key in "abc"] == [0.0, 0.0, 1.0]
-    assert quota.take("c", 1.0) == 0.0, "a refusal counted against its key"
+    assert quota.take("c", 1.0) == 0.0, "a rejection counted against its key"
 
 
 def test_many_keys_take_bounded_memory_and_are_still_counted() -> None:

@@ -91,7 +91,9 @@ def test_a_bar_leads_to_its_minute_explained_by_keys_too(site: Site, tab: Page, 
     tab.keyboard.press("ArrowRight")
     tab.keyboard.press("Enter")
     expect(tab).to_have_url(re.compile(r"/explain\?app=bar%3Ajob&database=main&at="))
-    expect(tab.locator("#explained")).to_contain_text(re.compile(r"\d+ of \d+ checks were refused"))
+    expect(tab.locator("#explained")).to_contain_text(
+        re.compile(r"\d+ of \d+ checks were rejected")
+    )
 
 
 def test_nothing_shifts_while_numbers_change(site: Site, tab: Page) -> None:

@@ -63,9 +63,9 @@ async def test_what_is_wrong_changes_nothing_and_is_told_by_its_own_place() -> N
     """R132: the last good one stays."""
     world = await opened(base=document(WEB, ETL))
     before, published = world.main.book.edition, len(world.server.policies)
-    with pytest.raises(InvalidSettings) as refused:
+    with pytest.raises(InvalidSettings) as rejected:
         await world.main.book.patch_budget("etl", {"rate": 120}, who="ann")
-    assert str(refused.value) == "rate: 120 is more than 100"
+    assert str(rejected.value) == "rate: 120 is more than 100"
     with pytest.raises(InvalidSettings, match=r"budgets\[0\]\.rate"):
         await world.main.book.judge({"budgets": [{**ETL, "rate": 120}]})
     assert world.main.book.edition == before and len(world.server.policies) == published
@@ -103,7 +103,7 @@ async def test_a_change_that_changes_nothing_is_no_revision() -> None:
     assert not change.changed and world.main.book.edition.revision == before
 
 
-async def test_a_store_that_is_away_refuses_and_the_policy_stays() -> None:
+async def test_a_store_that_is_away_rejects_and_the_policy_stays() -> None:
     store = Unwritable()
     store.is_full = False
     world = await opened(base=document(ETL), store=store)

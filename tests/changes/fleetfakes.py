@@ -74,7 +74,7 @@ def write_beat(kept: KeptInMemory, *, by: str = "other", shards: int = 0) -> Non
 
 
 class FakeReader:
-    """A way to a store, which may be cut, refuse, or go silent."""
+    """A way to a store, which may be cut, reject, or go silent."""
 
     def __init__(self, kept: KeptInMemory, name: str = "etcd") -> None:
         self.store = MemoryLog(kept, name=name)

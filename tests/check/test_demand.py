@@ -131,7 +131,7 @@ async def test_a_hibernating_database_says_so(world: World) -> None:
     assert "wakes it" in decision.failing[0].detail
 
 
-async def test_cold_start_on_stale_data_the_first_check_is_refused_and_wakes(world: World) -> None:
+async def test_cold_start_on_stale_data_the_first_check_is_rejected_and_wakes(world: World) -> None:
     """R58, R59: within one interval a retrying client is admitted."""
     world.probes["threads_running"].answer = lambda: 1.0
     await world.until(HIBERNATING)

@@ -17,7 +17,7 @@ from headgate.history.recorder import UNKNOWN_DATABASE, Recorder
 from tests.builders import NOW, check, health
 from tests.fixtures.fakes import HandClock
 
-OK, REFUSED, DICED = Verdict.OK, Verdict.THRESHOLD_EXCEEDED, Verdict.REJECTED_BY_RATIO
+OK, REJECTED, DICED = Verdict.OK, Verdict.THRESHOLD_EXCEEDED, Verdict.REJECTED_BY_RATIO
 MINUTE = int(NOW.wall_s // 60)
 
 
@@ -67,11 +67,11 @@ def test_a_batch_counts_once_however_often_it_comes(world: World) -> None:
 def test_told_and_decided_here_add_up(world: World) -> None:
     world.recorder.record(Decision(OK, check("etl:nightly"), NOW, health()))
     world.take(
-        row(times=9), row(REFUSED, 4, "lag"), row(OK, 2, "rule:free"), row(DICED, 1, "rule:r")
+        row(times=9), row(REJECTED, 4, "lag"), row(OK, 2, "rule:free"), row(DICED, 1, "rule:r")
     )
     expected = {
         ("main", "etl:nightly", OK, ""): 10,
-        ("main", "etl:nightly", REFUSED, "lag"): 4,
+        ("main", "etl:nightly", REJECTED, "lag"): 4,
         ("main", "etl:nightly", OK, "rule:free"): 2,
         ("main", "etl:nightly", DICED, "rule:r"): 1,
     }
@@ -87,7 +87,7 @@ def test_each_counts_in_the_minute_in_which_it_was_decided(world: World) -> None
     world.take(
         row(times=1), row(times=2, last_s_ago=into_s + 1), row(times=4, last_s_ago=into_s + 90)
     )
-    world.take(row(REFUSED, 8, "lag", last_s_ago=into_s + 1), batch=2)
+    world.take(row(REJECTED, 8, "lag", last_s_ago=into_s + 1), batch=2)
     assert world.history() == {
         (MINUTE, "etl:nightly", "OK", ""): 1,
         (MINUTE - 1, "etl:nightly", "OK", ""): 2,
@@ -105,18 +105,18 @@ def test_what_is_older_than_history_takes_is_counted_in_its_oldest_minute(world:
 
 def test_a_client_is_shown_as_it_was_last(world: World) -> None:
     world.take(
-        row(REFUSED, 3, "lag", first_s_ago=0.9, last_s_ago=0.5), row(times=2, last_s_ago=0.1)
+        row(REJECTED, 3, "lag", first_s_ago=0.9, last_s_ago=0.5), row(times=2, last_s_ago=0.1)
     )
     ((_, _, record),) = world.recorder.clients()
-    assert (record.admitted, record.refused, record.last_verdict) == (2, 3, OK)
-    assert record.refused_since is None
-    world.take(row(REFUSED, 3, "lag", first_s_ago=0.04, last_s_ago=0.0), batch=2)
-    assert record.refused_since == pytest.approx(NOW.wall_s - 0.04)
-    assert record.refused_by == "lag"
+    assert (record.admitted, record.rejected, record.last_verdict) == (2, 3, OK)
+    assert record.rejected_since is None
+    world.take(row(REJECTED, 3, "lag", first_s_ago=0.04, last_s_ago=0.0), batch=2)
+    assert record.rejected_since == pytest.approx(NOW.wall_s - 0.04)
+    assert record.rejected_by == "lag"
 
 
-def test_a_refusal_is_kept_in_the_clients_words(world: World) -> None:
-    world.take(row(REFUSED, 3, "lag", reason="main: lag is 7 s, above its threshold of 5 s"))
+def test_a_rejection_is_kept_in_the_clients_words(world: World) -> None:
+    world.take(row(REJECTED, 3, "lag", reason="main: lag is 7 s, above its threshold of 5 s"))
     (kept,) = world.recorder.recent()
     assert kept.note == "lag is 7 s, above its threshold of 5 s"
 

@@ -99,7 +99,7 @@ def test_a_metric_check_between_sets_the_clock_back() -> None:
     rolls = iter([0.0, 0.0, 0.95, 0.0, 0.0, 0.0, 0.0])
     world = World(lambda: next(rolls))
     asked = [world.ask(after_s=12.0).admitted for _ in range(7)]
-    # Let through by its dice at the third; refused for 36 s from the fourth on.
+    # Let through by its dice at the third; rejected for 36 s from the fourth on.
     assert asked == [False, False, True, False, False, False, True]
 
 
@@ -127,7 +127,7 @@ def test_no_client_goes_without_a_metric_check_for_longer_than_the_bound_and_one
             diced_since = None
             continue
         diced_since = now_s if diced_since is None else diced_since
-        # It is refused again: so the bound has not passed since the first of these refusals,
+        # It is rejected again: so the bound has not passed since the first of these rejections,
         # which came one interval after the last metric check.
         assert now_s - diced_since < BOUND_S
 
@@ -188,10 +188,10 @@ def test_databases_are_counted_apart() -> None:
 
 def test_answers_and_explanations_tell() -> None:
     world = World()
-    refused = world.ask(after_s=10.0)
+    rejected = world.ask(after_s=10.0)
     assert (
         "rejected by ratio for 0 ms, ratio rules are skipped in 30.0 s"
-        in answer_doc(refused).reason
+        in answer_doc(rejected).reason
     )
     later = world.ask(after_s=20.0)
     told = "rejected by ratio for 20.0 s, ratio rules are skipped in 10.0 s"

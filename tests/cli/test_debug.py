@@ -285,7 +285,7 @@ def test_without_an_agent_the_rest_is_packed(run: Run, world: Path) -> None:
         assert_clean(content, name)
 
 
-def test_a_settings_file_that_is_refused_says_why_and_no_secret(run: Run, world: Path) -> None:
+def test_a_settings_file_that_is_rejected_says_why_and_no_secret(run: Run, world: Path) -> None:
     path = world / "headgate.toml"
     path.write_text(path.read_text() + "\n[nonsense]\n[broken\n")
     out = world / "b.tar.gz"
@@ -293,7 +293,7 @@ def test_a_settings_file_that_is_refused_says_why_and_no_secret(run: Run, world:
               str(world / "agent.log"), url="http://127.0.0.1:1")  # fmt: skip
     assert ran.code == 0
     found = members(out)
-    assert "is not TOML" in json.loads(found["here/settings.json"])["refused"][0]
+    assert "is not TOML" in json.loads(found["here/settings.json"])["rejected"][0]
     for name, content in found.items():
         if name != "logs/1-agent.log":
             assert_clean(content, name)

@@ -133,20 +133,20 @@ def backlog() -> Callable[[float, float], float]:
 def test_work_settles_below_the_threshold_instead_of_stopping_and_going(
     database: Callable[[], Callable[[float, float], float]],
 ) -> None:
-    utilization, rates, refused = database(), [], 0
+    utilization, rates, rejected = database(), [], 0
     size, pause_s, pressure = ADAPTIVE.size, 0.0, None
     for _ in range(300):
         took_s = size / 2000
         rates.append(size / (took_s + pause_s))
         used = utilization(rates[-1], took_s + pause_s)
         while used >= 1 and rates[-1] < 2000:
-            refused, used = refused + 1, utilization(0.0, 0.3)
+            rejected, used = rejected + 1, utilization(0.0, 0.3)
         pressure = smoothed(pressure, used)
         size = ADAPTIVE.next(size, took_s, pressure)
         pause_s = ADAPTIVE.pause_s(took_s, pressure)
     settled = rates[-100:]
     assert min(settled) > 750 and max(settled) < 900, settled
-    assert refused <= 5
+    assert rejected <= 5
 
 
 def test_what_is_not_known_is_not_made_up() -> None:
@@ -167,7 +167,7 @@ def test_what_is_not_known_is_not_made_up() -> None:
         ((None, None, None, math.inf), "target_s"),
     ],
 )
-def test_impossible_sizes_are_refused_when_asked_for(
+def test_impossible_sizes_are_rejected_when_asked_for(
     given_sizes: tuple[int | None, int | None, int | None, float | None], place: str
 ) -> None:
     with pytest.raises(InvalidSettings, match=place):

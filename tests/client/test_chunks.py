@@ -20,7 +20,7 @@ from headgate.client.cursors import cursor_of
 from headgate.client.progress import Progress, display_of, line_of
 from tests.client import bodies
 from tests.client.faketime import FakeTime
-from tests.client.scripted import REFUSED, Play, ScriptedAgent, answer
+from tests.client.scripted import REJECTED, Play, ScriptedAgent, answer
 from tests.fixtures.eventually import DEADLINE_S
 
 SOURCE = str(Path(headgate.__path__[0]).parent)
@@ -111,8 +111,8 @@ def test_an_unknown_utilization_is_no_reason_to_grow(job: Job, agent: ScriptedAg
 
 
 def test_each_chunk_is_asked_for(job: Job, agent: ScriptedAgent) -> None:
-    """R30, also where a refusal comes in between."""
-    agent.script.plays.extend([at(0.2), REFUSED, REFUSED])
+    """R30, also where a rejection comes in between."""
+    agent.script.plays.extend([at(0.2), REJECTED, REJECTED])
     assert job.sizes(range(30), chunk_s=0.0, size=10) == [10, 10, 10]
     assert len(agent.heard) == 5
 
@@ -293,12 +293,12 @@ def test_a_cursor_survives_as_it_was_or_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [7, (1, 2), object(), (len,)])
-def test_what_is_no_cursor_is_refused(given: Any) -> None:
+def test_what_is_no_cursor_is_rejected(given: Any) -> None:
     with pytest.raises(InvalidSettings, match="cursor"):
         cursor_of(given)
 
 
-def test_a_cursor_that_could_not_be_written_is_refused_before_any_work(job: Job) -> None:
+def test_a_cursor_that_could_not_be_written_is_rejected_before_any_work(job: Job) -> None:
     done: list[Any] = []
     with pytest.raises(InvalidSettings, match="nothing can be written to /nowhere/at"):
         job.run("chunks", range(9), 3, cursor="/nowhere/at/all.cursor", body=done.append)

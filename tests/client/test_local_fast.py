@@ -160,7 +160,7 @@ def slow_ways(world: World, monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.mark.parametrize("name", sorted(CASES.keys() - {"dice, breached", "on hold, for 20 s"}))
 def test_most_checks_need_no_deciding(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All kinds of rules and refusals; but for what dice decide before metrics do."""
+    """All kinds of rules and rejections; but for what dice decide before metrics do."""
     world = World(CASES[name], monkeypatch)
     taken = slow_ways(world, monkeypatch)
     for number in range(200):
@@ -170,7 +170,7 @@ def test_most_checks_need_no_deciding(name: str, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("name", ["dice", "dice, breached"])
-def test_who_is_refused_by_dice_each_time_is_refused_quickly(
+def test_who_is_rejected_by_dice_each_time_is_rejected_quickly(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Although nobody knows yet what the metrics would say."""

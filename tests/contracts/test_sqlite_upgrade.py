@@ -161,7 +161,7 @@ async def test_an_upgraded_file_is_made_as_a_new_one(path: Path, tmp_path: Path)
     assert schemas[0] == schemas[1]
 
 
-async def test_an_upgrade_that_the_disk_refuses_leaves_version_1_to_be_tried_again(
+async def test_an_upgrade_that_the_disk_rejects_leaves_version_1_to_be_tried_again(
     path: Path,
 ) -> None:
     full = sqlite_store(path, max_bytes=1)

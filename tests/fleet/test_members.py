@@ -102,7 +102,7 @@ def test_a_role_that_is_not_known_is_unknown() -> None:
         ("members/x/y", b'{"x":"' + b"a" * MAX_MEMBER_BYTES + b'"}'),
     ],
 )
-def test_what_is_no_member_is_refused_and_the_others_stand(key: str, raw: bytes) -> None:
+def test_what_is_no_member_is_rejected_and_the_others_stand(key: str, raw: bytes) -> None:
     with pytest.raises(ValueError):
         read_member(key, raw)
     assert read_members([Entry(key, raw, 1), entry(MEMBER)]) == [MEMBER]

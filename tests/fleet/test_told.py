@@ -58,7 +58,7 @@ def test_a_newer_speakers_fields_are_left_aside() -> None:
     [b"", b"\xff", b"[]", b"{}", b'{"shard":"a"}', b'{"shard":"a","state":"odd"}',
      b'{"shard":"","state":"healthy"}', b" " * (MAX_TOLD_BYTES + 1), b"[" * 60_000],
 )  # fmt: skip
-def test_what_tells_of_no_shard_is_refused(raw: bytes) -> None:
+def test_what_tells_of_no_shard_is_rejected(raw: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
         read_told(raw)
 
@@ -97,7 +97,7 @@ def test_a_shard_of_hundreds_and_a_page_of_an_error_stay_small() -> None:
         {"n": 9},
         {"rules": 40},
         {"checks": 3},
-        {"refused": 0.0},
+        {"rejected": 0.0},
         {"metrics": (metric_told(0.9),)},
         {"members": (replace(TOLD.members[0], lag_s=0.9, n=8), TOLD.members[1])},
     ],
@@ -113,7 +113,7 @@ def test_a_value_that_moves_is_no_news(changed: dict[str, object]) -> None:
         {"problem": "two primaries"},
         {"url": "https://elsewhere:1"},
         {"hosts": ("db-a",)},
-        {"refused": 0.4},
+        {"rejected": 0.4},
         {"metrics": (metric_told(7.0),)},
         {"members": (replace(TOLD.members[0], role="replica"), TOLD.members[1])},
         {"members": (TOLD.members[0], replace(TOLD.members[1], stale_since=None))},

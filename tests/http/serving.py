@@ -375,7 +375,7 @@ class Served:
                 if metric in self.script.values:
                     self._push(database, metric)
 
-    def lose(self, metric: str, cause: Cause = Cause.FAILED, detail: str = "refused") -> None:
+    def lose(self, metric: str, cause: Cause = Cause.FAILED, detail: str = "rejected") -> None:
         self.measure(**{metric: ProbeFailed(cause, detail)})
 
     def rule(self, *rules: Rule) -> None:

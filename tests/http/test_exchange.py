@@ -184,7 +184,7 @@ def test_an_agent_without_shards_says_so(start: Start, tmp_path: Path) -> None:
     ],
     ids=range(16),
 )
-def test_what_is_no_offer_is_refused(served: Served, body: bytes) -> None:
+def test_what_is_no_offer_is_rejected(served: Served, body: bytes) -> None:
     reply = tell(served, body)
     assert is_problem(reply, 413 if len(body) > 65_536 else 400), reply.body
 
@@ -193,7 +193,7 @@ def test_it_has_to_be_json(served: Served) -> None:
     assert is_problem(tell(served, offer(), Content_Type="text/plain"), 415)
 
 
-def test_a_body_beyond_the_limit_is_refused(served: Served) -> None:
+def test_a_body_beyond_the_limit_is_rejected(served: Served) -> None:
     assert is_problem(tell(served, b" " * 70_000 + offer()), 413)
 
 
@@ -388,8 +388,10 @@ def test_a_promoted_agent_goes_on_with_the_budgets_of_its_shard(start: Start) ->
     lead(a, b)
     follow(b)
     assert change(a, "PUT", f"{BUDGETS}/etl", ETL).json["copies"]["have"] == 1
-    refused = change(b, "PATCH", f"{BUDGETS}/etl", {"rate": 30})
-    assert is_problem(refused, 409) and "made at the agent of its primary" in refused.json["detail"]
+    rejected = change(b, "PATCH", f"{BUDGETS}/etl", {"rate": 30})
+    assert (
+        is_problem(rejected, 409) and "made at the agent of its primary" in rejected.json["detail"]
+    )
     lead(b)
     seen = b.ask("GET", f"{BUDGETS}/etl")
     token = {"Authorization": bearer(OPERATOR), "If_Match": seen.headers["ETag"], **JSON}

@@ -59,7 +59,7 @@ ELSEWHERE = {
     "headgate_loop_lag_seconds",
     "headgate_connections",
     "headgate_connections_max",
-    "headgate_connections_refused_total",
+    "headgate_connections_rejected_total",
     "headgate_connections_shed_total",
     "headgate_standing_by",
     "headgate_takeovers_total",

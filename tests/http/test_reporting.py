@@ -1,4 +1,4 @@
-"""POST /v1/reports: what the SDK writes is read, what nobody should write is refused."""
+"""POST /v1/reports: what the SDK writes is read, what nobody should write is rejected."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ GOOD = {"app": "etl", "database": "main", "verdict": "OK", "times": 1}
         ({"instance": ME, "batch": 1, "rows": [GOOD | {"cause": "?"}]}, "cause"),
     ],
 )
-def test_what_cannot_be_counted_is_refused_whole(
+def test_what_cannot_be_counted_is_rejected_whole(
     served: Served, body: dict[str, Any], told: str
 ) -> None:
     before = served.counted("etl")

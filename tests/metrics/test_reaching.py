@@ -239,7 +239,7 @@ async def test_what_cannot_be_compared_here_is_validated_as_far_as_possible(worl
 
 
 @pytest.mark.parametrize("raw", [{"threshold": -1}, {"nothing": 1}, {"max_age_s": 0.02}, {}])
-async def test_what_is_not_valid_here_is_refused(world: World, raw: dict[str, Any]) -> None:
+async def test_what_is_not_valid_here_is_rejected(world: World, raw: dict[str, Any]) -> None:
     with pytest.raises(InvalidSettings):
         await world.wide().patch("main", "lag", raw, who="ops")
     assert not world.log.book.held.items

@@ -1,4 +1,4 @@
-"""Metrics change at run time, survive restarts, and a refused change leaves no trace."""
+"""Metrics change at run time, survive restarts, and a rejected change leaves no trace."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def test_zero_restores_the_default(world: World) -> None:
 @pytest.mark.parametrize(
     "raw", [{"threshold": -1}, {"threshold": float("nan")}, {"bogus": 1}, {"command": ["true"]}]
 )
-async def test_a_refused_change_leaves_the_last_good_state(world: World, raw: Any) -> None:
+async def test_a_rejected_change_leaves_the_last_good_state(world: World, raw: Any) -> None:
     before = world.book.entry("main", "lag")
     with pytest.raises(InvalidSettings):
         await world.book.patch("main", "lag", raw, who="ops")
@@ -211,7 +211,7 @@ class SlowToClose(FakeProbes):
         await super().close()
 
 
-async def test_a_database_that_moves_is_never_absent_and_refuses_until_read(
+async def test_a_database_that_moves_is_never_absent_and_rejects_until_read(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In between, a check would be told "no such database", which some take for leave."""
@@ -424,7 +424,7 @@ async def test_another_source_forgets_the_old_values(world: World) -> None:
 
 
 async def test_a_kept_metric_whose_probe_is_gone_stays_and_says_why(world: World) -> None:
-    """Judging without it in silence would admit what it would have refused."""
+    """Judging without it in silence would admit what it would have rejected."""
 
     class WithoutPlugin(FakeProbes):
         def probe_for(self, spec: MetricSpec) -> FakeProbe:
@@ -442,7 +442,7 @@ async def test_a_kept_metric_whose_probe_is_gone_stays_and_says_why(world: World
     assert not world.passes()
 
 
-async def test_a_roll_up_nobody_has_is_refused_and_nothing_changes(world: World) -> None:
+async def test_a_roll_up_nobody_has_is_rejected_and_nothing_changes(world: World) -> None:
     """R140: at run time as in the file."""
     with pytest.raises(InvalidSettings, match="unknown roll-up 'mox'; did you mean 'max'"):
         await world.book.patch("main", "lag", {"rollup": "mox"}, who="ops")
@@ -635,7 +635,7 @@ async def test_a_change_ends_though_the_log_cannot_be_written(world: World) -> N
         {"for": "2h", "expires_at": "2300-01-01T00:00:00Z"},
     ],
 )
-async def test_an_end_that_makes_no_sense_is_refused(world: World, raw: dict[str, Any]) -> None:
+async def test_an_end_that_makes_no_sense_is_rejected(world: World, raw: dict[str, Any]) -> None:
     with pytest.raises(InvalidSettings, match=r"for|expires_at"):
         await world.book.patch("main", "lag", {"threshold": "9s", **raw}, who="ops")
     assert world.threshold() == 5 and await world.store.audit() == []
@@ -645,9 +645,9 @@ async def test_an_end_that_makes_no_sense_is_refused(world: World, raw: dict[str
 
 
 async def test_an_end_that_makes_no_sense_hides_no_other_fault(world: World) -> None:
-    with pytest.raises(InvalidSettings) as refused:
+    with pytest.raises(InvalidSettings) as rejected:
         await world.book.put("main", "lag", {"threshold": -1, "for": "soon"}, who="ops")
-    assert [fault.place for fault in refused.value.faults] == ["for", "lag.threshold"]
+    assert [fault.place for fault in rejected.value.faults] == ["for", "lag.threshold"]
 
 
 async def test_two_patches_at_once_are_both_in_force(world: World) -> None:

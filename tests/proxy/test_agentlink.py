@@ -267,12 +267,12 @@ async def test_whatever_an_agent_says_the_last_good_policy_stays(
     assert json.loads((tmp_path / KEPT_FILE).read_text())["revision"] == 3
 
 
-async def test_one_that_the_region_refuses_is_asked_for_again(tmp_path: Path) -> None:
+async def test_one_that_the_region_blocks_is_asked_for_again(tmp_path: Path) -> None:
     world = PolicyWorld(tmp_path)
-    world.taker.refuses = "it has 9 MB, at most 4 fit"
+    world.taker.blocks = "it has 9 MB, at most 4 fit"
     await world.link.poll()
     assert "at most 4 fit" in world.link.state().summary
-    world.taker.refuses = ""
+    world.taker.blocks = ""
     await world.link.poll()
     assert world.names == ["etl"]
 

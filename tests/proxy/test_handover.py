@@ -145,7 +145,7 @@ async def test_words_that_are_no_hand_over(old: Old, tmp_path: Path) -> None:
     (await inherited(tmp_path)).close()
 
 
-async def test_an_answer_of_another_format_is_refused(tmp_path: Path) -> None:
+async def test_an_answer_of_another_format_is_blocked(tmp_path: Path) -> None:
     other = bound_unix(tmp_path / SOCKET, 0o600)
 
     def answer() -> None:

@@ -274,7 +274,7 @@ async def test_writes_are_planned_and_never_run(
         "SELEC",
     ],
 )
-async def test_what_the_server_refuses_is_a_failure_and_the_connection_stays(
+async def test_what_the_server_blocks_is_a_failure_and_the_connection_stays(
     side: PlanSession, plans_dsn: str, text: str
 ) -> None:
     with pytest.raises(ExplainFailed):

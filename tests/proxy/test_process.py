@@ -177,7 +177,7 @@ async def test_a_reload_names_what_waits_for_a_restart(started: Started, path: P
     assert proxy.facts.waits_for_restart == done.waits_for_restart
 
 
-async def test_a_file_that_is_refused_changes_nothing(started: Started, path: Path) -> None:
+async def test_a_file_that_is_blocked_changes_nothing(started: Started, path: Path) -> None:
     proxy = await started()
     write(path, "[gate]\nmood = 'warn'\n")
     status, told = await ask(proxy, "POST", "/v1/proxy/reload")
@@ -319,7 +319,7 @@ async def test_the_second_signal_ends_it_at_once(started: Started) -> None:
     assert proxy._stop.is_set() and proxy._at_once.is_set()
 
 
-async def test_a_directory_that_is_not_its_own_is_refused(path: Path) -> None:
+async def test_a_directory_that_is_not_its_own_is_blocked(path: Path) -> None:
     write(path)
     (path.parent / "state").mkdir(mode=0o755)
     (path.parent / "state").chmod(0o755)

@@ -105,8 +105,8 @@ async def test_health_rules_policy_and_reports_of_a_real_agent(
         assert put.status == 201
         await aeventually(lambda: [b.name for p, _, _ in proxy.taker.taken for b in p.budgets])
 
-        refused = tuple(3 if cause is ActCause.RULE else 0 for cause in ActCause)
-        proxy.relay.table = [counts(JOB, statements=8, admitted=5, refused=refused)]
+        blocked = tuple(3 if cause is ActCause.RULE else 0 for cause in ActCause)
+        proxy.relay.table = [counts(JOB, statements=8, admitted=5, blocked=blocked)]
         await aeventually(lambda: _history(started))
         assert _history(started) == {
             ("nightly:etl", "OK", ""): 5,

@@ -197,9 +197,9 @@ def test_a_member_set_aside_is_told_with_why_and_until_when() -> None:
     assert "db-b is skipped by ops for another 20 min: rebuild" in line
     assert "`headgate shard unskip main db-b`" in line
     [line] = told(
-        member(asides={"lag": "missing for 11 min: refused", "x": "missing for 11 min: refused"})
+        member(asides={"lag": "missing for 11 min: rejected", "x": "missing for 11 min: rejected"})
     )
-    assert line == "main: db-b is skipped for lag, x: missing for 11 min: refused"
+    assert line == "main: db-b is skipped for lag, x: missing for 11 min: rejected"
 
 
 def test_a_hopeless_replica_is_told_loudly_and_once() -> None:

@@ -233,7 +233,7 @@ async def test_a_client_and_its_agent_share_a_trace(collecting: Collector, tmp_p
         ("away", "cannot be reached"),
         ("stuck", "no answer in 0.2 s"),
         ("busy", "answered 503"),
-        ("refusing", "answered 403; see headers_file"),
+        ("rejecting", "answered 403; see headers_file"),
         ("garbage", "no OTLP"),
         ("elsewhere", "answered 302"),
     ],
@@ -250,7 +250,7 @@ async def test_a_collector_in_trouble_hurts_nobody(
             collecting.is_stuck.set()
         case "busy":
             collecting.status, collecting.headers = 503, {"Retry-After": "0"}
-        case "refusing":
+        case "rejecting":
             collecting.status = 403
         case "garbage":
             collecting.body = b"<html>" + b"\xff" * 4096

@@ -234,8 +234,8 @@ class PolicyKeeper:
             return self._judged(some.document, some, some.changes)
 
         fit = fitting(layers, judged)
-        if fit.refused:
-            log.error("policy.layers_refused", database=self.database, fault=fit.refused)
+        if fit.rejected:
+            log.error("policy.layers_rejected", database=self.database, fault=fit.rejected)
         for item_id, fault in fit.edition.left_out.items():
             about = {"database": self.database, "budget": item_id}
             log.error("policy.fleet_budget_left_out", **about, fault=fault)
@@ -464,9 +464,9 @@ class PolicyKeeper:
         `changes`: what makes it of the layers beneath, where that is known."""
         policy, role = parse_policy(raw), self._own_role
         advice = advise(exempting(policy, role), wall_ms=self._wall_ms())
-        refused = [Fault(a.place, a.message) for a in advice if a.severity is Severity.ERROR]
-        if refused:
-            raise InvalidSettings(refused)
+        rejected = [Fault(a.place, a.message) for a in advice if a.severity is Severity.ERROR]
+        if rejected:
+            raise InvalidSettings(rejected)
         document = written(policy)
         return Edition(
             revision=0,

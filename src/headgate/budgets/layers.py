@@ -340,7 +340,7 @@ class Fit(NamedTuple):
 
     edition: Edition
     layers: Layers
-    refused: str = ""
+    rejected: str = ""
     """Why the changes on top are not valid; empty if they are."""
 
 
@@ -350,13 +350,13 @@ def fitting(layers: Layers, judge: Callable[[Layers], Edition]) -> Fit:
     try:
         return Fit(judge(layers), layers)
     except InvalidSettings:
-        fits, refused = replace(layers, fleet=()), ""
+        fits, rejected = replace(layers, fleet=()), ""
     try:
         judge(fits)
     except InvalidSettings as error:
         # The file, or another version of this program, has made them invalid together: the file
         # counts alone, except for the switch.
-        refused = str(error)
+        rejected = str(error)
         fits = replace(fits, changes=PolicyChanges(mode_cap=layers.changes.mode_cap))
     left_out = {}
     for one in layers.fleet:
@@ -366,7 +366,7 @@ def fitting(layers: Layers, judge: Callable[[Layers], Edition]) -> Fit:
             fits = more
         except InvalidSettings as error:
             left_out[one.item_id] = str(error)
-    return Fit(replace(judge(fits), left_out=left_out), fits, refused)
+    return Fit(replace(judge(fits), left_out=left_out), fits, rejected)
 
 
 def exempting(policy: Policy, role: str) -> Policy:

@@ -341,7 +341,7 @@ class Ledger:
     ) -> BudgetHolding | None:
         counts, terms, limit = self._counts(budget), self._terms(budget), answer.limits[index]
         if limit and not lets_pass(terms, ask):
-            # A warning is a refusal that did not happen: no place, no debt, as if it had.
+            # A warning is a block that did not happen: no place, no debt, as if it had.
             _count_warning(counts, limit, ask)
             return None
         if answer.thresholds[index]:

@@ -196,7 +196,7 @@ REPLAY_ROUTES = (
     Route(
         "POST", "/v1/budgets/{database}/replay", "replay", "What another policy would have changed",
         BudgetReplayDoc, body=BudgetReplayBody, errors=(503,),
-        refuses="more than one of policy, budget and changes, or faults, all of which are listed",
+        rejects="more than one of policy, budget and changes, or faults, all of which are listed",
         sends={"budget": {"name": "exports", "rate": 10}, "since_s": 3600, "by": ["username"]},
         about="Or `policy`, a whole one, or `changes`, a file: "
         "[replay](../howto/budget-replay.md).",

@@ -154,7 +154,7 @@ class Budgeting:
         budgets: Budgets | None,
         store: Store,
         clock: Clock,
-        logs: BudgetLogs = NO_LOGS,  # noqa: B008 -- frozen
+        logs: BudgetLogs = NO_LOGS,
         turns: Turns | None = None,
     ) -> None:
         self._given = budgets
@@ -440,7 +440,7 @@ BUDGET_ROUTES = (
     Route(
         "PATCH", _POLICY, "cap", "Cap the mode of every budget", PolicyChangeDoc,
         role=Caller.OPERATOR, query=DryRun, body=CapBody, sends={"mode_cap": "off"},
-        refuses="a policy that can no longer be set",
+        rejects="a policy that can no longer be set",
         about="`off`, `warn`, or `enforce` for each by its own mode again.",
     ),
     Route(
@@ -456,12 +456,12 @@ BUDGET_ROUTES = (
     ),
     Route(
         "POST", f"{_POLICY}/explain", "explain", "What would become of a statement",
-        StatementExplainDoc, body=ExplainStatementBody, refuses="an address that is none",
+        StatementExplainDoc, body=ExplainStatementBody, rejects="an address that is none",
         sends={"sql": "select 1", "username": "etl", "remote_address": "10.0.0.7", "cost_ms": 250},
     ),
     Route(
         "POST", f"{_POLICY}/lint", "lint", "Validate a policy; change nothing", LintDoc,
-        body=_WHOLE, sends={"budgets": [_ONE]}, refuses="faults, all of which are listed",
+        body=_WHOLE, sends={"budgets": [_ONE]}, rejects="faults, all of which are listed",
         about="And compare it with the one in force.",
     ),
     Route(
@@ -470,23 +470,23 @@ BUDGET_ROUTES = (
     Route(
         "PUT", _BUDGET, "put_budget", "Add or replace a budget", PolicyChangeDoc, created=True,
         role=Caller.OPERATOR, query=Reaching, body=SettingsBody(_budget_schema), sends=_ONE,
-        example={"dry_run": "true"}, refuses="a budget with faults, all of which are listed",
+        example={"dry_run": "true"}, rejects="a budget with faults, all of which are listed",
         about='`"for": "2h"` instead of `expires_at`. With `If-None-Match: *` only where there is '
         "none.",
     ),
     Route(
         "PATCH", _BUDGET, "patch_budget", "Change some settings of a budget", PolicyChangeDoc,
         role=Caller.OPERATOR, query=Reaching, body=SettingsBody(_budget_schema), sends={"rate": 10},
-        refuses="a budget with faults, all of which are listed",
+        rejects="a budget with faults, all of which are listed",
         about="`null` takes one out.",
     ),
     Route(
         "DELETE", _BUDGET, "delete_budget", "Remove a budget", PolicyChangeDoc,
-        role=Caller.OPERATOR, query=Reaching, refuses="a policy that can no longer be set",
+        role=Caller.OPERATOR, query=Reaching, rejects="a policy that can no longer be set",
     ),
     Route(
         "POST", f"{_BUDGET}/forgive", "forgive", "Forgive a budget's debt", PolicyChangeDoc,
-        role=Caller.OPERATOR, query=DryRun, refuses="a policy that can no longer be set",
+        role=Caller.OPERATOR, query=DryRun, rejects="a policy that can no longer be set",
     ),
 )  # fmt: skip
 

@@ -534,7 +534,7 @@ class _Followed:
             # Of a newer version, or broken: the last good one stays.
             fault = str(error) if isinstance(error, ValueError) else repr(error)
             self.faults[item_id] = fault
-            log.error("policy.item_refused", kind=str(item.kind), id=item_id, fault=fault)
+            log.error("policy.item_rejected", kind=str(item.kind), id=item_id, fault=fault)
 
     def used_up(self) -> list[str]:
         """Those whose time is over though the wall clock does not say so. Not for a thread: others

@@ -87,7 +87,7 @@ def policy_doc(
         published=published_docs(controlled, wall_s),
         in_force_version=readings.version if readings else None,
         read_fault=None if readings else watch.fault if watch else NO_SERVER,
-        refusal=readings.refusal if readings and readings.refused else None,
+        rejection=readings.rejection if readings and readings.rejected else None,
         ledger=controlled.ledger.describe(),
         advice=told,
         own_role=edition.own_role or None,
@@ -250,8 +250,8 @@ def told_of(controlled: Controlled, wall_s: float) -> list[str]:
                 f"{database}: the policy is not published for {for_s:.0f} s: {outlet.fault}"
             )
     readings = controlled.watch.readings if controlled.watch is not None else None
-    if readings is not None and readings.refused and readings.refusal:
-        told.append(f"{database}: the server rejected a policy: {readings.refusal}")
+    if readings is not None and readings.rejected and readings.rejection:
+        told.append(f"{database}: the server rejected a policy: {readings.rejection}")
     return [*told, *_not_told_yet(controlled, wall_s)]
 
 

@@ -84,7 +84,7 @@ class ChangesDoc(msgspec.Struct, frozen=True):
     n: int
     """The log's revision."""
     changes: Sequence[ChangeDoc]
-    refused: Sequence[str]
+    rejected: Sequence[str]
     """Entries that could not be read, by key, with the reason."""
 
 

@@ -50,7 +50,7 @@ from headgate.errors import (
     InvalidSettings,
     LeaseLost,
     OutcomeUnknown,
-    StoreRefused,
+    StoreRejected,
     StoreUnavailable,
 )
 from headgate.fleet.beat import Beat, read_beat
@@ -209,7 +209,7 @@ class LogWriter(ABC):
             step = self._step(run, ground)
             try:
                 made = await self._attempt(ground, step, run.draft)
-            except (OutcomeUnknown, StoreRefused):
+            except (OutcomeUnknown, StoreRejected):
                 raise
             except StoreUnavailable as error:
                 # Half a change is worse than a late one; of one not begun, its caller decides.
@@ -392,7 +392,7 @@ def holdings_of(
     named: Callable[[Iterable[Change]], dict[ChangeName, Change]] = newest,
 ) -> LogState:
     """`most_bytes`: of an item. `named`: by what names items are known."""
-    n, head_revision, items, refused = 0, 0, list[Change](), list[str]()
+    n, head_revision, items, rejected = 0, 0, list[Change](), list[str]()
     beat: Beat | None = None
     for entry in listing.entries:
         if entry.key == HEAD:
@@ -404,9 +404,9 @@ def holdings_of(
             try:
                 items.append(read_item_at(entry.key, entry.value, most_bytes))
             except ValueError as error:
-                refused.append(f"{entry.key} {error}")
+                rejected.append(f"{entry.key} {error}")
     known = Overlay(named(items))
-    return LogState(n, known, tuple(refused), head_revision, listing.store_id, beat)
+    return LogState(n, known, tuple(rejected), head_revision, listing.store_id, beat)
 
 
 def _head(entry: Entry) -> int:

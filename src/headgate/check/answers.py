@@ -148,13 +148,13 @@ MAX_MS = 2**53
 
 def answer_doc(decision: Decision, *, detail: bool = False) -> AnswerDoc:
     """`detail` lists the metrics of an admission as well; a rejection always lists all."""
-    check, refused = decision.check, decision.verdict is not Verdict.OK
+    check, rejected = decision.check, decision.verdict is not Verdict.OK
     return AnswerDoc(
         verdict=decision.verdict.value,
-        admitted=not refused,
+        admitted=not rejected,
         app=check.identity.text,
         database=check.database,
-        reason=reason_of(decision) if refused else "",
+        reason=reason_of(decision) if rejected else "",
         retry_after_ms=retry_after_ms(decision),
         utilization=utilization(decision),
         rule=decision.rule.id if decision.rule else None,
@@ -165,7 +165,7 @@ def answer_doc(decision: Decision, *, detail: bool = False) -> AnswerDoc:
         ask=decision.ask or None,
         ask_database=decision.ask_database or None,
         budget=None if decision.debit is None else debit_doc(decision.debit),
-        metrics=[metric_doc(f) for f in findings(decision)] if refused or detail else (),
+        metrics=[metric_doc(f) for f in findings(decision)] if rejected or detail else (),
     )
 
 

@@ -90,7 +90,7 @@ class WideMetricDoc(msgspec.Struct, frozen=True):
 
 class MetricsDoc(msgspec.Struct, frozen=True):
     metrics: Sequence[MetricView]
-    refused: Sequence[str] = ()
+    rejected: Sequence[str] = ()
     """Changes that reach this agent and are not in force here as they were set, and why."""
 
 
@@ -98,12 +98,12 @@ class ClientDoc(msgspec.Struct, frozen=True):
     client: str
     database: str
     admitted: int
-    refused: int
+    rejected: int
     last_verdict: str
     last_seen_s_ago: float
-    refused_for_s: float | None
+    rejected_for_s: float | None
     """How long it has been rejected without a break; null while it is admitted."""
-    refused_by: str
+    rejected_by: str
     """The metric or rule of the last rejection."""
 
 
@@ -183,14 +183,14 @@ class HistoryDoc(msgspec.Struct, frozen=True):
     """False: there are more tallies than fit into one answer, and the oldest are left out."""
 
 
-class RefusalDoc(msgspec.Struct, frozen=True):
+class RejectionDoc(msgspec.Struct, frozen=True):
     at: str
     """ISO 8601, UTC."""
     answer: AnswerDoc
 
 
-class RefusalsDoc(msgspec.Struct, frozen=True):
-    refusals: Sequence[RefusalDoc]
+class RejectionsDoc(msgspec.Struct, frozen=True):
+    rejections: Sequence[RejectionDoc]
 
 
 class AuditDoc(msgspec.Struct, frozen=True):

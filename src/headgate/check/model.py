@@ -137,8 +137,8 @@ class Decision(NamedTuple):
     @property
     def odds(self) -> float | None:
         """How likely dice let such a check through to the metrics; None where none are thrown."""
-        rule = self.applied.refuse
-        if rule is None or rule.refuses_all or not rule.ratio or self.dice_waived:
+        rule = self.applied.reject
+        if rule is None or rule.rejects_all or not rule.ratio or self.dice_waived:
             return None
         return 1 - rule.ratio
 

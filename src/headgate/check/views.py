@@ -28,8 +28,8 @@ from headgate.check.api import (
     MetricsDoc,
     MetricView,
     ReadyDoc,
-    RefusalDoc,
-    RefusalsDoc,
+    RejectionDoc,
+    RejectionsDoc,
     RemovedDoc,
     StatusDoc,
     StoreDoc,
@@ -203,9 +203,9 @@ class Views:
         starved = starvation_advice(watch.findings) if watch is not None else []
         for database in rogues.databases if rogues is not None else ():
             health = self.parts.board.healths.get(database)
-            refusing = health is not None and not health.own.all_pass
-            found = rogues.suspects(database) if rogues is not None and refusing else ()
-            starved += rogue_advice(database, found, refusing=refusing)
+            rejecting = health is not None and not health.own.all_pass
+            found = rogues.suspects(database) if rogues is not None and rejecting else ()
+            starved += rogue_advice(database, found, rejecting=rejecting)
         return starved
 
     def _fleet_advice(self) -> list[str]:
@@ -515,10 +515,10 @@ class Views:
             whole=len(told) == len(tallies),
         )
 
-    def refusals(self, limit: int, app: str | None) -> RefusalsDoc:
+    def rejections(self, limit: int, app: str | None) -> RejectionsDoc:
         chosen = (d for d in self.parts.recorder.recent() if _is_of(d.check.identity.text, app))
-        return RefusalsDoc(
-            [RefusalDoc(_iso(d.at.wall_s), answer_doc(d)) for d in islice(chosen, limit)]
+        return RejectionsDoc(
+            [RejectionDoc(_iso(d.at.wall_s), answer_doc(d)) for d in islice(chosen, limit)]
         )
 
     async def audit(self, limit: int) -> AuditsDoc:
@@ -583,16 +583,16 @@ def _is_of(client: str, app: str | None) -> bool:
 
 
 def _client(database: str, client: str, record: ClientRecord, now: Instant) -> ClientDoc:
-    since = record.refused_since
+    since = record.rejected_since
     return ClientDoc(
         client=client,
         database=database,
         admitted=record.admitted,
-        refused=record.refused,
+        rejected=record.rejected,
         last_verdict=record.last_verdict.value,
         last_seen_s_ago=max(0.0, now.wall_s - record.last_at),
-        refused_for_s=max(0.0, now.wall_s - since) if since is not None else None,
-        refused_by=record.refused_by,
+        rejected_for_s=max(0.0, now.wall_s - since) if since is not None else None,
+        rejected_by=record.rejected_by,
     )
 
 

@@ -110,7 +110,7 @@ def check(
 
     asked = ask_until(agent.connect(), {**question.query, **work.query}, wait_s=wait)
     answer = read(AnswerDoc, asked.document)
-    refuse_incoherent(asked, answer, question.database)
+    reject_incoherent(asked, answer, question.database)
     debit = debit_text(asked.document)
     show(asked, agent.as_json, lambda canvas: answer_page(answer, canvas, debit))
     raise typer.Exit(exit_code_of_verdict(answer.verdict))
@@ -256,7 +256,7 @@ def _misses_values(asked: Answered, causes: frozenset[str]) -> bool:
     )
 
 
-def refuse_incoherent(asked: Answered, answer: AnswerDoc, database: str) -> None:
+def reject_incoherent(asked: Answered, answer: AnswerDoc, database: str) -> None:
     """An answer that contradicts itself, or is about another database, admits nothing."""
     from headgate.errors import BadDocument
 

@@ -84,7 +84,7 @@ def add_metric(
         _change_wide("PUT", wanted.path, settings, wanted, reach.said)
         return
     api = agent.connect(timeout_s=_patience_s(settings.get("timeout_s")))
-    _refuse_existing(api, database, metric)
+    _reject_existing(api, database, metric)
     changed = api.change("PUT", wanted.path, settings, dry_run=change.dry_run)
     _show_change(changed, {}, wanted)
 
@@ -244,7 +244,7 @@ def _seen(api: Api, path: str) -> Answered | None:
         return None
 
 
-def _refuse_existing(api: Api, database: str, metric: str) -> None:
+def _reject_existing(api: Api, database: str, metric: str) -> None:
     from headgate.cli.api import metric_path
     from headgate.errors import HeadgateError
 

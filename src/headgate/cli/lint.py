@@ -66,15 +66,15 @@ def lint(
     host: Validator = context.obj
     notes = notes_on(path, None if file_only else host)
     readings: Sequence[MetricLook] = ()
-    if connect and not _is_refused(notes):
+    if connect and not _is_rejected(notes):
         readings = host.read_metrics(path)
         notes += list(_unread(path, readings))
     show_notes(path, notes, as_json=as_json, readings=readings)
-    if _is_refused(notes) or (strict and notes):
+    if _is_rejected(notes) or (strict and notes):
         raise typer.Exit(1)
 
 
-def _is_refused(notes: Iterable[LintNote]) -> bool:
+def _is_rejected(notes: Iterable[LintNote]) -> bool:
     return any(note.level == "fault" for note in notes)
 
 
@@ -90,19 +90,19 @@ def notes_on(path: Path, host: Validator | None = None) -> list[LintNote]:
         settings, faults = examine_settings(content, source=str(path))
     except InvalidSettings as error:  # Nothing of it can be read.
         return faults_told(error)
-    refused = placed(InvalidSettings(faults), content, str(path))
+    rejected = placed(InvalidSettings(faults), content, str(path))
     try:
         missing = _validated(path, host) if host is not None else ""
     except InvalidSettings as error:  # With those of the file.
-        missing, refused = "", error
-    notes = faults_told(refused)
+        missing, rejected = "", error
+    notes = faults_told(rejected)
     for name, database in settings.databases.items():
         policy = database.traffic and database.traffic.policy
         if policy:
             found = policy_told(policy, f"databases.{name}.traffic.policy")
             # With a host, faults of it are told already.
             notes += [note for note in found if host is None or note.level == "advice"]
-    if _is_refused(notes):
+    if _is_rejected(notes):
         return [note for note in notes if note.level == "fault"]
     notes += (
         [LintNote("advice", None, "", f"only the file is validated: {missing}")] if missing else []

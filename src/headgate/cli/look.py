@@ -37,7 +37,7 @@ def status(url: Url = None, token: Token = None, as_json: AsJson = False) -> Non
     show(answered, as_json, lambda canvas: status_page(read(StatusDoc, answered.document), canvas))
 
 
-def refusals(
+def rejections(
     app: AnyApp = None,
     limit: Limit = 100,
     url: Url = None,
@@ -45,17 +45,17 @@ def refusals(
     as_json: AsJson = False,
 ) -> None:
     """Show recent rejections in full, newest first."""
-    from headgate.check.api import RefusalsDoc
+    from headgate.check.api import RejectionsDoc
     from headgate.cli.api import connect
     from headgate.cli.documents import read
     from headgate.cli.output import show
-    from headgate.cli.pages import refusals_page
+    from headgate.cli.pages import rejections_page
 
-    answered = connect(url, token).get("/v1/refusals", limit=str(limit), app=app)
+    answered = connect(url, token).get("/v1/rejections", limit=str(limit), app=app)
     show(
         answered,
         as_json,
-        lambda _: refusals_page(read(RefusalsDoc, answered.document).refusals),
+        lambda _: rejections_page(read(RejectionsDoc, answered.document).rejections),
     )
 
 

@@ -288,7 +288,7 @@ class JobRun:
         try:
             answer = self._client.check()
         except HeadgateError as fault:
-            # A question that is refused as such (a token that was withdrawn) is no answer, either.
+            # A question that is rejected as such (a token that was withdrawn) is no answer, either.
             return None, str(fault)
         if answer.unthrottled:
             return None, answer.reason

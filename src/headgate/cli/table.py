@@ -60,7 +60,7 @@ COMMANDS: Mapping[str, CommandRow] = {
         "watch:starvation",
         "Show starved clients: rejected by metrics for long while others progress, and why.",
     ),
-    "refusals": CommandRow("look:refusals", "Show recent rejections in full, newest first."),
+    "rejections": CommandRow("look:rejections", "Show recent rejections in full, newest first."),
     "audit": CommandRow("look:audit", "Show who changed what, newest first."),
     "rules": CommandRow(
         "rules:rules", "List the rules: target, effect, time left, author and reason."

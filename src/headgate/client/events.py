@@ -30,7 +30,7 @@ class Asked(NamedTuple):
     detail: str = ""
 
 
-class Refused(NamedTuple):
+class Rejected(NamedTuple):
     """A piece of work may not start now. Not a failure, and never counted as one."""
 
     app: str
@@ -44,7 +44,7 @@ class Waited(NamedTuple):
     app: str
     databases: tuple[str, ...]
     waited_s: float
-    refusals: int
+    rejections: int
     answer: Answer
 
 
@@ -54,7 +54,7 @@ class WaitTimedOut(NamedTuple):
     app: str
     databases: tuple[str, ...]
     waited_s: float
-    refusals: int
+    rejections: int
     answer: Answer
 
 
@@ -125,7 +125,7 @@ class WentUnthrottled(NamedTuple):
 
 Event: TypeAlias = (
     Asked
-    | Refused
+    | Rejected
     | Waited
     | WaitTimedOut
     | FailedOpen

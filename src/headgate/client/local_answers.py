@@ -18,12 +18,12 @@ RULE, OTHER = "rule:", "other"
 
 
 def answer_of(decision: Decision) -> Answer:
-    check, refused = decision.check, not decision.admitted
-    seen = findings(decision) if refused else ()
+    check, rejected = decision.check, not decision.admitted
+    seen = findings(decision) if rejected else ()
     return Answer(
         verdict=decision.verdict.value,
-        admitted=not refused,
-        reason=reason_of(decision) if refused else "",
+        admitted=not rejected,
+        reason=reason_of(decision) if rejected else "",
         retry_after_s=to_ms(decision.retry_after_s),
         utilization=utilization(decision),
         metrics=tuple(_metric(finding) for finding in seen),

@@ -63,7 +63,7 @@ GIVE_UP_S = 60.0
 BACKOFF_BASE_S, BACKOFF_CAP_S = 0.1, 5.0
 SETTLED_S = 10.0
 """A stream that lived that long did not fail at once: the next try is soon."""
-REFUSED_RETRY_S = 30.0
+REJECTED_RETRY_S = 30.0
 """After a no to the stream itself: too old an agent, no such database, too many streams."""
 
 
@@ -165,7 +165,7 @@ class Feed:
             response = self._stream(stopped)
         except WrongVersion as fault:
             self._tell("cannot be read", f"{fault}; install a newer SDK, or use local=False")
-            return REFUSED_RETRY_S * (1 + system_dice())
+            return REJECTED_RETRY_S * (1 + system_dice())
         except StoodStill as fault:
             self._tell("cannot be dated", _words(fault))
             self.snapshot = None
@@ -177,7 +177,7 @@ class Feed:
             return 0.0
         if response.status != 200:
             self._tell("is not available", f"status {response.status}: {_why(response)}")
-            return REFUSED_RETRY_S * (1 + system_dice())
+            return REJECTED_RETRY_S * (1 + system_dice())
         self._tell("ended", "the agent stops, or does not know the database any more")
         return None
 

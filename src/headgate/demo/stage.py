@@ -82,7 +82,7 @@ class Desk:
     asks: bool
     chunks: int
     """Since the frame before."""
-    refused_for_s: float | None
+    rejected_for_s: float | None
     heard: JobAnswer | None
     told_by: str
     """The agent that answered it last."""
@@ -98,11 +98,11 @@ class Crowd:
 
     p95_s: float | None
     """Of the dashboard's reads in the last seconds; None where there were none."""
-    critical_refused: int
+    critical_blocked: int
     rogues: int
     """Sessions of the rogue client; 0 while it is not there."""
     rogue_done: int
-    rogue_refused: int
+    rogue_blocked: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class Stage:
     rules: list[str] = field(default_factory=list)
     """That favor the migration, while they are set."""
     enforced: bool = False
-    refused_at: str = ""
+    rejected_at: str = ""
     """When the agent rejected ETL in the flood, as the agent writes it; empty until it did."""
     export_query_id: str = ""
     """By which the server knows the rogue's statement; empty until that is known."""
@@ -274,23 +274,23 @@ class Stage:
         rogue = self.rogue
         return Crowd(
             p95_s=self.dashboard.took_s(now - RECENT_S),
-            critical_refused=self.dashboard.refused,
+            critical_blocked=self.dashboard.blocked,
             rogues=rogue.sessions if rogue.is_here else 0,
             rogue_done=rogue.done,
-            rogue_refused=rogue.refused,
+            rogue_blocked=rogue.blocked,
         )
 
     def _desk(self, job: DemoJob, tellers: Mapping[str, str], now: float) -> Desk:
         done = job.chunks
         before = self._chunks.get(job.name, done)
         self._chunks[job.name] = done
-        since = job.refused_since
+        since = job.rejected_since
         return Desk(
             name=job.name,
             home=job.home.name,
             asks=job.asks,
             chunks=done - before,
-            refused_for_s=now - since if since is not None and job.asks else None,
+            rejected_for_s=now - since if since is not None and job.asks else None,
             heard=job.heard[-1] if job.heard and job.asks else None,
             told_by=tellers.get(job.name, ""),
         )

@@ -327,10 +327,10 @@ class FleetParts:
             where,
             n=self.in_force.n,
             wall_s=self._clock.now().wall_s,
-            refused=self._refused,
+            rejected=self._rejected,
         )
 
-    def _refused(self, database: str) -> list[str]:
+    def _rejected(self, database: str) -> list[str]:
         """Items of the fleet that are not in force for this database, though they reach us."""
         unread = (unquoted(key.rpartition("/")[2]) for key in self.in_force.faults)
         faults = [*self._host.budgets.fleet_faults, *self._host.metrics.faults]

@@ -27,7 +27,7 @@ class ChangeHolders:
     have: int = 0
     without: int = 0
     """Agents with an older revision. The remaining ones have not reported a revision."""
-    refused: int = 0
+    rejected: int = 0
     """Agents that have that revision but could not apply it."""
 
     def plus(self, other: ChangeHolders) -> ChangeHolders:
@@ -35,33 +35,33 @@ class ChangeHolders:
             self.agents + other.agents,
             self.have + other.have,
             self.without + other.without,
-            self.refused + other.refused,
+            self.rejected + other.rejected,
         )
 
 
 class _Group:
     """Agents that stand at one place."""
 
-    __slots__ = ("_ns", "_place", "_refused", "_total")
+    __slots__ = ("_ns", "_place", "_rejected", "_total")
 
     def __init__(self, place: Place, agents: Sequence[AgentSeen]) -> None:
         self._place = place
         self._total = len(agents)
         self._ns = sorted(agent.n for agent in agents if agent.n is not None)
-        self._refused = Counter(
-            (item_id, agent.n or 0) for agent in agents for item_id in agent.refused
+        self._rejected = Counter(
+            (item_id, agent.n or 0) for agent in agents for item_id in agent.rejected
         )
 
     def held(self, item: Change) -> ChangeHolders:
         if not item.reach.meets(self._place):
             return NOBODY
         older = bisect_left(self._ns, item.n)
-        refused = sum(
+        rejected = sum(
             count
-            for (item_id, n), count in self._refused.items()
+            for (item_id, n), count in self._rejected.items()
             if item_id == item.id and n >= item.n
         )
-        return ChangeHolders(self._total, len(self._ns) - older - refused, older, refused)
+        return ChangeHolders(self._total, len(self._ns) - older - rejected, older, rejected)
 
 
 NOBODY = ChangeHolders()

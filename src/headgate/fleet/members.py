@@ -18,7 +18,7 @@ from headgate.changes.reach import Place
 
 MAX_MEMBER_BYTES = 4096
 MAX_TEXT_CHARS = 512
-MAX_REFUSED = 8
+MAX_REJECTED = 8
 """Items listed as not applied: their names must fit."""
 ROLES = frozenset({"primary", "replica", "unknown"})
 
@@ -47,9 +47,9 @@ class FleetMember:
     system: str = ""
     """What all servers of its cluster share (Postgres's system identifier), as its server
     reported; empty if not reported."""
-    refused: tuple[str, ...] = ()
+    rejected: tuple[str, ...] = ()
     """Items of the fleet that its agent could not apply; the first few."""
-    refused_total: int = 0
+    rejected_total: int = 0
 
     @property
     def key(self) -> str:
@@ -90,8 +90,8 @@ def read_member(key: str, raw: bytes) -> FleetMember:
         n=int(_number(key, document, "n")),
         version=_text(key, document, "version"),
         system=_text(key, document, "system"),
-        refused=_texts(document, "refused"),
-        refused_total=int(_number(key, document, "refused_total")),
+        rejected=_texts(document, "rejected"),
+        rejected_total=int(_number(key, document, "rejected_total")),
     )
 
 
@@ -138,7 +138,7 @@ def _text(key: str, document: Mapping[str, Any], name: str) -> str:
 
 def _texts(document: Mapping[str, Any], name: str) -> tuple[str, ...]:
     value = document.get(name)
-    texts = value[:MAX_REFUSED] if isinstance(value, list) else ()
+    texts = value[:MAX_REJECTED] if isinstance(value, list) else ()
     return tuple(one[:MAX_TEXT_CHARS] for one in texts if isinstance(one, str))
 
 

@@ -194,7 +194,7 @@ class FleetLedger:
             try:
                 self._take(one)
             except ValueError as error:
-                self._refuse(one.key, str(error))
+                self._reject(one.key, str(error))
             else:
                 self._unreadable.pop(one.key, None)
 
@@ -275,7 +275,7 @@ class FleetLedger:
         item = self._items[one.key] = read_item_at(one.key, one.value)
         self._want(shard, item, one.at)
 
-    def _refuse(self, key: str, why: str) -> None:
+    def _reject(self, key: str, why: str) -> None:
         if key not in self._unreadable:
             log.warning("fleet.entry_unreadable", key=key, detail=why)
         self._unreadable[key] = why

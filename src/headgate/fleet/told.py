@@ -76,7 +76,7 @@ class ShardTold:
     """Rules in force at the reporting agent: the fleet's and its own."""
     checks: int = 0
     """Checks that it answered in the last minute."""
-    refused: float | None = None
+    rejected: float | None = None
     """Share of those that were rejected; None: there were none."""
     problem: str = ""
     """Why no agent can answer for the shard, if so."""
@@ -99,7 +99,7 @@ class ShardTold:
             self.problem,
             self.url,
             self.hosts,
-            _step(self.refused),
+            _step(self.rejected),
             tuple((one.metric, one.scope, one.state) for one in self.metrics),
             tuple(
                 (one.member, one.role, one.source, one.stale_since is None, one.problem)
@@ -133,7 +133,7 @@ def read_told(raw: bytes) -> ShardTold:
         n=_count(document, "n") or 0,
         rules=_count(document, "rules") or 0,
         checks=_count(document, "checks") or 0,
-        refused=_number(document, "refused"),
+        rejected=_number(document, "rejected"),
         problem=_text(document, "problem"),
         hosts=tuple(one for one in _list(document, "hosts") if isinstance(one, str)),
         metrics=tuple(map(_metric, _objects(document, "metrics", MAX_METRICS_TOLD))),

@@ -71,9 +71,9 @@ class AgentSeen:
     registered: bool
     problem: str
     version: str = ""
-    refused: tuple[str, ...] = ()
+    rejected: tuple[str, ...] = ()
     """Items that it has but could not apply; the first few."""
-    refused_total: int = 0
+    rejected_total: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class FleetCounts:
     behind: int = 0
     unknown: int = 0
     stale: int = 0
-    refusing: int = 0
+    rejecting: int = 0
     """Agents that could not apply what they have."""
     shardless: int = 0
     """Databases that belong to no shard: registered, but their health is not reported."""
@@ -350,8 +350,8 @@ def _agent(
         registered=registered is not None,
         problem=told.problem,
         version=registered.version if registered else "",
-        refused=registered.refused if registered else (),
-        refused_total=registered.refused_total if registered else 0,
+        rejected=registered.rejected if registered else (),
+        rejected_total=registered.rejected_total if registered else 0,
     )
 
 
@@ -394,7 +394,7 @@ def _counts(
         shards=len(shards),
         agents=len(agents),
         stale=sum(agent.stale_since is not None for agent in agents),
-        refusing=sum(agent.refused_total > 0 for agent in agents),
+        rejecting=sum(agent.rejected_total > 0 for agent in agents),
         shardless=shardless,
         **{condition.value: conditions.count(condition) for condition in ShardState},
         **{one.value: progress.count(one) for one in AgentProgress},

@@ -32,15 +32,15 @@ class SumsDoc(msgspec.Struct, frozen=True):
     admitted: int
     exempted: int
     """Admitted checks that a metric would have rejected."""
-    refused: int
+    rejected: int
     by_reason: Mapping[str, int]
     """`metric`, `dice`, `held`, `paced`, `budget`, `other`: counted separately."""
     by: Sequence[ByDoc]
     """What rejected checks, the most first; at most 10."""
 
     @property
-    def refused_share(self) -> float:
-        return self.refused / self.checks if self.checks else 0.0
+    def rejected_share(self) -> float:
+        return self.rejected / self.checks if self.checks else 0.0
 
 
 class BinDoc(msgspec.Struct, frozen=True):
@@ -152,7 +152,7 @@ class ReplayRowDoc(msgspec.Struct, frozen=True):
     client: str
     checks: int
     admitted_before: int
-    refused_before: int
+    rejected_before: int
     admitted_after: float | None
     """Null if unknown."""
     admitted_low: float
@@ -201,8 +201,8 @@ def sums_doc(sums: Sums) -> SumsDoc:
         checks=sums.checks,
         admitted=sums.admitted,
         exempted=sums.exempted,
-        refused=sums.refusals,
-        by_reason={reason.value: count for reason, count in sums.refused.items()},
+        rejected=sums.rejections,
+        by_reason={reason.value: count for reason, count in sums.rejected.items()},
         by=[ByDoc(by, count) for by, count in sums.by[:MAX_BY]],
     )
 
@@ -233,7 +233,7 @@ def timeline_doc(
                 when(span.from_minute * 60),
                 when(span.until_minute * 60),
                 span.sums.by[0][0],
-                span.sums.refused_share,
+                span.sums.rejected_share,
                 sums_doc(span.sums),
             )
             for span in found.spans
@@ -346,7 +346,7 @@ def _row(change: ReplayedHour, when: When) -> ReplayRowDoc:
         client=change.client,
         checks=change.checks,
         admitted_before=change.admitted_before,
-        refused_before=change.refused_before,
+        rejected_before=change.rejected_before,
         admitted_after=after.high if told else None,
         admitted_low=after.low,
         admitted_high=after.high,

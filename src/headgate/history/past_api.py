@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from headgate.check.api import RefusalDoc
+from headgate.check.api import RejectionDoc
 from headgate.history.api import ChildDoc, MetricMinuteDoc, SumsDoc, When, minutes_doc, sums_doc
 from headgate.history.records import MetricMinute
 from headgate.history.timeline import Sums, Timeline
@@ -40,7 +40,7 @@ class PastDoc(msgspec.Struct, frozen=True):
     metrics: Sequence[MetricMinuteDoc]
     matched: Sequence[MatchDoc]
     """Rules that matched it then; those that applied come first."""
-    refusals: Sequence[RefusalDoc]
+    rejections: Sequence[RejectionDoc]
     """Rejections of that minute that are still kept in full; at most 10."""
     told: Sequence[str]
     unknown: Sequence[str]
@@ -58,7 +58,7 @@ class Past(msgspec.Struct, frozen=True):
     """Minutes around it with checks."""
     metrics: Sequence[MetricMinute]
     matched: Sequence[MatchDoc]
-    refusals: Sequence[RefusalDoc]
+    rejections: Sequence[RejectionDoc]
     unknown: Sequence[str]
 
 
@@ -81,7 +81,7 @@ def past_doc(past: Past, when: When) -> PastDoc:
         asked_after=None if total.checks or after is None else when(after * 60),
         metrics=minutes_doc(past.metrics, when).minutes,
         matched=past.matched,
-        refusals=past.refusals,
+        rejections=past.rejections,
         told=_told(past, total),
         unknown=past.unknown,
     )
@@ -103,7 +103,7 @@ def _told(past: Past, total: Sums) -> list[str]:
 
 
 def _outcome(total: Sums) -> str:
-    if not total.refusals:
+    if not total.rejections:
         return f"all {total.checks:,} checks were admitted"
     by = ", ".join(f"{count:,} by {name}" for name, count in total.by[:3])
-    return f"{total.refusals:,} of {total.checks:,} checks were rejected: {by}"
+    return f"{total.rejections:,} of {total.checks:,} checks were rejected: {by}"

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from headgate.base.names import Identity
 from headgate.check.answers import answer_doc
-from headgate.check.api import RefusalDoc
+from headgate.check.api import RejectionDoc
 from headgate.check.views import Parts
 from headgate.errors import InvalidRequest
 from headgate.history.looking import iso
@@ -25,7 +25,7 @@ AROUND_MINUTES = 60
 LAST_INSTANT_S = 59.999
 MAX_AUDIT = 10_000
 MAX_ROWS = 10_000
-MAX_REFUSALS = 10
+MAX_REJECTIONS = 10
 _AGO = re.compile(r"[0-9]{1,6}[smhd]")
 
 
@@ -100,12 +100,12 @@ async def find_past(
         asked=[one.minute for one in around],
         metrics=metrics,
         matched=[match_doc(match, wall_s) for match in matches],
-        refusals=_refusals(parts, identity, database, minute),
+        rejections=_rejections(parts, identity, database, minute),
         unknown=_unknown(parts, minute, metrics, audit, then),
     )
 
 
-def _refusals(parts: Parts, identity: Identity, database: str, minute: int) -> list[RefusalDoc]:
+def _rejections(parts: Parts, identity: Identity, database: str, minute: int) -> list[RejectionDoc]:
     wanted = frozenset(identity.tokens)
     found = (
         decision
@@ -115,8 +115,8 @@ def _refusals(parts: Parts, identity: Identity, database: str, minute: int) -> l
         and wanted <= frozenset(decision.check.identity.tokens)
     )
     return [
-        RefusalDoc(iso(d.at.wall_s), answer_doc(d))
-        for d, _ in zip(found, range(MAX_REFUSALS), strict=False)
+        RejectionDoc(iso(d.at.wall_s), answer_doc(d))
+        for d, _ in zip(found, range(MAX_REJECTIONS), strict=False)
     ]
 
 

@@ -52,7 +52,7 @@ class ReplayedHour:
     """The more specific rule that would have decided instead of the proposed one."""
 
     @property
-    def refused_before(self) -> int:
+    def rejected_before(self) -> int:
         return self.checks - self.admitted_before
 
     @property

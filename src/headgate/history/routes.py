@@ -303,26 +303,26 @@ _SPAN = "an `until` that is not after `since`, a `since` that is not from 1m to 
 WATCHING_ROUTES = (
     Route(
         "GET", "/v1/history/timeline", "timeline", "When a client was mostly rejected, and by what",
-        TimelineDoc, query=TimelineQuery, refuses=f"{_SPAN}, more than {MAX_BINS} steps",
+        TimelineDoc, query=TimelineQuery, rejects=f"{_SPAN}, more than {MAX_BINS} steps",
         errors=(429, 503), example={"app": "etl", "since": "2h", "step": "5m"},
         about="For a client or a level of its name: bins, spans, and its most rejected clients.",
     ),
     Route(
         "GET", "/v1/history/clients", "client_sums", "Results of each client's checks",
-        ClientsSumsDoc, query=ClientsQuery, refuses=_SPAN, errors=(429, 503),
+        ClientsSumsDoc, query=ClientsQuery, rejects=_SPAN, errors=(429, 503),
         example={"since": "1h", "database": "main"},
         about="By client and database, with the number of seconds, to compute rates.",
     ),
     Route(
         "GET", "/v1/history/metrics", "metric_minutes", "Metrics by the minute",
-        MetricMinutesDoc, query=MinutesQuery, refuses=f"{_SPAN}, more than {MAX_BINS} steps",
+        MetricMinutesDoc, query=MinutesQuery, rejects=f"{_SPAN}, more than {MAX_BINS} steps",
         errors=(429, 503), example={"metric": "lag", "since": "6h", "step": "5m"},
         about="Or by `step`: lowest, mean, highest, share of the time breached.",
     ),
     Route(
         "POST", "/v1/replay", "replay", "What a rule would have changed",
         ReplayDoc, query=NoQuery, body=ReplayBody, errors=(429, 503),
-        refuses="a rule that POST /v1/rules would reject, a `since` that is not from 1m to 366d",
+        rejects="a rule that POST /v1/rules would reject, a `since` that is not from 1m to 366d",
         sends={"rule": {"target": "etl", "ratio": 0.9}, "since": "1h"},
         about="By client and hour. Changes nothing.",
     ),

@@ -96,10 +96,10 @@ def _remedy(one: Starved) -> str:
     return f"`{one.proposal}` would end it"
 
 
-def rogue_advice(database: str, found: Sequence[Suspect], *, refusing: bool) -> list[str]:
+def rogue_advice(database: str, found: Sequence[Suspect], *, rejecting: bool) -> list[str]:
     """While the database rejects checks, a rogue client is worth a line."""
     loud = [suspect for suspect in found if suspect.share >= ROGUE_SHARE]
-    if not loud or not refusing:
+    if not loud or not rejecting:
         return []
     first = loud[0]
     name = first.who.application or first.who.user

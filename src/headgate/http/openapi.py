@@ -207,7 +207,7 @@ def _answer(route: Route) -> dict[str, Any]:
 
 
 def _problem(route: Route, status: int) -> dict[str, Any]:
-    told = f"Rejected: {route.refuses}" if status == 422 and route.refuses else "RFC 9457 problem"
+    told = f"Rejected: {route.rejects}" if status == 422 and route.rejects else "RFC 9457 problem"
     return {"description": told, "content": {CONTENT_TYPE: {"schema": _schema(Problem)}}}
 
 

@@ -58,7 +58,7 @@ OTHERS = frozenset(
 BEGINNINGS = frozenset({"begin", "start_transaction", "transaction", "tpc_begin"})
 ENDINGS = frozenset({"commit", "rollback", "tpc_commit", "tpc_rollback"})
 # Ways to the server below those above: nobody could say when a transaction begins there.
-REFUSED = frozenset({"cmd_query_iter", "cmd_stmt_execute", "send_query", "real_query"})
+REJECTED = frozenset({"cmd_query_iter", "cmd_stmt_execute", "send_query", "real_query"})
 
 
 def connect(
@@ -128,7 +128,7 @@ class TransactionGate:
         try:
             self._gate.wait()
         except BaseException:
-            self._batch.refused()
+            self._batch.rejected()
             raise
 
 
@@ -168,7 +168,7 @@ class _Through:
 
     def __getattr__(self, name: str) -> Any:
         theirs = getattr(self._object, name)
-        if name in REFUSED:
+        if name in REJECTED:
             message = "bypasses the checks and the tags; use execute, or driver_connection"
             raise InvalidSettings([Fault(name, message)])
         return self._connection.asking(self, name, theirs)

@@ -31,7 +31,7 @@ class TransactionBatch:
         self._left = (self._every if due else self._left) - 1
         return due
 
-    def refused(self) -> None:
+    def rejected(self) -> None:
         """The wait failed: the next transaction has to check again."""
         self._left = 0
 

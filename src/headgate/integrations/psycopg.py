@@ -188,7 +188,7 @@ class ThrottledConnection(_Kinds, psycopg.Connection[Any]):
         try:
             self.gate.wait()
         except BaseException:
-            self._batch.refused()
+            self._batch.rejected()
             raise
 
     @contextmanager
@@ -254,7 +254,7 @@ class ThrottledAsyncConnection(_Kinds, psycopg.AsyncConnection[Any]):
         try:
             await self.gate.wait()
         except BaseException:
-            self._batch.refused()
+            self._batch.rejected()
             raise
 
     @asynccontextmanager

@@ -106,7 +106,7 @@ class EngineThrottle:
         try:
             self._wait(connection)
         except BaseException:
-            batch.refused()
+            batch.rejected()
             _leave_begin(connection)
             raise
 

@@ -410,7 +410,7 @@ def known_of(
     try:
         change = change_of(item)
     except (KeyError, TypeError, ValueError) as error:
-        log.error("metric.kept_change_refused", metric=item.id, fault=repr(error))
+        log.error("metric.kept_change_rejected", metric=item.id, fault=repr(error))
     return MetricBefore(item, laid_over(database, wish.metric, change, n), n)
 
 
@@ -432,7 +432,7 @@ def laid_over(
             entry = _entry(database.plan, metric, change.settings, "runtime", revision)
         except InvalidSettings as error:
             # Kept by an older version, or for another engine: say so and go on with the file.
-            log.error("metric.kept_change_refused", database=database.plan.name, fault=str(error))
+            log.error("metric.kept_change_rejected", database=database.plan.name, fault=str(error))
         else:
             return replace(entry, expires_at=change.expires_at)
     return on_ground(database.plan, metric, database.ground(metric), revision)

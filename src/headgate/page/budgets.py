@@ -89,8 +89,8 @@ class BudgetsPage(BudgetDrafts, BudgetChanges):
         database, find = visit.path["database"], visit.query.get("find", "").strip()
         try:
             policy = await policy_of(visit, database, MAX_ROWS, find)
-        except ApiRejected as refused:
-            return await self._not_set_up(visit, database, refused)
+        except ApiRejected as rejected:
+            return await self._not_set_up(visit, database, rejected)
         state = await _state(visit, database)
         return _answered(
             visit,
@@ -111,11 +111,11 @@ class BudgetsPage(BudgetDrafts, BudgetChanges):
             seconds=seconds,
         )
 
-    async def _not_set_up(self, visit: Visit, database: str, refused: ApiRejected) -> Response:
+    async def _not_set_up(self, visit: Visit, database: str, rejected: ApiRejected) -> Response:
         status = await visit.api.get("/v1/status", StatusDoc)
         engines = {one.database: one.engine for one in status.databases}
-        if refused.status != 404 or database not in engines:
-            raise refused
+        if rejected.status != 404 or database not in engines:
+            raise rejected
         standing = not_set_up(database, engines[database])
         return page(visit, "budgets_without.html", database=database, standing=standing)
 
@@ -123,8 +123,8 @@ class BudgetsPage(BudgetDrafts, BudgetChanges):
         database, name = visit.path["database"], visit.path["name"]
         try:
             budget = await visit.api.get(budget_path(database, name), BudgetDoc)
-        except ApiRejected as refused:
-            if refused.status != 404 or not visit.by_script:
+        except ApiRejected as rejected:
+            if rejected.status != 404 or not visit.by_script:
                 raise
             return part(visit, "budgets_one_gone.html", database=database, name=name)
         policy = await policy_of(visit, database, 0)
@@ -198,8 +198,8 @@ def _answered(visit: Visit, whole: str, live: str, **context: Any) -> Response:
 async def _policies(visit: Visit) -> PoliciesDoc:
     try:
         return await visit.api.get("/v1/budgets", PoliciesDoc, {"most": MAX_NAMED})
-    except ApiRejected as refused:
-        if refused.status == 404:  # This agent keeps none.
+    except ApiRejected as rejected:
+        if rejected.status == 404:  # This agent keeps none.
             return PoliciesDoc(())
         raise
 

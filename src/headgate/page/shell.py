@@ -105,11 +105,11 @@ def moved(visit: Visit, path: str) -> Response:
     return Response(status_code=303, headers={**headers, "Location": path})
 
 
-def refusal(visit: Visit, refused: ApiRejected) -> Response:
+def rejection(visit: Visit, rejected: ApiRejected) -> Response:
     """Why not, in the frame of a page, or as a part of one."""
-    template = "refused_part.html" if visit.by_script else "refused.html"
+    template = "rejected_part.html" if visit.by_script else "rejected.html"
     # htmx shows what was answered whatever the code; 200 would be a lie to everybody else.
-    return _html(visit, template, refused.status, {"refused": refused})
+    return _html(visit, template, rejected.status, {"rejected": rejected})
 
 
 def _html(visit: Visit, template: str, status: int, context: Mapping[str, Any]) -> Response:

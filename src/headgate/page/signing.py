@@ -44,7 +44,7 @@ class SigningPage:
         try:
             session = self._session_for(visit.form.get("token", "").strip()[:MAX_TOKEN_CHARS])
         except InvalidRequest as error:
-            return self._refused(visit, error, to)
+            return self._rejected(visit, error, to)
         if visit.session is not None:
             self._sessions.close(visit.session)
         headers = {**headers_of(visit.site), "Location": to}
@@ -52,7 +52,7 @@ class SigningPage:
         self._set_cookie(visit.request, response, session)
         return response
 
-    def _refused(self, visit: Visit, error: InvalidRequest, to: str) -> Response:
+    def _rejected(self, visit: Visit, error: InvalidRequest, to: str) -> Response:
         wait_s = self._sessions.wait_s
         if wait_s > 0:
             fault = f"too many wrong tokens were tried; wait {wait_s:.0f} s before the next guess"

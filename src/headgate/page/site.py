@@ -34,7 +34,7 @@ from headgate.page.overview import BannerPage, MemberChanges, MetricChanges, Ove
 from headgate.page.rendering import static_file
 from headgate.page.rules import RulesPage
 from headgate.page.sessions import PageSession, PageSessions
-from headgate.page.shell import CSRF_HEADER, Site, Visit, made, refusal
+from headgate.page.shell import CSRF_HEADER, Site, Visit, made, rejection
 from headgate.page.signing import SIGN_IN, SigningPage, cookie_name
 
 MAX_FIELDS = 200
@@ -91,11 +91,11 @@ class PageSite:
                 if request.method == "POST":
                     visit = await self._posted(visit)
                 return await handler(visit)
-            except ApiRejected as refused:
-                return refusal(visit, refused)
+            except ApiRejected as rejected:
+                return rejection(visit, rejected)
             except InvalidRequest as error:
                 problem = Problem("about:blank", "", error.status, str(error), field=error.field)
-                return refusal(visit, ApiRejected(error.status, problem))
+                return rejection(visit, ApiRejected(error.status, problem))
 
         async def visited(request: Request) -> Response:
             return await made(await answered(request))

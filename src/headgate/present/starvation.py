@@ -57,7 +57,8 @@ def starved_rows(found: Iterable[Starved]) -> list[StarvedRow]:
 def _row(doc: Starved) -> StarvedRow:
     evidence = (
         f"{doc.metric} was above its threshold for {told_share(doc.breached_share)} of that time, "
-        f"at {doc.mean_utilization:.1f} times it on average; {doc.refusals:,} checks were rejected"
+        f"at {doc.mean_utilization:.1f} times it on average; {doc.rejections:,} checks were "
+        "rejected"
     )
     return StarvedRow(
         doc=doc,

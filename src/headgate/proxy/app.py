@@ -105,7 +105,7 @@ def run_proxy(settings_path: Path) -> int:
         # What a service manager says is in the environment.
         run_loop(_serve(settings, settings_path, os.environ))  # noqa: TID251
     except InvalidSettings as error:
-        log.error("proxy.settings_refused", detail=str(error))
+        log.error("proxy.settings_rejected", detail=str(error))
         return 2
     except (OSError, HeadgateError) as error:
         log.error("proxy.cannot_serve", detail=str(error))
@@ -485,7 +485,7 @@ class Proxy:
                 return await self._reload()
             except InvalidSettings as error:
                 self.facts.settings_fault = str(error)
-                log.error("settings.refused", detail=str(error), stays="the last good settings")
+                log.error("settings.rejected", detail=str(error), stays="the last good settings")
                 raise
 
     async def _reload(self) -> Reloaded:
@@ -597,7 +597,7 @@ class Proxy:
             statements_full=int(state.runnings_full),
             released=relay.released(),
             slowlog={"written": slowlog.lines, "left_out": slowlog.suppressed},
-            policy_refusal=self._watcher.refusal if self._watcher else "",
+            policy_rejection=self._watcher.rejection if self._watcher else "",
         )
 
     async def _readings(self) -> tuple[BudgetReadings | None, str]:

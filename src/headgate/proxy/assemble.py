@@ -19,13 +19,13 @@ from headgate.budgets.native.region import PatternView
 from headgate.budgets.pgext.policyfile import head_of
 from headgate.budgets.policy import Policy
 from headgate.budgets.readings import Published
-from headgate.errors import Fault, InvalidSettings, PolicyRefused
+from headgate.errors import Fault, InvalidSettings, PolicyRejected
 from headgate.metrics.lint import Severity
 from headgate.proxy.agentlink import AgentLink
 from headgate.proxy.agents import Agents
 from headgate.proxy.directory import DirectoryWatcher
 from headgate.proxy.gates import Gates
-from headgate.proxy.layout import EVENT_REFUSED
+from headgate.proxy.layout import EVENT_BLOCKED
 from headgate.proxy.model import ReleaseKind
 from headgate.proxy.plans import Plans
 from headgate.proxy.policyfile import PolicyFile
@@ -71,8 +71,8 @@ class DirectoryTaker:
             return Published(lying.version, lying.checksum, 0, lying.off, lying.content)
         published = await self._sink.publish(policy, revision)
         self._watcher.look_now()
-        if self._watcher.refusal:
-            raise PolicyRefused(self._watcher.refusal)
+        if self._watcher.rejection:
+            raise PolicyRejected(self._watcher.rejection)
         return published
 
 
@@ -205,9 +205,9 @@ def _no_conninfo(dsn: str) -> str:
 
 def policy_of(path: Path) -> Policy:
     policy = load_policy(path)
-    refused = [Fault(a.place, a.message) for a in advise(policy) if a.severity is Severity.ERROR]
-    if refused:
-        raise InvalidSettings(refused, str(path))
+    rejected = [Fault(a.place, a.message) for a in advise(policy) if a.severity is Severity.ERROR]
+    if rejected:
+        raise InvalidSettings(rejected, str(path))
     return policy
 
 
@@ -272,8 +272,8 @@ def _add_voice(voice: FollowedAgents, mind: Mind) -> None:
 
 def note_budget(reports: Reports, event: RelayEvent) -> None:
     """Of blocked statements alone: statements with a warning or delay were admitted."""
-    if event.kind == EVENT_REFUSED and event.by is ActCause.BUDGET and event.budget:
-        reports.budget_refused(event.number, event.budget)
+    if event.kind == EVENT_BLOCKED and event.by is ActCause.BUDGET and event.budget:
+        reports.budget_blocked(event.number, event.budget)
 
 
 def _forget_agents(relay: NativeRelay) -> None:

@@ -81,8 +81,8 @@ def _version(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
         yield (), float(seen.readings.version)
 
 
-def _refused(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
-    yield (), float(bool(seen.policy_refusal))
+def _rejected(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
+    yield (), float(bool(seen.policy_rejection))
 
 
 def _off(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
@@ -122,7 +122,7 @@ BUDGETS: tuple[Series, ...] = (
         _by_limit(lambda one: one.warned),
     ),
     Series(
-        "headgate_proxy_budget_refused_total",
+        "headgate_proxy_budget_blocked_total",
         COUNTER,
         _LIMIT,
         "Statements blocked by a budget, by which limit.",
@@ -193,11 +193,11 @@ BUDGETS: tuple[Series, ...] = (
     ),
     Series("headgate_proxy_policy_version", GAUGE, (), "Version of the policy in force.", _version),
     Series(
-        "headgate_proxy_policy_refused",
+        "headgate_proxy_policy_rejected",
         GAUGE,
         (),
         "1 while a newer policy is invalid, and the last good one stays in force.",
-        _refused,
+        _rejected,
     ),
     Series(
         "headgate_proxy_policy_off",

@@ -64,7 +64,7 @@ def _longest_round(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
 
 def _failed_sessions(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     counts = totals(seen.threads)
-    for why in ("refused_sessions", "failed_startups", "failed_connects", "out_of_buffers"):
+    for why in ("rejected_sessions", "failed_startups", "failed_connects", "out_of_buffers"):
         yield (why,), float(counts.get(why, 0))
     yield ("protocol_errors",), float(counts.get("protocol_errors", 0))
 
@@ -81,7 +81,7 @@ def _summed(clients: Sequence[ClientCounts]) -> ClientCounts:
     summed = first._asdict()
     for one in rest:
         for name, value in one._asdict().items():
-            if name == "refused":
+            if name == "blocked":
                 summed[name] = tuple(a + b for a, b in zip(summed[name], value, strict=True))
             elif isinstance(value, int):
                 summed[name] += value
@@ -96,11 +96,11 @@ def _client(value: Callable[[ClientCounts], float]) -> Rows:
     return rows
 
 
-def _refused(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
+def _blocked(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     for counts in top_clients(seen.clients):
         for cause in CAUSES:
-            if counts.refused[cause]:
-                yield (counts.client.identity, cause.name.lower()), float(counts.refused[cause])
+            if counts.blocked[cause]:
+                yield (counts.client.identity, cause.name.lower()), float(counts.blocked[cause])
 
 
 def _unidentified(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
@@ -121,7 +121,7 @@ def _dry_run(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     yield (), float(facts.dry_run)
 
 
-def _settings_refused(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
+def _settings_rejected(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     yield (), float(bool(facts.settings_fault))
 
 
@@ -173,11 +173,11 @@ SERIES: tuple[Series, ...] = (
         _dry_run,
     ),
     Series(
-        "headgate_proxy_settings_refused",
+        "headgate_proxy_settings_rejected",
         _G,
         (),
         "1 while the settings file on disk is invalid and the last good one stays in force.",
-        _settings_refused,
+        _settings_rejected,
     ),
     Series("headgate_proxy_max_sessions", _G, (), "How many sessions there may be.", _max_sessions),
     Series("headgate_proxy_sessions", _G, (), "Sessions now.", _total("sessions")),
@@ -286,11 +286,11 @@ SERIES: tuple[Series, ...] = (
         _client(lambda one: one.delayed_ns / 1e9),
     ),
     Series(
-        "headgate_proxy_client_refused_total",
+        "headgate_proxy_client_blocked_total",
         _C,
         ("client", "by"),
         "Statements blocked, by what.",
-        _refused,
+        _blocked,
     ),
     Series(
         "headgate_proxy_client_passed_in_transaction_total",

@@ -11,7 +11,7 @@ import structlog
 
 from headgate.base.ports import Clock
 from headgate.budgets.policy import Policy
-from headgate.errors import InvalidSettings, PolicyRefused
+from headgate.errors import InvalidSettings, PolicyRejected
 from headgate.proxy.ports import PartState, PolicyTaker
 
 log = structlog.get_logger()
@@ -48,7 +48,7 @@ class PolicyFile:
         try:
             policy = await asyncio.to_thread(self._load, self._path)
             published = await self._taker.take(policy, 0, str(self._path))
-        except (InvalidSettings, PolicyRefused) as error:
+        except (InvalidSettings, PolicyRejected) as error:
             self._failed(str(error))
             return
         self.fault = ""
@@ -57,7 +57,7 @@ class PolicyFile:
 
     def _failed(self, detail: str) -> None:
         self.fault = detail
-        log.error("policy.file_refused", detail=detail, stays="the last good one")
+        log.error("policy.file_rejected", detail=detail, stays="the last good one")
 
     def state(self) -> PartState:
         told = f"{self.fault}; the last good one stays" if self.fault else f"file {self._path}"

@@ -22,7 +22,7 @@ from headgate.base.ports import Clock
 from headgate.budgets.parse import parse_policy
 from headgate.budgets.policy import Policy
 from headgate.check.reasons import duration
-from headgate.errors import InvalidSettings, PeerFailed, PolicyRefused
+from headgate.errors import InvalidSettings, PeerFailed, PolicyRejected
 from headgate.proxy.agents import Agents, Reply
 from headgate.proxy.ports import PartState, PolicyTaker
 
@@ -134,7 +134,7 @@ class PolicyLink:
     async def _put_in_force(self, policy: Policy, revision: int, source: str) -> bool:
         try:
             await self._taker.take(policy, revision, source)
-        except (PolicyRefused, InvalidSettings) as error:
+        except (PolicyRejected, InvalidSettings) as error:
             self._failed(f"the policy of {source} is invalid, and the last one stays: {error}")
             return False
         self.revision, self._source = revision, source

@@ -20,14 +20,14 @@ import structlog
 from headgate.base.ports import Clock
 from headgate.budgets.ask import Dialect
 from headgate.budgets.sql_text import COMMENT, LITERAL, SPACE, SqlPiece, pieces
-from headgate.proxy.layout import EVENT_DELAYED, EVENT_REFUSED, EVENT_WARNED
+from headgate.proxy.layout import EVENT_BLOCKED, EVENT_DELAYED, EVENT_WARNED
 from headgate.proxy.relay import RelayEvent
 
 log = structlog.get_logger()
 
 MAX_STATEMENT_CHARS = 2000
 MAX_LEXED_BYTES = 8192
-WHAT = {EVENT_REFUSED: "refused", EVENT_DELAYED: "delayed", EVENT_WARNED: "warned"}
+WHAT = {EVENT_BLOCKED: "blocked", EVENT_DELAYED: "delayed", EVENT_WARNED: "warned"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class Slowlog:
             return False
         if event.kind == EVENT_DELAYED:
             return event.took_ns >= self._terms.min_delay_s * 1e9
-        return event.kind == EVENT_REFUSED or (event.kind == EVENT_WARNED and self._terms.warnings)
+        return event.kind == EVENT_BLOCKED or (event.kind == EVENT_WARNED and self._terms.warnings)
 
     def _may_write(self) -> bool:
         """A bucket of a second's worth."""

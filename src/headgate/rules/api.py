@@ -104,7 +104,7 @@ class RuleDoc(msgspec.Struct, frozen=True):
 
 class RulesDoc(msgspec.Struct, frozen=True):
     rules: Sequence[RuleDoc]
-    refused: Sequence[str] = ()
+    rejected: Sequence[str] = ()
     """Rules of the fleet that are not in force here as they were set, and why."""
     reached: ReachedDoc | None = None
     """With a change for the fleet: where it applies."""
@@ -373,7 +373,7 @@ _BY_RULE = (Verdict.ON_HOLD, Verdict.REJECTED_BY_RATIO)
 def _must_end(rule: Rule, wall_s: float) -> str:
     left = duration(max(0.0, rule.ends_at(wall_s) - wall_s))
     lift = f"`headgate rule lift {rule.id}` ends it now"
-    if rule.refuses_all:
+    if rule.rejects_all:
         return f"rule {rule.id} must end, which it does in {left}; {lift}"
     return (
         f"more luck: rule {rule.id} lets {share_of(1 - rule.ratio)} of the checks of "

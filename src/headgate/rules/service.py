@@ -193,7 +193,7 @@ class RuleKeeper:
         if outcome is not None:
             await self._rules.take(of, outcome)
             said = {"rules": len(outcome.entries), "gone": len(outcome.gone)}
-            log.info("rules.followed", **said, refused=len(outcome.faults), reach=of.name)
+            log.info("rules.followed", **said, rejected=len(outcome.faults), reach=of.name)
 
     async def _recall(self) -> None:
         if entries := await self._notes.recall():

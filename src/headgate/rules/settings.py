@@ -85,7 +85,7 @@ class KnownMetric(NamedTuple):
     at_least: bool = False
     """Whether it breaches at its very threshold."""
 
-    def refuses_now(self, limit: float) -> bool:
+    def rejects_now(self, limit: float) -> bool:
         if self.value is None:
             return False
         return self.value > limit or (self.at_least and self.value == limit)
@@ -576,7 +576,7 @@ def _unmeetable(name: str, limit: float, metric: KnownMetric, *, recurs: bool) -
             f"the metric's threshold of {limit_told(name, metric.threshold)}, which locks out "
             f"every client: set {limit_told(name, lowest)} or more; {LOCK_OUT}"
         )
-    if metric.value is not None and metric.refuses_now(limit) and not recurs:
+    if metric.value is not None and metric.rejects_now(limit) and not recurs:
         return (
             f"is {limit_told(name, limit)} for all clients, and {name} is "
             f"{limit_told(name, metric.value)} on {metric.value_on} now, so the agent would reject "

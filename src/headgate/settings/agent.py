@@ -123,7 +123,7 @@ def parse_settings(
     document = Document(toml_tables(content, source), SECTIONS)
     settings = _read(document, environment)
     try:
-        document.refuse_faults()
+        document.reject_faults()
     except InvalidSettings as error:
         raise placed(error, content, source) from None
     return replace(settings, source=source)

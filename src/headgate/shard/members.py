@@ -78,7 +78,7 @@ class LocalMember:
         if heartbeat is None:
             self.watcher.write_done()
         else:
-            heartbeat.on_refused = self.watcher.write_refused
+            heartbeat.on_rejected = self.watcher.write_rejected
             heartbeat.on_written = self.watcher.write_done
 
     def report(self, board: Board, now: float, url: str) -> MemberReport:

@@ -51,7 +51,7 @@ class RoleWatcher:
         """Called after those."""
         self._void_at = NEVER
         """A primary that was read before this time does not count."""
-        self._refused = ""
+        self._rejected = ""
         """The server's answer to a write, if it has taken none since."""
         self._voided = asyncio.Event()
 
@@ -76,16 +76,16 @@ class RoleWatcher:
             self._publish(Absent(Cause.FAILED, detail, self._now()))
         self._voided.set()
 
-    def write_refused(self, detail: str) -> None:
+    def write_rejected(self, detail: str) -> None:
         """Of the heartbeat. Until one is written, or the server calls itself a replica, it is no
         primary, whatever its settings say."""
-        self._refused = f"the server rejected the heartbeat: {detail}"
-        self.void(self._refused)
+        self._rejected = f"the server rejected the heartbeat: {detail}"
+        self.void(self._rejected)
 
     def write_done(self) -> None:
         """The heartbeat was written, or none is wanted any more."""
-        if self._refused:
-            self._refused = ""
+        if self._rejected:
+            self._rejected = ""
             self._voided.set()
 
     async def run(self) -> None:
@@ -141,10 +141,10 @@ class RoleWatcher:
         if isinstance(seen, Absent):
             return seen
         if seen.role is Role.REPLICA:
-            self._refused = ""
+            self._rejected = ""
             return seen
-        if self._refused:
-            return Absent(Cause.FAILED, self._refused, self._now())
+        if self._rejected:
+            return Absent(Cause.FAILED, self._rejected, self._now())
         if seen.taken_at <= self._void_at:
             detail = "the server took no writes a moment ago; its role is being read again"
             return Absent(Cause.FAILED, detail, self._now())

@@ -217,7 +217,7 @@ PEERING_ROUTES = (
     Route(
         "PUT", _SKIP, "skip", "Skip a replica for a while", ShardDoc,
         role=Caller.OPERATOR, query=Reaching, body=SkipBody,
-        refuses="a time that is not above 0 and at most 7d; a reach beyond the shard",
+        rejects="a time that is not above 0 and at most 7d; a reach beyond the shard",
         example={"dry_run": "true"}, sends={"for": "30m", "reason": "rebuild"},
         about="For the shard, unless `reach` is `host`. `reached` says whom a fleet's log tells of "
         "it, `copies` which agents of a shard without one have it.",
@@ -229,7 +229,7 @@ PEERING_ROUTES = (
     Route(
         "POST", f"{_SHARD}/handover", "hand_over", "Announce a planned switchover", ShardDoc,
         role=Caller.OPERATOR, query=NoQuery, body=HandoverBody,
-        refuses="a time that is not above 0 and at most 1h",
+        rejects="a time that is not above 0 and at most 1h",
         sends={"for": "60s", "reason": "upgrade"},
         about="At the primary's agent; 409 at a replica's. Checks at shard scope are rejected from "
         "now on: [announce a switchover](shard.md#announce-a-planned-switchover).",

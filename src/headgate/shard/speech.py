@@ -181,7 +181,7 @@ def _metric_dated(told: MetricTold, before: MetricTold | None, at: float) -> Met
 # --- how many are rejected --------------------------------------------------------------------
 
 
-class RefusedShare:
+class RejectedShare:
     """Checks and rejections of the last minute by database. An observer of the recorder."""
 
     def __init__(self) -> None:
@@ -193,8 +193,8 @@ class RefusedShare:
             if verdict is Verdict.WRONG_AGENT:
                 continue  # Redirected to the right agent: neither admitted nor rejected.
             steps = self._steps.setdefault(database, [(0, 0)])
-            checks, refused = steps[-1]
-            steps[-1] = (checks + times, refused + times * (verdict is not Verdict.OK))
+            checks, rejected = steps[-1]
+            steps[-1] = (checks + times, rejected + times * (verdict is not Verdict.OK))
 
     def turn(self, mono_s: float) -> None:
         """Called about once a second."""
@@ -210,4 +210,4 @@ class RefusedShare:
         """Number of checks, and the share that was rejected; None if there were none."""
         steps = [step for database in databases for step in self._steps.get(database, ())]
         checks = sum(count for count, _ in steps)
-        return checks, sum(refused for _, refused in steps) / checks if checks else None
+        return checks, sum(rejected for _, rejected in steps) / checks if checks else None

@@ -59,7 +59,7 @@ def _rule_notes(told: LastAnswer) -> list[Text]:
     if not isinstance(found, RulesDoc):
         return []
     here = [rule for rule in found.rules if rule.state == "in_force"]
-    notes = [note_text(not_here(one)) for one in found.refused]
+    notes = [note_text(not_here(one)) for one in found.rejected]
     if here:
         held = [rule for rule in here if rule.kind in ("hold", "ratio")]
         told_of = ", ".join(f"{plain(r.target)} ({plain(r.says)})" for r in held[:3])
@@ -213,7 +213,7 @@ def _clients(
 def _urgency(client: ClientDoc) -> tuple[float, bool, str, str]:
     """Held longest first; then by name, so that rows stay where they are."""
     rests = client.last_seen_s_ago > RESTS_S
-    return (-(client.refused_for_s or 0.0), rests, client.client, client.database)
+    return (-(client.rejected_for_s or 0.0), rests, client.client, client.database)
 
 
 def fitted(databases: Sequence[DatabaseDoc], height: int) -> tuple[list[DatabaseDoc], int]:
@@ -226,7 +226,7 @@ def fitted(databases: Sequence[DatabaseDoc], height: int) -> tuple[list[Database
         replace(database, metrics=_pressing(database.metrics, each), other_metrics=())
         for database in databases
     ]
-    # Who refuses must be on the screen, even where most of the rest is not.
+    # Who rejects must be on the screen, even where most of the rest is not.
     shown.sort(key=lambda database: database.idle or database.verdict == "OK")
     before = sum(len(database.every_metric) for database in databases)
     return shown, before - sum(len(database.every_metric) for database in shown)
@@ -237,8 +237,8 @@ def _pressing(metrics: Sequence[MetricDoc], count: int) -> list[MetricDoc]:
     by_urgency = sorted(
         metrics, key=lambda m: (m.state not in ("breached", "unavailable"), -(m.share or 0.0))
     )
-    refusing = sum(m.state in ("breached", "unavailable") for m in metrics)
-    kept = {m.metric for m in by_urgency[: max(count, refusing)]}
+    rejecting = sum(m.state in ("breached", "unavailable") for m in metrics)
+    kept = {m.metric for m in by_urgency[: max(count, rejecting)]}
     return [m for m in metrics if m.metric in kept]
 
 

@@ -135,7 +135,7 @@ VIEWS: Mapping[str, View] = {
         ),
         View(
             "6", "past", "which checks were rejected lately, and who changed what",
-            _drawn_by("lists:draw_past"), ("refusals", "audit"),
+            _drawn_by("lists:draw_past"), ("rejections", "audit"),
             hints=("Tab other list", "/ filter"), acts={"tab": _other_list},
         ),
         View(

@@ -47,7 +47,7 @@ def test_missing_tools_are_named(config: PgConfig, monkeypatch: pytest.MonkeyPat
     assert "package make" in said and "packages gcc and libc6-dev" in said
 
 
-def test_an_unsupported_version_is_refused_before_anything_is_built(config: PgConfig) -> None:
+def test_an_unsupported_version_is_rejected_before_anything_is_built(config: PgConfig) -> None:
     said = missing_for(replace(config, major=13, version="PostgreSQL 13.4"))
     assert said == ["PostgreSQL 13.4 is not supported: the extension is made for 14 to 18"]
 
@@ -98,7 +98,7 @@ def test_a_running_server_leads_to_its_own_pg_config(extended_servers: ExtendedS
     assert by_data.bin_dir == by_dsn.bin_dir == server.kit.bin_dir
 
 
-def test_the_wrong_pg_config_for_a_server_is_refused(extended_servers: ExtendedServers) -> None:
+def test_the_wrong_pg_config_for_a_server_is_rejected(extended_servers: ExtendedServers) -> None:
     server = extended_servers.of(NEWEST)
     other = pgkits.kit(OLDEST).pg_config
     with pytest.raises(Exception, match=f"the server is a Postgres {NEWEST}"):

@@ -1,4 +1,4 @@
-"""What can be built, and what is refused before anything is connected."""
+"""What can be built, and what is rejected before anything is connected."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_every_custom_source_can_be_built(raw: dict[str, object]) -> None:
     assert probes_of(Engine.POSTGRES).probe_for(spec)
 
 
-def test_an_engine_refuses_what_it_has_not() -> None:
+def test_an_engine_rejects_what_it_has_not() -> None:
     spec = MetricSpec("archive_backlog", Builtin("archive_backlog"), threshold=1)
     with pytest.raises(InvalidSettings, match="cannot be measured on mysql"):
         probes_of(Engine.MYSQL).probe_for(spec)
@@ -65,7 +65,7 @@ def test_an_engine_refuses_what_it_has_not() -> None:
         {"method": "heartbeat", "heartbeat_table": ""},
     ],
 )
-def test_wrong_options_of_lag_are_refused(engine: Engine, options: dict[str, str]) -> None:
+def test_wrong_options_of_lag_are_rejected(engine: Engine, options: dict[str, str]) -> None:
     spec = parse_metric_settings("lag", {"options": options}, engine)
     with pytest.raises(InvalidSettings):
         probes_of(engine).probe_for(spec)
@@ -82,7 +82,7 @@ async def test_closed_probes_do_not_connect_again(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("engine", list(Engine))
-async def test_a_refused_connection_names_the_place(engine: Engine) -> None:
+async def test_a_rejected_connection_names_the_place(engine: Engine) -> None:
     probes = probes_of(engine)
     failed = await failure(probes.probe_for(parse_metric_settings("pool_usage", {}, engine)))
     assert failed.cause is Cause.FAILED
@@ -118,7 +118,7 @@ def test_a_given_password_beats_the_addresss_own() -> None:
         "mysql://me:hunter2@[::1/app",
     ],
 )
-def test_an_address_that_is_none_is_refused_without_quoting_it(text: str) -> None:
+def test_an_address_that_is_none_is_rejected_without_quoting_it(text: str) -> None:
     with pytest.raises(InvalidSettings) as caught:
         DatabaseProbes("main", Engine.MYSQL, text)
     assert "databases.main.dsn" in str(caught.value)

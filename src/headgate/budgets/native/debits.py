@@ -41,7 +41,7 @@ _WAYS = 16
 _KEY = Struct(f"<Q{ctypes.sizeof(HgBudget) - 8}x")
 _POLICY_OFF = 1
 _PROTOTYPES: dict[str, list[Any]] = {
-    "hg_count_refusal": [
+    "hg_count_block": [
         c_void_p,
         c_void_p,
         POINTER(HgMatches),
@@ -139,7 +139,7 @@ class RegionDebits:
             _core().hg_settle(self._address, byref(holding), estimate_ns, False, ask.now_ns)
         else:
             question = (self._address, book.policy, byref(matches), byref(answer))
-            _core().hg_count_refusal(*question, False, ask.wall_ms)
+            _core().hg_count_block(*question, False, ask.wall_ms)
 
     def _owed_ns(
         self, answer: StatementAnswer, holding: HgHolding, ask: StatementCheck

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from headgate.errors import PolicyRefused
+from headgate.errors import PolicyRejected
 
 FOLDER = "pg_headgate"
 POLICY_FILE = "policy.hgp"
@@ -36,7 +36,7 @@ STAYS = "the last good policy stays in force"
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-class NoServer(PolicyRefused):
+class NoServer(PolicyRejected):
     """No server with the extension has been started on these files; says what to do."""
 
 
@@ -102,7 +102,7 @@ def make_directory(directory: Path) -> None:
     except FileExistsError:
         return
     except OSError as error:
-        raise PolicyRefused(
+        raise PolicyRejected(
             f"{directory} cannot be made: {error.strerror}{_whose(directory.parent)}"
         ) from None
     if os.geteuid() == 0:
@@ -124,7 +124,7 @@ class Folder:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise _refused(self.path / name, "cannot be read", error) from None
+            raise _rejected(self.path / name, "cannot be read", error) from None
         with os.fdopen(fd, "rb") as file:
             return file.read(at_most_bytes)
 
@@ -139,7 +139,7 @@ class Folder:
         except OSError as error:
             with suppress(OSError):
                 os.unlink(staged, dir_fd=self._fd)
-            raise _refused(self.path / name, "cannot be written", error) from None
+            raise _rejected(self.path / name, "cannot be written", error) from None
 
     def _write(self, name: str, body: bytes) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -167,13 +167,13 @@ class Folder:
         except FileNotFoundError:
             return False
         except OSError as error:
-            raise _refused(self.path / name, "cannot be removed", error) from None
+            raise _rejected(self.path / name, "cannot be removed", error) from None
         return True
 
 
 @contextmanager
 def opened(directory: Path) -> Iterator[Folder]:
-    """The folder for one publisher at a time, or PolicyRefused with what is wrong with it."""
+    """The folder for one publisher at a time, or PolicyRejected with what is wrong with it."""
     fd = _open(directory)
     try:
         owner = _in_order(directory, os.fstat(fd))
@@ -194,20 +194,20 @@ def _open(directory: Path) -> int:
         ) from None
     except OSError as error:
         if error.errno in (errno.ENOTDIR, errno.ELOOP):
-            raise PolicyRefused(f"{directory} is no folder, or a link to one: {STAYS}") from None
-        raise _refused(directory, "cannot be opened", error) from None
+            raise PolicyRejected(f"{directory} is no folder, or a link to one: {STAYS}") from None
+        raise _rejected(directory, "cannot be opened", error) from None
 
 
 def _in_order(directory: Path, found: os.stat_result) -> os.stat_result:
     mode = stat.S_IMODE(found.st_mode)
     if mode & 0o077:
-        raise PolicyRefused(
+        raise PolicyRejected(
             f"{directory} is open to others than its owner (mode {mode:04o}), who could set the "
             f"server's policy: chmod 0700 {directory}; {STAYS}"
         )
     me = os.geteuid()
     if me not in (0, found.st_uid):
-        raise PolicyRefused(
+        raise PolicyRejected(
             f"{directory} belongs to user {found.st_uid}, and this is user {me}: run it as the "
             f"server's own user (sudo -u postgres …) or as root; {STAYS}"
         )
@@ -223,10 +223,10 @@ def _lock(directory: Path, fd: int) -> None:
         except BlockingIOError:
             if time.monotonic() > deadline_s:
                 message = f"{directory}: another publisher has held it for {LOCK_WAIT_S} s"
-                raise PolicyRefused(f"{message}; {STAYS}") from None
+                raise PolicyRejected(f"{message}; {STAYS}") from None
             time.sleep(LOCK_POLL_S)
         except OSError as error:
-            raise _refused(directory, "cannot be locked", error) from None
+            raise _rejected(directory, "cannot be locked", error) from None
         else:
             return
 
@@ -235,10 +235,10 @@ def _stat(path: Path) -> os.stat_result:
     try:
         return path.stat()
     except OSError as error:
-        raise PolicyRefused(f"{path} cannot be looked at: {error.strerror}") from None
+        raise PolicyRejected(f"{path} cannot be looked at: {error.strerror}") from None
 
 
-def _refused(path: Path, what: str, error: OSError) -> PolicyRefused:
+def _rejected(path: Path, what: str, error: OSError) -> PolicyRejected:
     advice = ""
     if error.errno in _NO_ROOM:
         advice = f" (make room on the file system of {path.parent})"
@@ -246,7 +246,7 @@ def _refused(path: Path, what: str, error: OSError) -> PolicyRefused:
         advice = _whose(path.parent)
     elif error.errno == errno.EROFS:
         advice = " (the file system is mounted read-only: in a container, mount it read-write)"
-    return PolicyRefused(f"{path} {what}: {error.strerror}{advice}; {STAYS}")
+    return PolicyRejected(f"{path} {what}: {error.strerror}{advice}; {STAYS}")
 
 
 def _whose(directory: Path) -> str:

@@ -54,8 +54,8 @@ class Force:
     version: int
     checksum: int
     enabled: bool
-    refused: int
-    refusal: str
+    rejected: int
+    rejection: str
     statements: int
     """Of the sessions that are there, while there was a policy. Moves whenever one runs."""
 
@@ -68,8 +68,8 @@ def force_in(directory: Path) -> Force:
             version=head.version,
             checksum=head.crc,
             enabled=head.enabled,
-            refused=head.refused_policies,
-            refusal=head.refusal,
+            rejected=head.rejected_policies,
+            rejection=head.rejection,
             statements=sum(seat.statements for seat in region.seats()),
         )
 
@@ -130,8 +130,8 @@ def _readings(region: RegionView, budgets: Budgets, now_ns: int) -> BudgetReadin
         started_ms=head.started_ms,
         enabled=head.enabled,
         published_ms=head.published_ms,
-        refused=head.refused_policies,
-        refusal=head.refusal,
+        rejected=head.rejected_policies,
+        rejection=head.rejection,
         health=_HEALTH[head.health] if head.health < len(_HEALTH) else ServerHealth.UNKNOWN,
         health_until_ms=head.health_until_ms,
         cpus_milli=head.cpus_milli,

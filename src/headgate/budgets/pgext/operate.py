@@ -28,7 +28,7 @@ from headgate.budgets.pgext.sqlstatus import status_by_sql
 from headgate.budgets.pgext.status import status_of
 from headgate.budgets.policy import Policy
 from headgate.budgets.readings import Published
-from headgate.errors import Fault, HeadgateError, InvalidSettings, MeterFailed, PolicyRefused
+from headgate.errors import Fault, HeadgateError, InvalidSettings, MeterFailed, PolicyRejected
 from headgate.metrics.lint import Advice, Severity
 
 AGENTS = ("headgate",)
@@ -218,7 +218,7 @@ def _force(directory: Path) -> Force | str:
 def await_in_force(
     directory: Path, published: Published, before: Force | str, began_s: float, within_s: float
 ) -> PublishOutcome:
-    """Until the server has taken it, for `within_s` at most; PolicyRefused if it does not."""
+    """Until the server has taken it, for `within_s` at most; PolicyRejected if it does not."""
     while True:
         now = _force(directory)
         took_ms = (time.monotonic() - began_s) * 1000
@@ -226,9 +226,9 @@ def await_in_force(
             return PublishOutcome("not seen", None, now)
         if now.version >= published.version:
             return PublishOutcome("in force", took_ms)
-        if isinstance(before, Force) and now.refused > before.refused:
-            raise PolicyRefused(
-                f"the server rejected version {published.version}: {now.refusal}; version "
+        if isinstance(before, Force) and now.rejected > before.rejected:
+            raise PolicyRejected(
+                f"the server rejected version {published.version}: {now.rejection}; version "
                 f"{now.version} stays in force"
             )
         if took_ms > within_s * 1000:
@@ -245,7 +245,7 @@ def _why_waiting(before: Force | str, now: Force, within_s: float) -> str:
 def _purge(directory: Path, state: str) -> list[str]:
     """Only once nobody decides by it any more: without its file a policy stays in force."""
     if state == "waiting":
-        raise PolicyRefused(
+        raise PolicyRejected(
             "switched off, but no backend has noticed yet, so the files stay: run it again with "
             "--purge once a statement has run"
         )

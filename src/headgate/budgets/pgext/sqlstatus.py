@@ -67,8 +67,8 @@ def _document(
         "enabled": status["enabled"],
         "off": None,
         "since_ms": _ms(status["published_at"]),
-        "refused": status["refused_policies"],
-        "refusal": status["last_refusal"] or "",
+        "rejected": status["rejected_policies"],
+        "rejection": status["last_rejection"] or "",
     }
     left_s = status["health_left_s"]
     known = left_s is not None and left_s > 0

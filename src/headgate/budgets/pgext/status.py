@@ -13,7 +13,7 @@ from headgate.budgets.pgext.meter import RegionMeter
 from headgate.budgets.pgext.policyfile import MAX_POLICY_BYTES
 from headgate.budgets.policy import Mode
 from headgate.budgets.readings import BudgetReadings, ServerHealth
-from headgate.errors import InvalidSettings, PolicyRefused
+from headgate.errors import InvalidSettings, PolicyRejected
 
 FULL = 0.8
 """Of its capacity or its workers: a budget that has reached this is worth a look."""
@@ -61,7 +61,7 @@ def _published(directory: Path) -> Document | None:
         if body is None:
             return None
         return _described(read_compiled(body, str(path)), path)
-    except (InvalidSettings, PolicyRefused) as error:
+    except (InvalidSettings, PolicyRejected) as error:
         return {"fault": str(error)}
 
 
@@ -85,8 +85,8 @@ def _in_force(readings: BudgetReadings, *, off: bool) -> Document:
         "enabled": readings.enabled,
         "off": off,
         "since_ms": readings.published_ms,
-        "refused": readings.refused,
-        "refusal": readings.refusal,
+        "rejected": readings.rejected,
+        "rejection": readings.rejection,
     }
 
 
@@ -161,10 +161,10 @@ def problems_of(published: Mapping[str, Any] | None, in_force: Mapping[str, Any]
 
 def _not_taken(published: Mapping[str, Any], in_force: Mapping[str, Any]) -> str:
     still = f"version {in_force['version']} is in force" if in_force["version"] else "none is"
-    if in_force["refusal"]:
+    if in_force["rejection"]:
         return (
             f"version {published['version']} is published, but {still}; the last policy that "
-            f"the server did not take: {in_force['refusal']}"
+            f"the server did not take: {in_force['rejection']}"
         )
     return (
         f"version {published['version']} is published, but {still}: the server takes it with the "

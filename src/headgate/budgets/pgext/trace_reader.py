@@ -23,7 +23,7 @@ from headgate.errors import MeterFailed
 
 TRACE = Struct("<QqQQQQQdfIHBBBB16sBBBxHH410s")
 STAMP = Struct("<Q")
-MAX_REFUSED = 2000.0
+MAX_BLOCKED = 2000.0
 """In the 10 ms that one trace covers: not even a blocked statement takes less than 5 us."""
 MAX_KNOWN = 4096
 """Clients and sets of tags that are kept once, however many traces name them."""
@@ -109,7 +109,7 @@ def read_trace(raw: bytes) -> Trace | None:
         actual_ns=actual_ns,
         wall_ns=wall_ns,
         workers=max(1, workers),
-        weight=max(1.0, min(weight, MAX_REFUSED) if verdict == StatementVerdict.BLOCK else weight),
+        weight=max(1.0, min(weight, MAX_BLOCKED) if verdict == StatementVerdict.BLOCK else weight),
         verdict=StatementVerdict(verdict),
         limit=Limit(limit),
         budget=budget,

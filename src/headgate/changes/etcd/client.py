@@ -60,7 +60,7 @@ from headgate.errors import (
     Conflict,
     LeaseLost,
     OutcomeUnknown,
-    StoreRefused,
+    StoreRejected,
     StoreUnavailable,
 )
 from headgate.history.records import AuditEntry
@@ -74,7 +74,7 @@ OUTCOMES: Mapping[type[Exception], str] = {
     LeaseLost: "lease_lost",
     Compacted: "compacted",
     OutcomeUnknown: "unknown",
-    StoreRefused: "refused",
+    StoreRejected: "rejected",
     StoreUnavailable: "unavailable",
     Exception: "other",
 }

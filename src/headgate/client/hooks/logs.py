@@ -10,7 +10,7 @@ from headgate.client.answers import Answer
 
 LEVELS: dict[type[events.Event], int] = {
     events.Asked: log.DEBUG,
-    events.Refused: log.DEBUG,
+    events.Rejected: log.DEBUG,
     events.Waited: log.DEBUG,
     events.WaitTimedOut: log.WARNING,
     events.FailedOpen: log.INFO,
@@ -39,7 +39,7 @@ def logging(logger: log.Logger | str = "headgate.client.events") -> Callable[[ev
 
 
 def level_of(event: events.Event) -> int:
-    held = isinstance(event, events.Waited) and event.refusals > 0
+    held = isinstance(event, events.Waited) and event.rejections > 0
     return log.INFO if held else LEVELS[type(event)]
 
 

@@ -29,7 +29,9 @@ INSTRUMENTS: dict[str, Instrument] = {
     "headgate_client_wait_seconds": Instrument(
         "histogram", "How long a piece of work waited until it was admitted.", _WHO
     ),
-    "headgate_client_refused": Instrument("counter", "Rejections, by verdict.", (*_WHO, "verdict")),
+    "headgate_client_rejected": Instrument(
+        "counter", "Rejections, by verdict.", (*_WHO, "verdict")
+    ),
     "headgate_client_waited_too_long": Instrument(
         "counter", "Waits that were rejected until their deadline.", _WHO
     ),
@@ -60,8 +62,8 @@ def measures_of(event: events.Event) -> Iterator[Measure]:
             yield _one("asked", app, _joined(databases), verdict or NO_ANSWER)
             if verdict is not None:
                 yield Measure("headgate_client_answer_seconds", took_s, (app,))
-        case events.Refused(app, databases, answer):
-            yield _one("refused", app, _joined(databases), answer.verdict)
+        case events.Rejected(app, databases, answer):
+            yield _one("rejected", app, _joined(databases), answer.verdict)
         case events.Waited(app, databases, waited_s):
             yield _waited(app, databases, waited_s)
         case events.WaitTimedOut(app, databases, waited_s):

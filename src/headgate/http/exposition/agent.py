@@ -16,7 +16,7 @@ def _uptime(look: Scrape) -> Iterator[Row]:
     yield (), max(0.0, look.now.mono_s - look.facts.started_at.mono_s)
 
 
-def _settings_refused(look: Scrape) -> Iterator[Row]:
+def _settings_rejected(look: Scrape) -> Iterator[Row]:
     yield (), float(look.facts.settings_fault is not None)
 
 
@@ -72,7 +72,7 @@ def _max_connections(look: Scrape) -> Iterator[Row]:
 
 def _turned_away(look: Scrape) -> Iterator[Row]:
     if look.works is not None:
-        yield (), float(look.works.listener().refused_connections)
+        yield (), float(look.works.listener().rejected_connections)
 
 
 def _shed(look: Scrape) -> Iterator[Row]:
@@ -99,11 +99,11 @@ AGENT = (
     Series("headgate_build_info", "gauge", ("version", "agent"), "Always 1.", _build),
     Series("headgate_uptime_seconds", "gauge", (), "Since the agent's start.", _uptime),
     Series(
-        "headgate_settings_refused",
+        "headgate_settings_rejected",
         "gauge",
         (),
         "1 while the settings file on disk is invalid and the last good one stays in force.",
-        _settings_refused,
+        _settings_rejected,
     ),
     Series(
         "headgate_state_lost",
@@ -187,7 +187,7 @@ AGENT = (
         _out_of_files,
     ),
     Series(
-        "headgate_connections_refused_total",
+        "headgate_connections_rejected_total",
         "counter",
         (),
         "Connections that got status 503 because there were too many.",

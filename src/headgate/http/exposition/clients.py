@@ -70,9 +70,9 @@ def _held(look: Scrape) -> list[tuple[float, str, str, ClientRecord]]:
     """(for how long, database, client, its record)"""
     now_s = look.now.wall_s
     return [
-        (max(0.0, now_s - record.refused_since), database, client, record)
+        (max(0.0, now_s - record.rejected_since), database, client, record)
         for database, client, record in look.parts.recorder.clients()
-        if record.refused_since is not None and record.last_at > now_s - HELD_S
+        if record.rejected_since is not None and record.last_at > now_s - HELD_S
     ]
 
 
@@ -85,7 +85,7 @@ def _held_clients(look: Scrape) -> Iterator[Row]:
 def _held_seconds(look: Scrape) -> Iterator[Row]:
     longest = nlargest(MAX_NAMED, _held(look), key=lambda item: (item[0], item[2]))
     for held_s, database, client, record in longest:
-        scope, metric = decider(record.refused_by)
+        scope, metric = decider(record.rejected_by)
         yield (database, client, record.last_verdict.value, scope, metric), held_s
 
 

@@ -153,7 +153,7 @@ FLEET = (
         "headgate_fleet_store_requests_total",
         "counter",
         ("outcome",),
-        "Requests of this agent to the fleet's store: `ok`, `conflict`, `unavailable`, `refused`, "
+        "Requests of this agent to the fleet's store: `ok`, `conflict`, `unavailable`, `rejected`, "
         "`unknown` (sent, but no answer), `compacted`, `lease_lost`, `other`.",
         _fleet_requests,
     ),
@@ -188,11 +188,11 @@ FLEET = (
         _viewed(lambda counts: counts.behind),
     ),
     Series(
-        "headgate_fleet_agents_refusing",
+        "headgate_fleet_agents_rejecting",
         "gauge",
         (),
         "With `view` of [fleet]: agents that could not apply what was set for them.",
-        _viewed(lambda counts: counts.refusing),
+        _viewed(lambda counts: counts.rejecting),
     ),
     Series(
         "headgate_fleet_unreadable_items",

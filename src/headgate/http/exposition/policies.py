@@ -37,10 +37,10 @@ def _version_in_force(look: Scrape) -> Iterator[Row]:
             yield (database,), float(watch.readings.version)
 
 
-def _policies_refused(look: Scrape) -> Iterator[Row]:
+def _policies_rejected(look: Scrape) -> Iterator[Row]:
     for database, watch in watches(look):
         if watch.readings is not None:
-            yield (database,), float(watch.readings.refused)
+            yield (database,), float(watch.readings.rejected)
 
 
 def _behind(look: Scrape) -> Iterator[Row]:
@@ -157,11 +157,11 @@ POLICIES = (
         _switched_off,
     ),
     Series(
-        "headgate_budget_policies_refused_total",
+        "headgate_budget_policies_rejected_total",
         "counter",
         ("database",),
         "Policies that the server itself has rejected since its start.",
-        _policies_refused,
+        _policies_rejected,
     ),
     Series(
         "headgate_budget_capped",

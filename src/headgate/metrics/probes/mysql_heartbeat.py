@@ -16,7 +16,7 @@ from typing import Any
 from pymysql import err
 from pymysql.constants import ER
 
-from headgate.errors import ProbeFailed, WriteRefused
+from headgate.errors import ProbeFailed, WriteRejected
 from headgate.metrics.probes import heartbeats
 from headgate.metrics.probes.heartbeats import UTC, HeartbeatRow, zone_of
 from headgate.metrics.probes.mysql_replication import is_primary
@@ -142,7 +142,7 @@ class MysqlBeat:
             return await self._write(session, resting)
         except err.Error as error:
             if code_of(error) in READ_ONLY_CODES:
-                raise WriteRefused(Cause.FAILED, str(error.args[-1])) from None
+                raise WriteRejected(Cause.FAILED, str(error.args[-1])) from None
             raise
 
     async def _write(self, session: MysqlSession, resting: bool) -> bool:

@@ -27,7 +27,7 @@ ON_CONNECT = (
     "SET SESSION time_zone = 'SYSTEM', SESSION lock_wait_timeout = 1,"
     " SESSION innodb_lock_wait_timeout = 1"
 )
-MARIADB_STATEMENT_TIMEOUT, MYSQL_QUERY_TIMEOUT, TLS_REFUSED = 1969, 3024, 2026
+MARIADB_STATEMENT_TIMEOUT, MYSQL_QUERY_TIMEOUT, TLS_REJECTED = 1969, 3024, 2026
 TIMEOUT_CODES = {MARIADB_STATEMENT_TIMEOUT, MYSQL_QUERY_TIMEOUT, ER.LOCK_WAIT_TIMEOUT}
 NOT_ALLOWED_CODES = {
     ER.DBACCESS_DENIED_ERROR,
@@ -59,7 +59,7 @@ class MysqlProbeConnection(aiomysql.Connection):  # type: ignore[misc]  # aiomys
     async def _request_authentication(self) -> None:
         if self._ssl_context and not self.server_capabilities & CLIENT.SSL:
             message = "the server offers no TLS, but ssl_ca demands it"
-            raise err.OperationalError(TLS_REFUSED, message)
+            raise err.OperationalError(TLS_REJECTED, message)
         await super()._request_authentication()
 
     async def _read_bytes(self, num_bytes: int) -> bytes:

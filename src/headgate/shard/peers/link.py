@@ -180,7 +180,7 @@ class HttpPeerLink:
 
     def _expect_ok(self, answer: PeerResponse) -> None:
         if answer.status != 200:
-            raise self._failed(Cause.FAILED, _refusal(answer))
+            raise self._failed(Cause.FAILED, _rejection(answer))
 
 
 _JSON = b"Content-Type: application/json\r\n"
@@ -227,7 +227,7 @@ def _os_words(error: Exception) -> str:
             return str(error) or type(error).__name__
 
 
-def _refusal(answer: PeerResponse) -> str:
+def _rejection(answer: PeerResponse) -> str:
     status, words = answer.status, _problem_words(answer)
     if status in (401, 403):
         remedy = (

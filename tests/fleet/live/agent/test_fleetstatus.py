@@ -24,7 +24,7 @@ from headgate.fleet.shardstatus import (
 from headgate.fleet.told import ShardTold, read_told, told_bytes
 from headgate.history.recorder import Key, Recorder
 from headgate.metrics.samples import Absent, Cause
-from headgate.shard.speech import Footing, RefusedShare
+from headgate.shard.speech import Footing, RejectedShare
 from tests.builders import metric
 from tests.fixtures.fakes import UNREACHABLE, primary, replica
 from tests.fixtures.fleet_sights import registered
@@ -321,7 +321,7 @@ async def test_a_shard_that_left_the_settings_is_taken_out_at_once() -> None:
         assert t.status.spoken() == {}
 
 
-# --- how many are refused ----------------------------------------------------------------------
+# --- how many are rejected ----------------------------------------------------------------------
 
 
 def _counted(verdict: Verdict, times: int) -> list[tuple[Key, int]]:
@@ -329,7 +329,7 @@ def _counted(verdict: Verdict, times: int) -> list[tuple[Key, int]]:
 
 
 def test_the_share_of_the_last_minute_is_told() -> None:
-    share = RefusedShare()
+    share = RejectedShare()
     assert share.of(["main"]) == (0, None), "nobody asked: there is no share"
     share.note(_counted(Verdict.OK, 30))
     share.note(_counted(Verdict.THRESHOLD_EXCEEDED, 10))
