@@ -613,7 +613,7 @@ def _shard_default(metric: BuiltinMetric) -> str:
 
 
 def _options(options: Iterable[tuple[str, str]]) -> str:
-    told = "; ".join(f"`{name}`: {about}" for name, about in options)
+    told = ". ".join(f"`{name}`: {about}" for name, about in options)
     return f" Options: {told}." if told else ""
 
 

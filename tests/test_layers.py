@@ -348,7 +348,8 @@ def room_map() -> str:
             for module in MODULES
             if module.startswith(f"{room}.") and ring_of(module) in ("service", room)
         ]
-        cells = (row.pure, row.documents, " ".join(services), row.doors)
+        rings = (row.pure, row.documents, " ".join(services), row.doors)
+        cells = (f"`{names}`" if names else "" for names in rings)
         rows.append(f"| `{room}/` | {row.what} | " + " | ".join(cells) + " |")
     return "\n".join(rows)
 

@@ -16,7 +16,7 @@ from tests.fixtures.memory_log import KeptInMemory, MemoryLog
 async def test_the_log_is_bounded_and_says_so() -> None:
     store = MemoryLog(KeptInMemory(max_log_commits=3))
     revisions = [await store.commit([], [Put("a", b"%d" % i)]) for i in range(6)]
-    with pytest.raises(Compacted, match="list anew"):
+    with pytest.raises(Compacted, match="list again"):
         await anext(store.watch(["a"], after_revision=revisions[1]))
     async with aclosing(store.watch(["a"], after_revision=revisions[2])) as watch:
         changes = await anext(watch)

@@ -155,8 +155,8 @@ class BudgetMeter(Protocol):
 
 
 class ChangeLog(Protocol):
-    """A log of changes, as keys: SQLite for one agent, etcd for a fleet, memory in tests. What it
-    promises is asked of all of them by one suite (tests/contracts/test_change_log.py).
+    """A log of changes, as keys: SQLite for one agent, etcd for a fleet, memory in tests. One
+    suite proves for all of them what it promises (tests/contracts/test_change_log.py).
 
     No check ever waits for it. Every call ends within a second or two: with what was asked for, or
     with StoreUnavailable.
@@ -187,7 +187,7 @@ class ChangeLog(Protocol):
         must_fit: bool = False,
     ) -> int:
         """All puts, if every compare holds; the new revision. Else Conflict, and nothing is done.
-        OutcomeUnknown where it was sent and no answer came: whoever asks again has to look first.
+        OutcomeUnknown where it was sent and no answer came: look before the next try.
         InvalidSettings or ValueError for what is too long; StoreUnavailable for an entry too many.
 
         An agent's own log keeps `audit` in the same transaction; a fleet's has who and what in its

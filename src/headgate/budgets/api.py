@@ -391,9 +391,8 @@ class RuleFindingDoc(msgspec.Struct, frozen=True):
 
 class StatementExplainDoc(msgspec.Struct, frozen=True):
     verdict: str
-    """`run`, `warn`, `delay` or `block`; `depends` where what it costs decides, and is not known;
-    `unknown` where budgets apply, and the server, without
-    which neither its CPUs nor the debt are known, cannot be read."""
+    """`run`, `warn`, `delay` or `block`; `depends` where what it costs decides, and is not known.
+    `unknown` where budgets apply and the server cannot be read: CPUs and debt are not known."""
     decided_by: str | None
     """The budget."""
     limit: str | None

@@ -257,7 +257,7 @@ class _Standing:
 
     def others(self) -> list[Change]:
         """Those that the file could name, and does not. What switches budgets off, or announces a
-        switchover, ends only where somebody says so."""
+        switchover, ends only where an operator says so."""
         kinds = _SECTION_OF.keys() - {ChangeKind.POLICY, ChangeKind.HANDOVER}
         found = ((name, item) for name, item in self._items.items() if item.kind in kinds)
         return [item for name, item in found if name not in self._claimed]

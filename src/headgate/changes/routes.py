@@ -87,7 +87,7 @@ class ChangeRoutes:
         clock: Clock,
         replay: Callable[[Change], Awaitable[str]],
     ) -> None:
-        """`replay`: what a change would have done to the last hour, in words; empty: not told."""
+        """`replay`: what a change would have done to the last hour, in words; empty: not known."""
         self._replay = replay
         self._own = own
         self._fleet = fleet

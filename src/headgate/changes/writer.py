@@ -262,8 +262,7 @@ class LogWriter(ABC):
 
     @abstractmethod
     async def _attempt(self, ground: LogHead, step: Revision, draft: Draft) -> LogHead | None:
-        """One commit. What it stands on after; None: somebody else was first, and it was not
-        made."""
+        """One commit. The head after it; None: another writer was first, and it was not made."""
 
     def _patience(self, tries: int) -> Backoff:
         return Backoff(self._clock, self._roll, tries)
@@ -290,8 +289,8 @@ class SharedWriter(LogWriter):
 
     async def _attempt(self, ground: LogHead, step: Revision, draft: Draft) -> LogHead | None:
         """Where no answer came the very same commit is sent again: it compares the same head, so
-        that of both at most one gets through, and a Conflict tells that one of them, or somebody
-        else's, did.
+        that of both at most one gets through, and a Conflict tells that one of them, or another
+        writer's, did.
         """
         lease, patience = await self._lease(step), self._patience(MAX_LOOKS)
         puts, lost = puts_of(step, lease), list[StoreUnavailable]()

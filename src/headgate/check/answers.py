@@ -222,7 +222,7 @@ IDLE = "idle"
 
 
 def metric_doc(finding: Finding, activity: Activity | None = None) -> MetricDoc:
-    """`activity` of the database, for those who look: a check is told `unavailable`."""
+    """`activity` of the database, for people: the answer to a check says `unavailable`."""
     spec = finding.spec
     idle = activity is not None and is_idle(finding, activity)
     return MetricDoc(

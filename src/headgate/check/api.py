@@ -84,7 +84,7 @@ class WideMetricDoc(msgspec.Struct, frozen=True):
     copies: CopiesDoc | None = None
     """For a shard's change without a fleet's store: which other agents have it."""
     replay: ThresholdReplay | None = None
-    """Of a dry run: what it would have done to the checks of the last hour, at the first of this
+    """Of a dry run: what it would have done to the checks of the last hour. At the first of this
     agent's databases that it changes; null where it changes none."""
 
 

@@ -297,7 +297,7 @@ def _judge_unfresh(standing: MetricStatus, now: Instant, allowed: float, breache
 
 
 IDLE_CAUSES = (Cause.HIBERNATING, Cause.HEARTBEAT_IDLE)
-"""Whoever has to measure or write it does not, because nobody checks."""
+"""The agent does not measure or write it, because nobody checks."""
 
 
 def is_idle(finding: Finding, activity: Activity) -> bool:

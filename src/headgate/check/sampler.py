@@ -24,7 +24,7 @@ log = structlog.get_logger()
 
 CLOSE_TIMEOUT_S = 2.0
 EXPECTED = (Cause.NEVER_READ, Cause.HIBERNATING)
-"""Absences that a first value ends, and that were no loss."""
+"""Causes that a first value ends, and that were no loss."""
 IDLE = "no client has checked for a while, so nothing is measured; a check wakes it (about 1 s)"
 
 

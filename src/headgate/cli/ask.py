@@ -95,10 +95,10 @@ def check(
 ) -> None:
     """Check whether a job may run now.
 
-    The exit code is the answer: 0 admitted, 10 threshold exceeded, 11 rejected by ratio,
-    12 client on hold, 13 unknown metric or database, 14 a metric is unavailable, 15 another agent
-    answers for the shard, 16 healthy but paced (retry later), 17 over its budget, 20 no agent
-    answers. Where another agent answers for the shard, this command follows, and says so on
+    The exit code is the answer: 0 if admitted. Rejected: 10 threshold exceeded, 11 by ratio,
+    12 client on hold, 13 unknown metric or database, 14 a metric is unavailable. Also: 15 another
+    agent answers for the shard, 16 healthy but paced (retry later), 17 over its budget, 20 no
+    agent answers. Where another agent answers for the shard, this command follows, and says so on
     standard error. A check wakes an idle database, and waits up to 5 s for its first
     readings.
     """

@@ -110,7 +110,7 @@ def run(
 ) -> None:
     """Run a command that does not check, while the database is healthy.
 
-    Waits until admitted, starts the command in a process group of its own, checks every second,
+    Waits until admitted, and starts the command in a process group of its own. Checks every second,
     stops the group (SIGSTOP) while rejected and continues it (SIGCONT) once admitted, at most two
     seconds later. A stopped program keeps its transactions and locks: stop only what works in
     short transactions, and use --mode start or env for the rest.

@@ -315,7 +315,7 @@ class Control:
         return json_response(view, headers=etag(made.entry.revision))
 
     async def _replayed(self, item: Change) -> str:
-        """What a change that is only tried would have done to the last hour; empty: not told."""
+        """What a change that is only tried would have done to the last hour; empty: not known."""
         if item.value is None:
             return ""
         try:

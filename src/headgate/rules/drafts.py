@@ -538,7 +538,7 @@ def _unmeasured(rule: Rule, known: Mapping[str, KnownMetric]) -> Iterator[Advice
         where = f"no database {rule.database!r}" if rule.database else "no database"
         told = f"this agent has {where}"
         told += f", so {', '.join(named)} cannot be validated here" if named else ""
-        yield _warning(rule, "unchecked", f"{told}; ask an agent that has it (--url)")
+        yield _warning(rule, "unchecked", f"{told}; use an agent that has it (--url)")
         return
     for name in named:
         if name not in known:

@@ -55,7 +55,7 @@ from headgate.rules.settings import (
     rule_schema,
 )
 
-REST_SETTINGS = table((Setting("reason", "Why it rests at this agent.", text()),))
+REST_SETTINGS = table((Setting("reason", "Why it is suspended at this agent.", text()),))
 RULES_AT_A_TIME = 200
 MAX_REJECTED_TOLD = 50
 
@@ -339,7 +339,7 @@ class Ruling:
 
 _RULES = "/v1/rules"
 _RULE = f"{_RULES}/{{rule}}"
-_FAULTS = "a rule with faults, all of which are listed: metrics that are not measured, an end that "
+_FAULTS = "a rule with faults, all of which are listed; metrics that are not measured. An end that "
 _FAULTS += "has passed or is too far, more than this agent allows"
 
 
@@ -375,7 +375,7 @@ RULING_ROUTES = (
         "POST", f"{_RULES}/favor", "favor", "Prioritize a client by throttling all the others",
         RulesDoc, created=True, role=Caller.OPERATOR, query=DryRun,
         body=SettingsBody(_favor_schema),
-        rejects=f"{_FAULTS}; two names that are too long together",
+        rejects=f"{_FAULTS}. Two names that are too long together",
         example={"dry_run": "true"}, sends={"target": "billing", "for": "1h"},
         about="Sets two rules: a ratio on all others (`over`), none on `target`.",
     ),

@@ -129,7 +129,7 @@ class ShardDoc(msgspec.Struct, frozen=True):
     copies: CopiesDoc | None = None
     """In the answer to a change of the shard: which other agents have it."""
     reached: ReachedDoc | None = None
-    """Of a change in a fleet's log: whom it reaches."""
+    """Of a change in a fleet's log: which agents it reaches."""
 
 
 def shard_doc(

@@ -219,8 +219,8 @@ PEERING_ROUTES = (
         role=Caller.OPERATOR, query=Reaching, body=SkipBody,
         rejects="a time that is not above 0 and at most 7d; a reach beyond the shard",
         example={"dry_run": "true"}, sends={"for": "30m", "reason": "rebuild"},
-        about="For the shard, unless `reach` is `host`. `reached` says whom a fleet's log tells of "
-        "it, `copies` which agents of a shard without one have it.",
+        about="For the shard, unless `reach` is `host`. `reached` says which agents a fleet's log "
+        "reaches, `copies` which agents of a shard without one have it.",
     ),
     Route(
         "DELETE", _SKIP, "unskip", "Count a skipped replica again", ShardDoc,

@@ -586,7 +586,7 @@ class Shards:
         who: str,
         dry_run: bool = False,
     ) -> ChangeMade:
-        """In force here at once: whoever asked need not wait until it is heard of."""
+        """In force here at once: the caller need not wait until it is followed."""
         made = await make(draft, who, dry_run=dry_run)
         if not dry_run:
             await self.follow(made.items, ())

@@ -65,7 +65,7 @@ _TALLIES = """
     ORDER BY minute DESC, database DESC, name DESC, verdict DESC, metric DESC LIMIT ?
 """
 _METRICS = """
-    SELECT minute, database, metric, looks, absent, breached, total, low, high, threshold
+    SELECT minute, database, metric, looks, unavailable, breached, total, low, high, threshold
     FROM metric_minutes WHERE minute BETWEEN ? AND ? {chosen}
     ORDER BY minute DESC, database DESC, metric DESC LIMIT ?
 """

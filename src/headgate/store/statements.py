@@ -45,7 +45,9 @@ class Touch:
 
 # --- metrics by the minute ---------------------------------------------------------------
 
-_METRIC_COLUMNS = "minute, database, metric, looks, absent, breached, total, low, high, threshold"
+_METRIC_COLUMNS = (
+    "minute, database, metric, looks, unavailable, breached, total, low, high, threshold"
+)
 _PUT_METRIC = "INSERT OR REPLACE INTO metric_minutes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ONE_METRIC = f"""
     SELECT {_METRIC_COLUMNS} FROM metric_minutes WHERE minute = ? AND database = ? AND metric = ?

@@ -453,7 +453,8 @@ WITHIN_S = 0.3
 async def why_hung_up(host: str, port: int, tls: ssl.SSLContext) -> ssl.SSLError | None:
     """Why a member did so before it answered; None: it takes our certificate, or nobody is there to
     tell. With TLS 1.3 a member rejects a client's certificate after we believe to be connected: the
-    question then breaks a pipe, and the reason lies unread behind it. Who asks nothing reads it."""
+    question then breaks a pipe, and the reason lies unread behind it. A client that sends
+    nothing reads it."""
     try:
         async with asyncio.timeout(WITHIN_S):
             reader, writer = await asyncio.open_connection(host, port, ssl=tls)
