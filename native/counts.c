@@ -84,7 +84,7 @@ static hg_count *deciding(hg_region *region, const hg_policy *policy, const hg_m
 }
 
 void hg_count_block(hg_region *region, const hg_policy *policy, const hg_matches *matches,
-                      const hg_answer *answer, bool early, int64_t wall_ms)
+                    const hg_answer *answer, bool early, int64_t wall_ms)
 {
     hg_count *count = deciding(region, policy, matches, answer);
 

@@ -580,7 +580,7 @@ void hg_charge(hg_region *region, const hg_policy *policy, const hg_matches *mat
                uint64_t cost_ns, uint64_t now_ns);
 
 void hg_count_block(hg_region *region, const hg_policy *policy, const hg_matches *matches,
-                      const hg_answer *answer, bool early, int64_t wall_ms);
+                    const hg_answer *answer, bool early, int64_t wall_ms);
 /* A statement was held back for so long in all, by a budget that had a place for it
  * (hg_sleep_begin): by its key, since the policy may be another one by then. */
 void hg_count_delay(hg_region *region, uint64_t budget_key, uint64_t waited_ns);

@@ -137,9 +137,7 @@ _SHARD: Mapping[str, CommandRow] = {
     "skip": CommandRow(
         "shard:skip", "Skip a replica in the rollup of its shard, for a while and for a reason."
     ),
-    "unskip": CommandRow(
-        "shard:unskip", "Count a skipped replica again, wherever it was skipped."
-    ),
+    "unskip": CommandRow("shard:unskip", "Count a skipped replica again, wherever it was skipped."),
     "handover": CommandRow(
         "shard:handover", "Announce a planned switchover, before the primary steps down."
     ),
