@@ -21,6 +21,7 @@ from headgate.history.records import AuditEntry, Report, Tally
 from headgate.store import SqliteStore, file, salvage
 from headgate.store.conversion import OldRows, entries_of
 from tests.contracts.conftest import sqlite_store
+from tests.metrics.test_service import World
 
 # As version 1 wrote it: a dump of its file. sqlite_sequence tells that two entries were forgotten.
 VERSION_1 = """
@@ -421,6 +422,17 @@ async def test_everything_of_version_6_becomes_an_entry_of_the_log(of_version_6:
     await store.open()
     assert await store.list([""]) == first
     assert await store.list([""], allow_stale=True) == first
+    await store.close()
+
+
+async def test_a_threshold_of_version_6_is_in_force_after_the_upgrade(of_version_6: Path) -> None:
+    """It stored `"threshold": 5.0` of lag, without a unit."""
+    store = sqlite_store(of_version_6)
+    world = World(store)
+    await world.start({"lag": {"threshold": "1s"}})
+    entry = world.book.entry("main", "lag")
+    assert (entry.spec.threshold, entry.origin) == (5.0, "runtime")
+    await world.book.close()
     await store.close()
 
 

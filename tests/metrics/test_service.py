@@ -22,13 +22,14 @@ from headgate.metrics.model import Engine, MetricSpec
 from headgate.metrics.redaction import redacted, redacted_url
 from headgate.metrics.samples import Absent, Cause, Sample
 from headgate.metrics.service import DatabasePlan, MetricKeeper, NoSuchMetric
+from headgate.store import SqliteStore
 from tests.changes.own_world import OwnLog, Unwritable, keep, set_here
 from tests.fixtures.fakes import FakeProbe, FakeProbes, HandClock, HangingProbe, settle
 from tests.fixtures.memory_store import MemoryStore
 
 
 class World:
-    def __init__(self, store: MemoryStore | None = None) -> None:
+    def __init__(self, store: MemoryStore | SqliteStore | None = None) -> None:
         self.clock = HandClock()
         self.board = Board()
         demands = Demands(self.clock)
@@ -110,6 +111,23 @@ async def test_zero_restores_the_default(world: World) -> None:
     await world.book.patch("main", "lag", {"threshold": "9s"}, who="ops")
     await world.book.patch("main", "lag", {"threshold": 0}, who="ops")
     assert world.threshold() == 5.0
+
+
+async def test_a_stored_threshold_without_a_unit_is_in_the_unit_of_the_metric() -> None:
+    """R141: as state files of earlier versions have it; it can be patched, too."""
+    world = World()
+    await world.store.open()
+    settings = {"threshold": 9, "ignore_hosts": 1, "ignore_above": 60}
+    await keep(world.store, set_here(ChangeKind.METRIC, "main/lag", {"settings": settings}))
+    await world.start()
+    assert world.threshold() == 9.0
+    await world.book.patch("main", "lag", {"interval_s": 2}, who="ops")
+    assert world.book.entry("main", "lag").raw == {
+        **settings, "threshold": "9s", "ignore_above": "60s", "interval_s": 2,
+    }  # fmt: skip
+    with pytest.raises(InvalidSettings, match="no unit"):
+        await world.book.patch("main", "lag", {"threshold": 8}, who="ops")
+    await world.book.close()
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from headgate.rules.settings import (
     advise,
     parse_kept,
     parse_rule,
+    with_limit_units,
     written,
 )
 from headgate.rules.times import Schedule, parse_date_time, parse_for, parse_schedule
@@ -364,6 +365,31 @@ def test_what_is_kept_comes_back_as_it_was(raw: dict[str, Any]) -> None:
     more: dict[str, Any] = {"ruled_at": 12.5, "charged": {"main etl": 30.5}}
     assert parse_kept("r-1", {**value, **more}, 0) == replace(spec, **more)
     assert parse(written(rule, spec.schedule)) == spec
+
+
+KEPT = {"target": "etl", "expires_at": 9e8, "created_at": 8e8, "created_by": "ann"}
+
+
+@pytest.mark.parametrize(
+    ("metric", "limit", "read", "as_written"),
+    [
+        ("lag", 9, 9.0, "9s"),
+        ("lag", 0.25, 0.25, "250ms"),
+        ("threads_running", 80, 80.0, 80.0),
+        ("pool_usage", 0.7, 0.7, 0.7),
+        ("pool_usage", 85, 1.0, 1.0),
+        ("queue_depth", 7, 7.0, 7.0),
+    ],
+)
+def test_a_stored_limit_without_a_unit_is_in_the_unit_of_its_metric(
+    metric: str, limit: float, read: float, as_written: object
+) -> None:
+    """R141: versions that took bare numbers stored them; people give units now."""
+    value = {**KEPT, "kind": "thresholds", "thresholds": {metric: limit}}
+    rule = parse_kept("r-1", value, 3).rule
+    assert rule.thresholds == {metric: read}
+    assert written(rule, None)["thresholds"] == {metric: as_written}
+    assert with_limit_units(value)["thresholds"] == {metric: as_written}
 
 
 @pytest.mark.parametrize("value", [None, {}, {"target": "etl"}, {"target": 5}, {"kind": "new"}])

@@ -28,7 +28,7 @@ from headgate.metrics.lint import Advice, Severity, lint_metric
 from headgate.metrics.model import Engine, MetricSpec, is_looser
 from headgate.metrics.redaction import hidden_faults, revealed
 from headgate.metrics.samples import Instant
-from headgate.metrics.settings import parse_metric_settings
+from headgate.metrics.settings import parse_metric_settings, with_units
 from headgate.rules.drafts import ChangeAuthor
 from headgate.rules.times import parse_date_time, parse_for
 from headgate.shard.settings import plugin_faults
@@ -354,7 +354,7 @@ class MetricDrafts:
         for settings in (one.settings, last_good.get(one.item_id)):
             if settings is None:
                 continue
-            raw = patched(beneath, settings)
+            raw = with_units(one.name, patched(beneath, settings))
             try:
                 self.validated(database, one.name, raw, beneath)
             except InvalidSettings as error:
@@ -447,14 +447,19 @@ def on_ground(plan: DatabasePlan, metric: str, ground: Ground, revision: int) ->
 
 def change_of(item: Change, ends_mono_s: float = math.inf) -> Override:
     kept = item.value or {}
-    settings = None if kept.get("removed") is True else dict(kept["settings"])
+    if kept.get("removed") is True:
+        settings = None
+    else:
+        settings = with_units(parted_id(item.id)[1], kept["settings"])
     adds = item.reach != HERE and kept.get("adds") is True
     return Override(settings, item.n, ends_at(item), ends_mono_s, item.id, item.reach, adds)
 
 
 def settings_in(item: Change) -> dict[str, Any] | None:
     settings = (item.value or {}).get("settings")
-    return dict(settings) if isinstance(settings, Mapping) else None
+    if not isinstance(settings, Mapping):
+        return None
+    return with_units(parted_id(item.id)[1], settings)
 
 
 def _audit(

@@ -20,6 +20,7 @@ from headgate.changes.reach import Reach
 from headgate.changes.state import ChangeMade, LogState
 from headgate.changes.writer import Draft
 from headgate.errors import Fault, InvalidSettings
+from headgate.metrics.builtins import BUILTINS
 from headgate.metrics.drafts import (
     ANY,
     METRIC,
@@ -40,7 +41,7 @@ from headgate.metrics.drafts import (
 from headgate.metrics.lint import Advice, Severity
 from headgate.metrics.redaction import hidden_faults
 from headgate.metrics.service import Drafted, MetricKeeper, MetricVerbs, Verb
-from headgate.metrics.settings import METRIC_SETTINGS
+from headgate.metrics.settings import METRIC_SETTINGS, unit_faults, with_units
 from headgate.rules.drafts import ChangeAuthor
 
 MAY_BE = "may be looser than the current settings"
@@ -99,7 +100,9 @@ class WideDrafts:
             n_of(before),
         )
         was = (known.item.value or {}) if known.item is not None else {}
-        settings = _merged({} if whole else was.get("settings") or {}, given, keep_none=not whole)
+        beneath = next((ground.raw for _, ground in grounds if ground.raw), {})
+        said = {} if whole else with_units(wish.metric, was.get("settings") or {}, beneath)
+        settings = _merged(said, given, keep_none=not whole)
         adds = whole or bool(was.get("adds"))
         if not settings:
             raise InvalidSettings([Fault(wish.metric, "nothing to set: give a setting")])
@@ -155,7 +158,9 @@ class WideDrafts:
             raise next(iter(invalid.values()))
         if not valid:
             given = {key: value for key, value in settings.items() if value is not None}
-            _, faults = read_table(given, METRIC_SETTINGS, place=wish.metric)
+            values, faults = read_table(given, METRIC_SETTINGS, place=wish.metric)
+            if not faults:
+                faults = unit_faults(values, BUILTINS.get(wish.metric), wish.metric)
             faults = [*faults, *hidden_faults(given), *self.drafts.source_faults(given)]
             if faults:
                 raise InvalidSettings(faults)
