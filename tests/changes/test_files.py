@@ -692,6 +692,21 @@ async def test_what_has_ended_since_does_not_come_back(world: ChangesWorld) -> N
     assert world.standing("skip") == {} and len(world.standing("peer")) == 1
 
 
+async def test_what_has_used_up_its_time_stays_ended_if_the_clock_is_set_back(
+    world: ChangesWorld,
+) -> None:
+    """By the time that changes count (changes/time), whatever the wall clock says."""
+    rule = {"id": "short", "target": "etl", "ratio": 0.5, "for": "1h"}
+    await world.apply({**read_document(FILE), "rules": [rule, {**rule, "id": "long", "for": "9h"}]})
+    await world.apply({}, prune=True)
+    await world.clock.advance(3601)
+    world.clock.set_wall(-3000)
+    change = await world.book.rollback(1, who="bob")
+    over = {one.place for one in change.advice if one.code == "over"}
+    assert over >= {f"skip {SHARD} db-x", "rule short"} and "rule long" not in over
+    assert world.standing("skip") == {} and list(world.standing("rule")) == ["long"]
+
+
 async def test_a_switchover_is_not_announced_again_by_going_back(world: ChangesWorld) -> None:
     await world.shards.hand_over("main", for_s=600, reason="kernel", who="ada")
     await world.shards.take_back("main", who="ada")
