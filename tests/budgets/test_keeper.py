@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from headgate.budgets.keeper import NoSuchBudget, PolicyKeeper
+from headgate.budgets.layers import FleetBudget
 from headgate.budgets.policy import Mode
 from headgate.changes.model import ChangeKind
-from headgate.errors import Conflict, InvalidSettings, StoreUnavailable
+from headgate.changes.reach import parse_reach
+from headgate.changes.state import ChangeMade
+from headgate.errors import Conflict, InvalidRequest, InvalidSettings, StoreUnavailable
 from headgate.store.sqlite import SqliteStore
 from tests.budgets.budget_world import ETL, WEB, BudgetWorld, FakeServer, document
 from tests.builders import NOW
@@ -428,3 +431,21 @@ async def test_the_switch_that_cannot_be_kept_names_the_one_that_needs_no_store(
     world = await BudgetWorld(document(ETL), store=store).start()
     with pytest.raises(StoreUnavailable, match=r"disk full.*headgate pg disable"):
         await world.main.book.cap(Mode.OFF, who="ann")
+
+
+async def test_a_budget_that_its_shard_brings_meanwhile_is_not_removed_at_one_agent_alone() -> None:
+    """R164: an agent that waits for others has it only when the change's turn comes."""
+    world = await BudgetWorld().start()
+    book, shared = world.main.book, {"name": "new", "rate": 5}
+    reach = parse_reach("shard:commerce/-80")
+    of_shard = FleetBudget("new", shared, f"new@{reach}", reach, 3, "ann", of_shard=True)
+    make = world.own.make
+
+    async def later(*args: Any, **more: Any) -> ChangeMade:
+        await book.follow([of_shard])
+        return await make(*args, **more)
+
+    world.own.make = later  # type: ignore[method-assign]
+    with pytest.raises(InvalidRequest, match="just came from its shard"):
+        await book.remove("new", who="bob")
+    assert book.edition.of_shard("new") is not None

@@ -96,6 +96,7 @@ from headgate.errors import (
     Conflict,
     Fault,
     HeadgateError,
+    InvalidRequest,
     InvalidSettings,
     StoreUnavailable,
 )
@@ -395,7 +396,11 @@ class PolicyKeeper:
         tried: list[EditionChange] = []
 
         def draft(held: LogState, asked: ChangeAuthor) -> Draft:
-            tried[:] = [self._tried(self._at(held), propose, expect)]
+            now = self._at(held)
+            if now.of_shard(name) is not None and before.of_shard(name) is None:
+                message = f"budget {name} just came from its shard; look again and repeat"
+                raise InvalidRequest(message, status=409)
+            tried[:] = [self._tried(now, propose, expect)]
             return self._drafted(held, tried[0], action, asked, name)
 
         done = await self._own.make(draft, who, dry_run=False, size=size)

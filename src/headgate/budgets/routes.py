@@ -154,7 +154,7 @@ class Budgeting:
         budgets: Budgets | None,
         store: Store,
         clock: Clock,
-        logs: BudgetLogs = NO_LOGS,  # noqa: B008 -- frozen
+        logs: BudgetLogs = NO_LOGS,
         turns: Turns | None = None,
     ) -> None:
         self._given = budgets
@@ -310,14 +310,23 @@ class Budgeting:
         """As the query or the body says; else as the budget was set. A new one is for the shard
         that this agent leads (ownreach.py)."""
         given, database, name = _reach_given(asked, said), *map(call.place, ("database", "name"))
+        known = None if given is not None else self._reach_of(database, name)
+        if known is not None:
+            return known
+        reach = await self._logs.reach(given, "" if database == EVERY else database)
+        # It may have waited for others, who brought that budget.
+        return reach if given is not None else self._reach_of(database, name) or reach
+
+    def _reach_of(self, database: str, name: str) -> Reach | None:
+        """As the budget was set; None: there is none."""
         known = self._given.by_database.get(database) if self._given is not None else None
-        if given is None and known is not None:
-            shared = known.edition.of_shard(name)
-            if shared is not None and self._logs.is_shared(shared.reach):
-                return shared.reach
-            if known.edition.budget(name) or name in known.edition.changes.budgets:
-                return HERE
-        return await self._logs.reach(given, "" if database == EVERY else database)
+        if known is None:
+            return None
+        shared = known.edition.of_shard(name)
+        if shared is not None and self._logs.is_shared(shared.reach):
+            return shared.reach
+        is_here = known.edition.budget(name) or name in known.edition.changes.budgets
+        return HERE if is_here else None
 
     async def _changed_beyond(
         self, call: Call[Any, Any], change: Awaitable[ChangeMade], reach: Reach
