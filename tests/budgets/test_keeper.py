@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headgate.budgets.drafts import cap_budgets
 from headgate.budgets.keeper import NoSuchBudget, PolicyKeeper
 from headgate.budgets.layers import FleetBudget
 from headgate.budgets.policy import Mode
-from headgate.changes.model import ChangeKind
-from headgate.changes.reach import parse_reach
+from headgate.budgets.views import told_of
+from headgate.changes.model import Change, ChangeKind
+from headgate.changes.reach import EVERYWHERE, parse_reach
 from headgate.changes.state import ChangeMade
 from headgate.errors import Conflict, InvalidRequest, InvalidSettings, StoreUnavailable
 from headgate.store.sqlite import SqliteStore
-from tests.budgets.budget_world import ETL, WEB, BudgetWorld, FakeServer, document
+from tests.budgets.budget_world import ETL, PLACE, WEB, BudgetWorld, FakeServer, document
 from tests.builders import NOW
 from tests.changes.own_world import Unwritable, keep, set_here
 from tests.fixtures.eventually import DEADLINE_S, aeventually
@@ -24,6 +28,7 @@ from tests.fixtures.memory_store import MemoryStore
 
 STATE_6 = Path(__file__).parent.parent / "contracts" / "data" / "state-6"
 ENFORCED = {**ETL, "mode": "enforce"}
+CAP: dict[str, Any] = {"policy": {}, "order": [], "of_fleet": []}
 
 
 async def opened(**given: Any) -> BudgetWorld:
@@ -449,3 +454,39 @@ async def test_a_budget_that_its_shard_brings_meanwhile_is_not_removed_at_one_ag
     with pytest.raises(InvalidRequest, match="just came from its shard"):
         await book.remove("new", who="bob")
     assert book.edition.of_shard("new") is not None
+
+
+async def test_the_switch_for_all_applies_as_far_as_it_was_set() -> None:
+    """Of several switches the mildest mode counts; each is lifted where it was set."""
+    world = await opened(base=document(ENFORCED))
+    shard = parse_reach(f"shard:{PLACE.shard}")
+    set_ = partial(cap_budgets, mode=Mode.WARN, reach=shard)
+    await world.own.make(set_, "ann")
+    assert world.server.modes == {"etl": "warn"}, "at once, as everything of the own log"
+    item = Change(
+        ChangeKind.POLICY, "all@fleet", EVERYWHERE, {**CAP, "mode_cap": "off"}, 1, 0.0, "dora"
+    )
+    await world.budgets.follow([item], (PLACE,), whole=True)
+    await world.budgets.tick()
+    assert world.server.modes == {"etl": "off"}
+    assert world.main.edition.changes.mode_cap is Mode.ENFORCE, "nothing was changed here"
+    await world.main.book.cap(Mode.WARN, who="ann")
+    await world.main.book.cap(Mode.ENFORCE, who="ann")
+    assert world.server.modes == {"etl": "off"}
+    assert any("for fleet, by dora" in one for one in told_of(world.main, 0.0))
+    world = await world.restart()
+    await world.budgets.follow([replace(item, value=None, n=2)], (PLACE,), whole=True)
+    await world.budgets.tick()
+    assert world.server.modes == {"etl": "warn"}, "the shard's is in the own log"
+    await world.own.make(partial(cap_budgets, mode=Mode.ENFORCE, reach=shard), "ann")
+    assert world.server.modes == {"etl": "enforce"}
+    assert (await world.own.make(set_, "ann", dry_run=True)).changes
+
+
+async def test_beyond_one_agent_a_policy_is_nothing_but_the_switch() -> None:
+    world = await opened(base=document(ENFORCED))
+    value = {**CAP, "mode_cap": "off", "policy": {"exempt_usernames": ["etl"]}}
+    item = Change(ChangeKind.POLICY, "all@fleet", EVERYWHERE, value, 1, 0.0, "dora")
+    await world.budgets.follow([item], (PLACE,), whole=True)
+    assert "nothing else" in world.budgets.fleet_faults["all@fleet"]
+    assert world.main.edition.mode_cap is Mode.ENFORCE

@@ -422,6 +422,16 @@ def test_each_change_is_built_on_what_was_seen(
     assert (heard.headers["if-match"], heard.query) == ('"7"', {"dry_run": "true"})
 
 
+def test_the_switch_for_all_has_a_reach(agent: ScriptedAgent, run: Run) -> None:
+    agent.says("/v1/budgets/all", changed(), method="PATCH")
+    assert run("budget", "mode", "all", "off", "--all", "--fleet", "--yes").code == 0
+    heard = sent(agent)
+    assert (heard.path, heard.body) == ("/v1/budgets/all", {"mode_cap": "off"})
+    assert heard.query["reach"] == "fleet"
+    shown = run("budget", "mode", "main", "off", "--all", "--fleet")
+    assert shown.code == 2 and "every database in it" in " ".join(shown.err.split())
+
+
 def test_what_became_of_a_change_is_shown(agent: ScriptedAgent, run: Run) -> None:
     change = ("budget", "set", "main", "etl", "rate=30")
     assert "~ etl: rate 20 → 30" in run(*change).out

@@ -365,6 +365,21 @@ def test_a_budget_of_a_shard_is_in_force_at_all_of_its_agents_when_it_is_acknowl
     assert budgets_at(a) == budgets_at(b) == budgets_at(c) == {"web": here}
 
 
+def test_the_switch_for_all_budgets_of_a_shard_is_at_all_of_its_agents(start: Start) -> None:
+    """R164: a promotion keeps it. Without a reach it is this agent's alone."""
+    a, b = (start(name, **WITH_TRAFFIC) for name in "ab")
+    follow(b)
+    lead(a, b)
+    wide = f"/v1/budgets/all?reach=shard:{SHARD}"
+    reply = change(a, "PATCH", wide, {"mode_cap": "off"})
+    assert (reply.status, reply.json["mode_cap"], reply.json["copies"]["have"]) == (200, "off", 1)
+    assert [one.ask("GET", BUDGETS).json["mode_cap"] for one in (a, b)] == ["off", "off"]
+    assert change(b, "PATCH", wide, {"mode_cap": "enforce"}).status == 409
+    assert change(a, "PATCH", BUDGETS, {"mode_cap": "warn"}).json["mode_cap"] == "off"
+    assert change(a, "PATCH", wide, {"mode_cap": "enforce"}).json["changed"]
+    assert [one.ask("GET", BUDGETS).json["mode_cap"] for one in (a, b)] == ["warn", "enforce"]
+
+
 def test_the_page_says_how_many_have_a_copy_of_a_budget(start: Start) -> None:
     a, b = start("a", **WITH_TRAFFIC), start("b", **WITH_TRAFFIC)
     follow(b)

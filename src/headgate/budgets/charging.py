@@ -254,7 +254,7 @@ class Debits:
             return _unknown(
                 decision, f"it has no budget {check.budget!r}{_nearest(check.budget, names)}"
             )
-        budget = replace(budget, mode=capped(budget.mode, edition.changes.mode_cap))
+        budget = replace(budget, mode=capped(budget.mode, edition.mode_cap))
         if why := self._rests(budget, edition, check.database, now):
             note = f"budget {budget.name} is not charged: {why}"
             return DebitResult(budget.name, DebitState.RESTS, check.cpu_s, note=note)

@@ -70,7 +70,7 @@ def _make(database: str, edition: Edition, expired: frozenset[str], wall_ms: int
     doc = PublishedPolicyDoc(
         database=database,
         revision=edition.revision,
-        mode_cap=edition.changes.mode_cap.value,
+        mode_cap=edition.mode_cap.value,
         document=written(edition.in_force(wall_ms)),
     )
     body = msgspec.json.encode(doc)

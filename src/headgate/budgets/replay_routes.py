@@ -145,7 +145,7 @@ def _notes(memory: TraceMemory, change: EditionChange, since_ms: int) -> list[st
         notes.append(f"No newer traces come: {memory.fault}.")
     if memory.lost_total:
         notes.append(f"{memory.lost_total:,} traces were lost before they could be read.")
-    cap = change.before.changes.mode_cap
+    cap = change.before.mode_cap
     if cap is not Mode.ENFORCE:
         notes.append(f"No budget goes beyond {cap.value} now: replayed as if that were lifted.")
     return notes

@@ -36,7 +36,7 @@ from headgate.budgets.api import (
     state_of,
     violations_doc,
 )
-from headgate.budgets.drafts import forgive_budget
+from headgate.budgets.drafts import EVERY, cap_budgets, forgive_budget
 from headgate.budgets.layers import Edition, EditionChange
 from headgate.budgets.limits import budget_schema, policy_schema
 from headgate.budgets.parse import parse_budget
@@ -55,7 +55,7 @@ from headgate.changes.api import difference_docs as item_difference_docs
 from headgate.changes.book import ChangeBook, NoSuchItem, OwnBook
 from headgate.changes.exchange import Exchange
 from headgate.changes.exchange_api import copies_doc
-from headgate.changes.model import Change
+from headgate.changes.model import Change, ChangeKind
 from headgate.changes.reach import HERE, Level, Reach, parse_reach
 from headgate.changes.state import ChangeMade, said_by
 from headgate.check.questions import Span, about
@@ -78,8 +78,6 @@ from headgate.rules.settings import RULE_SETTINGS
 
 MAX_MINUTES_READ = 50_000
 MAX_FIND_CHARS = 200
-EVERY = "all"
-"""In place of a database: each in the budget's reach."""
 
 
 class PickQuery(msgspec.Struct, frozen=True):
@@ -255,7 +253,14 @@ class Budgeting:
 
     # --- changing --------------------------------------------------------------------------
 
-    async def cap(self, call: Call[DryRun, CapBody]) -> Response:
+    async def cap(self, call: Call[Reaching, CapBody]) -> Response:
+        given, kw = _reach_given(call.query.reach), call.change
+        reach = HERE if given is None else await self._logs.reach(given)
+        if reach != HERE:
+            kw.pop("expect")  # It is a switch, whatever lies beneath.
+            draft = partial(cap_budgets, mode=call.body.mode_cap, reach=reach)
+            switching = self._logs.book(reach).make(draft, **kw)
+            return await self._changed_beyond(call, switching, reach, EVERY, call.body.mode_cap)
         controlled = self._controlled(call)
         capping = controlled.book.cap(call.body.mode_cap, **call.change)
         return await self._changed(controlled, capping)
@@ -329,10 +334,17 @@ class Budgeting:
         return HERE if is_here else None
 
     async def _changed_beyond(
-        self, call: Call[Any, Any], change: Awaitable[ChangeMade], reach: Reach
+        self,
+        call: Call[Any, Any],
+        change: Awaitable[ChangeMade],
+        reach: Reach,
+        name: str = "",
+        cap: Mode = Mode.ENFORCE,
     ) -> Response:
-        done, name = await self._under_way.finish(change), call.place("name")
-        item = next((one for one in done.items if one.value is not None), None)
+        """`name`: of the switch for all of them, which is set to `cap`; else the path has it."""
+        done, name = await self._under_way.finish(change), name or call.place("name")
+        budgets = (one for one in done.items if one.kind == ChangeKind.BUDGET)
+        item = next((one for one in budgets if one.value is not None), None)
         found, is_shared = item_difference_docs(done.changes), self._logs.is_shared(reach)
         database, published = call.place("database"), list[OutletDoc]()
         if is_shared and self._given is not None and not done.dry_run:
@@ -344,7 +356,7 @@ class Budgeting:
             revision=done.after_n,
             dry_run=done.dry_run,
             changed=bool(done.changes),
-            mode_cap=Mode.ENFORCE.value,
+            mode_cap=cap.value,
             difference=[DifferenceDoc(d.kind, name, "", None, None, d.line) for d in found],
             difference_total=len(done.changes),
             budget=None if item is None else self._item_doc(item),
@@ -448,9 +460,10 @@ BUDGET_ROUTES = (
     ),
     Route(
         "PATCH", _POLICY, "cap", "Cap the mode of every budget", PolicyChangeDoc,
-        role=Caller.OPERATOR, query=DryRun, body=CapBody, sends={"mode_cap": "off"},
+        role=Caller.OPERATOR, query=Reaching, body=CapBody, sends={"mode_cap": "off"},
         refuses="a policy that can no longer be set",
-        about="`off`, `warn`, or `enforce` for each by its own mode again.",
+        about="`off`, `warn`, or `enforce` for each by its own mode again. With a `reach`, for "
+        "every database in it; of several switches the mildest mode counts.",
     ),
     Route(
         "GET", f"{_POLICY}/violations", "violations", "Violations by the minute", ViolationsDoc,

@@ -79,7 +79,7 @@ def policy_doc(
     return PolicyDoc(
         database=controlled.plan.database,
         revision=edition.revision,
-        mode_cap=edition.changes.mode_cap.value,
+        mode_cap=edition.mode_cap.value,
         source=controlled.plan.source,
         changed_at_runtime=edition.changes.any,
         document=edition.document if pick is None else {},
@@ -138,7 +138,7 @@ def budget_docs(
     readings = controlled.watch.readings if controlled.watch is not None else None
     buckets, advice = _by_budget(readings), _advice_by_budget(edition)
     raws = budgets_of(edition.document)
-    cap = Mode.OFF if controlled.is_off else edition.changes.mode_cap
+    cap = Mode.OFF if controlled.is_off else edition.mode_cap
     for at, budget in enumerate(edition.policy.budgets):
         if only in ("", budget.name) and (among is None or budget.name in among):
             yield budget_doc(
@@ -225,7 +225,7 @@ def change_doc(
         revision=change.after.revision,
         dry_run=change.dry_run,
         changed=change.changed,
-        mode_cap=change.after.changes.mode_cap.value,
+        mode_cap=change.after.mode_cap.value,
         difference=difference_docs(found),
         difference_total=len(found),
         budget=budget,
@@ -237,12 +237,7 @@ def change_doc(
 def told_of(controlled: Controlled, wall_s: float) -> list[str]:
     """What is wrong with it, or not as one would think, for the status: most telling first."""
     database, told = controlled.plan.database, list[str]()
-    cap = controlled.book.edition.changes.mode_cap
-    if cap is not Mode.ENFORCE:
-        told.append(
-            f"{database}: no budget goes beyond {cap.value}; "
-            f"`headgate budget mode {database} --all enforce` lifts that"
-        )
+    told += [f"{database}: {one}" for one in _capped(controlled)]
     for outlet in controlled.publisher.outlets:
         if outlet.fault:
             for_s = max(0.0, wall_s - outlet.fault_since_s)
@@ -253,6 +248,18 @@ def told_of(controlled: Controlled, wall_s: float) -> list[str]:
     if readings is not None and readings.refused and readings.refusal:
         told.append(f"{database}: the server rejected a policy: {readings.refusal}")
     return [*told, *_not_told_yet(controlled, wall_s)]
+
+
+def _capped(controlled: Controlled) -> Iterator[str]:
+    edition, database = controlled.book.edition, controlled.plan.database
+    cap = edition.changes.mode_cap
+    if cap is not Mode.ENFORCE:
+        lift = f"`headgate budget mode {database} --all enforce` lifts that"
+        yield f"no budget goes beyond {cap.value}; {lift}"
+    for one in edition.caps:
+        level, _, pattern = str(one.reach).partition(":")
+        lift = f"`headgate budget mode all --all enforce --{' '.join((level, pattern)).strip()}`"
+        yield f"no budget goes beyond {one.mode.value} (for {one.reach}, by {one.set_by}); {lift}"
 
 
 def _not_told_yet(controlled: Controlled, wall_s: float) -> Iterator[str]:

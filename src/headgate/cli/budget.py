@@ -327,7 +327,7 @@ def mode(
         typer.Option(
             "--all",
             help="No budget goes beyond MODE, whatever its own: off stops everything at once, "
-            "enforce lifts that.",
+            "enforce lifts that. With a reach, on every database in it.",
         ),
     ] = False,
     fleet: FleetWide = False,
@@ -350,18 +350,19 @@ def mode(
         message = "say which and what: `mode main etl enforce`, or `mode main off --all`"
         raise typer.BadParameter(message)
     reach = reach_of(fleet, region, cluster, shard, host)
-    if reach is not None and every:
-        raise typer.BadParameter("--all is each agent's own switch; for a fleet name the budget")
     if not every:
         one = OneBudget(database, words[0], reach, dry_run, yes)
         _change(one.maker("PATCH", {"mode": words[1]}), "CHANGED", url, token, as_json)
         return
 
     def cap(api: Api) -> Answered:
-        etag = api.get(policy_path(database)).etag
-        body = {"mode_cap": words[0]}
-        return api.change("PATCH", policy_path(database), body, etag=etag, dry_run=dry_run)
+        path, body = policy_path(database), {"mode_cap": words[0]}
+        if reach is None:
+            return api.change("PATCH", path, body, etag=api.get(path).etag, dry_run=dry_run)
+        change = partial(api.change, "PATCH", path, body, query={"reach": reach})
+        return confirmed(change, reach, dry_run=dry_run, yes=yes)
 
+    _check_meant(database, reach)
     _change(cap, "SWITCHED", url, token, as_json)
 
 

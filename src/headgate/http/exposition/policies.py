@@ -94,7 +94,7 @@ def _switched_off(look: Scrape) -> Iterator[Row]:
 
 def _capped(look: Scrape) -> Iterator[Row]:
     for database, controlled in _controlled(look):
-        yield (database,), float(controlled.book.edition.changes.mode_cap is not Mode.ENFORCE)
+        yield (database,), float(controlled.book.edition.mode_cap is not Mode.ENFORCE)
 
 
 POLICIES = (
