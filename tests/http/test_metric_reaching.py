@@ -53,7 +53,7 @@ def test_a_threshold_is_set_and_reverted_for_the_fleet(served: Served, store: Me
     assert tried.json["dry_run"] is True and tried.json["reached"]["reach"] == "fleet"
     assert tried.json["replay"]["says"], "what it would have done here in the last hour"
     elsewhere = change(served, "PATCH", "/v1/databases/x/metrics/lag?reach=fleet&dry_run=true",
-                       {"threshold": 2})  # fmt: skip
+                       {"threshold": "2s"})  # fmt: skip
     assert elsewhere.json["replay"] is None
     done = change(served, "PATCH", f"{EVERY}?reach=fleet", {"threshold": "2s"})
     assert (done.status, done.json["state"], done.json["reach"]) == (200, "set", "fleet")
