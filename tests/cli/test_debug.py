@@ -143,7 +143,8 @@ async def serving(folder: Path) -> AsyncIterator[Agent]:
     agent = Agent(parse_settings(settings(folder), source=str(path)))
     await agent.start()
     try:
-        await aeventually(lambda: agent.board.healths["orders"].standings["loadavg"].sample)
+        healths = agent.rooms.check.board.healths
+        await aeventually(lambda: healths["orders"].standings["loadavg"].sample)
         yield agent
     finally:
         await agent.stop()

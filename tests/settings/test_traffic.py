@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from headgate.base.clock import SystemClock
+from headgate.budgets.assemble import traffic_plans
+from headgate.commands import part_faults
 from headgate.errors import InvalidSettings
 from headgate.settings import document
 from headgate.settings.agent import parse_settings
 from headgate.settings.document import load_policy, read_policy
-from headgate.wiring import part_faults, traffic_plans
 
 MAIN = '[databases.main]\nengine = "postgres"\ndsn = "host=db"\n'
 GOOD = '[[budgets]]\nname = "etl"\nburst = 50\n\n[[budgets.rules]]\nmatch = { username = "etl" }\n'

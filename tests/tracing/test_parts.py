@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from headgate.app import validated
 from headgate.base.ports import Store
 from headgate.base.traceparent import parse_traceparent
+from headgate.commands import validated
 from headgate.errors import InvalidSettings
 from headgate.http.control import ROUTES
 from headgate.settings.agent import Settings, parse_settings

@@ -81,7 +81,7 @@ UNTHROTTLED_S = 3600.0
 
 @dataclass(slots=True)
 class AgentFacts:
-    """What main.py knows of the process and its settings file."""
+    """What app.py knows of the process and its settings file."""
 
     name: str
     version: str

@@ -67,7 +67,7 @@ class NoSuchMetric(HeadgateError, LookupError):
 
 @dataclass(frozen=True, slots=True)
 class DatabasePlan:
-    """One database as main.py hands it over."""
+    """One database as assemble.py hands it over."""
 
     name: str
     engine: Engine

@@ -1,6 +1,6 @@
 """A proxy's file, read once, into frozen values.
 
-proxy.toml  ──load_proxy_settings──►  ProxySettings  ──►  proxymain.py hands values to objects
+proxy.toml  ──load_proxy_settings──►  ProxySettings  ──►  proxy/assemble.py hands values to objects
 
 What the parts of a proxy take as it is written is declared with them (proxy/model.py); what the
 file says otherwise is here. The environment may override what is in [proxy]:
