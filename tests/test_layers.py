@@ -167,11 +167,11 @@ LAW: Mapping[str, frozenset[str]] = {
     # The live screen; the command line reaches it through __main__, as it does the agent.
     "tui": VALUES | {"cli", "client", "base.paths", "present"},
     # A room's assemble.py puts it together from settings; the one above them, all rooms.
-    "assemble": INSIDE | EDGES | {"doors", "proxy.wiring", "settings"},
+    "assemble": INSIDE | EDGES | {"doors", "proxy.dialling", "settings"},
     "commands": INSIDE | EDGES | {"assemble", "settings"},
     "app": INSIDE | EDGES | MACHINE | {"assemble", "commands", "settings"},
     "demo": INSIDE | EDGES | MACHINE | {"app", "cli", "settings", "tui"},
-    "proxy.wiring": INSIDE | EDGES,
+    "proxy.dialling": INSIDE | {"client", "proxy"},
     "proxy.app": INSIDE | EDGES | MACHINE | {"assemble", "settings"},
     # pgext by itself: a database's host needs neither an agent nor its packages for it.
     "__main__": VALUES

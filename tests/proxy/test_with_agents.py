@@ -15,12 +15,12 @@ from headgate.base.clock import SystemClock
 from headgate.errors import PeerFailed
 from headgate.proxy.agentlink import AgentLink
 from headgate.proxy.agents import Agents
+from headgate.proxy.dialling import AgentDialling
 from headgate.proxy.gates import Gates
 from headgate.proxy.model import Act, GateMode, GateTerms
 from headgate.proxy.policylink import PolicyLink
 from headgate.proxy.ports import ActCause
 from headgate.proxy.reports import Reports
-from headgate.proxy.wiring import AgentDialling
 from tests.fixtures.agents import AgentProcess
 from tests.fixtures.eventually import aeventually
 from tests.proxy.fakes import FakeRelay, FakeTaker, client, counts

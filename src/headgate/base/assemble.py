@@ -20,7 +20,7 @@ from headgate.settings.agent import Settings
 from headgate.settings.sections import AgentSettings
 from headgate.shard.peers import PeerAccess, load_access, open_link
 from headgate.store.sqlite import SqliteStore, TemporaryStore
-from headgate.tracing.assemble import tracer_of
+from headgate.tracing.assemble import assemble as assemble_tracer
 from headgate.tracing.traced import traced_link, traced_store
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class AgentContext:
 
 def assemble(settings: Settings, clock: Clock | None, dice: Dice | None) -> AgentContext:
     clock = clock or SystemClock()
-    tracer, store = tracer_of(settings, clock), store_of(settings.agent)
+    tracer, store = assemble_tracer(settings, clock), store_of(settings.agent)
     return AgentContext(
         settings,
         clock,

@@ -31,7 +31,7 @@ def check_tracing(settings: Settings) -> None:
         _trust(settings.tracing)
 
 
-def tracer_of(settings: Settings, clock: Clock) -> OtelTracer | None:
+def assemble(settings: Settings, clock: Clock) -> OtelTracer | None:
     tracing = settings.tracing
     if tracing is None:
         return None

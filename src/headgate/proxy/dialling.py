@@ -1,7 +1,7 @@
 """The way from a proxy to its agents: the SDK's own feed and connections, as proxy/ wants them.
 
 proxy/ knows agents as Protocols (proxy/agents.py), and `client` is another edge: the two are
-joined here, beside the composition root.
+joined here.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import pytest
 
 from headgate.errors import InvalidSettings, PeerFailed
 from headgate.proxy.beside import Beside
-from headgate.proxy.wiring import AgentDialling
+from headgate.proxy.dialling import AgentDialling
 from tests.fixtures.eventually import aeventually
 
 
