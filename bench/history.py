@@ -26,8 +26,7 @@ from tests.fixtures.eventually import eventually
 from bench.load import median, table
 from headgate.demo import servers
 from headgate.history.records import MetricMinute, Tally
-from headgate.store.counts import AddTallies
-from headgate.store.statements import AddMetricMinutes
+from headgate.store.statements import AddMetricMinutes, AddTallies
 
 HISTORY_DAYS = 15
 SETTINGS = """

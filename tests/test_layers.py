@@ -42,7 +42,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "metrics": Room(
         what="what is measured, by which settings; `probes/` reads one number at a time",
-        pure="builtins lint model rate redaction samples settings",
+        pure="builtins lint model redaction samples settings",
         doors="routes",
         uses="changes check rules",
     ),

@@ -25,7 +25,7 @@ from headgate.check.health import Health
 from headgate.check.model import VERDICT_MEANINGS, Decision, State, Verdict
 from headgate.check.reasons import duration, quantity, reason_of
 from headgate.check.utilization import MAX_UTILIZATION
-from headgate.http.responses import whole_seconds
+from headgate.http.documents import whole_seconds
 from headgate.metrics.model import Comparison
 from headgate.metrics.samples import Cause
 from headgate.rules.matching import Rule, book_of

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.client.chunking import Sizes, room, sizes_of, smoothed
+from headgate.client.runs import Sizes, room, sizes_of, smoothed
 from headgate.errors import InvalidSettings
 
 ADAPTIVE = sizes_of(None, None, None, None)

@@ -16,8 +16,7 @@ import pytest
 
 import headgate
 from headgate import AsyncClient, Client, FileCursor, InvalidSettings
-from headgate.client.cursors import cursor_of
-from headgate.client.progress import Progress, display_of, line_of
+from headgate.client.runs import Progress, cursor_of, display_of, line_of
 from tests.client import bodies
 from tests.client.faketime import FakeTime
 from tests.client.scripted import REFUSED, Play, ScriptedAgent, answer

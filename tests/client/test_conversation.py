@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.client.answers import Answer
+from headgate.client.availability import Endpoints
 from headgate.client.conversation import Conversation, Ways
-from headgate.client.endpoints import Endpoints
 from headgate.client.http1 import Response
 from headgate.client.question import Question
 from headgate.client.replies import NoAnswer

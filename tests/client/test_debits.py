@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headgate import AsyncClient, Client
-from headgate.client.local_questions import check_of
+from headgate.client.local_answers import check_of
 from headgate.client.question import Debit, make_asker
 from headgate.client.target import DEFAULT_URL, parse_target
 from headgate.errors import InvalidSettings

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from headgate import Client, InvalidSettings, ThrottlerUnavailable
-from headgate.client.endpoints import LOOK_BACK_AFTER_S, Endpoints
+from headgate.client.availability import LOOK_BACK_AFTER_S, Endpoints
 from headgate.client.events import Event, Rerouted
 from headgate.client.target import Target, urls_of
 from tests.client import bodies

@@ -14,7 +14,7 @@ from headgate.history import unthrottled
 from headgate.history.records import Report
 from headgate.history.unthrottled import ALL, EACH, MAX_ROW_BYTES, ReportedPeriod, UnthrottledBook
 from headgate.history.unthrottled_api import MAX_PERIODS, UnthrottledDoc, unthrottled_advice
-from headgate.store.entries import to_json
+from headgate.store.locallog import to_json
 from tests.builders import NOW
 from tests.fixtures.fakes import HandClock
 from tests.fixtures.memory_store import MemoryStore

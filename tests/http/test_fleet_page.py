@@ -20,15 +20,13 @@ from headgate.base.keyvalue import Entry
 from headgate.errors import InvalidRequest
 from headgate.fleet.pages import FLEET_VIEW_ROUTES, FleetViewing
 from headgate.fleet.picture import FleetView, StoreLink
-from headgate.http.auth import Gatekeeper
+from headgate.http.auth import Gatekeeper, Peer
 from headgate.http.control import description
 from headgate.http.control import serving as serving_route
-from headgate.http.peers import Peer
 from headgate.http.routes import read_call
 from headgate.page.api import ApiRejected, PageApi
 from headgate.page.fleet import PAGE_ROWS, FleetPage
-from headgate.page.rendering import static_file
-from headgate.page.shell import Site, Visit, made
+from headgate.page.shell import Site, Visit, made, static_file
 from tests.changes.changebook_world import COMMERCE, HALF, BookWorld
 from tests.fixtures.fakes import HandClock
 from tests.fixtures.fleet_sights import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headgate.check.turns import Fairness
+from headgate.http.documents import reply
 from headgate.http.listener import MAX_MEMO_BYTES, MAX_MEMO_ENTRIES, Handlers
-from headgate.http.responses import reply
 from headgate.rules.matching import Kind, Rule
 from tests.http.conftest import Serve
 from tests.http.serving import Plan, Served

@@ -11,9 +11,8 @@ import pytest
 
 from headgate.check.activity import Activity
 from headgate.errors import InvalidRequest
-from headgate.http.auth import Credential, Gatekeeper
+from headgate.http.auth import Credential, Gatekeeper, Peer, _name_in
 from headgate.http.control import ROUTES
-from headgate.http.peers import Peer, _name_in
 from headgate.metrics.samples import Instant
 from headgate.shard.model import Pull
 from headgate.shard.peers_api import encode_pull, encode_wake

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import InvalidSettings
-from headgate.integrations.leave import TransactionBatch, begins, ends
 from headgate.integrations.sqlcommenter import (
     SIGNATURE_TAG,
     Tags,
@@ -21,6 +20,7 @@ from headgate.integrations.sqlcommenter import (
     has_comment,
     sign_tags,
 )
+from headgate.integrations.transactions import TransactionBatch, begins, ends
 
 TAGS = Tags(app="etl:nightly")
 COMMENT = "/*app='etl%3Anightly'*/"

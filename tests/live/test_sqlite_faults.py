@@ -31,8 +31,8 @@ from headgate.base.keyvalue import Compare, Entry, Put
 from headgate.errors import StoreUnavailable
 from headgate.history.records import AuditEntry, Tally
 from headgate.store import SqliteStore
-from headgate.store.entries import MAX_ENTRIES
 from headgate.store.file import APPLICATION_ID, STEPS, SchemaStep, migrate
+from headgate.store.locallog import MAX_ENTRIES
 from tests.metrics.probes.reading import becomes
 
 ENTRY = AuditEntry(1_700_000_000.0, "ann", "metric.set", "main/lag", None, None)

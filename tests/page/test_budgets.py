@@ -16,8 +16,7 @@ from headgate.budgets.limits import BUDGET_SETTINGS
 from headgate.budgets.readings import BudgetReadings
 from headgate.budgets.service import Gear, TrafficPlan
 from headgate.budgets.traces import Trace
-from headgate.page.budgets import BudgetsPage
-from headgate.page.budgets_chart import chart_of
+from headgate.page.budgets import BudgetsPage, chart_of
 from headgate.page.budgets_form import (
     GROUPS,
     BudgetForm,

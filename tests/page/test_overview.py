@@ -21,7 +21,7 @@ from headgate.history.api import MetricMinuteDoc
 from headgate.history.records import MetricMinute
 from headgate.metrics.samples import Absent, Cause, Sample
 from headgate.page.overview import hour_seen
-from headgate.page.rendering import static_file
+from headgate.page.shell import static_file
 from headgate.present.metrics import bar_of
 from headgate.present.shard import in_short, tree, without
 from headgate.present.status import database_state

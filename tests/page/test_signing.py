@@ -22,7 +22,7 @@ from headgate.page.sessions import (
     MAX_SESSIONS_EACH,
     PageSessions,
 )
-from headgate.page.signing import SigningPage
+from headgate.page.site import SigningPage
 from tests.fixtures.fakes import HandClock
 from tests.http.serving import LOOPS, OPERATOR, VIEWER, Plan, Served, bearer, gatekeeper, serving
 from tests.page.visiting import FORM, Visitor, signed_in, text_of

@@ -11,8 +11,8 @@ from headgate.check.api import ClientDoc
 from headgate.cli.documents import read
 from headgate.cli.pages import explain_page
 from headgate.cli.render import ASCII, Canvas, drawn
-from headgate.page.rendering import render
 from headgate.page.rules import acts_of, rule_list
+from headgate.page.shell import render
 from headgate.present import clients
 from headgate.present.explain import explained
 from headgate.present.rules import TOLD, RuleRow, rule_view

@@ -16,8 +16,7 @@ from headgate.errors import InvalidSettings
 from headgate.http.control import ROUTES
 from headgate.settings.agent import Settings, parse_settings
 from headgate.tracing.assemble import check_tracing
-from headgate.tracing.collector import BatchRejected, Later, Outcome, Taken
-from headgate.tracing.outbox import Outbox
+from headgate.tracing.outbox import BatchRejected, Later, Outbox, Outcome, Taken
 from headgate.tracing.requests import QUIET, _pattern
 from headgate.tracing.traced import STORE
 from tests.fixtures.eventually import eventually

@@ -17,8 +17,7 @@ from headgate.check.board import Board
 from headgate.check.demand import Demands, Work
 from headgate.errors import ProbeFailed
 from headgate.metrics.model import MetricMode, MetricSpec
-from headgate.metrics.rate import rate_between
-from headgate.metrics.samples import Absent, Cause, Reading, Sample, reading_of
+from headgate.metrics.samples import Absent, Cause, Reading, Sample, rate_between, reading_of
 
 log = structlog.get_logger()
 

@@ -26,13 +26,11 @@ from headgate.check.snapshot import DatabaseSnapshot, decided, only_agent_knows
 from headgate.check.snapshot_api import Snapshot
 from headgate.client import local_clock
 from headgate.client.answers import Answer
-from headgate.client.availability import Availability
-from headgate.client.endpoints import Endpoints
+from headgate.client.availability import Availability, Endpoints
 from headgate.client.gate import system_dice
-from headgate.client.local_answers import answer_of, decided_by, to_ms
+from headgate.client.local_answers import answer_of, check_of, decided_by, to_ms
 from headgate.client.local_feed import FEEDS, FLUSH_S, FRESH_S, Feed
 from headgate.client.local_ledger import Key, Meter
-from headgate.client.local_questions import check_of
 from headgate.client.parsing import merged
 from headgate.client.question import Question
 from headgate.client.routes import MAX_HOPS, Routes, same_place

@@ -22,9 +22,9 @@ from typing import NamedTuple, cast
 import httptools
 import structlog
 
+from headgate.http.auth import Peer, peer_of
+from headgate.http.documents import closing, error_reply
 from headgate.http.hosts import KnownHosts
-from headgate.http.peers import Peer, peer_of
-from headgate.http.responses import closing, error_reply
 
 log = structlog.get_logger()
 

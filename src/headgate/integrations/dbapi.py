@@ -19,9 +19,14 @@ from typing import Any, NamedTuple
 
 from headgate import Client
 from headgate.errors import Fault, InvalidSettings
-from headgate.integrations.drivers import in_transaction, is_autocommit
-from headgate.integrations.leave import TransactionBatch, begins, ends
 from headgate.integrations.sqlcommenter import Tags, as_tags
+from headgate.integrations.transactions import (
+    TransactionBatch,
+    begins,
+    ends,
+    in_transaction,
+    is_autocommit,
+)
 
 _PERCENT_STYLES = frozenset({"format", "pyformat"})
 # How drivers call a statement and its parameters.

@@ -22,8 +22,8 @@ from psycopg.abc import Params
 from psycopg.pq import TransactionStatus
 
 from headgate import AsyncClient, Client
-from headgate.integrations.leave import TransactionBatch, checked_every
 from headgate.integrations.sqlcommenter import Tags, application_name, as_tags
+from headgate.integrations.transactions import TransactionBatch, checked_every
 
 
 class Manner(NamedTuple):

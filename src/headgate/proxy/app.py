@@ -35,9 +35,8 @@ from headgate.budgets.pgext.publisher import FilePolicySink
 from headgate.budgets.readings import BudgetReadings
 from headgate.errors import Fault, HeadgateError, InvalidSettings, MeterFailed, RelayFault
 from headgate.http.asgi import AsgiBridge
-from headgate.http.auth import Credential, Gatekeeper
+from headgate.http.auth import Credential, Gatekeeper, Peer
 from headgate.http.listener import Handlers, Limits, Listener
-from headgate.http.peers import Peer
 from headgate.proxy.assemble import DirectoryTaker, Mind, ProxyContext, check_files, mind_of
 from headgate.proxy.control import ProxyControl, Reloaded
 from headgate.proxy.directory import (

@@ -15,9 +15,9 @@ from headgate.check.decide import asks_shard
 from headgate.check.routes import CheckRoutes
 from headgate.errors import InvalidRequest, PeerFailed
 from headgate.http.asgi import AsgiBridge
+from headgate.http.auth import Peer
+from headgate.http.documents import reply
 from headgate.http.listener import Answer, Request
-from headgate.http.peers import Peer
-from headgate.http.responses import reply
 from headgate.shard.service import Shards
 
 FORWARD_TIMEOUT_S = 0.5

@@ -36,8 +36,7 @@ def tracer_of(settings: Settings, clock: Clock) -> OtelTracer | None:
     if tracing is None:
         return None
     _library()
-    from headgate.tracing.collector import Collector
-    from headgate.tracing.outbox import Outbox
+    from headgate.tracing.outbox import Collector, Outbox
     from headgate.tracing.spans import OtelTracer, Shares, TraceResource, encoded, rejected
 
     collector = Collector(

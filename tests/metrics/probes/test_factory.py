@@ -10,7 +10,7 @@ from headgate.errors import InvalidSettings
 from headgate.metrics.builtins import BUILTINS
 from headgate.metrics.model import Builtin, Engine, MetricSpec
 from headgate.metrics.probes import DatabaseProbes
-from headgate.metrics.probes.disk import used_share
+from headgate.metrics.probes.host import used_share
 from headgate.metrics.probes.mysql_session import parse_address
 from headgate.metrics.samples import Cause
 from headgate.metrics.settings import parse_metric_settings

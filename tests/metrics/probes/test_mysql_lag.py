@@ -8,8 +8,13 @@ from typing import Any
 import pytest
 
 from headgate.errors import ProbeFailed
-from headgate.metrics.probes.mysql_lag import MysqlNativeLag
-from headgate.metrics.probes.mysql_replication import Channel, Thread, channel_of, is_on
+from headgate.metrics.probes.mysql_replication import (
+    Channel,
+    MysqlNativeLag,
+    Thread,
+    channel_of,
+    is_on,
+)
 from headgate.metrics.samples import Cause
 from tests.metrics.probes.reading import as_measured
 

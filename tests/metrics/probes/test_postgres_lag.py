@@ -9,8 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import ProbeFailed
-from headgate.metrics.probes.postgres_lag import PrimaryLag, StandbyLag, StandbyState, WalMarks
-from headgate.metrics.probes.postgres_replication import upstream_of
+from headgate.metrics.probes.postgres_replication import (
+    PrimaryLag,
+    StandbyLag,
+    StandbyState,
+    WalMarks,
+    upstream_of,
+)
 from headgate.metrics.samples import Cause, Measured
 from tests.metrics.probes.reading import as_measured
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from headgate.metrics.model import Engine
 from headgate.metrics.probes.connections import Lane
-from headgate.metrics.probes.server_facts import MAX_FACT_CHARS, ServerFacts
+from headgate.metrics.probes.server import MAX_FACT_CHARS, ServerFacts
 
 
 class Told:

@@ -71,3 +71,17 @@ def kind_of(value: object) -> str:
 
 def _refuse(what: str) -> NoReturn:
     raise ProbeFailed(Cause.INVALID, what)
+
+
+# --- what a server said, fit for one line of a report ------------------------------------------
+
+
+MAX_MESSAGE_CHARS = 500
+
+
+def one_line(said: object, secret: str = "") -> str:
+    """Without line breaks, bounded, and without `secret` should it stand in there."""
+    text = "; ".join(line.strip() for line in str(said).splitlines() if line.strip())
+    if secret:
+        text = text.replace(secret, "***")
+    return text[:MAX_MESSAGE_CHARS] or type(said).__name__
