@@ -63,18 +63,17 @@ from headgate.history.rogues import Rogues, SessionsProbe
 from headgate.history.unthrottled import UnthrottledBook
 from headgate.history.watch import Watch
 from headgate.http.asgi import AsgiBridge
-from headgate.http.auth import Gatekeeper
+from headgate.http.auth import Gatekeeper, KnownHosts
 from headgate.http.control import ROUTES, Control, PageGiven
 from headgate.http.debugging import Inside
 from headgate.http.exposition import Works
-from headgate.http.hosts import KnownHosts
 from headgate.http.listener import MAX_TURNED_AWAY, Handlers, Limits, Listener
-from headgate.metrics.files import MetricRoom
 from headgate.metrics.known import metrics_known_to
 from headgate.metrics.lint import MetricLook
 from headgate.metrics.model import MetricSpec
 from headgate.metrics.probes.calibrate import commit_baseline
 from headgate.metrics.probes.factory import DatabaseProbes
+from headgate.metrics.reaching import MetricRoom
 from headgate.metrics.samples import Cause, Measured
 from headgate.metrics.service import MetricKeeper
 from headgate.metrics.settings import parse_metric_settings

@@ -15,8 +15,7 @@ from headgate import Client, InvalidSettings, ThrottlerUnavailable, WaitedTooLon
 from headgate.client import events, hooks
 from headgate.client.answers import Answer
 from headgate.client.events import EVENTS, Event, Events, events_of
-from headgate.client.hooks.logs import LEVELS, level_of
-from headgate.client.hooks.measures import INSTRUMENTS, measures_of
+from headgate.client.hooks import INSTRUMENTS, LEVELS, level_of, measures_of
 from tests.client import bodies
 from tests.client.conftest import MakeCaller
 from tests.client.scripted import OK, REFUSED, ScriptedAgent, answer

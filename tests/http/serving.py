@@ -46,13 +46,12 @@ from headgate.history.keeper import Keeper
 from headgate.history.recorder import Recorder
 from headgate.history.unthrottled import UnthrottledBook
 from headgate.http.asgi import AsgiApp, AsgiBridge
-from headgate.http.auth import Credential, Gatekeeper
+from headgate.http.auth import Credential, Gatekeeper, KnownHosts
 from headgate.http.control import Control, PageGiven
-from headgate.http.hosts import KnownHosts
 from headgate.http.listener import Connection, Handlers, Limits, Listener
-from headgate.metrics.files import MetricRoom
 from headgate.metrics.known import metrics_known_to
 from headgate.metrics.model import Engine, MetricSpec
+from headgate.metrics.reaching import MetricRoom
 from headgate.metrics.samples import Absent, Cause, Sample
 from headgate.metrics.service import DatabasePlan, MetricKeeper
 from headgate.pacing.pacer import Pacers

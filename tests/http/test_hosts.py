@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from headgate.http.hosts import MAX_REMEMBERED, KnownHosts
+from headgate.http.auth import MAX_REMEMBERED, KnownHosts
 from headgate.settings.sections import AgentSettings
 from headgate.wiring import own_names
 from tests.http.conftest import Serve

@@ -561,7 +561,7 @@ def test_a_link_to_a_favour_names_both(served: Served) -> None:
 # --- a field that is declared ---------------------------------------------------------------------
 
 LINK = "https://tickets.example/42"
-SOURCE = Path(__file__).parents[3] / "src" / "headgate"
+SOURCE = Path(__file__).parents[2] / "src" / "headgate"
 
 
 def test_a_declared_field_of_a_rule_is_everywhere(served: Served, ann: Visitor) -> None:

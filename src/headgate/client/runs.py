@@ -34,7 +34,7 @@ EASE_FROM = 0.5
 """Utilization (value over threshold, of the worst metric) from which on a job gives way."""
 SMOOTHING = 0.5
 """How much the newest utilization counts. All of it would make a job whose own work is the load
-swing between everything and nothing: see tests/client/test_chunking.py."""
+swing between everything and nothing: see tests/client/test_runs.py."""
 
 
 class Sizes(NamedTuple):

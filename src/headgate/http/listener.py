@@ -22,9 +22,8 @@ from typing import NamedTuple, cast
 import httptools
 import structlog
 
-from headgate.http.auth import Peer, peer_of
+from headgate.http.auth import KnownHosts, Peer, peer_of
 from headgate.http.documents import closing, error_reply
-from headgate.http.hosts import KnownHosts
 
 log = structlog.get_logger()
 

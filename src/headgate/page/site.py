@@ -19,9 +19,8 @@ from headgate.base.ports import Clock
 from headgate.base.problems import Problem
 from headgate.errors import InvalidRequest
 from headgate.http.asgi import AsgiApp
-from headgate.http.auth import Gatekeeper, Peer, SignedIn
+from headgate.http.auth import Gatekeeper, Peer, SignedIn, bare_name, is_known_name
 from headgate.http.documents import problem_response
-from headgate.http.hosts import bare_name, is_known_name
 from headgate.page.api import ApiRejected, PageApi
 from headgate.page.audit import AuditPage
 from headgate.page.budgets import BudgetsPage

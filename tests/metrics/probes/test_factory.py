@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -10,8 +13,10 @@ from headgate.errors import InvalidSettings
 from headgate.metrics.builtins import BUILTINS
 from headgate.metrics.model import Builtin, Engine, MetricSpec
 from headgate.metrics.probes import DatabaseProbes
+from headgate.metrics.probes.connections import Lane
 from headgate.metrics.probes.host import used_share
 from headgate.metrics.probes.mysql_session import parse_address
+from headgate.metrics.probes.server import MAX_FACT_CHARS, ServerFacts
 from headgate.metrics.samples import Cause
 from headgate.metrics.settings import parse_metric_settings
 from tests.metrics.probes.reading import failure
@@ -127,3 +132,23 @@ def test_an_address_that_is_none_is_refused_without_quoting_it(text: str) -> Non
 
 def test_disk_usage_is_a_share(tmp_path: Path) -> None:
     assert 0 < used_share(str(tmp_path)) <= 1
+
+
+# --- what a server says of itself is text, whatever its driver has for it ------------------
+
+
+class Told:
+    label = "main at db"
+
+    @asynccontextmanager
+    async def session(self, timeout_s: float) -> AsyncIterator[Told]:
+        yield self
+
+    async def rows(self, query: str) -> list[tuple[object, object]]:
+        return [(b"version", b"11.4 caf\xe9"), ("max_connections", 151), ("long", "x" * 2000)]
+
+
+async def test_bytes_are_told_as_their_letters() -> None:
+    found = await ServerFacts(cast("Lane[Any]", Told()), Engine.MYSQL, 1.0).read()
+    assert found["version"] == "11.4 caf\N{REPLACEMENT CHARACTER}"
+    assert found["max_connections"] == "151" and len(found["long"]) == MAX_FACT_CHARS
