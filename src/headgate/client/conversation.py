@@ -26,7 +26,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from headgate.client import events
 from headgate.client.answers import ON_HOLD, UNAVAILABLE, Answer
 from headgate.client.availability import Availability, Circuit, Endpoints, Outage
-from headgate.client.logs import warn
+from headgate.client.events import warn
 from headgate.client.parsing import merged
 from headgate.client.question import Question, RequestBuilder
 from headgate.client.replies import NoAnswer, read_reply

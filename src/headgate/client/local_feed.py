@@ -33,6 +33,7 @@ from headgate.check.snapshot_api import (
 from headgate.client import local_clock
 from headgate.client.drivers.pool import NO_SIGNAL, READ_BYTES, PooledConnection
 from headgate.client.drivers.sync import Deadline, connect, converse
+from headgate.client.events import warn
 from headgate.client.gate import system_dice
 from headgate.client.http1 import (
     BadResponse,
@@ -43,7 +44,6 @@ from headgate.client.http1 import (
     encode_request,
 )
 from headgate.client.local_ledger import LocalLedger
-from headgate.client.logs import warn
 from headgate.client.parsing import BadAnswer, parse_object
 from headgate.client.target import Target
 

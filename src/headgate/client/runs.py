@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, Generic, NamedTuple, Protocol, TextIO, TypeAlias, TypeVar
 
 from headgate.client.answers import Answer
-from headgate.client.logs import warn
+from headgate.client.events import warn
 from headgate.errors import Fault, InvalidSettings
 
 # --- how large the next chunk is, and how long to pause before it. Pure arithmetic ---------

@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 from headgate.client.answers import PACED, UNKNOWN_METRIC, Answer
 from headgate.client.availability import OnUnavailable
-from headgate.client.logs import warn
+from headgate.client.events import warn
 from headgate.client.question import Question
 from headgate.errors import Fault, InvalidSettings, WaitedTooLong
 
