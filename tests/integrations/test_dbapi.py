@@ -101,7 +101,7 @@ def test_what_would_go_around_it_is_refused(gate: Client) -> None:
             raise AssertionError("it was called")
 
     low = dbapi.throttled(Low(":memory:"), sqlite3, gate)
-    with pytest.raises(InvalidSettings, match="real_query: goes around"):
+    with pytest.raises(InvalidSettings, match="real_query: bypasses"):
         low.real_query()
     low.close()
 
