@@ -12,8 +12,8 @@ from pathlib import Path
 from bench.fleet_sim_agent import SimAgent
 from bench.fleet_sim_fleet import Change, Fleet
 from bench.fleet_sim_net import BUCKETS_PER_S, Rates
-from headgate.fleet import timing as fleet_timing
-from headgate.fleet.timing import LEAST_SPREAD_S, MOST_SPREAD_S
+from headgate.fleet import beat as fleet_timing
+from headgate.fleet.beat import LEAST_SPREAD_S, MOST_SPREAD_S
 
 WIDE_RULES = 2
 BETWEEN_WIDE_S = 6.0

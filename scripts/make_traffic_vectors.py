@@ -20,8 +20,7 @@ from tests.budgets.native.engines import Reference
 from tests.budgets.native.playing import PATH, Player, sizes_of
 
 from headgate.budgets.ask import Dialect
-from headgate.budgets.fingerprint import fingerprint, shape
-from headgate.budgets.tags import read_tags
+from headgate.budgets.sql_text import fingerprint, read_tags, shape
 
 HALF: dict[str, Any] = {"rate": 50, "capacity": 100}
 TENANTS = [{"each": ["tag.tenant"]}]

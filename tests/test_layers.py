@@ -48,8 +48,8 @@ ROOMS: Mapping[str, Room] = {
     ),
     "check": Room(
         what="the hot path: from readings to an answer. Read `decide` first",
-        pure="activity decide fairness health model snapshot utilization",
-        documents="answers api questions reasons reports_api snapshot_api",
+        pure="decide health model snapshot",
+        documents="answers api questions reasons snapshot_api",
         doors="freno reporting routes streaming views",
         uses="budgets history pacing",
     ),
@@ -60,11 +60,11 @@ ROOMS: Mapping[str, Room] = {
         uses="check",
     ),
     "shard": Room(
-        what="one primary and its replicas: roles, rollups, switchovers; `peers/` is the way "
+        what="one primary and its replicas: roles, rollups, switchovers; `peers` is the way "
         "to other agents",
-        pure="hopeless model pairs patroni_keys rollup settings topology",
-        documents="advice api peers_api upstreams",
-        doors="forwarding routes",
+        pure="model patroni_keys rollup settings topology",
+        documents="api peers_api",
+        doors="routes",
         uses="changes check history rules",
     ),
     "changes": Room(
@@ -76,9 +76,9 @@ ROOMS: Mapping[str, Room] = {
     ),
     "fleet": Room(
         what="many shards: who is there, how they are, who has what",
-        pure="beat holders members reached timing told view",
-        documents="api feed_api reach_api view_api",
-        doors="pages routes status",
+        pure="beat members view",
+        documents="api feed_api view_api",
+        doors="routes status",
         uses="check history shard",
     ),
     "rules": Room(
@@ -90,19 +90,18 @@ ROOMS: Mapping[str, Room] = {
     ),
     "history": Room(
         what="who was throttled, when and why; starvation, rogue clients, replay",
-        pure="courses outcomes records replay runs sessions starvation threshold_replay timeline",
-        documents="api past_api starvation_api unthrottled_api",
-        doors="looking past_routes replaying routes unthrottling",
+        pure="courses outcomes records replay runs sessions starvation timeline",
+        documents="api unthrottled_api",
+        doors="looking routes",
         uses="check rules",
     ),
     "budgets": Room(
         what="statements that never check; `native/` is the C core, `pgext/` the way to the "
         "Postgres extension",
-        pure="admit ask bucket compiled consequences cost counterfactual debits difference "
-        "explain fingerprint hashes ledger limits lint matching parse policy readings "
-        "sql_text tags traces",
+        pure="admit ask bucket compiled consequences cost counterfactual difference explain "
+        "ledger limits lint matching parse policy readings sql_text traces",
         documents="api replay_api",
-        doors="publishing replay_routes routes statement_views views",
+        doors="replay_routes routes views",
         uses="changes check rules",
     ),
     "proxy": Room(
@@ -321,7 +320,7 @@ def test_no_room_is_allowed_more_than_it_uses() -> None:
         ("client.gate", "from headgate.integrations import sqlcommenter"),
         ("integrations.celery", "from headgate.check import board"),
         ("store.sqlite", "from headgate.base.ports import Store"),
-        ("shard.peers.link", "from headgate.base.ports import PeerLink"),
+        ("shard.peers", "from headgate.base.ports import PeerLink"),
         ("rules.routes", "from headgate.shard.peers import open_link"),
         ("proxy.gates", "from headgate.budgets.pgext.meter import RegionMeter"),
         ("settings.agent", "from headgate.proxy.relay import NativeRelay"),

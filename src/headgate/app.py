@@ -43,14 +43,12 @@ from headgate.changes.state import ChangeMade, LogState
 from headgate.changes.time import ChangeTime
 from headgate.changes.writer import Draft
 from headgate.check.board import Board
-from headgate.check.checker import Checker
+from headgate.check.checker import Checker, Fairness
 from headgate.check.demand import Demands
-from headgate.check.intake import Intake
+from headgate.check.reporting import Intake
 from headgate.check.routes import CheckRoutes
 from headgate.check.sampler import Sampler
-from headgate.check.snapshots import Snapshots
-from headgate.check.streaming import MAX_SUBSCRIBERS, Broadcasts
-from headgate.check.turns import Fairness
+from headgate.check.streaming import MAX_SUBSCRIBERS, Broadcasts, Snapshots
 from headgate.check.views import AgentFacts, Parts, Views
 from headgate.errors import Fault, InvalidSettings, ProbeFailed, StoreUnavailable
 from headgate.fleet.assemble import AgentParts, PatroniParts, Roll, access_faults, fleet_parts
@@ -93,10 +91,10 @@ from headgate.settings.sections import (
     StateLoss,
 )
 from headgate.shard.files import MEMBERS, MemberRoom
-from headgate.shard.forwarding import Forwarder
 from headgate.shard.heartbeat import Heartbeat
 from headgate.shard.peers import open_link
 from headgate.shard.peers_api import parse_peer_url
+from headgate.shard.routes import Forwarder
 from headgate.shard.service import Shards
 from headgate.shard.standby import LOOKS_PER_TAKEOVER, ElectedStandby, Standby
 from headgate.tracing.assemble import check_tracing, tracer_of

@@ -24,12 +24,11 @@ from headgate.budgets.layers import EMPTY, Document
 from headgate.budgets.lint import advise
 from headgate.budgets.parse import written
 from headgate.budgets.pgext.debits import RegionLedger
-from headgate.budgets.pgext.meter import RegionMeter
+from headgate.budgets.pgext.meter import RegionMeter, TraceReader
 from headgate.budgets.pgext.publisher import FilePolicySink
-from headgate.budgets.pgext.trace_reader import TraceReader
 from headgate.budgets.service import Gear, TrafficPlan
 from headgate.changes.reach import Place
-from headgate.check.activity import Idleness
+from headgate.check.model import Idleness
 from headgate.errors import Fault, InvalidName, InvalidSettings
 from headgate.history.alerts import Webhook
 from headgate.history.courses import StarvationTerms
@@ -42,7 +41,7 @@ from headgate.settings.agent import Settings
 from headgate.settings.document import first_line, load_policy
 from headgate.settings.readers import is_loopback
 from headgate.settings.sections import AgentSettings, DatabaseSettings, TrafficSettings
-from headgate.shard.pairs import LOCAL, ServedDatabase
+from headgate.shard.model import LOCAL, ServedDatabase
 from headgate.shard.peers import PeerAccess, load_access
 from headgate.shard.peers_api import parse_peer_url
 from headgate.shard.rollup import AGGREGATES, Aggregate

@@ -13,8 +13,7 @@ from headgate.base.stored import read_object
 from headgate.changes.model import Change, ChangeKind
 from headgate.changes.reach import parse_reach
 from headgate.changes.state import item_bytes, read_item
-from headgate.fleet.members import read_member
-from headgate.fleet.told import read_told
+from headgate.fleet.members import read_member, read_told
 
 HALVES = [b"\\ud800", b"\\uDFFF", b"\xed\xa0\x80"]
 VALUE = {"kind": "hold", "target": "x", "reason": "REASON"}

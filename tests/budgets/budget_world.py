@@ -16,9 +16,9 @@ from headgate.budgets.service import Budgets, Controlled, Gear, TrafficPlan
 from headgate.changes.model import ChangeKind
 from headgate.changes.reach import Place
 from headgate.changes.state import ChangeMade
-from headgate.check.activity import Idleness
 from headgate.check.board import Board
 from headgate.check.demand import Demands
+from headgate.check.model import Idleness
 from headgate.errors import MeterFailed, PolicyRefused
 from headgate.metrics.samples import Sample
 from tests.builders import metric

@@ -13,9 +13,9 @@ from headgate.budgets.ask import (
     StatementFlags,
     StatementIdentity,
     StatementVerdict,
+    budget_key,
 )
 from headgate.budgets.counterfactual import ReplayServer
-from headgate.budgets.hashes import budget_key
 from headgate.budgets.ledger import Holding, Ledger
 from headgate.budgets.matching import Now, RuleSet
 from headgate.budgets.policy import Policy

@@ -7,9 +7,15 @@ from typing import Any
 
 import pytest
 
-from headgate.budgets.ask import NEVER, Limit, StatementAnswer, StatementVerdict
+from headgate.budgets.ask import (
+    NEVER,
+    DebitResult,
+    DebitState,
+    Limit,
+    StatementAnswer,
+    StatementVerdict,
+)
 from headgate.budgets.charging import LedgerOf, OwnLedger, asked, debit_of, own_bucket
-from headgate.budgets.debits import DebitResult, DebitState
 from headgate.budgets.parse import parse_budget
 from headgate.budgets.policy import Budget
 from headgate.check.checker import Checker

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.budgets.ask import Dialect
-from headgate.budgets.fingerprint import fingerprint, shape
-from headgate.budgets.sql_text import pieces
+from headgate.budgets.sql_text import fingerprint, pieces, shape
 
 PG, MY = Dialect.POSTGRES, Dialect.MYSQL
 

@@ -17,10 +17,10 @@ from headgate.budgets.ask import (
     StatementFlags,
     StatementIdentity,
     StatementVerdict,
+    budget_key,
 )
 from headgate.budgets.bucket import Bucket, drain_ns
 from headgate.budgets.cost import AGAIN_AFTER_NS
-from headgate.budgets.hashes import budget_key
 from headgate.budgets.ledger import EACH_WAYS, WAYS, BucketTable, Holding, Ledger
 from headgate.budgets.parse import parse_budget
 from headgate.budgets.policy import Budget

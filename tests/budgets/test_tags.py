@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.budgets.ask import Dialect
-from headgate.budgets.tags import MAX_TAGS, read_tags
+from headgate.budgets.sql_text import MAX_TAGS, read_tags
 
 PG, MY = Dialect.POSTGRES, Dialect.MYSQL
 

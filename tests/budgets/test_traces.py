@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.budgets.ask import Dialect, StatementFlags, StatementIdentity, StatementVerdict
-from headgate.budgets.tags import read_tags
+from headgate.budgets.sql_text import read_tags
 from headgate.budgets.traces import Trace, TraceFlag, thinned
 
 tag_text = st.text("abcXYZ019_-./:,", min_size=1, max_size=12).map(str.encode)

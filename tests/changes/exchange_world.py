@@ -17,8 +17,8 @@ from headgate.changes.exchanged import ExchangeAnswer, Offer
 from headgate.changes.inforce import OwnInForce
 from headgate.changes.reach import HERE, Place, Reach, parse_reach
 from headgate.changes.state import ChangeMade
-from headgate.check.activity import Idleness
 from headgate.check.demand import Demands
+from headgate.check.model import Idleness
 from headgate.errors import InvalidRequest, PeerFailed, StoreUnavailable, WrongShard
 from headgate.metrics.samples import Absent, Cause
 from headgate.rules.drafts import Here

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.check.activity import Activity, Idleness, activity_after, most_awake
+from headgate.check.model import Activity, Idleness, activity_after, most_awake
 
 AWAKE, IDLE, HIBERNATING = Activity.AWAKE, Activity.IDLE, Activity.HIBERNATING
 

@@ -20,11 +20,10 @@ from headgate.check.answers import (
     encode,
     freno_doc,
 )
-from headgate.check.decide import decide
+from headgate.check.decide import MAX_UTILIZATION, decide
 from headgate.check.health import Health
 from headgate.check.model import VERDICT_MEANINGS, Decision, State, Verdict
 from headgate.check.reasons import duration, quantity, reason_of
-from headgate.check.utilization import MAX_UTILIZATION
 from headgate.http.responses import whole_seconds
 from headgate.metrics.model import Comparison
 from headgate.metrics.samples import Cause

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.base.names import Scope
-from headgate.check.activity import Activity
 from headgate.check.decide import asks_shard, decide, findings, idles, judge, wrong_agent
 from headgate.check.health import FOREVER, Health, MetricStatus, ShardHealth, health_of, stand
-from headgate.check.model import PASSING, Decision, State, Verdict
+from headgate.check.model import PASSING, Activity, Decision, State, Verdict
 from headgate.metrics.model import AbsencePolicy, MetricSpec
 from headgate.metrics.samples import Absent, Cause, Reading
 from headgate.rules.matching import NO_RULES, Rule, RuleBook, book_of

@@ -8,12 +8,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from headgate.base.names import Scope
-from headgate.check.activity import Activity, Idleness
 from headgate.check.board import Board
 from headgate.check.checker import Checker
 from headgate.check.demand import Demand, Demands, Work
 from headgate.check.health import ShardHealth, never_read, stand
-from headgate.check.model import Verdict
+from headgate.check.model import Activity, Idleness, Verdict
 from headgate.check.sampler import Sampler
 from headgate.history.recorder import Recorder
 from headgate.metrics.model import MetricSpec

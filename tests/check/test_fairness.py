@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.check.fairness import turn_of
+from headgate.check.model import turn_of
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from headgate.base.crowds import OTHER
-from headgate.check.activity import Activity, Idleness
 from headgate.check.board import Board
 from headgate.check.demand import Demands
-from headgate.check.intake import Intake
-from headgate.check.model import Decision, Verdict
+from headgate.check.model import Activity, Decision, Idleness, Verdict
+from headgate.check.reporting import Intake
 from headgate.check.snapshot import Counted
 from headgate.history.recorder import UNKNOWN_DATABASE, Recorder
 from tests.builders import NOW, check, health

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from headgate.check.answers import answer_doc
 from headgate.check.board import Board
-from headgate.check.checker import Checker
+from headgate.check.checker import IDLE_WAITS, Checker, Fairness
 from headgate.check.demand import Demands
 from headgate.check.model import Decision, Verdict
 from headgate.check.reasons import reason_of
-from headgate.check.turns import IDLE_WAITS, Fairness
 from headgate.history.recorder import Recorder
 from headgate.metrics.samples import Sample
 from headgate.rules.api import explain_doc

@@ -22,8 +22,8 @@ from headgate.budgets.compiled import read_compiled
 from headgate.budgets.replay_routes import REPLAY_ROUTES
 from headgate.budgets.routes import BUDGET_ROUTES
 from headgate.cli.budget import TAKEN_NAMES
-from headgate.cli.budget_files import read_rules
 from headgate.cli.exits import FAILED
+from headgate.cli.lint import read_rules
 from headgate.settings.document import load_policy
 from tests.budgets.budget_world import ETL, WEB, document
 from tests.cli import builders

@@ -19,7 +19,7 @@ from headgate.changes.api import (
     ChangesDoc,
 )
 from headgate.cli.changes import CHANGES
-from headgate.fleet.reach_api import ReachedDoc
+from headgate.fleet.api import ReachedDoc
 from tests.cli.conftest import Ran, Run
 from tests.cli.scripted import Heard, Reply, ScriptedAgent, problem
 from tests.cli.terminal import terminal

@@ -15,17 +15,21 @@ from rich.console import Console, RenderableType
 from headgate.cli.api import connect
 from headgate.cli.ask import CheckOptions, explain
 from headgate.cli.documents import read
-from headgate.cli.history import history, minutes_ago, moment, step_of
+from headgate.cli.history import history, last_hour, minutes_ago, moment, read_rule, replay, step_of
+from headgate.cli.look import clients, starvation
 from headgate.cli.options import AgentOptions
 from headgate.cli.pages import advice_line
 from headgate.cli.render import ASCII, Canvas, drawn
-from headgate.cli.replay import last_hour, read_rule, replay
-from headgate.cli.watch import clients, starvation
 from headgate.errors import InvalidSettings
-from headgate.history.api import ReplayDoc, TimelineDoc
-from headgate.history.past_api import PastDoc
+from headgate.history.api import (
+    PastDoc,
+    ReplayDoc,
+    RogueFaultDoc,
+    RoguesDoc,
+    SuspectDoc,
+    TimelineDoc,
+)
 from headgate.history.starvation import Starved
-from headgate.history.starvation_api import RogueFaultDoc, RoguesDoc, SuspectDoc
 from headgate.present.history import past_view, replay_view, timeline_view
 from headgate.present.starvation import rogues_view, starvation_view
 from tests.cli.documents import STARVATION, STARVED, SUSPECT, TIMELINE, sums

@@ -30,7 +30,7 @@ from headgate.history.unthrottled_api import UnthrottledDoc
 from headgate.present.changes import audit_view
 from headgate.present.history import unthrottled_view
 from headgate.rules.api import ExplainDoc
-from headgate.tui.overview import fitted
+from headgate.tui.page import fitted
 from headgate.tui.trend import Picture, Trend
 from tests.cli import builders
 from tests.tui.scenes import overview_of

@@ -16,8 +16,8 @@ import pytest
 
 import headgate
 from headgate.base.names import Scope
-from headgate.check.activity import Activity
 from headgate.check.health import ShardHealth, Window, stand
+from headgate.check.model import Activity
 from headgate.check.snapshot_api import Snapshot
 from headgate.client import events, local, local_feed
 from headgate.client.local_feed import FEEDS

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.budgets.pgext.build import PgConfig, read_pg_config
-from headgate.budgets.pgext.spaces import pg_config_for_make
+from headgate.budgets.pgext.build import PgConfig, pg_config_for_make, read_pg_config
 from headgate.demo.extension import FLAGS
 from headgate.demo.postgres import find_binaries
 from tests.environment.starting import PATIENCE_S

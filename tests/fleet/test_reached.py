@@ -7,9 +7,17 @@ import pytest
 from headgate.base.keyvalue import Entry
 from headgate.changes.model import shard_key
 from headgate.changes.reach import parse_reach
-from headgate.fleet.members import FleetMember, member_bytes
-from headgate.fleet.reached import MAX_NAMES, prefixes_of, reached_by
-from headgate.fleet.told import HEALTHY, UNHEALTHY, ShardTold, told_bytes
+from headgate.fleet.members import (
+    HEALTHY,
+    MAX_NAMES,
+    UNHEALTHY,
+    FleetMember,
+    ShardTold,
+    member_bytes,
+    prefixes_of,
+    reached_by,
+    told_bytes,
+)
 
 
 def member(shard: str, host: str, region: str = "eu") -> Entry:

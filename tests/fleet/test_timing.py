@@ -6,14 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.fleet.beat import Beat, beat_bytes, read_beat
-from headgate.fleet.timing import (
+from headgate.fleet.beat import (
     LONGEST_RETRY_S,
+    Beat,
     FleetTiming,
+    beat_bytes,
     beat_in_s,
     beat_spread_s,
     fallback_in_s,
     first_contact_in_s,
+    read_beat,
     retry_in_s,
     spread_s,
 )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.fleet.told import (
+from headgate.fleet.members import (
     MAX_DETAIL_CHARS,
     MAX_MEMBERS_TOLD,
     MAX_TOLD_BYTES,

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.fleet.holders import ChangeHolders, Holders
-from headgate.fleet.told import MemberTold, ShardTold
+from headgate.fleet.members import MemberTold, ShardTold
 from headgate.fleet.view import (
     AgentProgress,
+    ChangeHolders,
     FleetPicture,
+    Holders,
     ItemSeen,
     Known,
     ShardFilter,

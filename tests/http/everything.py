@@ -24,10 +24,10 @@ from headgate.budgets.readings import (
     ServerHealth,
 )
 from headgate.changes.state import CopyState
+from headgate.check.checker import Fairness
 from headgate.check.demand import Work
 from headgate.check.health import ShardHealth, stand
 from headgate.check.model import Verdict
-from headgate.check.turns import Fairness
 from headgate.history.alerts import Alerts
 from headgate.history.minutes import MetricMinutes
 from headgate.history.rogues import Rogues

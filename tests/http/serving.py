@@ -30,15 +30,14 @@ from headgate.changes.model import ChangeKind
 from headgate.changes.reach import Place
 from headgate.changes.state import ChangeMade, LogState
 from headgate.changes.writer import Draft
-from headgate.check.activity import Idleness
 from headgate.check.board import Board
 from headgate.check.checker import Checker
 from headgate.check.demand import Demands
-from headgate.check.intake import Intake
+from headgate.check.model import Idleness
+from headgate.check.reporting import Intake
 from headgate.check.routes import CheckRoutes
 from headgate.check.sampler import Sampler
-from headgate.check.snapshots import Snapshots
-from headgate.check.streaming import Broadcasts
+from headgate.check.streaming import Broadcasts, Snapshots
 from headgate.check.views import AgentFacts, Parts, Views
 from headgate.errors import ProbeFailed
 from headgate.fleet.routes import Fleet

@@ -13,7 +13,7 @@ from headgate.budgets.replay_api import BudgetReplayDoc
 from headgate.budgets.service import Gear, TrafficPlan
 from headgate.budgets.traces import Trace, TraceBatch
 from headgate.cli.api import Answered
-from headgate.cli.budget_replay import last_hour
+from headgate.cli.budget import last_hour
 from headgate.cli.documents import read
 from headgate.cli.render import Canvas, drawn
 from headgate.present.budget_replay import replay_view

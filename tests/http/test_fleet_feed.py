@@ -17,9 +17,7 @@ from headgate.changes.model import BEAT, HEAD, WIDE, followed_prefixes, shard_it
 from headgate.changes.state import MAX_ITEM_BYTES, head_bytes
 from headgate.errors import Compacted, StoreRefused, StoreUnavailable
 from headgate.fleet.feed_reader import AgentReader
-from headgate.shard.peers.access import PeerAccess
-from headgate.shard.peers.line import MAX_ANSWER_BYTES
-from headgate.shard.peers.link import open_link
+from headgate.shard.peers import MAX_ANSWER_BYTES, PeerAccess, open_link
 from tests.fixtures.eventually import DEADLINE_S, eventually
 from tests.fixtures.memory_log import MemoryLog
 from tests.http.serving import LOOPS, OPERATOR, VIEWER, Plan, Served, bearer, serving

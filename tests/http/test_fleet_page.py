@@ -18,8 +18,8 @@ from starlette.routing import Route
 
 from headgate.base.keyvalue import Entry
 from headgate.errors import InvalidRequest
-from headgate.fleet.pages import FLEET_VIEW_ROUTES, FleetViewing
 from headgate.fleet.picture import FleetView, StoreLink
+from headgate.fleet.routes import FLEET_VIEW_ROUTES, FleetViewing
 from headgate.http.auth import Gatekeeper
 from headgate.http.control import description
 from headgate.http.control import serving as serving_route

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.check.turns import Fairness
+from headgate.check.checker import Fairness
 from headgate.http.listener import MAX_MEMO_BYTES, MAX_MEMO_ENTRIES, Handlers
 from headgate.http.responses import reply
 from headgate.rules.matching import Kind, Rule

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headgate.check.activity import Activity
+from headgate.check.model import Activity
 from headgate.errors import InvalidRequest
 from headgate.http.auth import Credential, Gatekeeper
 from headgate.http.control import ROUTES

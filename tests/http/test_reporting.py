@@ -9,8 +9,8 @@ import pytest
 
 from headgate.base.names import Scope
 from headgate.check.model import Verdict
-from headgate.check.reports_api import MAX_ROWS, MAX_ROWS_BYTES, encode_report, fitting
 from headgate.check.snapshot import Counted
+from headgate.check.snapshot_api import MAX_ROWS, MAX_ROWS_BYTES, encode_report, fitting
 from tests.builders import check
 from tests.http.serving import Served
 from tests.http.talk import Reply

@@ -10,9 +10,9 @@ import pytest
 from headgate.changes.model import Change, ChangeKind
 from headgate.changes.reach import Place, parse_reach
 from headgate.changes.state import ends_at
-from headgate.check.activity import Idleness
 from headgate.check.board import Board
 from headgate.check.demand import Demands
+from headgate.check.model import Idleness
 from headgate.check.sampler import Sampler
 from headgate.errors import Conflict, InvalidName, InvalidSettings
 from headgate.metrics.drafts import LOOSER_FOR_S

@@ -12,9 +12,9 @@ from structlog.testing import capture_logs
 
 from headgate.changes.items import Forgetter
 from headgate.changes.model import ChangeKind
-from headgate.check.activity import Idleness
 from headgate.check.board import Board
 from headgate.check.demand import Demands
+from headgate.check.model import Idleness
 from headgate.check.sampler import Sampler
 from headgate.errors import Conflict, Fault, InvalidSettings, ProbeFailed, StoreUnavailable
 from headgate.metrics import service as metrickeeper

@@ -13,10 +13,10 @@ from headgate.base.names import Scope
 from headgate.changes.model import Change, ChangeKind
 from headgate.changes.reach import EVERYWHERE, Place
 from headgate.changes.state import ChangeMade
-from headgate.check.activity import Activity
 from headgate.check.answers import MetricDoc
 from headgate.check.api import DatabaseDoc
 from headgate.check.health import ShardHealth, stand
+from headgate.check.model import Activity
 from headgate.history.api import MetricMinuteDoc
 from headgate.history.records import MetricMinute
 from headgate.metrics.samples import Absent, Cause, Sample

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from headgate.budgets.ask import Dialect
-from headgate.budgets.fingerprint import fingerprint
+from headgate.budgets.sql_text import fingerprint
 from tests.pg.gate import Gate, Session, budget, refusal
 from tests.pg.wire import ERROR, SYNC, bind, prepare, raw_session
 

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from headgate.base.clock import SystemClock
+from headgate.budgets.ask import DebitResult, DebitState
 from headgate.budgets.charging import LedgerOf
 from headgate.budgets.counterfactual import ReplayServer, counterfactual
-from headgate.budgets.debits import DebitResult, DebitState
 from headgate.budgets.native.ledger import core
 from headgate.budgets.parse import parse_budget, parse_policy
 from headgate.budgets.pgext.debits import RegionLedger
-from headgate.budgets.pgext.trace_reader import TraceReader
+from headgate.budgets.pgext.meter import TraceReader
 from headgate.budgets.traces import Trace
 from tests.fixtures.eventually import eventually
 from tests.fixtures.pgkits import NEWEST

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from headgate.budgets.ask import Dialect
-from headgate.budgets.fingerprint import fingerprint
+from headgate.budgets.sql_text import fingerprint
 from tests.pg.conftest import where_versions_differ
 from tests.pg.gate import Gate, Session, budget, cpu_s, detail, refusal, tagged
 

@@ -10,8 +10,15 @@ import pytest
 
 from headgate.check.snapshot_api import Snapshot
 from headgate.metrics.samples import Cause
-from headgate.proxy.agentlink import AgentLink, healthy_of
-from headgate.proxy.agents import FRESH_S, KEEP_LEARNT_S, MAX_LEARNT, Agents, Reply
+from headgate.proxy.agents import (
+    FRESH_S,
+    KEEP_LEARNT_S,
+    MAX_LEARNT,
+    AgentLink,
+    Agents,
+    Reply,
+    healthy_of,
+)
 from headgate.proxy.policylink import KEPT_FILE, PolicyLink
 from tests.builders import NOW, absent, health, metric, shard_health
 from tests.fixtures.fakes import HandClock

@@ -13,9 +13,8 @@ import pytest
 
 from headgate.base.clock import SystemClock
 from headgate.budgets.parse import parse_policy
-from headgate.budgets.pgext.directory import read_server_file
+from headgate.budgets.pgext.directory import health_bytes, health_of, read_server_file
 from headgate.budgets.pgext.meter import force_in
-from headgate.budgets.pgext.policyfile import health_bytes, health_of
 from headgate.budgets.pgext.publisher import FilePolicySink
 from headgate.budgets.policy import Policy
 from headgate.errors import RelayFault

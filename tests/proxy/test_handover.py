@@ -21,10 +21,12 @@ from headgate.proxy.handover import (
     Inheritance,
     ListeningSocket,
     Predecessor,
+    bound_unix,
     inherit,
+    listens_at,
+    open_listening,
 )
 from headgate.proxy.memory import Laid
-from headgate.proxy.sockets import bound_unix, listens_at, open_listening
 from tests.fixtures.eventually import aeventually
 
 LAID = Laid(region_bytes=4096, state_at=4096, state_bytes=4096)

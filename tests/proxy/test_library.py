@@ -11,7 +11,7 @@ import pytest
 from headgate.budgets.native.library import CHECKOUT, built
 from headgate.errors import NativeUnavailable
 from headgate.proxy import layout
-from headgate.proxy.library import RELAY, relay_library
+from headgate.proxy.memory import RELAY, relay_library
 
 
 def test_the_structures_are_those_of_the_header() -> None:

@@ -12,7 +12,6 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from headgate.budgets.native.region import PatternView
-from headgate.proxy.explaining import PostgresSessions
 from headgate.proxy.model import PlanTerms
 from headgate.proxy.plans import (
     MAX_CONNECTIONS,
@@ -23,6 +22,7 @@ from headgate.proxy.plans import (
     NoSession,
     Plans,
     PlanSession,
+    PostgresSessions,
     cost_in,
     may_be_explained,
 )

@@ -11,6 +11,7 @@ import pytest
 from headgate.budgets.compiled import compile_policy
 from headgate.budgets.parse import parse_policy
 from headgate.errors import RelayFault
+from headgate.proxy.handover import open_listening
 from headgate.proxy.layout import HrEvent, HrGate
 from headgate.proxy.memory import SharedMemory
 from headgate.proxy.model import (
@@ -42,7 +43,6 @@ from headgate.proxy.relay import (
     sockaddr,
     targets_words,
 )
-from headgate.proxy.sockets import open_listening
 from tests.fixtures.eventually import eventually
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headgate.check.model import Verdict
-from headgate.check.reports_api import MAX_ROWS as ROWS_IN_A_BATCH
+from headgate.check.snapshot_api import MAX_ROWS as ROWS_IN_A_BATCH
 from headgate.proxy.agents import Agents, Reply
 from headgate.proxy.assemble import note_budget
 from headgate.proxy.gates import GateOutcome, GatePart

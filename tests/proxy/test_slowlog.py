@@ -10,7 +10,7 @@ import pytest
 
 from headgate.budgets.ask import Dialect
 from headgate.proxy.layout import EVENT_DELAYED, EVENT_WARNED
-from headgate.proxy.slowlog import Slowlog, SlowlogTerms, redacted
+from headgate.proxy.process import Slowlog, SlowlogTerms, redacted
 from tests.fixtures.fakes import HandClock
 from tests.proxy.fakes import event
 

@@ -13,8 +13,7 @@ import pytest
 
 from headgate.base.clock import SystemClock
 from headgate.errors import PeerFailed
-from headgate.proxy.agentlink import AgentLink
-from headgate.proxy.agents import Agents
+from headgate.proxy.agents import AgentLink, Agents
 from headgate.proxy.gates import Gates
 from headgate.proxy.model import Act, GateMode, GateTerms
 from headgate.proxy.policylink import PolicyLink

@@ -10,11 +10,9 @@ import msgspec
 import pytest
 
 from headgate.metrics.samples import Absent, Cause
-from headgate.shard.advice import shard_advice
-from headgate.shard.api import ShardDoc, shard_doc
+from headgate.shard.api import ShardDoc, bytes_behind, shard_advice, shard_doc, upstream_members
 from headgate.shard.model import MAX_MEMBERS, MemberView, Skip
 from headgate.shard.topology import Downstream, Following, Role, Unled
-from headgate.shard.upstreams import bytes_behind, upstream_members
 from tests.builders import NOW, PRIMARY, absent, member, metric, role, sample, shard_view
 
 LAG = metric("lag")

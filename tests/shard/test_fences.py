@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from headgate.check.activity import Idleness
 from headgate.check.demand import Demand
+from headgate.check.model import Idleness
 from headgate.errors import ProbeFailed
 from headgate.metrics.samples import Absent, Cause
-from headgate.shard.fences import AGAIN_S, LOOK_EVERY_S, FenceWatcher
-from headgate.shard.roles import RoleWatcher
+from headgate.shard.roles import AGAIN_S, LOOK_EVERY_S, FenceWatcher, RoleWatcher
 from headgate.shard.topology import Role, RoleSeen
 from tests.fixtures.fakes import FakeRole, HandClock, primary, replica
 

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from headgate.check.activity import Activity, Idleness
 from headgate.check.demand import Demand, Work
+from headgate.check.model import Activity, Idleness
 from headgate.errors import ProbeFailed, WriteRefused
 from headgate.metrics.samples import Cause
 from headgate.shard.heartbeat import FAREWELL_TRIES, Heartbeat

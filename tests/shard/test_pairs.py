@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from headgate.shard.pairs import ServedDatabase, answers_doc, read_answers, why_apart
+from headgate.shard.model import ServedDatabase, answers_doc, read_answers, why_apart
 
 OURS = ServedDatabase("commerce/-80/db-b", "7001", "db-b:5432/app")
 

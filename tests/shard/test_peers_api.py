@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.check.activity import Activity
+from headgate.check.model import Activity
 from headgate.errors import InvalidName, InvalidRequest, PeerFailed
 from headgate.metrics.samples import Absent, Cause, Instant, Reading, Sample
 from headgate.shard import peers_api as peers

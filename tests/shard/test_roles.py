@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from headgate.check.activity import Activity, Idleness
 from headgate.check.demand import Demand, Work
+from headgate.check.model import Activity, Idleness
 from headgate.errors import ProbeFailed
 from headgate.metrics.samples import Absent, Cause
 from headgate.shard.roles import RoleWatcher

@@ -11,8 +11,7 @@ from headgate.changes.items import Forgetter
 from headgate.changes.model import ITEMS, Change, ChangeKind
 from headgate.changes.reach import EVERYWHERE, HERE, Level, Reach
 from headgate.changes.state import ChangeMade, read_item_at
-from headgate.check.activity import Activity, Idleness
-from headgate.check.model import Verdict
+from headgate.check.model import Activity, Idleness, Verdict
 from headgate.errors import HeadgateError, InvalidRequest, StoreUnavailable, WrongShard
 from headgate.metrics.samples import Cause
 from headgate.shard.heartbeat import Heartbeat

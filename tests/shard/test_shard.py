@@ -8,16 +8,15 @@ from typing import Any
 
 import pytest
 
-from headgate.check.activity import Activity, Idleness
 from headgate.check.decide import findings
 from headgate.check.demand import Work
-from headgate.check.model import Verdict
+from headgate.check.model import Activity, Idleness, Verdict
 from headgate.errors import PeerFailed, ProbeFailed
 from headgate.metrics.samples import Absent, Cause, Sample
 from headgate.shard.heartbeat import Heartbeat
 from headgate.shard.members import LINK_TIMEOUT_S
 from headgate.shard.rollup import AGGREGATES
-from headgate.shard.succession import RIVAL_MEMORY_S
+from headgate.shard.roster import RIVAL_MEMORY_S
 from headgate.shard.topology import Downstream, Following, Leading, RoleSeen, Unled
 from tests.builders import metric
 from tests.fixtures.eventually import DEADLINE_S, aeventually
@@ -323,7 +322,7 @@ async def test_who_was_the_primary_last_is_a_hint(
     open_world: OpenWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever it is will know better; but not for ever."""
-    monkeypatch.setattr("headgate.shard.succession.HINT_MAX_AGE_S", 20.0)
+    monkeypatch.setattr("headgate.shard.roster.HINT_MAX_AGE_S", 20.0)
     world = await open_world("db-b", role=replica())
     await world.answer("db-b", primary())
     await world.pass_s(10)
@@ -548,7 +547,7 @@ async def test_a_rival_without_a_term_is_forgotten_after_its_memory(
 ) -> None:
     """MariaDB has none: who won is not to be seen."""
     assert RIVAL_MEMORY_S == 600
-    monkeypatch.setattr("headgate.shard.succession.RIVAL_MEMORY_S", 30.0)
+    monkeypatch.setattr("headgate.shard.roster.RIVAL_MEMORY_S", 30.0)
     world = await meet_rival(open_world, ours=None, theirs=None)
     answers = await world.pass_s(28, "shard/lag")
     assert not any(answer.admitted for answer in answers)

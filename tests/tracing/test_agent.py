@@ -17,7 +17,7 @@ import structlog
 
 from headgate import AsyncClient
 from headgate.app import Agent
-from headgate.check.activity import Activity
+from headgate.check.model import Activity
 from headgate.errors import PeerFailed
 from headgate.settings.agent import parse_settings
 from headgate.shard.model import Pull

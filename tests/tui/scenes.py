@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from headgate.check.api import AuditsDoc, RefusalsDoc, StatusDoc
 from headgate.cli.documents import read
 from headgate.cli.render import UNICODE, Canvas
-from headgate.history.starvation_api import StarvationDoc
+from headgate.history.api import StarvationDoc
 from headgate.rules.api import RulesDoc
 from headgate.tui.page import Moment, ScreenContext, still
 from headgate.tui.sources import LastAnswer, Scene, ThrottledStrip

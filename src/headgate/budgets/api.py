@@ -20,7 +20,7 @@ from headgate.budgets.readings import (
     Published,
 )
 from headgate.changes.exchange_api import CopiesDoc
-from headgate.fleet.reach_api import ReachedDoc
+from headgate.fleet.api import ReachedDoc
 from headgate.history.records import BudgetMinute
 
 When_ = Callable[[float], str]

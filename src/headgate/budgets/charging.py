@@ -20,16 +20,17 @@ import structlog
 
 from headgate.budgets.ask import (
     NEVER,
+    DebitResult,
+    DebitState,
     Limit,
     Match,
     StatementAnswer,
     StatementCheck,
     StatementFlags,
     StatementVerdict,
+    budget_key,
 )
 from headgate.budgets.bucket import cpu_ns, server_ns
-from headgate.budgets.debits import DebitResult, DebitState
-from headgate.budgets.hashes import budget_key
 from headgate.budgets.layers import Edition, capped
 from headgate.budgets.ledger import Ledger
 from headgate.budgets.matching import rests

@@ -32,6 +32,8 @@ from headgate.budgets.ask import (
     StatementAnswer,
     StatementCheck,
     StatementFlags,
+    budget_key,
+    mixed,
 )
 from headgate.budgets.bucket import (
     Bucket,
@@ -52,7 +54,6 @@ from headgate.budgets.cost import (
     learned,
     may_try_again,
 )
-from headgate.budgets.hashes import budget_key, mixed
 from headgate.budgets.policy import Budget
 
 # --- bounded tables: buckets in sets of 16 ways, patterns in sets of 4 -----------------------

@@ -8,6 +8,7 @@ have a copy; a fleet's is when the agents that it reaches have followed it.
 
 from __future__ import annotations
 
+import zlib
 from asyncio import to_thread
 from collections.abc import Awaitable
 from functools import partial
@@ -27,6 +28,7 @@ from headgate.budgets.api import (
     PoliciesDoc,
     PolicyChangeDoc,
     PolicyDoc,
+    PublishedPolicyDoc,
     StateDoc,
     StatementExplainDoc,
     ViolationsDoc,
@@ -37,12 +39,12 @@ from headgate.budgets.api import (
     violations_doc,
 )
 from headgate.budgets.drafts import forgive_budget
+from headgate.budgets.keeper import NoSuchBudget
 from headgate.budgets.layers import Edition, EditionChange
 from headgate.budgets.limits import budget_schema, policy_schema
-from headgate.budgets.parse import parse_budget
+from headgate.budgets.parse import parse_budget, written
 from headgate.budgets.policy import Mode
 from headgate.budgets.service import Budgets, Controlled
-from headgate.budgets.statement_views import statements_known
 from headgate.budgets.views import (
     Pick,
     budget_docs,
@@ -50,6 +52,7 @@ from headgate.budgets.views import (
     explained,
     policy_doc,
     published_docs,
+    statements_known,
 )
 from headgate.changes.api import difference_docs as item_difference_docs
 from headgate.changes.book import ChangeBook, NoSuchItem, OwnBook
@@ -59,15 +62,16 @@ from headgate.changes.model import Change
 from headgate.changes.reach import HERE, Level, Reach, parse_reach
 from headgate.changes.state import ChangeMade, said_by
 from headgate.check.questions import Span, about
-from headgate.errors import Fault, InvalidRequest, InvalidSettings
-from headgate.fleet.reach_api import reached_doc
+from headgate.errors import Fault, InvalidRequest, InvalidSettings, StoreUnavailable
+from headgate.fleet.api import reached_doc
 from headgate.fleet.routes import NO_FLEET
 from headgate.history.looking import Turns, iso, json_in_thread
-from headgate.http.documents import UnderWay, etag, json_response, seconds
+from headgate.http.documents import SECURITY_HEADERS, UnderWay, etag, json_response, seconds
 from headgate.http.routes import (
     Call,
     Caller,
     DryRun,
+    Plain,
     Reaching,
     ReachText,
     Route,
@@ -154,7 +158,7 @@ class Budgeting:
         budgets: Budgets | None,
         store: Store,
         clock: Clock,
-        logs: BudgetLogs = NO_LOGS,  # noqa: B008 -- frozen
+        logs: BudgetLogs = NO_LOGS,
         turns: Turns | None = None,
     ) -> None:
         self._given = budgets
@@ -501,3 +505,75 @@ def _reach_given(asked: str | None, said: Any = None) -> Reach | None:
         return parse_reach(given[0]) if given else None
     except ValueError as error:
         raise InvalidSettings([Fault(REACH, str(error))]) from None
+
+
+# A policy as servers get it, for proxies that have no folder here.   GET /v1/policies/D
+#
+# Proxies poll every second: a policy that has not changed is answered without its body, and its
+# body
+# is made once, however many poll. Who may look may read it, as in /v1/budgets/D.
+
+
+class _Made(NamedTuple):
+    edition: Edition
+    expired: frozenset[str]
+    etag: str
+    body: bytes
+
+
+class Publishing:
+    """Handlers, as Control's."""
+
+    def __init__(self, budgets: Budgets | None) -> None:
+        self._given = budgets
+        self._made: dict[str, _Made] = {}
+
+    async def published(self, call: Plain) -> Response:
+        if self._given is None:
+            raise InvalidRequest("this agent has no budgets", status=404)
+        controlled = self._given.of(call.place("database"))
+        made = await self._of(controlled)
+        headers = {**SECURITY_HEADERS, "ETag": made.etag}
+        asked = call.request.headers.get("if-none-match", "")
+        if made.etag in [one.strip().removeprefix("W/") for one in asked.split(",")]:
+            return Response(status_code=304, headers=headers)
+        return Response(made.body, media_type="application/json", headers=headers)
+
+    async def _of(self, controlled: Controlled) -> _Made:
+        database, edition = controlled.plan.database, controlled.book.edition
+        if not controlled.is_loaded:
+            raise StoreUnavailable("the operators' changes have not been read yet")
+        if not controlled.has_policy:
+            message = (
+                f"{database} has no policy: neither a file nor a change, so a server or proxy "
+                f"keeps the one it has; `headgate budget create {database}` gives it one"
+            )
+            raise NoSuchBudget(message)
+        over = frozenset(edition.ended(controlled.wall_ms))
+        known = self._made.get(database)
+        if known is None or known.edition is not edition or known.expired != over:
+            known = await to_thread(_make, database, edition, over, controlled.wall_ms)
+            self._made[database] = known
+        return known
+
+
+def _make(database: str, edition: Edition, expired: frozenset[str], wall_ms: int) -> _Made:
+    doc = PublishedPolicyDoc(
+        database=database,
+        revision=edition.revision,
+        mode_cap=edition.changes.mode_cap.value,
+        document=written(edition.in_force(wall_ms)),
+    )
+    body = msgspec.json.encode(doc)
+    # By its content, too: a budget that expires changes it without a revision.
+    return _Made(edition, expired, f'"{edition.revision}-{zlib.crc32(body):08x}"', body)
+
+
+PUBLISHING_ROUTES = (
+    Route(
+        "GET", "/v1/policies/{database}", "published", "A policy as published to servers",
+        PublishedPolicyDoc, errors=(503,),
+        about="Capped, without expired budgets: for [proxies](../explanation/proxy.md) that no "
+        "agent writes a file for. `If-None-Match` with its `ETag` is answered 304.",
+    ),
+)  # fmt: skip

@@ -1,6 +1,6 @@
 """A statement that ended or was blocked, as a server keeps it for replay.
 
-    hg_trace ──budgets/pgext/trace_reader──► Trace ──budgets/tracing──► counterfactual
+    hg_trace ──budgets/pgext/meter──► Trace ──budgets/tracing──► counterfactual
 
 Servers draw them in proportion to their cost: an expensive one is always kept, a cheap one
 sometimes, with the number that it represents.

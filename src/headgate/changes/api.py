@@ -26,8 +26,7 @@ from headgate.changes.state import (
     said_by,
 )
 from headgate.check.reasons import says as rule_says
-from headgate.fleet.api import iso
-from headgate.fleet.reach_api import ReachedDoc, reached_doc
+from headgate.fleet.api import ReachedDoc, iso, reached_doc
 from headgate.metrics.redaction import redacted
 from headgate.rules.settings import RuleSpec, parse_kept
 

@@ -64,7 +64,7 @@ from headgate.changes.writer import (
 )
 from headgate.errors import StoreUnavailable
 from headgate.fleet.beat import clock_told
-from headgate.fleet.reached import prefixes_of, reached_by
+from headgate.fleet.members import prefixes_of, reached_by
 from headgate.metrics.lint import Advice, Severity
 from headgate.rules.drafts import ChangeAuthor, Here, RuleDrafts
 from headgate.rules.matching import EVERYONE

@@ -36,8 +36,8 @@ from headgate.changes.exchanged import (
 from headgate.changes.own import Merged
 from headgate.changes.reach import HERE, Level, Place, Reach, of_shard
 from headgate.changes.state import Copies, CopyState, both
-from headgate.check.activity import Activity
 from headgate.check.demand import Demands, first_of, sleep_unless
+from headgate.check.model import Activity
 from headgate.errors import (
     Conflict,
     HeadgateError,

@@ -22,7 +22,7 @@ from headgate.changes.log_copy import LogCopy
 from headgate.changes.mirror import Mirror, WentBack, head_n
 from headgate.changes.model import BEAT, HEAD
 from headgate.errors import Compacted, StoreUnavailable
-from headgate.fleet.timing import (
+from headgate.fleet.beat import (
     AGENTS_PER_SHARD,
     LEAST_SPREAD_S,
     FleetTiming,

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 import msgspec
 
 from headgate.base.names import Scope
-from headgate.budgets.debits import DebitResult
-from headgate.check.activity import Activity
-from headgate.check.decide import finding_of, findings, is_idle
-from headgate.check.model import Decision, Finding, Verdict
+from headgate.budgets.ask import DebitResult
+from headgate.check.decide import finding_of, findings, is_idle, utilization
+from headgate.check.model import Activity, Decision, Finding, Verdict
 from headgate.check.reasons import reason_of
-from headgate.check.utilization import utilization
 
 LAG = "lag"
 STATUS: dict[Verdict, int] = {

@@ -9,9 +9,8 @@ import msgspec
 
 from headgate.changes.exchange_api import CopiesDoc
 from headgate.check.answers import AnswerDoc, MetricDoc
-from headgate.fleet.api import FleetFollowingDoc
-from headgate.fleet.reach_api import ReachedDoc
-from headgate.history.threshold_replay import ThresholdReplay
+from headgate.fleet.api import FleetFollowingDoc, ReachedDoc
+from headgate.history.replay import ThresholdReplay
 from headgate.history.unthrottled_api import UnthrottledDoc
 from headgate.pacing.api import PaceDoc
 from headgate.shard.api import ShardDoc

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from headgate.base.names import ANONYMOUS, MetricRef, Scope
-from headgate.check.activity import Activity
 from headgate.check.health import Health, MetricStatus, Selection, not_rolled_up
-from headgate.check.model import PASSING, Check, Decision, Finding, State, Verdict
+from headgate.check.model import PASSING, Activity, Check, Decision, Finding, State, Verdict
 from headgate.metrics.model import AbsencePolicy, Comparison, MetricSpec
 from headgate.metrics.samples import Cause, Instant
 from headgate.rules.matching import NO_LIMITS, UNRULED, Applied, DiceOrder, Rule, RuleBook
@@ -477,3 +476,32 @@ def _jittered(base_s: float, roll: float) -> float:
     A long base is cut first, so that they do not all retry after exactly the maximum."""
     wait_s = base_s if base_s < MAX_RETRY_S / 2 else MAX_RETRY_S / 2
     return (wait_s if wait_s > MIN_RETRY_S else MIN_RETRY_S) * (1 + roll)
+
+
+# How near to its threshold what a check looks at is: 1 is at it. The same for all who tell it.
+
+MAX_UTILIZATION = 1e9
+"""JSON knows no infinity."""
+
+
+def utilization(decision: Decision) -> float:
+    check, health = decision.check, decision.health
+    if health is None:
+        return 0.0
+    if not check.metrics:
+        worst = _selection(check, health).worst
+        return _share(worst.utilization) if worst else 0.0
+    shares = [
+        f.value / f.threshold for f in findings(decision) if f.value is not None and f.threshold
+    ]
+    return _share(max(shares, default=0.0))
+
+
+def _selection(check: Check, health: Health) -> Selection:
+    if check.scope is None:
+        return health.default
+    return health.host if check.scope is Scope.HOST else health.whole
+
+
+def _share(share: float) -> float:
+    return round(min(share, MAX_UTILIZATION), 4)

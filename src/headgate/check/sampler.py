@@ -12,9 +12,9 @@ from collections.abc import Callable
 import structlog
 
 from headgate.base.ports import Clock, Probe
-from headgate.check.activity import Activity
 from headgate.check.board import Board
 from headgate.check.demand import Demands, Work
+from headgate.check.model import Activity
 from headgate.errors import ProbeFailed
 from headgate.metrics.model import MetricMode, MetricSpec
 from headgate.metrics.rate import rate_between

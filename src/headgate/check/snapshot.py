@@ -2,7 +2,7 @@
 
 agent: Board, RuleBook ─► DatabaseSnapshot ══check/snapshot_api══► DatabaseSnapshot ─decided─►
     Decision, in the client
-client: decisions ──► Counted ══check/reports_api══► Counted ──► Recorder, in the agent
+client: decisions ──► Counted ══check/snapshot_api══► Counted ──► Recorder, in the agent
 """
 
 from __future__ import annotations

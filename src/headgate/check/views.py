@@ -16,7 +16,6 @@ from headgate.base.ports import Clock, SpansOut, Store
 from headgate.budgets.service import Budgets
 from headgate.budgets.views import told_of
 from headgate.changes.state import CopyState
-from headgate.check.activity import Activity
 from headgate.check.answers import MetricDoc, answer_doc, metric_doc
 from headgate.check.api import (
     AuditDoc,
@@ -40,20 +39,20 @@ from headgate.check.checker import Checker
 from headgate.check.decide import findings, idles, judge
 from headgate.check.demand import Demands, Work
 from headgate.check.health import Window, stand
-from headgate.check.intake import Intake
-from headgate.check.model import Check, Verdict
+from headgate.check.model import Activity, Check, Verdict
 from headgate.check.reasons import WAKES, duration, reason_of
+from headgate.check.reporting import Intake
 from headgate.check.sampler import Sampler
 from headgate.check.streaming import Broadcasts
 from headgate.errors import StoreUnavailable
 from headgate.fleet.status import FleetLook
+from headgate.history.api import rogue_advice, starvation_advice
 from headgate.history.clientele import ClientRecord
 from headgate.history.keeper import Keeper
 from headgate.history.recorder import Recorder
 from headgate.history.records import Tally
+from headgate.history.replay import REPLAYED_MINUTES, ThresholdReplay, replay_threshold
 from headgate.history.rogues import Rogues
-from headgate.history.starvation_api import rogue_advice, starvation_advice
-from headgate.history.threshold_replay import REPLAYED_MINUTES, ThresholdReplay, replay_threshold
 from headgate.history.unthrottled import UnthrottledBook
 from headgate.history.unthrottled_api import UnthrottledDoc, unthrottled_advice
 from headgate.history.watch import Watch
@@ -65,8 +64,7 @@ from headgate.metrics.service import DatabasePlan, MetricEntry, MetricKeeper, No
 from headgate.pacing.api import PaceDoc, pace_doc
 from headgate.pacing.pacer import paced
 from headgate.rules.api import ExplainDoc, exemptions_told, explain_doc
-from headgate.shard.advice import shard_advice
-from headgate.shard.api import CostDoc, ShardDoc, shard_doc
+from headgate.shard.api import CostDoc, ShardDoc, shard_advice, shard_doc
 from headgate.shard.heartbeat import Heartbeat
 from headgate.shard.model import ShardView
 from headgate.shard.standby import ElectedStandby, Standby

@@ -191,7 +191,7 @@ def _explain_at(question: CheckOptions, at: str, agent: AgentOptions) -> None:
 
     from headgate.cli.history import moment
     from headgate.cli.output import show_view
-    from headgate.history.past_api import PastDoc
+    from headgate.history.api import PastDoc
     from headgate.present.history import past_view
 
     when = moment(at, datetime.now().astimezone())

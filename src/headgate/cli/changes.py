@@ -26,7 +26,7 @@ from headgate.changes.api import (
     Sort,
 )
 from headgate.changes.file_format import SECTIONS, read_document
-from headgate.cli import completing
+from headgate.cli import options
 from headgate.cli.api import RequestRejected
 from headgate.cli.options import FLEET_TIMEOUT_S, AsJson, Token, Url, Yes
 from headgate.errors import Fault, InvalidSettings
@@ -56,7 +56,7 @@ PolicyOf: TypeAlias = Annotated[
         "--database",
         metavar="DATABASE",
         show_default=False,
-        autocompletion=completing.databases,
+        autocompletion=options.databases,
         help="FILE is a policy file, and its budgets are this database's.",
     ),
 ]
@@ -374,7 +374,7 @@ def _applied(
 
 
 def _show_last_hour(file: File, url: str | None, token: str | None, *, as_json: bool) -> None:
-    from headgate.cli.budget_replay import TIMEOUT_S, last_hour
+    from headgate.cli.budget import TIMEOUT_S, last_hour
     from headgate.cli.render import plain
 
     if not as_json:

@@ -8,10 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from headgate.base.names import Scope
-from headgate.check.decide import findings
+from headgate.check.decide import findings, utilization
 from headgate.check.model import Decision, Finding, State
 from headgate.check.reasons import reason_of
-from headgate.check.utilization import utilization
 from headgate.client.answers import Answer, MetricAnswer
 
 RULE, OTHER = "rule:", "other"

@@ -20,11 +20,11 @@ from headgate.budgets.pgext.build import (
     BuildFailed,
     PgConfig,
     missing_for,
+    pg_config_for_make,
     read_pg_config,
     sources,
     sources_hash,
 )
-from headgate.budgets.pgext.spaces import pg_config_for_make
 from headgate.demo import servers
 from headgate.demo.postgres import find_binaries
 

@@ -22,7 +22,7 @@ from headgate.demo.agents import DemoAgent, quoted
 from headgate.demo.postgres import PostgresServer
 from headgate.demo.servers import ServerFailed, ServerProcess, ServerSpec, ServiceUser
 from headgate.errors import NativeUnavailable
-from headgate.proxy.library import relay_library
+from headgate.proxy.memory import relay_library
 
 ROGUE_BUDGET = "best-effort"
 JOBS_ROLE, CRITICAL_ROLE, ROGUE_ROLE = "jobs", "web", "adhoc"

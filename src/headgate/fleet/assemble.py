@@ -33,7 +33,7 @@ from headgate.check.board import Board
 from headgate.client.local_clock import now as sleepless_now
 from headgate.errors import Fault
 from headgate.fleet.api import iso
-from headgate.fleet.beat import clock_told
+from headgate.fleet.beat import FleetTiming, clock_told
 from headgate.fleet.cache import LogCache, RosterFile
 from headgate.fleet.feed_reader import AgentReader
 from headgate.fleet.members import FleetMember
@@ -42,7 +42,6 @@ from headgate.fleet.registrar import Registrar, Whereabouts, own_members
 from headgate.fleet.routes import Fleet
 from headgate.fleet.shardstatus import FleetStatus, StatusSources
 from headgate.fleet.status import FleetLook, amiss
-from headgate.fleet.timing import FleetTiming
 from headgate.fleet.view import StoreLink
 from headgate.history.recorder import Recorder
 from headgate.metrics.service import MetricKeeper

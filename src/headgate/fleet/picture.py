@@ -19,13 +19,12 @@ from headgate.base.keyvalue import Entry
 from headgate.base.ports import Clock
 from headgate.changes.model import BEAT, HEAD, ITEMS, MEMBERS, SHARDS, WIDE, Change, unquoted
 from headgate.changes.state import read_head, read_item_at, stands
-from headgate.fleet.holders import Holders
-from headgate.fleet.members import FleetMember, read_member
-from headgate.fleet.told import read_told
+from headgate.fleet.members import FleetMember, read_member, read_told
 from headgate.fleet.view import (
     AgentProgress,
     FleetCounts,
     FleetPicture,
+    Holders,
     ItemSeen,
     Known,
     ShardSeen,

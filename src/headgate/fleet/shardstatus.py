@@ -25,8 +25,7 @@ from headgate.changes.model import shard_key
 from headgate.changes.reach import Place
 from headgate.check.board import Board
 from headgate.errors import Conflict, LeaseLost, StoreUnavailable
-from headgate.fleet.members import FleetMember, newest_of_each
-from headgate.fleet.told import ShardTold, read_told, told_bytes
+from headgate.fleet.members import FleetMember, ShardTold, newest_of_each, read_told, told_bytes
 from headgate.history.recorder import Recorder
 from headgate.metrics.samples import Instant
 from headgate.shard.model import ShardView

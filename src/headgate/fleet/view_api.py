@@ -15,13 +15,13 @@ from headgate.changes.model import Change, ChangeKind
 from headgate.changes.state import ends_at
 from headgate.check.reasons import duration, quantity, says
 from headgate.errors import InvalidSettings
-from headgate.fleet.holders import Holders
-from headgate.fleet.told import PASSING, MetricTold
+from headgate.fleet.members import PASSING, MetricTold
 from headgate.fleet.view import (
     EVERYTHING,
     AgentSeen,
     FleetCounts,
     FleetPicture,
+    Holders,
     ShardFilter,
     ShardSeen,
     ShardState,

@@ -16,9 +16,14 @@ from starlette.routing import Route as Served
 
 from headgate.base.declared import settings_schema
 from headgate.budgets.keeper import NoSuchBudget
-from headgate.budgets.publishing import PUBLISHING_ROUTES, Publishing
 from headgate.budgets.replay_routes import REPLAY_ROUTES, BudgetReplay
-from headgate.budgets.routes import BUDGET_ROUTES, Budgeting, BudgetLogs
+from headgate.budgets.routes import (
+    BUDGET_ROUTES,
+    PUBLISHING_ROUTES,
+    Budgeting,
+    BudgetLogs,
+    Publishing,
+)
 from headgate.budgets.service import Budgets
 from headgate.changes.book import NoSuchItem, OwnBook, StoppedMidway
 from headgate.changes.exchange import Exchange
@@ -40,11 +45,9 @@ from headgate.check.api import (
 )
 from headgate.check.demand import Demands
 from headgate.check.freno import FRENO_LOOKS, Freno
-from headgate.check.intake import Intake
 from headgate.check.questions import CheckQuery, CostQuery, ExplainQuery, ReadQuery, about, check_of
-from headgate.check.reporting import REPORTING_ROUTES, Reporting
-from headgate.check.snapshots import Snapshots
-from headgate.check.streaming import STREAMING_ROUTES, Broadcasts, Streaming
+from headgate.check.reporting import REPORTING_ROUTES, Intake, Reporting
+from headgate.check.streaming import STREAMING_ROUTES, Broadcasts, Snapshots, Streaming
 from headgate.check.views import Views
 from headgate.errors import (
     Compacted,
@@ -56,13 +59,17 @@ from headgate.errors import (
     StoreUnavailable,
     WrongShard,
 )
-from headgate.fleet.pages import FLEET_VIEW_ROUTES, FleetViewing
-from headgate.fleet.routes import FLEET_ROUTES, Fleet, FleetRoutes
+from headgate.fleet.routes import FLEET_ROUTES, FLEET_VIEW_ROUTES, Fleet, FleetRoutes, FleetViewing
+from headgate.history.api import PastDoc
 from headgate.history.looking import Turns, json_in_thread
-from headgate.history.past_api import PastDoc
-from headgate.history.routes import WATCHING_ROUTES, Watching
+from headgate.history.routes import (
+    UNTHROTTLING_ROUTES,
+    WATCHING_ROUTES,
+    SinceQuery,
+    Unthrottling,
+    Watching,
+)
 from headgate.history.unthrottled import UnthrottledBook
-from headgate.history.unthrottling import UNTHROTTLING_ROUTES, SinceQuery, Unthrottling
 from headgate.http import openapi
 from headgate.http.asgi import AsgiApp
 from headgate.http.auth import Gatekeeper

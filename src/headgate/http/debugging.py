@@ -26,7 +26,7 @@ from typing import Any
 import psutil
 from starlette.responses import Response
 
-from headgate.check.activity import Activity
+from headgate.check.model import Activity
 from headgate.check.views import Views
 from headgate.errors import ProbeFailed
 from headgate.http.debug_api import (

@@ -18,8 +18,15 @@ from starlette.responses import Response
 
 from headgate.check.answers import AnswerDoc
 from headgate.check.api import ClientsDoc, RefusalsDoc, StatusDoc
-from headgate.history.api import BinDoc, ClientsSumsDoc, SpanDoc, SumsDoc, TimelineDoc
-from headgate.history.starvation_api import RoguesDoc, StarvationDoc
+from headgate.history.api import (
+    BinDoc,
+    ClientsSumsDoc,
+    RoguesDoc,
+    SpanDoc,
+    StarvationDoc,
+    SumsDoc,
+    TimelineDoc,
+)
 from headgate.history.timeline import MOSTLY
 from headgate.history.unthrottled_api import UnthrottledDoc, UnthrottledsDoc
 from headgate.page.api import ApiRejected, PageApi, Query, in_path

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from headgate.budgets.api import PoliciesDoc, StatementExplainDoc
 from headgate.check.api import StatusDoc
 from headgate.errors import InvalidRequest
-from headgate.history.past_api import PastDoc
+from headgate.history.api import PastDoc
 from headgate.page.api import ApiRejected, in_path
 from headgate.page.shell import Visit, page, part
 from headgate.present.budgets import VERDICTS

@@ -24,8 +24,7 @@ from headgate.base.units import parse_amount
 from headgate.budgets.api import PoliciesDoc
 from headgate.check.api import DatabaseDoc, MetricsDoc, MetricView, StatusDoc
 from headgate.errors import InvalidRequest
-from headgate.history.api import MetricMinuteDoc, MetricMinutesDoc
-from headgate.history.starvation_api import RoguesDoc, StarvationDoc
+from headgate.history.api import MetricMinuteDoc, MetricMinutesDoc, RoguesDoc, StarvationDoc
 from headgate.page.api import ApiRejected, in_path
 from headgate.page.shell import Visit, moved, page, part
 from headgate.present.budgets import thrown

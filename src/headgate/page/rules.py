@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 from starlette.responses import Response
 
 from headgate.check.api import ClientsDoc, MetricsDoc, MetricView
-from headgate.fleet.reach_api import ReachedDoc
+from headgate.fleet.api import ReachedDoc
 from headgate.history.api import ReplayDoc, ReplayRowDoc
 from headgate.page.api import NO_QUERY, ApiRejected, Query
 from headgate.page.rules_acts import RuleActs, done_path, told_done

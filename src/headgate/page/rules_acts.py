@@ -17,7 +17,7 @@ from starlette.responses import Response
 from headgate.base.problems import Problem
 from headgate.check.api import AuditDoc, AuditsDoc
 from headgate.errors import InvalidRequest
-from headgate.fleet.reach_api import ReachedDoc
+from headgate.fleet.api import ReachedDoc
 from headgate.page.api import NO_QUERY, ApiRejected, Query, in_path
 from headgate.page.rules_form import (
     NO_FAULTS,

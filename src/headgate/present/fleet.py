@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from headgate.check.reasons import duration
-from headgate.fleet.reach_api import ReachedDoc
+from headgate.fleet.api import ReachedDoc
 from headgate.fleet.view_api import FleetAgentDoc, FleetDoc, FleetItemDoc, FleetShardDoc
 from headgate.present.view import (
     BREAK,

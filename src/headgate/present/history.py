@@ -11,6 +11,7 @@ from headgate.history.api import (
     BinDoc,
     ChildDoc,
     MetricMinuteDoc,
+    PastDoc,
     ReplayDoc,
     ReplayRowDoc,
     RunsDoc,
@@ -18,7 +19,6 @@ from headgate.history.api import (
     SumsDoc,
     TimelineDoc,
 )
-from headgate.history.past_api import PastDoc
 from headgate.history.timeline import MOSTLY
 from headgate.history.unthrottled_api import UnthrottledDoc
 from headgate.present.clients import by_words

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote, urlencode
 
+from headgate.history.api import RoguesDoc, SuspectDoc, starved_says, starved_why
 from headgate.history.starvation import LOOK, Starved
-from headgate.history.starvation_api import RoguesDoc, SuspectDoc, starved_says, starved_why
 from headgate.present.view import DASH, Block, Line, Note, Said, Step, Table, Tone, columns, line
 from headgate.present.words import told_share
 

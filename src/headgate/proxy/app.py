@@ -29,8 +29,8 @@ from headgate.base.notify import Notifier, inherited_sockets
 from headgate.base.ports import Clock
 from headgate.base.supervise import run_loop, supervised
 from headgate.budgets.ask import Dialect
+from headgate.budgets.pgext.directory import health_of
 from headgate.budgets.pgext.meter import RegionMeter
-from headgate.budgets.pgext.policyfile import health_of
 from headgate.budgets.pgext.publisher import FilePolicySink
 from headgate.budgets.readings import BudgetReadings
 from headgate.errors import Fault, HeadgateError, InvalidSettings, MeterFailed, RelayFault
@@ -53,23 +53,19 @@ from headgate.proxy.handover import (
     Inheritance,
     ListeningSocket,
     Predecessor,
-    inherit,
-)
-from headgate.proxy.library import build, relay_library
-from headgate.proxy.memory import SharedMemory, adopt, create
-from headgate.proxy.model import ListenTerms, Protocol
-from headgate.proxy.process import Process
-from headgate.proxy.relay import NativeRelay
-from headgate.proxy.slowlog import Slowlog, SlowlogTerms
-from headgate.proxy.sockets import (
     bound_unix,
     close_all,
+    inherit,
     is_unix,
     listens_at,
     open_listening,
     shown_address,
     unlink_own,
 )
+from headgate.proxy.memory import SharedMemory, adopt, build, create, relay_library
+from headgate.proxy.model import ListenTerms, Protocol
+from headgate.proxy.process import Process, Slowlog, SlowlogTerms
+from headgate.proxy.relay import NativeRelay
 from headgate.proxy.status import ProxyFacts, ProxyReadings, listen_document, sessions_document
 from headgate.settings.proxy import ProxySettings, load_proxy_settings
 from headgate.version import VERSION

@@ -16,20 +16,18 @@ from headgate.base.ports import Clock, PolicySink
 from headgate.budgets.compiled import compile_policy
 from headgate.budgets.lint import advise
 from headgate.budgets.native.region import PatternView
-from headgate.budgets.pgext.policyfile import head_of
+from headgate.budgets.pgext.directory import head_of
 from headgate.budgets.policy import Policy
 from headgate.budgets.readings import Published
 from headgate.errors import Fault, InvalidSettings, PolicyRefused
 from headgate.metrics.lint import Severity
-from headgate.proxy.agentlink import AgentLink
-from headgate.proxy.agents import Agents
+from headgate.proxy.agents import AgentLink, Agents
 from headgate.proxy.directory import DirectoryWatcher
 from headgate.proxy.gates import Gates
 from headgate.proxy.layout import EVENT_REFUSED
 from headgate.proxy.model import ReleaseKind
 from headgate.proxy.plans import Plans
-from headgate.proxy.policyfile import PolicyFile
-from headgate.proxy.policylink import PolicyLink
+from headgate.proxy.policylink import PolicyFile, PolicyLink
 from headgate.proxy.ports import (
     ActCause,
     ClientGate,
@@ -298,7 +296,7 @@ def _add_plans(mind: Mind, around: ProxyContext) -> None:
     plans = mind.settings.plans
     if plans is None:
         return
-    from headgate.proxy.explaining import PostgresSessions  # here: it needs psycopg
+    from headgate.proxy.plans import PostgresSessions  # here: it needs psycopg
 
     path, password = plans.password_file, None
     if path is not None:

@@ -40,8 +40,7 @@ from headgate.proxy.layout import (
     HrTlsSettings,
     HrTrust,
 )
-from headgate.proxy.library import relay_library
-from headgate.proxy.memory import SharedMemory
+from headgate.proxy.memory import SharedMemory, relay_library
 from headgate.proxy.model import (
     PLAIN,
     Act,

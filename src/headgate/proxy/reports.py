@@ -24,8 +24,8 @@ from headgate.base.crowds import OTHER
 from headgate.base.names import Identity, parse_identity
 from headgate.base.ports import Clock
 from headgate.check.model import Check, Verdict
-from headgate.check.reports_api import encode_report, fitting
 from headgate.check.snapshot import Counted
+from headgate.check.snapshot_api import encode_report, fitting
 from headgate.errors import InvalidName, PeerFailed
 from headgate.history.recorder import BUDGET
 from headgate.proxy.agents import Agents

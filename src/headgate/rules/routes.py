@@ -33,7 +33,7 @@ from headgate.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from headgate.fleet.reach_api import ReachedDoc, reached_doc
+from headgate.fleet.api import ReachedDoc, reached_doc
 from headgate.fleet.routes import NO_FLEET
 from headgate.http.documents import UnderWay, etag, json_response
 from headgate.http.routes import REACH_PATTERN, Call, Caller, DryRun, Plain, Route, SettingsBody

@@ -14,8 +14,8 @@ from collections.abc import Callable
 import structlog
 
 from headgate.base.ports import Clock, HeartbeatWriter
-from headgate.check.activity import Activity
 from headgate.check.demand import NEVER, Demand, Work
+from headgate.check.model import Activity
 from headgate.errors import ProbeFailed, WriteRefused
 
 log = structlog.get_logger()

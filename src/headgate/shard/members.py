@@ -17,10 +17,9 @@ from headgate.check.board import Board
 from headgate.check.demand import NEVER, Demand
 from headgate.errors import PeerFailed
 from headgate.metrics.samples import Absent, Cause, Reading
-from headgate.shard.fences import FenceWatcher
 from headgate.shard.heartbeat import Heartbeat
 from headgate.shard.model import Pull
-from headgate.shard.roles import RoleWatcher
+from headgate.shard.roles import FenceWatcher, RoleWatcher
 from headgate.shard.topology import Member, MemberReport, Role, RoleSeen
 
 log = structlog.get_logger()

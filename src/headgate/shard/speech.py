@@ -10,16 +10,15 @@ from dataclasses import dataclass, replace
 
 from headgate.base.names import Scope
 from headgate.changes.reach import Place
-from headgate.check.activity import Activity
 from headgate.check.decide import IDLE_CAUSES, is_idle, judge
 from headgate.check.health import Health
-from headgate.check.model import Finding, Verdict
-from headgate.fleet.members import FleetMember
-from headgate.fleet.told import (
+from headgate.check.model import Activity, Finding, Verdict
+from headgate.fleet.members import (
     HEALTHY,
     IDLE,
     PASSING,
     UNHEALTHY,
+    FleetMember,
     MemberTold,
     MetricTold,
     ShardTold,

@@ -17,7 +17,7 @@ from msgspec import Struct
 from headgate.check.api import AuditsDoc, RefusalsDoc
 from headgate.cli.api import Api, with_query
 from headgate.errors import BadDocument, HeadgateError
-from headgate.history.starvation_api import StarvationDoc
+from headgate.history.api import StarvationDoc
 from headgate.rules.api import RulesDoc
 from headgate.tui.trend import PastMinute, Picture
 

@@ -7,9 +7,15 @@ from typing import Any
 
 import pytest
 
-from headgate.budgets.ask import Limit, Match, StatementCheck, StatementFlags, StatementVerdict
+from headgate.budgets.ask import (
+    Limit,
+    Match,
+    StatementCheck,
+    StatementFlags,
+    StatementVerdict,
+    budget_key,
+)
 from headgate.budgets.compiled import compile_policy
-from headgate.budgets.hashes import budget_key
 from headgate.budgets.native.debits import RegionDebits
 from headgate.budgets.native.layout import HgRegion
 from headgate.budgets.native.ledger import NativeLedger, region_bytes, region_sizes

@@ -8,9 +8,15 @@ from typing import Any
 
 import pytest
 
-from headgate.budgets.ask import Limit, Match, StatementCheck, StatementFlags, StatementVerdict
+from headgate.budgets.ask import (
+    Limit,
+    Match,
+    StatementCheck,
+    StatementFlags,
+    StatementVerdict,
+    budget_key,
+)
 from headgate.budgets.compiled import compile_policy
-from headgate.budgets.hashes import budget_key
 from headgate.budgets.native.ledger import NativeLedger, region_bytes, region_sizes
 from headgate.budgets.native.region import RegionView
 from headgate.budgets.parse import parse_policy

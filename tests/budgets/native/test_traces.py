@@ -13,7 +13,7 @@ import pytest
 from headgate.budgets.ask import Limit, StatementIdentity, StatementVerdict
 from headgate.budgets.native.layout import HgRegion, HgTrace
 from headgate.budgets.native.ledger import NativeLedger, core, region_bytes, region_sizes
-from headgate.budgets.pgext.trace_reader import MAX_REFUSED, TRACE, traces_in
+from headgate.budgets.pgext.meter import MAX_REFUSED, TRACE, traces_in
 from headgate.budgets.traces import Trace, TraceBatch
 from headgate.errors import MeterFailed
 

@@ -17,8 +17,15 @@ import pytest
 
 from headgate.budgets.compiled import compile_policy, read_compiled
 from headgate.budgets.pgext import threads
-from headgate.budgets.pgext.directory import HEALTH_FILE, OFF_FILE, POLICY_FILE, NoServer, opened
-from headgate.budgets.pgext.policyfile import head_of, stamped
+from headgate.budgets.pgext.directory import (
+    HEALTH_FILE,
+    OFF_FILE,
+    POLICY_FILE,
+    NoServer,
+    head_of,
+    opened,
+    stamped,
+)
 from headgate.budgets.pgext.publisher import FilePolicySink
 from headgate.budgets.pgext.threads import OneCall
 from headgate.budgets.policy import Policy

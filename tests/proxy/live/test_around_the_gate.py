@@ -19,7 +19,7 @@ from psycopg import errors
 from pymysql.constants import CLIENT
 
 from headgate.budgets.ask import Dialect
-from headgate.budgets.fingerprint import fingerprint
+from headgate.budgets.sql_text import fingerprint
 from tests.fixtures.eventually import eventually
 from tests.fixtures.mariadb import MariaDBServer
 from tests.fixtures.pgkits import ExtendedServer

@@ -21,10 +21,10 @@ from headgate.budgets.ask import (
     StatementIdentity,
     StatementVerdict,
 )
-from headgate.budgets.fingerprint import fingerprint
 from headgate.budgets.ledger import Ledger
 from headgate.budgets.matching import Now, RuleSet
 from headgate.budgets.parse import parse_policy
+from headgate.budgets.sql_text import fingerprint
 from tests.fixtures.proxies import Document, ProxyProcess, budget
 from tests.proxy.live.conftest import MariaDBGate, PostgresGate
 from tests.proxy.live.limits import MYSQL_REFUSED

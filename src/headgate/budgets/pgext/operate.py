@@ -9,10 +9,11 @@ import json
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headgate.base.clock import SystemClock
 from headgate.base.places import with_lines
@@ -21,21 +22,23 @@ from headgate.budgets.parse import parse_policy
 from headgate.budgets.pgext import directory as files
 from headgate.budgets.pgext.build import EXTENSION, build_extension, install_built
 from headgate.budgets.pgext.directory import ServerFile
-from headgate.budgets.pgext.locate import ServerSettings, ask_server, find_pg_config
+from headgate.budgets.pgext.locate import ServerSettings, ask_server, find_pg_config, session_with
 from headgate.budgets.pgext.meter import Force, force_in
 from headgate.budgets.pgext.publisher import FilePolicySink
-from headgate.budgets.pgext.sqlstatus import status_by_sql
-from headgate.budgets.pgext.status import status_of
+from headgate.budgets.pgext.status import Document, in_trouble, problems_of, status_of, troubles
 from headgate.budgets.policy import Policy
 from headgate.budgets.readings import Published
 from headgate.errors import Fault, HeadgateError, InvalidSettings, MeterFailed, PolicyRefused
 from headgate.metrics.lint import Advice, Severity
 
+if TYPE_CHECKING:
+    import psycopg
+
+
 AGENTS = ("headgate",)
 """The role that the set-up page gives an agent; one that publishes itself exempts its own."""
 POLL_S = 0.002
 MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
-Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,3 +256,95 @@ def _purge(directory: Path, state: str) -> list[str]:
         # Else an agent that did not know would put its policy back, and in force.
         folder.replace(files.OFF_FILE, b"")
         return [name for name in (files.POLICY_FILE, files.HEALTH_FILE) if folder.remove(name)]
+
+
+# The same status over SQL, for servers whose memory cannot be read from outside.
+
+ABOUT = """
+SELECT current_setting('server_version_num')::int AS version_num,
+       current_setting('max_connections')::int AS max_connections,
+       extract(epoch FROM now() - pg_postmaster_start_time())::float8 AS started_s_ago,
+       to_regprocedure('headgate.status()') IS NOT NULL AS created,
+       current_database() AS database
+"""
+STATUS = """
+SELECT *, extract(epoch FROM health_until - now())::float8 AS health_left_s
+FROM headgate.status()
+"""
+BACKENDS = (
+    "SELECT pid, policy_version AS version, policy_checksum AS checksum FROM headgate.backends"
+)
+BUDGETS = """
+SELECT budget, fill_percent / 100 AS fill, '' AS bucket, running, sleeping, admitted,
+       warned_threshold + warned_concurrency + warned_burst + warned_capacity AS warned,
+       blocked_concurrency + blocked_burst + blocked_capacity AS blocked, delayed,
+       extract(epoch FROM now() - last_violation_at)::float8 AS last_violation_s_ago
+FROM headgate.budgets
+"""
+
+
+def status_by_sql(dsn: str) -> Document:
+    with session_with(dsn) as session:
+        (about,) = _rows(session, ABOUT)
+        if not about["created"]:
+            raise HeadgateError(
+                f"the database {about['database']!r} does not have the extension: run CREATE "
+                "EXTENSION pg_headgate there, or read from outside (--data-directory)"
+            )
+        status = next(iter(_rows(session, STATUS)), None)
+        if status is None:
+            raise HeadgateError(
+                "the server was started without pg_headgate in shared_preload_libraries"
+            )
+        budgets = _rows(session, BUDGETS)
+        for row in budgets:
+            row["trouble"] = list(troubles(row, full=False))
+        return _document(about, status, _rows(session, BACKENDS), in_trouble(budgets))
+
+
+def _document(
+    about: Mapping[str, Any],
+    status: Mapping[str, Any],
+    backends: list[Document],
+    budgets: list[Document],
+) -> Document:
+    in_force = {
+        "version": status["policy_version"] or 0,
+        "checksum": status["policy_checksum"] or "",
+        "enabled": status["enabled"],
+        "off": None,
+        "since_ms": _ms(status["published_at"]),
+        "refused": status["refused_policies"],
+        "refusal": status["last_refusal"] or "",
+    }
+    left_s = status["health_left_s"]
+    known = left_s is not None and left_s > 0
+    return {
+        "directory": None,
+        "source": "sql",
+        "server": {
+            "pid": None,
+            "version_num": about["version_num"],
+            "extension": status["extension_version"],
+            "max_connections": about["max_connections"],
+            "cpus": status["server_cpus"],
+            "started_s_ago": about["started_s_ago"],
+        },
+        "published": None,
+        "in_force": in_force,
+        "health": {"state": status["health"] if known else "unknown", "until_s": left_s},
+        "backends": backends,
+        "budgets": budgets,
+        "problems": list(problems_of(None, in_force)),
+    }
+
+
+def _rows(session: psycopg.Connection[Any], query: str) -> list[Document]:
+    from psycopg.rows import dict_row
+
+    with session.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(query).fetchall()
+
+
+def _ms(at: datetime | None) -> int:
+    return 0 if at is None else int(at.timestamp() * 1000)

@@ -15,16 +15,20 @@ from pathlib import Path
 
 from headgate.base.ports import Clock
 from headgate.budgets.compiled import compile_policy
-from headgate.budgets.pgext.directory import HEALTH_FILE, OFF_FILE, POLICY_FILE, Folder, opened
-from headgate.budgets.pgext.meter import force_in, is_off_in
-from headgate.budgets.pgext.policyfile import (
+from headgate.budgets.pgext.directory import (
+    HEALTH_FILE,
     MAX_POLICY_BYTES,
     MAX_VERSION,
+    OFF_FILE,
+    POLICY_FILE,
+    Folder,
     PolicyHead,
     head_of,
     health_bytes,
+    opened,
     stamped,
 )
+from headgate.budgets.pgext.meter import force_in, is_off_in
 from headgate.budgets.pgext.threads import OneCall
 from headgate.budgets.policy import Policy
 from headgate.budgets.readings import Lying, Published

@@ -9,8 +9,8 @@ from typing import Any
 from headgate.base.ports import Clock
 from headgate.budgets.compiled import CompiledPolicy, read_compiled
 from headgate.budgets.pgext import directory as files
+from headgate.budgets.pgext.directory import MAX_POLICY_BYTES
 from headgate.budgets.pgext.meter import RegionMeter
-from headgate.budgets.pgext.policyfile import MAX_POLICY_BYTES
 from headgate.budgets.policy import Mode
 from headgate.budgets.readings import BudgetReadings, ServerHealth
 from headgate.errors import InvalidSettings, PolicyRefused

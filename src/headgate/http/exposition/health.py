@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 from headgate.base.names import Scope
 from headgate.base.prometheus import Row
-from headgate.check.activity import Activity
 from headgate.check.decide import is_idle, judge
-from headgate.check.model import PASSING, State
+from headgate.check.model import PASSING, Activity, State
 from headgate.http.exposition.series import Scrape, Series
 
 _WITHOUT = (State.UNAVAILABLE, State.LAST_VALUE, State.IGNORED)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headgate.base.keyvalue import Put
 from headgate.shard.election import MAX_DRIFT, Elector, Office
-from headgate.shard.pairs import ServedDatabase
+from headgate.shard.model import ServedDatabase
 from tests.fixtures.fakes import HandClock
 from tests.fixtures.memory_log import KeptInMemory, MemoryLog
 from tests.shard.elections import TTL_S, Pair

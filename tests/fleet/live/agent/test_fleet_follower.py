@@ -13,7 +13,7 @@ from headgate.changes.mirror import Mirror
 from headgate.changes.model import HEAD, WIDE, followed_prefixes, shard_items
 from headgate.changes.reach import Level, Reach
 from headgate.errors import Compacted, StoreRefused, StoreUnavailable
-from headgate.fleet.timing import FleetTiming
+from headgate.fleet.beat import FleetTiming
 from tests.builders import NOW
 from tests.changes.fleetfakes import (
     AWAY,

@@ -19,7 +19,7 @@ from headgate.changes.model import Change
 from headgate.changes.reach import Level
 from headgate.changes.state import MAX_ITEM_BYTES, item_bytes
 from headgate.check.snapshot import DatabaseSnapshot
-from headgate.check.snapshots import differs
+from headgate.check.streaming import differs
 from headgate.history.past import rules_at, rules_between
 from headgate.rules.service import RULES, SLICE
 from headgate.rules.settings import RuleLimits

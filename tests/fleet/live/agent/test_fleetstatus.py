@@ -10,10 +10,9 @@ from typing import Any
 from headgate.base.keyvalue import Compare, Put
 from headgate.changes.model import shard_key
 from headgate.changes.reach import Place
-from headgate.check.activity import Idleness
-from headgate.check.model import Verdict
+from headgate.check.model import Idleness, Verdict
 from headgate.errors import OutcomeUnknown, StoreUnavailable
-from headgate.fleet.members import FleetMember
+from headgate.fleet.members import FleetMember, ShardTold, read_told, told_bytes
 from headgate.fleet.shardstatus import (
     HANDED_OVER_S,
     REFRESH_S,
@@ -21,7 +20,6 @@ from headgate.fleet.shardstatus import (
     FleetStatus,
     StatusSources,
 )
-from headgate.fleet.told import ShardTold, read_told, told_bytes
 from headgate.history.recorder import Key, Recorder
 from headgate.metrics.samples import Absent, Cause
 from headgate.shard.speech import Footing, RefusedShare
