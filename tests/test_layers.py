@@ -36,7 +36,7 @@ class Room(NamedTuple):
 ROOMS: Mapping[str, Room] = {
     "base": Room(
         what="what every room uses: names, units, declared settings, strict JSON, clock, the ports",
-        pure="crowds declared keyvalue names overlay places quota redaction reloading stored "
+        pure="crowds declared keyvalue names overlay places redaction reloading stored "
         "traceparent units",
         documents="problems prometheus strict",
     ),

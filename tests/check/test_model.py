@@ -1,4 +1,4 @@
-"""How idleness becomes rest (R56)."""
+"""Dice that may keep nobody from the metrics for ever, as arithmetic (R82)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.check.model import Activity, Idleness, activity_after, most_awake
+from headgate.check.model import Activity, Idleness, activity_after, most_awake, turn_of
+
+
+@pytest.mark.parametrize(
+    ("since", "waited_s", "left_s", "waived"),
+    [
+        (None, 0.0, 30.0, False),
+        (100.0, 0.0, 30.0, False),
+        (80.0, 20.0, 10.0, False),
+        (70.0, 30.0, 0.0, True),
+        (10.0, 90.0, 0.0, True),
+        # A clock that went back.
+        (101.0, 0.0, 30.0, False),
+    ],
+)
+def test_a_turn_comes_when_the_bound_has_passed(
+    since: float | None, waited_s: float, left_s: float, waived: bool
+) -> None:
+    turn = turn_of(since, 100.0, 30.0)
+    assert (turn.waited_s, turn.left_s, turn.dice_waived) == (waited_s, left_s, waived)
+
+
+# How idleness becomes rest (R56).
 
 AWAKE, IDLE, HIBERNATING = Activity.AWAKE, Activity.IDLE, Activity.HIBERNATING
 
