@@ -1,4 +1,4 @@
-"""Requests to the budgets, and their answers. Values and their numbers, as in headgate.h.
+"""Requests to the budgets, their answers and numbers, and the hash, as in headgate.h.
 
 StatementIdentity, Statement ─matching─► Match
 `StatementCheck`, Match ─admit─► StatementAnswer
@@ -137,6 +137,8 @@ class StatementAnswer:
         return self.verdict in (StatementVerdict.RUN, StatementVerdict.WARN)
 
 
+# --- debits --------------------------------------------------------------------------------------
+
 # What a check that names a budget is charged, and the result.
 #
 # A cooperative check with a declared cost and the statements in the query path debit one budget:
@@ -173,6 +175,8 @@ class DebitResult(NamedTuple):
     def admitted(self) -> bool:
         return self.state not in (DebitState.OVER, DebitState.UNKNOWN)
 
+
+# --- hash ----------------------------------------------------------------------------------------
 
 # hg_hash: the one hash of names and values, the same in native/headgate.h.
 #

@@ -507,6 +507,8 @@ def _reach_given(asked: str | None, said: Any = None) -> Reach | None:
         raise InvalidSettings([Fault(REACH, str(error))]) from None
 
 
+# --- policies for proxies ------------------------------------------------------------------------
+
 # A policy as servers get it, for proxies that have no folder here.   GET /v1/policies/D
 #
 # Proxies poll every second: a policy that has not changed is answered without its body, and its

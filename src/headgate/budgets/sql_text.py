@@ -128,6 +128,8 @@ def _end_of_block(text: bytes, at: int, dialect: Dialect) -> int:
     return len(text)
 
 
+# --- tags ----------------------------------------------------------------------------------------
+
 # The tags in a statement's comments.   /*controller='export',tenant='acme'*/ ──► ParsedTags
 #
 # As SQLCommenter writes them, and as older libraries did: `key='value'`, `key=value`, `key:value`,
@@ -210,6 +212,8 @@ def _has_room(pairs: dict[bytes, bytes], key: bytes, value: bytes) -> bool:
         return False
     return sum(len(k) + len(v) for k, v in pairs.items()) + len(key) + len(value) <= MAX_TEXT_BYTES
 
+
+# --- fingerprint ---------------------------------------------------------------------------------
 
 # A statement's shape as a number, the same on every server: what it is without its literals.
 #

@@ -443,6 +443,8 @@ def _text(raw: bytes) -> str:
     return raw.decode(errors="replace")
 
 
+# --- statements ----------------------------------------------------------------------------------
+
 # What else is known of the statements a server counts: texts, who ran them, whose they are.
 #
 # StatementTexts, Rates, TraceMemory ──► StatementKnown ──► StateDoc.patterns

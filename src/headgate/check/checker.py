@@ -1,4 +1,7 @@
-"""Answer checks.   edge ──► Checker.check ──► decide; nothing here waits for anything."""
+"""Answer checks.   edge ──► Checker.check ──► decide; nothing here waits for anything.
+
+Fairness remembers which clients ratio rules reject, and for how long.
+"""
 
 from __future__ import annotations
 
@@ -132,6 +135,8 @@ class Checker:
         )
         return decision._replace(turn=turn)
 
+
+# --- fairness ------------------------------------------------------------------------------------
 
 # Which clients ratio rules reject, and for how long.
 #

@@ -478,6 +478,8 @@ def _jittered(base_s: float, roll: float) -> float:
     return (wait_s if wait_s > MIN_RETRY_S else MIN_RETRY_S) * (1 + roll)
 
 
+# --- utilization ---------------------------------------------------------------------------------
+
 # How near to its threshold what a check looks at is: 1 is at it. The same for all who tell it.
 
 MAX_UTILIZATION = 1e9

@@ -1,4 +1,7 @@
-"""The answer to a check: a closed type that each edge translates once."""
+"""The answer to a check: a closed type that each edge translates once.
+
+Also how much an agent works (Activity), and how long ratio rules may reject a client (Turn).
+"""
 
 from __future__ import annotations
 
@@ -147,6 +150,8 @@ class Decision(NamedTuple):
         return self.turn is not None and self.turn.dice_waived
 
 
+# --- activity ------------------------------------------------------------------------------------
+
 # How much an agent works for a database that no client checks.
 #
 # AWAKE ──idle_after_s──► IDLE ──hibernate_after_s──► HIBERNATING ──a check──► AWAKE
@@ -182,6 +187,8 @@ _ORDER = (Activity.AWAKE, Activity.IDLE, Activity.HIBERNATING)
 def most_awake(*states: Activity) -> Activity:
     return min(states, key=_ORDER.index)
 
+
+# --- turns ---------------------------------------------------------------------------------------
 
 # How long ratio rules may reject a client by chance. Off unless a limit is set.
 #

@@ -123,6 +123,8 @@ REPORTING_ROUTES = (
 )  # fmt: skip
 
 
+# --- intake --------------------------------------------------------------------------------------
+
 # Count what clients decided locally.   check/reporting ──► Intake ──► Recorder, Demand
 #
 # Batches of one sender come in order, one at a time, and again if the answer was lost: a batch that

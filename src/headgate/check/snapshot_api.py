@@ -15,6 +15,8 @@ our clock ran slower than the agent's, and the data is dated back. If it is more
 our clock stopped for an unknown time (a suspended host, a paused machine), and the stream is
 closed.
 
+Clients report back what they decided (encode_report).
+
 On the standard library alone: the SDK loads this module.
 """
 
@@ -544,6 +546,8 @@ def _read_windows(value: Any) -> tuple[tuple[float, float], ...]:
         found.append((edges[0], edges[1]))
     return tuple(found)
 
+
+# --- reports -------------------------------------------------------------------------------------
 
 # What clients decided locally, as they report it.   Ledger ──► POST /v1/reports
 #

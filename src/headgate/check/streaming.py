@@ -310,6 +310,8 @@ STREAMING_ROUTES = (
 )  # fmt: skip
 
 
+# --- snapshots -----------------------------------------------------------------------------------
+
 # What a database looks like to clients that decide locally.   Board, Checker ──► DatabaseSnapshot
 #
 # Everything in it is frozen and replaced as a whole, so a change is a new object. The streamer

@@ -1,5 +1,5 @@
 """Commands on budgets: list, show, create, set, mode, delete, forgive, lint, compile, violations,
-top, explain. `headgate changes` has their history, files and rollback.
+top, explain, replay. `headgate changes` has their history, files and rollback.
 
 A change is built on the revision that was seen (If-Match), as with metrics and rules.
 """
@@ -502,6 +502,8 @@ def _change(
         # Kept, and tried again; but a script must not take it for done.
         raise typer.Exit(FAILED)
 
+
+# --- replay --------------------------------------------------------------------------------------
 
 # `headgate budget replay`: what a policy would have changed. Changes nothing.
 

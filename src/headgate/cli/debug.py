@@ -338,6 +338,8 @@ def _last_words(made: Bundle, where: str) -> list[str]:
     return told
 
 
+# --- the archive ---------------------------------------------------------------------------------
+
 # Gather, scrub, pack.   items ──deadline each──► texts ──scrubbed──► MANIFEST.json, .tar.gz
 #
 # Whatever is missing, and why, is in the manifest; so is what was cut. Nothing that was not

@@ -1,4 +1,4 @@
-"""What is in a bundle: one row an item.   ITEMS ──► debug_pack.py gathers, scrubs, packs
+"""What is in a bundle: one row an item.   ITEMS ──► debug.py gathers, scrubs, packs
 
 An item is a file of the bundle and a way to get it: from the agent's API, from a proxy's, from the
 settings file, from this machine. Each may be missing without any other being so.

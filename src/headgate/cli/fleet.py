@@ -1,4 +1,4 @@
-"""`headgate fleet reach`: what a reach applies to. `status` is in fleet_pages.py."""
+"""`headgate fleet reach`: what a reach applies to; `headgate fleet status`: the fleet."""
 
 from __future__ import annotations
 
@@ -40,6 +40,8 @@ def reach(
     answered = api.get("/v1/fleet/reach", reach=where or reach.said)
     show_view(answered, agent.as_json, ReachedDoc, reach_view)
 
+
+# --- status --------------------------------------------------------------------------------------
 
 # `headgate fleet status`: the fleet on a terminal, once or live.   FleetDoc ──► present/fleet
 

@@ -1,4 +1,4 @@
-"""History of clients and levels: when it was mostly throttled, and by what."""
+"""History of clients and levels: when it was mostly throttled, by what; and replay of a rule."""
 
 from __future__ import annotations
 
@@ -170,6 +170,8 @@ def unthrottled(api: Api, app: str | None, since_minutes: int) -> Sequence[Unthr
         return []
     return read(UnthrottledsDoc, answered.document).unthrottled
 
+
+# --- replay --------------------------------------------------------------------------------------
 
 # `headgate replay`: what a proposed rule would have changed. Changes nothing.
 

@@ -1,4 +1,4 @@
-"""`headgate lint`: validate a configuration file, as the agent does when it starts."""
+"""`headgate lint`: validate a configuration file as the agent does at its start; policy files."""
 
 from __future__ import annotations
 
@@ -212,6 +212,8 @@ def _sum(path: Path, notes: list[LintNote]) -> Text:
         return Text(f"no faults, advice: {len(notes)}", style="yellow")
     return Text(f"{path}: no faults, no advice", style="green")
 
+
+# --- policies in files ---------------------------------------------------------------------------
 
 # Policies in files, and budgets as they are typed: validated without an agent.
 

@@ -1,4 +1,4 @@
-"""Commands that only read: status, rejections, audit, metrics list and show."""
+"""Commands that only read: status, rejections, audit, metrics, clients, starvation."""
 
 from __future__ import annotations
 
@@ -105,6 +105,8 @@ def show_metric(
     answered = connect(url, token).get(metric_path(database, metric))
     show(answered, as_json, lambda canvas: metric_page(read(MetricView, answered.document), canvas))
 
+
+# --- clients -------------------------------------------------------------------------------------
 
 # Commands about clients: clients, with --rogue rogue clients, and starvation.
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from headgate.cli.api import Answered, Api
 
 
+# --- completing ----------------------------------------------------------------------------------
+
 # What a shell completes: names that the agent knows. Without an agent, nothing.
 #
 # headgate rule lift r-<TAB> ──GET /v1/rules──► r-1cb202 r-5e21c0

@@ -43,6 +43,8 @@ def iso(wall_s: float) -> str:
     return at.isoformat().replace("+00:00", "Z")
 
 
+# --- reach ---------------------------------------------------------------------------------------
+
 # Which agents a reach matches, as a document and as one line: the preview of a fleet's change.
 
 MAX_NAMED = 5

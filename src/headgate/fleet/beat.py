@@ -1,4 +1,4 @@
-"""The beat of a fleet: one entry that one of the agents writes every few seconds.
+"""The beat of a fleet, one entry that an agent writes every few seconds; and when agents write.
 
 An agent that sees it knows that its watch works, which revision the fleet has, and its size.
 """
@@ -79,6 +79,8 @@ def _count(value: object) -> int:
     usable = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST
     return int(value) if usable else 0  # type: ignore[call-overload]
 
+
+# --- timing --------------------------------------------------------------------------------------
 
 # When agents of a fleet contact their store. Pure: random numbers are arguments.
 #

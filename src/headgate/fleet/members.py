@@ -1,7 +1,8 @@
-"""An agent's database as it is registered in the fleet's store.   FleetMember ◄──► members/<s>/<m>
+"""What agents write into the fleet's store.   FleetMember ◄──► members/<s>/<m>
+                                           ShardTold   ◄──► shards/<shard>
 
-Its own agent writes it under a lease. It says where the agent is and what role its server had;
-other agents query that agent to learn whether this is still true.
+A member's own agent writes it under a lease. It says where the agent is and what role its server
+had; other agents query that agent to learn whether this is still true.
 """
 
 from __future__ import annotations
@@ -149,6 +150,8 @@ def _number(key: str, document: Mapping[str, Any], name: str) -> float:
         raise ValueError(f"{key}: {name} must be a number")
     return value
 
+
+# --- what a shard reports ------------------------------------------------------------------------
 
 # The state of a shard, as its primary's agent reports it.   ShardTold ◄──► shards/<shard>
 #
@@ -359,6 +362,8 @@ def _list(document: Mapping[str, Any], key: str) -> list[Any]:
 def _objects(document: Mapping[str, Any], key: str, most: int) -> Iterator[Mapping[str, Any]]:
     return (one for one in _list(document, key)[:most] if isinstance(one, Mapping))
 
+
+# --- what a reach matches ------------------------------------------------------------------------
 
 # Which agents a reach matches, from what agents report.   members/, shards/ ──► Reached
 #

@@ -1,4 +1,4 @@
-"""The fleet over HTTP: which agents a reach matches, and the feed to other agents.
+"""The fleet over HTTP: which agents a reach matches, the feed to other agents, and its pages.
 
 Control ──► FleetRoutes ──► Mirror (what this agent follows) ──pages, changes──► a replica's agent
 """
@@ -212,6 +212,8 @@ class HeldListings:
 _NOT_HELD = "the listing of revision {} is not available any more: list again from the start"
 _TOO_MUCH = "one commit has more changes than fit into one answer: list again from the start"
 
+
+# --- the fleet page by page ----------------------------------------------------------------------
 
 # The fleet over HTTP, page by page.   Control ──► FleetViewing ──► FleetView
 #

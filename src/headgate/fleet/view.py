@@ -446,6 +446,8 @@ def _fits(seen: ShardSeen, look: ShardFilter, reaches: Sequence[Reach]) -> bool:
     return all(reach.meets(place) for reach in reaches)
 
 
+# --- holders -------------------------------------------------------------------------------------
+
 # Who has what was set for the fleet.   FleetPicture ──Holders──► held(item) ──► ChangeHolders
 #
 # An agent has an item that reaches it once it has come to the revision that put it (what it follows

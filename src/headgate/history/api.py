@@ -1,4 +1,5 @@
-"""History as documents: a timeline of any level, metrics by the minute, and replay."""
+"""History as documents: a timeline of any level, metrics by the minute, replay, one check in the
+past, and starvation."""
 
 from __future__ import annotations
 
@@ -378,6 +379,8 @@ def _notes(
     return notes
 
 
+# --- starvation ----------------------------------------------------------------------------------
+
 # Starved clients and rogue clients, as documents and as sentences.
 
 STARVED = "starved: "
@@ -479,6 +482,8 @@ def rogue_advice(database: str, found: Sequence[Suspect], *, refusing: bool) -> 
         f"never checks and has {first.share:.0%} of the activity; see `headgate clients --rogue`"
     ]
 
+
+# --- the past ------------------------------------------------------------------------------------
 
 # A past minute as a document, with notes on what is not known.
 

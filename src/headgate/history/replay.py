@@ -186,6 +186,8 @@ class _Player:
         return self._shadows[key]
 
 
+# --- another threshold ---------------------------------------------------------------------------
+
 # What a threshold would have done to the checks of the last hour. Pure.
 #
 # metrics by minute, checks by minute, a metric as it would be ──replay_threshold──► ThresholdReplay

@@ -1,6 +1,7 @@
 """Looking back and watching over HTTP.   Control ──► Watching ──► Store, Watch, Rogues
 
-Nothing here changes anything: a replay is arithmetic on what was kept.
+A replay is arithmetic on what was kept. The only thing that is written are clients' reports of
+periods without a throttler.
 """
 
 from __future__ import annotations
@@ -389,6 +390,8 @@ def _step(given: str | None, scope: _Scope) -> int | None:
     return step
 
 
+# --- the past ------------------------------------------------------------------------------------
+
 # Explain a minute of the past.   Watching ──► explain_at ──► Store, audit, Recorder
 
 AROUND_MINUTES = 60
@@ -513,6 +516,8 @@ def _unknown(
     return told
 
 
+# --- replay --------------------------------------------------------------------------------------
+
 # Replay history against a proposed rule, some hours at a time.   Watching ──► Replayer ──► Store
 #
 # From the newest hours back, so that where there is more than can be replayed at once it is the
@@ -612,6 +617,8 @@ def _notes(setting: ReplayContext, then: RulesThen, since_minute: int) -> list[s
         notes.append(f"Rules of that time that cannot be read: {', '.join(then.unreadable)}.")
     return notes
 
+
+# --- unthrottled periods -------------------------------------------------------------------------
 
 # Clients report how long they worked without an agent.   POST /v1/unthrottled ──► UnthrottledBook
 #

@@ -19,6 +19,8 @@ from headgate.base.ports import Clock, Store
 from headgate.errors import InvalidRequest
 from headgate.history.records import Report
 
+# --- quota ---------------------------------------------------------------------------------------
+
 # How often something may be done: by each key, such as an address, and by all together. Pure but
 # for what it remembers; time is an argument.
 

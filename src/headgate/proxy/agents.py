@@ -248,6 +248,8 @@ def points_on(view: DatabaseSnapshot) -> tuple[str, str] | None:
     return (shard.ask, shard.ask_database) if whole else None
 
 
+# --- link ----------------------------------------------------------------------------------------
+
 # Follow the agents: what they report about the database goes to the parts that act on it.
 #
 #     Agents ──Snapshot──► AgentLink ──► gates, release (listeners)

@@ -359,6 +359,8 @@ def _object(body: bytes) -> dict[str, Any]:
     return said
 
 
+# --- sockets -------------------------------------------------------------------------------------
+
 # Listening sockets: opened here, inherited from a service manager, or from the process before.
 
 BACKLOG = 4096

@@ -161,6 +161,8 @@ def power_of_two(at_least: int) -> int:
     return 1 << max(0, at_least - 1).bit_length()
 
 
+# --- the shared library --------------------------------------------------------------------------
+
 # The relay's shared library: found beside this file, or built from relay/*.c and native/*.c.
 #
 # It links OpenSSL, whose headers are a package of their own; the rest is as in native/library.py.

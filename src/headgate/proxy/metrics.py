@@ -1,6 +1,6 @@
 """Prometheus text of a proxy.   One row of SERIES a metric: name, kind, labels, meaning.
 
-Labels are bounded; LABELS says of each by what. Those of budgets are in budgetmetrics.py.
+Labels are bounded; LABELS says of each by what.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from headgate.base.prometheus import Series as AnySeries
 from headgate.budgets.readings import BudgetCounts, ServerHealth
 from headgate.proxy.ports import ClientCounts, ClientKey
 from headgate.proxy.status import CAUSES, ProxyFacts, ProxyReadings, calibration, totals
+
+# --- budgets -------------------------------------------------------------------------------------
 
 # Budgets and their policy, as a proxy's relay counts them.   BudgetReadings ──► rows
 

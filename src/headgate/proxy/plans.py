@@ -277,6 +277,8 @@ def cost_in(answer: object) -> float:
     return max(cost, 0.01)
 
 
+# --- EXPLAIN -------------------------------------------------------------------------------------
+
 # Side connections to Postgres, for Plans.   Plans ──PlanSession.cost──► PREPARE, EXPLAIN EXECUTE
 #
 # One way for every version: a statement that is prepared under `plan_cache_mode =

@@ -1,4 +1,4 @@
-"""Keep the agent's traffic policy in force here, where no agent writes into our directory.
+"""Keep the agent's policy in force here, where no agent writes into our directory; or a file's.
 
     agent's API ──GET /v1/policies/D, If-None-Match──► PolicyLink ──► PolicyTaker (the region)
                                                           └──► kept.json, for a start without agent
@@ -187,6 +187,8 @@ def _detail(body: bytes) -> str:
         found = ""
     return str(found) or "no reason given"
 
+
+# --- policy from a file --------------------------------------------------------------------------
 
 # Budgets from a file, followed as it changes.   policy.toml ──► PolicyFile ──► PolicyTaker
 

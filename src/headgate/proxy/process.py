@@ -222,6 +222,8 @@ def _started(part: Part) -> asyncio.Task[None]:
     return asyncio.create_task(supervised(part.name, part.run), name=part.name)
 
 
+# --- slow log ------------------------------------------------------------------------------------
+
 # Statements that were blocked or delayed, without their values.   events ──► Slowlog ──► log
 #
 # A line says which client, what was done, why, and how long it took. Literals become `?` and

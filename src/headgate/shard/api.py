@@ -1,4 +1,7 @@
-"""A shard as a document.   ShardView ──shard_doc──► ShardDoc, for status, the CLI and programs"""
+"""A shard as a document.   ShardView ──shard_doc──► ShardDoc, for status, the CLI and programs
+
+With each replica's upstream (upstream_members), and advice to its operator (shard_advice).
+"""
 
 from __future__ import annotations
 
@@ -298,6 +301,8 @@ def _since(at: float | None, now: Instant) -> float | None:
     return None if at is None else max(0.0, now.mono_s - at)
 
 
+# --- upstreams -----------------------------------------------------------------------------------
+
 # Which server replicates from which, as far as servers report: for drawing, never for deciding.
 #
 # A server knows its upstream by an address or an identity, and its replicas by the names they
@@ -374,6 +379,8 @@ def _host(place: str) -> str:
     """Of host:port."""
     return (place.rpartition(":")[0] or place).strip("[]")
 
+
+# --- advice --------------------------------------------------------------------------------------
 
 # Warnings about a shard for its operator.   ShardDoc ──► lines of advice
 

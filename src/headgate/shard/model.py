@@ -1,4 +1,7 @@
-"""What agents of one shard say to each other, and what operators set for its members."""
+"""What agents of one shard say to each other, and what operators set for its members.
+
+Also what each of an active-passive pair answers for (ServedDatabase).
+"""
 
 from __future__ import annotations
 
@@ -150,6 +153,8 @@ class ShardView:
     told: tuple[str, ...] = ()
     """What Patroni and the fleet's store report about it, as text."""
 
+
+# --- active-passive pairs ------------------------------------------------------------------------
 
 # What an agent answers for, so that those who share an election notice that they should not.
 #

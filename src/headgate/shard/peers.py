@@ -253,6 +253,8 @@ def _words(text: str) -> str:
     return line if len(line) <= MAX_WORDS_CHARS else line[: MAX_WORDS_CHARS - 1] + "…"
 
 
+# --- one connection ------------------------------------------------------------------------------
+
 # One connection to another agent, and one request at a time on it.
 #
 # HttpPeerLink ─request─► PeerLine ─► PeerConnection (asyncio.Protocol, llhttp) ──► the other
@@ -603,6 +605,8 @@ class PeerConnection(asyncio.Protocol):
         body = b"".join(self._body)
         self._answer.set_result(PeerResponse(status, self._headers, body, self._sent, self._now()))
 
+
+# --- who may speak -------------------------------------------------------------------------------
 
 # How this agent authenticates to others of its shard, and which of them it trusts.
 

@@ -3,7 +3,7 @@
 Read every `interval_s` while a client needs it. If the server closes the connection, the role is
 void at once: a primary that goes away is no primary from that moment on, not from the next read
 on. The role is void, too, when another part sees that the server takes no writes: the heartbeat,
-or the fence (fences.py).
+or the fence (FenceWatcher).
 """
 
 from __future__ import annotations
@@ -166,6 +166,8 @@ def _words(seen: RoleSeen | Absent) -> str:
         return f"unknown ({seen.cause.value})"
     return seen.role.value if seen.term is None else f"{seen.role.value}, timeline {seen.term}"
 
+
+# --- fences --------------------------------------------------------------------------------------
 
 # See quickly that a primary has become read only.   FenceProbe ──► FenceWatcher ──► RoleWatcher
 #

@@ -76,7 +76,7 @@ class MemberReading:
     """When it joined or came back, if that is what a grace should count from."""
     skip: Skip | None = None
     hopeless: str | None = None
-    """Why it is skipped although it has a value, if it is (hopeless.py)."""
+    """Why it is skipped although it has a value, if it is."""
 
 
 class AsideKind(Enum):
@@ -344,6 +344,8 @@ def span(seconds: float) -> str:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
+
+# --- hopeless ------------------------------------------------------------------------------------
 
 # Replicas that throttling does not help: skip them, so that they do not block their shard forever.
 #

@@ -1,4 +1,7 @@
-"""Who belongs to a shard, as one agent knows: its own databases, others' agents, and skips."""
+"""Who belongs to a shard, as one agent knows: its own databases, others' agents, and skips.
+
+Succession says who led it, one after another.
+"""
 
 from __future__ import annotations
 
@@ -202,6 +205,8 @@ def _may_be(remote: RemoteMember, found: Downstream) -> bool:
     """Ids that differ say that the agent is beside another server, whatever it is called."""
     return not found.server_id or _server_id(remote) in ("", found.server_id)
 
+
+# --- succession ----------------------------------------------------------------------------------
 
 # Which members led a shard one after another, and what this agent may answer because of it.
 #

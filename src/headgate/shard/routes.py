@@ -1,4 +1,5 @@
 """The shard over HTTP: other agents pull and wake, operators look, skip and add members.
+A replica forwards checks of the shard to its primary.
 
 Control ──► Peering ──► Shards (answers, and keeps what operators set), Demands (wakes)
 """
@@ -290,6 +291,8 @@ def _places(call: Call[Any, Any]) -> tuple[str, str]:
         raise InvalidName(str(error).replace("database name", "member name")) from None
     return call.place("database"), member
 
+
+# --- forwarding ----------------------------------------------------------------------------------
 
 # Forward checks of a shard to its primary's agent, if the settings say so.
 #

@@ -314,6 +314,8 @@ def _plain(keys: str, canvas: Canvas) -> str:
     return keys
 
 
+# --- overview ------------------------------------------------------------------------------------
+
 # The views of the whole and of shards: what is unhealthy, who is throttled, by what. Pure.
 
 MIN_CLIENT_LINES = 5

@@ -1,4 +1,4 @@
-"""The loop behind a live screen: draw, read keys, run errands in threads.
+"""The loop behind a live screen: draw, read keys, run actions in threads.
 
 Threads talk to the agent, so that one that hangs hangs no key and no resize. They ring a bell when
 there is news: between two rings nothing runs here.
@@ -301,6 +301,8 @@ def _moment() -> Moment:
 def _proposed_name() -> str:
     return f"headgate-top-{time.strftime('%Y%m%d-%H%M%S')}.svg"
 
+
+# --- actions -------------------------------------------------------------------------------------
 
 # What the live screen does for its user: tried first (dry run), shown, asked for, and then done.
 #

@@ -16,6 +16,7 @@ from headgate.check.model import Activity
 from headgate.errors import InvalidName, InvalidRequest, InvalidSettings, PeerFailed
 from headgate.http.listener import Limits
 from headgate.metrics.samples import Absent, Cause, Sample
+from headgate.shard import peers
 from headgate.shard.model import Pull
 from headgate.shard.peers import HttpPeerLink, PeerAccess, host_trust, load_access, open_link
 from headgate.shard.topology import Role, RoleSeen
@@ -261,7 +262,7 @@ def test_a_dead_agent_is_not_hammered(run: Run, monkeypatch: pytest.MonkeyPatch)
                 with pytest.raises(PeerFailed):
                     await link.pull(question(), timeout_s=ANSWER_S)
             assert time.monotonic() - began >= 0.35
-            monkeypatch.setattr(link, "RECONNECT_PAUSE_S", 3600.0)
+            monkeypatch.setattr(peers, "RECONNECT_PAUSE_S", 3600.0)
             with pytest.raises(PeerFailed):
                 await link.pull(question(), timeout_s=ANSWER_S)
             with pytest.raises(PeerFailed) as failed:

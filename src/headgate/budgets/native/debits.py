@@ -1,4 +1,6 @@
-"""Debit budgets in a region that others decide by.   mmap ──RegionDebits──► hg_take, hg_settle
+"""Match statements and debit budgets in a region that others decide by.
+
+mmap ──RegionDebits──► hg_match, hg_take, hg_settle
 
 Without a seat, which belong to the server's processes: it goes by a copy of the policy in force,
 made again when that is another one, and checked. Sizes and places are a copy as well, made when the
@@ -247,6 +249,8 @@ def _answer(words: HgAnswer) -> StatementAnswer:
         retry_ns=words.retry_ns,
     )
 
+
+# --- matching ------------------------------------------------------------------------------------
 
 # The matching half of native/headgate.h, with the values of traffic/.
 #

@@ -204,6 +204,8 @@ def _run(argv: Sequence[str], *, timeout_s: float) -> subprocess.CompletedProces
         raise BuildFailed(f"{argv[0]} did not end within {timeout_s} s") from None
 
 
+# --- paths with spaces ---------------------------------------------------------------------------
+
 # make takes a space for the end of a word: a path with spaces gets another name.
 #
 # PG_CONFIG=/tmp/hg-…/pg_config ──calls──► the real one, and prints /tmp/hg-…/postgres instead

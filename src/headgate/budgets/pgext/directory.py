@@ -260,6 +260,8 @@ def _whose(directory: Path) -> str:
     return f" (this is user {os.geteuid()}: be the server's own user, or root)"
 
 
+# --- policy file ---------------------------------------------------------------------------------
+
 # The two files that a server reads its policy from, as bytes.
 #
 # A compiled policy (budgets/compiled.py) is made once; its version and whether it is switched off

@@ -209,6 +209,8 @@ def _patterns(found: Iterable[PatternView]) -> Iterator[PatternReading]:
         )
 
 
+# --- traces --------------------------------------------------------------------------------------
+
 # The ring of traces in a server's region, read while it is written.   region ──► Trace
 #
 # Each has a stamp: odd while it is written, and its number once it is whole. It is looked at before

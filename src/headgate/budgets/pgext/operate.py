@@ -267,6 +267,8 @@ def _purge(directory: Path, state: str) -> list[str]:
         return [name for name in (files.POLICY_FILE, files.HEALTH_FILE) if folder.remove(name)]
 
 
+# --- status by SQL -------------------------------------------------------------------------------
+
 # The same status over SQL, for servers whose memory cannot be read from outside.
 
 ABOUT = """
@@ -358,6 +360,8 @@ def _rows(session: psycopg.Connection[Any], query: str) -> list[Document]:
 def _ms(at: datetime | None) -> int:
     return 0 if at is None else int(at.timestamp() * 1000)
 
+
+# --- locate --------------------------------------------------------------------------------------
 
 # Find the pg_config of a server, from whatever is known of it.
 #
@@ -492,6 +496,8 @@ def _installed(major: int) -> Iterator[PgConfig]:
             except BuildFailed:
                 continue  # Debian's wrapper, where the package behind it is not installed
 
+
+# --- status --------------------------------------------------------------------------------------
 
 # What is published, what is in force, and what is wrong, of one server, as a document.
 
