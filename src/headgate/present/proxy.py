@@ -225,7 +225,7 @@ def disabled_view(done: PolicyPutDoc) -> list[Block]:
 
 def _put(done: PolicyPutDoc, achieved: str) -> Note:
     what = f"version {done.version} (checksum {done.checksum})"
-    if done.state == "in force":
+    if done.took_ms is not None:
         return Note(achieved, "good", f"{what}, after {duration(done.took_ms / 1000)}")
     return Note("published", "warned", f"{what}: {done.detail}")
 

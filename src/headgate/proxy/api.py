@@ -173,7 +173,8 @@ class PolicyPutDoc(msgspec.Struct, frozen=True):
     """`in force`, or why not yet, see `detail`."""
     version: int
     checksum: str
-    took_ms: float
+    took_ms: float | None
+    """Until it was in force; null: it is not yet."""
     detail: str = ""
     off: bool = False
     advice: Sequence[PolicyAdviceDoc] = ()
