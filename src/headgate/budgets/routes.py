@@ -512,8 +512,7 @@ def _reach_given(asked: str | None, said: Any = None) -> Reach | None:
 # A policy as servers get it, for proxies that have no folder here.   GET /v1/policies/D
 #
 # Proxies poll every second: a policy that has not changed is answered without its body, and its
-# body
-# is made once, however many poll. Who may look may read it, as in /v1/budgets/D.
+# body is made once, however many poll. Who may look may read it, as in /v1/budgets/D.
 
 
 class _Made(NamedTuple):

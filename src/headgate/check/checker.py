@@ -143,9 +143,8 @@ class Checker:
 # Checker ──a decision──► Fairness ──► Turn: still within the limit, or skip the ratio rules
 #
 # Created only if `fairness_max_wait_s` is set. Memory is bounded: a number of clients have their
-# own
-# timer, and the rest share one timer for each rule that rejects them. So a client that makes up a
-# name for each check neither fills memory nor displaces a client that waits.
+# own timer, and the rest share one timer for each rule that rejects them. So a client that makes up
+# a name for each check neither fills memory nor displaces a client that waits.
 
 MAX_CLIENTS = 4096
 """Clients with a timer of their own; about 200 bytes each."""

@@ -316,8 +316,7 @@ STREAMING_ROUTES = (
 #
 # Everything in it is frozen and replaced as a whole, so a change is a new object. The streamer
 # (check/streaming.py) compares objects, several times in a tenth of a second, and only while a
-# client
-# listens. So neither a check nor a reading has to notify anyone.
+# client listens. So neither a check nor a reading has to notify anyone.
 
 
 class Snapshots:

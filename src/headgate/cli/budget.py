@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import typer
 
-from headgate.cli import options
+from headgate.cli import completing
 from headgate.cli.options import (
     FLEET_TIMEOUT_S,
     INTERVAL,
@@ -55,11 +55,13 @@ AnyDatabase: TypeAlias = Annotated[
     typer.Argument(
         metavar="DATABASE",
         show_default=False,
-        autocompletion=options.databases,
+        autocompletion=completing.databases,
         help="Default: all.",
     ),
 ]
-Name: TypeAlias = Annotated[str, typer.Argument(metavar="BUDGET", autocompletion=options.budgets)]
+Name: TypeAlias = Annotated[
+    str, typer.Argument(metavar="BUDGET", autocompletion=completing.budgets)
+]
 Words: TypeAlias = Annotated[
     list[str] | None,
     typer.Argument(

@@ -26,7 +26,7 @@ from headgate.changes.api import (
     Sort,
 )
 from headgate.changes.file_format import SECTIONS, read_document
-from headgate.cli import options
+from headgate.cli import completing
 from headgate.cli.api import RequestRejected
 from headgate.cli.options import FLEET_TIMEOUT_S, AsJson, Token, Url, Yes
 from headgate.errors import Fault, InvalidSettings
@@ -56,7 +56,7 @@ PolicyOf: TypeAlias = Annotated[
         "--database",
         metavar="DATABASE",
         show_default=False,
-        autocompletion=options.databases,
+        autocompletion=completing.databases,
         help="FILE is a policy file, and its budgets are this database's.",
     ),
 ]

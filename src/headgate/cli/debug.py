@@ -343,8 +343,7 @@ def _last_words(made: Bundle, where: str) -> list[str]:
 # Gather, scrub, pack.   items ──deadline each──► texts ──scrubbed──► MANIFEST.json, .tar.gz
 #
 # Whatever is missing, and why, is in the manifest; so is what was cut. Nothing that was not
-# scrubbed
-# gets here into bytes, and every file is looked through once more before it is packed.
+# scrubbed gets here into bytes, and every file is looked through once more before it is packed.
 
 MAX_ITEM_BYTES = 4 * 1024 * 1024
 MAX_BUNDLE_BYTES = 64 * 1024 * 1024

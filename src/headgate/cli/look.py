@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from headgate.cli import options
+from headgate.cli import completing
 from headgate.cli.options import AsJson, DatabaseArgument, MetricArgument, Token, Url
 
 AnyDatabase = Annotated[
@@ -18,7 +18,7 @@ AnyApp = Annotated[
         "--as",
         metavar="NAME",
         show_default=False,
-        autocompletion=options.clients,
+        autocompletion=completing.clients,
         help="One client, or one level of its name (etl).",
     ),
 ]

@@ -16,61 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_type_hints
 
 import typer
 
+from headgate.cli import completing
+
 if TYPE_CHECKING:
     from headgate.base.declared import Setting
     from headgate.cli.api import Answered, Api
-
-
-# --- completing ----------------------------------------------------------------------------------
-
-# What a shell completes: names that the agent knows. Without an agent, nothing.
-#
-# headgate rule lift r-<TAB> ──GET /v1/rules──► r-1cb202 r-5e21c0
-
-TIMEOUT_S = 1.0
-Complete = Callable[[typer.Context, str], list[str]]
-
-
-def _names(path: str, read: Callable[[Any], Iterator[Any]], **query: str) -> Complete:
-    """`{database}` in the path or the query: what the command line has for it by then."""
-
-    def complete(context: typer.Context, incomplete: str) -> list[str]:
-        from urllib.parse import quote
-
-        from headgate.cli.api import connect
-        from headgate.errors import HeadgateError
-
-        given = context.params
-        database = str(given.get("database"))
-        asked = {key: value.format(database=database) for key, value in query.items()}
-        try:
-            api = connect(given.get("url"), given.get("token"), timeout_s=TIMEOUT_S)
-            told = api.get(path.format(database=quote(database, safe="")), **asked).document
-            found = [str(name) for name in read(told)]
-        except (HeadgateError, KeyError, TypeError):
-            return []
-        return sorted({name for name in found if name.startswith(incomplete)})
-
-    return complete
-
-
-def _levels(document: Any) -> Iterator[str]:
-    for client in document["clients"]:
-        yield client["client"]
-        yield from client["client"].split(":")
-
-
-databases = _names("/v1/status", lambda told: (one["database"] for one in told["databases"]))
-metrics = _names(
-    "/v1/metrics", lambda told: (one["metric"] for one in told["metrics"]), database="{database}"
-)
-members = _names(
-    "/v1/databases/{database}/shard", lambda told: (one["member"] for one in told["members"])
-)
-clients = _names("/v1/clients", _levels)
-rules = _names("/v1/rules", lambda told: (one["id"] for one in told["rules"]))
-budgets = _names("/v1/budgets/{database}", lambda told: (one["name"] for one in told["budgets"]))
-
 
 UNSET = "unset"
 EVERY_DATABASE = "all"
@@ -165,7 +115,7 @@ App: TypeAlias = Annotated[
         "--as",
         envvar="HEADGATE_APP",
         metavar="NAME",
-        autocompletion=clients,
+        autocompletion=completing.clients,
         help="The client's name: levels joined by colons, such as etl:nightly.",
     ),
 ]
@@ -174,7 +124,7 @@ Database: TypeAlias = Annotated[
     typer.Option(
         envvar="HEADGATE_DATABASE",
         metavar="NAME",
-        autocompletion=databases,
+        autocompletion=completing.databases,
         help="The database.",
     ),
 ]
@@ -183,7 +133,7 @@ Databases: TypeAlias = Annotated[
     typer.Option(
         envvar="HEADGATE_DATABASE",
         metavar="NAME",
-        autocompletion=databases,
+        autocompletion=completing.databases,
         help="The database; of several (D1,D2) all must admit.",
     ),
 ]
@@ -192,7 +142,7 @@ RuleDatabase: TypeAlias = Annotated[
     typer.Option(
         envvar="HEADGATE_DATABASE",
         metavar="NAME",
-        autocompletion=databases,
+        autocompletion=completing.databases,
         help=f"The database that the rule applies to; `{EVERY_DATABASE}` for every one.",
     ),
 ]
@@ -216,10 +166,14 @@ Scope: TypeAlias = Annotated[
     ),
 ]
 DatabaseArgument: TypeAlias = Annotated[
-    str, typer.Argument(metavar="DATABASE", autocompletion=databases)
+    str, typer.Argument(metavar="DATABASE", autocompletion=completing.databases)
 ]
-MetricArgument: TypeAlias = Annotated[str, typer.Argument(metavar="METRIC", autocompletion=metrics)]
-MemberArgument: TypeAlias = Annotated[str, typer.Argument(metavar="MEMBER", autocompletion=members)]
+MetricArgument: TypeAlias = Annotated[
+    str, typer.Argument(metavar="METRIC", autocompletion=completing.metrics)
+]
+MemberArgument: TypeAlias = Annotated[
+    str, typer.Argument(metavar="MEMBER", autocompletion=completing.members)
+]
 DryRun: TypeAlias = Annotated[
     bool, typer.Option("--dry-run", help="Validate and show what would change; change nothing.")
 ]
@@ -335,9 +289,9 @@ def _options_of(group: Any) -> Iterator[inspect.Parameter]:
 # --- flags of declared settings --------------------------------------------------------------
 
 _COMPLETED = {
-    "target": clients,
-    "over": clients,
-    "metrics": metrics,
+    "target": completing.clients,
+    "over": completing.clients,
+    "metrics": completing.metrics,
 }
 
 

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import typer
 from typer.core import TyperCommand
 
-from headgate.cli import options
+from headgate.cli import completing
 from headgate.cli.options import (
     EVERY_DATABASE,
     FLEET_TIMEOUT_S,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 RULES = "/v1/rules"
 
-RuleId: TypeAlias = Annotated[str, typer.Argument(metavar="ID", autocompletion=options.rules)]
+RuleId: TypeAlias = Annotated[str, typer.Argument(metavar="ID", autocompletion=completing.rules)]
 Reason: TypeAlias = Annotated[
     str, typer.Option("--reason", metavar="REASON", show_default=False, help="Why.")
 ]

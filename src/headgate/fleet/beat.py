@@ -85,8 +85,7 @@ def _count(value: object) -> int:
 # When agents of a fleet contact their store. Pure: random numbers are arguments.
 #
 # What all agents would do at once is spread over a time that grows with the fleet. So the store
-# gets
-# the same number of requests per second from ten shards as from ten thousand.
+# gets the same number of requests per second from ten shards as from ten thousand.
 
 CONTACTS_PER_S = 200
 """Contacts per second that a whole fleet may make with its store, for each kind of contact."""

@@ -452,8 +452,7 @@ def _fits(seen: ShardSeen, look: ShardFilter, reaches: Sequence[Reach]) -> bool:
 #
 # An agent has an item that reaches it once it has come to the revision that put it (what it follows
 # comes in order), unless it says that it could not put it in force. Names are looked at, not
-# agents:
-# a page of rules costs what it names.
+# agents: a page of rules costs what it names.
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,8 +194,7 @@ class _Player:
 #
 # History keeps the lowest and the highest value of a minute, but not when each was. If the lowest
 # breaches the threshold, it would have rejected all checks of that minute; if only the highest
-# does,
-# some of them. What rejected clients would have done next is not known and not guessed.
+# does, some of them. What rejected clients would have done next is not known and not guessed.
 
 REPLAYED_MINUTES = 60
 

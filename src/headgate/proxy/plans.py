@@ -283,13 +283,11 @@ def cost_in(answer: object) -> float:
 #
 # One way for every version: a statement that is prepared under `plan_cache_mode =
 # force_generic_plan` and explained with NULLs has the plan that EXPLAIN (GENERIC_PLAN) of Postgres
-# 16
-# shows, and PREPARE itself takes nothing but SELECT, INSERT, UPDATE, DELETE, MERGE and VALUES.
+# 16 shows, and PREPARE itself takes nothing but SELECT, INSERT, UPDATE, DELETE, MERGE and VALUES.
 #
 # The planner evaluates what does not depend on rows, and calls functions for estimates: a client
-# that
-# may create functions has them run with this connection's rights. So these must be few: a role that
-# could do more than read is not used.
+# that may create functions has them run with this connection's rights. So these must be few: a role
+# that could do more than read is not used.
 
 APPLICATION_NAME = "headgate-proxy"
 LOCK_TIMEOUT_MS = 100

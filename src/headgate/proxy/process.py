@@ -227,9 +227,8 @@ def _started(part: Part) -> asyncio.Task[None]:
 # Statements that were blocked or delayed, without their values.   events ──► Slowlog ──► log
 #
 # A line says which client, what was done, why, and how long it took. Literals become `?` and
-# comments
-# go: no log has what a user wrote as a value. So many lines a second; the rest is counted and
-# logged.
+# comments go: no log has what a user wrote as a value. So many lines a second; the rest is counted
+# and logged.
 
 MAX_STATEMENT_CHARS = 2000
 MAX_LEXED_BYTES = 8192

@@ -257,8 +257,7 @@ def _words(text: str) -> str:
 
 # One connection to another agent, and one request at a time on it.
 #
-# HttpPeerLink ─request─► PeerLine ─► PeerConnection (asyncio.Protocol, llhttp) ──► the other
-# listener
+# HttpPeerLink ─request─► PeerLine ─► PeerConnection (asyncio.Protocol, llhttp) ──► its listener
 #
 # A PeerLine connects when it has something to say and finds no connection that is fit for it;
 # whatever goes wrong with an exchange ends the connection, so that no answer can ever be taken

@@ -349,16 +349,15 @@ def span(seconds: float) -> str:
 
 # Replicas that throttling does not help: skip them, so that they do not block their shard forever.
 #
-# each rollup ─follow─► MemberCourse of every member far above its threshold ─skip_hopeless──►
-# roll_up
+# each rollup ─follow─► MemberCourse of members far above the threshold ─skip_hopeless─► roll_up
 #
 # A member is hopeless after it was above `hopeless_factor` times its threshold for
 # `hopeless_for_s`, while it alone kept the gate closed and its value did not fall. A replica that
 # lags because of the jobs recovers while they are throttled, so it never becomes hopeless. Time
 # counts only between two looks that both saw this. If anything else closes the gate, the count
-# stops;
-# if the value falls, however slowly, it starts over. Never more than half of the replicas are
-# skipped, for any reason. A skipped one counts again with its first value that is not far above.
+# stops; if the value falls, however slowly, it starts over. Never more than half of the replicas
+# are skipped, for any reason. A skipped one counts again with its first value that is not far
+# above.
 #
 # Pure. A new agent, or one that did not lead, knows nothing and starts over.
 

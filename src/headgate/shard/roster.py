@@ -213,9 +213,8 @@ def _may_be(remote: RemoteMember, found: Downstream) -> bool:
 #     members ──Succession.stand──► Leading, Following or Unled (shard/topology)
 #
 # shard/topology looks at one moment. What needs a memory is here: another primary that was never
-# seen
-# to step down blocks us (a split brain does not end when one side goes out of sight). A primary
-# before ours does not.
+# seen to step down blocks us (a split brain does not end when one side goes out of sight). A
+# primary before ours does not.
 
 HINT_MAX_AGE_S = 300.0
 """How old a memory of the primary may be and still be worth a request."""
