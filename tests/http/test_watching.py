@@ -155,11 +155,11 @@ def test_a_replay_that_is_cut_begins_later_and_says_so(
     body = {"rule": {"target": "rc", "kind": "hold", "reason": "x"}, "since": "1d"}
     found = ok(post(watched, body))
     assert found["whole"] and found["total"]["admitted_before"] == 1000
-    monkeypatch.setattr("headgate.history.replaying.MAX_TALLIES", 41)
+    monkeypatch.setattr("headgate.history.routes.MAX_TALLIES", 41)
     found = ok(post(watched, body))
     assert not found["whole"] and found["total"]["admitted_before"] == 400
     monkeypatch.setattr("headgate.history.api.MAX_REPLAY_ROWS", 1)
-    monkeypatch.setattr("headgate.history.replaying.MAX_TALLIES", 1000)
+    monkeypatch.setattr("headgate.history.routes.MAX_TALLIES", 1000)
     found = ok(post(watched, body))
     assert len(found["rows"]) == 1 and found["more_rows"] in (1, 2)
     assert found["total"]["admitted_before"] == 1000
