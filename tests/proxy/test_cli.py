@@ -190,7 +190,7 @@ def test_watching_a_proxy_is_a_view_of_the_live_screen() -> None:
     agent = ScriptedAgent()
     agent.says("/v1/proxy/status", json.loads(json.dumps(status_document(FACTS, seen()))))
     agent.says("/v1/proxy/sessions", {"sessions": [], "next": None})
-    watch = ("proxy", "status", "--watch", "--interval", "0.2", "--url")
+    watch = ("proxy", "status", "--watch", "--interval", "0.2s", "--url")
     with agent.serving(), terminal(*watch, agent.url) as shown_there:
         eventually(lambda: "1 proxy" in shown_there.text and "serving" in shown_there.text)
         shown_there.press(b"2")
