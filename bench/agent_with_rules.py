@@ -17,7 +17,8 @@ from headgate.settings.agent import load_settings
 async def main(settings_path: Path, rules: int) -> None:
     agent = Agent(load_settings(settings_path), settings_path)
     # None of them hits: the look-ups are what is measured, and every answer is a 200.
-    agent.checker.rules = book_of(Rule(f"r{i}", f"token{i}", 0.5, 1e12) for i in range(rules))
+    checker = agent.rooms.check.checker
+    checker.rules = book_of(Rule(f"r{i}", f"token{i}", 0.5, 1e12) for i in range(rules))
     await agent.run()
 
 

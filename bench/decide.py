@@ -13,13 +13,12 @@ from collections.abc import Callable, Sequence
 from bench.load import table
 from headgate.base.clock import Dice, SystemClock
 from headgate.base.names import MetricRef, parse_identity
-from headgate.check.activity import Idleness
 from headgate.check.board import Board
 from headgate.check.checker import Checker
 from headgate.check.decide import decide
 from headgate.check.demand import Demands
 from headgate.check.health import Health
-from headgate.check.model import Check
+from headgate.check.model import Check, Idleness
 from headgate.history.recorder import Recorder
 from headgate.metrics.model import Engine
 from headgate.metrics.samples import Instant, Sample

@@ -31,11 +31,11 @@ from headgate.changes.mirror import Mirror
 from headgate.changes.model import ITEMS, followed_prefixes
 from headgate.changes.reach import Place
 from headgate.errors import Compacted, PeerFailed, StoreUnavailable
+from headgate.fleet.beat import FleetTiming
 from headgate.fleet.feed_api import FEED, encode_changes, feed_page
 from headgate.fleet.feed_reader import WAIT_S, AgentReader
 from headgate.fleet.members import FleetMember
 from headgate.fleet.registrar import Registrar
-from headgate.fleet.timing import FleetTiming
 from headgate.metrics.samples import Cause
 from headgate.rules.matching import RuleBook
 from headgate.rules.service import RuleKeeper

@@ -20,7 +20,7 @@ from bench.fleet_sim_scenes import (
     Steady,
     Storm,
 )
-from headgate.fleet import timing as fleet_timing
+from headgate.fleet import beat as fleet_timing
 
 IN_FORCE_WITHIN_S = 1.0
 PEAK_BY_MEAN = 3.0

@@ -108,7 +108,7 @@ class ModelEtcd:
         self.members = [Member(name, loop.time) for name in ("etcd-1", "etcd-2", "etcd-3")]
         self.requests = Rates(loop.time)
         """At a member that lives, answered or not."""
-        self.refused = Rates(loop.time)
+        self.rejected = Rates(loop.time)
         """Connections that nobody took: their member is dead."""
         self.commits = Rates(loop.time)
         self.items_at: dict[str, float] = {}
@@ -276,7 +276,7 @@ class ModelClient:
         """The first member that answers, each tried once."""
         for _ in self._etcd.members:
             member, base_s = self._etcd.members[self._at_member], self._bases_s[self._at_member]
-            (self._etcd.requests if member.alive else self._etcd.refused).count()
+            (self._etcd.requests if member.alive else self._etcd.rejected).count()
             self._traffic.to_store += 1
             self._traffic.messages += 1
             await self._etcd.net.travel(base_s)

@@ -25,8 +25,7 @@ from headgate.changes.model import (
 )
 from headgate.changes.reach import Place, parse_reach
 from headgate.changes.state import head_bytes, item_bytes
-from headgate.fleet.beat import Beat, beat_bytes
-from headgate.fleet.timing import FleetTiming
+from headgate.fleet.beat import Beat, FleetTiming, beat_bytes
 from headgate.rules.matching import RuleBook
 
 REGIONS = 50

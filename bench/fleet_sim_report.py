@@ -114,7 +114,7 @@ def _loss(told: Loss) -> list[str]:
         f"{told.stale:,}",
         str(told.rules_lost),
         _storm(told.while_away),
-        _storm(told.refused),
+        _storm(told.rejected),
         _storm(told.back),
         f"{told.fresh:,}, {told.fresh_after_s:.1f} s",
         _spread(told.first_rule),

@@ -12,8 +12,8 @@ from pathlib import Path
 from bench.fleet_sim_agent import SimAgent
 from bench.fleet_sim_fleet import Change, Fleet
 from bench.fleet_sim_net import BUCKETS_PER_S, Rates
-from headgate.fleet import timing as fleet_timing
-from headgate.fleet.timing import LEAST_SPREAD_S, MOST_SPREAD_S
+from headgate.fleet import beat as fleet_timing
+from headgate.fleet.beat import LEAST_SPREAD_S, MOST_SPREAD_S
 
 WIDE_RULES = 2
 BETWEEN_WIDE_S = 6.0
@@ -111,7 +111,7 @@ class Loss:
     """Agents that had fewer rules in force at any look than before."""
     while_away: Storm
     """At the member that is left."""
-    refused: Storm
+    rejected: Storm
     """Connections to those that are dead, meanwhile."""
     back: Storm
     fresh: int
@@ -292,7 +292,7 @@ async def loss(fleet: Fleet, away_s: float) -> Loss:
         stale=stale,
         rules_lost=poorer,
         while_away=Storm.of(fleet.etcd.requests, begun_s, back_s - begun_s),
-        refused=Storm.of(fleet.etcd.refused, begun_s, back_s - begun_s),
+        rejected=Storm.of(fleet.etcd.rejected, begun_s, back_s - begun_s),
         back=await _storm_since(fleet, back_s),
         fresh=len(fresh),
         fresh_after_s=max(fresh),

@@ -26,8 +26,7 @@ from tests.fixtures.eventually import eventually
 from bench.load import median, table
 from headgate.demo import servers
 from headgate.history.records import MetricMinute, Tally
-from headgate.store.counts import AddTallies
-from headgate.store.statements import AddMetricMinutes
+from headgate.store.statements import AddMetricMinutes, AddTallies
 
 HISTORY_DAYS = 15
 SETTINGS = """
@@ -104,7 +103,7 @@ def agent_in(folder: Path) -> AgentProcess:
 
 
 def fill(path: Path, clients: int, minutes: int) -> float:
-    """Every client asks in every minute, and is admitted, refused by a metric and by dice."""
+    """Every client asks in every minute, and is admitted, rejected by a metric and by dice."""
     began, now, dice = time.monotonic(), int(time.time() // 60), random.Random(7)
     names = [f"u{n}:{'etl' if n % 2 else 'web'}:nightly" for n in range(clients)]
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:

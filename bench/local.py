@@ -5,7 +5,7 @@
 The agent is a process of its own on loopback; what it measures is the host, so no database is
 needed. Costs are medians of batches, interleaved in one run. A push is timed from the moment in
 which the agent's answer to setting the rule was there, until each client, with a stream of its
-own, first refused because of it.
+own, first rejected because of it.
 """
 
 from __future__ import annotations
@@ -292,7 +292,7 @@ def pushes(agent: Agent, listening: list[Worker], times: int) -> str:
     latencies_ms: list[float] = []
     for _ in range(times):
         for worker in listening:
-            worker.tell("until refused")
+            worker.tell("until rejected")
         rule = agent.set_rule("bench", kind="hold")
         set_s = time.monotonic()
         for worker in listening:

@@ -154,15 +154,17 @@ class TimedAgent(Agent):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.in_force_ms: list[float] = []
-        self._commit, self.store.commit = self.store.commit, self._timed  # type: ignore[method-assign]
+        store, in_force = self.context.store, self.rooms.rules._rules
+        self._commit, store.commit = store.commit, self._timed  # type: ignore[method-assign]
+        self._apply, in_force._apply = in_force._apply, self._timed_apply
 
     async def _timed(self, *given: Any, **said: Any) -> int:
         revision = await self._commit(*given, **said)
         self.committed_s = time.perf_counter()
         return revision
 
-    def _apply_rules(self, book: RuleBook) -> None:
-        super()._apply_rules(book)
+    def _timed_apply(self, book: RuleBook) -> None:
+        self._apply(book)
         if self.committed_s is not None:
             self.in_force_ms.append((time.perf_counter() - self.committed_s) * 1000)
             self.committed_s = None

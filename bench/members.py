@@ -10,9 +10,9 @@ import sys
 from collections.abc import Awaitable, Callable
 
 from headgate.base.clock import SystemClock
+from headgate.http.auth import Peer
+from headgate.http.documents import reply
 from headgate.http.listener import Handlers, Limits, Listener, Request
-from headgate.http.peers import Peer
-from headgate.http.responses import reply
 from headgate.metrics.samples import Sample
 from headgate.shard.model import Pull
 from headgate.shard.peers_api import decode_pull, encode_report

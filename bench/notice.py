@@ -91,7 +91,7 @@ def postgres_notices(folder: Path) -> Iterator[list[Notice]]:
         home = Path(cleanup.enter_context(tempfile.TemporaryDirectory()))
         agents = cleanup.enter_context(agents_for(shard, home, metrics=LAG, database=ASLEEP))
         yield [
-            Notice("a replica's agent freezes → its shard is refused", 2.0, lambda: ice(agents)),
+            Notice("a replica's agent freezes → its shard is rejected", 2.0, lambda: ice(agents)),
             Notice("connections to the primary are cut → OK again", 2.0,
                    lambda: cut(shard, agents)),
             Notice("a shard that hibernates is asked → OK", 2.0, lambda: wake(agents)),

@@ -97,7 +97,7 @@ static void decide(policy_case *c, const hg_statement *statement) {
     if (!policy) fail("enter", "there is no policy");
     match(c, policy, statement);
     hg_take(c->region, policy, &matches, &ask, &answer, &holding);
-    if (answer.verdict != HG_RUN) fail("take", "a statement was refused");
+    if (answer.verdict != HG_RUN) fail("take", "a statement was blocked");
     hg_settle(c->region, &holding, 30000, false, clock_ns);
     hg_leave(c->region, 3);
     clock_ns += 100000;

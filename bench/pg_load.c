@@ -5,11 +5,11 @@
  *     -a NAME   application_name                         -c N     connections   -s S     seconds
  *     -e        prepared, by the extended protocol       -r N     $1 is a random number of 1..N
  *     -p US     pause after each statement               -k       come back when a connection is lost
- *     -w US     pause after a refusal                    -g       begin when there is a line to read
+ *     -w US     pause after a block                    -g       begin when there is a line to read
  *     -t PATH   write every statement's times there
  *
  * Prints "ready" once all are connected, and at the end, or on SIGTERM, its counts as JSON. A
- * thread per connection. An error that is neither a refusal (53000) nor a cancel (57014) nor, with
+ * thread per connection. An error that is neither a block (53000) nor a cancel (57014) nor, with
  * -k, a lost connection ends it. A trace line: connection, statement, sent and answered (Unix time,
  * µs), outcome, the first two columns of the last row where they are whole numbers.
  */
@@ -30,8 +30,8 @@
 enum { MAX_CONNECTIONS = 512, MAX_STATEMENTS = 64, ROOM = 65536, ANSWER_S = 120, BACK_S = 30 };
 enum { MAX_TRACED = 1 << 21 };
 
-typedef enum { OK, REFUSED, CANCELLED, LOST, OTHER, OUTCOMES } outcome;
-static const char *const NAMES[OUTCOMES] = {"ok", "refused", "cancelled", "lost", "other"};
+typedef enum { OK, BLOCKED, CANCELLED, LOST, OTHER, OUTCOMES } outcome;
+static const char *const NAMES[OUTCOMES] = {"ok", "blocked", "cancelled", "lost", "other"};
 
 typedef struct {
     int32_t statement, outcome;
@@ -53,7 +53,7 @@ typedef struct {
 static struct {
     const char *path, *user, *database, *application, *trace;
     const char *statements[MAX_STATEMENTS];
-    int statement_count, connections, rows, pause_us, refused_us;
+    int statement_count, connections, rows, pause_us, blocked_us;
     double seconds;
     bool extended, keep, told_to_begin;
 } asked = {.user = "postgres", .database = "postgres", .application = "pg_load",
@@ -279,7 +279,7 @@ static void put_extended(message *m, int statement, const char *number) {
 
 static outcome judge(const client *c) {
     if (c->state[0] == 0) return OK;
-    if (strcmp(c->state, "53000") == 0) return REFUSED;
+    if (strcmp(c->state, "53000") == 0) return BLOCKED;
     if (strcmp(c->state, "57014") == 0) return CANCELLED;
     return OTHER;
 }
@@ -330,7 +330,7 @@ static void *work(void *given) {
             close(c->fd);
             open_line(c);
         }
-        int pause_us = how == REFUSED ? asked.refused_us : 0;
+        int pause_us = how == BLOCKED ? asked.blocked_us : 0;
         if (pause_us + asked.pause_us) usleep((useconds_t)(pause_us + asked.pause_us));
     }
     if (c->fd >= 0) close(c->fd);
@@ -368,7 +368,7 @@ static void read_options(int argc, char **argv) {
         case 'e': asked.extended = true; break;
         case 'r': asked.rows = atoi(optarg); break;
         case 'p': asked.pause_us = atoi(optarg); break;
-        case 'w': asked.refused_us = atoi(optarg); break;
+        case 'w': asked.blocked_us = atoi(optarg); break;
         case 'k': asked.keep = true; break;
         case 'g': asked.told_to_begin = true; break;
         case 't': asked.trace = optarg; break;

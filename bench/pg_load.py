@@ -37,7 +37,7 @@ class Load:
     prepared: bool = False
     rows: int = 100_000
     pause_us: int = 0
-    refused_pause_us: int = 0
+    blocked_pause_us: int = 0
     comes_back: bool = False
     waits: bool = False
     """It begins when it is told to; see Running.begin."""
@@ -47,7 +47,7 @@ class Load:
         flags = {"-e": self.prepared, "-k": self.comes_back, "-g": self.waits}
         values = {"-h": socket, "-U": self.user, "-a": self.application, "-c": self.connections,
                   "-s": self.seconds, "-r": self.rows, "-p": self.pause_us,
-                  "-w": self.refused_pause_us, "-t": trace}  # fmt: skip
+                  "-w": self.blocked_pause_us, "-t": trace}  # fmt: skip
         words = [str(program), *(flag for flag, on in flags.items() if on)]
         for option, value in values.items():
             words += [] if value is None else [option, str(value)]
@@ -61,7 +61,7 @@ class Load:
 class Counts:
     seconds: float
     ok: int
-    refused: int
+    blocked: int
     cancelled: int
     lost: int
     other: int

@@ -3,7 +3,7 @@
 .venv/bin/python -m bench.pg_policy [--trials 3] [--quick] [--json PATH] [--major 18]
 
 94 connections work without a pause, the rest of max_connections = 100 is in use, too. Then a
-policy is published that refuses their statements, by file or by configuration parameter. Each
+policy is published that blocks their statements, by file or by configuration parameter. Each
 statement tells when the server began it; those that ran began under the old policy. Times are
 from the moment in which the file is renamed into its place, or the server is told to read its
 settings; what is done until then, beside that load, is *made*.
@@ -131,7 +131,7 @@ def judge(seen: list[Seen], published_s: float, out: Outcome) -> None:
     starts_ms = [(one.values[0] / 1e6 - published_s) * 1000 for one in seen if one.outcome == "ok"]
     first: dict[int, float] = {}
     for one in seen:
-        if one.outcome == "refused":
+        if one.outcome == "blocked":
             first.setdefault(one.connection, (one.done_s - published_s) * 1000)
     assert len(first) == BUSY, f"{BUSY - len(first)} connections never came under the new policy"
     out.last_start_ms.append(max(starts_ms))

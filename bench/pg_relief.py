@@ -3,7 +3,7 @@
 .venv/bin/python -m bench.pg_relief [--rounds 5] [--seconds 3] [--quick] [--json PATH]
 
 One client looks up rows; eight others send a query without a pause, and again at once when it is
-refused. The victim's throughput is a ratio to its throughput without them, in the same round; that
+blocked. The victim's throughput is a ratio to its throughput without them, in the same round; that
 is measured twice a round, and the mean is the measure (A/A: the second to the first). Everything
 runs on two CPUs.
 """
@@ -105,7 +105,7 @@ def rounds(scene: Scene, noise: Noise, count: int) -> dict[str, Outcome]:
             measure = first if name == ALONE_AGAIN else alone
             outcomes[name].ratios.append(victim.ok_per_s / measure)
             if hammers is not None:
-                total = (hammers.ok + hammers.refused) / hammers.seconds
+                total = (hammers.ok + hammers.blocked) / hammers.seconds
                 outcomes[name].hammered_per_s.append(total)
         say(f"{noise.name}: round {number + 1} of {count}, alone {alone:,.0f}/s")
     return outcomes

@@ -1,9 +1,9 @@
 """A flood against a share of the server: what got through, by the kernel's own account (R110).
 
 Part of bench.pg_long_run. Neither our counters nor our clocks are asked: the CPU time of the
-flood's backends is read from /proc. What refusals cost is in it, so clients that are refused come
+flood's backends is read from /proc. What blocks cost is in it, so clients that are blocked come
 back after a while only; it is also measured by itself, in a flood of which nothing is admitted, and
-taken off. In the other kind of flood nobody is refused: statements are held until there is room.
+taken off. In the other kind of flood nobody is blocked: statements are held until there is room.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ FLOODS = {
 }
 CLIENTS = 8
 BACK_AFTER_US = 300_000
-HEAD = ("flood", "share", "size", "admitted", "refused", "backend CPU, s", "of it refusals, s",
-        "share × time + size, s", "admitted ÷ bound", "with refusals")  # fmt: skip
+HEAD = ("flood", "share", "size", "admitted", "blocked", "backend CPU, s", "of it blocks, s",
+        "share × time + size, s", "admitted ÷ bound", "with blocks")  # fmt: skip
 
 
 class Limit(NamedTuple):
@@ -43,7 +43,7 @@ class Limit(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"{self.flood}, {'held' if self.delayed else 'refused'}"
+        return f"{self.flood}, {'held' if self.delayed else 'blocked'}"
 
 
 LIMITS = (
@@ -62,19 +62,19 @@ class Flooded:
     limit: Limit
     counts: Counts
     backend_s: float
-    refusals_s: float
+    blocks_s: float
     bound_s: float
 
     @property
     def ratio(self) -> float:
-        return (self.backend_s - self.refusals_s) / self.bound_s
+        return (self.backend_s - self.blocks_s) / self.bound_s
 
     def row(self) -> list[str]:
         counts, whole = self.counts, self.backend_s / self.bound_s
         return [
             self.limit.name, f"{self.limit.rate:g} %",
             f"{self.limit.capacity:g} %·s", f"{counts.ok:,}",
-            f"{counts.refused:,}", f"{self.backend_s:.2f}", f"{self.refusals_s:.2f}",
+            f"{counts.blocked:,}", f"{self.backend_s:.2f}", f"{self.blocks_s:.2f}",
             f"{self.bound_s:.2f}", f"{self.ratio:.3f}", f"{whole:.3f}",
         ]  # fmt: skip
 
@@ -98,7 +98,7 @@ def flood(
         seconds + 60,
         CLIENTS,
         "flood",
-        refused_pause_us=BACK_AFTER_US,
+        blocked_pause_us=BACK_AFTER_US,
         waits=True,
     )
     with bench.program.running(load, pg_kit.socket_of(server)) as running:
@@ -116,20 +116,20 @@ def flood(
 
 def flooded(bench: Workbench, server: ExtendedServer, seconds: float) -> list[Flooded]:
     cpus = read_server_file(server.traffic_dir).cpus_milli / 1000
-    refusal_s = {kind: refusing(bench, server, kind, min(seconds, 5)) for kind in FLOODS}
+    block_s = {kind: blocking(bench, server, kind, min(seconds, 5)) for kind in FLOODS}
     found = []
     for limit in LIMITS:
         counts, spent_s, took_s = flood(bench, server, limit, seconds)
         bound_s = (limit.rate * took_s + limit.capacity) / 100 * cpus
-        refusals_s = counts.refused * refusal_s[limit.flood]
-        found.append(Flooded(limit, counts, spent_s, refusals_s, bound_s))
+        blocks_s = counts.blocked * block_s[limit.flood]
+        found.append(Flooded(limit, counts, spent_s, blocks_s, bound_s))
         say(f"{limit.name}, share {limit.rate:g} %: {found[-1].ratio:.3f} of its bound")
     return found
 
 
-def refusing(bench: Workbench, server: ExtendedServer, kind: str, seconds: float) -> float:
-    """CPU seconds that one refusal takes of its backend."""
+def blocking(bench: Workbench, server: ExtendedServer, kind: str, seconds: float) -> float:
+    """CPU seconds that one block takes of its backend."""
     counts, spent_s, _ = flood(bench, server, Limit(kind, 0, 0), seconds)
     assert counts.ok == 0, "a rate of 0 admitted something"
-    say(f"{kind} statements: a refusal takes {spent_s / counts.refused * 1e6:.0f} µs")
-    return spent_s / counts.refused
+    say(f"{kind} statements: a block takes {spent_s / counts.blocked * 1e6:.0f} µs")
+    return spent_s / counts.blocked

@@ -145,7 +145,7 @@ class Left(NamedTuple):
     sleeping: int
     strangers: int
     """Seats of processes that are gone."""
-    refused_policies: int
+    rejected_policies: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ def left(readings: BudgetReadings) -> Left:
         sum(bucket.running for bucket in readings.buckets),
         sum(count.sleeping for count in readings.budgets.values()),
         sum(not Path(f"/proc/{seat.pid}").exists() for seat in readings.seats),
-        readings.refused,
+        readings.rejected,
     )
 
 
@@ -270,7 +270,7 @@ def rows(found: Soaked) -> list[tuple[str, str]]:
 
     back = f"{max(deeds.back_s):.2f} s at the longest" if deeds.back_s else "–"
     return [
-        ("statements done, refused", f"{total('ok')}, {total('refused')}"),
+        ("statements done, blocked", f"{total('ok')}, {total('blocked')}"),
         ("cancelled, connections lost", f"{total('cancelled')}, {total('lost')}"),
         ("policies published", str(deeds.published)),
         ("sessions terminated, statements cancelled", f"{deeds.terminated}, {deeds.cancelled}"),
@@ -287,7 +287,7 @@ def goals(found: Soaked) -> list[Goal]:
         "held by statements at the end of a half": first.left.held + second.left.held,
         "held back at the end of a half": first.left.sleeping + second.left.sleeping,
         "seats of processes that are gone": first.left.strangers + second.left.strangers,
-        "policies that the server refused": first.left.refused_policies,
+        "policies that the server blocked": first.left.rejected_policies,
         "processes that ended by a signal that was not ours": found.foreign_deaths,
         "alarming lines in the log": found.bad_lines,
         "files that the postmaster opened and kept": found.postmaster_files,

@@ -148,7 +148,7 @@ SELECT (extract(epoch FROM a.began) * 1000000)::bigint,
   FROM (SELECT clock_timestamp() AS began OFFSET 0) a,
        LATERAL (SELECT count(*) AS n FROM generate_series(1, 4000000) OFFSET 0) b
 """
-LONG_HEAD = ("three clients, long queries", "done", "refused", "at once, at most",
+LONG_HEAD = ("three clients, long queries", "done", "blocked", "at once, at most",
              "time with more than one")  # fmt: skip
 ONE: Document = {
     "budgets": [pg_policies.budget("long", {"username": "long"}, mode="enforce", max_workers=1)]
@@ -159,24 +159,24 @@ ONE: Document = {
 class Overlap:
     name: str
     done: int
-    refused: int
+    blocked: int
     most: int
     share: float
     """Of the time in which any ran: more than one did."""
 
     def row(self) -> list[str]:
-        return [self.name, str(self.done), str(self.refused), str(self.most), f"{self.share:.1%}"]
+        return [self.name, str(self.done), str(self.blocked), str(self.most), f"{self.share:.1%}"]
 
 
 def overlaps(bench: Workbench, server: ExtendedServer, seconds: float) -> list[Overlap]:
     found = []
     for name, policy in (("no policy", NO_POLICY), ("max_workers = 1", ONE)):
         pg_kit.publish(server, policy)
-        load = Load((LONG,), seconds, 3, "long", refused_pause_us=20_000)
+        load = Load((LONG,), seconds, 3, "long", blocked_pause_us=20_000)
         with bench.program.running(load, pg_kit.socket_of(server), trace="long") as running:
             counts, seen = running.wait(), running.seen()
         most, share = overlap([one for one in seen if one.outcome == "ok"])
-        found.append(Overlap(name, counts.ok, counts.refused, most, share))
+        found.append(Overlap(name, counts.ok, counts.blocked, most, share))
         say(f"long queries, {name}: at most {most} at once")
     return found
 

@@ -1,4 +1,4 @@
-"""From a bad value in the database to the first refusal, against the probe interval.
+"""From a bad value in the database to the first rejection, against the probe interval.
 
 .venv/bin/python -m bench.reaction [--trials 40]
 """

@@ -3,7 +3,7 @@
 .venv/bin/python -m bench.rules [--draws 20000] [--seconds 25] [--no-live]
 
 Shares of admitted checks under ratios, by `decide` and over HTTP of a real agent; closed-loop
-clients that sleep when refused, by simulation and on a real database; deciding with 10 and with
+clients that sleep when rejected, by simulation and on a real database; deciding with 10 and with
 10,000 rules, interleaved.
 """
 
@@ -28,7 +28,7 @@ from headgate.check.model import Check
 from headgate.rules.matching import Rule, RuleBook, book_of
 
 FAVORED, REDUCED = 0.1, 0.9
-"""Ratios of R72: shares of checks that are refused."""
+"""Ratios of R72: shares of checks that are rejected."""
 SLEEPS = (0.0, 0.1, 1.0, 10.0, 1000.0)
 """Rejection sleep, in units of the work time (R73)."""
 ROUNDS, CALLS = 800, 50

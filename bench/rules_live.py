@@ -146,7 +146,7 @@ class Tally:
 
     jobs: int = 0
     work_s: list[float] = field(default_factory=list)
-    refused_s: list[float] = field(default_factory=list)
+    rejected_s: list[float] = field(default_factory=list)
 
 
 def loop_table(seconds: float, formula: Callable[[float, float], float]) -> str:
@@ -156,8 +156,10 @@ def loop_table(seconds: float, formula: Callable[[float, float], float]) -> str:
     with live() as made:
         for sleep_s in SLEEPS_S:
             reduced, favored = closed_loop_run(made, sleep_s, seconds)
-            both = Tally(0, reduced.work_s + favored.work_s, reduced.refused_s + favored.refused_s)
-            real = [statistics.fmean(of) for of in (both.work_s, both.refused_s)]
+            both = Tally(
+                0, reduced.work_s + favored.work_s, reduced.rejected_s + favored.rejected_s
+            )
+            real = [statistics.fmean(of) for of in (both.work_s, both.rejected_s)]
             rows.append(
                 (
                     f"{WORK_S * 1000:g}",
@@ -199,8 +201,8 @@ def loop(made: Live, app: str, sleep_s: float, until_s: float, tally: Tally) -> 
                 mine.work_s.append(time.monotonic() - began_s)
             else:
                 time.sleep(sleep_s)
-                mine.refused_s.append(time.monotonic() - began_s)
+                mine.rejected_s.append(time.monotonic() - began_s)
     asker.close()
     tally.jobs += mine.jobs
     tally.work_s += mine.work_s
-    tally.refused_s += mine.refused_s
+    tally.rejected_s += mine.rejected_s

@@ -1,4 +1,4 @@
-"""A shard: from a bad value on a replica to the refusal for all of it, and what that costs.
+"""A shard: from a bad value on a replica to the rejection for all of it, and what that costs.
 
 .venv/bin/python -m bench.shard [--trials 100] [--members 20] [--seconds 20]
 
@@ -69,7 +69,7 @@ def reaction(folder: Path, trials: int) -> None:
             trial for _ in range(trials) if (trial := _one_trial(shard.primary, replica, asking))
         )
     shown = [f"{delays[int(q * (len(delays) - 1))] * 1000:.0f}" for q in (0.5, 0.99, 1.0)]
-    head = ("bad value on a replica → refusal at shard scope", "median ms", "p99 ms", "worst ms")
+    head = ("bad value on a replica → rejection at shard scope", "median ms", "p99 ms", "worst ms")
     print(table(head, [(f"{len(delays)} trials, intervals of 250 ms", *shown)]), flush=True)
 
 
@@ -89,10 +89,10 @@ def _one_trial(primary: PostgresServer, replica: PostgresServer, asking: Asking)
         writer.execute("UPDATE queue SET n = 9")
         _await_value(reader, 9)
         arrived = time.monotonic()
-        refused = asking.until(admitted=False, within_s=5)
+        rejected = asking.until(admitted=False, within_s=5)
         writer.execute("UPDATE queue SET n = 0")
     asking.until(admitted=True, within_s=5)
-    return max(0.0, refused - arrived)
+    return max(0.0, rejected - arrived)
 
 
 def _await_value(session: psycopg.Connection[tuple[int]], value: int) -> None:

@@ -122,7 +122,7 @@ class World:
     def _asks(self, index: int, job: Job, second: int) -> Iterator[str]:
         name = job.at(second)
         while self._due[index] <= second:
-            # Refused or not, it comes again after about its interval, jittered.
+            # Rejected or not, it comes again after about its interval, jittered.
             self._due[index] += job.every_s * (0.5 + self._dice.random())
             if name is not None:
                 yield name
@@ -134,15 +134,15 @@ class World:
         if diced and not job.dice_after:
             return ClientTick(diced=1)
         metric = self.situation.metric
-        refused = metric in job.metrics and (value is None or value > job.limit)
-        if refused and not job.exempt:
+        rejected = metric in job.metrics and (value is None or value > job.limit)
+        if rejected and not job.exempt:
             return ClientTick(other=1) if value is None else ClientTick(by_metric={metric: 1})
         if diced:
             return ClientTick(diced=1, passed=1)
         if job.paced:
             return ClientTick(paced=1, passed=1)
         self._backlog += job.cost
-        return ClientTick(exempted=1, exempt_by="r-exempt") if refused else ClientTick(admitted=1)
+        return ClientTick(exempted=1, exempt_by="r-exempt") if rejected else ClientTick(admitted=1)
 
 
 def play(situation: Situation, policy: StarvationTerms, seed: int = 4) -> Outcome:

@@ -4,7 +4,7 @@
 #   HEADGATE_URL=http://127.0.0.1:8087 examples/plain_http.sh APP DATABASE COMMAND [ARGUMENT...]
 #
 # Runs COMMAND once for each line of standard input, which it gets as its last argument.
-# Only status 200 admits. A refusal says in Retry-After when to come back; when nobody
+# Only status 200 admits. A rejection says in Retry-After when to come back; when nobody
 # answers for UNAVAILABLE_AFTER seconds, the work stops.
 set -eu
 
@@ -27,7 +27,7 @@ wait_for_leave() {
         status=${answer%% *} retry_after=${answer#* }
         case $status in
             200) return ;;
-            400 | 401 | 403) echo "$app: the agent refuses the question: $status" >&2; exit 2 ;;
+            400 | 401 | 403) echo "$app: the agent rejects the question: $status" >&2; exit 2 ;;
             404 | 417 | 421 | 424 | 429) silent=0 ;;
             *) silent=$((silent + 1)) ;;
         esac

@@ -83,8 +83,8 @@ static hg_count *deciding(hg_region *region, const hg_policy *policy, const hg_m
     return hg_count_for(region, policy, &hg_budgets_of(policy)[matches->at[answer->match].budget]);
 }
 
-void hg_count_refusal(hg_region *region, const hg_policy *policy, const hg_matches *matches,
-                      const hg_answer *answer, bool early, int64_t wall_ms)
+void hg_count_block(hg_region *region, const hg_policy *policy, const hg_matches *matches,
+                    const hg_answer *answer, bool early, int64_t wall_ms)
 {
     hg_count *count = deciding(region, policy, matches, answer);
 

@@ -8,7 +8,7 @@
  *
  * EXPLAIN ANALYZE has the shape of the statement that it runs.
  *
- * The twin of src/headgate/budgets/fingerprint.py.
+ * The twin of src/headgate/budgets/sql_text.py.
  */
 #include "layout.h"
 #include "sqltext.h"

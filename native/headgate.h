@@ -428,7 +428,7 @@ typedef struct hg_region {
     _Atomic uint32_t enabled; /* 0: nobody decides anything */
     _Atomic int64_t published_ms;
     _Atomic uint32_t health; /* 0 never told, 1 healthy, 2 unhealthy */
-    _Atomic uint32_t refused_policies;
+    _Atomic uint32_t rejected_policies;
     _Atomic int64_t health_until_ms; /* after that it is not known */
     uint64_t secret; /* says which set a bucket belongs to; 0: its key alone does */
     /* Written by every statement that ends: on a line apart from what every statement reads. */
@@ -438,7 +438,7 @@ typedef struct hg_region {
     _Atomic uint64_t pattern_evictions;
     _Atomic uint64_t counts_full; /* counted for a budget that found no place */
     _Atomic uint64_t traced; /* traces written ever; the next goes to traced % traces */
-    char refusal[128]; /* why the last policy was refused */
+    char rejection[128]; /* why the last policy was rejected */
 } hg_region;
 
 /* Counters order nothing: they are read for views alone. */
@@ -559,7 +559,7 @@ typedef struct hg_holding {
 
 /* Takes a place and charges the estimate in every budget, or changes none (R104). On RUN and WARN
  * `holding` must be settled; on DELAY and BLOCK there is nothing to settle. Counts what it admits;
- * a refusal is counted by hg_count_refusal once it is final. */
+ * a refusal is counted by hg_count_block once it is final. */
 void hg_take(hg_region *region, const hg_policy *policy, const hg_matches *matches,
              const hg_ask *ask, hg_answer *answer, hg_holding *holding);
 
@@ -579,8 +579,8 @@ void hg_settle(hg_region *region, hg_holding *holding, uint64_t actual_ns, bool 
 void hg_charge(hg_region *region, const hg_policy *policy, const hg_matches *matches,
                uint64_t cost_ns, uint64_t now_ns);
 
-void hg_count_refusal(hg_region *region, const hg_policy *policy, const hg_matches *matches,
-                      const hg_answer *answer, bool early, int64_t wall_ms);
+void hg_count_block(hg_region *region, const hg_policy *policy, const hg_matches *matches,
+                    const hg_answer *answer, bool early, int64_t wall_ms);
 /* A statement was held back for so long in all, by a budget that had a place for it
  * (hg_sleep_begin): by its key, since the policy may be another one by then. */
 void hg_count_delay(hg_region *region, uint64_t budget_key, uint64_t waited_ns);

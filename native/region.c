@@ -255,15 +255,15 @@ static void put_in_force(hg_region *region, uint32_t area, int64_t wall_ms)
     atomic_store(&region->area, area); /* the policy's bytes are before this, for whoever sees it */
 }
 
-static void note_refusal(hg_region *region, const char *why)
+static void note_rejection(hg_region *region, const char *why)
 {
     size_t length = strlen(why);
 
-    if (length >= sizeof region->refusal)
-        length = sizeof region->refusal - 1;
-    memcpy(region->refusal, why, length);
-    memset(region->refusal + length, 0, sizeof region->refusal - length);
-    atomic_fetch_add(&region->refused_policies, 1);
+    if (length >= sizeof region->rejection)
+        length = sizeof region->rejection - 1;
+    memcpy(region->rejection, why, length);
+    memset(region->rejection + length, 0, sizeof region->rejection - length);
+    atomic_fetch_add(&region->rejected_policies, 1);
 }
 
 const char *hg_publish(hg_region *region, const void *bytes, size_t length, bool force,
@@ -282,7 +282,7 @@ const char *hg_publish(hg_region *region, const void *bytes, size_t length, bool
         if (why == NULL)
             put_in_force(region, area, wall_ms);
         else
-            note_refusal(region, why);
+            note_rejection(region, why);
     }
     atomic_store(&region->publishing, 0);
     return why;
@@ -420,7 +420,7 @@ size_t hg_layout(uint32_t which)
         FIELD(hg_region, health),
         FIELD(hg_region, secret),
         FIELD(hg_region, median_k),
-        FIELD(hg_region, refusal),
+        FIELD(hg_region, rejection),
         FIELD(hg_seat, version),
         FIELD(hg_seat, left_out),
         FIELD(hg_count, warned),

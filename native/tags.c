@@ -3,7 +3,7 @@
  * libraries did: key='value', key=value, key:value, joined by commas. A comment that is anything
  * else is prose, and counts for nothing; a pair that cannot be a tag is ignored and counted.
  *
- * The twin of src/headgate/budgets/tags.py.
+ * The twin of src/headgate/budgets/sql_text.py.
  */
 #include "layout.h"
 #include "sqltext.h"

@@ -27,8 +27,8 @@ END $$;
 
 CREATE FUNCTION headgate.status(
     OUT enabled boolean, OUT policy_version bigint, OUT policy_checksum text,
-    OUT published_at timestamptz, OUT source text, OUT refused_policies bigint,
-    OUT last_refusal text, OUT health text, OUT health_until timestamptz, OUT region text,
+    OUT published_at timestamptz, OUT source text, OUT rejected_policies bigint,
+    OUT last_rejection text, OUT health text, OUT health_until timestamptz, OUT region text,
     OUT region_bytes bigint, OUT server_cpus double precision, OUT server_workers integer,
     OUT pattern_evictions bigint, OUT counts_full bigint, OUT extension_version text)
 RETURNS SETOF record AS 'MODULE_PATHNAME', 'headgate_status' LANGUAGE C STRICT VOLATILE;

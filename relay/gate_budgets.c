@@ -144,7 +144,7 @@ static hr_verdict pass_dry(hr_asking *a, hr_statement *one, const hg_answer *ans
 static hr_verdict refuse_by_budget(hr_asking *a, hr_statement *one, const hg_answer *answer)
 {
     a->refused = (uint32_t) (one - a->statements);
-    hg_count_refusal(a->region, a->policy, one->matches, answer, false, a->thread->wall_ms);
+    hg_count_block(a->region, a->policy, one->matches, answer, false, a->thread->wall_ms);
     report(a, one, answer);
     hr_say_budget(&a->report, a->words);
     if (one->cut)

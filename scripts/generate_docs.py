@@ -494,8 +494,8 @@ def _route(route: Route) -> Iterator[str]:
     answers = " or ".join(_doc_link(doc.__name__) for doc in documents(route))
     if answers:
         yield from (f"Answers {answers}{', with 201 where it is new' * route.created}.", "")
-    if route.refuses:
-        yield from (f"422: {route.refuses}.", "")
+    if route.rejects:
+        yield from (f"422: {route.rejects}.", "")
     example = f"{route.method} {route.target}"
     if route.sends is not None:
         sent = json.dumps(route.sends, ensure_ascii=False)
@@ -613,7 +613,7 @@ def _shard_default(metric: BuiltinMetric) -> str:
 
 
 def _options(options: Iterable[tuple[str, str]]) -> str:
-    told = "; ".join(f"`{name}`: {about}" for name, about in options)
+    told = ". ".join(f"`{name}`: {about}" for name, about in options)
     return f" Options: {told}." if told else ""
 
 

@@ -447,7 +447,7 @@ install_deploy_tools() {
 # build_native [--extended]
 build_native() {
   say "building the relay, the extension and the tests in C, where their sources have changed"
-  "$VENV/bin/python" -c 'from headgate.proxy.library import relay_library; relay_library()'
+  "$VENV/bin/python" -c 'from headgate.proxy.memory import relay_library; relay_library()'
   "$VENV/bin/python" -m tests.fixtures.relaytests "$@"
   "$VENV/bin/python" -m tests.fixtures.pgkits "$@"
 }

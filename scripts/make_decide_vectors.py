@@ -57,7 +57,7 @@ STATES = {
     "lag at its threshold": _host(lag={"values": [5]}),
     "pool at its threshold": _host(pool_usage={"values": [1.0]}),
     "lag and pool breached": _host(lag={"values": [9]}, pool_usage={"values": [1.2]}),
-    "lag failed": _host(lag={"values": [0.5], "absent": "failed", "detail": "refused"}),
+    "lag failed": _host(lag={"values": [0.5], "absent": "failed", "detail": "rejected"}),
     "lag never read": _host(lag={"absent": "never_read"}),
     "lag stale": _host(lag={"values": [0.5], "age_s": 3}),
     "threads held": _host(threads_running={"values": [7], "age_s": 4, "absent": "timed_out"}),

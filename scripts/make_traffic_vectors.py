@@ -20,8 +20,7 @@ from tests.budgets.native.engines import Reference
 from tests.budgets.native.playing import PATH, Player, sizes_of
 
 from headgate.budgets.ask import Dialect
-from headgate.budgets.fingerprint import fingerprint, shape
-from headgate.budgets.tags import read_tags
+from headgate.budgets.sql_text import fingerprint, read_tags, shape
 
 HALF: dict[str, Any] = {"rate": 50, "capacity": 100}
 TENANTS = [{"each": ["tag.tenant"]}]
@@ -163,7 +162,7 @@ SCENARIOS = [
         settle("e", 9300, actual_ms=0),
     ),
     scenario(
-        "5: what warning would have refused takes no place and adds no debt",
+        "5: what warning would have blocked takes no place and adds no debt",
         policy(budget("b", mode="warn", max_workers=2, **HALF), budget("off", mode="off", rate=0)),
         take(cost_ms=600),
         take(cost_ms=600),
@@ -174,7 +173,7 @@ SCENARIOS = [
         take(cost_ms=100),
     ),
     scenario(
-        "6: a refusal changes nothing in any budget",
+        "6: a block changes nothing in any budget",
         policy(budget("open", max_workers=3, **HALF), budget("shut", rate=0)),
         take(cost_ms=100),
         take(cost_ms=100),
@@ -336,7 +335,7 @@ SCENARIOS = [
         take(500, cost_ms=100),
     ),
     scenario(
-        "15: whoever is refused under another rate is admitted when told",
+        "15: whoever is blocked under another rate is admitted when told",
         policy(budget("b", rate=1, capacity=100)),
         take(cost_ms=1000),
         change(0, policy(budget("b", rate=100, capacity=100))),

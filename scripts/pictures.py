@@ -60,10 +60,10 @@ def main(folder: Path) -> None:
     with set_up(print, NO_GUIDE) as stage, showing(stage) as show, signed_in(stage) as page:
         camera = Camera(folder, stage, show, page)
         show.play(HEALTHY)
-        show.at_refusal(camera.overview)
-        lagging = show.at_refusal(camera.screen)
-        told = show.at_refusal(camera.commands)
-        show.at_refusal(camera.top)
+        show.at_rejection(camera.overview)
+        lagging = show.at_rejection(camera.screen)
+        told = show.at_rejection(camera.commands)
+        show.at_rejection(camera.top)
         show.until(lambda frame: not show.director.tour.busy)
         camera.take("client", "/clients/etl:nightly")
         show.play(FAVOR)
@@ -73,7 +73,7 @@ def main(folder: Path) -> None:
         show.play(HEALTHY)
         promoted = show.promoted(camera.screen)
     _save(folder / "demo.svg", "./scripts/demo", lagging, Text("─" * COLUMNS, "dim"), promoted)
-    _save(folder / "status.svg", "headgate status, and a refused check", Text.from_ansi(told))
+    _save(folder / "status.svg", "headgate status, and a rejected check", Text.from_ansi(told))
 
 
 class Show:
@@ -121,7 +121,7 @@ class Show:
         self.director.tour.go(number)
         self.until(lambda frame: not self.director.tour.busy)
 
-    def at_refusal(self, take: Callable[[Frame], T | None]) -> T:
+    def at_rejection(self, take: Callable[[Frame], T | None]) -> T:
         """What was taken while the jobs were held: that may be over before it was."""
         for _ in range(TRIES):
             self.director.tour.go(FLOOD)
@@ -145,7 +145,7 @@ class Show:
 
 def _all_held(frame: Frame) -> bool:
     asked = bool(frame.desks) and all(desk.asks for desk in frame.desks)
-    return asked and all(desk.refused_for_s for desk in frame.desks)
+    return asked and all(desk.rejected_for_s for desk in frame.desks)
 
 
 class Camera:
@@ -169,11 +169,11 @@ class Camera:
     def overview(self, frame: Frame) -> bool | None:
         self._page.goto(f"{self._url}/")
         self._page.wait_for_timeout(300)
-        refuses = self._page.locator("#main").get_by_text("refuses since").first
-        if not refuses.is_visible():
+        rejects = self._page.locator("#main").get_by_text("rejects since").first
+        if not rejects.is_visible():
             return None
         self._shoot("overview")
-        return refuses.is_visible() or None
+        return rejects.is_visible() or None
 
     def rule(self) -> None:
         self._page.set_viewport_size({"width": WIDTH, "height": TALL})
@@ -198,12 +198,12 @@ class Camera:
             shown = " ".join(["$ headgate", *words])
             told.append(f"\x1b[1m{shown}\x1b[0m\n{said.rstrip()}\n")
         whole = re.sub(r"[^ ]*/headgate-demo-\w+", "/tmp/headgate-demo", "\n".join(told))
-        return whole if "REFUSES" in whole and "ask again" in whole else None
+        return whole if "REJECTS" in whole and "ask again" in whole else None
 
     def top(self, frame: Frame) -> bool | None:
         drawn = self._folder / "top.svg"
         _start(["top", "--url", self._url, "--snapshot", str(drawn)]).communicate(timeout=30)
-        return "REFUSES" in drawn.read_text() or None
+        return "REJECTS" in drawn.read_text() or None
 
 
 def _start(words: list[str]) -> subprocess.Popen[str]:

@@ -47,7 +47,7 @@ def sample(
     return Sample(value, NOW.mono_s - age_s, cause, detail)
 
 
-def absent(cause: Cause = Cause.FAILED, detail: str = "refused", *, age_s: float = 0.0) -> Absent:
+def absent(cause: Cause = Cause.FAILED, detail: str = "rejected", *, age_s: float = 0.0) -> Absent:
     return Absent(cause, detail, NOW.mono_s - age_s)
 
 

@@ -4,7 +4,7 @@
 #   PERL5LIB=examples/percona pt-archiver --source D=shop,t=orders,m=Headgate --limit 500 --commit-each …
 #   pt-online-schema-change --plugin examples/percona/Headgate.pm …
 #
-# Perl's own modules only. Status 200 admits, and nothing else does. A refusal says when to come
+# Perl's own modules only. Status 200 admits, and nothing else does. A rejection says when to come
 # back. Silence is borne for HEADGATE_UNAVAILABLE_AFTER seconds (10); then the tool ends, or goes on
 # unthrottled where HEADGATE_ON_UNAVAILABLE is `open`.
 package Headgate;
@@ -45,7 +45,7 @@ sub ask {
    my $answer = $self->{http}->get($self->{question});
    my $status = $answer->{status};
    return (1, 0) if $status == 200;
-   die "headgate: $self->{url} refuses the question: $status $answer->{content}\n"
+   die "headgate: $self->{url} rejects the question: $status $answer->{content}\n"
       if $status =~ /^(400|401|403)$/;
    my $pause = $answer->{headers}{'retry-after'} || 1;
    $pause = $MAX_PAUSE_S if $pause !~ /^\d+$/ || $pause > $MAX_PAUSE_S;
@@ -135,7 +135,7 @@ sub on_copy_rows_after_nibble {
 }
 
 # Older versions, with replicas: the tool looks at their lag after each chunk, and waits (with a
-# keep-alive) while it is above --max-lag. A refusal is a lag without end.
+# keep-alive) while it is above --max-lag. A rejection is a lag without end.
 sub get_slave_lag {
    my ($self) = @_;
    return sub {

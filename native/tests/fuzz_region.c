@@ -29,7 +29,7 @@ static void use(hg_region *region)
         hg_resume(region, &holding);
         hg_settle(region, &holding, 2 * MS, false, ask.now_ns);
     } else {
-        hg_count_refusal(region, policy_in(&policy), &matches, &answer, false, 1);
+        hg_count_block(region, policy_in(&policy), &matches, &answer, false, 1);
     }
     hg_charge(region, policy_in(&policy), &matches, MS, ask.now_ns);
     hg_publish(region, &policy, policy_in(&policy)->length, true, 1);

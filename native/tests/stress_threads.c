@@ -172,7 +172,7 @@ static void one_statement(worker *self, uint64_t *state)
         run(self, policy, &ask, &holding, state);
     } else {
         self->tally.refused++;
-        hg_count_refusal(region, policy, &matches, &answer, false, 0);
+        hg_count_block(region, policy, &matches, &answer, false, 0);
     }
     is_whole(policy);
     hg_leave(region, self->seat);

@@ -522,7 +522,7 @@ static void a_delay_is_the_longest_wait_that_helps(void)
     hg_count_delay(region, key_of(0), 7);
     hg_count_delay(region, key_of(0) + 1,
                    9); /* a budget that nobody has counted for: of no effect */
-    hg_count_refusal(region, policy_in(&policy), &matches, &answer, true, 77);
+    hg_count_block(region, policy_in(&policy), &matches, &answer, true, 77);
     assert(atomic_load(&count_of(0)->delayed) == 1 && atomic_load(&count_of(0)->delayed_ns) == 7);
     assert(atomic_load(&count_of(0)->blocked[HG_CONCURRENCY]) == 1);
     assert(atomic_load(&count_of(0)->blocked[0]) == 1);

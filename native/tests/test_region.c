@@ -83,7 +83,7 @@ static void a_pinned_region_is_found_by_a_copy_of_its_places(void)
     hg_take(region, policy_in(&policy), &matches, &ask, &answer, &holding);
     assert(answer.verdict == HG_RUN && holding.count == 1);
     hg_settle(region, &holding, 2 * MS, false, ask.now_ns);
-    hg_count_refusal(region, policy_in(&policy), &matches, &answer, false, 1);
+    hg_count_block(region, policy_in(&policy), &matches, &answer, false, 1);
     assert(owed_by_now(region, &matches, ask.now_ns) >= MS);
     hg_charge(region, policy_in(&policy), &matches, MS, ask.now_ns);
     assert(owed_by_now(region, &matches, ask.now_ns) >= 2 * MS);
@@ -146,14 +146,14 @@ static void a_policy_is_taken_over_whole_or_not_at_all(void)
     make_policy(&policy, 2, 8);
     policy.bytes[200] ^= 1; /* the checksum finds it */
     assert(hg_publish(region, &policy, head->length, false, 43) != NULL);
-    assert(atomic_load(&region->version) == 7 && atomic_load(&region->refused_policies) == 1);
-    assert(strstr(region->refusal, "checksum") != NULL);
+    assert(atomic_load(&region->version) == 7 && atomic_load(&region->rejected_policies) == 1);
+    assert(strstr(region->rejection, "checksum") != NULL);
     assert(hg_enter(region, 0)->version == 7);
     hg_leave(region, 0);
 
     assert(hg_publish(region, &policy, 10, false, 43) != NULL);
     assert(hg_publish(region, &policy, POLICY_BYTES + 8, false, 43) != NULL);
-    assert(strstr(region->refusal, "larger than") != NULL);
+    assert(strstr(region->rejection, "larger than") != NULL);
     free(region);
 }
 
@@ -195,7 +195,7 @@ static void a_policy_that_is_being_read_is_not_written_over(void)
     make_policy(&policy, 3, 3);
     why = hg_publish(region, &policy, policy_in(&policy)->length, false, 0);
     assert(hg_publish_again(why) && read->version == 1);
-    assert(atomic_load(&region->refused_policies) == 0);
+    assert(atomic_load(&region->rejected_policies) == 0);
     hg_leave(region, 3);
     assert(hg_publish(region, &policy, policy_in(&policy)->length, false, 0) == NULL);
     hg_leave(region, 4);

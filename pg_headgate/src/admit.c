@@ -87,7 +87,7 @@ prepare_refusal(GateReport *report, const hg_policy *policy, const hg_matches *m
 	const hg_match_one *match = &matches->at[answer->match];
 	uint32		penalty_ms = gate_budget(policy, match->budget)->penalty_ms;
 
-	hg_count_refusal(gate_region, policy, matches, answer, (ask->flags & HG_EARLY) != 0,
+	hg_count_block(gate_region, policy, matches, answer, (ask->flags & HG_EARLY) != 0,
 					 gate_clock_us / 1000);
 	fill_report(report, policy, matches, ask, answer);
 	if (penalty_ms == 0 || (ask->flags & HG_IN_TRANSACTION) != 0)

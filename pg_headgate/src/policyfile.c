@@ -143,11 +143,11 @@ read_if_new(const char *name, size_t most, uint64 *seen, size_t *length, const c
 /* ── Taking over ──────────────────────────────────────────────────────────── */
 
 static void
-note_refusal(const char *why)
+note_rejection(const char *why)
 {
-	memset(gate_region->refusal, 0, sizeof gate_region->refusal);
-	strlcpy(gate_region->refusal, why, sizeof gate_region->refusal);
-	atomic_fetch_add(&gate_region->refused_policies, 1);
+	memset(gate_region->rejection, 0, sizeof gate_region->rejection);
+	strlcpy(gate_region->rejection, why, sizeof gate_region->rejection);
+	atomic_fetch_add(&gate_region->rejected_policies, 1);
 }
 
 /* Says `why` once for each file. One that is worth another try is not seen: the next look finds it
@@ -178,12 +178,12 @@ look_at_policy(bool force)
 		why = hg_publish(gate_region, bytes, length, force, gate_clock_us / 1000);
 	free(bytes);
 	if (is_read && why == NULL)
-		memset(gate_region->refusal, 0, sizeof gate_region->refusal);
+		memset(gate_region->rejection, 0, sizeof gate_region->rejection);
 	if (why != NULL && hg_publish_again(why))
 		return NULL;			/* not seen: the next look finds it again */
 	why = note_seen(&gate_shared->policy_mark, &gate_shared->policy_unread, seen, why);
 	if (why != NULL && !is_read)
-		note_refusal(why);
+		note_rejection(why);
 	return why;
 }
 

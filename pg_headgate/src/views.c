@@ -197,17 +197,17 @@ Datum
 headgate_status(PG_FUNCTION_ARGS)
 {
 	Rows		rows;
-	char		refusal[sizeof gate_region->refusal + 1] = "";
+	char		rejection[sizeof gate_region->rejection + 1] = "";
 
 	begin_rows(fcinfo, &rows);
-	memcpy(refusal, gate_region->refusal, sizeof gate_region->refusal);
+	memcpy(rejection, gate_region->rejection, sizeof gate_region->rejection);
 	put(&rows, BoolGetDatum(atomic_load(&gate_region->enabled) != 0));
 	put_policy(&rows);
-	put_count(&rows, atomic_load(&gate_region->refused_policies));
-	if (refusal[0] == '\0')
+	put_count(&rows, atomic_load(&gate_region->rejected_policies));
+	if (rejection[0] == '\0')
 		put_null(&rows);
 	else
-		put_string(&rows, refusal);
+		put_string(&rows, rejection);
 	put_health(&rows);
 	put_string(&rows, gate_region_kind());
 	put_count(&rows, gate_region->length);

@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from headgate.client.answers import Answer, MetricAnswer
     from headgate.client.async_client import AsyncClient
-    from headgate.client.cursors import FileCursor
+    from headgate.client.runs import FileCursor
     from headgate.client.sync_client import Client
     from headgate.errors import (
         HeadgateError,
@@ -44,7 +44,7 @@ _HOMES = {
     "Answer": "headgate.client.answers",
     "AsyncClient": "headgate.client.async_client",
     "Client": "headgate.client.sync_client",
-    "FileCursor": "headgate.client.cursors",
+    "FileCursor": "headgate.client.runs",
     "MetricAnswer": "headgate.client.answers",
 }
 

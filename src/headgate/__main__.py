@@ -39,12 +39,12 @@ class ThisHost:
 
     def validate(self, settings: Path) -> None:
         with _needing("agent"):
-            from headgate.app import validated
+            from headgate.commands import validated
         validated(settings)
 
     def read_metrics(self, settings: Path) -> Sequence[MetricLook]:
         with _needing("agent"):
-            from headgate.app import read_metrics
+            from headgate.commands import read_metrics
         return read_metrics(settings)
 
     def play(self, *, seconds: float | None, headless: bool, ports: tuple[int, int] | None) -> int:
@@ -54,7 +54,7 @@ class ThisHost:
 
     def calibrate(self, settings: Path, database: str) -> dict[str, Any]:
         with _needing("agent"):
-            from headgate.app import calibrate
+            from headgate.commands import calibrate
         return calibrate(settings, database)
 
     def run_proxy(self, settings: Path) -> int:

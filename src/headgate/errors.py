@@ -8,14 +8,14 @@ HeadgateError
 ├── Conflict           a change built on a revision that is no longer the newest
 ├── StoreUnavailable   the store cannot be read or written just now
 │   ├── StateLost      neither copy of the state can be read, so the changes in force are unknown
-│   ├── StoreRefused   the fleet's store rejects us: credentials, certificate, permission
+│   ├── StoreRejected   the fleet's store rejects us: credentials, certificate, permission
 │   ├── Compacted      changes since that revision are no longer stored: list all of them again
 │   └── OutcomeUnknown a change was sent and no answer came: it may have been made, or not
 ├── LeaseLost          the fleet's store has ended a lease that was to be renewed
 ├── ProbeFailed        a metric could not be read; carries the cause that samples keep
 ├── PeerFailed         another agent of the shard gave no answer, or no valid one; with the cause
 ├── WrongShard         another agent's request is about a shard that is not this agent's
-├── PolicyRefused      a server did not accept a traffic policy, or it could not be written there
+├── PolicyRejected      a server did not accept a traffic policy, or it could not be written there
 ├── MeterFailed        a server's traffic counters could not be read; says why
 ├── NativeUnavailable  the traffic core (native/) is neither installed nor can be built; says why
 ├── RelayFault         the proxy's data path rejected its input; says what is wrong
@@ -106,7 +106,7 @@ class StateLost(StoreUnavailable):
     """Until an operator acknowledges it, or a copy is put back."""
 
 
-class StoreRefused(StoreUnavailable):
+class StoreRejected(StoreUnavailable):
     """A retry does not help; an operator has to fix the cause."""
 
 
@@ -129,7 +129,7 @@ class ProbeFailed(HeadgateError):
         self.detail = detail
 
 
-class WriteRefused(ProbeFailed):
+class WriteRejected(ProbeFailed):
     """The server takes no writes: whatever it was, it is no primary now."""
 
 
@@ -144,7 +144,7 @@ class WrongShard(HeadgateError):
     pass
 
 
-class PolicyRefused(HeadgateError):
+class PolicyRejected(HeadgateError):
     pass
 
 

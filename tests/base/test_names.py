@@ -28,7 +28,7 @@ def test_no_name_is_the_anonymous_class() -> None:
 @pytest.mark.parametrize(
     "text", [":", "a:", "a::b", "a b", "a\n", "x" * 257, ":".join("abcdefghi"), "a\x00", "é" * 300]
 )
-def test_odd_identities_are_refused_with_the_name(text: str) -> None:
+def test_odd_identities_are_rejected_with_the_name(text: str) -> None:
     with pytest.raises(InvalidName):
         parse_identity(text)
 
@@ -50,13 +50,13 @@ def test_vitess_names_are_understood(text: str, ref: MetricRef) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "Lag", "cell/lag", "shard/", "/lag", "la g", "a" * 64])
-def test_odd_metrics_are_refused(text: str) -> None:
+def test_odd_metrics_are_rejected(text: str) -> None:
     with pytest.raises(InvalidName):
         parse_metric_ref(text)
 
 
 @given(st.text(max_size=300))
-def test_any_text_is_a_name_or_a_named_refusal(text: str) -> None:
+def test_any_text_is_a_name_or_a_named_rejection(text: str) -> None:
     for parse in (parse_identity, parse_metric_ref, parse_database):
         try:
             parse(text)

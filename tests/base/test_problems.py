@@ -23,5 +23,5 @@ def test_a_problem_names_its_status(status: int) -> None:
 
 
 def test_a_problem_names_the_field_and_every_fault() -> None:
-    document = json.loads(problem(422, "refused", field="threshold", faults=["a", "b"]))
+    document = json.loads(problem(422, "rejected", field="threshold", faults=["a", "b"]))
     assert (document["field"], document["faults"]) == ("threshold", ["a", "b"])

@@ -37,7 +37,7 @@ def test_a_drop_that_is_confirmed_is_followed_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("new", [TWO[:-1], TWO[:-3], "[databases.a]\nx = 7"])
-def test_a_file_that_ends_within_a_line_is_refused(new: str) -> None:
+def test_a_file_that_ends_within_a_line_is_rejected(new: str) -> None:
     (fault,) = faults(new)
     assert "cut short" in fault and "headgate reload --whole" in fault
     assert faults(new, confirmed=Confirmed(whole=True)) == []

@@ -1,4 +1,4 @@
-"""What others put into a store is refused by its reader, not by whoever shows it."""
+"""What others put into a store is rejected by its reader, not by whoever shows it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from headgate.base.stored import read_object
 from headgate.changes.model import Change, ChangeKind
 from headgate.changes.reach import parse_reach
 from headgate.changes.state import item_bytes, read_item
-from headgate.fleet.members import read_member
-from headgate.fleet.told import read_told
+from headgate.fleet.members import read_member, read_told
 
 HALVES = [b"\\ud800", b"\\uDFFF", b"\xed\xa0\x80"]
 VALUE = {"kind": "hold", "target": "x", "reason": "REASON"}
@@ -23,7 +22,7 @@ ITEM = item_bytes(
         ChangeKind.RULE, "f-1", parse_reach("fleet"), value=VALUE, n=1, set_by="WHO", set_at=1.8e9
     )
 )
-MEMBER = b'{"host":"HOST","url":"","database":"","role":"primary","refused":["REFUSED"]}'
+MEMBER = b'{"host":"HOST","url":"","database":"","role":"primary","rejected":["REJECTED"]}'
 TOLD = b'{"shard":"s","state":"healthy","problem":"PROBLEM","hosts":["HOST"]}'
 
 
@@ -38,12 +37,12 @@ def _member(raw: bytes) -> object:
         (read_item, ITEM, b"REASON"),
         (read_item, ITEM, b"WHO"),
         (_member, MEMBER, b"HOST"),
-        (_member, MEMBER, b"REFUSED"),
+        (_member, MEMBER, b"REJECTED"),
         (read_told, TOLD, b"PROBLEM"),
         (read_told, TOLD, b"HOST"),
     ],
 )
-def test_half_a_character_is_refused_by_whoever_reads_it(
+def test_half_a_character_is_rejected_by_whoever_reads_it(
     read: Callable[[bytes], object], raw: bytes, word: bytes, half: bytes
 ) -> None:
     """One such key would have the page of the whole fleet fail, for everybody."""

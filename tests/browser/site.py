@@ -37,8 +37,8 @@ _REPLICA = (
     f"pool_usage: threshold=0.9, {_OFTEN}"
 )
 _BEATS = "heartbeat_interval_s = 0.2"
-# What a form is refused with is an answer, and Chromium makes an error of it; a busy machine may be
-# late for a poll. A file that is missing is a fault.
+# What a form is rejected with is an answer, and Chromium makes an error of it; a busy machine may
+# be late for a poll. A file that is missing is a fault.
 _TOLERATED = re.compile(
     r"status of (4(?!04)\d\d)|Response Status Error Code 4(?!04)\d\d|htmx:timeout"
     # With each request without an answer, besides the event that says which kind it was.

@@ -88,7 +88,7 @@ class Traffic(Site):
             return error.sqlstate or "no answer"
         return ""
 
-    def is_refused(self) -> bool:
+    def is_rejected(self) -> bool:
         return self.works() == "53000"
 
 
@@ -171,7 +171,7 @@ def test_a_costly_statement_is_limited_in_two_clicks_and_only_warned_of(
 # --- switches -------------------------------------------------------------------------------------
 
 
-def test_enforcing_refuses_and_the_switch_for_all_lets_go(
+def test_enforcing_rejects_and_the_switch_for_all_lets_go(
     site: Traffic, tab: Page, shot: Shot
 ) -> None:
     """R121, R131: SQLSTATE 53000 after a click, and none after another."""
@@ -183,13 +183,13 @@ def test_enforcing_refuses_and_the_switch_for_all_lets_go(
     shot(tab, "enforce")
     assert site.works() == "", "nothing was confirmed yet"
     confirm(site, tab, "Enforce")
-    eventually(site.is_refused)
+    eventually(site.is_rejected)
     assert site.works(user="postgres") == "", "nobody else is"
     tab.goto("/budgets/main")
     expect(tab.locator("#budget-exports")).to_contain_text("blocks now")
-    shot(tab, "refusing")
-    shot(tab, "refusing-dark", dark=True)
-    shot(tab, "refusing-phone", width=360)
+    shot(tab, "rejecting")
+    shot(tab, "rejecting-dark", dark=True)
+    shot(tab, "rejecting-phone", width=360)
 
     tab.get_by_role("button", name="Stop everything").click()
     confirm(site, tab, "Stop everything")
@@ -203,14 +203,14 @@ def test_enforcing_refuses_and_the_switch_for_all_lets_go(
     tab.get_by_role("button", name="Lift it", exact=True).click()
     confirm(site, tab, "Lift it")
     expect(tab.locator("#switch-thrown")).to_have_count(0)
-    eventually(site.is_refused)
+    eventually(site.is_rejected)
 
 
-def test_what_was_refused_is_drawn_by_budget_and_limit(
+def test_what_was_rejected_is_drawn_by_budget_and_limit(
     site: Traffic, tab: Page, shot: Shot
 ) -> None:
     site.api("PUT", "/v1/budgets/main/drawn", {**NOTHING, "mode": "enforce"})
-    eventually(site.is_refused)
+    eventually(site.is_rejected)
     path = "/v1/budgets/main/violations"
     eventually(lambda: any(one["budget"] == "drawn" for one in site.get(path)["budgets"]))
     tab.goto("/budgets/main")
@@ -311,8 +311,8 @@ def test_a_change_that_somebody_else_made_meanwhile_is_not_lost(site: Traffic, t
     expect(tab.locator("#preview")).to_contain_text("rate 0 → 10")
     site.api("PATCH", "/v1/budgets/main/exports", {"rate": 5})
     tab.get_by_role("button", name="Change it").click()
-    expect(tab.locator("#refusal")).to_be_visible()
-    expect(tab.locator("#refusal")).to_contain_text("revision")
+    expect(tab.locator("#rejection")).to_be_visible()
+    expect(tab.locator("#rejection")).to_contain_text("revision")
     assert site.budgets["exports"]["rate"] == 5
     tab.get_by_role("button", name="Preview").last.click()
     expect(tab.locator("#preview")).to_contain_text("rate 5 → 10")
@@ -348,7 +348,7 @@ def test_a_viewer_looks_and_is_told_why_not(site: Traffic, viewer_tab: Page, sho
 
 def test_without_script_the_switch_for_all_works_too(site: Traffic, new_tab: Any) -> None:
     site.api("PUT", "/v1/budgets/main/exports", {**NOTHING, "mode": "enforce"})
-    eventually(site.is_refused)
+    eventually(site.is_rejected)
     tab: Page = new_tab(OPERATOR, script=False)
     tab.goto("/budgets/main")
     tab.get_by_role("button", name="Only warn").click()

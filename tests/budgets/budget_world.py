@@ -16,10 +16,10 @@ from headgate.budgets.service import Budgets, Controlled, Gear, TrafficPlan
 from headgate.changes.model import ChangeKind
 from headgate.changes.reach import Place
 from headgate.changes.state import ChangeMade
-from headgate.check.activity import Idleness
 from headgate.check.board import Board
 from headgate.check.demand import Demands
-from headgate.errors import MeterFailed, PolicyRefused
+from headgate.check.model import Idleness
+from headgate.errors import MeterFailed, PolicyRejected
 from headgate.metrics.samples import Sample
 from tests.builders import metric
 from tests.changes.own_world import OwnLog
@@ -66,7 +66,7 @@ class FakeServer:
         self.tries += 1
         await self.goes_on.wait()
         if self.fault:
-            raise PolicyRefused(self.fault)
+            raise PolicyRejected(self.fault)
         self.policies.append((policy, revision))
         version = (self.lies.version if self.lies else len(self.policies) - 1) + 1
         off = self.lies is not None and self.lies.off
@@ -79,7 +79,7 @@ class FakeServer:
 
     async def tell_health(self, healthy: bool, until_ms: int) -> None:
         if self.fault:
-            raise PolicyRefused(self.fault)
+            raise PolicyRejected(self.fault)
         self.health.append((healthy, until_ms))
 
     async def read(self) -> BudgetReadings:

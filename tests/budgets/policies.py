@@ -31,7 +31,7 @@ keys = st.one_of(
 def addresses(draw: st.DrawFn) -> bytes:
     packed = draw(st.ip_addresses()).packed
     value = address_value(packed, draw(st.integers(0, len(packed) * 8)))
-    # The server sees these as IPv4; the parser refuses them.
+    # The server sees these as IPv4; the parser rejects them.
     mapped = value[-1] >= 96 and value.startswith(bytes(10) + b"\xff\xff")
     return address_value(packed[12:], value[-1] - 96) if mapped else value
 

@@ -13,9 +13,9 @@ from headgate.budgets.ask import (
     StatementFlags,
     StatementIdentity,
     StatementVerdict,
+    budget_key,
 )
 from headgate.budgets.counterfactual import ReplayServer
-from headgate.budgets.hashes import budget_key
 from headgate.budgets.ledger import Holding, Ledger
 from headgate.budgets.matching import Now, RuleSet
 from headgate.budgets.policy import Policy
@@ -89,8 +89,8 @@ def _decided(
     answer, holding = ledger.take(rules.budgets, matched.at, ask)
     if holding is not None:
         heapq.heappush(running, Running(ask.now_ns + arrival.wall_ns, number, arrival, holding))
-    refused = answer.verdict is StatementVerdict.BLOCK
-    decider = rules.budgets[matched.at[answer.match].budget].name if refused else ""
+    rejected = answer.verdict is StatementVerdict.BLOCK
+    decider = rules.budgets[matched.at[answer.match].budget].name if rejected else ""
     return Trace(
         sequence=number,
         wall_ms=wall_ms,
@@ -99,11 +99,11 @@ def _decided(
         query_id=number + 1,
         plan_cost=arrival.plan_cost,
         estimate_ns=answer.estimate_ns,
-        actual_ns=0 if refused else arrival.actual_ns,
-        wall_ns=0 if refused else arrival.wall_ns,
+        actual_ns=0 if rejected else arrival.actual_ns,
+        wall_ns=0 if rejected else arrival.wall_ns,
         workers=arrival.workers,
         verdict=answer.verdict,
         limit=answer.decided_by,
-        budget=budget_key(decider) & 0xFFFF_FFFF if refused else 0,
+        budget=budget_key(decider) & 0xFFFF_FFFF if rejected else 0,
         flags=int(flags),
     )

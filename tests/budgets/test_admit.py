@@ -77,7 +77,7 @@ def test_each_limit_by_itself(
     assert (warned.limits, warned.verdict) == ((limit,), WARN if limit else RUN)
 
 
-def test_a_refusal_says_how_much_and_when() -> None:
+def test_a_block_says_how_much_and_when() -> None:
     full = asked(standing(2, max_workers=2))
     assert (full.used, full.bound, full.retry_ns) == (2, 2, 100 * MS)
     dear = asked(standing(burst=50), estimate=3 * S)
@@ -115,7 +115,7 @@ def test_a_parallel_statement_takes_a_place_for_each_worker() -> None:
     assert asked(standing(2, max_workers=4), workers=3).verdict is BLOCK
 
 
-def test_inside_a_transaction_nobody_is_refused_or_held_back() -> None:
+def test_inside_a_transaction_nobody_is_blocked_or_held_back() -> None:
     """R148."""
     broken = standing(burst=0.001, max_delay_s=5)
     answer = asked(broken, estimate=S, flags=IN_TXN)
@@ -139,8 +139,8 @@ def test_more_workers_than_there_are_places_run_alone() -> None:
     """R126: never to run would help nobody; beside others it waits as any."""
     alone, beside = standing(0, max_workers=2), standing(1, max_workers=2)
     assert asked(alone, workers=3).verdict is RUN
-    refused = asked(beside, workers=3)
-    assert (refused.verdict, refused.retry_ns) == (BLOCK, PLACE_RETRY_NS)
+    blocked = asked(beside, workers=3)
+    assert (blocked.verdict, blocked.retry_ns) == (BLOCK, PLACE_RETRY_NS)
     assert asked(standing(0, max_workers=0), workers=1).retry_ns == NEVER
 
 

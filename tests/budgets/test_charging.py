@@ -7,9 +7,15 @@ from typing import Any
 
 import pytest
 
-from headgate.budgets.ask import NEVER, Limit, StatementAnswer, StatementVerdict
+from headgate.budgets.ask import (
+    NEVER,
+    DebitResult,
+    DebitState,
+    Limit,
+    StatementAnswer,
+    StatementVerdict,
+)
 from headgate.budgets.charging import LedgerOf, OwnLedger, asked, debit_of, own_bucket
-from headgate.budgets.debits import DebitResult, DebitState
 from headgate.budgets.parse import parse_budget
 from headgate.budgets.policy import Budget
 from headgate.check.checker import Checker
@@ -63,12 +69,12 @@ def test_a_budget_that_warns_lets_it_go_and_says_so() -> None:
 
 
 def test_a_place_is_given_back_at_once() -> None:
-    """Nobody tells when such work ends. A budget without places refuses it all the same."""
+    """Nobody tells when such work ends. A budget without places rejects it all the same."""
     own = OwnLedger(cpus_milli=1000)
     assert all(own.debit(made(max_workers=1), 1, NOW).admitted for _ in range(3))
-    refused = own.debit(made(name="closed", max_workers=0), 1, NOW)
-    assert refused.state is DebitState.OVER
-    assert refused.note.startswith("budget closed: 0 of 0 workers are in use")
+    rejected = own.debit(made(name="closed", max_workers=0), 1, NOW)
+    assert rejected.state is DebitState.OVER
+    assert rejected.note.startswith("budget closed: 0 of 0 workers are in use")
 
 
 def test_a_budget_that_could_delay_never_holds_a_check() -> None:
@@ -78,9 +84,9 @@ def test_a_budget_that_could_delay_never_holds_a_check() -> None:
 
 
 def test_what_never_fits_is_told_so() -> None:
-    refused = OwnLedger(cpus_milli=1000).debit(made(burst=10), S, NOW)
-    assert refused.retry_after_s is None
-    assert refused.note == (
+    rejected = OwnLedger(cpus_milli=1000).debit(made(burst=10), S, NOW)
+    assert rejected.retry_after_s is None
+    assert rejected.note == (
         "budget etl: the check declares 1.000 s of CPU, the per-query limit is 0.100 s; it can "
         "never fit: declare less per check, or raise the budget's limit"
     )
@@ -163,7 +169,7 @@ def gate_of() -> Callable[..., Any]:
     return build
 
 
-async def test_an_ok_is_charged_and_refused_when_the_budget_is_full(gate_of: Any) -> None:
+async def test_an_ok_is_charged_and_rejected_when_the_budget_is_full(gate_of: Any) -> None:
     gate = await gate_of(HALF)
     first, second = gate.ask(), gate.ask()
     assert (first.verdict, first.debit.state) == (Verdict.OK, DebitState.CHARGED)
@@ -178,11 +184,11 @@ async def test_who_names_no_budget_is_charged_none(gate_of: Any) -> None:
     assert gate.checker.check(check()).debit is None
 
 
-async def test_what_the_gate_refuses_is_charged_to_no_budget(gate_of: Any) -> None:
+async def test_what_the_gate_rejects_is_charged_to_no_budget(gate_of: Any) -> None:
     gate = await gate_of(HALF)
     gate.world.measure(99.0)
-    refused = gate.ask()
-    assert (refused.verdict, refused.debit) == (Verdict.THRESHOLD_EXCEEDED, None)
+    rejected = gate.ask()
+    assert (rejected.verdict, rejected.debit) == (Verdict.THRESHOLD_EXCEEDED, None)
     gate.world.measure(0.1)
     assert gate.ask().debit.owed_s == 0
 
@@ -202,14 +208,14 @@ async def test_to_explain_charges_nothing(gate_of: Any) -> None:
         ("payments", "main: it has no budget 'payments'; budgets: etl"),
     ],
 )
-async def test_an_unknown_budget_is_refused_with_the_nearest_name(
+async def test_an_unknown_budget_is_rejected_with_the_nearest_name(
     gate_of: Any, name: str, told: str
 ) -> None:
     from headgate.check.reasons import reason_of
 
-    refused = (await gate_of(HALF)).ask(name)
-    assert refused.verdict is Verdict.UNKNOWN_METRIC
-    assert reason_of(refused) == told
+    rejected = (await gate_of(HALF)).ask(name)
+    assert rejected.verdict is Verdict.UNKNOWN_METRIC
+    assert reason_of(rejected) == told
 
 
 async def test_a_database_without_traffic_control_has_no_budgets(gate_of: Any) -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headgate.budgets.ask import budget_key, hg_hash
 from headgate.budgets.compiled import (
     BY_HEALTH,
     EXPIRES,
@@ -21,7 +22,6 @@ from headgate.budgets.compiled import (
     compile_policy,
     read_compiled,
 )
-from headgate.budgets.hashes import budget_key, hg_hash
 from headgate.budgets.parse import parse_policy
 from headgate.budgets.policy import Budget, Condition, Mode, Policy, budget_rule
 from headgate.errors import InvalidSettings
@@ -236,10 +236,10 @@ def test_what_is_off_leaves_no_trace() -> None:
 # --- what is not a policy --------------------------------------------------------------------
 
 
-def refusal(whole: bytes) -> str:
-    with pytest.raises(InvalidSettings) as refused:
+def rejection(whole: bytes) -> str:
+    with pytest.raises(InvalidSettings) as rejected:
         read_compiled(whole, "policy.hgp")
-    return str(refused.value)
+    return str(rejected.value)
 
 
 @pytest.mark.parametrize(
@@ -255,11 +255,11 @@ def refusal(whole: bytes) -> str:
 )
 def test_a_damaged_policy_says_what_is_wrong_with_it(change: Any, told: str) -> None:
     """R132."""
-    assert told in refusal(change(compiled({"rules": [{}]})))
+    assert told in rejection(change(compiled({"rules": [{}]})))
 
 
 @given(st.integers(32, 400), st.binary(min_size=4, max_size=4))
-def test_a_policy_that_lies_with_a_right_checksum_is_refused_or_read(at: int, lie: bytes) -> None:
+def test_a_policy_that_lies_with_a_right_checksum_is_rejected_or_read(at: int, lie: bytes) -> None:
     """Whatever stands in it, there is no other error."""
     whole = bytearray(compiled({"rules": [{"match": {"username": "x"}, "each": ["database"]}]}))
     pack_into("<4s", whole, at % (len(whole) - 4), lie)

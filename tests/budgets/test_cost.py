@@ -56,7 +56,7 @@ def test_a_step_is_followed_within_eight_executions() -> None:
 
 
 def test_what_functions_cost_tells_nothing_about_plans_never_seen() -> None:
-    """The planner cannot know them. A guess from them would refuse others for ever (R107)."""
+    """The planner cannot know them. A guess from them would reject others for ever (R107)."""
     assert estimated(None, MedianCost(1e9, 5)) == 100 * 20_000
     assert estimated(None, MedianCost(1.0, 5)) == 100 * 500
 

@@ -34,7 +34,7 @@ def ran(at_ms: int, cost_ms: int = 300, *, user: str = "app", **more: Any) -> Tr
     return Trace(at_ms, START_MS + at_ms, StatementIdentity(username=user), **{**given, **more})
 
 
-def refused(at_ms: int, cost_ms: int = 300, **more: Any) -> Trace:
+def blocked(at_ms: int, cost_ms: int = 300, **more: Any) -> Trace:
     blocked = {
         "verdict": StatementVerdict.BLOCK,
         "limit": Limit.BUCKET,
@@ -114,26 +114,26 @@ def test_the_policy_that_was_in_force_gives_the_verdicts_that_were_recorded(
         )
     for trace in traces:
         found = by_query[str(trace.query_id)]
-        assert (Fate.REFUSED in found) is (trace.verdict is StatementVerdict.BLOCK)
+        assert (Fate.BLOCKED in found) is (trace.verdict is StatementVerdict.BLOCK)
         assert (Fate.WARNED in found) is (trace.verdict is StatementVerdict.WARN)
 
 
 # --- what changes ------------------------------------------------------------------------------
 
 
-def test_what_a_budget_would_have_refused_is_told_by_client_and_time() -> None:
+def test_what_a_budget_would_have_blocked_is_told_by_client_and_time() -> None:
     """R145: by budget, client and hour."""
     hour_ms = 3_600_000
     traces = [ran(at) for at in range(5)] + [ran(hour_ms, user="etl"), ran(hour_ms + 1, 10)]
     outcome = play(traces, budget(**HALF))
     first = START_MS - START_MS % hour_ms
-    assert [(row.key, row.tally.newly_refused) for row in outcome.rows] == [
+    assert [(row.key, row.tally.newly_blocked) for row in outcome.rows] == [
         (ReplayKey("b", "app", first), 2.0),
         (ReplayKey("b", "app", first + hour_ms), 0.0),
         (ReplayKey("b", "etl", first + hour_ms), 0.0),
     ]
     total = outcome.total
-    assert (total.statements, total.ran_before, total.after[Fate.REFUSED]) == (7, 7, 2)
+    assert (total.statements, total.ran_before, total.after[Fate.BLOCKED]) == (7, 7, 2)
     assert (total.cpu_before_ns, total.cpu_after_ns) == (1810 * MS, 1210 * MS)
     assert total.changed_error == 0
 
@@ -145,38 +145,38 @@ def test_a_budget_that_warns_changes_nothing_and_tells_what_enforcing_would() ->
     assert outcome.total.changed == 0
 
 
-def test_what_was_refused_would_have_run_without_the_budget() -> None:
-    outcome = play([ran(0), refused(1), refused(2)])
+def test_what_was_blocked_would_have_run_without_the_budget() -> None:
+    outcome = play([ran(0), blocked(1), blocked(2)])
     assert fates(outcome, "") == {Fate.RAN: 3}
-    assert (outcome.total.refused_before, outcome.total.newly_admitted) == (2, 2)
+    assert (outcome.total.blocked_before, outcome.total.newly_admitted) == (2, 2)
     assert outcome.total.cpu_after_ns == 900 * MS
 
 
-def test_a_refusal_by_another_budget_is_told_apart() -> None:
+def test_a_block_by_another_budget_is_told_apart() -> None:
     traces = [ran(at) for at in range(5)]
     outcome = play(traces, budget("tight", **HALF), budget("wide", rate=90, capacity=6000))
-    assert fates(outcome, "tight") == {Fate.RAN: 3, Fate.REFUSED: 2}
+    assert fates(outcome, "tight") == {Fate.RAN: 3, Fate.BLOCKED: 2}
     assert fates(outcome, "wide") == {Fate.RAN: 3, Fate.ELSEWHERE: 2}
-    assert outcome.total.after[Fate.REFUSED] == 2
+    assert outcome.total.after[Fate.BLOCKED] == 2
 
 
 def test_a_budget_with_a_delay_holds_back_what_fits_soon() -> None:
     """The ladder: two wait 0.4 s for room; when there is, it is the first one's."""
     traces = [ran(at) for at in range(5)]
     outcome = play(traces, budget(max_delay_s=0.5, **HALF))
-    assert fates(outcome) == {Fate.RAN: 3, Fate.DELAYED: 1, Fate.REFUSED: 1}
+    assert fates(outcome) == {Fate.RAN: 3, Fate.DELAYED: 1, Fate.BLOCKED: 1}
     assert 780 * MS < outcome.total.waited_ns < 800 * MS
 
 
 def test_no_more_wait_than_the_budget_may_hold_back() -> None:
     traces = [ran(at) for at in range(6)]
     outcome = play(traces, budget(max_delay_s=5, max_delayed=1, **HALF))
-    assert fates(outcome) == {Fate.RAN: 3, Fate.DELAYED: 1, Fate.REFUSED: 2}
+    assert fates(outcome) == {Fate.RAN: 3, Fate.DELAYED: 1, Fate.BLOCKED: 2}
 
 
 def test_a_place_is_free_when_its_statement_has_ended() -> None:
     outcome = play([ran(0), ran(299), ran(300)], budget(max_workers=1))
-    assert fates(outcome) == {Fate.RAN: 2, Fate.REFUSED: 1}
+    assert fates(outcome) == {Fate.RAN: 2, Fate.BLOCKED: 1}
 
 
 def test_one_after_the_other_in_a_session_are_never_two_at_once() -> None:
@@ -189,14 +189,14 @@ def test_inside_a_transaction_it_passes_as_in_a_server() -> None:
     """R148."""
     inside = [replace(ran(at), flags=2) for at in range(5)]
     assert fates(play(inside, budget(**HALF))) == {Fate.RAN: 5}
-    assert fates(play(inside, budget(in_transaction=True, **HALF)))[Fate.REFUSED] == 2
+    assert fates(play(inside, budget(in_transaction=True, **HALF)))[Fate.BLOCKED] == 2
 
 
 # --- what is known of then -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("health", "refusals"),
+    ("health", "blocks"),
     [
         ((), 0),
         (((START_MS, False),), 4),
@@ -206,18 +206,18 @@ def test_inside_a_transaction_it_passes_as_in_a_server() -> None:
     ],
 )
 def test_a_budget_for_bad_times_bites_when_they_were_bad(
-    health: tuple[tuple[int, bool | None], ...], refusals: int
+    health: tuple[tuple[int, bool | None], ...], blocks: int
 ) -> None:
     """R147."""
     closed = budget(max_workers=0, when="unhealthy")
     outcome = play([ran(at) for at in range(4)], closed, stage=replace(ONE_CPU, health=health))
-    assert outcome.total.newly_refused == refusals
+    assert outcome.total.newly_blocked == blocks
 
 
 def test_a_budget_ends_in_the_replay_when_it_says() -> None:
     closed = budget(max_workers=0, expires_at=(START_MS + 2000) // 1000)
     outcome = play([ran(at) for at in (0, 1999, 2000, 3000)], closed)
-    assert outcome.total.newly_refused == 2
+    assert outcome.total.newly_blocked == 2
 
 
 def test_rules_match_tags_queries_and_addresses_of_a_trace() -> None:
@@ -226,8 +226,8 @@ def test_rules_match_tags_queries_and_addresses_of_a_trace() -> None:
     by_tag = budget("tag", max_workers=0, rules=[{"match": {"tag.tenant": "a,b:c"}}])
     by_query = budget("query", max_workers=0, rules=[{"match": {"query": -5}}])
     outcome = play(traces, by_tag, by_query)
-    assert fates(outcome, "tag") == {Fate.REFUSED: 1}
-    assert fates(outcome, "query") == {Fate.REFUSED: 1}
+    assert fates(outcome, "tag") == {Fate.BLOCKED: 1}
+    assert fates(outcome, "query") == {Fate.BLOCKED: 1}
 
 
 def test_clients_are_told_by_any_key() -> None:
@@ -258,22 +258,22 @@ def test_a_drawn_statement_is_judged_by_its_own_cost() -> None:
 
 def test_places_are_held_as_long_as_all_that_a_trace_stands_for() -> None:
     outcome = play([ran(0, 1, weight=100.0), ran(50, 1), ran(100, 1)], budget(max_workers=1))
-    assert fates(outcome) == {Fate.RAN: 101, Fate.REFUSED: 1}
+    assert fates(outcome) == {Fate.RAN: 101, Fate.BLOCKED: 1}
 
 
-# --- those that were refused ----------------------------------------------------------------------
+# --- those that were blocked ----------------------------------------------------------------------
 
 
-def test_a_refused_statement_costs_its_estimate() -> None:
-    outcome = play([refused(0, 700), ran(1, 400)], budget(**HALF))
-    assert fates(outcome) == {Fate.RAN: 1, Fate.REFUSED: 1}
+def test_a_blocked_statement_costs_its_estimate() -> None:
+    outcome = play([blocked(0, 700), ran(1, 400)], budget(**HALF))
+    assert fates(outcome) == {Fate.RAN: 1, Fate.BLOCKED: 1}
 
 
-def test_one_refused_before_planning_costs_what_its_like_costs() -> None:
-    """What it was refused by then was a quarter of it, or nothing."""
-    early = refused(1, 0, plan_cost=1.0, estimate_ns=1, query_id=7)
+def test_one_blocked_before_planning_costs_what_its_like_costs() -> None:
+    """What it was blocked by then was a quarter of it, or nothing."""
+    early = blocked(1, 0, plan_cost=1.0, estimate_ns=1, query_id=7)
     outcome = play([ran(0, 600, query_id=7), early], budget(**HALF))
-    assert fates(outcome) == {Fate.RAN: 1, Fate.REFUSED: 1}
+    assert fates(outcome) == {Fate.RAN: 1, Fate.BLOCKED: 1}
     alone = play([early], budget(**HALF))
     assert alone.total.cpu_after_ns == 1
 
@@ -281,10 +281,10 @@ def test_one_refused_before_planning_costs_what_its_like_costs() -> None:
 def test_one_that_nobody_estimated_is_judged_by_the_mean_of_its_like() -> None:
     """No budget concerned it then: 200 ms and 600 ms, so 400 ms expected of either."""
     both = [ran(0, 200, estimate_ns=0, query_id=7), ran(5000, 600, estimate_ns=0, query_id=7)]
-    assert fates(play(both, budget(burst=39))) == {Fate.REFUSED: 2}
+    assert fates(play(both, budget(burst=39))) == {Fate.BLOCKED: 2}
     assert fates(play(both, budget(burst=41))) == {Fate.RAN: 2}
     alone = play([ran(0, 200, estimate_ns=0)], budget(burst=19))
-    assert fates(alone) == {Fate.REFUSED: 1}
+    assert fates(alone) == {Fate.BLOCKED: 1}
 
 
 # --- honesty, and bounds --------------------------------------------------------------------------
@@ -293,7 +293,7 @@ def test_one_that_nobody_estimated_is_judged_by_the_mean_of_its_like() -> None:
 def test_what_it_cannot_know_is_said() -> None:
     traces = [
         ran(0, 1, weight=10.0),
-        refused(1),
+        blocked(1),
         ran(2, flags=TraceFlag.ABORTED),
         ran(3, tags_left_out=1, estimate_ns=0),
     ]
@@ -323,10 +323,10 @@ def test_of_too_much_to_match_the_oldest_is_left_out() -> None:
 
 
 def test_weights_that_cannot_be_are_cut_to_what_can() -> None:
-    """Three refusals that say they stand for ten million each, in a second or so of one CPU."""
-    absurd = [refused(at, cost_ms=0, weight=1e7) for at in (0, 1, 2)]
+    """Three blocks that say they stand for ten million each, in a second or so of one CPU."""
+    absurd = [blocked(at, cost_ms=0, weight=1e7) for at in (0, 1, 2)]
     outcome = play([*absurd, ran(5)], budget("b", **HALF))
-    assert outcome.total.refused_before < 250_000, "5 us of a CPU each at least"
+    assert outcome.total.blocked_before < 250_000, "5 us of a CPU each at least"
     assert "3 traces said to stand for more statements" in outcome.notes[0]
-    usual = [refused(at, weight=300.0) for at in (0, 10, 20)]
-    assert play(usual, budget("b", **HALF)).total.refused_before == 900
+    usual = [blocked(at, weight=300.0) for at in (0, 10, 20)]
+    assert play(usual, budget("b", **HALF)).total.blocked_before == 900

@@ -40,7 +40,7 @@ def test_an_explanation_tells_the_odds_and_not_one_throw(order: DiceOrder) -> No
     assert doc.reason.startswith("admitted with a chance of 50% (rule r on etl")
 
 
-def test_of_one_that_the_metrics_refuse_the_odds_come_on_top() -> None:
+def test_of_one_that_the_metrics_reject_the_odds_come_on_top() -> None:
     made = checker(9.0, Rule("r", "etl", ratio=0.999))
     doc = explain_doc(made.explain(check("etl")), made.rules)
     assert doc.verdict == "THRESHOLD_EXCEEDED" and doc.odds == pytest.approx(0.001)

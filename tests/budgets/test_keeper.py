@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headgate.budgets.drafts import cap_budgets
 from headgate.budgets.keeper import NoSuchBudget, PolicyKeeper
+from headgate.budgets.layers import FleetBudget
 from headgate.budgets.policy import Mode
-from headgate.changes.model import ChangeKind
-from headgate.errors import Conflict, InvalidSettings, StoreUnavailable
+from headgate.budgets.views import told_of
+from headgate.changes.model import Change, ChangeKind
+from headgate.changes.reach import EVERYWHERE, parse_reach
+from headgate.changes.state import ChangeMade
+from headgate.errors import Conflict, InvalidRequest, InvalidSettings, StoreUnavailable
 from headgate.store.sqlite import SqliteStore
-from tests.budgets.budget_world import ETL, WEB, BudgetWorld, FakeServer, document
+from tests.budgets.budget_world import ETL, PLACE, WEB, BudgetWorld, FakeServer, document
 from tests.builders import NOW
 from tests.changes.own_world import Unwritable, keep, set_here
 from tests.fixtures.eventually import DEADLINE_S, aeventually
@@ -21,6 +28,7 @@ from tests.fixtures.memory_store import MemoryStore
 
 STATE_6 = Path(__file__).parent.parent / "contracts" / "data" / "state-6"
 ENFORCED = {**ETL, "mode": "enforce"}
+CAP: dict[str, Any] = {"policy": {}, "order": [], "of_fleet": []}
 
 
 async def opened(**given: Any) -> BudgetWorld:
@@ -63,9 +71,9 @@ async def test_what_is_wrong_changes_nothing_and_is_told_by_its_own_place() -> N
     """R132: the last good one stays."""
     world = await opened(base=document(WEB, ETL))
     before, published = world.main.book.edition, len(world.server.policies)
-    with pytest.raises(InvalidSettings) as refused:
+    with pytest.raises(InvalidSettings) as rejected:
         await world.main.book.patch_budget("etl", {"rate": 120}, who="ann")
-    assert str(refused.value) == "rate: 120 is more than 100"
+    assert str(rejected.value) == "rate: 120 is more than 100"
     with pytest.raises(InvalidSettings, match=r"budgets\[0\]\.rate"):
         await world.main.book.judge({"budgets": [{**ETL, "rate": 120}]})
     assert world.main.book.edition == before and len(world.server.policies) == published
@@ -103,7 +111,7 @@ async def test_a_change_that_changes_nothing_is_no_revision() -> None:
     assert not change.changed and world.main.book.edition.revision == before
 
 
-async def test_a_store_that_is_away_refuses_and_the_policy_stays() -> None:
+async def test_a_store_that_is_away_rejects_and_the_policy_stays() -> None:
     store = Unwritable()
     store.is_full = False
     world = await opened(base=document(ETL), store=store)
@@ -428,3 +436,57 @@ async def test_the_switch_that_cannot_be_kept_names_the_one_that_needs_no_store(
     world = await BudgetWorld(document(ETL), store=store).start()
     with pytest.raises(StoreUnavailable, match=r"disk full.*headgate pg disable"):
         await world.main.book.cap(Mode.OFF, who="ann")
+
+
+async def test_a_budget_that_its_shard_brings_meanwhile_is_not_removed_at_one_agent_alone() -> None:
+    """R164: an agent that waits for others has it only when the change's turn comes."""
+    world = await BudgetWorld().start()
+    book, shared = world.main.book, {"name": "new", "rate": 5}
+    reach = parse_reach("shard:commerce/-80")
+    of_shard = FleetBudget("new", shared, f"new@{reach}", reach, 3, "ann", of_shard=True)
+    make = world.own.make
+
+    async def later(*args: Any, **more: Any) -> ChangeMade:
+        await book.follow([of_shard])
+        return await make(*args, **more)
+
+    world.own.make = later  # type: ignore[method-assign]
+    with pytest.raises(InvalidRequest, match="just came from its shard"):
+        await book.remove("new", who="bob")
+    assert book.edition.of_shard("new") is not None
+
+
+async def test_the_switch_for_all_applies_as_far_as_it_was_set() -> None:
+    """Of several switches the mildest mode counts; each is lifted where it was set."""
+    world = await opened(base=document(ENFORCED))
+    shard = parse_reach(f"shard:{PLACE.shard}")
+    set_ = partial(cap_budgets, mode=Mode.WARN, reach=shard)
+    await world.own.make(set_, "ann")
+    assert world.server.modes == {"etl": "warn"}, "at once, as everything of the own log"
+    item = Change(
+        ChangeKind.POLICY, "all@fleet", EVERYWHERE, {**CAP, "mode_cap": "off"}, 1, 0.0, "dora"
+    )
+    await world.budgets.follow([item], (PLACE,), whole=True)
+    await world.budgets.tick()
+    assert world.server.modes == {"etl": "off"}
+    assert world.main.edition.changes.mode_cap is Mode.ENFORCE, "nothing was changed here"
+    await world.main.book.cap(Mode.WARN, who="ann")
+    await world.main.book.cap(Mode.ENFORCE, who="ann")
+    assert world.server.modes == {"etl": "off"}
+    assert any("for fleet, by dora" in one for one in told_of(world.main, 0.0))
+    world = await world.restart()
+    await world.budgets.follow([replace(item, value=None, n=2)], (PLACE,), whole=True)
+    await world.budgets.tick()
+    assert world.server.modes == {"etl": "warn"}, "the shard's is in the own log"
+    await world.own.make(partial(cap_budgets, mode=Mode.ENFORCE, reach=shard), "ann")
+    assert world.server.modes == {"etl": "enforce"}
+    assert (await world.own.make(set_, "ann", dry_run=True)).changes
+
+
+async def test_beyond_one_agent_a_policy_is_nothing_but_the_switch() -> None:
+    world = await opened(base=document(ENFORCED))
+    value = {**CAP, "mode_cap": "off", "policy": {"exempt_usernames": ["etl"]}}
+    item = Change(ChangeKind.POLICY, "all@fleet", EVERYWHERE, value, 1, 0.0, "dora")
+    await world.budgets.follow([item], (PLACE,), whole=True)
+    assert "nothing else" in world.budgets.fleet_faults["all@fleet"]
+    assert world.main.edition.mode_cap is Mode.ENFORCE

@@ -17,10 +17,10 @@ from headgate.budgets.ask import (
     StatementFlags,
     StatementIdentity,
     StatementVerdict,
+    budget_key,
 )
 from headgate.budgets.bucket import Bucket, drain_ns
 from headgate.budgets.cost import AGAIN_AFTER_NS
-from headgate.budgets.hashes import budget_key
 from headgate.budgets.ledger import EACH_WAYS, WAYS, BucketTable, Holding, Ledger
 from headgate.budgets.parse import parse_budget
 from headgate.budgets.policy import Budget
@@ -64,7 +64,7 @@ def test_three_overlapping_long_statements_are_held_to_one() -> None:
     assert w.take(40 * S)[0].verdict is StatementVerdict.RUN
 
 
-def test_a_refusal_leaves_everything_as_it_was() -> None:
+def test_a_block_leaves_everything_as_it_was() -> None:
     """R104: the budgets that would have admitted it, too, and the table."""
     each = budget("each", rules=[{"each": ["username"]}], max_workers=3)
     w = world(budget("open", **HALF), budget("shut", rate=0), each)
@@ -200,10 +200,10 @@ def test_another_rate_keeps_the_debt_and_another_epoch_forgives_it() -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 100), (100, 1), (1, 50), (50, 8)])
-def test_whoever_is_refused_under_another_rate_is_admitted_when_told(
+def test_whoever_is_blocked_under_another_rate_is_admitted_when_told(
     before: float, after: float
 ) -> None:
-    """R110: a changed rate takes effect with the look, even where everything is refused."""
+    """R110: a changed rate takes effect with the look, even where everything is blocked."""
     w = world(budget(rate=before, capacity=100))
     w.run(S, S)
     w.rules = rule_set(budget(rate=after, capacity=100))

@@ -126,7 +126,7 @@ def test_where_no_agent_publishes_its_role_is_to_be_exempt() -> None:
     budget = {**FINE, "mode": "enforce", "rules": [{"match": {"database": "postgres"}}]}
     exempt = ("postgres", "replicator")
     assert told(budget, exempt=exempt, agents=("headgate",)) == [
-        ("may-refuse-agent", "budgets[0].rules[0]")
+        ("may-block-agent", "budgets[0].rules[0]")
     ]
     assert told(budget, exempt=(*exempt, "headgate"), agents=("headgate",)) == []
 
@@ -149,7 +149,7 @@ def test_a_budget_without_rules_is_told_and_nothing_else_is_said_of_its_zero() -
 )
 def test_the_administrator_is_not_locked_out_by(budget: dict[str, Any]) -> None:
     assert not {code for code, _ in told(budget)} & {
-        "locks-out-administrator", "may-refuse-administrator",
+        "locks-out-administrator", "may-block-administrator",
     }  # fmt: skip
 
 
@@ -158,12 +158,12 @@ def test_limits_on_the_administrator_and_on_replication_are_told() -> None:
     found = told(budget, administrators=["dba"], replicators=["copy"], exempt=("copy",))
     assert sorted(found) == [
         ("match-all", "budgets[0].rules[1]"),
-        ("may-refuse-administrator", "budgets[0].rules[0]"),
-        ("may-refuse-administrator", "budgets[0].rules[1]"),
+        ("may-block-administrator", "budgets[0].rules[0]"),
+        ("may-block-administrator", "budgets[0].rules[1]"),
         ("shadowed", "budgets[0].rules[0]"),
     ]
     budget = {**FINE, "mode": "enforce", "rules": [{"match": {"username": "replicator"}}]}
-    assert told(budget) == [("may-refuse-replication", "budgets[0].rules[0]")]
+    assert told(budget) == [("may-block-replication", "budgets[0].rules[0]")]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A policy as it is written: what is taken, and what is refused with its place and the reason."""
+"""A policy as it is written: what is taken, and what is rejected with its place and the reason."""
 
 from __future__ import annotations
 
@@ -133,9 +133,9 @@ def test_the_table_and_the_model_have_the_same_defaults() -> None:
 
 
 def faults(raw: Any) -> list[str]:
-    with pytest.raises(InvalidSettings) as refused:
+    with pytest.raises(InvalidSettings) as rejected:
         parse_policy(raw)
-    return [str(fault) for fault in refused.value.faults]
+    return [str(fault) for fault in rejected.value.faults]
 
 
 def fault(**budget: Any) -> str:
@@ -284,9 +284,9 @@ def test_every_fault_is_told_at_once_and_with_its_line() -> None:
         '[[budgets.rules]]\n[[ budgets.rules ]] # the second\neach = ["tenant"]\n'
         '[budgets.rules.match]\nuser = "x"\n'
     )
-    with pytest.raises(InvalidSettings) as refused:
+    with pytest.raises(InvalidSettings) as rejected:
         parse_policy(tomllib.loads(text))
-    placed = [(f.line, f.place) for f in with_lines(refused.value.faults, text)]
+    placed = [(f.line, f.place) for f in with_lines(rejected.value.faults, text)]
     assert placed == [
         (1, "polcy"),
         (4, "budgets[0].rate"),
@@ -302,7 +302,7 @@ def test_the_same_mistake_ten_thousand_times_is_not_told_ten_thousand_times() ->
     assert told[-1] == f"there may be more: parsing stopped after {MAX_FAULTS} faults"
 
 
-def test_more_than_the_servers_can_hold_is_refused_before_it_is_read() -> None:
+def test_more_than_the_servers_can_hold_is_rejected_before_it_is_read() -> None:
     rules: list[dict[str, Any]] = [{}] * 40_000
     assert faults({"budgets": [{"name": "a", "rules": rules}, {"name": "b", "rules": rules}]}) == [
         "budgets: has 80,000 rules in all, at most 65,536"
@@ -369,7 +369,7 @@ def test_an_end_may_be_said_in_several_ways(value: Any) -> None:
     ],
     ids=lambda part: str(part)[:20],
 )
-def test_an_end_that_could_be_any_time_is_refused(value: Any, told: str) -> None:
+def test_an_end_that_could_be_any_time_is_rejected(value: Any, told: str) -> None:
     assert told in fault(expires_at=value)
 
 

@@ -200,7 +200,7 @@ async def test_an_agent_without_a_policy_leaves_alone_what_is_in_force() -> None
 
 
 async def test_the_agents_own_role_is_exempt_whatever_the_policy_says() -> None:
-    """R147: else a budget that refuses the probes makes the database unhealthy, and one that
+    """R147: else a budget that rejects the probes makes the database unhealthy, and one that
     bites when it is never lets go."""
     world = await BudgetWorld(document(PRESSED, exempt_usernames=["ann"]), own_role="hg").start()
     policy, _ = world.server.policies[-1]

@@ -20,8 +20,8 @@ from headgate.budgets.statements import (
     StatementTexts,
     shape_text,
 )
-from headgate.check.activity import Activity, Idleness
 from headgate.check.demand import Demands
+from headgate.check.model import Activity, Idleness
 from headgate.errors import ProbeFailed
 from headgate.metrics.samples import Cause
 from tests.fixtures.fakes import HandClock

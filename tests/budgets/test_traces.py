@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.budgets.ask import Dialect, StatementFlags, StatementIdentity, StatementVerdict
-from headgate.budgets.tags import read_tags
+from headgate.budgets.sql_text import read_tags
 from headgate.budgets.traces import Trace, TraceFlag, thinned
 
 tag_text = st.text("abcXYZ019_-./:,", min_size=1, max_size=12).map(str.encode)
@@ -39,11 +39,11 @@ def test_flags_of_asking_are_told_from_those_of_the_trace() -> None:
         (1.0, StatementFlags.PLANNED, StatementVerdict.RUN, False),
     ],
 )
-def test_a_refusal_before_planning_has_no_plan(
+def test_a_block_before_planning_has_no_plan(
     plan_cost: float, flags: StatementFlags, verdict: StatementVerdict, early: bool
 ) -> None:
     found = Trace(0, 0, StatementIdentity(), plan_cost=plan_cost, flags=int(flags), verdict=verdict)
-    assert found.refused_early is early
+    assert found.blocked_early is early
 
 
 costs = st.lists(st.tuples(st.integers(1, 10**10), st.integers(1, 50)), min_size=1, max_size=200)

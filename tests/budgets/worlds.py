@@ -12,8 +12,8 @@ from headgate.budgets.ask import (
     StatementCheck,
     StatementFlags,
     StatementIdentity,
+    budget_key,
 )
-from headgate.budgets.hashes import budget_key
 from headgate.budgets.ledger import BudgetTotals, Holding, Ledger
 from headgate.budgets.matching import Matched, Now, RuleSet
 from headgate.budgets.parse import parse_policy

@@ -11,8 +11,8 @@ from headgate.changes.model import ChangeKind
 from headgate.changes.state import ChangeMade
 from headgate.check.board import Board
 from headgate.check.sampler import Sampler
-from headgate.metrics.files import MetricRoom
 from headgate.metrics.model import Engine
+from headgate.metrics.reaching import MetricRoom
 from headgate.metrics.service import DatabasePlan, MetricKeeper
 from headgate.rules.service import RuleKeeper
 from headgate.rules.settings import KnownMetric

@@ -17,8 +17,8 @@ from headgate.changes.exchanged import ExchangeAnswer, Offer
 from headgate.changes.inforce import OwnInForce
 from headgate.changes.reach import HERE, Place, Reach, parse_reach
 from headgate.changes.state import ChangeMade
-from headgate.check.activity import Idleness
 from headgate.check.demand import Demands
+from headgate.check.model import Idleness
 from headgate.errors import InvalidRequest, PeerFailed, StoreUnavailable, WrongShard
 from headgate.metrics.samples import Absent, Cause
 from headgate.rules.drafts import Here
@@ -126,7 +126,7 @@ class Net:
             try:
                 answer = await other.answer(decode_offer(body))
             except (StoreUnavailable, InvalidRequest, WrongShard) as error:
-                raise PeerFailed(Cause.FAILED, f"{url}: refuses: {error}") from None
+                raise PeerFailed(Cause.FAILED, f"{url}: rejects: {error}") from None
         if fate == "answer lost" or not other.is_up:
             raise PeerFailed(Cause.UNREACHABLE, f"{url}: the connection was closed")
         told = encode_answer(answer)
@@ -297,7 +297,7 @@ class Agent:
         wall_s = self.clock.now().wall_s
         return {rule.id for rule in book.rules if rule.in_force(wall_s)}
 
-    def refuses(self, client: str) -> bool:
+    def rejects(self, client: str) -> bool:
         book = self.books[-1] if self.books else NO_RULES
         applied = book.applied(parse_identity(client), self.database, self.clock.now().wall_s)
         return bool(applied.rules)

@@ -18,9 +18,8 @@ from headgate.changes.model import BEAT, HEAD, WIDE, Change, ChangeKind, followe
 from headgate.changes.reach import EVERYWHERE, Reach
 from headgate.changes.state import head_bytes, item_bytes, read_head
 from headgate.errors import Compacted, PeerFailed, StoreUnavailable
-from headgate.fleet.beat import Beat, beat_bytes
+from headgate.fleet.beat import Beat, FleetTiming, beat_bytes
 from headgate.fleet.feed_api import FEED, encode_changes, feed_page
-from headgate.fleet.timing import FleetTiming
 from headgate.metrics.samples import Cause
 from tests.builders import NOW
 from tests.fixtures.fakes import HandClock, settle
@@ -74,7 +73,7 @@ def write_beat(kept: KeptInMemory, *, by: str = "other", shards: int = 0) -> Non
 
 
 class FakeReader:
-    """A way to a store, which may be cut, refuse, or go silent."""
+    """A way to a store, which may be cut, reject, or go silent."""
 
     def __init__(self, kept: KeptInMemory, name: str = "etcd") -> None:
         self.store = MemoryLog(kept, name=name)

@@ -11,7 +11,7 @@ from headgate.changes.api import MAX_CHANGES_TOLD, Log, change_doc, change_made_
 from headgate.changes.model import Change, ChangeKind, Edit
 from headgate.changes.reach import EVERYWHERE, HERE, Level, Reach
 from headgate.changes.state import ChangeMade, Reached
-from headgate.fleet.reach_api import reached_says
+from headgate.fleet.api import reached_says
 
 NOW_S = 1_700_000_000.0
 RULE = {

@@ -251,7 +251,7 @@ async def test_a_new_leader_hears_what_others_have_before_it_changes_anything(
     assert b.digest == c.digest
     item = b.book.held.rule("half")
     assert item is not None and item.value is not None and item.value["target"] == "other"
-    assert c.refuses("other") and not c.refuses("etl")
+    assert c.rejects("other") and not c.rejects("etl")
 
 
 async def test_a_leader_that_has_lost_its_state_gets_it_back_from_its_replicas(
@@ -323,9 +323,9 @@ async def test_a_replicas_agent_says_where_changes_of_the_shard_are_made(three: 
     a, b, _ = three
     await a.put("half")
     for change in (b.put("next"), b.lift("half"), b.patch("half", ratio=0.1)):
-        with pytest.raises(InvalidRequest, match="https://db-a:8087") as refused:
+        with pytest.raises(InvalidRequest, match="https://db-a:8087") as rejected:
             await change
-        assert refused.value.status == 409
+        assert rejected.value.status == 409
     await b.set_here("mine", "other")
     assert b.in_force_now() == {"half", "mine"}
 
@@ -401,15 +401,15 @@ async def test_a_rule_of_the_shard_takes_no_name_from_one_that_was_set_at_an_age
     done = await a.put("nightly", "shards")
     assert done.copies is not None and done.copies.have == 2
     assert b.in_force_now() == {"nightly", f"nightly@{SHARD}"}
-    assert b.refuses("own") and b.refuses("shards")
+    assert b.rejects("own") and b.rejects("shards")
     await b.kill()
     await b.restart()
     b.follow(a)
     assert b.in_force_now() == {"nightly", f"nightly@{SHARD}"}
     await b.lift("nightly")
-    assert not b.refuses("own") and b.refuses("shards")
+    assert not b.rejects("own") and b.rejects("shards")
     await a.lift("nightly")
-    assert not b.refuses("shards") and not c.refuses("shards")
+    assert not b.rejects("shards") and not c.rejects("shards")
 
 
 async def test_each_agent_may_call_its_database_otherwise(three: Three) -> None:
@@ -418,7 +418,7 @@ async def test_each_agent_may_call_its_database_otherwise(three: Three) -> None:
     other.follow(a)
     a.lead(b, c, other)
     await a.put("half", database="main")
-    assert b.refuses("etl") and other.refuses("etl")
+    assert b.rejects("etl") and other.rejects("etl")
     await other.stop()
 
 
@@ -459,13 +459,13 @@ async def test_a_kind_of_a_newer_version_is_kept_and_passed_on_as_it_was_made(
         (newer_item()[0], b'{"n":1,"value":null,"set_at":1e400,"set_by":"x"}'),
     ],
 )
-async def test_what_is_no_change_of_the_shard_is_refused_and_the_rest_is_taken(
+async def test_what_is_no_change_of_the_shard_is_rejected_and_the_rest_is_taken(
     three: Three, key: str, raw: bytes
 ) -> None:
     a, *_ = three
     good = newer_item("other")
     merged = await a.book.merge(SHARD, [(key, raw), good], by="db-x")
-    assert len(merged.refused) == 1 and merged.refused[0].startswith(key)
+    assert len(merged.rejected) == 1 and merged.rejected[0].startswith(key)
     assert [item.kind for item in merged.items] == ["other"]
 
 

@@ -96,7 +96,7 @@ def test_an_unknown_section_hides_nothing_and_has_its_line() -> None:
     ("text", "is_json"),
     [("[[rules]\n", False), ("{", True), ("[1]", True), ("[" * 100_000, True), ("\x00", False)],
 )  # fmt: skip
-def test_text_that_is_no_document_is_refused(text: str, is_json: bool) -> None:
+def test_text_that_is_no_document_is_rejected(text: str, is_json: bool) -> None:
     with pytest.raises(InvalidSettings):
         read_document(text, is_json=is_json)
 

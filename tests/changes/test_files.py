@@ -85,10 +85,10 @@ async def world() -> AsyncIterator[ChangesWorld]:
 
 
 async def faults(world: ChangesWorld, **sections: Any) -> dict[str, str]:
-    with pytest.raises(InvalidSettings) as refused:
+    with pytest.raises(InvalidSettings) as rejected:
         await world.apply({name: [entry] for name, entry in sections.items()})
     assert world.book.held.n == 0, "nothing was changed"
-    return {fault.place: fault.message for fault in refused.value.faults}
+    return {fault.place: fault.message for fault in rejected.value.faults}
 
 
 # --- applied -----------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ async def test_no_fault_hides_another(world: ChangesWorld) -> None:
         ),
     ],
 )
-async def test_what_a_room_refuses_one_by_one_it_refuses_in_a_file(
+async def test_what_a_room_rejects_one_by_one_it_rejects_in_a_file(
     world: ChangesWorld, section: str, entry: dict[str, Any], place: str, words: str
 ) -> None:
     found = await faults(world, **{section: entry})
@@ -278,18 +278,18 @@ async def test_no_database_and_no_shard_gets_too_many_by_a_file(world: ChangesWo
     ]
     peers = [{**PEER, "member": f"p{n}", "url": url(f"p{n}")} for n in range(256)]
     for section, entries in (("metrics", metrics), ("peers", peers)):
-        with pytest.raises(InvalidSettings, match="at most") as refused:
+        with pytest.raises(InvalidSettings, match="at most") as rejected:
             await world.apply({section: entries})
-        assert [fault.place for fault in refused.value.faults] == [section]
+        assert [fault.place for fault in rejected.value.faults] == [section]
     assert world.book.held.n == 0
 
 
-async def test_a_policy_that_cannot_be_as_a_whole_is_refused(world: ChangesWorld) -> None:
+async def test_a_policy_that_cannot_be_as_a_whole_is_rejected(world: ChangesWorld) -> None:
     """Nobody locks out who could lift it again."""
     entry = {"database": "main", "name": "all", "mode": "enforce", "rate": 0, "rules": [{}]}
-    with pytest.raises(InvalidSettings, match="locks out") as refused:
+    with pytest.raises(InvalidSettings, match="locks out") as rejected:
         await world.apply({"budgets": [entry]})
-    assert all(fault.place.startswith("budget main/all") for fault in refused.value.faults)
+    assert all(fault.place.startswith("budget main/all") for fault in rejected.value.faults)
     assert world.book.held.n == 0
 
 
@@ -497,9 +497,9 @@ async def test_what_cannot_be_set_for_a_fleet_is_told(
     world: ChangesWorld, change: dict[str, Any], place: str
 ) -> None:
     entry = {"database": "main", "metric": "lag", "reach": "fleet", "threshold": "3s", **change}
-    with pytest.raises(InvalidSettings) as refused:
+    with pytest.raises(InvalidSettings) as rejected:
         await fleet_book(world).apply({"metrics": [entry]}, who="ada")
-    assert [fault.place for fault in refused.value.faults] == [f"metrics[0].{place}"]
+    assert [fault.place for fault in rejected.value.faults] == [f"metrics[0].{place}"]
 
 
 async def test_members_are_set_for_their_own_shard(world: ChangesWorld) -> None:
@@ -512,9 +512,9 @@ async def test_members_are_set_for_their_own_shard(world: ChangesWorld) -> None:
     assert [str(item.reach) for item in change.items] == [f"shard:{SHARD}"] * 2
     document = (await book.export()).document
     assert (await book.apply(document, who="a")).changes == ()
-    with pytest.raises(InvalidSettings) as refused:
+    with pytest.raises(InvalidSettings) as rejected:
         await book.apply({"peers": [{**peer, "reach": "fleet"}]}, who="a")
-    assert [fault.place for fault in refused.value.faults] == ["peers[0].reach"]
+    assert [fault.place for fault in rejected.value.faults] == ["peers[0].reach"]
 
 
 WIDE_DEEDS = st.tuples(
@@ -619,7 +619,7 @@ async def test_the_policy_of_a_database_is_set_by_a_file(world: ChangesWorld) ->
     ],
     ids=str,
 )
-async def test_a_policy_with_faults_is_refused(
+async def test_a_policy_with_faults_is_rejected(
     world: ChangesWorld, entry: dict[str, Any], place: str
 ) -> None:
     with pytest.raises(InvalidSettings) as caught:
@@ -692,6 +692,21 @@ async def test_what_has_ended_since_does_not_come_back(world: ChangesWorld) -> N
     assert world.standing("skip") == {} and len(world.standing("peer")) == 1
 
 
+async def test_what_has_used_up_its_time_stays_ended_if_the_clock_is_set_back(
+    world: ChangesWorld,
+) -> None:
+    """By the time that changes count (changes/time), whatever the wall clock says."""
+    rule = {"id": "short", "target": "etl", "ratio": 0.5, "for": "1h"}
+    await world.apply({**read_document(FILE), "rules": [rule, {**rule, "id": "long", "for": "9h"}]})
+    await world.apply({}, prune=True)
+    await world.clock.advance(3601)
+    world.clock.set_wall(-3000)
+    change = await world.book.rollback(1, who="bob")
+    over = {one.place for one in change.advice if one.code == "over"}
+    assert over >= {f"skip {SHARD} db-x", "rule short"} and "rule long" not in over
+    assert world.standing("skip") == {} and list(world.standing("rule")) == ["long"]
+
+
 async def test_a_switchover_is_not_announced_again_by_going_back(world: ChangesWorld) -> None:
     await world.shards.hand_over("main", for_s=600, reason="kernel", who="ada")
     await world.shards.take_back("main", who="ada")
@@ -718,7 +733,7 @@ async def test_going_back_neither_lifts_nor_sets_the_switch_for_all_budgets(
     assert book.edition.changes.mode_cap.value == "enforce"
 
 
-async def test_a_file_that_was_built_on_an_older_revision_is_refused(world: ChangesWorld) -> None:
+async def test_a_file_that_was_built_on_an_older_revision_is_rejected(world: ChangesWorld) -> None:
     await world.apply(read_document(FILE))
     with pytest.raises(Conflict, match="the log is at revision 1, not 0"):
         await world.apply({"rules": []}, expect_n=0)
@@ -823,7 +838,7 @@ def test_an_export_that_is_applied_again_changes_nothing(deeds: list[tuple[str, 
                 try:
                     await do(world, deed, what)
                 except HeadgateError:
-                    assert world.book.held.n == n, "refused, and nothing changed"
+                    assert world.book.held.n == n, "rejected, and nothing changed"
                 exported = await world.book.export()
                 stood[exported.n] = exported.document
                 for text, is_json in (

@@ -1,4 +1,4 @@
-"""Items and revisions as bytes: read as written, refused where they are none, cut to size."""
+"""Items and revisions as bytes: read as written, rejected where they are none, cut to size."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_field_of_a_newer_version_is_left_aside() -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"\xff", b"[]", b"{", b'{"n": -1}', b'{"n": true}', b"7"])
-def test_what_is_none_is_refused(raw: bytes) -> None:
+def test_what_is_none_is_rejected(raw: bytes) -> None:
     for read in (read_item, read_revision, read_head):
         with pytest.raises(ValueError, match=r".+"):
             read(raw)
@@ -219,7 +219,7 @@ def test_what_is_too_long_is_told_with_its_name() -> None:
     "wrong",
     [{"set_at": float("inf")}, {"set_at": float("nan")}, {"set_by": "\ud800"}, {"id": "\udfff"}],
 )
-def test_an_item_that_no_answer_could_show_is_refused(wrong: dict[str, Any]) -> None:
+def test_an_item_that_no_answer_could_show_is_rejected(wrong: dict[str, Any]) -> None:
     """One of them would make every list of the fleet's rules fail, at every agent."""
     with pytest.raises(ValueError, match="is no"):
         read_item(json.dumps({**item_document(RULE), **wrong}).encode())

@@ -53,9 +53,9 @@ def test_the_table(
     if isinstance(reach, Reach):
         assert worked_out() == reach
         return
-    with pytest.raises(InvalidRequest, match=reach) as refused:
+    with pytest.raises(InvalidRequest, match=reach) as rejected:
         worked_out()
-    assert (refused.value.status, refused.value.field) == (409, "reach")
+    assert (rejected.value.status, rejected.value.field) == (409, "reach")
 
 
 @pytest.mark.parametrize("name", ["with space", "star*", "-begins", "ü"])

@@ -20,12 +20,11 @@ from headgate.check.answers import (
     encode,
     freno_doc,
 )
-from headgate.check.decide import decide
+from headgate.check.decide import MAX_UTILIZATION, decide
 from headgate.check.health import Health
 from headgate.check.model import VERDICT_MEANINGS, Decision, State, Verdict
 from headgate.check.reasons import duration, quantity, reason_of
-from headgate.check.utilization import MAX_UTILIZATION
-from headgate.http.responses import whole_seconds
+from headgate.http.documents import whole_seconds
 from headgate.metrics.model import Comparison
 from headgate.metrics.samples import Cause
 from headgate.rules.matching import Rule, book_of
@@ -211,7 +210,7 @@ SPLIT = absent(Cause.SPLIT_BRAIN, "db-a and db-b both say that they are the prim
             ),
             "THRESHOLD_EXCEEDED",
             "main: lag is 7 s, above its threshold of 5 s (measured 0 ms ago; since then failed: "
-            "refused)",
+            "rejected)",
         ),
     ],
 )
@@ -242,7 +241,7 @@ def test_breaches_are_told_before_absences() -> None:
     assert told.index("threads_running is") < told.index("pool_usage is") < told.index("lag has")
 
 
-def test_a_refusal_lists_every_metric_an_admission_none() -> None:
+def test_a_rejection_lists_every_metric_an_admission_none() -> None:
     """R10"""
     known = health((LAG, 7.0), (THREADS, 3))
     assert [m["state"] for m in rendered(decided(known))["metrics"]] == ["breached", "healthy"]
@@ -273,7 +272,7 @@ def test_utilization_is_of_the_selected_metrics() -> None:
     assert rendered(decided(None))["utilization"] == 0
 
 
-def test_a_batch_speaks_with_its_first_refusal() -> None:
+def test_a_batch_speaks_with_its_first_rejection() -> None:
     good, bad = decided(health((LAG, 1.0))), decided(health((LAG, 7.0)))
     worse = decided(health((LAG, absent())))
     document = json.loads(encode(batch_doc([good, bad, worse])))
@@ -295,9 +294,9 @@ def test_freno_shows_one_number() -> None:
     shard = freno_doc(decided(health((LAG, 1.0), (THREADS, 90), shard=of_shard)))
     assert (shard.Value, shard.Threshold) == (2, 5), "in its own scope"
     near = freno_doc(decided(health((POOL, 0.1), (THREADS, 90))))
-    assert (near.Value, near.Threshold) == (90, 100), "without a lag: the nearest to refusing"
-    refusing = freno_doc(decided(health((LAG, 6.0), (THREADS, 99))))
-    assert (refusing.StatusCode, refusing.Value, refusing.Threshold) == (429, 6.0, 5.0)
+    assert (near.Value, near.Threshold) == (90, 100), "without a lag: the nearest to rejecting"
+    rejecting = freno_doc(decided(health((LAG, 6.0), (THREADS, 99))))
+    assert (rejecting.StatusCode, rejecting.Value, rejecting.Threshold) == (429, 6.0, 5.0)
     read = freno_doc(decided(health((LAG, 3.0)), "lag", read_threshold=2.5))
     assert (read.StatusCode, read.Value, read.Threshold) == (429, 3.0, 2.5)
     unknown = freno_doc(decided(None))
@@ -402,7 +401,7 @@ def test_every_decision_renders_in_both_dialects(
     native, freno = rendered(decision), freno_doc(decision)
     assert native["admitted"] == (STATUS[decision.verdict] == 200) == decision.admitted
     assert 0 <= native["utilization"] <= MAX_UTILIZATION
-    assert bool(native["reason"]) != native["admitted"], "a refusal always says why"
+    assert bool(native["reason"]) != native["admitted"], "a rejection always says why"
     assert (native["retry_after_ms"] is None) == native["admitted"]
     for finding in decision.failing:
         assert finding.ref.metric in native["reason"]

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.base.names import Scope
-from headgate.check.activity import Activity
 from headgate.check.decide import asks_shard, decide, findings, idles, judge, wrong_agent
 from headgate.check.health import FOREVER, Health, MetricStatus, ShardHealth, health_of, stand
-from headgate.check.model import PASSING, Decision, State, Verdict
+from headgate.check.model import PASSING, Activity, Decision, State, Verdict
 from headgate.metrics.model import AbsencePolicy, MetricSpec
 from headgate.metrics.samples import Absent, Cause, Reading
 from headgate.rules.matching import NO_RULES, Rule, RuleBook, book_of
@@ -187,7 +186,7 @@ def test_an_unknown_metric_is_not_healthy_and_says_what_is_known() -> None:
     assert "configured: lag" in decision.failing[0].detail
 
 
-def test_shard_scope_is_refused_where_nothing_is_rolled_up() -> None:
+def test_shard_scope_is_rejected_where_nothing_is_rolled_up() -> None:
     decision = ask(health((LAG, 1.0)), "shard/lag")
     assert decision.verdict is Verdict.UNKNOWN_METRIC
     assert "belongs to no shard" in decision.failing[0].detail
@@ -195,7 +194,7 @@ def test_shard_scope_is_refused_where_nothing_is_rolled_up() -> None:
     assert whole.verdict is Verdict.UNKNOWN_METRIC and "belongs to no shard" in whole.note
 
 
-def test_an_unknown_database_is_refused() -> None:
+def test_an_unknown_database_is_rejected() -> None:
     decision = ask(None)
     assert decision.verdict is Verdict.UNKNOWN_METRIC
     assert "'main'" in decision.note
@@ -252,14 +251,14 @@ class TestRules:
         [Rule("r1", "nightly", 0.4, at(60).wall_s), Rule("r2", "all", 1.0, at(60).wall_s)]
     )
 
-    def test_a_ratio_refuses_its_share_before_any_metric(self) -> None:
+    def test_a_ratio_rejects_its_share_before_any_metric(self) -> None:
         known = health((LAG, 1.0))
-        refused = ask(known, rules=self.RULES, roll=0.39)
-        assert refused.verdict is Verdict.REJECTED_BY_RATIO
-        assert refused.rule is not None and refused.rule.id == "r1"
+        rejected = ask(known, rules=self.RULES, roll=0.39)
+        assert rejected.verdict is Verdict.REJECTED_BY_RATIO
+        assert rejected.rule is not None and rejected.rule.id == "r1"
         assert ask(known, rules=self.RULES, roll=0.40).admitted
 
-    def test_a_ratio_never_admits_what_a_metric_refuses(self) -> None:
+    def test_a_ratio_never_admits_what_a_metric_rejects(self) -> None:
         assert not ask(health((LAG, 9.0)), rules=self.RULES, roll=0.99).admitted
 
     def test_everyone_else_falls_under_all(self) -> None:
@@ -349,8 +348,8 @@ def in_shard(
 def without_speaker(host: Health, cause: Cause, *, ask_at: str = "") -> Health:
     """As shard/shard.py says it: whatever a metric's own policy on absence."""
     nobody = absent(cause, "nobody speaks")
-    refusing = [standing(metric(name, absence="reject"), nobody) for name in host.standings]
-    return in_shard(host, *refusing, ask_at=ask_at)
+    rejecting = [standing(metric(name, absence="reject"), nobody) for name in host.standings]
+    return in_shard(host, *rejecting, ask_at=ask_at)
 
 
 FOLLOWING = {"cause": Cause.ELSEWHERE, "ask_at": "https://db-a:8087"}
@@ -552,7 +551,7 @@ def test_a_hosts_value_never_stands_in_for_the_shards(
     """R37, R43: the host is healthy throughout; what is asked of the shard is the shard's."""
     lenient = metric("lag", absence=policy.value)
     rolled = [(lenient, lag), (THREADS, threads)]
-    standings = [standing(_refusing(spec, r), r) for spec, r in rolled if r is not None]
+    standings = [standing(_rejecting(spec, r), r) for spec, r in rolled if r is not None]
     known = in_shard(health((lenient, host_lag), (THREADS, host_threads)), *standings)
     decision = ask(known, *names, scope=scope, ok_if_unknown=ok_if_unknown)
     asked = {"lag": lag}
@@ -566,6 +565,6 @@ def test_a_hosts_value_never_stands_in_for_the_shards(
     assert decision.admitted is fine
 
 
-def _refusing(spec: MetricSpec, reading: Reading) -> MetricSpec:
-    """As shard/shard.py: an absence that is left after the roll-up refuses."""
+def _rejecting(spec: MetricSpec, reading: Reading) -> MetricSpec:
+    """As shard/shard.py: an absence that is left after the roll-up rejects."""
     return metric(spec.name, absence="reject") if isinstance(reading, Absent) else spec

@@ -8,12 +8,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from headgate.base.names import Scope
-from headgate.check.activity import Activity, Idleness
 from headgate.check.board import Board
 from headgate.check.checker import Checker
 from headgate.check.demand import Demand, Demands, Work
 from headgate.check.health import ShardHealth, never_read, stand
-from headgate.check.model import Verdict
+from headgate.check.model import Activity, Idleness, Verdict
 from headgate.check.sampler import Sampler
 from headgate.history.recorder import Recorder
 from headgate.metrics.model import MetricSpec
@@ -131,7 +130,7 @@ async def test_a_hibernating_database_says_so(world: World) -> None:
     assert "wakes it" in decision.failing[0].detail
 
 
-async def test_cold_start_on_stale_data_the_first_check_is_refused_and_wakes(world: World) -> None:
+async def test_cold_start_on_stale_data_the_first_check_is_rejected_and_wakes(world: World) -> None:
     """R58, R59: within one interval a retrying client is admitted."""
     world.probes["threads_running"].answer = lambda: 1.0
     await world.until(HIBERNATING)

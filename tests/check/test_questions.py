@@ -76,9 +76,9 @@ def test_no_name_is_anonymous() -> None:
     ],
 )
 def test_a_query_that_is_wrong_names_its_place(query: str, field: str | None) -> None:
-    with pytest.raises(InvalidRequest) as refused:
+    with pytest.raises(InvalidRequest) as rejected:
         parse_check_query(query)
-    assert (refused.value.status, refused.value.field) == (400, field)
+    assert (rejected.value.status, rejected.value.field) == (400, field)
 
 
 @pytest.mark.parametrize(("text", "cost"), [("100", 100.0), ("0.5", 0.5), ("1e9", 1e9)])
@@ -94,10 +94,10 @@ def test_a_declared_cost_is_part_of_the_question_in_every_dialect(text: str, cos
 
 
 @pytest.mark.parametrize("cost", [*BAD_COSTS, "1&cost=2"])
-def test_a_bad_cost_on_freno_s_route_is_refused_by_name(cost: str) -> None:
-    with pytest.raises(InvalidRequest) as refused:
+def test_a_bad_cost_on_freno_s_route_is_rejected_by_name(cost: str) -> None:
+    with pytest.raises(InvalidRequest) as rejected:
         parse_freno(["check", "a", "mysql", "main"], f"cost={cost}")
-    assert (refused.value.status, refused.value.field) == (400, "cost")
+    assert (rejected.value.status, rejected.value.field) == (400, "cost")
 
 
 def test_parameters_of_freno_s_own_clients_are_left_to_them() -> None:
@@ -168,18 +168,18 @@ def test_a_body_is_one_check_or_several(
     ],
 )
 def test_a_body_that_is_wrong_names_its_place(body: Any, field: str | None) -> None:
-    with pytest.raises(InvalidRequest) as refused:
+    with pytest.raises(InvalidRequest) as rejected:
         parse_check_body(json.dumps(body).encode())
-    assert (refused.value.status, refused.value.field) == (400, field)
+    assert (rejected.value.status, rejected.value.field) == (400, field)
 
 
 @settings(deadline=None)
 @given(st.one_of(st.binary(max_size=200), st.text(max_size=200).map(lambda t: t.encode())))
-def test_any_bytes_are_a_check_or_refused(body: bytes) -> None:
+def test_any_bytes_are_a_check_or_rejected(body: bytes) -> None:
     try:
         checks, _, _ = parse_check_body(body)
-    except InvalidRequest as refused:
-        assert str(refused)
+    except InvalidRequest as rejected:
+        assert str(rejected)
     else:
         assert 1 <= len(checks) <= MAX_CHECKS
 
@@ -197,21 +197,21 @@ def test_any_bytes_are_a_check_or_refused(body: bytes) -> None:
         max_leaves=8,
     )
 )
-def test_any_document_is_a_check_or_refused(document: object) -> None:
+def test_any_document_is_a_check_or_rejected(document: object) -> None:
     try:
         parse_check_body(json.dumps(document).encode())
-    except InvalidRequest as refused:
-        assert refused.status == 400
+    except InvalidRequest as rejected:
+        assert rejected.status == 400
 
 
 @settings(deadline=None)
 @given(st.text(max_size=200))
-def test_any_query_is_a_check_or_refused(query: str) -> None:
+def test_any_query_is_a_check_or_rejected(query: str) -> None:
     for parse in (parse_check_query, parse_read_query):
         try:
             parse(query)
-        except InvalidRequest as refused:
-            assert refused.status == 400
+        except InvalidRequest as rejected:
+            assert rejected.status == 400
 
 
 def test_a_read_check_reads_lag_unless_told() -> None:
@@ -228,9 +228,9 @@ def test_a_read_threshold(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "0", "-0", "-1", "nan", "inf", "-inf", "1e12", "0x10"])
 def test_a_read_threshold_that_is_none(text: str) -> None:
-    with pytest.raises(InvalidRequest) as refused:
+    with pytest.raises(InvalidRequest) as rejected:
         parse_read_threshold(text)
-    assert refused.value.field == "threshold"
+    assert rejected.value.field == "threshold"
 
 
 @pytest.mark.parametrize(
@@ -252,6 +252,6 @@ def test_a_path_as_freno_is_asked(path: str, expected: object) -> None:
 
 @pytest.mark.parametrize("path", ["check", "check/a", "check/a/b/c/d", "check-read/a/b/c"])
 def test_a_path_freno_does_not_have_is_404(path: str) -> None:
-    with pytest.raises(InvalidRequest) as refused:
+    with pytest.raises(InvalidRequest) as rejected:
         parse_freno(path.split("/"))
-    assert refused.value.status == 404
+    assert rejected.value.status == 404

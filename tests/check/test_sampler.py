@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from headgate.check.activity import Idleness
 from headgate.check.board import Board
 from headgate.check.demand import Demands
 from headgate.check.health import Window
+from headgate.check.model import Idleness
 from headgate.check.sampler import Sampler, take
 from headgate.errors import ProbeFailed
 from headgate.metrics.samples import Absent, Cause, Sample

@@ -227,7 +227,7 @@ def test_without_a_hello_nothing_can_be_dated() -> None:
 
 
 @given(st.data())
-def test_whatever_comes_is_taken_or_refused(data: st.DataObject) -> None:
+def test_whatever_comes_is_taken_or_rejected(data: st.DataObject) -> None:
     """No other error than Malformed, whichever part of it is garbage."""
     document = json.loads(broken(rules={"set": [RULE_DOC], "gone": [], "revision": 1}))
     place, key = _somewhere(data, document)
@@ -290,7 +290,7 @@ class MadeUp:
     def window(self) -> Window:
         window = Window()
         for _ in range(self._random.randrange(4)):
-            taken_at, detail = NOW.mono_s - self.age_s(), self.one_of(["", "refused"])
+            taken_at, detail = NOW.mono_s - self.age_s(), self.one_of(["", "rejected"])
             reading: Reading = Sample(self.value(), taken_at, None, detail)
             if self.one_of([False, True]):
                 reading = Absent(self.one_of(list(Cause)), detail, taken_at)

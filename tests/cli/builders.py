@@ -98,7 +98,7 @@ def debit(**given: Any) -> Doc:
     return _doc(DebitDoc, values, given)
 
 
-def refusal(verdict: str = "THRESHOLD_EXCEEDED", **given: Any) -> Doc:
+def rejection(verdict: str = "THRESHOLD_EXCEEDED", **given: Any) -> Doc:
     values = {
         "verdict": verdict,
         "admitted": False,
@@ -140,11 +140,11 @@ def client(name: str = "etl:nightly", **given: Any) -> Doc:
         "client": name,
         "database": "main",
         "admitted": 1200,
-        "refused": 40,
+        "rejected": 40,
         "last_verdict": "OK",
         "last_seen_s_ago": 0.2,
-        "refused_for_s": None,
-        "refused_by": "",
+        "rejected_for_s": None,
+        "rejected_by": "",
     }
     return _doc(ClientDoc, values, given)
 
@@ -324,7 +324,7 @@ def status(**given: Any) -> Doc:
 
 
 def busy_status() -> Doc:
-    """3 a.m.: one database refuses, one is well, one cannot be read."""
+    """3 a.m.: one database rejects, one is well, one cannot be read."""
     main = database(
         verdict="THRESHOLD_EXCEEDED",
         reason="main: lag is 7.2 s, above its threshold of 5 s (measured 412 ms ago)",
@@ -350,9 +350,9 @@ def busy_status() -> Doc:
     )
     orders = database("orders", engine="mysql")
     clients = [
-        client("etl:nightly", refused_for_s=754.0, refused_by="lag", last_verdict="X"),
-        client("d666bbfc:vcopier:vreplication:online-ddl", admitted=88231, refused=0),
-        client("backfill:users", database="orders", refused=0, last_seen_s_ago=62.0),
+        client("etl:nightly", rejected_for_s=754.0, rejected_by="lag", last_verdict="X"),
+        client("d666bbfc:vcopier:vreplication:online-ddl", admitted=88231, rejected=0),
+        client("backfill:users", database="orders", rejected=0, last_seen_s_ago=62.0),
     ]
     advice = ["warning databases.main.metrics.lag.threshold: 1 s is about as fine as it can be"]
     return status(databases=[main, orders], clients=clients, advice=advice)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 
-def sums(admitted: int, refused: int, by: str = "shard/lag", **more: Any) -> dict[str, Any]:
+def sums(admitted: int, rejected: int, by: str = "shard/lag", **more: Any) -> dict[str, Any]:
     return {
-        "checks": admitted + refused,
+        "checks": admitted + rejected,
         "admitted": admitted,
         "exempted": 0,
-        "refused": refused,
-        "by_reason": {"metric": refused} if refused else {},
-        "by": [{"by": by, "count": refused}] if refused else [],
+        "rejected": rejected,
+        "by_reason": {"metric": rejected} if rejected else {},
+        "by": [{"by": by, "count": rejected}] if rejected else [],
         **more,
     }
 
@@ -59,7 +59,7 @@ STARVED: dict[str, Any] = {
     "runtime_s": 3600.0,
     "share": 0.25,
     "alarming": True,
-    "refusals": 900,
+    "rejections": 900,
     "breached_share": 0.9,
     "mean_utilization": 1.4,
     "dice_s": 0.0,

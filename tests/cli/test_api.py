@@ -66,10 +66,10 @@ def test_where_the_agent_is(url: str, host: str, port: int, path: str, tls: bool
 
 
 @pytest.mark.parametrize("url", ["ftp://db1", "db1:8087", "http://", "https://u:secret@db1"])
-def test_an_odd_url_is_refused_without_repeating_it(url: str) -> None:
-    with pytest.raises(InvalidSettings) as refused:
+def test_an_odd_url_is_rejected_without_repeating_it(url: str) -> None:
+    with pytest.raises(InvalidSettings) as rejected:
         find_target(url)
-    assert "secret" not in str(refused.value)
+    assert "secret" not in str(rejected.value)
 
 
 def test_by_default_a_socket_on_this_host_then_the_usual_port(
@@ -84,11 +84,11 @@ def test_by_default_a_socket_on_this_host_then_the_usual_port(
             assert api.default_url() == f"unix://{tmp_path}/headgate.sock"
 
 
-def test_a_token_that_cannot_stand_in_a_header_is_refused_and_not_shown() -> None:
+def test_a_token_that_cannot_stand_in_a_header_is_rejected_and_not_shown() -> None:
     for token in ("se cret", "secret\r\nX: y", "sécret"):
-        with pytest.raises(InvalidSettings) as refused:
+        with pytest.raises(InvalidSettings) as rejected:
             checked_token(f"{token}x")
-        assert "cret" not in str(refused.value)
+        assert "cret" not in str(rejected.value)
     assert checked_token(" good-token\n") == "good-token"
     assert checked_token("") is None
 
@@ -171,20 +171,20 @@ def test_a_large_history_is_taken(scripted: ScriptedAgent) -> None:
     assert len(answered.document["tallies"]) == 20_000
 
 
-def test_a_refusal_is_an_answer_and_a_problem_is_an_error(scripted: ScriptedAgent) -> None:
-    replies = iter([Reply(builders.refusal(), 424), problem(500, "failed inside the agent")])
+def test_a_rejection_is_an_answer_and_a_problem_is_an_error(scripted: ScriptedAgent) -> None:
+    replies = iter([Reply(builders.rejection(), 424), problem(500, "failed inside the agent")])
     scripted.replies["GET", "/v1/check"] = lambda _: next(replies)
     assert connect(scripted.url, None).ask("/v1/check").document["verdict"] == "THRESHOLD_EXCEEDED"
     with pytest.raises(InvalidRequest, match="answers 500: failed inside the agent"):
         connect(scripted.url, None).ask("/v1/check")
 
 
-def test_every_fault_of_refused_settings_is_told(scripted: ScriptedAgent) -> None:
+def test_every_fault_of_rejected_settings_is_told(scripted: ScriptedAgent) -> None:
     faults = ["metrics.q.threshold: is missing", "metrics.q.sql: must be one SELECT"]
-    scripted.replies["PUT", "/x"] = problem(422, "these settings are refused", faults)
-    with pytest.raises(InvalidRequest) as refused:
+    scripted.replies["PUT", "/x"] = problem(422, "these settings are rejected", faults)
+    with pytest.raises(InvalidRequest) as rejected:
         connect(scripted.url, None).change("PUT", "/x", {})
-    assert all(fault in str(refused.value) for fault in faults)
+    assert all(fault in str(rejected.value) for fault in faults)
 
 
 # --- nobody there --------------------------------------------------------------------------------

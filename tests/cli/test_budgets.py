@@ -22,8 +22,8 @@ from headgate.budgets.compiled import read_compiled
 from headgate.budgets.replay_routes import REPLAY_ROUTES
 from headgate.budgets.routes import BUDGET_ROUTES
 from headgate.cli.budget import TAKEN_NAMES
-from headgate.cli.budget_files import read_rules
 from headgate.cli.exits import FAILED
+from headgate.cli.lint import read_rules
 from headgate.settings.document import load_policy
 from tests.budgets.budget_world import ETL, WEB, document
 from tests.cli import builders
@@ -103,7 +103,7 @@ def policy(**given: Any) -> dict[str, Any]:
         "in_force_version": 12,
         "ledger": "the server's own (4711)",
         "read_fault": None,
-        "refusal": None,
+        "rejection": None,
         "advice": [],
     }
     return checked({**values, **given}, PolicyDoc)
@@ -174,7 +174,7 @@ def file(tmp_path: Path) -> Path:
 # --- looking ---------------------------------------------------------------------------------
 
 
-def test_the_list_shows_how_full_who_is_refused_and_what_to_do(
+def test_the_list_shows_how_full_who_is_rejected_and_what_to_do(
     agent: ScriptedAgent, run: Run
 ) -> None:
     for argv in (("budget", "list"), ("budget", "list", "main")):
@@ -193,7 +193,7 @@ def test_what_is_wrong_stands_above_the_table(agent: ScriptedAgent, run: Run) ->
         policy(
             mode_cap="off",
             published=[broken],
-            refusal="not sound",
+            rejection="not sound",
             read_fault="server down",
             budgets=[budget(counts=None, fill=None, state="off")],
             advice=[f"warning budgets[0]: {n} [x]" for n in range(9)],
@@ -213,7 +213,7 @@ def test_what_is_wrong_stands_above_the_table(agent: ScriptedAgent, run: Run) ->
     assert "40" not in out, "what is not known is no number"
 
 
-def test_a_budget_that_would_refuse_is_one_command_from_enforcing(
+def test_a_budget_that_would_reject_is_one_command_from_enforcing(
     agent: ScriptedAgent, run: Run
 ) -> None:
     warns = budget(mode="warn", state="warning", counts={**COUNTS, "blocked": {}})
@@ -422,6 +422,16 @@ def test_each_change_is_built_on_what_was_seen(
     assert (heard.headers["if-match"], heard.query) == ('"7"', {"dry_run": "true"})
 
 
+def test_the_switch_for_all_has_a_reach(agent: ScriptedAgent, run: Run) -> None:
+    agent.says("/v1/budgets/all", changed(), method="PATCH")
+    assert run("budget", "mode", "all", "off", "--all", "--fleet", "--yes").code == 0
+    heard = sent(agent)
+    assert (heard.path, heard.body) == ("/v1/budgets/all", {"mode_cap": "off"})
+    assert heard.query["reach"] == "fleet"
+    shown = run("budget", "mode", "main", "off", "--all", "--fleet")
+    assert shown.code == 2 and "every database in it" in " ".join(shown.err.split())
+
+
 def test_what_became_of_a_change_is_shown(agent: ScriptedAgent, run: Run) -> None:
     change = ("budget", "set", "main", "etl", "rate=30")
     assert "~ etl: rate 20 → 30" in run(*change).out
@@ -437,9 +447,9 @@ def test_what_became_of_a_change_is_shown(agent: ScriptedAgent, run: Run) -> Non
     off = {**OUTLET, "off": True}
     agent.says(f"{MAIN}/etl", changed(published=[off]), method="PATCH")
     assert "SWITCHED OFF AT THE SERVER" in run(*change).out
-    agent.replies["PATCH", f"{MAIN}/etl"] = problem(422, "refused", ["rate: 120 is more than 100"])
-    refused = run(*change)
-    assert refused.code == 1 and "rate: 120 is more than 100" in refused.err
+    agent.replies["PATCH", f"{MAIN}/etl"] = problem(422, "rejected", ["rate: 120 is more than 100"])
+    rejected = run(*change)
+    assert rejected.code == 1 and "rate: 120 is more than 100" in rejected.err
 
 
 def test_what_is_not_as_it_seems_stands_above_the_table(agent: ScriptedAgent, run: Run) -> None:
@@ -473,8 +483,8 @@ def test_a_file_is_judged_without_an_agent(run: Run, file: Path, tmp_path: Path)
     assert good.code == 0
     wrong = tmp_path / "wrong.toml"
     wrong.write_text('[[budgets]]\nname = "etl"\n\n[[budgets]]\nname = "web"\nrat = 5\n')
-    refused = run("budget", "lint", str(wrong), url="http://127.0.0.1:9")
-    assert refused.code == 1 and ":6: fault budgets[1].rat: unknown setting" in refused.out
+    rejected = run("budget", "lint", str(wrong), url="http://127.0.0.1:9")
+    assert rejected.code == 1 and ":6: fault budgets[1].rat: unknown setting" in rejected.out
     note = json.loads(run("budget", "lint", str(wrong), "--json").out)["notes"][0]
     assert (note["level"], note["line"]) == ("fault", 6)
     advised = tmp_path / "advised.json"

@@ -19,7 +19,7 @@ from headgate.changes.api import (
     ChangesDoc,
 )
 from headgate.cli.changes import CHANGES
-from headgate.fleet.reach_api import ReachedDoc
+from headgate.fleet.api import ReachedDoc
 from tests.cli.conftest import Ran, Run
 from tests.cli.scripted import Heard, Reply, ScriptedAgent, problem
 from tests.cli.terminal import terminal
@@ -150,8 +150,8 @@ def test_what_is_set_is_listed_with_reach_and_revision(run: Run, agent: Scripted
         ),
         item(id="old", state="ended", says="rejects every check of x; lifted by ann", left_s=None),
     ]
-    refused = ["items/wide/rule/strange: is not an item"]
-    document = built(ChangesDoc, {"log": "fleet", "n": 12, "changes": items, "refused": refused})
+    rejected = ["items/wide/rule/strange: is not an item"]
+    document = built(ChangesDoc, {"log": "fleet", "n": 12, "changes": items, "rejected": rejected})
     agent.says(CHANGES, document)
     ran = run("changes", "--fleet", "--all")
     assert ran.code == 0 and sent(agent).query == {"log": "fleet", "all": "true"}
@@ -164,7 +164,7 @@ def test_what_is_set_is_listed_with_reach_and_revision(run: Run, agent: Scripted
 
 
 def test_a_fleet_without_rules_says_so(run: Run, agent: ScriptedAgent) -> None:
-    agent.says(CHANGES, built(ChangesDoc, {"log": "fleet", "n": 0, "changes": [], "refused": []}))
+    agent.says(CHANGES, built(ChangesDoc, {"log": "fleet", "n": 0, "changes": [], "rejected": []}))
     assert "nothing is set for it" in run("changes", "--fleet").out
 
 
@@ -315,7 +315,7 @@ def test_faults_are_told_with_the_file_and_its_lines(
     path = tmp_path / "bad.toml"
     path.write_text('[[rules]]\nreach = "shard:"\n\n[[rule]]\nid = "b"\nreach = "fleet"\n')
     faults = ["rule: unknown", "rules[0].reach: is 'shard:'", "rules[0].id: is missing"]
-    agent.replies["POST", f"{CHANGES}/apply"] = problem(422, "these settings are refused", faults)
+    agent.replies["POST", f"{CHANGES}/apply"] = problem(422, "these settings are rejected", faults)
     ran = run("changes", "apply", "--fleet", str(path))
     assert ran.code == 2
     assert f"{path}: line 2, rules[0].reach: is 'shard:'" in ran.err
@@ -326,7 +326,7 @@ def test_what_the_agent_finds_wrong_is_told_with_lines_too(
     run: Run, agent: ScriptedAgent, file: Path
 ) -> None:
     faults = ["rules[0].ratio: is 1.5, must be at most 1"]
-    agent.replies["POST", f"{CHANGES}/apply"] = problem(422, "these settings are refused", faults)
+    agent.replies["POST", f"{CHANGES}/apply"] = problem(422, "these settings are rejected", faults)
     ran = run("changes", "diff", "--fleet", str(file))
     assert ran.code == 2
     assert f"{file}: line 5, rules[0].ratio: is 1.5, must be at most 1" in ran.err
@@ -405,7 +405,7 @@ def test_without_a_word_the_asked_agents_own_log_is_meant(
     run: Run, agent: ScriptedAgent, own: Path
 ) -> None:
     metric = item(kind="metric", id="main/lag", reach="host", says="threshold = 10")
-    document = {"log": "agent", "n": 3, "changes": [metric], "refused": []}
+    document = {"log": "agent", "n": 3, "changes": [metric], "rejected": []}
     agent.says(CHANGES, built(ChangesDoc, document))
     for words in (("changes",), ("changes", "list")):
         ran = run(*words)
@@ -439,8 +439,8 @@ def test_a_policy_file_is_applied_to_a_database_with_its_budgets_whole(
     }
     heard = len(agent.heard)
     file.write_text('[[budgets]]\nname = "etl"\nrate = 120\n')
-    refused = run("changes", "apply", str(file), "--database", "main")
-    assert refused.code == 2 and "line 3, budgets[0].rate: 120 is more than 100" in refused.err
+    rejected = run("changes", "apply", str(file), "--database", "main")
+    assert rejected.code == 2 and "line 3, budgets[0].rate: 120 is more than 100" in rejected.err
     assert len(agent.heard) == heard, "a file that is wrong is never sent"
 
 
@@ -519,7 +519,7 @@ def test_faults_of_every_section_get_their_lines(run: Run, agent: ScriptedAgent,
         "skips[0].reason: is missing",
         "metrics: there are too many",
     ]
-    agent.replies["POST", f"{CHANGES}/apply"] = problem(422, "these settings are refused", faults)
+    agent.replies["POST", f"{CHANGES}/apply"] = problem(422, "these settings are rejected", faults)
     ran = run("changes", "diff", str(own))
     assert ran.code == 2
     for line, place in [(9, "metrics[0].threshold"), (12, "metrics[0].options.table"),

@@ -26,14 +26,14 @@ from tests.cli.scripted import Reply, ScriptedAgent, problem
 from tests.fixtures.agents import HOST_ONLY
 
 CHECK = ("check", "--as", "etl:nightly", "--database", "main")
-EXPLAINED = builders.explained(builders.refusal(), needed=["lag must fall from 7.2 s"])
+EXPLAINED = builders.explained(builders.rejection(), needed=["lag must fall from 7.2 s"])
 EXPLAIN = ("explain", "--as", "etl:nightly", "--database", "main")
 QUEUE = "/v1/databases/main/metrics/queue_depth"
 REFUSED_URL = "http://127.0.0.1:1"
 
 
 def said(verdict: Verdict) -> Reply:
-    document = builders.answer() if verdict is Verdict.OK else builders.refusal(verdict.value)
+    document = builders.answer() if verdict is Verdict.OK else builders.rejection(verdict.value)
     return Reply(document, STATUS[verdict])
 
 
@@ -95,8 +95,8 @@ def test_without_an_agent_there_is_no_leave_to_work() -> None:
     assert ran.stderr.startswith("headgate: no agent answers at http://127.0.0.1:1: connection")
 
 
-def test_a_verdict_of_a_newer_agent_is_a_refusal(scripted: ScriptedAgent, run: Run) -> None:
-    scripted.says("/v1/check", builders.refusal("HELD_BY_BUDGET"), status=429)
+def test_a_verdict_of_a_newer_agent_is_a_rejection(scripted: ScriptedAgent, run: Run) -> None:
+    scripted.says("/v1/check", builders.rejection("HELD_BY_BUDGET"), status=429)
     assert run(*CHECK).code == 19
 
 
@@ -105,7 +105,7 @@ def test_a_verdict_of_a_newer_agent_is_a_refusal(scripted: ScriptedAgent, run: R
     [
         (builders.answer(), 429),
         (builders.answer(admitted=False), 200),
-        (builders.refusal(admitted=True), 429),
+        (builders.rejection(admitted=True), 429),
         (builders.answer(database="other"), 200),
     ],
 )
@@ -157,22 +157,22 @@ def test_a_cost_that_is_none_is_a_usage_error(scripted: ScriptedAgent, run: Run)
 
 def test_explain_says_what_is_released_and_who_waits(scripted: ScriptedAgent, run: Run) -> None:
     reason = "main: the current allowance is used up"
-    refused = builders.refusal("PACED", reason=reason, metrics=[builders.metric()])
-    scripted.says("/v1/explain", builders.explained(refused, pace=builders.pace()))
+    rejected = builders.rejection("PACED", reason=reason, metrics=[builders.metric()])
+    scripted.says("/v1/explain", builders.explained(rejected, pace=builders.pace()))
     ran = run(*EXPLAIN)
     assert "would be REJECTED  PACED" in ran.out
     assert "12.3/s of cost are admitted" in ran.out
 
 
 def test_check_prints_the_document_as_it_came(scripted: ScriptedAgent, run: Run) -> None:
-    scripted.says("/v1/check", builders.refusal(), status=429)
+    scripted.says("/v1/check", builders.rejection(), status=429)
     ran = run(*CHECK, "--json")
     assert ran.code == 10
-    assert json.loads(ran.out) == builders.refusal()
+    assert json.loads(ran.out) == builders.rejection()
 
 
 def test_check_waits_until_admitted(scripted: ScriptedAgent, run: Run) -> None:
-    replies = iter([Reply(builders.refusal(retry_after_ms=20), 429)] * 3 + [said(Verdict.OK)])
+    replies = iter([Reply(builders.rejection(retry_after_ms=20), 429)] * 3 + [said(Verdict.OK)])
     scripted.replies["GET", "/v1/check"] = lambda _: next(replies)
     assert run(*CHECK, "--wait", "20s").code == 0
     assert len(scripted.heard) == 4
@@ -182,7 +182,7 @@ def test_check_does_not_ask_sooner_than_told_nor_wait_in_vain(
     scripted: ScriptedAgent, run: Run
 ) -> None:
     """R143: where the agent says an hour and half of one is left, the answer is given now."""
-    scripted.says("/v1/check", builders.refusal(retry_after_ms=3_600_000), status=429)
+    scripted.says("/v1/check", builders.rejection(retry_after_ms=3_600_000), status=429)
     assert run(*CHECK, "--wait", "30m").code == 10
     assert len(scripted.heard) == 1
 
@@ -237,7 +237,7 @@ def test_the_token_is_never_printed(scripted: ScriptedAgent, run: Run) -> None:
 
 def without_value(cause: str) -> Reply:
     metrics = [builders.metric(), builders.absent("lag", cause=cause)]
-    return Reply(builders.refusal("METRIC_UNAVAILABLE", metrics=metrics), 424)
+    return Reply(builders.rejection("METRIC_UNAVAILABLE", metrics=metrics), 424)
 
 
 def test_a_check_wakes_an_idle_database_and_waits_for_its_first_readings(
@@ -274,7 +274,7 @@ def test_a_check_does_not_wait_for_what_is_not_idle(
 
 
 def wrong_agent(ask: str | None, **more: object) -> Reply:
-    return Reply(builders.refusal("WRONG_AGENT", ask=ask, metrics=[], **more), 421)
+    return Reply(builders.rejection("WRONG_AGENT", ask=ask, metrics=[], **more), 421)
 
 
 def test_check_and_explain_pass_on_the_scope(scripted: ScriptedAgent, run: Run) -> None:
@@ -308,7 +308,7 @@ def test_check_uses_the_name_that_the_database_has_there(scripted: ScriptedAgent
 
 
 @pytest.mark.parametrize("where", [None, "unix:///x", "http://u:p@h"])
-def test_check_that_is_sent_nowhere_is_refused(
+def test_check_that_is_sent_nowhere_is_rejected(
     scripted: ScriptedAgent, run: Run, where: str | None
 ) -> None:
     scripted.replies["GET", "/v1/check"] = wrong_agent(where)
@@ -408,7 +408,7 @@ def test_peers_come_and_go(scripted: ScriptedAgent, run: Run) -> None:
     assert "REMOVED  db-c from the shard of main" in ran.out
 
 
-def test_a_change_that_is_refused_says_why(scripted: ScriptedAgent, run: Run) -> None:
+def test_a_change_that_is_rejected_says_why(scripted: ScriptedAgent, run: Run) -> None:
     scripted.replies["DELETE", f"{SHARD}/skips/db-z"] = problem(404, "db-z is not skipped")
     ran = run("shard", "unskip", "main", "db-z")
     assert ran.code == 1
@@ -435,7 +435,7 @@ def test_reload_tells_what_is_in_force_and_what_waits(scripted: ScriptedAgent, r
     assert "RELOADED  /etc/h.toml: main; changes in [agent], [peers] wait for a restart" in ran.out
     assert scripted.heard[-1].body == {"drop": ["old", "older"], "whole": True}
     lost = ["databases.old: is not in the file"]
-    scripted.replies["POST", "/v1/reload"] = problem(422, "refused", faults=lost)
+    scripted.replies["POST", "/v1/reload"] = problem(422, "rejected", faults=lost)
     ran = run("reload")
     assert ran.code == 1 and "databases.old: is not in the file" in ran.err
 
@@ -573,9 +573,9 @@ def test_add_does_not_replace_what_is_there(scripted: ScriptedAgent, run: Run) -
     assert [heard.method for heard in scripted.heard] == ["GET"]
 
 
-def test_refused_settings_are_told_with_every_fault(scripted: ScriptedAgent, run: Run) -> None:
+def test_rejected_settings_are_told_with_every_fault(scripted: ScriptedAgent, run: Run) -> None:
     faults = ["metrics.queue_depth.threshold: is missing (or 0)"]
-    scripted.replies["PUT", QUEUE] = problem(422, "these settings are refused", faults)
+    scripted.replies["PUT", QUEUE] = problem(422, "these settings are rejected", faults)
     ran = run("metrics", "add", "main", "queue_depth", "sql=select 1")
     assert ran.code == 1
     assert faults[0] in ran.err

@@ -33,7 +33,7 @@ def completed(typed: str, url: str) -> list[str]:
 @pytest.fixture
 def knowing(scripted: ScriptedAgent) -> str:
     scripted.says("/v1/clients", {"clients": [builders.client("etl:nightly")]})
-    scripted.says("/v1/metrics", {"metrics": [builders.metric_view("lag")], "refused": []})
+    scripted.says("/v1/metrics", {"metrics": [builders.metric_view("lag")], "rejected": []})
     return scripted.url
 
 

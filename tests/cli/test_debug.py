@@ -23,7 +23,7 @@ import pytest
 
 from headgate.app import Agent
 from headgate.base.redaction import HIDDEN, Scrubber, shown, shown_dsn
-from headgate.cli import debug, debug_pack
+from headgate.cli import debug
 from headgate.cli.debug_items import BundleItem, NotThere, log_tail
 from headgate.cli.debug_scrub import (
     Names,
@@ -143,7 +143,8 @@ async def serving(folder: Path) -> AsyncIterator[Agent]:
     agent = Agent(parse_settings(settings(folder), source=str(path)))
     await agent.start()
     try:
-        await aeventually(lambda: agent.board.healths["orders"].standings["loadavg"].sample)
+        healths = agent.rooms.check.board.healths
+        await aeventually(lambda: healths["orders"].standings["loadavg"].sample)
         yield agent
     finally:
         await agent.stop()
@@ -285,7 +286,7 @@ def test_without_an_agent_the_rest_is_packed(run: Run, world: Path) -> None:
         assert_clean(content, name)
 
 
-def test_a_settings_file_that_is_refused_says_why_and_no_secret(run: Run, world: Path) -> None:
+def test_a_settings_file_that_is_rejected_says_why_and_no_secret(run: Run, world: Path) -> None:
     path = world / "headgate.toml"
     path.write_text(path.read_text() + "\n[nonsense]\n[broken\n")
     out = world / "b.tar.gz"
@@ -293,7 +294,7 @@ def test_a_settings_file_that_is_refused_says_why_and_no_secret(run: Run, world:
               str(world / "agent.log"), url="http://127.0.0.1:1")  # fmt: skip
     assert ran.code == 0
     found = members(out)
-    assert "is not TOML" in json.loads(found["here/settings.json"])["refused"][0]
+    assert "is not TOML" in json.loads(found["here/settings.json"])["rejected"][0]
     for name, content in found.items():
         if name != "logs/1-agent.log":
             assert_clean(content, name)
@@ -346,7 +347,7 @@ def test_a_file_that_was_there_is_replaced_by_one_for_its_owner(tmp_path: Path) 
 
 def test_a_full_disk_leaves_nothing_behind_and_says_what_to_do(run: Run, tmp_path: Path) -> None:
     """Which is when a bundle is asked for: HeadgateStoreNotWritable."""
-    large = debug_pack.Bundle(files={"a": b"a" * 10, "b/c": b"c" * 1000})
+    large = debug.Bundle(files={"a": b"a" * 10, "b/c": b"c" * 1000})
     with largest_file(100):
         with pytest.raises(HeadgateError, match=r"cannot be written: .*; .*--stdout"):
             debug._private(tmp_path / "x.tar.gz", b"x" * 1000)
@@ -383,21 +384,21 @@ def item(fetch: Callable[[], Any], **more: Any) -> BundleItem:
     return BundleItem("x.json", "something", fetch, **more)
 
 
-def packed_one(content: Any, **more: Any) -> tuple[debug_pack.ManifestRow, debug_pack.Bundle]:
-    gathered = debug_pack.gather([item(lambda: content, **more)])
-    bundle = debug_pack.pack(gathered, debug_pack.Safety(Scrubber([])), {})
+def packed_one(content: Any, **more: Any) -> tuple[debug.ManifestRow, debug.Bundle]:
+    gathered = debug.gather([item(lambda: content, **more)])
+    bundle = debug.pack(gathered, debug.Safety(Scrubber([])), {})
     return bundle.entries[0], bundle
 
 
 def test_what_is_too_large_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(debug_pack, "MAX_ITEM_BYTES", 200)
+    monkeypatch.setattr(debug, "MAX_ITEM_BYTES", 200)
     entry, bundle = packed_one("begin " + "é" * 500 + " end", keeps="tail")
     assert (entry.state, entry.whole_bytes) == ("cut", 1010)
     text = bundle.files["x.json"].decode()
     assert text.endswith(" end")
     assert "cut here" in text
     assert len(bundle.files["x.json"]) <= 200
-    monkeypatch.setattr(debug_pack, "MAX_BUNDLE_BYTES", 10)
+    monkeypatch.setattr(debug, "MAX_BUNDLE_BYTES", 10)
     entry, _ = packed_one("much")
     assert (entry.state, entry.why) == ("missing", "left out: the bundle is full")
 
@@ -407,7 +408,7 @@ def test_what_hangs_is_given_up_and_its_source_not_asked_again(
 ) -> None:
     import threading
 
-    monkeypatch.setattr(debug_pack, "ITEM_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(debug, "ITEM_TIMEOUT_S", 0.05)
     let_go = threading.Event()
 
     def hangs() -> str:
@@ -427,16 +428,16 @@ def test_what_hangs_is_given_up_and_its_source_not_asked_again(
         yield item(hangs)
         yield item(lambda: "never asked")
         # Nobody else is slow, however busy the machine is.
-        monkeypatch.setattr(debug_pack, "ITEM_TIMEOUT_S", DEADLINE_S)
+        monkeypatch.setattr(debug, "ITEM_TIMEOUT_S", DEADLINE_S)
         for fetch in (fails, odd, gone, lambda: "fine"):
             yield item(fetch, source="here")
 
     try:
-        whys = [outcome.why for _, outcome in debug_pack.gather(rows())]
+        whys = [outcome.why for _, outcome in debug.gather(rows())]
     finally:
         let_go.set()
     assert whys == ["not had in 0.1 s"] * 2 + ["no", "failed here: KeyError", "not here", ""]
-    late = debug_pack.gather([item(lambda: "x")], timeout_s=0.0)
+    late = debug.gather([item(lambda: "x")], timeout_s=0.0)
     assert "were over" in late[0][1].why
 
 
@@ -445,8 +446,8 @@ def test_a_secret_that_is_still_there_keeps_its_file_out() -> None:
         def __call__(self, text: str) -> str:
             return text
 
-    gathered = debug_pack.gather([item(lambda: "has hunter2 in it")])
-    bundle = debug_pack.pack(gathered, debug_pack.Safety(Blind(["hunter2"])), {})
+    gathered = debug.gather([item(lambda: "has hunter2 in it")])
+    bundle = debug.pack(gathered, debug.Safety(Blind(["hunter2"])), {})
     assert "x.json" not in bundle.files
     assert bundle.entries[0].why == "left out: a secret was still to be seen in it"
 

@@ -1,4 +1,4 @@
-"""Documents are read whole or refused with the place; nothing missing becomes 0."""
+"""Documents are read whole or rejected with the place; nothing missing becomes 0."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headgate.check.answers import AnswerDoc, MetricDoc
-from headgate.check.api import AuditDoc, ClientDoc, MetricView, RefusalDoc, StatusDoc
+from headgate.check.api import AuditDoc, ClientDoc, MetricView, RejectionDoc, StatusDoc
 from headgate.cli.documents import read, read_list
 from headgate.errors import BadDocument
 from tests.cli import builders
@@ -16,9 +16,9 @@ from tests.cli import builders
 def test_the_documents_of_the_contract_are_read() -> None:
     status = read(StatusDoc, builders.busy_status())
     assert status.databases[0].metrics[0].value == 7.2
-    assert status.clients[0].refused_for_s == 754.0
+    assert status.clients[0].rejected_for_s == 754.0
     assert status.store.writable
-    assert read(AnswerDoc, builders.refusal()).metrics[1].cause == "timed_out"
+    assert read(AnswerDoc, builders.rejection()).metrics[1].cause == "timed_out"
     assert read(MetricView, builders.metric_view()).now.threshold == 5.0
 
 
@@ -54,10 +54,10 @@ def test_a_document_that_cannot_be_shown_says_where(change: dict[str, Any], told
 
 
 def test_lists_are_read_under_their_name() -> None:
-    refusal = {"at": "2026-03-01T07:00:00Z", "answer": builders.refusal(app="etl")}
-    assert read_list(RefusalDoc, {"refusals": [refusal]}, "refusals")[0].answer.app == "etl"
-    with pytest.raises(BadDocument, match=r"refusals\.1\.at is missing"):
-        read_list(RefusalDoc, {"refusals": [refusal, {}]}, "refusals")
+    rejection = {"at": "2026-03-01T07:00:00Z", "answer": builders.rejection(app="etl")}
+    assert read_list(RejectionDoc, {"rejections": [rejection]}, "rejections")[0].answer.app == "etl"
+    with pytest.raises(BadDocument, match=r"rejections\.1\.at is missing"):
+        read_list(RejectionDoc, {"rejections": [rejection, {}]}, "rejections")
     with pytest.raises(BadDocument, match="clients is missing"):
         read_list(ClientDoc, {}, "clients")
 

@@ -8,7 +8,7 @@ from headgate.check.model import Verdict
 from headgate.cli.exits import (
     EXIT_CODES,
     FAILED,
-    OTHER_REFUSAL,
+    OTHER_REJECTION,
     UNREACHABLE,
     USAGE,
     AgentUnreachable,
@@ -30,11 +30,11 @@ def test_ok_is_the_only_verdict_on_which_a_script_proceeds() -> None:
 
 
 def test_no_verdict_can_be_mistaken_for_a_failure_of_the_command() -> None:
-    assert not {FAILED, USAGE, UNREACHABLE, OTHER_REFUSAL} & set(EXIT_CODES.values())
+    assert not {FAILED, USAGE, UNREACHABLE, OTHER_REJECTION} & set(EXIT_CODES.values())
 
 
-def test_a_verdict_of_a_newer_agent_is_a_refusal() -> None:
-    assert exit_code_of_verdict("HELD_BY_BUDGET") == OTHER_REFUSAL
+def test_a_verdict_of_a_newer_agent_is_a_rejection() -> None:
+    assert exit_code_of_verdict("HELD_BY_BUDGET") == OTHER_REJECTION
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,11 @@ from rich.console import Console, RenderableType
 from headgate.base.keyvalue import Entry
 from headgate.cli.api import connect
 from headgate.cli.documents import read
-from headgate.cli.fleet_pages import PATH
+from headgate.cli.fleet import PATH
 from headgate.cli.render import Canvas
 from headgate.cli.render import drawn as drawn_view
-from headgate.fleet.holders import Holders
 from headgate.fleet.picture import FleetLedger, Noted
-from headgate.fleet.view import StoreLink
+from headgate.fleet.view import Holders, StoreLink
 from headgate.fleet.view_api import FleetDoc, FleetSelection, fleet_doc
 from headgate.metrics.samples import Instant
 from headgate.present.fleet import fleet_view

@@ -107,7 +107,7 @@ def test_the_policy_file_that_a_database_names_is_judged_as_well(run: Run, setti
     assert "budgets[0].rate" in ran.out
 
 
-REFUSED = """\
+REJECTED = """\
 [agent]
 socket = "{folder}/none/x.sock"
 tls_cert = "{folder}/cert.pem"
@@ -137,11 +137,11 @@ options = {{ method = "magic" }}
 """
 
 
-def test_what_an_agent_would_refuse_at_its_start_is_told_all_at_once(
+def test_what_an_agent_would_reject_at_its_start_is_told_all_at_once(
     run: Run, settings: Path
 ) -> None:
     """A3: files, addresses, plug-ins and connection strings, each with its line."""
-    settings.write_text(REFUSED.format(folder=settings.parent))
+    settings.write_text(REJECTED.format(folder=settings.parent))
     expected = {
         "2: fault agent.socket: cannot be made: ",
         "3: fault agent.tls_cert: ",
@@ -163,7 +163,7 @@ def test_what_an_agent_would_refuse_at_its_start_is_told_all_at_once(
 
 
 def test_a_file_for_another_host_is_validated_alone(run: Run, settings: Path) -> None:
-    settings.write_text(REFUSED.format(folder=settings.parent))
+    settings.write_text(REJECTED.format(folder=settings.parent))
     assert run("lint", "--file-only", str(settings)).code == 0
     assert run("lint", "--file-only", "--connect", str(settings)).code == 2
 

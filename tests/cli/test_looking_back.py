@@ -15,17 +15,21 @@ from rich.console import Console, RenderableType
 from headgate.cli.api import connect
 from headgate.cli.ask import CheckOptions, explain
 from headgate.cli.documents import read
-from headgate.cli.history import history, minutes_ago, moment, step_of
+from headgate.cli.history import history, last_hour, minutes_ago, moment, read_rule, replay, step_of
+from headgate.cli.look import clients, starvation
 from headgate.cli.options import AgentOptions
 from headgate.cli.pages import advice_line
 from headgate.cli.render import ASCII, Canvas, drawn
-from headgate.cli.replay import last_hour, read_rule, replay
-from headgate.cli.watch import clients, starvation
 from headgate.errors import InvalidSettings
-from headgate.history.api import ReplayDoc, TimelineDoc
-from headgate.history.past_api import PastDoc
+from headgate.history.api import (
+    PastDoc,
+    ReplayDoc,
+    RogueFaultDoc,
+    RoguesDoc,
+    SuspectDoc,
+    TimelineDoc,
+)
 from headgate.history.starvation import Starved
-from headgate.history.starvation_api import RogueFaultDoc, RoguesDoc, SuspectDoc
 from headgate.present.history import past_view, replay_view, timeline_view
 from headgate.present.starvation import rogues_view, starvation_view
 from tests.cli.documents import STARVATION, STARVED, SUSPECT, TIMELINE, sums
@@ -120,7 +124,7 @@ def test_what_is_left_out_is_said() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "noon", "25:00", "2027-01-01", "-1h", "1e9s"])
-def test_a_time_that_is_none_is_refused_with_examples(text: str) -> None:
+def test_a_time_that_is_none_is_rejected_with_examples(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="yesterday"):
         minutes_ago(text, NOW, NOW.tzinfo)
 
@@ -206,9 +210,9 @@ PAST: dict[str, Any] = {
     "until": "2026-03-02T06:11:00Z",
     "asked_before": None,
     "asked_after": None,
-    "told": ["98 of 100 checks were refused: 90 by lag, 8 by rule:r1"],
+    "told": ["98 of 100 checks were rejected: 90 by lag, 8 by rule:r1"],
     "unknown": ["what each check saw is not kept"],
-    "refusals": [],
+    "rejections": [],
     "sums": sums(2, 98),
     "clients": [{"client": "u1:etl", "sums": sums(2, 98)}],
     "metrics": [
@@ -239,7 +243,7 @@ def test_a_past_minute_is_shown_with_what_is_not_known() -> None:
     """R144"""
     page = shown(drawn(past_view(read(PastDoc, PAST), UTC), CANVAS))
     assert "etl on main  02 Mar 06:10–06:11" in page
-    assert "98 of 100 checks were refused" in page and "75%" in page
+    assert "98 of 100 checks were rejected" in page and "75%" in page
     assert "no rule matches this client" in page
     assert "not known: what each check saw is not kept" in page
     asked = PAST | {"asked_before": "2026-03-02T06:05:00Z"}
@@ -284,7 +288,7 @@ REPLAY: dict[str, Any] = {
             "client": "u1:etl",
             "checks": 150,
             "admitted_before": 100,
-            "refused_before": 50,
+            "rejected_before": 50,
             "admitted_after": 10.0,
             "admitted_low": 10.0,
             "admitted_high": 10.0,

@@ -25,7 +25,7 @@ def of_fleet(heard: Heard) -> Reply:
     reached = None if reach is None else REACHED
     document = rule("f-1a2b3c", reach=reach, n=n, reached=reached)
     if heard.method == "DELETE" or heard.path.endswith("/favor"):
-        document = {"rules": [document], "refused": [], "reached": reached}
+        document = {"rules": [document], "rejected": [], "reached": reached}
     return Reply(document, headers={"ETag": '"14"'})
 
 
@@ -92,7 +92,7 @@ def test_a_change_says_whom_it_reaches_although_nobody_was_asked(
 def test_a_rule_of_the_fleet_rests_at_one_agent(run: Run, agent: ScriptedAgent) -> None:
     path = f"{RULES}/f-1a2b3c/rest"
     resting = rule("f-1a2b3c", reach="fleet", n=14, suspended="by ann at this agent: etcd is away")
-    document = {"rules": [resting], "refused": [], "reached": None}
+    document = {"rules": [resting], "rejected": [], "reached": None}
     agent.says(path, document, method="PUT")
     agent.says(
         path, {**document, "rules": [rule("f-1a2b3c", reach="fleet", n=14)]}, method="DELETE"
@@ -256,7 +256,7 @@ def said_err(ran: Ran) -> str:
     [("--fleet", "--shard", "x"), ("--shard", ""), ("--region", "a b"), ("--host", "é")],
     ids=str,
 )
-def test_a_reach_that_is_none_is_refused_before_anybody_is_asked(
+def test_a_reach_that_is_none_is_rejected_before_anybody_is_asked(
     run: Run, agent: ScriptedAgent, options: tuple[str, ...]
 ) -> None:
     ran = run(*HALF, *options)

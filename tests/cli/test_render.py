@@ -30,7 +30,7 @@ from headgate.history.unthrottled_api import UnthrottledDoc
 from headgate.present.changes import audit_view
 from headgate.present.history import unthrottled_view
 from headgate.rules.api import ExplainDoc
-from headgate.tui.overview import fitted
+from headgate.tui.page import fitted
 from headgate.tui.trend import Picture, Trend
 from tests.cli import builders
 from tests.tui.scenes import overview_of
@@ -54,7 +54,7 @@ PACED = builders.database(pace=builders.pace(clients_total=9))
 
 def test_status_and_top_say_what_is_released_and_who_waits() -> None:
     """R142: the gate is open, and yet clients are sent away; nobody is to wonder why."""
-    waits = builders.client(last_verdict="PACED", refused_for_s=0.8)
+    waits = builders.client(last_verdict="PACED", rejected_for_s=0.8)
     status = read(StatusDoc, builders.status(databases=[PACED], clients=[waits]))
     top = overview_of(Picture("http://agent", status, 0.0), 120, 30, 0.0)
     for page in (status_page(status, Canvas(120)), top):
@@ -104,7 +104,7 @@ def test_a_store_that_cannot_be_written_is_loud() -> None:
     assert "STORE NOT WRITABLE  sqlite cannot be written for 90.0 s: disk full" in shown(page)
 
 
-def test_a_refused_reload_is_loud() -> None:
+def test_a_rejected_reload_is_loud() -> None:
     status = read(StatusDoc, builders.status(settings_fault="line 3, agent.lisen: unknown"))
     text = squeezed(shown(status_page(status, Canvas())))
     assert "and the earlier settings stay in force: line 3, agent.lisen" in text
@@ -144,7 +144,7 @@ def test_states_are_words_and_without_colour_nothing_is_lost() -> None:
 
 
 def test_names_are_neither_markup_nor_escape_sequences() -> None:
-    client = builders.client("[red]x[/red]", refused_for_s=3.0, refused_by="[b]lag\x1b[2J")
+    client = builders.client("[red]x[/red]", rejected_for_s=3.0, rejected_by="[b]lag\x1b[2J")
     metrics = [builders.absent("m", detail="\x1b]0;owned\x07 [bold]no[/bold]")]
     status = builders.status(clients=[client], databases=[builders.database(metrics=metrics)])
     text = shown(status_page(read(StatusDoc, status), Canvas(140)), 140)
@@ -153,8 +153,8 @@ def test_names_are_neither_markup_nor_escape_sequences() -> None:
     assert "\x07" not in text
 
 
-def test_a_refusal_says_why_and_when_to_ask_again() -> None:
-    text = squeezed(shown(answer_page(read(AnswerDoc, builders.refusal()), Canvas())))
+def test_a_rejection_says_why_and_when_to_ask_again() -> None:
+    text = squeezed(shown(answer_page(read(AnswerDoc, builders.rejection()), Canvas())))
     assert text.startswith("REJECTED etl:nightly on main: lag is 7.2 s, above its threshold of 5 s")
     assert "retry in 1.4 s" in text
     assert "BREACHED" in text and "UNAVAILABLE" in text
@@ -174,7 +174,7 @@ def explained(answer: dict[str, Any], **given: Any) -> ExplainDoc:
 
 def test_explain_says_what_would_have_to_change() -> None:
     """R144."""
-    text = shown(explain_page(explained(builders.refusal(), needed=[MUST_FALL]), Canvas()))
+    text = shown(explain_page(explained(builders.rejection(), needed=[MUST_FALL]), Canvas()))
     assert "would be REJECTED  THRESHOLD_EXCEEDED" in text
     assert f"To be admitted:\n  · {MUST_FALL}" in text
 
@@ -262,7 +262,7 @@ def test_one_metric_shows_timing_and_settings() -> None:
     assert "select 1 from x" in text
 
 
-def test_clients_who_are_refused_longest_stand_on_top() -> None:
+def test_clients_who_are_rejected_longest_stand_on_top() -> None:
     clients = [read(ClientDoc, document) for document in builders.busy_status()["clients"]]
     text = shown(clients_page(clients[::-1], Canvas()))
     assert text.splitlines()[1].startswith("etl:nightly")
@@ -304,9 +304,9 @@ def test_a_long_message_stands_once_beneath_its_table() -> None:
     assert "failed for 2.2 s" in text and "failed for 9.0 s" in text
 
 
-def test_a_refusal_of_a_page_is_told_as_a_sentence() -> None:
+def test_a_rejection_of_a_page_is_told_as_a_sentence() -> None:
     dead = builders.absent("lock_waits", cause="failed", detail=LONG)
-    answer = builders.refusal(reason=LONG * 5, metrics=[builders.breached(), dead])
+    answer = builders.rejection(reason=LONG * 5, metrics=[builders.breached(), dead])
     line = squeezed(shown(answer_page(read(AnswerDoc, answer), Canvas(160)), 160))
     told = "lag is 7.2 s, above 5 s; lock_waits has no value (failed for 2.2 s); retry"
     assert f"REJECTED etl:nightly on main: {told}" in line
@@ -348,7 +348,7 @@ def test_before_the_first_answer_there_is_a_frame() -> None:
     assert "headgate" in framed(Picture("http://x"))
 
 
-def test_on_a_low_terminal_what_refuses_stays() -> None:
+def test_on_a_low_terminal_what_rejects_stays() -> None:
     metrics = [builders.metric(f"m{n}", value=n / 10) for n in range(30)]
     metrics += [builders.breached("late"), builders.absent("mute")]
     status = builders.status(databases=[builders.database(verdict="X", metrics=metrics)])
@@ -359,7 +359,7 @@ def test_on_a_low_terminal_what_refuses_stays() -> None:
     assert len(text.splitlines()) <= 16
 
 
-def test_where_not_all_databases_fit_the_refusing_ones_come_first() -> None:
+def test_where_not_all_databases_fit_the_rejecting_ones_come_first() -> None:
     databases = [builders.database(f"db{n}") for n in range(10)]
     databases[7] = builders.database("db7", verdict="THRESHOLD_EXCEEDED")
     status = read(StatusDoc, builders.status(databases=databases))

@@ -250,9 +250,9 @@ def test_the_loser_is_told(agent: ScriptedAgent, run: Run) -> None:
     assert ran.code == 1 and told in ran.err
 
 
-def test_a_refused_rule_shows_every_fault(agent: ScriptedAgent, run: Run) -> None:
+def test_a_rejected_rule_shows_every_fault(agent: ScriptedAgent, run: Run) -> None:
     faults = ["rule.ratio: is 0.99, at most 0.9 here", "rule.for: is 90 days"]
-    agent.replies["POST", RULES] = problem(422, "these settings are refused", faults)
+    agent.replies["POST", RULES] = problem(422, "these settings are rejected", faults)
     ran = run("rule", "ratio", "etl", "0.99", "--for", "90d")
     assert ran.code == 1
     assert all(fault in ran.err for fault in faults)
@@ -353,12 +353,12 @@ def test_whom_a_rule_of_the_fleet_meets_is_told_of_one_agent_alone(
 
 def test_rules_of_the_fleet_are_shown_with_their_reach(agent: ScriptedAgent, run: Run) -> None:
     far = rule("f-1", reach="shard:commerce/*", n=12)
-    refused = ["f-2: kind is 'of tomorrow'"]
-    agent.says(RULES, {"rules": [rule(), far], "refused": refused})
+    rejected = ["f-2: kind is 'of tomorrow'"]
+    agent.says(RULES, {"rules": [rule(), far], "rejected": rejected})
     out = run("rules").out
     assert "shard:commerce/*" in out and "this agent" in out
     assert "NOT IN FORCE HERE  rule f-2: kind is 'of tomorrow'" in out
-    agent.says(RULES, {"rules": [], "refused": refused})
+    agent.says(RULES, {"rules": [], "rejected": rejected})
     assert "NOT IN FORCE HERE" in run("rules").out
     agent.says(RULES, {"rules": [rule()]})
     assert "this agent" not in run("rules").out
@@ -421,7 +421,7 @@ def test_an_explanation_lists_the_rules(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def explained(**given: Any) -> ExplainDoc:
-    return read(ExplainDoc, builders.explained(builders.refusal(), **given))
+    return read(ExplainDoc, builders.explained(builders.rejection(), **given))
 
 
 @pytest.mark.parametrize("share", ["-0.1", "-1", "-.5"])

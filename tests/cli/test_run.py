@@ -15,11 +15,11 @@ import pytest
 
 from headgate.cli.run import JobPace, JobPacer, Move, pause_s
 from tests.client import bodies
-from tests.client.scripted import OK, REFUSED, ScriptedAgent, answer
+from tests.client.scripted import OK, REJECTED, ScriptedAgent, answer
 from tests.fixtures.eventually import eventually
 from tests.fixtures.forking import Forked, Forks
 
-HELD = answer(429, bodies.refusal(retry_after_ms=60_000), Retry_After="60")
+HELD = answer(429, bodies.rejection(retry_after_ms=60_000), Retry_After="60")
 # A leader with a child, as any script has: the whole group is to stop. `wait` lets traps run.
 JOB = "echo $$ > pid.new; sleep 600 & echo $! >> pid.new; mv pid.new pids; wait; echo over"
 QUICK = ("--every", "50ms", "--steady", "0")
@@ -94,7 +94,7 @@ def running(agent: ScriptedAgent, forks: Forks, tmp_path: Path) -> Start:
     return running
 
 
-def test_the_whole_group_is_stopped_while_refused(
+def test_the_whole_group_is_stopped_while_rejected(
     agent: ScriptedAgent, running: Start, tmp_path: Path
 ) -> None:
     with running() as run:
@@ -115,7 +115,7 @@ def test_a_stopped_job_can_be_ended(
 ) -> None:
     """A signal to a stopped process waits for its end otherwise: it is continued as well."""
     with running(job=f"trap 'exit 7' {int(number)}; {JOB}") as run:
-        agent.script.default = REFUSED
+        agent.script.default = REJECTED
         run.until("T")
         assert run.end(number) == 7
         assert state_of(run.pids[1]) != "T"
@@ -132,7 +132,7 @@ def test_killing_the_wrapper_does_not_leave_the_job_stopped(
     agent: ScriptedAgent, running: Start
 ) -> None:
     with running() as run:
-        agent.script.default = REFUSED
+        agent.script.default = REJECTED
         run.until("T")
         assert run.end(signal.SIGKILL) == -signal.SIGKILL
         run.until("SR")
@@ -147,7 +147,7 @@ def test_a_lost_agent_is_answered_by_the_policy(
     """R48: stopped or running when the agent went, the policy decides."""
     with running("--on-unavailable", policy, "--unavailable-after", "300ms") as run:
         if policy == "open":
-            agent.script.default = REFUSED
+            agent.script.default = REJECTED
             run.until("T")
         agent.stop()
         run.until(states)
@@ -172,7 +172,7 @@ def test_a_job_that_can_pause_by_itself_is_told_by_a_file(
 ) -> None:
     pause = tmp_path / "pause"
     with running("--pause-file", str(pause)) as run:
-        agent.script.default = REFUSED
+        agent.script.default = REJECTED
         eventually(pause.exists)
         assert run.all_in("SR")
         if killed:
@@ -207,7 +207,7 @@ def test_at_a_terminal_the_keyboard_is_the_jobs(agent: ScriptedAgent, tmp_path: 
 def test_ctrl_c_ends_a_stopped_job(agent: ScriptedAgent, tmp_path: Path) -> None:
     def press(write: Callable[[str], None]) -> None:
         pid = int(eventually(lambda: _text(tmp_path / "pid")))
-        agent.script.default = REFUSED
+        agent.script.default = REJECTED
         eventually(lambda: state_of(pid) == "T")
         write("\x03")
 
@@ -220,7 +220,7 @@ def test_killing_the_wrapper_at_a_terminal_does_not_leave_the_job_stopped(
 ) -> None:
     def press(_: Callable[[str], None]) -> None:
         pid, wrapper = eventually(lambda: _text(tmp_path / "pid")).split()
-        agent.script.default = REFUSED
+        agent.script.default = REJECTED
         eventually(lambda: state_of(int(pid)) == "T")
         os.kill(int(wrapper), signal.SIGKILL)
         eventually(lambda: state_of(int(pid)) != "T")
@@ -286,7 +286,7 @@ def start(agent: ScriptedAgent, forks: Forks, tmp_path: Path) -> Callable[..., E
 def test_nothing_starts_before_it_is_admitted(
     agent: ScriptedAgent, start: Callable[..., Ended], mode: str
 ) -> None:
-    agent.script.plays.extend([REFUSED, REFUSED])
+    agent.script.plays.extend([REJECTED, REJECTED])
     ran = start("--mode", mode, "--", "sh", "-c", "echo ran; exit 3")
     assert (ran.code, ran.out) == (3, "ran\n")
     assert "etl:nightly: waits: main: lag is 7.2 s" in ran.err
@@ -339,14 +339,14 @@ def test_a_hold_that_is_lifted_is_noticed_soon(advised_s: float, pause: float) -
 
 
 def test_a_hovering_metric_does_not_make_it_flap() -> None:
-    """Refused and admitted in turn each second: one change in `steady_s` at most."""
+    """Rejected and admitted in turn each second: one change in `steady_s` at most."""
     pacer = JobPacer(JobPace(steady_s=4.0), started_s=0.0)
     moves = [pacer.heard(second % 2 == 0, float(second)) for second in range(1, 41)]
     assert sum(move is not Move.STAY for move in moves) <= 10
     assert {Move.STOP, Move.GO_ON} <= set(moves)
 
 
-def test_a_refusal_stops_at_once_after_a_steady_run() -> None:
+def test_a_rejection_stops_at_once_after_a_steady_run() -> None:
     pacer = JobPacer(JobPace(steady_s=2.0), started_s=0.0)
     assert pacer.heard(False, 1.0) is Move.STAY
     assert pacer.heard(False, 2.0) is Move.STOP

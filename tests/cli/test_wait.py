@@ -17,8 +17,8 @@ WAIT = ("wait", "--as", "etl:nightly", "--database", "main")
 
 
 def test_it_waits_until_admitted_and_says_what_for(scripted: ScriptedAgent, run: Run) -> None:
-    refused = Reply(builders.refusal(retry_after_ms=20), 429)
-    replies = iter([refused, refused, Reply(builders.answer())])
+    rejected = Reply(builders.rejection(retry_after_ms=20), 429)
+    replies = iter([rejected, rejected, Reply(builders.answer())])
     scripted.replies["GET", "/v1/check"] = lambda _: next(replies)
     ran = run(*WAIT)
     assert (ran.code, ran.out) == (0, "")
@@ -27,7 +27,7 @@ def test_it_waits_until_admitted_and_says_what_for(scripted: ScriptedAgent, run:
 
 
 def test_quiet_says_nothing(scripted: ScriptedAgent, run: Run) -> None:
-    replies = iter([Reply(builders.refusal(retry_after_ms=20), 429), Reply(builders.answer())])
+    replies = iter([Reply(builders.rejection(retry_after_ms=20), 429), Reply(builders.answer())])
     scripted.replies["GET", "/v1/check"] = lambda _: next(replies)
     ran = run(*WAIT, "-q")
     assert (ran.code, ran.out, ran.err) == (0, "", "")
@@ -38,7 +38,7 @@ def test_what_waited_too_long_exits_as_check_would(
     scripted: ScriptedAgent, run: Run, verdict: str, code: int
 ) -> None:
     """R143: and where the agent says an hour and half of one is left, the answer is given now."""
-    scripted.says("/v1/check", builders.refusal(verdict, retry_after_ms=3_600_000), status=429)
+    scripted.says("/v1/check", builders.rejection(verdict, retry_after_ms=3_600_000), status=429)
     ran = run(*WAIT, "--max-wait", "30m")
     assert (ran.code, len(scripted.heard)) == (code, 1)
     assert "no further check fits into 1800 s" in ran.err and "retry after 3600.0 s" in ran.err
@@ -87,6 +87,6 @@ def test_the_environment_says_who_asks(
 
 
 def test_errors_of_the_sdk_have_the_codes_of_check() -> None:
-    refusal = Answer("REJECTED_BY_RATIO", admitted=False, reason="")
-    assert exit_code_of_error(WaitedTooLong("x", refusal)) == 11
+    rejection = Answer("REJECTED_BY_RATIO", admitted=False, reason="")
+    assert exit_code_of_error(WaitedTooLong("x", rejection)) == 11
     assert exit_code_of_error(ThrottlerUnavailable("x")) == 20

@@ -50,7 +50,7 @@ def ok(database: str = "main", **changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def refusal(database: str = "main", **changes: Any) -> dict[str, Any]:
+def rejection(database: str = "main", **changes: Any) -> dict[str, Any]:
     return (
         ok(database)
         | {

@@ -41,7 +41,7 @@ def answer(status: int, document: Any = None, *, body: bytes | None = None, **he
 
 
 OK = answer(200, bodies.ok())
-REFUSED = answer(429, bodies.refusal(retry_after_ms=10), Retry_After="1")
+REJECTED = answer(429, bodies.rejection(retry_after_ms=10), Retry_After="1")
 
 
 @dataclass(frozen=True)

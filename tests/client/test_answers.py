@@ -25,8 +25,8 @@ def without(document: dict[str, Any], name: str) -> dict[str, Any]:
     return {key: value for key, value in document.items() if key != name}
 
 
-def test_a_refusal_keeps_all_that_was_said() -> None:
-    answer = parse(bodies.refusal())
+def test_a_rejection_keeps_all_that_was_said() -> None:
+    answer = parse(bodies.rejection())
     assert not answer
     assert answer.verdict == "THRESHOLD_EXCEEDED"
     assert answer.reason == bodies.REASON
@@ -40,19 +40,19 @@ def test_a_refusal_keeps_all_that_was_said() -> None:
 
 def test_only_an_admission_is_true() -> None:
     assert parse(bodies.ok())
-    assert not parse(bodies.refusal())
+    assert not parse(bodies.rejection())
 
 
 @pytest.mark.parametrize("name", ["admitted", "raw", "colour"])
 def test_a_no_cannot_be_made_a_yes(name: str) -> None:
-    answer = parse(bodies.refusal())
+    answer = parse(bodies.rejection())
     with pytest.raises(AttributeError):
         setattr(answer, name, True)
     with pytest.raises(AttributeError):
         delattr(answer, name)
     with pytest.raises(AttributeError):
-        setattr(answer.metrics[0], "state", "healthy")  # noqa: B010 -- mypy would refuse it first
-    assert answer == parse(bodies.refusal())
+        setattr(answer.metrics[0], "state", "healthy")  # noqa: B010 -- mypy would reject it first
+    assert answer == parse(bodies.rejection())
 
 
 def test_an_answer_is_no_sequence() -> None:
@@ -75,17 +75,17 @@ def test_the_text_of_an_answer_leaves_out_the_raw_document() -> None:
 
 
 def test_answers_are_equal_by_what_was_said() -> None:
-    said, again = parse(bodies.refusal()), parse(bodies.refusal(colour="red"))
+    said, again = parse(bodies.rejection()), parse(bodies.rejection(colour="red"))
     assert said == again
     assert hash(said) == hash(again)
-    assert said != parse(bodies.refusal(reason="another"))
+    assert said != parse(bodies.rejection(reason="another"))
 
 
 @pytest.mark.parametrize(
     "copied", [copy.copy, copy.deepcopy, lambda a: pickle.loads(pickle.dumps(a))]
 )
 def test_an_answer_can_be_handed_to_another_process(copied: Callable[[Answer], Answer]) -> None:
-    answer = parse(bodies.batch(bodies.ok("a"), bodies.refusal("b")), "a", "b")
+    answer = parse(bodies.batch(bodies.ok("a"), bodies.rejection("b")), "a", "b")
     assert copied(answer) == answer
     assert copied(answer).raw == answer.raw
 
@@ -97,8 +97,8 @@ def test_the_fields_of_an_answer_are_its_arguments_in_order() -> None:
 
 
 def test_fields_of_a_newer_agent_are_ignored() -> None:
-    newer = bodies.refusal(colour="red", metrics=[bodies.LAG | {"trend": "up"}])
-    assert parse(newer) == parse(bodies.refusal(metrics=[bodies.LAG]))
+    newer = bodies.rejection(colour="red", metrics=[bodies.LAG | {"trend": "up"}])
+    assert parse(newer) == parse(bodies.rejection(metrics=[bodies.LAG]))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_missing_field_is_named(name: str) -> None:
 @pytest.mark.parametrize("name", list(bodies.LAG))
 def test_a_missing_field_of_a_metric_is_named(name: str) -> None:
     with pytest.raises(BadAnswer, match=f"'{name}' is missing"):
-        parse(bodies.refusal(metrics=[without(bodies.LAG, name)]))
+        parse(bodies.rejection(metrics=[without(bodies.LAG, name)]))
 
 
 @pytest.mark.parametrize(
@@ -141,20 +141,20 @@ def test_a_field_that_is_wrong_is_named(change: dict[str, Any], message: str) ->
 
 
 @pytest.mark.parametrize("body", [b"", b"OK", b"{", b"[" * 100_000, b"\xff\xfe{}", b"1" * 5000])
-def test_what_is_not_json_is_refused(body: bytes) -> None:
+def test_what_is_not_json_is_rejected(body: bytes) -> None:
     with pytest.raises(BadAnswer, match="not JSON"):
         parse_answer(body, ("main",))
 
 
 @pytest.mark.parametrize("body", [b"[]", b"true", b"null", b'"OK"', b"200"])
-def test_json_that_is_no_object_is_refused(body: bytes) -> None:
+def test_json_that_is_no_object_is_rejected(body: bytes) -> None:
     with pytest.raises(BadAnswer, match="not an object"):
         parse_answer(body, ("main",))
 
 
-def test_no_refusal_parks_a_client_for_ever() -> None:
-    assert parse(bodies.refusal(retry_after_ms=1e15)).retry_after_s == 3600
-    assert parse(bodies.refusal(retry_after_ms=-5)).retry_after_s == 0
+def test_no_rejection_parks_a_client_for_ever() -> None:
+    assert parse(bodies.rejection(retry_after_ms=1e15)).retry_after_s == 3600
+    assert parse(bodies.rejection(retry_after_ms=-5)).retry_after_s == 0
 
 
 def test_several_databases_admit_together() -> None:
@@ -164,8 +164,8 @@ def test_several_databases_admit_together() -> None:
     assert [check.database for check in answer.checks] == ["a", "b"]
 
 
-def test_several_databases_are_refused_together() -> None:
-    answer = parse(bodies.batch(bodies.ok("a"), bodies.refusal("b")), "a", "b")
+def test_several_databases_are_rejected_together() -> None:
+    answer = parse(bodies.batch(bodies.ok("a"), bodies.rejection("b")), "a", "b")
     assert not answer
     assert answer.reason == bodies.REASON
     assert [metric.metric for metric in answer.metrics] == ["lag", "threads_running"]
@@ -177,13 +177,13 @@ def test_several_databases_are_refused_together() -> None:
         (bodies.batch(bodies.ok("a")), "holds 1 answers, and 2"),
         (bodies.batch(bodies.ok("b"), bodies.ok("a")), "it is about 'b'"),
         (
-            bodies.batch(bodies.ok("a"), bodies.refusal("b"), verdict="OK", admitted=True),
+            bodies.batch(bodies.ok("a"), bodies.rejection("b"), verdict="OK", admitted=True),
             "its parts: OK, THRESHOLD_EXCEEDED",
         ),
         (bodies.ok("a"), "'checks' is missing"),
     ],
 )
-def test_a_batch_that_is_not_whole_is_refused(document: Any, message: str) -> None:
+def test_a_batch_that_is_not_whole_is_rejected(document: Any, message: str) -> None:
     with pytest.raises(BadAnswer, match=message):
         parse(document, "a", "b")
 

@@ -16,7 +16,7 @@ from headgate.client.steps import Ask
 from headgate.client.waits import Patience
 from tests.client.faketime import FakeTime
 from tests.client.scripted import Play, ScriptedAgent
-from tests.client.test_conversation import OK, QUESTION, REFUSED, SILENT, Talk, declared
+from tests.client.test_conversation import OK, QUESTION, REJECTED, SILENT, Talk, declared
 from tests.client.test_import import SOURCE
 from tests.fixtures.eventually import DEADLINE_S, eventually
 
@@ -56,19 +56,19 @@ def test_silence_within_the_bounded_wait_opens_nothing() -> None:
     assert talk.conversation.circuit.asks == 1
 
 
-def test_refusals_never_open_it() -> None:
+def test_rejections_never_open_it() -> None:
     """R50: also not those of an agent that has just started and knows nothing yet."""
     talk = Talk(Patience(on_unavailable="open"))
     with pytest.raises(WaitedTooLong):
-        talk.wait(itertools.repeat(REFUSED), deadline_s=3600)
+        talk.wait(itertools.repeat(REJECTED), deadline_s=3600)
     assert talk.conversation.circuit == ("closed", 0.0, 0, "")
 
 
-def test_a_refused_probe_closes_it() -> None:
+def test_a_rejected_probe_closes_it() -> None:
     talk = declared()
     talk.time.now_s += 15
     with pytest.raises(WaitedTooLong):
-        talk.wait([REFUSED], deadline_s=0)
+        talk.wait([REJECTED], deadline_s=0)
     assert state(talk) == "closed"
 
 

@@ -20,7 +20,7 @@ from headgate import AsyncClient, Client, InvalidName, InvalidSettings
 from headgate.client.drivers.pool import connect_unix
 from headgate.client.gate import system_dice
 from tests.client import bodies
-from tests.client.scripted import OK, REFUSED, Play, ScriptedAgent, answer
+from tests.client.scripted import OK, REJECTED, Play, ScriptedAgent, answer
 from tests.fixtures.eventually import DEADLINE_S, aeventually
 
 CLIENTS: list[Callable[..., Any]] = [Client, AsyncClient]
@@ -72,7 +72,7 @@ def gate(agent: ScriptedAgent) -> Iterator[Client]:
         ({"on_unavailable": "ajar"}, InvalidSettings, "on_unavailable"),
     ],
 )
-def test_wrong_settings_are_refused_at_once(
+def test_wrong_settings_are_rejected_at_once(
     client: Callable[..., Any], settings: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message) as caught:
@@ -142,8 +142,8 @@ def test_chunks_are_lazy(gate: Client, agent: ScriptedAgent) -> None:
     assert next(rows) == 2
 
 
-def test_a_refused_guard_does_not_run_its_body(gate: Client, agent: ScriptedAgent) -> None:
-    agent.script.default = REFUSED
+def test_a_rejected_guard_does_not_run_its_body(gate: Client, agent: ScriptedAgent) -> None:
+    agent.script.default = REJECTED
     with pytest.raises(headgate.WaitedTooLong), gate.guard(deadline_s=0):
         raise AssertionError("not admitted, and yet here")
 
@@ -170,7 +170,7 @@ async def test_a_throttled_coroutine_of_a_blocking_client(
     gate: Client, agent: ScriptedAgent
 ) -> None:
     """It waits on the loop, not in its way, and leaves no connection behind."""
-    agent.script.plays.extend([REFUSED, OK])
+    agent.script.plays.extend([REJECTED, OK])
 
     @gate.throttled
     async def purge(before: int) -> int:
@@ -217,7 +217,7 @@ def test_threads_share_a_client_and_never_a_connection(gate: Client, agent: Scri
     def work() -> None:
         for _ in range(50):
             if not gate.check():
-                failures.append("refused")
+                failures.append("rejected")
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
@@ -277,7 +277,7 @@ async def test_a_thousand_tasks_share_a_few_connections(agent: ScriptedAgent) ->
 async def test_a_cancelled_question_leaves_no_connection_in_doubt(agent: ScriptedAgent) -> None:
     """Its late answer must not be taken for the next question's."""
     agent.script.plays.append(Play(b"HTTP/1.1 200 OK\r\n", hold=True))
-    agent.script.plays.append(REFUSED)
+    agent.script.plays.append(REJECTED)
     async with AsyncClient("etl", database="main", url=agent.url) as gate:
         task = asyncio.create_task(gate.check())
         await aeventually(lambda: agent.heard)
@@ -289,7 +289,7 @@ async def test_a_cancelled_question_leaves_no_connection_in_doubt(agent: Scripte
 
 
 async def test_a_cancelled_wait_stops_asking(agent: ScriptedAgent) -> None:
-    agent.script.default = answer(429, bodies.refusal(retry_after_ms=60_000))
+    agent.script.default = answer(429, bodies.rejection(retry_after_ms=60_000))
     async with AsyncClient("etl", database="main", url=agent.url) as gate:
         task = asyncio.create_task(gate.wait())
         await aeventually(lambda: agent.heard)
@@ -321,7 +321,7 @@ def test_a_full_queue_is_waited_for(full_queue: str) -> None:
 async def test_a_full_queue_is_waited_for_on_the_loop(
     full_queue: str,
 ) -> None:
-    """asyncio would take the refused connect for a made one."""
+    """asyncio would take the rejected connect for a made one."""
     async with AsyncClient(
         "etl", database="main", url=f"unix://{full_queue}", timeout_s=0.1
     ) as gate:

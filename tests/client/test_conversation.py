@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.client.answers import Answer
+from headgate.client.availability import Endpoints
 from headgate.client.conversation import Conversation, Ways
-from headgate.client.endpoints import Endpoints
 from headgate.client.http1 import Response
 from headgate.client.question import Question
 from headgate.client.replies import NoAnswer
@@ -39,12 +39,12 @@ def response(status: int, body: bytes, **headers: str) -> Response:
     return Response(status, headers, body, keep_alive=True)
 
 
-def refusal(retry_after_ms: int | None = None, status: int = 429) -> Response:
-    return response(status, encoded(bodies.refusal(retry_after_ms=retry_after_ms)))
+def rejection(retry_after_ms: int | None = None, status: int = 429) -> Response:
+    return response(status, encoded(bodies.rejection(retry_after_ms=retry_after_ms)))
 
 
 OK = response(200, encoded(bodies.ok()))
-REFUSED = refusal()
+REJECTED = rejection()
 SILENT = NoAnswer("no answer in 1 s")
 
 
@@ -93,13 +93,13 @@ class Talk:
     ("reply", "verdict"),
     [
         (OK, "OK"),
-        (REFUSED, "THRESHOLD_EXCEEDED"),
-        (refusal(status=500), "THRESHOLD_EXCEEDED"),
-        (refusal(status=200), "THRESHOLD_EXCEEDED"),
-        (response(429, b""), "REFUSED"),
-        (response(417, b"no"), "REFUSED"),
-        (response(424, b"no"), "REFUSED"),
-        (response(429, encoded(bodies.ok())), "REFUSED"),
+        (REJECTED, "THRESHOLD_EXCEEDED"),
+        (rejection(status=500), "THRESHOLD_EXCEEDED"),
+        (rejection(status=200), "THRESHOLD_EXCEEDED"),
+        (response(429, b""), "REJECTED"),
+        (response(417, b"no"), "REJECTED"),
+        (response(424, b"no"), "REJECTED"),
+        (response(429, encoded(bodies.ok())), "REJECTED"),
     ],
 )
 def test_check_returns_what_was_answered(reply: Response, verdict: str) -> None:
@@ -173,7 +173,7 @@ def test_a_read_check_is_never_a_leave_to_write() -> None:
         Talk().check(OK, READ_QUESTION)
 
 
-# --- waiting out refusals -------------------------------------------------------------------
+# --- waiting out rejections -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -184,12 +184,12 @@ def test_a_read_check_is_never_a_leave_to_write() -> None:
         (0.99, [0.099, 0.198, 0.396, 0.792, 1.584, 3.168, 4.95, 4.95]),
     ],
 )
-def test_refusals_are_waited_out_with_full_jitter_and_a_cap(
+def test_rejections_are_waited_out_with_full_jitter_and_a_cap(
     roll: float, slept: list[float]
 ) -> None:
     """R32."""
     talk = Talk(dice=lambda: roll)
-    assert talk.wait([*[REFUSED] * 8, OK])
+    assert talk.wait([*[REJECTED] * 8, OK])
     assert talk.time.slept == pytest.approx(slept)
 
 
@@ -199,19 +199,19 @@ def test_refusals_are_waited_out_with_full_jitter_and_a_cap(
 def test_never_sooner_than_the_agent_said(advised_ms: int | None, slept_s: float) -> None:
     """R143."""
     talk = Talk()
-    talk.wait([refusal(advised_ms), OK])
+    talk.wait([rejection(advised_ms), OK])
     assert talk.time.slept == pytest.approx([slept_s])
 
 
 def test_a_turn_is_taken_when_it_comes_however_often_it_was_given() -> None:
     """R143: paced by the agent, which has jittered it already; backing off would lose the turn."""
-    paced = encoded({**bodies.refusal(retry_after_ms=150), "verdict": "PACED"})
+    paced = encoded({**bodies.rejection(retry_after_ms=150), "verdict": "PACED"})
     talk = Talk(dice=lambda: 0.99)
     assert talk.wait([*[response(429, paced)] * 8, OK])
     assert talk.time.slept == pytest.approx([0.15] * 8)
 
 
-def test_a_bare_refusal_is_read_by_its_header() -> None:
+def test_a_bare_rejection_is_read_by_its_header() -> None:
     talk = Talk()
     talk.wait([response(429, b"", **{"retry-after": "7"}), OK])
     assert talk.time.slept == [7.0]
@@ -219,17 +219,17 @@ def test_a_bare_refusal_is_read_by_its_header() -> None:
     assert talk.time.slept == [7.0, 0.05]
 
 
-def test_without_a_deadline_refusals_are_waited_out_for_as_long_as_they_last() -> None:
-    """R50: a thousand refusals are not unavailability."""
+def test_without_a_deadline_rejections_are_waited_out_for_as_long_as_they_last() -> None:
+    """R50: a thousand rejections are not unavailability."""
     talk = Talk(Patience(unavailable_after_s=1.0))
-    assert talk.wait([*[REFUSED] * 1000, OK])
+    assert talk.wait([*[REJECTED] * 1000, OK])
     assert talk.time.now_s > 2000
 
 
 def test_waited_too_long_carries_the_last_reason() -> None:
     talk = Talk()
     with pytest.raises(WaitedTooLong) as caught:
-        talk.wait(itertools.repeat(refusal(400)), deadline_s=1.0)
+        talk.wait(itertools.repeat(rejection(400)), deadline_s=1.0)
     assert str(caught.value) == (
         "etl:nightly on main: not admitted within 1 s (rejections: 3, over 0.8 s);"
         f" the last, THRESHOLD_EXCEEDED: {bodies.REASON}; retry after 0.4 s"
@@ -242,7 +242,7 @@ def test_waited_too_long_carries_the_last_reason() -> None:
 
 def test_waited_too_long_goes_from_process_to_process() -> None:
     with pytest.raises(WaitedTooLong) as caught:
-        Talk().wait([REFUSED], deadline_s=0)
+        Talk().wait([REJECTED], deadline_s=0)
     copied = pickle.loads(pickle.dumps(caught.value))
     assert (str(copied), copied.answer) == (str(caught.value), caught.value.answer)
     assert WaitedTooLong("too long").answer is None
@@ -251,14 +251,14 @@ def test_waited_too_long_goes_from_process_to_process() -> None:
 def test_no_sleep_towards_a_question_that_cannot_be_asked_in_time() -> None:
     talk = Talk()
     with pytest.raises(WaitedTooLong):
-        talk.wait([refusal(60_000)], deadline_s=30)
+        talk.wait([rejection(60_000)], deadline_s=30)
     assert talk.time.slept == []
 
 
 def test_the_last_question_is_asked_at_the_deadline() -> None:
     talk = Talk()
     with pytest.raises(WaitedTooLong):
-        talk.wait(itertools.repeat(REFUSED), deadline_s=1.0)
+        talk.wait(itertools.repeat(REJECTED), deadline_s=1.0)
     assert sum(talk.time.slept) == pytest.approx(1.0)
     assert Talk().wait([OK], deadline_s=0)
 
@@ -266,15 +266,15 @@ def test_the_last_question_is_asked_at_the_deadline() -> None:
 def test_no_deadline_cuts_an_agents_time_short() -> None:
     """One that is 80 ms away would never answer who asks with a deadline of 0."""
     talk = Talk(Patience(timeout_s=1.0))
-    talk.wait([refusal(600), OK], deadline_s=1.2)
+    talk.wait([rejection(600), OK], deadline_s=1.2)
     talk.wait([OK], deadline_s=0)
     assert [ask.timeout_s for ask in talk.asks] == [1.0, 1.0, 1.0]
 
 
 def test_the_client_s_own_limit_is_the_default_deadline() -> None:
     with pytest.raises(WaitedTooLong, match="not admitted within 2 s"):
-        Talk(Patience(max_wait_s=2.0)).wait(itertools.repeat(REFUSED))
-    assert Talk(Patience(max_wait_s=0.1)).wait([*[REFUSED] * 9, OK], deadline_s=60)
+        Talk(Patience(max_wait_s=2.0)).wait(itertools.repeat(REJECTED))
+    assert Talk(Patience(max_wait_s=0.1)).wait([*[REJECTED] * 9, OK], deadline_s=60)
 
 
 def test_every_piece_of_work_asks_anew() -> None:
@@ -284,7 +284,7 @@ def test_every_piece_of_work_asks_anew() -> None:
         assert talk.wait([OK])
     assert len(talk.asks) == 3
     with pytest.raises(WaitedTooLong):
-        talk.wait([REFUSED], deadline_s=0)
+        talk.wait([REJECTED], deadline_s=0)
 
 
 # --- names that nobody knows ----------------------------------------------------------------
@@ -292,7 +292,7 @@ def test_every_piece_of_work_asks_anew() -> None:
 
 def unknown(database: str = "main") -> dict[str, Any]:
     reason = f"{database}: this agent has no such database"
-    return bodies.refusal(database, verdict="UNKNOWN_METRIC", reason=reason, retry_after_ms=1000)
+    return bodies.rejection(database, verdict="UNKNOWN_METRIC", reason=reason, retry_after_ms=1000)
 
 
 UNKNOWN = response(404, encoded(unknown()))
@@ -312,7 +312,7 @@ def test_an_unknown_name_is_waited_on_with_one_warning(caplog: pytest.LogCapture
     "replies",
     [
         [*[UNKNOWN] * 10, OK],
-        [*[UNKNOWN] * 9, refusal(1000), *[UNKNOWN] * 10, OK],
+        [*[UNKNOWN] * 9, rejection(1000), *[UNKNOWN] * 10, OK],
     ],
 )
 def test_a_failover_passes_without_a_warning(
@@ -360,17 +360,17 @@ def test_a_restart_within_the_bounded_wait_goes_unnoticed(silences: int) -> None
     assert Talk().wait([*[SILENT] * silences, OK]).verdict == "OK"
 
 
-def test_a_refusal_in_between_starts_the_bounded_wait_anew() -> None:
-    """R50: an agent that refuses is there."""
+def test_a_rejection_in_between_starts_the_bounded_wait_anew() -> None:
+    """R50: an agent that rejects is there."""
     talk = Talk(Patience(on_unavailable="open", unavailable_after_s=3.0), silence_s=1.0)
-    cycles: list[Reply] = [SILENT, SILENT, refusal(2500)] * 20
+    cycles: list[Reply] = [SILENT, SILENT, rejection(2500)] * 20
     assert talk.wait([*cycles, OK]).verdict == "OK"
 
 
-def test_refusals_never_consume_the_bounded_wait() -> None:
-    """R50: a minute of refusals, then a blip: not yet unavailable."""
+def test_rejections_never_consume_the_bounded_wait() -> None:
+    """R50: a minute of rejections, then a blip: not yet unavailable."""
     talk = Talk(Patience(on_unavailable="open"), silence_s=1.0)
-    answer = talk.wait([*[refusal(10_000)] * 6, SILENT, SILENT, refusal(1), OK])
+    answer = talk.wait([*[rejection(10_000)] * 6, SILENT, SILENT, rejection(1), OK])
     assert answer.verdict == "OK"
 
 
@@ -421,18 +421,18 @@ def test_an_answered_probe_ends_the_outage() -> None:
     assert len(talk.asks) == 6
 
 
-def test_a_refused_probe_is_a_refusal() -> None:
+def test_a_rejected_probe_is_a_rejection() -> None:
     """R50: the agent is back, and says no."""
     talk = declared()
     talk.time.now_s += 15
     with pytest.raises(WaitedTooLong):
-        talk.wait([REFUSED], deadline_s=0)
-    assert talk.wait([REFUSED, OK]).verdict == "OK"
+        talk.wait([REJECTED], deadline_s=0)
+    assert talk.wait([REJECTED, OK]).verdict == "OK"
 
 
 def test_any_answered_question_ends_an_outage() -> None:
     talk = declared()
-    talk.check(REFUSED)
+    talk.check(REJECTED)
     assert talk.wait([SILENT, OK]).verdict == "OK"
 
 
@@ -484,15 +484,15 @@ def test_who_comes_back_with_a_deadline_goes_on_once_the_outage_is_long_enough(
     """As a Celery task does, every few seconds: the outage is remembered from call to call."""
     patience = Patience(on_unavailable="open", unavailable_after_s=unavailable_after_s)
     talk = Talk(patience, silence_s=0.25)
-    refused_s = []
+    rejected_s = []
     while True:
         try:
             assert talk.wait([SILENT], deadline_s=0).unthrottled
             break
         except ThrottlerUnavailable:
-            refused_s.append(talk.time.now_s - 1000)
+            rejected_s.append(talk.time.now_s - 1000)
             talk.time.now_s += 7
-    assert refused_s and refused_s[-1] < unavailable_after_s
+    assert rejected_s and rejected_s[-1] < unavailable_after_s
 
 
 def test_an_outage_of_an_hour_ago_says_nothing_about_now() -> None:
@@ -504,10 +504,10 @@ def test_an_outage_of_an_hour_ago_says_nothing_about_now() -> None:
 
 
 @pytest.mark.parametrize("on_unavailable", ["open", "closed"])
-def test_silence_after_a_refusal_does_not_lift_it(on_unavailable: Any) -> None:
+def test_silence_after_a_rejection_does_not_lift_it(on_unavailable: Any) -> None:
     talk = Talk(Patience(on_unavailable=on_unavailable), silence_s=0.5)
     with pytest.raises(WaitedTooLong, match="since then no agent has answered"):
-        talk.wait([REFUSED, *[SILENT] * 50], deadline_s=2)
+        talk.wait([REJECTED, *[SILENT] * 50], deadline_s=2)
 
 
 def test_fail_open_periods_are_logged_with_their_length_and_work(
@@ -532,11 +532,11 @@ class Lifted:
     """A local gate that holds, and from its third look on does not."""
 
     def __init__(self, verdict: str) -> None:
-        self.refusal = Answer(verdict, False, "held", retry_after_s=30.0, database="main")
+        self.rejection = Answer(verdict, False, "held", retry_after_s=30.0, database="main")
         self.looks = 0
 
     def check(self, question: Question, now_s: float) -> Answer | None:
-        return Answer("OK", True, "", database="main") if self.looks > 2 else self.refusal
+        return Answer("OK", True, "", database="main") if self.looks > 2 else self.rejection
 
     def is_ready(self, question: Question) -> bool:
         return True
@@ -575,12 +575,12 @@ def test_a_lifted_hold_is_noticed_by_who_decides_here(verdict: str, slept_s: flo
         {"on_unavailable": "opened"},
     ],
 )
-def test_impossible_patience_is_refused(settings: dict[str, Any]) -> None:
+def test_impossible_patience_is_rejected(settings: dict[str, Any]) -> None:
     with pytest.raises(InvalidSettings, match=next(iter(settings))):
         Patience(**settings)
 
 
-def test_an_impossible_deadline_is_refused() -> None:
+def test_an_impossible_deadline_is_rejected() -> None:
     with pytest.raises(InvalidSettings, match="deadline_s"):
         Talk().wait([OK], deadline_s=float("nan"))
 
@@ -593,7 +593,7 @@ def test_backoff_is_bounded(tries: int, roll: float) -> None:
 replies = st.one_of(
     st.just(SILENT),
     st.just(response(200, b"half an ans")),
-    st.integers(0, 9000).map(refusal),
+    st.integers(0, 9000).map(rejection),
 )
 
 

@@ -36,7 +36,7 @@ def test_work_on_several_databases_costs_each_of_them() -> None:
 
 
 @pytest.mark.parametrize("cost", BAD)
-def test_a_cost_that_no_agent_would_take_is_refused_before_it_is_sent(cost: Any) -> None:
+def test_a_cost_that_no_agent_would_take_is_rejected_before_it_is_sent(cost: Any) -> None:
     with pytest.raises(InvalidSettings, match="cost"):
         Client("etl", database="main", cost=cost)
     with pytest.raises(InvalidSettings, match="cost"):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headgate import AsyncClient, Client
-from headgate.client.local_questions import check_of
+from headgate.client.local_answers import check_of
 from headgate.client.question import Debit, make_asker
 from headgate.client.target import DEFAULT_URL, parse_target
 from headgate.errors import InvalidSettings
@@ -42,7 +42,7 @@ def debit_of(line: str) -> tuple[str, str] | None:
 
 
 @pytest.mark.parametrize("cpu_s", [None, 0, -1, math.nan, math.inf, 10_001, True, "1"])
-def test_a_charge_that_no_agent_would_take_is_refused_before_it_is_sent(cpu_s: Any) -> None:
+def test_a_charge_that_no_agent_would_take_is_rejected_before_it_is_sent(cpu_s: Any) -> None:
     with pytest.raises(InvalidSettings, match="cpu_s"):
         Client("etl", database="main").check(budget="etl", cpu_s=cpu_s)
 
@@ -70,7 +70,7 @@ def test_only_the_agent_can_charge_and_it_is_remembered_by_the_budget() -> None:
 
 
 def test_over_budget_is_waited_out_as_told() -> None:
-    over = {**bodies.refusal(retry_after_ms=20), "verdict": "OVER_BUDGET"}
+    over = {**bodies.rejection(retry_after_ms=20), "verdict": "OVER_BUDGET"}
     with ScriptedAgent([answer(429, over)]) as agent:
         slept: list[float] = []
         with Client("etl", database="main", url=agent.url, sleep=slept.append) as gate:

@@ -11,8 +11,8 @@ import pytest
 from headgate.base.names import MetricRef, Scope, parse_identity
 from headgate.check.answers import AnswerDoc, BatchDoc, MetricDoc
 from headgate.check.model import Check, Verdict
-from headgate.check.reports_api import encode_report
 from headgate.check.snapshot import Counted
+from headgate.check.snapshot_api import encode_report
 from headgate.client.answers import Answer, MetricAnswer
 from headgate.client.question import Debit, Question, RequestBuilder, make_asker
 from headgate.client.target import parse_target

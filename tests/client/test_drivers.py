@@ -13,7 +13,7 @@ import pytest
 from headgate import InvalidRequest, ThrottlerUnavailable, WaitedTooLong
 from tests.client import bodies
 from tests.client.conftest import MakeCaller, StartAgent
-from tests.client.scripted import OK, REFUSED, Play, ScriptedAgent, answer
+from tests.client.scripted import OK, REJECTED, Play, ScriptedAgent, answer
 from tests.fixtures.eventually import DEADLINE_S, aeventually
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 400\r\n\r\n"
@@ -49,11 +49,11 @@ async def test_an_admission(start_agent: StartAgent, make_caller: MakeCaller) ->
     assert heard.headers["Authorization"] == "Bearer s3cret"
 
 
-async def test_a_refusal_is_an_answer(start_agent: StartAgent, make_caller: MakeCaller) -> None:
-    agent = start_agent(REFUSED)
-    refused = await make_caller(agent.url).check()
-    assert not refused
-    assert (refused.reason, refused.retry_after_s) == (bodies.REASON, 0.01)
+async def test_a_rejection_is_an_answer(start_agent: StartAgent, make_caller: MakeCaller) -> None:
+    agent = start_agent(REJECTED)
+    rejected = await make_caller(agent.url).check()
+    assert not rejected
+    assert (rejected.reason, rejected.retry_after_s) == (bodies.REASON, 0.01)
 
 
 async def test_a_chunked_answer(start_agent: StartAgent, make_caller: MakeCaller) -> None:
@@ -75,7 +75,7 @@ async def test_several_databases_in_one_call(
     start_agent: StartAgent, make_caller: MakeCaller
 ) -> None:
     both = answer(200, bodies.batch(bodies.ok("main"), bodies.ok("replica")))
-    one = answer(429, bodies.batch(bodies.ok("main"), bodies.refusal("replica")))
+    one = answer(429, bodies.batch(bodies.ok("main"), bodies.rejection("replica")))
     agent = start_agent(both, one)
     gate = make_caller(agent.url, database=("main", "replica"), metrics=["lag"])
     assert await gate.check()
@@ -91,7 +91,7 @@ async def test_several_databases_in_one_call(
 
 
 async def test_wait_asks_until_admitted(start_agent: StartAgent, make_caller: MakeCaller) -> None:
-    agent = start_agent(REFUSED, REFUSED, OK)
+    agent = start_agent(REJECTED, REJECTED, OK)
     gate = make_caller(agent.url)
     assert await gate.wait()
     assert len(agent.heard) == 3
@@ -99,7 +99,7 @@ async def test_wait_asks_until_admitted(start_agent: StartAgent, make_caller: Ma
 
 
 async def test_waited_too_long(start_agent: StartAgent, make_caller: MakeCaller) -> None:
-    gate = make_caller(start_agent(default=REFUSED).url, max_wait_s=3)
+    gate = make_caller(start_agent(default=REJECTED).url, max_wait_s=3)
     with pytest.raises(WaitedTooLong, match=r"lag is 7\.2 s"):
         await gate.wait()
     with pytest.raises(WaitedTooLong, match="not admitted within 1 s"):
@@ -110,7 +110,7 @@ async def test_one_question_for_each_chunk(
     start_agent: StartAgent, make_caller: MakeCaller
 ) -> None:
     """R30."""
-    agent = start_agent(REFUSED)
+    agent = start_agent(REJECTED)
     gate = make_caller(agent.url)
     assert await gate.chunks(range(7), 3) == [[0, 1, 2], [3, 4, 5], [6]]
     assert len(agent.heard) == 4
@@ -120,7 +120,7 @@ async def test_one_question_for_each_chunk(
 
 
 async def test_a_guard_asks(start_agent: StartAgent, make_caller: MakeCaller) -> None:
-    agent = start_agent(REFUSED, OK)
+    agent = start_agent(REJECTED, OK)
     assert await make_caller(agent.url).guarded()
     assert len(agent.heard) == 2
 
@@ -243,7 +243,7 @@ async def test_an_answer_to_no_question_is_not_taken_for_one(
     start_agent: StartAgent, make_caller: MakeCaller
 ) -> None:
     """A second OK behind the first must not answer the next question (R33)."""
-    agent = start_agent(Play(OK.wire + OK.wire), REFUSED)
+    agent = start_agent(Play(OK.wire + OK.wire), REJECTED)
     gate = make_caller(agent.url)
     assert await gate.check()
     assert not await gate.check()

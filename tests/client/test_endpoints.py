@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from headgate import Client, InvalidSettings, ThrottlerUnavailable
-from headgate.client.endpoints import LOOK_BACK_AFTER_S, Endpoints
+from headgate.client.availability import LOOK_BACK_AFTER_S, Endpoints
 from headgate.client.events import Event, Rerouted
 from headgate.client.target import Target, urls_of
 from tests.client import bodies
@@ -75,11 +75,11 @@ async def test_a_first_that_is_still_gone_is_looked_for_seldom(
     assert asked(pair) == [2, 10]
 
 
-async def test_a_refusal_is_an_answer_and_the_other_is_not_asked_for_a_better_one(
+async def test_a_rejection_is_an_answer_and_the_other_is_not_asked_for_a_better_one(
     pair: list[ScriptedAgent], make_caller: MakeCaller
 ) -> None:
     """R50"""
-    pair[0].script.default = answer(429, bodies.refusal())
+    pair[0].script.default = answer(429, bodies.rejection())
     caller = make_caller([agent.url for agent in pair])
     assert not await caller.check()
     assert asked(pair) == [1, 0]
@@ -131,7 +131,7 @@ def test_only_one_thread_looks_back() -> None:
         (["http://a", "ftp://b"], "scheme 'ftp'"),
     ],
 )
-def test_impossible_agents_are_refused(url: list[str] | str, message: str) -> None:
+def test_impossible_agents_are_rejected(url: list[str] | str, message: str) -> None:
     with pytest.raises(InvalidSettings, match=message):
         Client("etl", database="main", url=url)
 

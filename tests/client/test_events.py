@@ -15,11 +15,10 @@ from headgate import Client, InvalidSettings, ThrottlerUnavailable, WaitedTooLon
 from headgate.client import events, hooks
 from headgate.client.answers import Answer
 from headgate.client.events import EVENTS, Event, Events, events_of
-from headgate.client.hooks.logs import LEVELS, level_of
-from headgate.client.hooks.measures import INSTRUMENTS, measures_of
+from headgate.client.hooks import INSTRUMENTS, LEVELS, level_of, measures_of
 from tests.client import bodies
 from tests.client.conftest import MakeCaller
-from tests.client.scripted import OK, REFUSED, ScriptedAgent, answer
+from tests.client.scripted import OK, REJECTED, ScriptedAgent, answer
 
 ADMITTED = Answer("OK", admitted=True, reason="")
 NO = Answer("THRESHOLD_EXCEEDED", admitted=False, reason="main: lag is 7.2 s")
@@ -27,7 +26,7 @@ WHO = ("etl:nightly", ("main",))
 ONE_OF_EACH: tuple[Event, ...] = (
     events.Asked(*WHO, "http://a", "OK", 0.002),
     events.Asked(*WHO, "http://a", None, 1.0, "no answer in 1 s"),
-    events.Refused(*WHO, NO),
+    events.Rejected(*WHO, NO),
     events.Waited(*WHO, 0.0, 0, ADMITTED),
     events.Waited(*WHO, 3.5, 2, ADMITTED),
     events.WaitTimedOut(*WHO, 60.0, 9, NO),
@@ -53,25 +52,25 @@ def agent() -> Iterator[ScriptedAgent]:
 
 async def test_a_wait_in_events(agent: ScriptedAgent, make_caller: MakeCaller) -> None:
     told: list[Event] = []
-    agent.script.plays.extend([REFUSED, OK])
+    agent.script.plays.extend([REJECTED, OK])
     caller = make_caller(agent.url, on_event=told.append)
     await caller.wait()
-    assert kinds(told) == ["Asked", "Refused", "Asked", "Waited"]
-    refused, waited = told[1], told[3]
-    assert isinstance(refused, events.Refused) and isinstance(waited, events.Waited)
-    assert refused[:2] == ("etl:nightly", ("main",))
-    assert refused.answer.verdict == "THRESHOLD_EXCEEDED"
-    assert waited.refusals == 1
+    assert kinds(told) == ["Asked", "Rejected", "Asked", "Waited"]
+    rejected, waited = told[1], told[3]
+    assert isinstance(rejected, events.Rejected) and isinstance(waited, events.Waited)
+    assert rejected[:2] == ("etl:nightly", ("main",))
+    assert rejected.answer.verdict == "THRESHOLD_EXCEEDED"
+    assert waited.rejections == 1
     assert waited.waited_s == pytest.approx(sum(caller.time.slept))
     told.clear()
-    agent.script.plays.extend([REFUSED])
+    agent.script.plays.extend([REJECTED])
     await caller.check()
-    assert kinds(told) == ["Asked", "Refused"]
+    assert kinds(told) == ["Asked", "Rejected"]
     told.clear()
-    agent.script.default = REFUSED
+    agent.script.default = REJECTED
     with pytest.raises(WaitedTooLong):
         await caller.wait(0)
-    assert kinds(told) == ["Asked", "Refused", "WaitTimedOut"]
+    assert kinds(told) == ["Asked", "Rejected", "WaitTimedOut"]
 
 
 async def test_an_outage_in_events(agent: ScriptedAgent, make_caller: MakeCaller) -> None:
@@ -143,7 +142,7 @@ async def _coroutine(event: Event) -> None: ...
 
 
 @pytest.mark.parametrize("on_event", [7, [print, None], _coroutine])
-def test_what_cannot_be_called_is_refused(on_event: Any) -> None:
+def test_what_cannot_be_called_is_rejected(on_event: Any) -> None:
     with pytest.raises((InvalidSettings, TypeError)):
         Client("etl", database="main", on_event=on_event)
 
@@ -165,11 +164,11 @@ def test_events_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     for event in ONE_OF_EACH:
         hook(event)
     assert [record.name for record in caplog.records] == ["jobs"] * len(ONE_OF_EACH)
-    refused = caplog.records[2]
-    assert refused.getMessage() == (
-        "Refused app=etl:nightly databases=main answer=THRESHOLD_EXCEEDED (main: lag is 7.2 s)"
+    rejected = caplog.records[2]
+    assert rejected.getMessage() == (
+        "Rejected app=etl:nightly databases=main answer=THRESHOLD_EXCEEDED (main: lag is 7.2 s)"
     )
-    assert refused.headgate is ONE_OF_EACH[2]  # type: ignore[attr-defined]
+    assert rejected.headgate is ONE_OF_EACH[2]  # type: ignore[attr-defined]
     assert level_of(ONE_OF_EACH[3]) == logging.DEBUG
     assert level_of(ONE_OF_EACH[4]) == logging.INFO, "it was held"
 

@@ -13,12 +13,12 @@ import pytest
 
 from headgate.demo.postgres import PostgresServer
 from tests.client import bodies
-from tests.client.scripted import OK, REFUSED, Play, ScriptedAgent, answer
+from tests.client.scripted import OK, REJECTED, Play, ScriptedAgent, answer
 from tests.fixtures.eventually import DEADLINE_S
 from tests.fixtures.servers import Pair
 
 ROOT = Path(__file__).parents[2]
-NOW = answer(429, bodies.refusal(), Retry_After="0")
+NOW = answer(429, bodies.rejection(), Retry_After="0")
 
 needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 
@@ -58,7 +58,7 @@ def test_plain_http_asks_before_each_line() -> None:
     ("play", "code", "message"),
     [
         (answer(503, body=b"", Retry_After="0"), 3, "no agent answered"),
-        (answer(401, body=b""), 2, "refuses the question: 401"),
+        (answer(401, body=b""), 2, "rejects the question: 401"),
     ],
 )
 def test_plain_http_stops_where_nobody_admits(play: Play, code: int, message: str) -> None:
@@ -77,7 +77,7 @@ def test_backfill_asks_before_each_chunk(postgres_pair: Pair[PostgresServer]) ->
     with psycopg.connect(primary.dsn("backfill_example"), autocommit=True) as connection:
         connection.execute("CREATE TABLE orders (id int, total numeric, total_cents int)")
         connection.execute("INSERT INTO orders SELECT n, n * 0.01 FROM generate_series(1, 1200) n")
-        with ScriptedAgent([REFUSED]) as agent:
+        with ScriptedAgent([REJECTED]) as agent:
             done = run(
                 sys.executable, str(ROOT / "examples" / "backfill.py"),
                 HEADGATE_URL=agent.url, PGDATABASE="backfill_example", **libpq,

@@ -28,8 +28,8 @@ def ok(name: str, **changes: Any) -> Play:
     return answer(200, bodies.ok(name, **changes))
 
 
-def refused(name: str, **changes: Any) -> Play:
-    return answer(429, bodies.refusal(name, **changes))
+def rejected(name: str, **changes: Any) -> Play:
+    return answer(429, bodies.rejection(name, **changes))
 
 
 @pytest.fixture
@@ -58,18 +58,18 @@ async def test_all_admit(kind: str, agents: dict[str, ScriptedAgent]) -> None:
     for found in (await gate.check(), await gate.wait()):
         assert found.verdict == "OK"
         assert [check.database for check in found.checks] == list(NAMES)
-        assert found.refusals == ()
+        assert found.rejections == ()
     assert asked(agents) == [2, 2, 2]
     assert "database=users" in agents["users"].heard[0].line
     await gate.close()
 
 
-async def test_the_answer_says_who_refused(kind: str, agents: dict[str, ScriptedAgent]) -> None:
-    agents["users"].script.default = refused("users", reason="users: lag is 7.2 s")
+async def test_the_answer_says_who_rejected(kind: str, agents: dict[str, ScriptedAgent]) -> None:
+    agents["users"].script.default = rejected("users", reason="users: lag is 7.2 s")
     gate = caller(kind, agents)
     found = await gate.check()
     assert not found.admitted
-    assert [part.database for part in found.refusals] == ["users"]
+    assert [part.database for part in found.rejections] == ["users"]
     assert found.reason == "users: lag is 7.2 s"
     assert found.retry_after_s == 1.43
     with pytest.raises(WaitedTooLong, match="orders and users and audit: not admitted"):
@@ -77,11 +77,11 @@ async def test_the_answer_says_who_refused(kind: str, agents: dict[str, Scripted
     await gate.close()
 
 
-async def test_a_refusal_is_waited_out_and_all_are_asked_anew(
+async def test_a_rejection_is_waited_out_and_all_are_asked_anew(
     kind: str, agents: dict[str, ScriptedAgent]
 ) -> None:
-    """R30: an OK of one is not kept while another refuses."""
-    agents["users"].script.plays.extend([refused("users", retry_after_ms=500)] * 2)
+    """R30: an OK of one is not kept while another rejects."""
+    agents["users"].script.plays.extend([rejected("users", retry_after_ms=500)] * 2)
     gate = caller(kind, agents)
     assert (await gate.wait()).verdict == "OK"
     assert len(gate.time.slept) == 2 and min(gate.time.slept) >= 0.5
@@ -90,11 +90,11 @@ async def test_a_refusal_is_waited_out_and_all_are_asked_anew(
     await gate.close()
 
 
-async def test_a_blocking_client_asks_nobody_behind_a_refusal(
+async def test_a_blocking_client_asks_nobody_behind_a_rejection(
     agents: dict[str, ScriptedAgent],
 ) -> None:
-    """And begins with whoever refused last: of three agents one is asked in vain."""
-    agents["users"].script.default = refused("users")
+    """And begins with whoever rejected last: of three agents one is asked in vain."""
+    agents["users"].script.default = rejected("users")
     gate = caller("sync", agents)
     for _ in range(4):
         assert not await gate.check()
@@ -139,7 +139,7 @@ async def test_silence_of_one_is_silence_and_says_whose(
 async def test_an_open_client_goes_on_without_the_silent_one_alone(
     kind: str, agents: dict[str, ScriptedAgent]
 ) -> None:
-    """The others are asked as ever, and may refuse."""
+    """The others are asked as ever, and may reject."""
     agents["users"].stop()
     gate = caller(kind, agents, on_unavailable="open")
     found = await gate.wait()
@@ -149,18 +149,18 @@ async def test_an_open_client_goes_on_without_the_silent_one_alone(
     before = asked(agents)[0]
     assert (await gate.wait()).unthrottled
     assert asked(agents)[0] == before + 1
-    agents["audit"].script.default = refused("audit", retry_after_ms=60_000)
+    agents["audit"].script.default = rejected("audit", retry_after_ms=60_000)
     with pytest.raises(WaitedTooLong, match=r"lag is 7\.2"):
         await gate.wait(5)
     await gate.close()
 
 
-async def test_a_refusal_outweighs_silence(kind: str, agents: dict[str, ScriptedAgent]) -> None:
+async def test_a_rejection_outweighs_silence(kind: str, agents: dict[str, ScriptedAgent]) -> None:
     """R50"""
     agents["orders"].stop()
-    agents["users"].script.default = refused("users")
+    agents["users"].script.default = rejected("users")
     gate = caller(kind, agents)
-    assert [part.database for part in (await gate.check()).refusals] == ["users"]
+    assert [part.database for part in (await gate.check()).rejections] == ["users"]
     await gate.close()
 
 
@@ -218,6 +218,6 @@ async def test_each_agent_may_have_a_standby(kind: str, agents: dict[str, Script
         ({"database": {"a": "ftp://h"}}, "scheme 'ftp'"),
     ],
 )
-def test_impossible_mappings_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_impossible_mappings_are_rejected(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidSettings, match=message):
         Client("etl", **settings)

@@ -137,7 +137,7 @@ def test_bytes_behind_the_end_spoil_the_connection() -> None:
         b"HTTP/1.1 100 Continue\r\n\r\n" * 9,
     ],
 )
-def test_what_is_not_http_is_refused(wire: bytes) -> None:
+def test_what_is_not_http_is_rejected(wire: bytes) -> None:
     with pytest.raises(BadResponse):
         read(wire)
 

@@ -94,4 +94,4 @@ def test_what_is_loaded_late_hides_no_type_from_callers(client: type, method: st
 
 def test_a_misspelt_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Cliend'"):
-        getattr(headgate, "Cliend")  # noqa: B009 -- written out, mypy would refuse it first
+        getattr(headgate, "Cliend")  # noqa: B009 -- written out, mypy would reject it first

@@ -16,8 +16,8 @@ import pytest
 
 import headgate
 from headgate.base.names import Scope
-from headgate.check.activity import Activity
 from headgate.check.health import ShardHealth, Window, stand
+from headgate.check.model import Activity
 from headgate.check.snapshot_api import Snapshot
 from headgate.client import events, local, local_feed
 from headgate.client.local_feed import FEEDS
@@ -82,7 +82,7 @@ def test_the_agent_is_asked_until_there_is_a_snapshot(
     agent: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Too many listen, so there is none to be had; then there is."""
-    monkeypatch.setattr(local_feed, "REFUSED_RETRY_S", 0.05)
+    monkeypatch.setattr(local_feed, "REJECTED_RETRY_S", 0.05)
     monkeypatch.setattr(agent.broadcasts, "max_subscribers", 0)
     with headgate.Client("etl", database="main", url=agent.base_url, local=True) as gate:
         eventually(lambda: "is not available (status 503" in caplog.text)
@@ -110,28 +110,28 @@ def test_over_the_unix_socket_as_well(agent: Served, opened: Opened) -> None:
     assert opened(url=f"unix://{agent.socket_path}").check().admitted
 
 
-def refused(gate: headgate.Client) -> headgate.Answer:
-    """Its first refusal, which is to come."""
+def rejected(gate: headgate.Client) -> headgate.Answer:
+    """Its first rejection, which is to come."""
     found: list[headgate.Answer] = []
 
-    def is_refused() -> bool:
+    def is_rejected() -> bool:
         found.append(gate.check())
         return not found[-1].admitted
 
-    eventually(is_refused)
+    eventually(is_rejected)
     return found[-1]
 
 
 def test_breaches_and_rules_are_obeyed_as_they_come(agent: Served, opened: Opened) -> None:
     gate = opened()
     agent.measure(lag=99.0)
-    answer = refused(gate)
+    answer = rejected(gate)
     assert (answer.verdict, answer.decided) == ("THRESHOLD_EXCEEDED", "local")
     assert "lag is 99 s, above its threshold" in answer.reason
     agent.measure(lag=0.1)
     eventually(lambda: gate.check().admitted)
     agent.rule(rule(kind=Kind.HOLD))
-    answer = refused(gate)
+    answer = rejected(gate)
     assert (answer.verdict, answer.decided, answer.raw["rule"]) == ("ON_HOLD", "local", "r1")
 
 
@@ -155,7 +155,7 @@ def test_dice_are_thrown_for_each_check(agent: Served, opened: Opened) -> None:
     falls = iter([0.9, 0.3, 0.7, 0.1, 0.5, 0.49] * 10_000)
     gate = opened(dice=lambda: next(falls))
     agent.rule(rule(0.5))
-    refused(gate)
+    rejected(gate)
     while next(falls) != 0.49:
         pass
     answers = [gate.check() for _ in range(60)]
@@ -163,11 +163,11 @@ def test_dice_are_thrown_for_each_check(agent: Served, opened: Opened) -> None:
     assert [answer.admitted for answer in answers] == [True, False, True, False, True, False] * 10
 
 
-def test_a_share_is_refused_as_its_ratio_says(agent: Served, opened: Opened) -> None:
+def test_a_share_is_rejected_as_its_ratio_says(agent: Served, opened: Opened) -> None:
     """R72: 5,000 draws, of which the standard deviation is 0.004."""
     gate = opened()
     agent.rule(rule(0.9))
-    refused(gate)
+    rejected(gate)
     share = sum(gate.check().admitted for _ in range(5000)) / 5000
     assert share == pytest.approx(0.1, abs=0.025)
 
@@ -188,7 +188,7 @@ def test_several_databases_are_decided_together_or_not_at_all(
     answer = gate.check()
     assert [part.decided for part in answer.checks] == ["local", "local"]
     agent.rule(rule(target="both", kind=Kind.HOLD, database="replica"))
-    answer = refused(gate)
+    answer = rejected(gate)
     assert [part.verdict for part in answer.checks] == ["OK", "ON_HOLD"]
 
 
@@ -208,7 +208,7 @@ def test_a_wait_goes_on_when_the_snapshot_says_so(agent: Served, opened: Opened)
 
     gate = opened("waits", sleep=sleep)
     agent.measure(lag=99.0)
-    refused(gate)
+    rejected(gate)
     before = len(slept)
     assert gate.wait(deadline_s=60).decided == "local"
     assert len(slept) == before + 1
@@ -259,7 +259,7 @@ async def test_others_on_the_loop_have_their_turn_while_it_decides_here(agent: S
         lambda gate: gate.check_read(0),
     ],
 )
-def test_what_no_agent_would_take_is_refused_here_as_well(
+def test_what_no_agent_would_take_is_rejected_here_as_well(
     opened: Opened, asked: Callable[[headgate.Client], object]
 ) -> None:
     with pytest.raises(headgate.InvalidSettings):
@@ -352,7 +352,7 @@ def test_the_shards_primary_is_followed_to_its_own_stream(
             assert gate.check().database == "replica", "as it is called there"
             late = leading(spec, 99.0, primary.clock.now().mono_s + 60)
             primary.call(primary.board.set_shard, "replica", late)
-            assert refused(gate).decided == "local"
+            assert rejected(gate).decided == "local"
             gate.close()
             eventually(lambda: primary.counted("follower", "THRESHOLD_EXCEEDED"))
         finally:

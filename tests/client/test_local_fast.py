@@ -14,8 +14,7 @@ from headgate.check.model import Verdict
 from headgate.check.snapshot import DatabaseSnapshot, decided
 from headgate.check.snapshot_api import SnapshotReader, SnapshotWriter, hello
 from headgate.client import local_clock
-from headgate.client.availability import Availability
-from headgate.client.endpoints import Endpoints
+from headgate.client.availability import Availability, Endpoints
 from headgate.client.local import LocalCheck, LocalGate
 from headgate.client.local_answers import answer_of, to_ms
 from headgate.client.local_feed import Feed
@@ -160,7 +159,7 @@ def slow_ways(world: World, monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.mark.parametrize("name", sorted(CASES.keys() - {"dice, breached", "on hold, for 20 s"}))
 def test_most_checks_need_no_deciding(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All kinds of rules and refusals; but for what dice decide before metrics do."""
+    """All kinds of rules and rejections; but for what dice decide before metrics do."""
     world = World(CASES[name], monkeypatch)
     taken = slow_ways(world, monkeypatch)
     for number in range(200):
@@ -170,7 +169,7 @@ def test_most_checks_need_no_deciding(name: str, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("name", ["dice", "dice, breached"])
-def test_who_is_refused_by_dice_each_time_is_refused_quickly(
+def test_who_is_rejected_by_dice_each_time_is_rejected_quickly(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Although nobody knows yet what the metrics would say."""

@@ -108,7 +108,7 @@ def test_a_rule_set_by_the_command_line_is_obeyed(agent: AgentProcess) -> None:
         assert agent.request("DELETE", "/v1/rules/held", unix=True).status == 200
         eventually(lambda: gate.check().admitted)
     counted = agent.get("/v1/clients").json["clients"]
-    assert [c["refused"] > 0 for c in counted if c["client"] == "etl:nightly"] == [True]
+    assert [c["rejected"] > 0 for c in counted if c["client"] == "etl:nightly"] == [True]
 
 
 def test_a_killed_agent_is_missed_and_found_again(

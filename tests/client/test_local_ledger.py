@@ -29,7 +29,7 @@ def test_beyond_the_bound_names_collapse_towards_their_levels() -> None:
 def test_rows_are_bounded_when_levels_are_made_up_too() -> None:
     ledger = LocalLedger()
     for number in range(3 * MAX_ROWS):
-        refused = key(f"u{number}:v{number}", Verdict.THRESHOLD_EXCEEDED, f"m{number}")
-        ledger.add(refused, 1.0)
+        rejected = key(f"u{number}:v{number}", Verdict.THRESHOLD_EXCEEDED, f"m{number}")
+        ledger.add(rejected, 1.0)
     assert sum(told(ledger).values()) == 3 * MAX_ROWS
     assert len(ledger._rows) <= MAX_ROWS + MAX_CROWD_ROWS + 1

@@ -16,14 +16,14 @@ from headgate.client.target import parse_target, sent_on
 from tests.client import bodies
 from tests.client.authority import Authority
 from tests.client.conftest import MakeCaller
-from tests.client.scripted import REFUSED, Play, ScriptedAgent, answer
+from tests.client.scripted import REJECTED, Play, ScriptedAgent, answer
 
 REASON = "main: commerce/-80 is rolled up by db-a's agent"
 
 
 def wrong_agent(ask: str | None, database: str = "main", **more: Any) -> dict[str, Any]:
     told = {"verdict": "WRONG_AGENT", "reason": REASON, "retry_after_ms": 10, "metrics": []}
-    return bodies.refusal(database, **told, ask=ask, **more)
+    return bodies.rejection(database, **told, ask=ask, **more)
 
 
 def ask_at(url: str | None) -> Play:
@@ -81,7 +81,7 @@ async def test_the_database_may_have_another_name_there(
     assert "database=main" in home.heard[0].line
 
 
-async def test_a_redirect_is_neither_a_refusal_nor_silence(
+async def test_a_redirect_is_neither_a_rejection_nor_silence(
     agents: list[ScriptedAgent], make_caller: MakeCaller
 ) -> None:
     """R50: it takes no time, and no T_wait."""
@@ -92,12 +92,12 @@ async def test_a_redirect_is_neither_a_refusal_nor_silence(
     assert caller.time.slept == []
 
 
-async def test_a_refusal_there_is_a_refusal(
+async def test_a_rejection_there_is_a_rejection(
     agents: list[ScriptedAgent], make_caller: MakeCaller
 ) -> None:
     home, primary, _ = agents
     says(home, always=ask_at(primary.url))
-    says(primary, REFUSED, REFUSED)
+    says(primary, REJECTED, REJECTED)
     caller = make_caller(home.url)
     assert await caller.wait()
     assert counts(agents) == [1, 3, 0]
@@ -116,15 +116,15 @@ async def test_two_hops_are_followed_and_no_more(
     assert counts(agents) == [2, 2, 2], "where a third hop would lead is not asked"
 
 
-async def test_agents_that_point_at_each_other_are_a_refusal_that_is_waited_out(
+async def test_agents_that_point_at_each_other_are_a_rejection_that_is_waited_out(
     agents: list[ScriptedAgent], make_caller: MakeCaller
 ) -> None:
     one, other, _ = agents
     says(one, always=ask_at(other.url))
     says(other, always=ask_at(one.url))
     caller = make_caller(one.url, max_wait_s=60, unavailable_after_s=0)
-    refused = await caller.check()
-    assert (refused.verdict, refused.admitted, refused.ask) == ("WRONG_AGENT", False, other.url)
+    rejected = await caller.check()
+    assert (rejected.verdict, rejected.admitted, rejected.ask) == ("WRONG_AGENT", False, other.url)
     assert counts(agents)[:2] == [2, 1]
     with pytest.raises(WaitedTooLong, match="WRONG_AGENT"):
         await caller.wait()
@@ -133,7 +133,7 @@ async def test_agents_that_point_at_each_other_are_a_refusal_that_is_waited_out(
 
 
 @pytest.mark.parametrize("where", [None, "", "unix:///tmp/x", "ftp://h", "http://u:p@h:1", 7, "h"])
-async def test_nowhere_to_go_is_a_refusal(
+async def test_nowhere_to_go_is_a_rejection(
     agents: list[ScriptedAgent], make_caller: MakeCaller, where: Any
 ) -> None:
     says(agents[0], always=answer(421, wrong_agent(where)))
@@ -182,8 +182,8 @@ async def test_a_primary_that_fell_silent_is_asked_after_at_home(
     "now_says",
     [
         ask_at(None),
-        answer(404, bodies.refusal(verdict="UNKNOWN_METRIC", retry_after_ms=1)),
-        answer(500, bodies.refusal(verdict="METRIC_UNAVAILABLE", retry_after_ms=1)),
+        answer(404, bodies.rejection(verdict="UNKNOWN_METRIC", retry_after_ms=1)),
+        answer(500, bodies.rejection(verdict="METRIC_UNAVAILABLE", retry_after_ms=1)),
     ],
     ids=["misdirects to nowhere", "knows it no more", "cannot speak for it"],
 )
@@ -268,19 +268,19 @@ async def test_of_several_databases_each_is_asked_about_where_it_is_spoken_for(
     assert counts(agents) == [2, 2, 2]
 
 
-async def test_one_refusal_among_several_is_a_refusal_though_another_is_silent(
+async def test_one_rejection_among_several_is_a_rejection_though_another_is_silent(
     agents: list[ScriptedAgent], make_caller: MakeCaller
 ) -> None:
     """R50"""
-    home, gone, refusing = agents
+    home, gone, rejecting = agents
     url = gone.url
     gone.stop()
-    says(home, always=both(wrong_agent(url), wrong_agent(refusing.url, "other")))
-    says(refusing, always=answer(429, bodies.refusal("other")))
+    says(home, always=both(wrong_agent(url), wrong_agent(rejecting.url, "other")))
+    says(rejecting, always=answer(429, bodies.rejection("other")))
     settings = {"unavailable_after_s": 0, "on_unavailable": "open", "database": ("main", "other")}
     caller = make_caller(home.url, **settings)
     assert (await caller.check()).verdict == "THRESHOLD_EXCEEDED"
-    says(refusing, always=answer(200, bodies.ok("other")))
+    says(rejecting, always=answer(200, bodies.ok("other")))
     with pytest.raises(ThrottlerUnavailable):
         await caller.check()
 
@@ -306,7 +306,7 @@ async def test_the_scope_is_sent_along(
     assert home.heard[-1].body.count(b'"scope": "host"') == 2
 
 
-def test_a_scope_that_is_none_is_refused_when_made() -> None:
+def test_a_scope_that_is_none_is_rejected_when_made() -> None:
     with pytest.raises(InvalidName, match="unknown scope 'galaxy'"):
         Client("etl", database="main", scope="galaxy")  # type: ignore[arg-type]
 
@@ -331,8 +331,8 @@ async def test_over_tls_the_callers_authority_is_asked_for(
         says(home, always=ask_at(primary.url))
         assert await make_caller(home.url, tls_ca=authority.ca_path).check()
         says(home, always=ask_at(primary.url.replace("https", "http")))
-        refused = await make_caller(home.url, tls_ca=authority.ca_path).check()
-        assert refused.verdict == "WRONG_AGENT"
+        rejected = await make_caller(home.url, tls_ca=authority.ca_path).check()
+        assert rejected.verdict == "WRONG_AGENT"
 
 
 def test_places_are_compared_without_their_spelling() -> None:

@@ -18,7 +18,7 @@ from headgate.client.http1 import BadResponse, Response, ResponseReader, exchang
 from headgate.client.tls import TlsFailed, TlsSession, make_trust
 from tests.client.authority import Authority
 from tests.client.conftest import MakeCaller
-from tests.client.scripted import REFUSED, ScriptedAgent
+from tests.client.scripted import REJECTED, ScriptedAgent
 from tests.fixtures.eventually import DEADLINE_S
 
 HELLO_BYTES = 65536
@@ -56,7 +56,7 @@ def listener(says: bytes | None) -> Iterator[str]:
 async def test_an_agent_with_a_certificate_from_a_named_authority(
     authority: Authority, make_caller: MakeCaller, names: tuple[str, ...]
 ) -> None:
-    with ScriptedAgent([REFUSED], tls=authority.vouches_for(*names)) as agent:
+    with ScriptedAgent([REJECTED], tls=authority.vouches_for(*names)) as agent:
         gate = make_caller(agent.url, tls_ca=authority.ca_path)
         assert not await gate.check()
         for _ in range(5):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.client.scripted import OK, REFUSED, ScriptedAgent
+from tests.client.scripted import OK, REJECTED, ScriptedAgent
 from tests.client.test_import import SOURCE
 from tests.fixtures.eventually import DEADLINE_S
 
@@ -75,7 +75,7 @@ assert threading.active_count() == 1
 
 
 def test_a_pool_of_threads(agent: ScriptedAgent) -> None:
-    agent.script.plays.extend([OK, REFUSED] * 10)
+    agent.script.plays.extend([OK, REJECTED] * 10)
     run(IN_THREADS, agent)
     assert len(agent.heard) >= 200
     assert agent.script.connections <= 8
@@ -104,7 +104,7 @@ print("fine")
 def test_monkey_patched_gevent(agent: ScriptedAgent) -> None:
     """Sockets and sleeps give way to other greenlets; a report is a greenlet, not a thread."""
     gevent = pytest.importorskip("gevent")
-    agent.script.plays.extend([REFUSED] * 5)
+    agent.script.plays.extend([REJECTED] * 5)
     packages = gevent.__path__[0].rpartition("/")[0]
     assert run(GEVENT, agent, packages) == "fine\n"
     assert sum("/v1/unthrottled" in heard.line for heard in agent.heard) == 1

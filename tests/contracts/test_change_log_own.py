@@ -16,9 +16,8 @@ from headgate.changes.model import log_key
 from headgate.changes.state import MAX_OWN_ITEM_BYTES
 from headgate.errors import Conflict, InvalidSettings, StoreUnavailable
 from headgate.history.records import AuditEntry
-from headgate.store import entries, locallog
-from headgate.store.entries import MAX_LOG_KEY_CHARS, MAX_REVISION_BYTES
-from headgate.store.locallog import Commit
+from headgate.store import locallog
+from headgate.store.locallog import MAX_LOG_KEY_CHARS, MAX_REVISION_BYTES, Commit
 from tests.contracts.conftest import sqlite_store
 
 ENTRY = AuditEntry(1_700_000_000.5, "ann", "rule.set", "r-1", None, {"kind": "hold"})
@@ -215,7 +214,7 @@ async def test_revisions_go_by_their_numbers_though_some_are_skipped(tmp_path: P
 
 
 async def test_all_of_a_commit_has_a_bound(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entries, "MAX_COMMIT_BYTES", 10)
+    monkeypatch.setattr(locallog, "MAX_COMMIT_BYTES", 10)
     with pytest.raises(InvalidSettings, match="the whole change: has 12 bytes, at most"):
         await store.commit([], [Put(RULE, b"x" * 6), Put(SKIP, b"x" * 6)])
     await store.commit([], [Put(RULE, b"x" * 10)])
@@ -224,7 +223,7 @@ async def test_all_of_a_commit_has_a_bound(store: Store, monkeypatch: pytest.Mon
 async def test_a_full_log_rejects_one_more_until_one_is_taken_out(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(entries, "MAX_ENTRIES", 3)
+    monkeypatch.setattr(locallog, "MAX_ENTRIES", 3)
     await store.commit([], [Put(f"items/{n}", b"") for n in range(3)])
     message = r"items/ has 3 entries and would have 4; at most 3 are allowed: remove some"
     with pytest.raises(StoreUnavailable, match=message):

@@ -63,7 +63,7 @@ TOO_MUCH = {
 }
 
 
-async def test_what_etcd_would_not_take_is_refused_everywhere(fleet: Fleet) -> None:
+async def test_what_etcd_would_not_take_is_rejected_everywhere(fleet: Fleet) -> None:
     store = fleet.client()
     for puts in TOO_MUCH.values():
         with pytest.raises(ValueError, match="commit"):
@@ -183,7 +183,7 @@ async def test_changes_that_are_no_longer_known_are_not_left_out_in_silence(
         assert await events_of(watch, 1) == [KeyEvent("a", b"4", revision)]
 
 
-async def test_a_refused_commit_is_not_told(fleet: Fleet) -> None:
+async def test_a_rejected_commit_is_not_told(fleet: Fleet) -> None:
     store = fleet.client()
     begun = (await store.list(["a"])).revision
     async with aclosing(store.watch(["a"], after_revision=begun)) as watch:

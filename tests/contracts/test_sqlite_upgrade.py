@@ -21,6 +21,7 @@ from headgate.history.records import AuditEntry, Report, Tally
 from headgate.store import SqliteStore, file, salvage
 from headgate.store.conversion import OldRows, entries_of
 from tests.contracts.conftest import sqlite_store
+from tests.metrics.test_service import World
 
 # As version 1 wrote it: a dump of its file. sqlite_sequence tells that two entries were forgotten.
 VERSION_1 = """
@@ -161,7 +162,7 @@ async def test_an_upgraded_file_is_made_as_a_new_one(path: Path, tmp_path: Path)
     assert schemas[0] == schemas[1]
 
 
-async def test_an_upgrade_that_the_disk_refuses_leaves_version_1_to_be_tried_again(
+async def test_an_upgrade_that_the_disk_rejects_leaves_version_1_to_be_tried_again(
     path: Path,
 ) -> None:
     full = sqlite_store(path, max_bytes=1)
@@ -421,6 +422,17 @@ async def test_everything_of_version_6_becomes_an_entry_of_the_log(of_version_6:
     await store.open()
     assert await store.list([""]) == first
     assert await store.list([""], allow_stale=True) == first
+    await store.close()
+
+
+async def test_a_threshold_of_version_6_is_in_force_after_the_upgrade(of_version_6: Path) -> None:
+    """It stored `"threshold": 5.0` of lag, without a unit."""
+    store = sqlite_store(of_version_6)
+    world = World(store)
+    await world.start({"lag": {"threshold": "1s"}})
+    entry = world.book.entry("main", "lag")
+    assert (entry.spec.threshold, entry.origin) == (5.0, "runtime")
+    await world.book.close()
     await store.close()
 
 

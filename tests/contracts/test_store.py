@@ -118,10 +118,10 @@ async def test_the_audit_gives_at_most_its_limit(store: Store, limit: int, found
 
 async def test_counts_of_what_is_alike_are_added(store: Store) -> None:
     """R135: counters stay exact."""
-    refused = replace(ADMITTED, verdict="THRESHOLD_EXCEEDED", metric="lag")
-    await store.add_tallies([ADMITTED, refused, ADMITTED])
+    rejected = replace(ADMITTED, verdict="THRESHOLD_EXCEEDED", metric="lag")
+    await store.add_tallies([ADMITTED, rejected, ADMITTED])
     await store.add_tallies([replace(ADMITTED, count=10)])
-    assert await all_tallies(store) == [replace(ADMITTED, count=16), refused]
+    assert await all_tallies(store) == [replace(ADMITTED, count=16), rejected]
 
 
 @pytest.mark.parametrize(

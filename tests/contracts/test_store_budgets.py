@@ -57,7 +57,7 @@ async def test_violations_are_forgotten_with_the_rest_of_history(store: Store) -
 
 
 @pytest.mark.parametrize("count", [0, -1])
-async def test_a_minute_that_counts_nothing_is_refused(store: Store, count: int) -> None:
+async def test_a_minute_that_counts_nothing_is_rejected(store: Store, count: int) -> None:
     with pytest.raises(ValueError, match=f"etl.* counts {count}"):
         await store.add_budget_minutes([BLOCKED, replace(BLOCKED, count=count)])
     assert await minutes(store) == []

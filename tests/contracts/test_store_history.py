@@ -157,7 +157,7 @@ async def test_a_look_back_that_takes_too_long_says_what_to_do(tmp_path: Path) -
     await store.close()
 
 
-async def test_a_step_of_nothing_is_refused(store: Store) -> None:
+async def test_a_step_of_nothing_is_rejected(store: Store) -> None:
     with pytest.raises(ValueError, match="0 minutes"):
         await store.sums((), since_minute=0, until_minute=9, step_minutes=0)
 

@@ -61,7 +61,7 @@ class BothStores(RuleBasedStateMachine):
         self.folder.cleanup()
 
     def alike(self, operation: Callable[[Store], Awaitable[Any]]) -> Any:
-        """Both answer the same, refusals included."""
+        """Both answer the same, rejections included."""
         of_memory, of_file = (self.runner.run(outcome(operation, s)) for s in self.stores)
         assert of_memory == of_file
         return of_memory

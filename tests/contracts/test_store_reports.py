@@ -12,7 +12,7 @@ from headgate.base.ports import Store
 from headgate.errors import InvalidSettings, StoreUnavailable
 from headgate.history.records import AuditEntry, Report, Tally
 from headgate.store import SqliteStore
-from headgate.store.entries import MAX_KEY_CHARS, MAX_VALUE_BYTES
+from headgate.store.locallog import MAX_KEY_CHARS, MAX_VALUE_BYTES
 
 ONE = Report("etl", "10.0.0.1", 1_700_000_000.5, {"periods": [{"pieces": 3}]})
 OTHER = Report("web", "10.0.0.2", 1_700_000_001.5, {"periods": []})

@@ -103,7 +103,7 @@ async def test_what_waited_past_its_deadline_is_never_begun(worker: Worker) -> N
     assert not second.begun.is_set()
 
 
-async def test_too_many_waiting_are_refused_at_once(worker: Worker) -> None:
+async def test_too_many_waiting_are_rejected_at_once(worker: Worker) -> None:
     hang = Hang()
     tasks = [asyncio.create_task(worker.run(hang, until_mono_s=soon()))]
     await aeventually(hang.begun.is_set)

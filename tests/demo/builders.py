@@ -44,7 +44,7 @@ def frame(
 ) -> Frame:
     """db-a is the primary; db-c lags."""
     seats = (seat("db-a", "primary"), seat("db-b"), seat("db-c", lag_s=lag_s))
-    crowd = Crowd(p95_s=0.01, critical_refused=0, rogues=rogues, rogue_done=3, rogue_refused=rogues)
+    crowd = Crowd(p95_s=0.01, critical_blocked=0, rogues=rogues, rogue_done=3, rogue_blocked=rogues)
     return Frame(at, seats, tuple(desks), crowd)
 
 
@@ -67,7 +67,7 @@ class EmptyStage:
     tokens: Tokens = field(default_factory=Tokens.new)
     brake: None = None
     speaker_is_up: bool = True
-    refused_at: str = ""
+    rejected_at: str = ""
     export_query_id: str = ""
     look: Callable[[], Frame] = lambda: frame(0)
     arrange: Callable[[Scenery], None] = lambda scenery: None

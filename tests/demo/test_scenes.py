@@ -38,10 +38,10 @@ def test_every_scene_says_what_happens_and_where_to_look() -> None:
         assert all(look.path.startswith("/") and look.text for look in looks)
 
 
-def test_why_a_job_was_refused_is_asked_of_the_minute_in_which_it_was() -> None:
+def test_why_a_job_was_rejected_is_asked_of_the_minute_in_which_it_was() -> None:
     """By the time that somebody looks, the lag is below its threshold again."""
     assert not any("explain" in look.path for look in flood.SCENE.looks(empty_stage()))
-    *_, why = flood.SCENE.looks(empty_stage(refused_at="2026-03-01T07:10:05Z"))
+    *_, why = flood.SCENE.looks(empty_stage(rejected_at="2026-03-01T07:10:05Z"))
     assert why.path.endswith("&at=2026-03-01T07%3A10%3A05Z")
 
 
@@ -116,25 +116,25 @@ class TestRogue:
     SHED = rogue.Shed(
         warned=5,
         done_warned=20,
-        refused=40,
-        refusal='budget "best-effort": capacity limit',
-        jobs_refused=0,
-        critical_refused=0,
+        blocked=40,
+        block='budget "best-effort": capacity limit',
+        jobs_blocked=0,
+        critical_blocked=0,
         before_s=0.02,
         flooded_s=0.06,
         enforced_s=0.03,
     )
 
-    def test_a_budget_that_warns_then_refuses_keeps_all_of_it(self) -> None:
+    def test_a_budget_that_warns_then_rejects_keeps_all_of_it(self) -> None:
         assert broken(rogue.promises(self.SHED)) == []
 
     @pytest.mark.parametrize(
         ("change", "names"),
         [
             ({"warned": 0}, "warned first"),
-            ({"refused": 0, "refusal": ""}, "53000"),
-            ({"critical_refused": 1}, "shed first"),
-            ({"jobs_refused": -1}, "shed first"),
+            ({"blocked": 0, "block": ""}, "53000"),
+            ({"critical_blocked": 1}, "shed first"),
+            ({"jobs_blocked": -1}, "shed first"),
             ({"enforced_s": None}, "went on"),
         ],
     )

@@ -38,7 +38,7 @@ def shown(
             "ETL floods",
             "It floods. " * 20,
             "the lag",
-            tuple(SCENES[1].looks(empty_stage(refused_at="2026-03-01T07:10:00Z"))),
+            tuple(SCENES[1].looks(empty_stage(rejected_at="2026-03-01T07:10:00Z"))),
             busy or bool(waits_for),
             waits_for,
         ),

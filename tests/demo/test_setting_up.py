@@ -40,7 +40,7 @@ def test_ports_are_taken_from_the_range_that_was_handed_down(
 
 
 @pytest.mark.parametrize("said", ["", "20000", "20000-", "30000-20000", "80-90", "1-70000", "a-b"])
-def test_a_range_of_ports_that_is_none_is_refused(said: str) -> None:
+def test_a_range_of_ports_that_is_none_is_rejected(said: str) -> None:
     with pytest.raises(BadParameter, match="20000-21500"):
         _ports(said)
 

@@ -71,11 +71,11 @@ FOREIGN = (
 )
 
 
-def test_any_other_page_and_any_other_name_are_refused(guide: TourServer) -> None:
+def test_any_other_page_and_any_other_name_are_rejected(guide: TourServer) -> None:
     for method, headers in itertools.product(("GET", "POST", "OPTIONS"), FOREIGN):
-        refused = ask(guide, method, '{"to": 2}', **headers)
-        assert refused.status == 403, (method, headers)
-        assert refused.headers["Access-Control-Allow-Origin"] in (None, PAGE)
+        rejected = ask(guide, method, '{"to": 2}', **headers)
+        assert rejected.status == 403, (method, headers)
+        assert rejected.headers["Access-Control-Allow-Origin"] in (None, PAGE)
     assert guide.tour is not None and guide.tour.number == 0
 
 

@@ -43,7 +43,7 @@ def need(tool: str) -> Path:
     return path
 
 
-class Refused(Exception):
+class Rejected(Exception):
     """What Helm said."""
 
 
@@ -52,7 +52,7 @@ def helm(*arguments: str | Path) -> str:
         [need("helm"), *arguments], capture_output=True, text=True, timeout=HELM_S
     )
     if done.returncode != 0:
-        raise Refused(done.stderr + done.stdout)
+        raise Rejected(done.stderr + done.stdout)
     return done.stdout
 
 

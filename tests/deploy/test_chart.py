@@ -22,7 +22,7 @@ from tests.deploy.charts import (
     VALUES,
     VERSIONS,
     Manifest,
-    Refused,
+    Rejected,
     Rendered,
     example_chart,
     faults,
@@ -379,10 +379,10 @@ def test_settings_are_judged_before_anything_is_changed() -> None:
         ("settingsIn=File", "settingsIn"),
     ],
 )
-def test_values_that_cannot_work_are_refused_in_words(said: str, words: str) -> None:
-    with pytest.raises(Refused) as refusal:
+def test_values_that_cannot_work_are_rejected_in_words(said: str, words: str) -> None:
+    with pytest.raises(Rejected) as rejection:
         render(CHART, "--set", said)
-    assert words in str(refusal.value)
+    assert words in str(rejection.value)
 
 
 def test_the_notes_say_what_to_do_next(tmp_path: Path) -> None:

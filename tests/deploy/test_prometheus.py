@@ -40,7 +40,16 @@ CANNOT_BE = {
     "HeadgateNobodyScraped": "there are agents to scrape here; in alerts.test.yml there are none"
 }
 """Alerts that nothing here can provoke, and why."""
-ROWS = ("Health now", "Who is held", "Rules", "Pacing", "Budgets", "Proxy", "fleet", "The agent")
+ROWS = (
+    "Health now",
+    "Throttled clients",
+    "Rules",
+    "Pacing",
+    "Budgets",
+    "Proxy",
+    "fleet",
+    "The agent",
+)
 """What issue and on-call want to find, in this order."""
 
 

@@ -123,7 +123,7 @@ def test_a_stuck_loop_is_restarted_and_says_where_it_stood(unit: str) -> None:
 
 
 @pytest.mark.parametrize("unit", AGENTS)
-def test_a_refused_file_is_not_tried_for_ever(unit: str) -> None:
+def test_a_rejected_file_is_not_tried_for_ever(unit: str) -> None:
     assert settings_of(unit)["RestartPreventExitStatus"] == ["2"]
 
 

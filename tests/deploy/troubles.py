@@ -102,7 +102,7 @@ def well_agent(folder: Path) -> Iterator[Callable[[], bytes]]:
 
         def text() -> bytes:
             world.ask("web")
-            # Its counters stand still at what they have come to, refusals too.
+            # Its counters stand still at what they have come to, rejections too.
             traffic.reads(agent, as_told(traffic))
             world.pulse.note(0.0005)
             return world.agent()
@@ -114,7 +114,7 @@ def as_told(traffic: Traffic) -> BudgetReadings:
     """A server that goes by what lies in its folder."""
     lies = traffic.server.lies
     assert lies is not None
-    return replace(READINGS, version=lies.version, checksum=lies.checksum, refused=0)
+    return replace(READINGS, version=lies.version, checksum=lies.checksum, rejected=0)
 
 
 @contextmanager
@@ -168,7 +168,7 @@ def _old_rules(now_s: float, revision: int) -> RuleBook:
 def go_on(world: Everything) -> None:
     served = world.served
     world.go_on()
-    # Refuses the newer policy, errs by far, and has not room for all.
+    # Rejects the newer policy, errs by far, and has not room for all.
     (pattern,) = READINGS.patterns
     readings = replace(
         counted(world.statements), version=0, patterns=(replace(pattern, error=1.5),)
@@ -182,7 +182,7 @@ def _count_troubles(world: Everything) -> None:
     served.checker.rules = _old_rules(served.clock.now().wall_s, served.checker.rules.revision)
     world.pulse.note(0.4)
     served.recorder.dropped_tallies += 1
-    served.listener.refused_connections += 1
+    served.listener.rejected_connections += 1
     watch = served.views.parts.watch
     assert watch is not None
     dropped = ("starvation.begins", "dropped")
@@ -195,11 +195,11 @@ def _count_troubles(world: Everything) -> None:
 def well_proxy() -> Callable[[], bytes]:
     facts = ProxyFacts("p1", "0", "postgres", 1, 0.0, "epoll", 2, max_sessions=100, state="serving")
     statements = iter(range(100, 1_000_000, 10))
-    return lambda: render_metrics(facts, _unrefusing(next(statements)))[0]
+    return lambda: render_metrics(facts, _unrejecting(next(statements)))[0]
 
 
-def _unrefusing(statements: int) -> ProxyReadings:
-    """As `proxied`, and its budget refuses nobody."""
+def _unrejecting(statements: int) -> ProxyReadings:
+    """As `proxied`, and its budget rejects nobody."""
     seen = proxied(statements)
     assert seen.readings is not None
     etl = replace(seen.readings.budgets["etl"], blocked={"capacity": 0})
@@ -217,6 +217,6 @@ def troubled_proxy() -> bytes:
         targets=[],
         readings=None,
         readings_fault="no such file",
-        policy_refusal="torn",
+        policy_rejection="torn",
     )
     return render_metrics(facts, seen)[0]

@@ -63,7 +63,7 @@ def test_a_process_that_ended_leaves_its_ports_to_others() -> None:
         assert done.stdout == b"0\n", done.stderr
 
 
-def test_one_process_too_many_is_refused() -> None:
+def test_one_process_too_many_is_rejected() -> None:
     """It would share ports with another one, and fail now and then."""
     name = f"headgate-test-{secrets.token_hex(8)}"
     assert [claimed_slot(name, 2) for _ in range(2)] == [0, 1]

@@ -21,7 +21,7 @@ from tests.environment.starting import DEAF, HEADGATE, Left, ran, started
 from tests.fixtures.agents import HOST_ONLY, release_port, reserve_port
 from tests.fixtures.eventually import eventually
 
-HELD = answer(429, bodies.refusal(retry_after_ms=3_600_000), Retry_After="3600")
+HELD = answer(429, bodies.rejection(retry_after_ms=3_600_000), Retry_After="3600")
 NOBODY = "http://127.0.0.1:1"
 NOHUP = Left(ignored=("SIGHUP", "SIGINT"))
 RUN = (*HEADGATE, "run", "--as", "etl:nightly", "--every", "50ms", "--quiet")
@@ -138,7 +138,7 @@ def test_a_job_under_nohup_is_still_throttled_after_a_hangup(
         running.until("begun")
         pid = int((tmp_path / "pid").read_text())
         running.process.send_signal(signal.SIGHUP)
-        agent.script.default = answer(429, bodies.refusal(retry_after_ms=10), Retry_After="1")
+        agent.script.default = answer(429, bodies.rejection(retry_after_ms=10), Retry_After="1")
         eventually(lambda: state_of(pid) == "T")
         assert running.process.poll() is None
         assert running.end(signal.SIGTERM) == 128 + signal.SIGTERM

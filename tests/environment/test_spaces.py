@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from headgate.budgets.pgext.build import PgConfig, read_pg_config
-from headgate.budgets.pgext.spaces import pg_config_for_make
-from headgate.demo.extension import FLAGS
+from headgate.budgets.pgext.build import PgConfig, pg_config_for_make, read_pg_config
 from headgate.demo.postgres import find_binaries
+from headgate.demo.traffic import FLAGS
 from tests.environment.starting import PATIENCE_S
 
 SOURCE = '#include "postgres.h"\n#include "fmgr.h"\nPG_MODULE_MAGIC;\n'

@@ -20,7 +20,7 @@ from headgate.fleet.feed_api import (
     feed_target,
     whole,
 )
-from headgate.shard.peers.line import MAX_ANSWER_BYTES
+from headgate.shard.peers import MAX_ANSWER_BYTES
 
 KEYS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1, max_size=40)
 SIZES = st.sampled_from([0, 1, 500, 30_000, MAX_ITEM_BYTES])

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.fleet.holders import ChangeHolders, Holders
-from headgate.fleet.told import MemberTold, ShardTold
+from headgate.fleet.members import MemberTold, ShardTold
 from headgate.fleet.view import (
     AgentProgress,
+    ChangeHolders,
     FleetPicture,
+    Holders,
     ItemSeen,
     Known,
     ShardFilter,
@@ -99,18 +100,18 @@ def test_servers_of_two_clusters_are_not_one_shard() -> None:
     assert seen(shard_told("a/0"), members=(ours, registered("a/0", "db-c"))).clash == ""
 
 
-def test_an_agent_that_refused_an_item_does_not_have_it() -> None:
+def test_an_agent_that_rejected_an_item_does_not_have_it() -> None:
     """An older version, half-way through an upgrade: at that revision, and without the rule."""
     members = (
         registered("a/0", "db-a"),
-        registered("a/0", "db-b", refused=("f-1",), refused_total=1),
-        registered("a/0", "db-c", 3, refused=("f-1",), refused_total=1),
+        registered("a/0", "db-b", rejected=("f-1",), rejected_total=1),
+        registered("a/0", "db-c", 3, rejected=("f-1",), rejected_total=1),
     )
     picture = picture_of(7, [seen(members=members)], (), ())
     held = Holders(picture)
     assert held.held(rule_item("f-1", "fleet", 7)) == ChangeHolders(3, 1, 1, 1)
     assert held.held(rule_item("f-2", "shard:a/0", 7)) == ChangeHolders(3, 2, 1, 0)
-    assert picture.counts.refusing == 2
+    assert picture.counts.rejecting == 2
 
 
 def test_a_large_fleet_is_given_the_time_that_it_spreads_its_words_over() -> None:

@@ -127,9 +127,9 @@ def test_how_long_a_client_has_been_held() -> None:
     recorder.record(decision(lag=9, after_s=0))
     recorder.record(decision(lag=9, after_s=30))
     ((_, _, record),) = recorder.clients()
-    assert record.refused_since == at(0).wall_s and record.refused_by == "lag"
+    assert record.rejected_since == at(0).wall_s and record.rejected_by == "lag"
     recorder.record(decision(lag=1, after_s=31))
-    assert record.refused_since is None
+    assert record.rejected_since is None
 
 
 def test_a_forgotten_client_leaves_its_counts_behind() -> None:
@@ -196,7 +196,7 @@ def _fault(keeper: Keeper) -> str | None:
     return keeper.fault.detail if keeper.fault else None
 
 
-def test_refusals_are_kept_in_full_at_most_one_a_second_of_a_client() -> None:
+def test_rejections_are_kept_in_full_at_most_one_a_second_of_a_client() -> None:
     """R134, R135: every number of the decision; the counters stay exact."""
     recorder = Recorder(max_clients=10)
     for tenth in range(25):

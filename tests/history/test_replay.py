@@ -60,7 +60,7 @@ def rule(**settings: Any) -> Rule:
 
 def test_a_hold_admits_nothing() -> None:
     change = changed(rule(kind=Kind.HOLD), tally(OK, 30), tally(LAG, 70, "lag"))
-    assert (change.checks, change.admitted_before, change.refused_before) == (100, 30, 70)
+    assert (change.checks, change.admitted_before, change.rejected_before) == (100, 30, 70)
     assert after(change) == (0, 0, How.EXACT)
 
 
@@ -71,7 +71,7 @@ def test_dice_leave_their_share_of_what_the_metrics_admitted(ratio: float, left:
 
 
 def test_a_laxer_ratio_lets_more_reach_the_metrics() -> None:
-    """Half was refused by dice before; of the rest, the metrics took 4 of 5."""
+    """Half was rejected by dice before; of the rest, the metrics took 4 of 5."""
     book = RuleBook([Rule("r1", "etl", 0.5)])
     now = [tally(OK, 40), tally(LAG, 10, "lag"), tally("REJECTED_BY_RATIO", 50, "rule:r1")]
     change = changed(rule(target="etl:nightly", ratio=0.1), *now, book=book)
@@ -132,7 +132,7 @@ def test_an_absent_metric_is_no_zero() -> None:
     assert changed(rule(**THRESHOLDS), tally(OK, 40), metrics=(lost,)).after.how is How.UNKNOWN
 
 
-def test_an_exemption_admits_what_metrics_dice_and_holds_refused() -> None:
+def test_an_exemption_admits_what_metrics_dice_and_holds_rejected() -> None:
     """But for what has no value: nobody could tell that it is below its ceiling."""
     now = [tally(OK, 10), tally(LAG, 90, "lag"), tally("METRIC_UNAVAILABLE", 5, "lag")]
     high_lag = (minute(low=6, high=12),)
@@ -142,7 +142,7 @@ def test_an_exemption_admits_what_metrics_dice_and_holds_refused() -> None:
 
 
 def test_an_exemption_is_void_while_any_metric_is_above_its_ceiling() -> None:
-    """R79: the refusal names one metric, and another one is ten times its threshold."""
+    """R79: the rejection names one metric, and another one is ten times its threshold."""
     measured = (minute("lag", 6, 6), minute("pool", 50, 50))
     change = changed(
         rule(kind=Kind.EXEMPT), tally(LAG, 50, "lag"), metrics=measured, by=gate("lag", "pool")
@@ -205,7 +205,7 @@ def test_a_limit_on_what_nobody_is_judged_by_changes_nothing() -> None:
 ABSENT = (minute("pool", 1, 1, absent=59), minute("lag", 1, 1))
 
 
-def test_refusals_for_absence_are_freed_where_the_metric_no_longer_judges() -> None:
+def test_rejections_for_absence_are_freed_where_the_metric_no_longer_judges() -> None:
     now = [tally(OK, 1), tally("METRIC_UNAVAILABLE", 59, "pool")]
     both = gate("lag", "pool")
     by_lag = rule(kind=Kind.METRICS, metrics=("lag",))
@@ -216,7 +216,7 @@ def test_refusals_for_absence_are_freed_where_the_metric_no_longer_judges() -> N
     assert after(exempt) == (1, 1, How.EXACT)
 
 
-def test_whom_a_check_without_a_name_was_refused_for_no_rule_helps() -> None:
+def test_whom_a_check_without_a_name_was_rejected_for_no_rule_helps() -> None:
     now = [tally("ON_HOLD", 7, client="anonymous")]
     change = changed(rule(target="all", kind=Kind.EXEMPT), *now, metrics=(minute(),))
     assert after(change) == (0, 0, How.EXACT)
@@ -234,14 +234,14 @@ def test_before_the_rules_of_then_are_known_nothing_is_told() -> None:
     assert after(change) == (0, 40, How.UNKNOWN)
 
 
-def test_of_an_exemption_from_one_metric_the_others_may_have_refused_too() -> None:
+def test_of_an_exemption_from_one_metric_the_others_may_have_rejected_too() -> None:
     now = [tally(OK, 10), tally(LAG, 90, "lag"), tally(LAG, 7, "loadavg")]
     exempt = rule(kind=Kind.EXEMPT, metrics=("lag",))
     both = gate("lag", "loadavg")
     assert after(changed(exempt, *now, metrics=(minute(),), by=both)) == (10, 100, How.BOUNDED)
 
 
-def test_who_was_refused_by_what_is_in_no_default_set_names_metrics_itself() -> None:
+def test_who_was_rejected_by_what_is_in_no_default_set_names_metrics_itself() -> None:
     """So it cannot be told which of the checks the rule's metrics and limits would have met."""
     now = [tally(OK, 10), tally(LAG, 90, "loadavg")]
     calm = (minute("pool", 0, 1), minute("lag", 3, 4))

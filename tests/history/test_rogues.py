@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from headgate.check.activity import Activity, Idleness
 from headgate.check.decide import decide
 from headgate.check.demand import Demands
+from headgate.check.model import Activity, Idleness
 from headgate.errors import ProbeFailed
 from headgate.history.recorder import Recorder
 from headgate.history.rogues import Rogues, SessionsProbe

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headgate.history.records import MetricMinute, Tally
-from headgate.history.threshold_replay import ThresholdReplay, replay_threshold
+from headgate.history.replay import ThresholdReplay, replay_threshold
 from headgate.metrics.model import Comparison
 from tests.builders import metric
 

@@ -31,8 +31,8 @@ def asked(tallies: list[Tally]) -> list[CheckedMinute]:
     found = []
     for minute in sorted({t.minute for t in tallies}):
         mine = [t for t in tallies if t.minute == minute]
-        refused = sum(t.count for t in mine if t.verdict != "OK")
-        found.append(CheckedMinute(minute, sum(t.count for t in mine), refused))
+        rejected = sum(t.count for t in mine if t.verdict != "OK")
+        found.append(CheckedMinute(minute, sum(t.count for t in mine), rejected))
     return found
 
 
@@ -44,12 +44,12 @@ def told(tallies: list[Tally]) -> str:
     found = timeline((), spans, (), since_minute=0, until_minute=1440, step_minutes=60)
     return "; ".join(
         f"{s.from_minute // 60:02}:{s.from_minute % 60:02}-{s.until_minute // 60:02}:"
-        f"{s.until_minute % 60:02} {s.sums.by[0][0]} {s.sums.refused_share:.0%} {s.sums.checks}"
+        f"{s.until_minute % 60:02} {s.sums.by[0][0]} {s.sums.rejected_share:.0%} {s.sums.checks}"
         for s in found.spans
     )
 
 
-def test_a_stretch_of_refused_minutes_is_one_span_with_its_metric() -> None:
+def test_a_stretch_of_rejected_minutes_is_one_span_with_its_metric() -> None:
     day = [tally(m, "THRESHOLD_EXCEEDED", 92, "shard/lag") for m in range(SEVEN, SEVEN + 25)]
     day += [tally(m, "OK", 8) for m in range(SEVEN - 60, SEVEN + 90)]
     assert told(day) == "07:00-07:25 shard/lag 92% 2500"
@@ -63,7 +63,7 @@ def test_a_good_minute_ends_a_span_and_a_silent_one_does_not() -> None:
     assert told(held) == "00:01-00:05 lag 100% 15; 00:07-00:08 lag 100% 5"
 
 
-def test_kinds_of_refusal_are_kept_apart() -> None:
+def test_kinds_of_rejection_are_kept_apart() -> None:
     """R91"""
     day = [
         tally(1, "THRESHOLD_EXCEEDED", 1, "lag"),
@@ -75,7 +75,7 @@ def test_kinds_of_refusal_are_kept_apart() -> None:
         tally(1, "OK", 7, "rule:r3"),
     ]
     found = timeline(day, (), (), since_minute=0, until_minute=9, step_minutes=5)
-    assert found.total.refused == {
+    assert found.total.rejected == {
         Reason.METRIC: 1,
         Reason.DICE: 2,
         Reason.HELD: 3,
@@ -122,7 +122,7 @@ def test_of_clients_that_were_left_out_other_holds_what_is_missing() -> None:
     assert not found.whole
     other = found.children[-1]
     assert (other.client, other.sums.admitted) == (OTHER, 600)
-    assert other.sums.refused == {Reason.PACED: 40, Reason.HELD: 5}
+    assert other.sums.rejected == {Reason.PACED: 40, Reason.HELD: 5}
     assert other.sums.by == (("PACED", 40), ("rule:r", 5))
     assert sum(c.sums.checks for c in found.children) == found.total.checks
 
@@ -131,4 +131,4 @@ def test_of_too_many_spans_the_most_telling_are_kept_in_order() -> None:
     many = [ThrottledMinutes(10 * n, 10 * n + 1, 5 + n % 7) for n in range(200)]
     kept = most_telling(many)
     assert len(kept) == MAX_SPANS and kept == sorted(kept)
-    assert min(s.refused for s in kept) >= 10
+    assert min(s.rejected for s in kept) >= 10

@@ -12,9 +12,17 @@ import pytest
 from headgate.errors import InvalidRequest, StoreUnavailable
 from headgate.history import unthrottled
 from headgate.history.records import Report
-from headgate.history.unthrottled import ALL, EACH, MAX_ROW_BYTES, ReportedPeriod, UnthrottledBook
+from headgate.history.unthrottled import (
+    ALL,
+    EACH,
+    MAX_ROW_BYTES,
+    Quota,
+    Rate,
+    ReportedPeriod,
+    UnthrottledBook,
+)
 from headgate.history.unthrottled_api import MAX_PERIODS, UnthrottledDoc, unthrottled_advice
-from headgate.store.entries import to_json
+from headgate.store.locallog import to_json
 from tests.builders import NOW
 from tests.fixtures.fakes import HandClock
 from tests.fixtures.memory_store import MemoryStore
@@ -198,3 +206,37 @@ def test_the_advice_names_the_most_work_first() -> None:
     assert lines[-1] == "and 1 more clients worked without a throttler"
     assert len(lines) == 6
     assert unthrottled_advice([]) == []
+
+
+# How often something may be done, by each key and by all together.
+
+FREE = Rate(1e6, 10**6)
+
+
+def test_a_burst_passes_and_then_the_rate() -> None:
+    quota = Quota(Rate(2.0, 3), FREE)
+    assert [quota.take("a", 100.0) for _ in range(4)] == [0.0, 0.0, 0.0, 0.5]
+    assert quota.take("a", 100.25) == 0.25
+    assert quota.take("a", 100.5) == 0.0
+    assert quota.take("a", 100.5) > 0
+
+
+def test_keys_do_not_take_each_others_share() -> None:
+    quota = Quota(Rate(1.0, 1), FREE)
+    assert quota.take("a", 0.0) == 0.0
+    assert quota.take("a", 0.0) > 0
+    assert quota.take("b", 0.0) == 0.0
+
+
+def test_all_together_have_a_bound() -> None:
+    quota = Quota(Rate(1.0, 1), Rate(1.0, 2))
+    assert [quota.take(key, 0.0) for key in "abc"] == [0.0, 0.0, 1.0]
+    assert quota.take("c", 1.0) == 0.0, "a rejection counted against its key"
+
+
+def test_many_keys_take_bounded_memory_and_are_still_counted() -> None:
+    quota = Quota(Rate(1.0, 1), FREE, max_keys=3)
+    assert [quota.take(str(key), 0.0) for key in range(4)] == [0.0] * 4
+    assert quota.take("one more", 0.0) > 0, "beyond the bound they share one place"
+    assert quota.take("later", 10.0) == 0.0
+    assert len(quota._paid_until) <= 4

@@ -135,7 +135,7 @@ def finding(
         runtime_s=for_s,
         share=1.0,
         alarming=True,
-        refusals=1,
+        rejections=1,
         breached_share=1.0,
         mean_utilization=2.0,
         dice_s=0.0,

@@ -24,10 +24,10 @@ from headgate.budgets.readings import (
     ServerHealth,
 )
 from headgate.changes.state import CopyState
+from headgate.check.checker import Fairness
 from headgate.check.demand import Work
 from headgate.check.health import ShardHealth, stand
 from headgate.check.model import Verdict
-from headgate.check.turns import Fairness
 from headgate.history.alerts import Alerts
 from headgate.history.minutes import MetricMinutes
 from headgate.history.rogues import Rogues
@@ -142,7 +142,7 @@ class Everything:
         served.run_there(self._attach)
         served.rule(*rules(served.clock.now().wall_s))
         served.measure(threads_running=BUSY)
-        assert self.ask("saved:job") == "OK", "though others are refused"
+        assert self.ask("saved:job") == "OK", "though others are rejected"
         assert self.ask("report") == "THRESHOLD_EXCEEDED"
         assert self.ask("held:job") == "ON_HOLD"
         served.lose("threads_running", Cause.TIMED_OUT, "no answer in 0.5 s")
@@ -260,10 +260,10 @@ def counted(statements: int) -> BudgetReadings:
 
 
 def proxied(statements: int) -> ProxyReadings:
-    refused = [0] * len(ActCause)
-    refused[ActCause.HEALTH] = statements // 10
+    blocked = [0] * len(ActCause)
+    blocked[ActCause.HEALTH] = statements // 10
     shown = counts(
-        client(1, "etl"), statements=statements, admitted=statements, refused=tuple(refused)
+        client(1, "etl"), statements=statements, admitted=statements, blocked=tuple(blocked)
     )
     readings = BudgetReadings(
         version=3,

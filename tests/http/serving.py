@@ -30,15 +30,14 @@ from headgate.changes.model import ChangeKind
 from headgate.changes.reach import Place
 from headgate.changes.state import ChangeMade, LogState
 from headgate.changes.writer import Draft
-from headgate.check.activity import Idleness
 from headgate.check.board import Board
 from headgate.check.checker import Checker
 from headgate.check.demand import Demands
-from headgate.check.intake import Intake
+from headgate.check.model import Idleness
+from headgate.check.reporting import Intake
 from headgate.check.routes import CheckRoutes
 from headgate.check.sampler import Sampler
-from headgate.check.snapshots import Snapshots
-from headgate.check.streaming import Broadcasts
+from headgate.check.streaming import Broadcasts, Snapshots
 from headgate.check.views import AgentFacts, Parts, Views
 from headgate.errors import ProbeFailed
 from headgate.fleet.routes import Fleet
@@ -46,13 +45,12 @@ from headgate.history.keeper import Keeper
 from headgate.history.recorder import Recorder
 from headgate.history.unthrottled import UnthrottledBook
 from headgate.http.asgi import AsgiApp, AsgiBridge
-from headgate.http.auth import Credential, Gatekeeper
+from headgate.http.auth import Credential, Gatekeeper, KnownHosts
 from headgate.http.control import Control, PageGiven
-from headgate.http.hosts import KnownHosts
 from headgate.http.listener import Connection, Handlers, Limits, Listener
-from headgate.metrics.files import MetricRoom
 from headgate.metrics.known import metrics_known_to
 from headgate.metrics.model import Engine, MetricSpec
+from headgate.metrics.reaching import MetricRoom
 from headgate.metrics.samples import Absent, Cause, Sample
 from headgate.metrics.service import DatabasePlan, MetricKeeper
 from headgate.pacing.pacer import Pacers
@@ -375,7 +373,7 @@ class Served:
                 if metric in self.script.values:
                     self._push(database, metric)
 
-    def lose(self, metric: str, cause: Cause = Cause.FAILED, detail: str = "refused") -> None:
+    def lose(self, metric: str, cause: Cause = Cause.FAILED, detail: str = "rejected") -> None:
         self.measure(**{metric: ProbeFailed(cause, detail)})
 
     def rule(self, *rules: Rule) -> None:

@@ -13,7 +13,7 @@ from headgate.budgets.replay_api import BudgetReplayDoc
 from headgate.budgets.service import Gear, TrafficPlan
 from headgate.budgets.traces import Trace, TraceBatch
 from headgate.cli.api import Answered
-from headgate.cli.budget_replay import last_hour
+from headgate.cli.budget import last_hour
 from headgate.cli.documents import read
 from headgate.cli.render import Canvas, drawn
 from headgate.present.budget_replay import replay_view
@@ -85,12 +85,12 @@ def test_a_proposed_policy_is_played_against_what_ran(served: Made) -> None:
     made = served(*BUSY)
     found = replay(made, policy={"budgets": [WATCHED, TIGHT]}).json
     assert (found["traces"], found["total"]["statements"]) == (4, 4)
-    assert (found["total"]["newly_refused"], found["total"]["error"]) == (1, 0)
+    assert (found["total"]["newly_blocked"], found["total"]["error"]) == (1, 0)
     assert (found["total"]["cpu_before_s"], found["total"]["cpu_s"]) == pytest.approx((2.4, 1.8))
-    assert found["in_force"]["refused"] == 0
+    assert found["in_force"]["blocked"] == 0
     etl, beside, *_ = found["clients"]
     assert (beside["budget"], beside["client"], beside["sums"]["elsewhere"]) == ("all", "etl", 1)
-    assert (etl["client"], etl["sums"]["refused"], etl["sums"]["ran"]) == ("etl", 1, 2)
+    assert (etl["client"], etl["sums"]["blocked"], etl["sums"]["ran"]) == ("etl", 1, 2)
     assert {row["budget"] for row in found["steps"]} == {"all", "etl"}
     assert [one["line"] for one in found["difference"]]
     assert "Traces are kept since" in " ".join(found["notes"])
@@ -99,7 +99,7 @@ def test_a_proposed_policy_is_played_against_what_ran(served: Made) -> None:
 def test_one_budget_is_played_besides_those_in_force(served: Made) -> None:
     made = served(*BUSY)
     found = replay(made, budget=TIGHT, by=["username", "tag.tenant"]).json
-    assert found["total"]["newly_refused"] == 1
+    assert found["total"]["newly_blocked"] == 1
     assert {row["client"] for row in found["clients"]} == {
         "etl tenant=(none)",
         "web tenant=(none)",
@@ -132,7 +132,7 @@ def test_nothing_is_changed_by_it(served: Made) -> None:
         ({"polcy": {}}, 400, None),
     ],
 )
-def test_a_wish_that_cannot_be_is_refused(
+def test_a_wish_that_cannot_be_is_rejected(
     served: Made, body: dict[str, Any], status: int, field: str | None
 ) -> None:
     assert is_problem(replay(served(), **body), status, field=field)
@@ -146,7 +146,7 @@ def test_without_a_server_there_is_nothing_to_play(serve: Serve) -> None:
 # --- the page ------------------------------------------------------------------------------------
 
 
-def test_the_page_says_who_would_have_been_refused(served: Made) -> None:
+def test_the_page_says_who_would_have_been_blocked(served: Made) -> None:
     made = served(*BUSY)
     found = read(BudgetReplayDoc, replay(made, policy={"budgets": [WATCHED, TIGHT]}).json)
     page = shown(drawn(replay_view(found), CANVAS))

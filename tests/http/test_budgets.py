@@ -36,8 +36,8 @@ READINGS = BudgetReadings(
     version=7,
     checksum=0xABCD,
     started_ms=1,
-    refused=1,
-    refusal="not sound",
+    rejected=1,
+    rejection="not sound",
     health=ServerHealth.HEALTHY,
     cpus_milli=4000,
     workers=100,
@@ -112,7 +112,7 @@ def test_the_policy_is_shown_with_what_became_of_it(served: Served, traffic: Tra
     assert reply.headers["ETag"] == f'"{doc["revision"]}"'
     (outlet,) = doc["published"]
     assert (outlet["where"], outlet["version"], outlet["is_current"]) == ("server a", 1, True)
-    assert doc["in_force_version"] == 7 and doc["refusal"] == "not sound"
+    assert doc["in_force_version"] == 7 and doc["rejection"] == "not sound"
     (budget,) = doc["budgets"]
     assert (budget["state"], budget["fill"], budget["running"]) == ("enforcing", 0.5, 3)
     assert budget["counts"]["blocked"] == {"capacity": 4}
@@ -221,7 +221,7 @@ def test_faults_are_told_by_their_places_and_the_last_good_stays(
     ("body", "status"),
     [(b"[]", 400), (b"{", 400), (b"\xff", 400), (b'{"rate": 1, "rate": 2}', 400)],
 )
-def test_a_body_that_is_none_is_refused(served: Served, body: bytes, status: int) -> None:
+def test_a_body_that_is_none_is_rejected(served: Served, body: bytes, status: int) -> None:
     reply = served.ask(
         "PATCH", f"{MAIN}/etl", body=body, unix=True, Content_Type="application/json"
     )
@@ -383,7 +383,7 @@ def test_without_the_server_nobody_can_tell(served: Served, traffic: Traffic) ->
         {"sql": "x", "user": "etl"},
     ],
 )
-def test_a_question_that_cannot_be_understood_is_refused(
+def test_a_question_that_cannot_be_understood_is_rejected(
     served: Served, body: dict[str, Any]
 ) -> None:
     reply = explain(served, **body)

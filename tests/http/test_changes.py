@@ -13,7 +13,7 @@ import pytest
 
 from headgate.base.keyvalue import Put
 from headgate.changes.model import HEAD, ITEMS, followed_prefixes, log_key
-from headgate.errors import OutcomeUnknown, StoreRefused
+from headgate.errors import OutcomeUnknown, StoreRejected
 from headgate.http.control import description
 from tests.fixtures.memory_log import KeptInMemory, MemoryLog
 from tests.http.serving import LOOPS, OPERATOR, VIEWER, Plan, Served, bearer, serving
@@ -143,7 +143,7 @@ def test_a_dry_run_tells_what_would_change_and_changes_nothing(served: Served) -
         "log": "fleet",
         "n": 0,
         "changes": [],
-        "refused": [],
+        "rejected": [],
     }
 
 
@@ -191,7 +191,7 @@ def test_every_fault_of_a_file_is_told_with_its_place(served: Served) -> None:
     assert places == ["rules[0].ratio", "budgets[0].mode"]
 
 
-def test_what_was_built_on_an_older_state_is_refused(served: Served) -> None:
+def test_what_was_built_on_an_older_state_is_rejected(served: Served) -> None:
     applied(served)
     assert is_problem(applied(served, {"rules": [HALF]}, If_Match='"0"'), 412)
     assert applied(served, {"rules": [{**HALF, "ratio": 0.7}]}, If_Match='"1"').status == 200
@@ -280,7 +280,7 @@ def test_a_misspelt_parameter_changes_nothing(
     assert ask(served, "GET", "/history").json["n"] == 0
 
 
-def test_a_body_that_says_something_twice_is_refused(served: Served) -> None:
+def test_a_body_that_says_something_twice_is_rejected(served: Served) -> None:
     assert is_problem(applied(served, b'{"rules": [], "rules": []}'), 400, field="rules")
     assert is_problem(applied(served, b"[]"), 400)
     assert is_problem(applied(served, b"{"), 400)
@@ -290,9 +290,9 @@ def test_a_store_that_is_away_is_told_apart_from_a_change_that_may_have_been_mad
     served: Served, store: FaultyStore
 ) -> None:
     """A commit whose answer was lost is not said to have changed nothing."""
-    store.fault = StoreRefused("etcd a:2379 does not know user headgate")
-    refused = ask(served, "GET", "")
-    assert is_problem(refused, 503) and "does not know user headgate" in refused.json["detail"]
+    store.fault = StoreRejected("etcd a:2379 does not know user headgate")
+    rejected = ask(served, "GET", "")
+    assert is_problem(rejected, 503) and "does not know user headgate" in rejected.json["detail"]
     store.fault = OutcomeUnknown("etcd a:2379: no answer in 2 s")
     unknown = ask(served, "GET", "")
     assert is_problem(unknown, 503)
@@ -308,7 +308,7 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_listed(
     served.run_there(lambda: store.commit([], [Put(key, b'{"kind": "wish"}')]))
     listed = ask(served, "GET", "").json
     assert len(listed["changes"]) == 3
-    assert any("strange" in told for told in listed["refused"])
+    assert any("strange" in told for told in listed["rejected"])
 
 
 def test_a_revision_that_cannot_be_read_is_told_and_not_nothing(

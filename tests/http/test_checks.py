@@ -60,7 +60,7 @@ def test_a_healthy_database_admits(served: Served, unix: bool) -> None:
     }
 
 
-def test_a_breach_refuses_with_value_threshold_and_age(served: Served) -> None:
+def test_a_breach_rejects_with_value_threshold_and_age(served: Served) -> None:
     """R2, R10, R29, R143"""
     served.measure(lag=7.25, threads_running=500.0)
     reply = served.ask("GET", CHECK)
@@ -115,7 +115,7 @@ def test_unknown_is_a_verdict_not_a_problem(served: Served, target: str) -> None
     assert int(reply.headers["Retry-After"]) >= 1
 
 
-def test_rules_refuse_before_metrics(served: Served) -> None:
+def test_rules_reject_before_metrics(served: Served) -> None:
     """A hold is 417, a ratio 429; both name their rule."""
     served.rule(Rule("hold-1", "etl", 1.0, FAR), Rule("half-1", "web", 0.6, FAR))
     held = served.ask("GET", CHECK)
@@ -142,9 +142,9 @@ def test_head_answers_with_the_status_alone(served: Served) -> None:
     with served.talk() as talk:
         assert (talk.ask("HEAD", CHECK).status, talk.ask("HEAD", CHECK).body) == (200, b"")
         served.measure(lag=7.0)
-        refused = talk.ask("HEAD", CHECK)
-        assert (refused.status, refused.body) == (429, b"")
-        assert int(refused.headers["Retry-After"]) >= 1
+        rejected = talk.ask("HEAD", CHECK)
+        assert (rejected.status, rejected.body) == (429, b"")
+        assert int(rejected.headers["Retry-After"]) >= 1
         assert talk.ask("HEAD", "/v1/check?database=%ff").status == 400
         assert talk.ask("HEAD", "/check/a").status == 404
         assert talk.ask("GET", CHECK).status == 429, "the connection is still in step"
@@ -182,7 +182,7 @@ def test_post_asks_once(served: Served) -> None:
 
 
 def test_a_batch_is_admitted_only_whole(served: Served) -> None:
-    """All must be admitted; each is counted, and the first refused one speaks."""
+    """All must be admitted; each is counted, and the first rejected one speaks."""
     checks = [{"database": "main", "metrics": ["lag"]}, {"database": "replica"}]
     before = served.counted("batch:1")
     good = post(served, {"app": "batch:1", "checks": checks})
@@ -218,20 +218,20 @@ def test_a_batch_is_admitted_only_whole(served: Served) -> None:
         (None, None),
     ],
 )
-def test_a_body_that_is_no_check_is_refused_with_its_place(
+def test_a_body_that_is_no_check_is_rejected_with_its_place(
     served: Served, document: object, field: str | None
 ) -> None:
     assert is_problem(post(served, document), 400, field=field)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b"[" * 60000, b'{"app":"\\ud800"}'])
-def test_a_body_that_is_no_json_is_refused(served: Served, body: bytes) -> None:
+def test_a_body_that_is_no_json_is_rejected(served: Served, body: bytes) -> None:
     reply = served.ask("POST", "/v1/check", body=body, Content_Type="application/json")
     assert is_problem(reply, 400)
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", ""])
-def test_a_body_of_another_type_is_refused(served: Served, content_type: str) -> None:
+def test_a_body_of_another_type_is_rejected(served: Served, content_type: str) -> None:
     assert is_problem(post(served, {"app": "a", "database": "main"}, content_type), 415)
 
 
@@ -277,7 +277,7 @@ def test_a_wrong_method_is_told_the_right_ones(
         ("app=a&database=main&scope=world&metrics=lag", None),
     ],
 )
-def test_a_query_that_cannot_be_understood_is_refused(
+def test_a_query_that_cannot_be_understood_is_rejected(
     served: Served, query: str, field: str | None
 ) -> None:
     assert is_problem(served.ask("GET", f"/v1/check?{query}"), 400, field=field)

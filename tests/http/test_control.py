@@ -96,8 +96,8 @@ def test_explain_counts_nothing(served: Served) -> None:
     reply = served.ask("GET", "/v1/explain?app=explain:me&database=main&metrics=lag")
     assert (reply.json["verdict"], [m["metric"] for m in reply.json["metrics"]]) == ("OK", ["lag"])
     served.measure(lag=7.0)
-    refused = served.ask("GET", "/v1/explain?app=explain:me&database=main")
-    assert (refused.status, refused.json["verdict"]) == (200, "THRESHOLD_EXCEEDED")
+    rejected = served.ask("GET", "/v1/explain?app=explain:me&database=main")
+    assert (rejected.status, rejected.json["verdict"]) == (200, "THRESHOLD_EXCEEDED")
     assert served.counted("explain:me") == before == 0
     assert is_problem(served.ask("GET", "/v1/explain?app=a"), 400, field="database")
 
@@ -108,8 +108,8 @@ def test_clients_and_history_agree_with_the_counters(own: Served) -> None:
     own.measure(lag=7.0)
     own.ask("GET", "/v1/check?app=history:a&database=main")
     (client,) = own.ask("GET", "/v1/clients").json["clients"]
-    assert (client["client"], client["admitted"], client["refused"]) == ("history:a", 3, 1)
-    assert (client["last_verdict"], client["refused_by"]) == ("THRESHOLD_EXCEEDED", "lag")
+    assert (client["client"], client["admitted"], client["rejected"]) == ("history:a", 3, 1)
+    assert (client["last_verdict"], client["rejected_by"]) == ("THRESHOLD_EXCEEDED", "lag")
     for query in ("since=1h", "since=1h&app=history:a", "since=30m&app=history"):
         tallies = own.ask("GET", f"/v1/history?{query}").json["tallies"]
         counts: dict[tuple[str, str], int] = {}
@@ -121,12 +121,12 @@ def test_clients_and_history_agree_with_the_counters(own: Served) -> None:
 
 
 @pytest.mark.parametrize("since", ["", "1", "1w", "h", "-1h", "1h1h", "9999999h", "%C2%B2h"])
-def test_a_since_that_cannot_be_read_is_refused(served: Served, since: str) -> None:
+def test_a_since_that_cannot_be_read_is_rejected(served: Served, since: str) -> None:
     assert is_problem(served.ask("GET", f"/v1/history?since={since}"), 400, field="since")
 
 
 @pytest.mark.parametrize("limit", ["0", "1001", "-1", "x", "%C2%B2", "9" * 5000, "1_0"])
-def test_a_limit_that_cannot_be_read_is_refused(served: Served, limit: str) -> None:
+def test_a_limit_that_cannot_be_read_is_rejected(served: Served, limit: str) -> None:
     assert is_problem(served.ask("GET", f"/v1/audit?limit={limit}"), 400, field="limit")
 
 
@@ -324,7 +324,7 @@ def test_an_etag_of_another_server_is_a_412(own: Served, etag: str) -> None:
     assert is_problem(change(own, "PATCH", LAG, {"threshold": "6s"}, If_Match=etag), 412)
 
 
-def test_refused_settings_name_every_fault_and_change_nothing(own: Served) -> None:
+def test_rejected_settings_name_every_fault_and_change_nothing(own: Served) -> None:
     """R7, R8: validated first."""
     reply = change(own, "PUT", CUSTOM, {"sql": "DELETE FROM t", "treshold": 5})
     assert is_problem(reply, 422)
@@ -343,7 +343,7 @@ def test_refused_settings_name_every_fault_and_change_nothing(own: Served) -> No
         ("/v1/databases/main/metrics/%00", 400),
     ],
 )
-def test_a_change_of_nothing_known_is_refused(served: Served, path: str, status: int) -> None:
+def test_a_change_of_nothing_known_is_rejected(served: Served, path: str, status: int) -> None:
     assert is_problem(change(served, "PATCH", path, {"threshold": "1s"}), status)
 
 
@@ -361,7 +361,7 @@ def test_a_change_of_nothing_known_is_refused(served: Served, path: str, status:
         (b'{"threshold":' + b"9" * 5000 + b"}", "application/json", 400),
     ],
 )
-def test_settings_that_are_no_json_object_are_refused(
+def test_settings_that_are_no_json_object_are_rejected(
     served: Served, body: bytes, content_type: str, status: int
 ) -> None:
     reply = served.ask(
@@ -407,8 +407,8 @@ def test_the_unix_sockets_permissions_stand_in_for_a_token(own: Served) -> None:
     assert own.ask("DELETE", LAG, unix=True).status == 200
     (entry,) = own.ask("GET", "/v1/audit").json["audit"]
     assert entry["who"].startswith("uid:")
-    refused = own.ask("DELETE", CUSTOM, unix=True, Authorization="Bearer wrong")
-    assert is_problem(refused, 401), "a wrong token is not overlooked, even there"
+    rejected = own.ask("DELETE", CUSTOM, unix=True, Authorization="Bearer wrong")
+    assert is_problem(rejected, 401), "a wrong token is not overlooked, even there"
 
 
 # --- changes that end ----------------------------------------------------------------------

@@ -63,9 +63,9 @@ def test_to_explain_charges_nothing(served: Served) -> None:
 
 
 def test_an_unknown_budget_is_a_404_with_the_nearest_name(served: Served) -> None:
-    refused = ask(served, "budget=elt&cpu_s=1")
-    assert (refused.status, refused.json["verdict"]) == (404, "UNKNOWN_METRIC")
-    assert "did you mean 'etl'?" in refused.json["reason"]
+    rejected = ask(served, "budget=elt&cpu_s=1")
+    assert (rejected.status, rejected.json["verdict"]) == (404, "UNKNOWN_METRIC")
+    assert "did you mean 'etl'?" in rejected.json["reason"]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_an_unknown_budget_is_a_404_with_the_nearest_name(served: Served) -> Non
         (f"budget={'x' * 64}&cpu_s=1", "budget"),
     ],
 )
-def test_half_a_wish_is_refused_with_its_place(served: Served, query: str, field: str) -> None:
+def test_half_a_wish_is_rejected_with_its_place(served: Served, query: str, field: str) -> None:
     halves = ("budget=etl", "cpu_s=1")
     assert is_problem(ask(served, query), 422 if query in halves else 400, field=field)
 

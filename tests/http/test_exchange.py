@@ -184,7 +184,7 @@ def test_an_agent_without_shards_says_so(start: Start, tmp_path: Path) -> None:
     ],
     ids=range(16),
 )
-def test_what_is_no_offer_is_refused(served: Served, body: bytes) -> None:
+def test_what_is_no_offer_is_rejected(served: Served, body: bytes) -> None:
     reply = tell(served, body)
     assert is_problem(reply, 413 if len(body) > 65_536 else 400), reply.body
 
@@ -193,7 +193,7 @@ def test_it_has_to_be_json(served: Served) -> None:
     assert is_problem(tell(served, offer(), Content_Type="text/plain"), 415)
 
 
-def test_a_body_beyond_the_limit_is_refused(served: Served) -> None:
+def test_a_body_beyond_the_limit_is_rejected(served: Served) -> None:
     assert is_problem(tell(served, b" " * 70_000 + offer()), 413)
 
 
@@ -365,6 +365,21 @@ def test_a_budget_of_a_shard_is_in_force_at_all_of_its_agents_when_it_is_acknowl
     assert budgets_at(a) == budgets_at(b) == budgets_at(c) == {"web": here}
 
 
+def test_the_switch_for_all_budgets_of_a_shard_is_at_all_of_its_agents(start: Start) -> None:
+    """R164: a promotion keeps it. Without a reach it is this agent's alone."""
+    a, b = (start(name, **WITH_TRAFFIC) for name in "ab")
+    follow(b)
+    lead(a, b)
+    wide = f"/v1/budgets/all?reach=shard:{SHARD}"
+    reply = change(a, "PATCH", wide, {"mode_cap": "off"})
+    assert (reply.status, reply.json["mode_cap"], reply.json["copies"]["have"]) == (200, "off", 1)
+    assert [one.ask("GET", BUDGETS).json["mode_cap"] for one in (a, b)] == ["off", "off"]
+    assert change(b, "PATCH", wide, {"mode_cap": "enforce"}).status == 409
+    assert change(a, "PATCH", BUDGETS, {"mode_cap": "warn"}).json["mode_cap"] == "off"
+    assert change(a, "PATCH", wide, {"mode_cap": "enforce"}).json["changed"]
+    assert [one.ask("GET", BUDGETS).json["mode_cap"] for one in (a, b)] == ["warn", "enforce"]
+
+
 def test_the_page_says_how_many_have_a_copy_of_a_budget(start: Start) -> None:
     a, b = start("a", **WITH_TRAFFIC), start("b", **WITH_TRAFFIC)
     follow(b)
@@ -388,8 +403,10 @@ def test_a_promoted_agent_goes_on_with_the_budgets_of_its_shard(start: Start) ->
     lead(a, b)
     follow(b)
     assert change(a, "PUT", f"{BUDGETS}/etl", ETL).json["copies"]["have"] == 1
-    refused = change(b, "PATCH", f"{BUDGETS}/etl", {"rate": 30})
-    assert is_problem(refused, 409) and "made at the agent of its primary" in refused.json["detail"]
+    rejected = change(b, "PATCH", f"{BUDGETS}/etl", {"rate": 30})
+    assert (
+        is_problem(rejected, 409) and "made at the agent of its primary" in rejected.json["detail"]
+    )
     lead(b)
     seen = b.ask("GET", f"{BUDGETS}/etl")
     token = {"Authorization": bearer(OPERATOR), "If_Match": seen.headers["ETag"], **JSON}

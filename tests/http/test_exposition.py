@@ -12,9 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 import headgate
 from headgate.base.names import Scope
 from headgate.changes.state import CopyState
-from headgate.check.activity import Activity
 from headgate.check.demand import Work
 from headgate.check.health import ShardHealth, stand
+from headgate.check.model import Activity
 from headgate.errors import PeerFailed
 from headgate.http.exposition import SERIES
 from headgate.metrics.samples import Absent, Cause, Sample
@@ -59,7 +59,7 @@ ELSEWHERE = {
     "headgate_loop_lag_seconds",
     "headgate_connections",
     "headgate_connections_max",
-    "headgate_connections_refused_total",
+    "headgate_connections_rejected_total",
     "headgate_connections_shed_total",
     "headgate_standing_by",
     "headgate_takeovers_total",

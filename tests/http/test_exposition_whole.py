@@ -16,8 +16,8 @@ from headgate.http.exposition import (
     render_in_turns,
     render_metrics,
 )
+from headgate.http.exposition.clients import MAX_NAMED
 from headgate.http.exposition.render import ROWS_A_TURN
-from headgate.http.exposition.rules import MAX_NAMED
 from headgate.metrics.samples import Cause
 from headgate.proxy.metrics import LABELS as PROXY_LABELS
 from headgate.proxy.metrics import SERIES as PROXY_SERIES

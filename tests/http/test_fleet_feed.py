@@ -15,11 +15,9 @@ from headgate.base.keyvalue import Changes, KeyEvent, Listing, Put
 from headgate.changes.mirror import MAX_LOG_BYTES, Mirror
 from headgate.changes.model import BEAT, HEAD, WIDE, followed_prefixes, shard_items
 from headgate.changes.state import MAX_ITEM_BYTES, head_bytes
-from headgate.errors import Compacted, StoreRefused, StoreUnavailable
+from headgate.errors import Compacted, StoreRejected, StoreUnavailable
 from headgate.fleet.feed_reader import AgentReader
-from headgate.shard.peers.access import PeerAccess
-from headgate.shard.peers.line import MAX_ANSWER_BYTES
-from headgate.shard.peers.link import open_link
+from headgate.shard.peers import MAX_ANSWER_BYTES, PeerAccess, open_link
 from tests.fixtures.eventually import DEADLINE_S, eventually
 from tests.fixtures.memory_log import MemoryLog
 from tests.http.serving import LOOPS, OPERATOR, VIEWER, Plan, Served, bearer, serving
@@ -254,7 +252,7 @@ def test_only_agents_are_handed_anything(following: World) -> None:
     for asked in (page(*PREFIXES), changes_of(*PREFIXES, after=1)):
         assert is_problem(following.ask(asked, token=VIEWER), 403)
         assert is_problem(following.served.ask("GET", asked), 401)
-    with pytest.raises(StoreRefused, match="peer"):
+    with pytest.raises(StoreRejected, match="peer"):
         following.served.run_there(
             lambda: following._with_reader(lambda r: r.list(PREFIXES), token=VIEWER)
         )

@@ -18,17 +18,15 @@ from starlette.routing import Route
 
 from headgate.base.keyvalue import Entry
 from headgate.errors import InvalidRequest
-from headgate.fleet.pages import FLEET_VIEW_ROUTES, FleetViewing
 from headgate.fleet.picture import FleetView, StoreLink
-from headgate.http.auth import Gatekeeper
+from headgate.fleet.routes import FLEET_VIEW_ROUTES, FleetViewing
+from headgate.http.auth import Gatekeeper, Peer
 from headgate.http.control import description
 from headgate.http.control import serving as serving_route
-from headgate.http.peers import Peer
 from headgate.http.routes import read_call
 from headgate.page.api import ApiRejected, PageApi
 from headgate.page.fleet import PAGE_ROWS, FleetPage
-from headgate.page.rendering import static_file
-from headgate.page.shell import Site, Visit, made
+from headgate.page.shell import Site, Visit, made, static_file
 from tests.changes.changebook_world import COMMERCE, HALF, BookWorld
 from tests.fixtures.fakes import HandClock
 from tests.fixtures.fleet_sights import (
@@ -162,7 +160,7 @@ async def test_nothing_from_elsewhere_is_loaded_or_run() -> None:
 async def test_the_unhealthy_are_read_first_and_why() -> None:
     told = [
         shard_told("a/well"),
-        shard_told("a/late", state="unhealthy", metrics=(metric_told(14.2),), refused=0.62),
+        shard_told("a/late", state="unhealthy", metrics=(metric_told(14.2),), rejected=0.62),
         shard_told("a/split", state="unhealthy", since=T0, problem="two primaries"),
     ]
     text, _ = await page(entries_of(told=told))
@@ -290,9 +288,9 @@ async def test_only_what_was_asked_for_is_sent() -> None:
      "shard=a%20b", "region=%3Cscript%3E", "cluster=" + "x" * 200, "colour=red", "refresh=1"],
 )  # fmt: skip
 async def test_a_question_that_cannot_be_answered_says_why(query: str) -> None:
-    with pytest.raises(InvalidRequest, match=r".+") as refused:
+    with pytest.raises(InvalidRequest, match=r".+") as rejected:
         await document(large_fleet(3), query)
-    assert refused.value.status == 400
+    assert rejected.value.status == 400
     text, response = await page(large_fleet(3), query)
     assert response.status_code == 400
     assert 'role="alert"' in text
@@ -302,9 +300,9 @@ async def test_a_question_that_cannot_be_answered_says_why(query: str) -> None:
 
 async def test_an_agent_without_the_role_says_what_to_set() -> None:
     viewing = FleetViewing(None, HandClock(), agent="db-a")
-    with pytest.raises(InvalidRequest, match="view = true") as refused:
+    with pytest.raises(InvalidRequest, match="view = true") as rejected:
         await viewing.document(await read_call(FLEET, request(), NOBODY))
-    assert refused.value.status == 404
+    assert rejected.value.status == 404
     with pytest.raises(ApiRejected, match="view = true") as shown:
         await visited(viewing, "")
     assert shown.value.status == 404

@@ -36,8 +36,8 @@ def served(store: FaultyStore, tmp_path: Path) -> Iterator[Served]:
 def test_it_rests_here_while_the_store_is_away(served: Served, store: FaultyStore) -> None:
     assert served.ask("GET", CHECK).status == 417
     away(served, store)
-    refused = change(served, "DELETE", STOP)
-    assert is_problem(refused, 503) and "`headgate rule rest stop" in refused.json["detail"]
+    rejected = change(served, "DELETE", STOP)
+    assert is_problem(rejected, 503) and "`headgate rule rest stop" in rejected.json["detail"]
     rests = change(served, "PUT", REST, WHY)
     assert rests.status == 200 and described(rests, "/v1/rules/{rule}/rest", "put")
     assert served.ask("GET", CHECK).status == 200
@@ -62,7 +62,7 @@ def test_what_cannot_rest_is_told(served: Served) -> None:
 
 
 def test_one_that_the_store_has_lost_is_not_denied(served: Served, store: FaultyStore) -> None:
-    """It is in force here, and refuses work."""
+    """It is in force here, and rejects work."""
 
     async def lose() -> None:
         found = await store.list([ITEMS])
@@ -70,13 +70,13 @@ def test_one_that_the_store_has_lost_is_not_denied(served: Served, store: Faulty
 
     served.run_there(lose)
     assert served.ask("GET", STOP).status == 200
-    refused = change(served, "DELETE", STOP)
-    assert is_problem(refused, 409)
+    rejected = change(served, "DELETE", STOP)
+    assert is_problem(rejected, 409)
     assert (
         "the fleet's store has lost it: `headgate changes restore --fleet`"
-        in refused.json["detail"]
+        in rejected.json["detail"]
     )
-    assert "`headgate rule rest stop" in refused.json["detail"]
+    assert "`headgate rule rest stop" in rejected.json["detail"]
 
 
 def test_who_only_looks_is_not_told_that_nothing_was_changed(

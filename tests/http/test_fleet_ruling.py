@@ -84,8 +84,8 @@ def test_a_rule_is_set_for_the_fleet_and_shown_beside_the_agents_own(
     assert served.ask("GET", CHECK).status == 200, "not heard of yet"
     change(served, "POST", RULES, {"target": "web", "ratio": 0.1, "id": "own"})
     follow(served, store)
-    refused = served.ask("GET", CHECK)
-    assert (refused.status, refused.json["rule"]) == (417, "stop")
+    rejected = served.ask("GET", CHECK)
+    assert (rejected.status, rejected.json["rule"]) == (417, "stop")
     shown = {rule["id"]: (rule["reach"], rule["n"]) for rule in listed(served)}
     assert shown == {"stop": ("fleet", 1), "own": (None, None)}
     why = served.ask("GET", "/v1/explain?app=etl:nightly&database=main").json
@@ -247,7 +247,7 @@ def test_one_that_this_version_cannot_read_is_told_of(served: Served, store: Fau
     odd = rule_item("f-1", 1, kind="of tomorrow", target="etl")
     served.run_there(lambda: store.commit([], [Put(odd.key, item_bytes(odd))]))
     follow(served, store)
-    (told,) = served.ask("GET", RULES).json["refused"]
+    (told,) = served.ask("GET", RULES).json["rejected"]
     assert told.startswith("f-1: ") and "of tomorrow" in told
 
 

@@ -42,7 +42,7 @@ def test_go(served: Served, prefix: str, path: str) -> None:
     assert (head.status, head.body) == (200, b"")
 
 
-def test_the_one_number_is_the_replication_lag_unless_another_metric_refuses(
+def test_the_one_number_is_the_replication_lag_unless_another_metric_rejects(
     served: Served,
 ) -> None:
     """B3: freno-client takes `Value` for the delay in seconds, and lets readers go by it."""
@@ -59,11 +59,11 @@ def test_the_one_number_is_the_replication_lag_unless_another_metric_refuses(
     assert (shown["Value"], shown["Threshold"]) == (0.75, 5)
     assert served.ask("GET", "/aggregated-metrics").json["mysql/main"] == "0.750000"
     served.measure(lag=6.0, threads_running=101.0)
-    refused = served.ask("GET", path).json
-    assert (refused["Value"], refused["Threshold"]) == (6, 5), "of a refusal: lag first"
+    rejected = served.ask("GET", path).json
+    assert (rejected["Value"], rejected["Threshold"]) == (6, 5), "of a rejection: lag first"
     served.measure(lag=0.75, threads_running=101.0)
-    refused = served.ask("GET", path).json
-    assert (refused["Value"], refused["Threshold"]) == (101, 100), "else the one that refuses"
+    rejected = served.ask("GET", path).json
+    assert (rejected["Value"], rejected["Threshold"]) == (101, 100), "else the one that rejects"
 
 
 def test_a_read_check_shows_the_lag_and_the_threshold_it_was_asked_with(served: Served) -> None:
@@ -121,8 +121,8 @@ def test_a_hung_server_is_500_where_freno_stays_200(served: Served) -> None:
 def test_read_check_ignores_the_configured_threshold(served: Served) -> None:
     served.measure(lag=9.0)
     assert served.ask("GET", "/check-read/web/mysql/main/10").status == 200
-    refused = served.ask("GET", "/check-read/web/mysql/main/2.5")
-    assert (refused.status, refused.json["Threshold"]) == (429, 2.5)
+    rejected = served.ask("GET", "/check-read/web/mysql/main/2.5")
+    assert (rejected.status, rejected.json["Threshold"]) == (429, 2.5)
 
 
 @pytest.mark.parametrize("app", ["etl%3Anightly", "etl:nightly"])

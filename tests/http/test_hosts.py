@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import trustme
 
-from headgate.http.hosts import MAX_REMEMBERED, KnownHosts
+from headgate.base.assemble import own_names
+from headgate.http.auth import MAX_REMEMBERED, KnownHosts
 from headgate.settings.sections import AgentSettings
-from headgate.wiring import own_names
 from tests.http.conftest import Serve
 from tests.http.serving import OPERATOR, VIEWER, Plan, Served, bearer, serving
 from tests.http.test_checks import is_problem

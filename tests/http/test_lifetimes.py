@@ -205,7 +205,7 @@ def test_too_many_connections_hear_503_and_the_seated_are_served(serve: Serve) -
     with served.talk() as late:
         assert is_problem(late.reply(), 503)
         assert late.ended()
-    assert served.listener.refused_connections == 1
+    assert served.listener.rejected_connections == 1
     assert [talk.ask("GET", CHECK).status for talk in seated] == [200] * 3
     seated.pop().sock.close()
     eventually(lambda: len(served.listener.connections) == 2)
@@ -220,7 +220,7 @@ def test_a_flood_of_connections_is_bounded_too(serve: Serve) -> None:
     seated = [served.talk() for _ in range(3)]
     assert [talk.ask("GET", CHECK).status for talk in seated] == [200] * 3
     late = [served.talk() for _ in range(40)]
-    eventually(lambda: served.listener.refused_connections == 40)
+    eventually(lambda: served.listener.rejected_connections == 40)
     assert len(served.listener.connections) == 3
     assert len(served.listener.turned_away) <= 3
     assert seated[0].ask("GET", CHECK).status == 200

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from headgate.errors import InvalidRequest, StoreUnavailable
 from headgate.history import looking
 from headgate.history.looking import MAX_WAITING_EACH, Turns
-from headgate.http.peers import LOCAL, Peer
+from headgate.http.auth import LOCAL, Peer
 
 
 def request(address: str) -> Request:

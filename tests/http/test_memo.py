@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.check.turns import Fairness
+from headgate.check.checker import Fairness
+from headgate.http.documents import reply
 from headgate.http.listener import MAX_MEMO_BYTES, MAX_MEMO_ENTRIES, Handlers
-from headgate.http.responses import reply
 from headgate.rules.matching import Kind, Rule
 from tests.http.conftest import Serve
 from tests.http.serving import Plan, Served
@@ -44,7 +44,7 @@ def test_every_repeat_is_counted(served: Served, raw: bytes) -> None:
     assert raw in served.listener.memo
 
 
-def test_the_very_next_repeat_after_a_breach_is_refused(served: Served, raw: bytes) -> None:
+def test_the_very_next_repeat_after_a_breach_is_rejected(served: Served, raw: bytes) -> None:
     with served.talk() as talk:
         for value, status in ((0.25, 200), (7.0, 429), (0.25, 200), (7.0, 429), (1.0, 200)):
             served.measure(lag=value)
@@ -177,7 +177,7 @@ def test_bytes_that_mean_something_else_in_their_place_are_not_taken_for_a_check
     assert served.counted("etl:nightly") - before == 1
 
 
-def test_a_refused_connection_is_not_answered_from_the_memo(serve: Serve) -> None:
+def test_a_rejected_connection_is_not_answered_from_the_memo(serve: Serve) -> None:
     """It has been told to go: its bytes are dropped, not decided and counted."""
     served = serve(Plan(limits=Plan().limits._replace(max_connections=1)))
     with served.talk() as seated:

@@ -53,7 +53,7 @@ def test_a_threshold_is_set_and_reverted_for_the_fleet(served: Served, store: Me
     assert tried.json["dry_run"] is True and tried.json["reached"]["reach"] == "fleet"
     assert tried.json["replay"]["says"], "what it would have done here in the last hour"
     elsewhere = change(served, "PATCH", "/v1/databases/x/metrics/lag?reach=fleet&dry_run=true",
-                       {"threshold": 2})  # fmt: skip
+                       {"threshold": "2s"})  # fmt: skip
     assert elsewhere.json["replay"] is None
     done = change(served, "PATCH", f"{EVERY}?reach=fleet", {"threshold": "2s"})
     assert (done.status, done.json["state"], done.json["reach"]) == (200, "set", "fleet")
@@ -73,15 +73,15 @@ def test_a_threshold_is_set_and_reverted_for_the_fleet(served: Served, store: Me
 def test_what_is_for_this_agent_alone_needs_no_fleet(alone: Served) -> None:
     assert change(alone, "PATCH", f"{LAG}?reach=host", {"threshold": "3s"}).status == 200
     assert threshold(alone) == 3
-    refused = change(alone, "PATCH", f"{LAG}?reach=fleet", {"threshold": "2s"})
-    assert is_problem(refused, 409, field="reach") and threshold(alone) == 3
+    rejected = change(alone, "PATCH", f"{LAG}?reach=fleet", {"threshold": "2s"})
+    assert is_problem(rejected, 409, field="reach") and threshold(alone) == 3
     assert is_problem(change(alone, "PATCH", f"{EVERY}", {"threshold": "2s"}), 404)
 
 
 @pytest.mark.parametrize("reach", ["flet", "shard:", "fleet&reach=host"])
 def test_a_reach_that_nobody_understands_changes_nothing(served: Served, reach: str) -> None:
-    refused = change(served, "PATCH", f"{LAG}?reach={reach}", {"threshold": "2s"})
-    assert is_problem(refused, 400, field="reach")
+    rejected = change(served, "PATCH", f"{LAG}?reach={reach}", {"threshold": "2s"})
+    assert is_problem(rejected, 400, field="reach")
 
 
 def test_it_is_removed_for_all(served: Served, store: MemoryLog) -> None:
@@ -95,7 +95,7 @@ def test_what_is_not_in_force_here_is_told(served: Served, store: MemoryLog) -> 
     path = "/v1/databases/orders/metrics/lag?reach=fleet"
     assert change(served, "PUT", path, {"interval_s": 9, "max_age_s": 1}).status == 200
     follow(served, store)
-    assert served.ask("GET", "/v1/metrics").json["refused"] == []
+    assert served.ask("GET", "/v1/metrics").json["rejected"] == []
     item = "main/lag@fleet"
 
     async def invalid() -> None:
@@ -103,7 +103,7 @@ def test_what_is_not_in_force_here_is_told(served: Served, store: MemoryLog) -> 
         await served.book.follow([replace(known, id=item)], (), whole=True)
 
     served.run_there(invalid)
-    (told,) = served.ask("GET", "/v1/metrics").json["refused"]
+    (told,) = served.ask("GET", "/v1/metrics").json["rejected"]
     assert told.startswith(f"{item} on main: ") and "below interval_s" in told
 
 

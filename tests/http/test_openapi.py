@@ -15,7 +15,7 @@ from headgate.base.declared import Table
 from headgate.budgets.limits import BUDGET_SETTINGS
 from headgate.check.questions import FRENO_ROUTES
 from headgate.http.control import ROUTES, description
-from headgate.http.fields import FIELDS
+from headgate.http.openapi import FIELDS
 from headgate.http.routes import Caller, NoQuery, Route, SettingsBody, Unread
 from headgate.metrics.settings import METRIC_SETTINGS
 from headgate.rules.api import RuleDoc
@@ -53,7 +53,7 @@ def test_every_field_is_described() -> None:
     """By the string below it, or by what its name means everywhere."""
     for name, schema in description()["components"]["schemas"].items():
         for field, one in schema.get("properties", {}).items():
-            assert one["description"], f"{name}.{field}: describe it there, or in http/fields.py"
+            assert one["description"], f"{name}.{field}: describe it there, or in http/openapi.py"
     shard = description()["components"]["schemas"]["MemberDoc"]["properties"]
     assert (
         shard["upstream"]["description"] == "host:port that it replicates from; empty on a primary."

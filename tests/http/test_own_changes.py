@@ -152,7 +152,7 @@ def test_an_entry_that_cannot_be_read_is_told(served: Served) -> None:
     key = f"{ITEMS}wide/rule/strange"
     served.run_there(lambda: served.store.commit([], [Put(key, b'{"kind": "wish"}')]))
     served.run_there(served.own.load)
-    assert "strange" in ask(served, "GET", "").json["refused"][0]
+    assert "strange" in ask(served, "GET", "").json["rejected"][0]
 
 
 # --- files ---------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ def test_each_log_takes_what_it_can_hold(tmp_path: Path) -> None:
         assert set(listed(served)) == {("rule", "half")}
 
 
-def test_what_was_built_on_an_older_revision_is_refused(served: Served) -> None:
+def test_what_was_built_on_an_older_revision_is_rejected(served: Served) -> None:
     applied(served)
     assert is_problem(applied(served, {"rules": []}, If_Match='"0"'), 412)
     assert is_problem(ask(served, "POST", "/rollback", {"n": 0}, If_Match='"0"'), 412)

@@ -118,7 +118,7 @@ def test_a_bad_cost_in_a_batch_is_found_by_its_place(served: Served) -> None:
 
 
 def test_work_on_two_databases_is_not_charged_to_one_alone(serve: Serve) -> None:
-    """The other one refuses it: what was let go here is not going anywhere."""
+    """The other one rejects it: what was let go here is not going anywhere."""
     served = serve(Plan())
     set_pace(served, True)
     served.call(served.pacers.look, "main")

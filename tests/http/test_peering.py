@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from headgate.check.activity import Activity
+from headgate.check.model import Activity
 from headgate.errors import InvalidRequest
-from headgate.http.auth import Credential, Gatekeeper
+from headgate.http.auth import Credential, Gatekeeper, Peer, _name_in
 from headgate.http.control import ROUTES
-from headgate.http.peers import Peer, _name_in
 from headgate.metrics.samples import Instant
 from headgate.shard.model import Pull
 from headgate.shard.peers_api import encode_pull, encode_wake
@@ -92,7 +91,7 @@ def test_who_is_no_peer_is_told_what_to_configure(served: Agent) -> None:
         assert setting in words
 
 
-def test_a_wrong_token_is_refused_on_the_unix_socket_as_well(served: Agent) -> None:
+def test_a_wrong_token_is_rejected_on_the_unix_socket_as_well(served: Agent) -> None:
     assert is_problem(pull(served, pull_body(), "wrong", unix=True), 401)
 
 
@@ -151,15 +150,15 @@ def test_roles_of_tokens() -> None:
         gate.who_pulls(local, "Basic abc")
     assert gate.who_pulls(Peer("10.0.0.1", None, "db-a"), None) == "db-a"
     assert gate.who_pulls(Peer("unix", 0), None) == "uid:0"
-    with pytest.raises(InvalidRequest) as refused:
+    with pytest.raises(InvalidRequest) as rejected:
         gate.who_changes(Peer("10.0.0.1", None, "db-a"), None)
-    assert refused.value.status == 401
+    assert rejected.value.status == 401
 
 
 # --- pulls ---------------------------------------------------------------------------------
 
 
-def test_a_pull_for_another_shard_is_refused(served: Agent) -> None:
+def test_a_pull_for_another_shard_is_rejected(served: Agent) -> None:
     """R39"""
     assert is_problem(pull(served, pull_body(shard="commerce/80-")), 409)
     wake = encode_wake("commerce/80-", "main", "db-a")
@@ -172,7 +171,7 @@ def test_a_pull_for_another_shard_is_refused(served: Agent) -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"{}", b"[]", b"null", b"\xff", b'{"version": 1, "shard": 3}', b"[" * 20_000]
 )
-def test_what_is_no_pull_is_refused(served: Agent, body: bytes) -> None:
+def test_what_is_no_pull_is_rejected(served: Agent, body: bytes) -> None:
     assert is_problem(pull(served, body), 400)
     headers: dict[str, Any] = {"Authorization": bearer(PEER), **JSON}
     assert is_problem(served.ask("POST", "/v1/peer/wake", body=body, **headers), 400)
@@ -295,7 +294,7 @@ def test_the_socket_stands_in_for_a_token(served: Agent) -> None:
     ],
     ids=str,
 )
-def test_a_skip_without_an_end_or_a_reason_is_refused(served: Agent, body: Any) -> None:
+def test_a_skip_without_an_end_or_a_reason_is_rejected(served: Agent, body: Any) -> None:
     data = json.dumps(body).encode()
     headers: dict[str, Any] = {"Authorization": bearer(OPERATOR), **JSON}
     status = 422 if body and body in ({"for": f, "reason": "x"} for f in ("8d", "0s")) else 400
@@ -329,7 +328,7 @@ def test_members_are_added_and_removed(served: Agent) -> None:
     ],
     ids=str,
 )
-def test_a_member_without_an_address_is_refused(served: Agent, body: Any) -> None:
+def test_a_member_without_an_address_is_rejected(served: Agent, body: Any) -> None:
     reply = change(served, "PUT", ADD, body)
     assert reply.status == 400 and reply.json["title"] == "Bad Request"
     assert b"hunter2" not in reply.body
@@ -337,7 +336,7 @@ def test_a_member_without_an_address_is_refused(served: Agent, body: Any) -> Non
 
 
 @pytest.mark.parametrize(("path", "body"), [("skips", SKIPPED), ("peers", ADDED)])
-def test_a_member_whose_name_is_none_is_refused(served: Agent, path: str, body: Any) -> None:
+def test_a_member_whose_name_is_none_is_rejected(served: Agent, path: str, body: Any) -> None:
     reply = change(served, "PUT", f"{SHARD_ROUTE}/{path}/a%20b", body)
     assert is_problem(reply, 400)
     assert "member name" in reply.json["detail"]

@@ -1,4 +1,4 @@
-"""Bytes of every kind: answered, or refused with the right status; later requests work."""
+"""Bytes of every kind: answered, or rejected with the right status; later requests work."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BODY = b'{"app":"etl","database":"main"}'
 POST = "POST /v1/check HTTP/1.1\r\nContent-Type: application/json\r\n"
 
 
-def refused(served: Served, raw: bytes, status: int) -> bool:
+def rejected(served: Served, raw: bytes, status: int) -> bool:
     """One problem, then the end of the connection; and the next connection is served."""
     with served.talk() as talk:
         talk.send_what_goes(raw)
@@ -171,12 +171,12 @@ CLIENT_HELLO = bytes.fromhex("16030100a5010000a103036f") + bytes(range(153))
     ],
 )
 def test_bytes_that_are_not_http_are_400(served: Served, raw: bytes) -> None:
-    assert refused(served, raw, 400)
+    assert rejected(served, raw, 400)
 
 
 @pytest.mark.parametrize("line", ["GET / HTTP/2.0", "GET /", "GET / HTTP/0.9"])
 def test_other_versions_are_505(served: Served, line: str) -> None:
-    assert refused(served, f"{line}\r\n\r\n".encode(), 505)
+    assert rejected(served, f"{line}\r\n\r\n".encode(), 505)
 
 
 def test_a_tls_client_on_the_plain_port_fails_at_once(served: Served) -> None:
@@ -213,20 +213,20 @@ SMUGGLED = get("/v1/check?app=smuggled&database=main")
 def test_request_smuggling(served: Served, head: str) -> None:
     """Two ways to read where a request ends: none is taken, and what follows is never asked."""
     raw = f"{POST}{head}\r\n0\r\n\r\n".encode() + SMUGGLED
-    assert refused(served, raw, 400)
+    assert rejected(served, raw, 400)
     assert served.counted("smuggled") == 0
 
 
 def test_http_1_0_has_no_chunks(served: Served) -> None:
     raw = b"POST /v1/check HTTP/1.0\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n"
-    assert refused(served, raw + b"0\r\n\r\n" + SMUGGLED, 400)
+    assert rejected(served, raw + b"0\r\n\r\n" + SMUGGLED, 400)
     assert served.counted("smuggled") == 0
 
 
 @pytest.mark.parametrize("chunk", [b"zz\r\n", b"-1\r\n", b"fffffffffffffffff\r\n", b"1\r\nxx\r\n"])
 def test_broken_chunks_are_400(served: Served, chunk: bytes) -> None:
     raw = f"{POST}Transfer-Encoding: chunked\r\n\r\n".encode() + chunk
-    assert refused(served, raw, 400)
+    assert rejected(served, raw, 400)
 
 
 # --- too much ------------------------------------------------------------------------------
@@ -234,8 +234,8 @@ def test_broken_chunks_are_400(served: Served, chunk: bytes) -> None:
 
 @pytest.mark.parametrize("target", ["/" + "a" * MAX_TARGET_BYTES, CHECK + "&x=" + "y" * 9000])
 def test_a_long_target_is_414(served: Served, target: str) -> None:
-    assert refused(served, get(target), 414)
-    assert refused(served, get(target)[:9000], 414), "without waiting for its end"
+    assert rejected(served, get(target), 414)
+    assert rejected(served, get(target)[:9000], 414), "without waiting for its end"
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_a_long_target_is_414(served: Served, target: str) -> None:
     ids=["one huge", "endless value", "endless name", "many small", "many empty", "endless many"],
 )
 def test_a_header_bomb_is_431(served: Served, headers: bytes) -> None:
-    assert refused(served, b"GET / HTTP/1.1\r\n" + headers, 431)
+    assert rejected(served, b"GET / HTTP/1.1\r\n" + headers, 431)
 
 
 def test_a_large_head_that_fits_is_served(served: Served) -> None:
@@ -269,12 +269,12 @@ def test_a_large_head_that_fits_is_served(served: Served) -> None:
     ids=["length", "chunk", "endless extension", "endless trailer"],
 )
 def test_a_body_too_large_is_413(served: Served, raw: bytes) -> None:
-    assert refused(served, raw, 413)
+    assert rejected(served, raw, 413)
 
 
 def test_trailers_are_bounded_as_headers_are(served: Served) -> None:
     raw = f"{POST}Transfer-Encoding: chunked\r\n\r\n0\r\n".encode() + b"a: b\r\n" * 10_000
-    assert refused(served, raw, 431)
+    assert rejected(served, raw, 431)
 
 
 def test_the_largest_body_is_taken(served: Served) -> None:
@@ -284,7 +284,7 @@ def test_the_largest_body_is_taken(served: Served) -> None:
 
 
 def test_pipelined_requests_are_bounded_and_those_before_answered_in_order(served: Served) -> None:
-    """The refusal comes last: it must not be taken for the answer to an earlier request."""
+    """The rejection comes last: it must not be taken for the answer to an earlier request."""
     with served.talk() as talk:
         only = served.connection(talk)
         served.feed(only, get("/healthz") * (MAX_PIPELINED + 10))
@@ -298,7 +298,7 @@ def test_pipelined_requests_are_bounded_and_those_before_answered_in_order(serve
     ("bad", "status"),
     [(b"\x00\x00", 400), (get("/" + "a" * 9000), 414), (b"GET / HTTP/2.0\r\n\r\n", 505)],
 )
-def test_a_refusal_does_not_overtake_the_answer_before_it(
+def test_a_rejection_does_not_overtake_the_answer_before_it(
     served: Served, first: bytes, bad: bytes, status: int
 ) -> None:
     with served.talk() as talk:

@@ -1,4 +1,4 @@
-"""POST /v1/reports: what the SDK writes is read, what nobody should write is refused."""
+"""POST /v1/reports: what the SDK writes is read, what nobody should write is rejected."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from headgate.base.names import Scope
 from headgate.check.model import Verdict
-from headgate.check.reports_api import MAX_ROWS, MAX_ROWS_BYTES, encode_report, fitting
 from headgate.check.snapshot import Counted
+from headgate.check.snapshot_api import MAX_ROWS, MAX_ROWS_BYTES, encode_report, fitting
 from tests.builders import check
 from tests.http.serving import Served
 from tests.http.talk import Reply
@@ -73,7 +73,7 @@ GOOD = {"app": "etl", "database": "main", "verdict": "OK", "times": 1}
         ({"instance": ME, "batch": 1, "rows": [GOOD | {"cause": "?"}]}, "cause"),
     ],
 )
-def test_what_cannot_be_counted_is_refused_whole(
+def test_what_cannot_be_counted_is_rejected_whole(
     served: Served, body: dict[str, Any], told: str
 ) -> None:
     before = served.counted("etl")

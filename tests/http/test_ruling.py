@@ -59,9 +59,9 @@ def test_a_rule_is_set_seen_and_counts_at_once(served: Served) -> None:
     reply = change(served, "POST", RULES, HOLD)
     assert reply.status == 201 and described(reply, RULES, "post")
     assert (reply.headers["Location"], reply.headers["ETag"]) == ("/v1/rules/stop", '"1"')
-    refused = served.ask("GET", CHECK)
-    assert (refused.status, refused.json["rule"]) == (417, "stop")
-    assert refused.json["reason"].endswith("set by ops: incident 42")
+    rejected = served.ask("GET", CHECK)
+    assert (rejected.status, rejected.json["rule"]) == (417, "stop")
+    assert rejected.json["reason"].endswith("set by ops: incident 42")
     (rule,) = listed(served)
     assert (rule["created_by"], rule["state"], rule["clients"]) == (
         "ops",
@@ -156,7 +156,7 @@ def test_favor_is_one_request_and_one_lift(served: Served) -> None:
         (f"{RULES}/favor", {"target": "etl", "kind": "hold"}, "favor.kind: unknown setting"),
     ],
 )
-def test_bad_rules_are_refused_with_the_reason(
+def test_bad_rules_are_rejected_with_the_reason(
     served: Served, path: str, body: dict[str, Any], fault: str
 ) -> None:
     reply = change(served, "POST", path, body)
@@ -165,7 +165,7 @@ def test_bad_rules_are_refused_with_the_reason(
     assert listed(served, "?all=true") == []
 
 
-def test_a_setting_said_twice_is_refused(served: Served) -> None:
+def test_a_setting_said_twice_is_rejected(served: Served) -> None:
     raw = b'{"target": "etl", "ratio": 0.1, "ratio": 0.9}'
     reply = served.ask(
         "POST", RULES, body=raw, Content_Type="application/json", Authorization=bearer(OPERATOR)

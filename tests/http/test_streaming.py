@@ -15,8 +15,7 @@ from headgate.check import streaming
 from headgate.check.board import Board
 from headgate.check.checker import Checker
 from headgate.check.demand import Demands
-from headgate.check.snapshots import Snapshots
-from headgate.check.streaming import Broadcast
+from headgate.check.streaming import Broadcast, Snapshots
 from headgate.history.recorder import Recorder
 from headgate.metrics.samples import Sample
 from headgate.rules.matching import Rule

@@ -47,7 +47,7 @@ def test_checks_and_control(serve: Serve, plan: Plan, trusting: ssl.SSLContext) 
     eventually(served.settled)
 
 
-def test_refusals_are_heard(serve: Serve, plan: Plan, trusting: ssl.SSLContext) -> None:
+def test_rejections_are_heard(serve: Serve, plan: Plan, trusting: ssl.SSLContext) -> None:
     """TLS has no half-closed state: the words must leave before the end."""
     served = serve(replace(plan, limits=LIMITS._replace(request_timeout_s=2.0)))
     with served.talk().wrapped(trusting) as talk:
@@ -58,7 +58,7 @@ def test_refusals_are_heard(serve: Serve, plan: Plan, trusting: ssl.SSLContext) 
 
 
 def test_a_slow_reader_is_held_back(serve: Serve, plan: Plan, trusting: ssl.SSLContext) -> None:
-    """Refusals, since they are long: the buffers of two sockets fill sooner."""
+    """Rejections, since they are long: the buffers of two sockets fill sooner."""
     served = serve(plan)
     served.measure(lag=7.0, threads_running=500.0, pool_usage=1.0)
     count = 20_000

@@ -101,23 +101,23 @@ def test_a_flood_of_reports_is_sent_away(serve: Serve) -> None:
         report("etl", *(period(n) for n in range(MAX_PERIODS + 1))),
     ],
 )
-def test_what_is_no_report_is_refused(served: Served, body: Any) -> None:
+def test_what_is_no_report_is_rejected(served: Served, body: Any) -> None:
     reply = tell(served, body)
     assert reply.status == 400
     field = reply.json.get("field")
     assert is_problem(reply, 400, field=field)
 
 
-def test_another_kind_of_body_is_refused(served: Served) -> None:
+def test_another_kind_of_body_is_rejected(served: Served) -> None:
     assert is_problem(tell(served, report("etl", period(1)), kind="text/plain"), 415)
 
 
-def test_a_body_beyond_the_limit_is_refused(served: Served) -> None:
+def test_a_body_beyond_the_limit_is_rejected(served: Served) -> None:
     with served.talk() as talk:
         reply = talk.ask("POST", PATH, body=b" " * 70_000, **{"Content-Type": "application/json"})
     assert reply.status == 413
 
 
 @pytest.mark.parametrize("since", ["1y", "", "-1h"])
-def test_a_since_that_is_none_is_refused(served: Served, since: str) -> None:
+def test_a_since_that_is_none_is_rejected(served: Served, since: str) -> None:
     assert is_problem(served.ask("GET", f"{PATH}?since={since}"), 400, field="since")

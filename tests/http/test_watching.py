@@ -34,7 +34,7 @@ STARVED = Starved(
     runtime_s=3600.0,
     share=0.25,
     alarming=True,
-    refusals=900,
+    rejections=900,
     breached_share=1.0,
     mean_utilization=3.0,
     dice_s=0.0,
@@ -155,11 +155,11 @@ def test_a_replay_that_is_cut_begins_later_and_says_so(
     body = {"rule": {"target": "rc", "kind": "hold", "reason": "x"}, "since": "1d"}
     found = ok(post(watched, body))
     assert found["whole"] and found["total"]["admitted_before"] == 1000
-    monkeypatch.setattr("headgate.history.replaying.MAX_TALLIES", 41)
+    monkeypatch.setattr("headgate.history.routes.MAX_TALLIES", 41)
     found = ok(post(watched, body))
     assert not found["whole"] and found["total"]["admitted_before"] == 400
     monkeypatch.setattr("headgate.history.api.MAX_REPLAY_ROWS", 1)
-    monkeypatch.setattr("headgate.history.replaying.MAX_TALLIES", 1000)
+    monkeypatch.setattr("headgate.history.routes.MAX_TALLIES", 1000)
     found = ok(post(watched, body))
     assert len(found["rows"]) == 1 and found["more_rows"] in (1, 2)
     assert found["total"]["admitted_before"] == 1000
@@ -186,7 +186,7 @@ def test_a_look_back_that_takes_too_long_is_ended_with_advice(
         ("ap=x", 400, "unknown parameter"),
     ],
 )
-def test_a_question_that_cannot_be_answered_is_refused_with_the_reason(
+def test_a_question_that_cannot_be_answered_is_rejected_with_the_reason(
     watched: Served, query: str, status: int, told: str
 ) -> None:
     reply = watched.ask("GET", f"/v1/history/timeline?{query}")
@@ -228,13 +228,13 @@ def test_a_proposed_rule_is_replayed_and_nothing_changes(watched: Served) -> Non
     before = watched.call(lambda: watched.checker.rules)
     found = ok(post(watched, {"rule": {"target": "rp", "ratio": 0.9}, "since": "1h"}))
     [row] = found["rows"]
-    assert (row["admitted_before"], row["refused_before"], row["how"]) == (100, 50, "expected")
+    assert (row["admitted_before"], row["rejected_before"], row["how"]) == (100, 50, "expected")
     assert row["admitted_after"] == pytest.approx(10)
     assert found["whole"] and "not replayed" in found["notes"][0]
     assert watched.call(lambda: watched.checker.rules) is before
 
 
-def test_a_rule_that_would_be_refused_is_not_replayed(watched: Served) -> None:
+def test_a_rule_that_would_be_rejected_is_not_replayed(watched: Served) -> None:
     reply = post(watched, {"rule": {"target": "rp", "ratio": 7}})
     assert reply.status == 422 and "ratio" in reply.json["faults"][0]
     assert post(watched, {"rules": {}}).status == 400
@@ -381,7 +381,7 @@ def test_explain_at_tells_of_forgotten_times(watched: Served) -> None:
         ("app=x&database=main&metrics=lag&at=1h", 422, "only app and database"),
     ],
 )
-def test_a_past_that_cannot_be_explained_is_refused(
+def test_a_past_that_cannot_be_explained_is_rejected(
     watched: Served, query: str, status: int, told: str
 ) -> None:
     reply = past(watched, query)

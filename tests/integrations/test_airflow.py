@@ -22,10 +22,10 @@ from airflow.sdk.exceptions import TaskDeferred
 from headgate.errors import HeadgateError
 from headgate.integrations.airflow import HeadgateSensor, HeadgateTrigger
 from tests.client import bodies
-from tests.client.scripted import REFUSED, ScriptedAgent, answer
+from tests.client.scripted import REJECTED, ScriptedAgent, answer
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "airflow_dag.py"
-LATER = answer(429, bodies.refusal(retry_after_ms=60_000), Retry_After="60")
+LATER = answer(429, bodies.rejection(retry_after_ms=60_000), Retry_After="60")
 CONTEXT: dict[str, Any] = {"ti": SimpleNamespace(task_id="bear", dag_id="orders")}
 
 
@@ -42,8 +42,8 @@ def test_an_admitted_sensor_makes_no_trigger(agent: ScriptedAgent) -> None:
     assert "app=bear%3Aorders%3Aairflow" in agent.heard[0].line
 
 
-async def test_a_refused_sensor_waits_in_the_triggerer(agent: ScriptedAgent) -> None:
-    agent.script.plays.extend([REFUSED, REFUSED])
+async def test_a_rejected_sensor_waits_in_the_triggerer(agent: ScriptedAgent) -> None:
+    agent.script.plays.extend([REJECTED, REJECTED])
     with pytest.raises(TaskDeferred) as deferred:
         sensor().execute(CONTEXT)
     path, settings = deferred.value.trigger.serialize()
@@ -59,7 +59,7 @@ async def test_a_sensor_that_waits_too_long_fails_with_the_reason(agent: Scripte
 
 
 def test_a_dag_runs_when_admitted(agent: ScriptedAgent, tmp_path: Path) -> None:
-    agent.script.plays.append(REFUSED)
+    agent.script.plays.append(REJECTED)
     (tmp_path / "dags").mkdir()
     dag = shutil.copy(EXAMPLE, tmp_path / "dags")
     env = {

@@ -12,7 +12,7 @@ pytest.importorskip("alembic", reason="Alembic is not installed")
 from alembic import command
 from alembic.config import Config
 
-from tests.client.scripted import REFUSED, ScriptedAgent
+from tests.client.scripted import REJECTED, ScriptedAgent
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "alembic_env.py"
 SCHEMA = """
@@ -53,11 +53,11 @@ def config(tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch) -> Co
 def test_each_migration_and_each_batch_waits(
     agent: ScriptedAgent, config: Config, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agent.script.plays.append(REFUSED)
+    agent.script.plays.append(REJECTED)
     monkeypatch.setenv("HEADGATE_URL", agent.url)
     command.upgrade(config, "a2")
     after_schema = len(agent.heard)
-    assert after_schema >= 3, "two migrations, and one refusal"
+    assert after_schema >= 3, "two migrations, and one rejection"
     command.upgrade(config, "head")
     batches = len(agent.heard) - after_schema
     assert 4 <= batches <= 7, "three, one that finds nothing, and Alembic's own; none asks twice"

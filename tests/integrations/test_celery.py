@@ -15,7 +15,7 @@ from tests.client import bodies
 from tests.client.scripted import OK, ScriptedAgent, answer
 from tests.integrations.celery_project import app, flaky, purge
 
-REFUSED = answer(429, bodies.refusal(retry_after_ms=50), Retry_After="1")
+REJECTED = answer(429, bodies.rejection(retry_after_ms=50), Retry_After="1")
 SILENT = answer(503, body=b"")
 
 
@@ -32,21 +32,21 @@ def worker() -> Iterator[None]:
         yield
 
 
-def test_a_refused_task_comes_again(agent: ScriptedAgent, worker: None) -> None:
-    """Three refusals and a silent agent, of a task that may fail once: none is a failure."""
-    agent.script.plays.extend([REFUSED, REFUSED, SILENT, REFUSED, OK])
+def test_a_rejected_task_comes_again(agent: ScriptedAgent, worker: None) -> None:
+    """Three rejections and a silent agent, of a task that may fail once: none is a failure."""
+    agent.script.plays.extend([REJECTED, REJECTED, SILENT, REJECTED, OK])
     assert purge.delay(7).get(timeout=60, interval=0.02) == "7 after 0 retries"
     assert len(agent.heard) == 5
     assert "app=shop.purge%3Anightly&database=main" in agent.heard[0].line
 
 
 def test_real_failures_are_counted_as_ever(agent: ScriptedAgent, worker: None) -> None:
-    agent.script.plays.extend([REFUSED, OK, REFUSED, REFUSED, OK])
+    agent.script.plays.extend([REJECTED, OK, REJECTED, REJECTED, OK])
     assert flaky.delay().get(timeout=60, interval=0.02) == "done after 1 retries"
     assert len(agent.heard) == 5
 
 
 def test_a_task_that_is_called_directly_waits(agent: ScriptedAgent) -> None:
-    agent.script.plays.append(REFUSED)
+    agent.script.plays.append(REJECTED)
     assert purge(3) == "3 after 0 retries"
     assert len(agent.heard) == 2

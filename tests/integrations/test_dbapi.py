@@ -13,7 +13,7 @@ import pytest
 
 from headgate import Client, InvalidSettings, WaitedTooLong
 from headgate.integrations import dbapi
-from tests.client.scripted import REFUSED, ScriptedAgent
+from tests.client.scripted import REJECTED, ScriptedAgent
 from tests.fixtures.mariadb import USER, MariaDBServer
 from tests.fixtures.servers import Pair
 
@@ -29,7 +29,7 @@ def connection(gate: Client) -> Iterator[Any]:
 
 def test_each_transaction_asks_once(agent: ScriptedAgent, connection: Any) -> None:
     """What sqlite3 runs outside of one, as it does DDL and SELECT, is a transaction of its own."""
-    agent.script.plays.append(REFUSED)
+    agent.script.plays.append(REJECTED)
     with connection.cursor() as cursor:
         cursor.execute("CREATE TABLE t (n int)")
         assert len(agent.heard) == 2
@@ -95,7 +95,7 @@ def test_beginnings_of_other_names_ask(agent: ScriptedAgent, gate: Client, datab
     connection.close()
 
 
-def test_what_would_go_around_it_is_refused(gate: Client) -> None:
+def test_what_would_go_around_it_is_rejected(gate: Client) -> None:
     class Low(sqlite3.Connection):
         def real_query(self) -> None:
             raise AssertionError("it was called")
@@ -134,8 +134,8 @@ def test_a_batch_of_transactions_asks_once(agent: ScriptedAgent, gate: Client) -
     connection.close()
 
 
-def test_what_is_refused_is_not_run(agent: ScriptedAgent) -> None:
-    agent.script.default = REFUSED
+def test_what_is_rejected_is_not_run(agent: ScriptedAgent) -> None:
+    agent.script.default = REJECTED
     with Client("etl", database="main", url=agent.url, max_wait_s=0) as gate:
         connection = dbapi.connect(sqlite3, gate, ":memory:", every=10)
         for _ in range(2):

@@ -13,10 +13,10 @@ import pytest
 pytest.importorskip("dbt.adapters.postgres", reason="dbt-postgres is not installed")
 
 from tests.client import bodies
-from tests.client.scripted import REFUSED, ScriptedAgent, answer
+from tests.client.scripted import REJECTED, ScriptedAgent, answer
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "dbt"
-LATER = answer(429, bodies.refusal(retry_after_ms=60_000), Retry_After="60")
+LATER = answer(429, bodies.rejection(retry_after_ms=60_000), Retry_After="60")
 
 
 @pytest.fixture
@@ -41,10 +41,10 @@ def dbt(
 
 
 def test_each_node_waits_and_is_tagged(agent: ScriptedAgent, project: Path, database: str) -> None:
-    agent.script.plays.append(REFUSED)
+    agent.script.plays.append(REJECTED)
     ran = dbt(project, database, agent, "build", HEADGATE_APP="nightly:dbt")
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert len(agent.heard) == 4, "two models, one test, one refusal"
+    assert len(agent.heard) == 4, "two models, one test, one rejection"
     assert "app=nightly%3Adbt&database=main" in agent.heard[0].line
     log = (project / "logs" / "dbt.log").read_text()
     assert "/* app='nightly%3Adbt',controller='numbers',framework='dbt' */" in log

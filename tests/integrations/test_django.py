@@ -16,7 +16,7 @@ from django.test import Client as Browser
 
 from headgate import Client
 from headgate.integrations.django import Throttle, throttled
-from tests.client.scripted import REFUSED, ScriptedAgent
+from tests.client.scripted import REJECTED, ScriptedAgent
 from tests.integrations import django_project
 from tests.integrations.django_project import SHOW, Purge
 
@@ -37,7 +37,7 @@ def shown(parameters: tuple[int, ...] | None = None) -> str:
 
 
 def test_each_transaction_asks_once(agent: ScriptedAgent, gate: Client) -> None:
-    agent.script.plays.append(REFUSED)
+    agent.script.plays.append(REJECTED)
     with throttled(gate, {"app": "etl:nightly"}):
         assert shown() == f"{SHOW} {COMMENT}"
         assert shown((1,)).endswith(f"= 1 {COMMENT}")

@@ -12,7 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.client.scripted import REFUSED, ScriptedAgent
+from tests.client.scripted import REJECTED, ScriptedAgent
 from tests.fixtures.mariadb import USER, MariaDBServer
 from tests.fixtures.servers import Pair
 
@@ -56,13 +56,13 @@ def libpq(database: str) -> dict[str, str]:
 def test_sqlalchemy(agent: ScriptedAgent, orders: str) -> None:
     """R30: 1,200 rows by 500 are three pieces of work, and one that finds nothing."""
     pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed")
-    agent.script.plays.append(REFUSED)
+    agent.script.plays.append(REJECTED)
     run("sqlalchemy_backfill.py", DATABASE_URL=orders.replace("sql:", "sql+psycopg:"))
     assert (count(orders, "total_cents IS NULL"), len(agent.heard)) == (0, 1 + 4)
 
 
 def test_psycopg(agent: ScriptedAgent, orders: str) -> None:
-    agent.script.plays.append(REFUSED)
+    agent.script.plays.append(REJECTED)
     run("psycopg_purge.py", **libpq(orders))
     assert (count(orders, "true"), len(agent.heard)) == (601, 1 + 3)
 

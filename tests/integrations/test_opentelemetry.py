@@ -19,7 +19,7 @@ from headgate import AsyncClient, Client, ThrottlerUnavailable, WaitedTooLong
 from headgate.base.traceparent import parse_traceparent
 from headgate.integrations.opentelemetry import traced
 from tests.client import bodies
-from tests.client.scripted import OK, REFUSED, ScriptedAgent, answer
+from tests.client.scripted import OK, REJECTED, ScriptedAgent, answer
 from tests.fixtures.eventually import aeventually
 
 
@@ -49,8 +49,8 @@ def parents(agent: ScriptedAgent) -> list[str]:
 
 
 def test_a_wait_tells_what_held_it(agent: ScriptedAgent, gate: Client, spans: Spans) -> None:
-    held = answer(429, bodies.refusal(retry_after_ms=10, rule="r7"), Retry_After="1")
-    agent.script.plays.extend([REFUSED, held, OK])
+    held = answer(429, bodies.rejection(retry_after_ms=10, rule="r7"), Retry_After="1")
+    agent.script.plays.extend([REJECTED, held, OK])
     with spans.provider.get_tracer("job").start_as_current_span("job") as job:
         assert traced(gate, spans.provider).wait()
     (wait,) = spans.named("headgate.wait")
@@ -59,12 +59,12 @@ def test_a_wait_tells_what_held_it(agent: ScriptedAgent, gate: Client, spans: Sp
     told = facts(wait)
     assert told["app"] == gate.app
     assert (told["database"], told["verdict"], told["admitted"]) == ("main", "OK", True)
-    assert (told["questions"], told["refusals"]) == (3, 2)
+    assert (told["questions"], told["rejections"]) == (3, 2)
     assert told["held_by.verdict"] == "THRESHOLD_EXCEEDED"
     assert told["held_by.metric"] == "host/lag,host/threads_running"
     assert told["held_by.rule"] == "r7"
     assert 0.0 < float(str(told["held_s"])) <= float(str(told["took_s"]))
-    assert [event.name for event in wait.events] == ["refused", "refused"]
+    assert [event.name for event in wait.events] == ["rejected", "rejected"]
     # The agent is told below which span it answers, each time.
     assert wait.context is not None
     for sent in map(parse_traceparent, parents(agent)):
@@ -83,14 +83,14 @@ def test_a_trace_that_is_not_sampled_leaves_the_question_as_it_was(
 
 def test_what_goes_wrong_is_a_fault(agent: ScriptedAgent, gate: Client, spans: Spans) -> None:
     traced(gate, spans.provider)
-    agent.script.default = answer(429, bodies.refusal(), Retry_After="2")
+    agent.script.default = answer(429, bodies.rejection(), Retry_After="2")
     with pytest.raises(WaitedTooLong):
         gate.wait(deadline_s=0.0)
     (wait,) = spans.named("headgate.wait")
     assert not wait.status.is_ok
     assert facts(wait)["verdict"] == "THRESHOLD_EXCEEDED"
-    refused = gate.check()
-    assert not refused
+    rejected = gate.check()
+    assert not rejected
     (check,) = spans.named("headgate.check")
     assert check.status.is_unset
     assert facts(check)["metric"] == "host/lag,host/threads_running"
@@ -113,7 +113,7 @@ def test_several_databases_of_several_agents(spans: Spans) -> None:
 async def test_on_an_event_loop(
     agent: ScriptedAgent, async_gate: AsyncClient, spans: Spans
 ) -> None:
-    agent.script.plays.extend([REFUSED, OK])
+    agent.script.plays.extend([REJECTED, OK])
     with spans.provider.get_tracer("job").start_as_current_span("job") as job:
         async for _ in traced(async_gate, spans.provider).chunks([1, 2, 3], 2):
             pass
@@ -121,14 +121,14 @@ async def test_on_an_event_loop(
     for wait in (first, second):
         assert wait.parent is not None
         assert wait.parent.span_id == job.get_span_context().span_id
-    assert (facts(first)["refusals"], facts(second)["refusals"]) == (1, 0)
+    assert (facts(first)["rejections"], facts(second)["rejections"]) == (1, 0)
 
 
 async def test_one_that_is_given_up_is_ended(
     agent: ScriptedAgent, async_gate: AsyncClient, spans: Spans
 ) -> None:
     """While it waits for the time that it was told, which is long."""
-    agent.script.default = answer(429, bodies.refusal(retry_after_ms=600_000), Retry_After="600")
+    agent.script.default = answer(429, bodies.rejection(retry_after_ms=600_000), Retry_After="600")
     tries = itertools.count()
 
     async def verdict() -> object:

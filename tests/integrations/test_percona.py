@@ -21,8 +21,8 @@ EXAMPLES = ROOT / "examples" / "percona"
 # Where the package is unpacked without root: as MariaDB's are, below .cache.
 UNPACKED = Path(os.environ.get("HEADGATE_PERCONA", ROOT / ".cache" / "percona"))
 Ran = subprocess.CompletedProcess[str]
-NOW = answer(429, bodies.refusal(), Retry_After="0")
-SOON = answer(429, bodies.refusal(), Retry_After="1")
+NOW = answer(429, bodies.rejection(), Retry_After="0")
+SOON = answer(429, bodies.rejection(), Retry_After="1")
 
 
 def program(name: str) -> str | None:

@@ -10,7 +10,7 @@ from psycopg import sql
 
 from headgate import AsyncClient, Client
 from headgate.integrations.psycopg import async_connection_class, connection_class
-from tests.client.scripted import REFUSED, ScriptedAgent
+from tests.client.scripted import REJECTED, ScriptedAgent
 from tests.integrations.conftest import APP
 
 TAGS = {"app": APP}
@@ -19,7 +19,7 @@ SHOW = "SELECT current_query(), current_setting('application_name')"
 
 
 def test_each_transaction_asks_once(agent: ScriptedAgent, gate: Client, database: str) -> None:
-    agent.script.plays.append(REFUSED)
+    agent.script.plays.append(REJECTED)
     with connection_class(gate, app=APP, tags=TAGS).connect(database) as connection:
         assert connection.execute(SHOW).fetchone() == (f"{SHOW} {COMMENT}", APP)
         connection.execute("CREATE TABLE t (n int)")
@@ -77,7 +77,7 @@ def test_every_kind_of_query_is_tagged(agent: ScriptedAgent, gate: Client, datab
 async def test_async_connections_ask_alike(
     agent: ScriptedAgent, async_gate: AsyncClient, database: str
 ) -> None:
-    agent.script.plays.append(REFUSED)
+    agent.script.plays.append(REJECTED)
     throttled = async_connection_class(async_gate, app=APP, tags=TAGS)
     async with await throttled.connect(database) as connection:
         shown = await (await connection.execute(SHOW)).fetchone()

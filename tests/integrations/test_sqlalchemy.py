@@ -17,7 +17,7 @@ from headgate import AsyncClient, Client, InvalidSettings, WaitedTooLong
 from headgate.integrations import sqlalchemy as integration
 from headgate.integrations.sqlalchemy import throttle
 from headgate.integrations.sqlcommenter import Tags
-from tests.client.scripted import REFUSED, ScriptedAgent
+from tests.client.scripted import REJECTED, ScriptedAgent
 from tests.integrations.conftest import APP
 
 TAGS = {"app": APP}
@@ -51,7 +51,7 @@ def test_each_transaction_asks_once_and_is_tagged(
 ) -> None:
     Base.metadata.create_all(engine)
     throttle(engine, gate, tags=TAGS)
-    agent.script.plays.append(REFUSED)
+    agent.script.plays.append(REJECTED)
     with Session(engine) as session:
         session.add_all([Row(n=n) for n in range(5)])
         session.commit()
@@ -122,13 +122,13 @@ def impatient(agent: ScriptedAgent) -> Iterator[Client]:
         yield gate
 
 
-def test_a_connection_that_was_refused_stays_throttled_and_whole(
+def test_a_connection_that_was_rejected_stays_throttled_and_whole(
     agent: ScriptedAgent, impatient: Client, engine: Engine
 ) -> None:
     """Left within its begin, it would run what comes next unasked, and commit nothing of it."""
     Base.metadata.create_all(engine)
     throttle(engine, impatient)
-    agent.script.plays.extend([REFUSED] * 5)
+    agent.script.plays.extend([REJECTED] * 5)
     with engine.connect() as connection:
         for begin in (connection.begin, connection.begin_nested, connection.begin_twophase):
             with pytest.raises(WaitedTooLong):
@@ -143,12 +143,12 @@ def test_a_connection_that_was_refused_stays_throttled_and_whole(
         assert connection.execute(select(func.count(Row.id))).scalar() == 1
 
 
-def test_a_session_that_was_refused_can_go_on(
+def test_a_session_that_was_rejected_can_go_on(
     agent: ScriptedAgent, impatient: Client, engine: Engine
 ) -> None:
     Base.metadata.create_all(engine)
     throttle(engine, impatient)
-    agent.script.plays.append(REFUSED)
+    agent.script.plays.append(REJECTED)
     with Session(engine) as session:
         session.add(Row(n=1))
         with pytest.raises(WaitedTooLong):
@@ -165,7 +165,7 @@ def test_where_it_cannot_be_made_whole_it_is_closed(
     """A release of SQLAlchemy with another name for it must not be one that loses work."""
     monkeypatch.setattr(integration, "_IN_BEGIN", "_of_another_release")
     throttle(engine, impatient)
-    agent.script.default = REFUSED
+    agent.script.default = REJECTED
     with engine.connect() as connection:
         with pytest.raises(WaitedTooLong):
             connection.execute(text("SELECT 1"))
@@ -194,7 +194,7 @@ def test_a_begin_of_ones_own_asks_once(agent: ScriptedAgent, impatient: Client) 
     engine = create_engine("sqlite://", isolation_level="AUTOCOMMIT")
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
     throttle(engine, impatient)
-    agent.script.plays.append(REFUSED)
+    agent.script.plays.append(REJECTED)
     with engine.connect() as connection:
         with pytest.raises(WaitedTooLong):
             connection.begin()
@@ -205,11 +205,11 @@ def test_a_begin_of_ones_own_asks_once(agent: ScriptedAgent, impatient: Client) 
     engine.dispose()
 
 
-async def test_an_async_connection_that_was_refused_stays_throttled_and_whole(
+async def test_an_async_connection_that_was_rejected_stays_throttled_and_whole(
     agent: ScriptedAgent, database: str
 ) -> None:
     engine = create_async_engine(url_of(database))
-    agent.script.plays.extend([REFUSED] * 2)
+    agent.script.plays.extend([REJECTED] * 2)
     async with AsyncClient(APP, database="main", max_wait_s=0) as gate, engine.connect() as made:
         throttle(engine, gate)
         connection = await made.execution_options(isolation_level="SERIALIZABLE")
@@ -228,7 +228,7 @@ async def test_an_async_connection_that_was_refused_stays_throttled_and_whole(
 async def test_an_async_engine_waits_on_its_loop(
     agent: ScriptedAgent, async_gate: AsyncClient, database: str
 ) -> None:
-    agent.script.plays.append(REFUSED)
+    agent.script.plays.append(REJECTED)
     engine = create_async_engine(url_of(database))
     throttle(engine, async_gate, tags=TAGS)
     async with engine.begin() as connection:
@@ -238,6 +238,6 @@ async def test_an_async_engine_waits_on_its_loop(
     await engine.dispose()
 
 
-def test_a_client_that_would_block_the_loop_is_refused(gate: Client, database: str) -> None:
+def test_a_client_that_would_block_the_loop_is_rejected(gate: Client, database: str) -> None:
     with pytest.raises(InvalidSettings, match="AsyncEngine needs a"):
         throttle(create_async_engine(url_of(database)), gate)

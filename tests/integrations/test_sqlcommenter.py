@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import InvalidSettings
-from headgate.integrations.leave import TransactionBatch, begins, ends
 from headgate.integrations.sqlcommenter import (
     SIGNATURE_TAG,
     Tags,
@@ -21,6 +20,7 @@ from headgate.integrations.sqlcommenter import (
     has_comment,
     sign_tags,
 )
+from headgate.integrations.transactions import TransactionBatch, begins, ends
 
 TAGS = Tags(app="etl:nightly")
 COMMENT = "/*app='etl%3Anightly'*/"
@@ -116,7 +116,7 @@ def test_no_statement_is_tagged_twice(statement: str) -> None:
 
 
 @pytest.mark.parametrize("tags", [{"a" * 66: "b"}, {"a": "b" * 1025}, {"": "b"}, {"a": "\ud800"}])
-def test_what_no_reader_would_take_is_refused(tags: dict[str, str]) -> None:
+def test_what_no_reader_would_take_is_rejected(tags: dict[str, str]) -> None:
     """R120: a key has at most 65 bytes, a value 1,024."""
     with pytest.raises(InvalidSettings):
         Tags(tags)
@@ -131,7 +131,7 @@ def test_an_application_name_keeps_the_general_levels() -> None:
 def test_a_batch_asks_before_its_first_transaction() -> None:
     batch = TransactionBatch(3)
     assert [batch.is_due() for _ in range(7)] == [True, False, False, True, False, False, True]
-    batch.refused()
+    batch.rejected()
     assert batch.is_due()
     with pytest.raises(InvalidSettings):
         TransactionBatch(0)

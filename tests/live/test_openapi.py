@@ -1,7 +1,7 @@
 """The API against its own description: schemathesis makes up requests, the agent answers.
 
 Crashes, statuses and bodies that are not described, headers that are missing, and requests that
-fit the description and are refused: none may show, whatever is asked. What no schema can say is
+fit the description and are rejected: none may show, whatever is asked. What no schema can say is
 answered with 422, where the route's own row says which it is. Bounded, and the same requests
 every time.
 """
@@ -45,19 +45,19 @@ SHAPE = re.compile(
 """How settings say that a value has the wrong shape, which a schema can say: no 422 is for that."""
 
 
-def described(*, refusing: bool) -> BaseSchema:
-    """The routes whose rows say what no schema can, or those that refuse nothing that fits."""
+def described(*, rejecting: bool) -> BaseSchema:
+    """The routes whose rows say what no schema can, or those that reject nothing that fits."""
     schema: BaseSchema = schemathesis.openapi.from_dict(description())
     for route in ROUTES:
-        if (bool(route.refuses) is not refusing) and route.answer is not None:
+        if (bool(route.rejects) is not rejecting) and route.answer is not None:
             schema = schema.exclude(method=route.method, path=route.path)
-    statuses = [*STATES, "417", "424", *(["422"] if refusing else [])]
+    statuses = [*STATES, "417", "424", *(["422"] if rejecting else [])]
     schema.config.checks.positive_data_acceptance.expected_statuses = statuses
     schema.config.checks.negative_data_rejection.expected_statuses = ["4xx", "5xx"]
     return schema
 
 
-plain, refusing = described(refusing=False), described(refusing=True)
+plain, rejecting = described(rejecting=False), described(rejecting=True)
 CHANGES = ["PUT", "PATCH", "DELETE", "POST"]
 BETWEEN_AGENTS = [route.path for route in ROUTES if route.role is Caller.PEER]
 """Read by decoders that take what a newer version adds: tests/peers and tests/wire have those."""
@@ -77,9 +77,9 @@ def test_what_fits_the_description_is_answered(case: Any, served: Served) -> Non
     case.call_and_validate(base_url=served.base_url)
 
 
-@refusing.parametrize()
+@rejecting.parametrize()
 @BOUNDED
-def test_what_is_refused_all_the_same_is_said_in_its_row(case: Any, served: Served) -> None:
+def test_what_is_rejected_all_the_same_is_said_in_its_row(case: Any, served: Served) -> None:
     case.call_and_validate(base_url=served.base_url)
 
 
@@ -89,9 +89,9 @@ def test_a_change_that_fits_is_made(case: Any, served: Served) -> None:
     change(case, served)
 
 
-@refusing.include(method=CHANGES).parametrize()
+@rejecting.include(method=CHANGES).parametrize()
 @BOUNDED
-def test_a_change_that_is_refused_all_the_same_is_said_in_its_row(
+def test_a_change_that_is_rejected_all_the_same_is_said_in_its_row(
     case: Any, served: Served
 ) -> None:
     change(case, served)

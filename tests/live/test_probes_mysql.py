@@ -16,14 +16,14 @@ import pymysql
 import pytest
 import trustme
 
-from headgate.errors import ProbeFailed, WriteRefused
+from headgate.errors import ProbeFailed, WriteRejected
 from headgate.metrics.builtins import BUILTINS
 from headgate.metrics.model import Engine, MetricSpec
 from headgate.metrics.probes.calibrate import commit_baseline
 from headgate.metrics.probes.connections import Lane
 from headgate.metrics.probes.factory import DatabaseProbes
 from headgate.metrics.probes.heartbeats import Enders, Writer
-from headgate.metrics.probes.mysql_heartbeat import MysqlBeat
+from headgate.metrics.probes.mysql_replication import MysqlBeat
 from headgate.metrics.probes.mysql_session import MysqlConnector, MysqlSession
 from headgate.metrics.samples import Cause
 from headgate.metrics.settings import parse_metric_settings
@@ -375,7 +375,7 @@ async def test_a_write_that_read_only_stops_is_told_apart_from_other_faults(
         assert await writer.beat() is True  # It makes the table.
         late = Writer(Lane(connector, 1), Demoted(primary), 5.0, Enders(connector, None))
         try:
-            with pytest.raises(WriteRefused, match="read-only"):
+            with pytest.raises(WriteRejected, match="read-only"):
                 await late.beat()
         finally:
             execute(primary, "SET GLOBAL read_only = 0")
@@ -665,7 +665,7 @@ async def test_custom_sql_that_is_no_number_is_invalid(
     "query",
     ["SELECT REPEAT('x', 12000000)", "SELECT 1 UNION ALL SELECT REPEAT('x', 12000000)"],
 )
-async def test_a_huge_value_is_refused_before_it_is_received(
+async def test_a_huge_value_is_rejected_before_it_is_received(
     mariadb_pair: Pair[MariaDBServer], query: str
 ) -> None:
     primary = mariadb_pair.primary
@@ -802,7 +802,7 @@ def narrow(lent_mariadb: Pair[MariaDBServer]) -> Iterator[MariaDBServer]:
 
 
 async def test_too_many_clients_is_a_failure(narrow: MariaDBServer) -> None:
-    """R5: a full server refuses even the probe, unless it has its connection already."""
+    """R5: a full server rejects even the probe, unless it has its connection already."""
     primary = narrow
     with user(primary, "plain_user") as dsn:
         async with probes_of(primary, dsn=dsn) as inside, probes_of(primary, dsn=dsn) as outside:

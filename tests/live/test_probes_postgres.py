@@ -839,7 +839,7 @@ async def test_a_killed_server_fails_and_recovers_after_its_restart(
 
 
 async def test_too_many_clients_is_a_failure(servers_dir: Path) -> None:
-    """R5: a full server refuses even the probe, unless it has its connection already."""
+    """R5: a full server rejects even the probe, unless it has its connection already."""
     with alone(servers_dir, max_connections="25") as primary:
         await fails_when_full(primary)
 

@@ -20,11 +20,11 @@ from headgate.demo.postgres import PostgresServer
 from headgate.errors import ProbeFailed
 from headgate.metrics.model import Engine
 from headgate.metrics.probes.factory import DatabaseProbes
-from headgate.metrics.probes.mysql_role import MysqlRole
+from headgate.metrics.probes.mysql_replication import MysqlRole
 from headgate.metrics.probes.mysql_session import MysqlConnector
-from headgate.metrics.probes.postgres_role import PostgresRole
+from headgate.metrics.probes.postgres_replication import PostgresRole
 from headgate.metrics.probes.postgres_session import PostgresConnector
-from headgate.metrics.probes.roles import Clocks, SqlRoleProbe
+from headgate.metrics.probes.server import Clocks, SqlRoleProbe
 from headgate.metrics.samples import Cause
 from headgate.shard.topology import Downstream, Role, RoleSeen
 from tests.fixtures import mariadb

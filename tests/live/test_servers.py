@@ -260,7 +260,7 @@ class TestStart:
             with start_single(engine, servers_dir) as server:
                 assert server.port in ports[1:]
 
-    def test_a_refused_setting_is_reported_from_the_log(self, servers_dir: Path) -> None:
+    def test_a_rejected_setting_is_reported_from_the_log(self, servers_dir: Path) -> None:
         before = set(servers_dir.iterdir())
         with pytest.raises(servers.ServerFailed, match="no_such_setting"):
             postgres.start_primary(
@@ -487,7 +487,7 @@ class TestFailOver:
 
 class TestMariaDB:
     def test_application_cannot_write_to_a_replica(self, mariadb_pair: Pair[MariaDBServer]) -> None:
-        create = "CREATE DATABASE refused"
+        create = "CREATE DATABASE rejected"
         with (
             mariadb_pair.replica.connect(user=mariadb.APP_USER) as connection,
             connection.cursor() as cursor,

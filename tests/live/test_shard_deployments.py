@@ -81,7 +81,7 @@ def test_replicas_that_no_settings_name_are_found_by_their_primary(
         joined = ends.enter_context(
             postgres.start_replica(found.primary, servers_dir, name="127.0.0.4")
         )
-        agents.await_refusal("127.0.0.2", because("unreachable", "127.0.0.4"))
+        agents.await_rejection("127.0.0.2", because("unreachable", "127.0.0.4"))
         agents.agents["127.0.0.4"] = late
         agents.write_settings({**dsns_of(found), "127.0.0.4": ("postgres", joined.dsn())})
         late.start()
@@ -131,13 +131,15 @@ def test_a_replica_is_watched_whatever_its_agent_and_its_address_are_called(
 # --- no replicas at all ----------------------------------------------------------------------
 
 
-def test_an_empty_shard_is_refused_unless_told_otherwise(servers_dir: Path, tmp_path: Path) -> None:
+def test_an_empty_shard_is_rejected_unless_told_otherwise(
+    servers_dir: Path, tmp_path: Path
+) -> None:
     """R43: no replica is no lag of 0; whoever runs without replicas says so."""
     with (
         start_postgres_shard(servers_dir, ["db-a"]) as alone,
         agents_for(alone, tmp_path, metrics=LAG) as agents,
     ):
-        answer = agents.await_refusal("db-a", because("empty_shard", "no replica"))
+        answer = agents.await_rejection("db-a", because("empty_shard", "no replica"))
         assert answer["metrics"][0]["value"] is None
         agents.change("db-a", "PATCH", "metrics/lag", {"empty": "admit"})
         admitted = eventually(lambda: (told := agents.check_shard("db-a"))["admitted"] and told)
@@ -197,7 +199,7 @@ def _sockets_of(pid: int) -> set[str]:
 def test_no_message_ever_crosses_from_one_shard_to_another(
     shard: Shard[PostgresServer], servers_dir: Path, tmp_path: Path
 ) -> None:
-    """R39: under load, and whoever of the other shard is asked; one by mistake is refused."""
+    """R39: under load, and whoever of the other shard is asked; one by mistake is rejected."""
     with ExitStack() as ends:
         other = ends.enter_context(start_postgres_shard(servers_dir, ["ot-a", "ot-b"], cluster=2))
         groups = []
@@ -212,7 +214,7 @@ def test_no_message_ever_crosses_from_one_shard_to_another(
         with watching(ports) as watch, connections_of(everybody) as looks:
             for agents, members in groups:
                 with paused_replay(members.replicas[0]):
-                    agents.await_refusal(members.primary.name, because("replication_stopped"))
+                    agents.await_rejection(members.primary.name, because("replication_stopped"))
                 agents.await_lead(members.primary.name)
             eventually(lambda: looks.count >= 30)
         seen = looks.seen
@@ -223,10 +225,10 @@ def test_no_message_ever_crosses_from_one_shard_to_another(
                 assert not seen[name] & (set(ports.values()) - own), name
             lead = members.primary.name
             assert seen[lead] >= own - {ports[lead]}  # It would have been seen.
-        _refused_stray(groups[0][0], groups[1][0], shard.primary.name)
+        _rejected_stray(groups[0][0], groups[1][0], shard.primary.name)
 
 
-def _refused_stray(one: ShardAgents, two: ShardAgents, lead: str) -> None:
+def _rejected_stray(one: ShardAgents, two: ShardAgents, lead: str) -> None:
     """The agents of both must know each other's token for the shard to be the obstacle."""
     settings = two["ot-b"].settings
     digest = hashlib.sha256(one.token.encode()).hexdigest()
@@ -235,7 +237,7 @@ def _refused_stray(one: ShardAgents, two: ShardAgents, lead: str) -> None:
     two["ot-b"].process.send_signal(signal.SIGHUP)
     peer = {"url": two["ot-b"].url, "database": "main"}
     one.change(lead, "PUT", "shard/peers/stray", peer)
-    one.await_refusal(lead, because("failed", "stray", "commerce/two", "commerce/one"))
+    one.await_rejection(lead, because("failed", "stray", "commerce/two", "commerce/one"))
 
 
 # --- mutual TLS ------------------------------------------------------------------------------
@@ -284,7 +286,7 @@ def test_agents_know_each_other_by_certificate_and_a_foreign_one_is_no_peer(
     agents.more_agent, agents.shown = more_agent, shown
     agents.write_settings(dsns_of(shard))
     with running(agents):
-        agents.await_refusal(lead, because("failed", stranger, "certificate"))
+        agents.await_rejection(lead, because("failed", stranger, "certificate"))
         eventually(lambda: agents.member_of(lead, friend)["reachable"])
         skip = {"for": "1h", "reason": "unknown authority"}
         agents.change(lead, "PUT", f"shard/skips/{stranger}", skip)

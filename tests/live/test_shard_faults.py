@@ -141,11 +141,11 @@ def test_a_new_primary_does_not_answer_from_its_own_view_alone(shared: Deploymen
     shard, old = shared.shard, shared.shard.primary
     [new, late] = shard.replicas
     with watching({new.name: shared.agents[new.name].port}) as watch, paused_replay(late):
-        shared.agents.await_refusal(old.name, because("replication_stopped", late.name))
+        shared.agents.await_rejection(old.name, because("replication_stopped", late.name))
         old.kill()
         new.promote()
         shard.primary = new
-        answer = shared.agents.await_refusal(
+        answer = shared.agents.await_rejection(
             new.name, because("replication_broken", late.name, "does not follow")
         )
         assert "timeline" in answer["reason"]
@@ -175,13 +175,13 @@ def test_a_frozen_agent_that_wakes_up_after_the_promotion_speaks_for_nobody(
 # --- split brain -----------------------------------------------------------------------------
 
 
-def test_split_brain_is_visible_and_refused_by_both(shared: Deployment) -> None:
+def test_split_brain_is_visible_and_rejected_by_both(shared: Deployment) -> None:
     """R53: whoever is right; until one of them is gone."""
     shard, agents, old = shared.shard, shared.agents, shared.shard.primary
     [new, other] = shard.replicas
     new.promote()
     for name in (old.name, new.name):
-        answer = agents.await_refusal(name, because("split_brain", old.name, new.name))
+        answer = agents.await_rejection(name, because("split_brain", old.name, new.name))
         assert answer["verdict"] == "METRIC_UNAVAILABLE"
         eventually(partial(_shows_split_brain, agents, name))
     with watching({name: agents[name].port for name in (old.name, new.name)}) as watch:
@@ -214,9 +214,9 @@ def test_a_replica_of_a_replica_counts_and_is_drawn_below_it(shared: Deployment)
         eventually(lambda: drawn.items() <= _upstreams(shared).items())
         _await_whole(shared)
         with paused_replay(last):
-            agents.await_refusal(shared.primary, because("replication_stopped", last.name))
+            agents.await_rejection(shared.primary, because("replication_stopped", last.name))
         with paused_replay(middle):
-            agents.await_refusal(shared.primary, because("replication_stopped", middle.name))
+            agents.await_rejection(shared.primary, because("replication_stopped", middle.name))
     finally:
         shard.follow(last, shard.primary)
 

@@ -79,8 +79,8 @@ class Deployment:
         told = answer["metrics"][0]["detail"].partition("worst of ")[2]
         return int(told[:1] or 0) if answer["admitted"] else 0
 
-    def refusal(self, fits: Callable[[Any], bool]) -> Any:
-        return self.agents.await_refusal(self.primary.name, fits)
+    def rejection(self, fits: Callable[[Any], bool]) -> Any:
+        return self.agents.await_rejection(self.primary.name, fits)
 
     def host_lag(self, server: MariaDBServer) -> Any:
         """As a client who asks that server's agent is told."""
@@ -282,18 +282,18 @@ class TestShard:
 
         eventually(agrees)
 
-    def test_misleading_zero_lag_a_stopped_replica_refuses_its_shard_and_lags_ever_more(
+    def test_misleading_zero_lag_a_stopped_replica_rejects_its_shard_and_lags_ever_more(
         self, shared: Deployment
     ) -> None:
         """R22, R25, R38."""
         [replica, other] = shared.replicas
         with stopped(replica):
-            answer = shared.refusal(because("replication_stopped", replica.name))
+            answer = shared.rejection(because("replication_stopped", replica.name))
             assert answer["verdict"] == "THRESHOLD_EXCEEDED"
             assert replica.name in answer["reason"]
             first = answer["metrics"][0]["value"]
             assert first > 1
-            shared.refusal(lambda lag: (lag["value"] or 0) > first + 0.5)
+            shared.rejection(lambda lag: (lag["value"] or 0) > first + 0.5)
             itself = shared.host_lag(replica)
             assert itself["cause"] == "replication_stopped" and itself["value"] > first
             eventually(lambda: shared.agents[other.name].admitted(metrics="host/lag"))
@@ -307,7 +307,7 @@ class TestShard:
         agents.change(lead, "PATCH", "metrics/lag", {"hopeless_for_s": 3, "hopeless_factor": 2})
         try:
             with stopped(replica):
-                shared.refusal(because("replication_stopped", replica.name))
+                shared.rejection(because("replication_stopped", replica.name))
                 eventually(lambda: agents.member_of(lead, replica.name)["hopeless"] == ["lag"])
                 agents.await_lead(lead)
                 assert shared.counted() == 1
@@ -316,15 +316,17 @@ class TestShard:
         finally:
             agents.change(lead, "POST", "metrics/lag/revert")
 
-    def test_a_broken_replica_refuses_its_shard_with_the_servers_own_words(
+    def test_a_broken_replica_rejects_its_shard_with_the_servers_own_words(
         self, shared: Deployment
     ) -> None:
         """R25."""
         [replica, _] = shared.replicas
         with broken(replica, shared.primary):
-            answer = shared.refusal(because("replication_broken", replica.name, "Duplicate entry"))
+            answer = shared.rejection(
+                because("replication_broken", replica.name, "Duplicate entry")
+            )
             first = answer["metrics"][0]["value"]
-            shared.refusal(lambda lag: (lag["value"] or 0) > first)
+            shared.rejection(lambda lag: (lag["value"] or 0) > first)
             assert shared.host_lag(replica)["cause"] == "replication_broken"
 
     def test_a_dead_writer_is_no_lag_and_no_rest(self, shared: Deployment) -> None:
@@ -339,7 +341,7 @@ class TestShard:
             lead.settings.write_text(settings.replace(EVERY, "heartbeat_interval_s = 0"))
             lead.start()
             names = [replica.name for replica in shared.replicas]
-            answer = shared.refusal(because("heartbeat_dead", "writer has stopped", *names))
+            answer = shared.rejection(because("heartbeat_dead", "writer has stopped", *names))
             assert all(replica.name in answer["reason"] for replica in shared.replicas)
         finally:
             lead.settings.write_text(settings)
@@ -377,7 +379,7 @@ class TestShard:
             problem = eventually(lambda: shared.agents.member_of(new.name, left.name)["problem"])
             assert f"{left.name} does not follow {new.name}" in problem
             assert str(old.server_id) in problem
-            shared.refusal(lambda lag: problem in lag["detail"])
+            shared.rejection(lambda lag: problem in lag["detail"])
             mariadb.follow(old, new)  # With which the one that was left follows it, too.
             shared.await_whole()
         finally:
@@ -448,10 +450,10 @@ class TestShard:
             eventually(lambda: self._upstream(shared, middle) == shared.primary.name)
             shared.await_whole()
             with stopped(last):
-                shared.refusal(because("replication_stopped", last.name))
+                shared.rejection(because("replication_stopped", last.name))
             shared.await_whole()
             with stopped(middle):
-                shared.refusal(lambda lag: lag["cause"] is not None)
+                shared.rejection(lambda lag: lag["cause"] is not None)
                 shared.await_host(last, because("heartbeat_dead", "a replica upstream"))
                 eventually(lambda: shared.seen_lag(middle)["cause"] == "replication_stopped")
         finally:
@@ -473,7 +475,7 @@ class TestShard:
             for name in agents.agents:
                 agents.change(name, "PATCH", "metrics/lag", {"options": options})
             eventually(lambda: (write(), shared.counted() == 2)[1])
-            answer = shared.refusal(lambda lag: (lag["value"] or 0) > 1)
+            answer = shared.rejection(lambda lag: (lag["value"] or 0) > 1)
             assert answer["verdict"] == "THRESHOLD_EXCEEDED"
             assert row_on(primary).port == primary.port
         finally:
@@ -576,7 +578,7 @@ class TestLease:
 
     @pytest.fixture
     def resting(self, deployment: Deployment) -> Iterator[Deployment]:
-        """For hours, as the row says: whoever took its age for lag would refuse."""
+        """For hours, as the row says: whoever took its age for lag would reject."""
         deployment.await_whole()
         self.await_rest(deployment)
         eventually(lambda: _rests_for_hours(deployment))
@@ -605,7 +607,7 @@ class TestLease:
             assert "native" in lag["detail"]
 
     def test_beats_go_on_while_the_shard_is_asked_about(self, resting: Deployment) -> None:
-        """R60: leave to work comes back; no refusal is about lag."""
+        """R60: leave to work comes back; no rejection is about lag."""
         primary = resting.primary
 
         def is_let_go() -> bool:
@@ -772,7 +774,7 @@ class TestStall:
         with stalled(primary):
             eventually(lambda: any("heartbeat" in told for told in _advice(lead)))
             eventually(lambda: lead.metric("commit_delay")["state"] != "healthy")
-            deployment.refusal(lambda lag: lag["state"] != "healthy")
+            deployment.rejection(lambda lag: lag["state"] != "healthy")
             assert lead.check(metrics="host/commit_delay")
             primary.query("SET GLOBAL read_only = ON", read_timeout_s=60)
             eventually(lambda: not _advice(lead))

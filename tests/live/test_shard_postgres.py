@@ -110,13 +110,13 @@ def ended(agent: AgentProcess) -> Iterator[None]:
 # --- lag -------------------------------------------------------------------------------------
 
 
-def test_a_paused_replica_refuses_the_shard_and_itself_but_not_the_primarys_host(
+def test_a_paused_replica_rejects_the_shard_and_itself_but_not_the_primarys_host(
     shared: Deployment,
 ) -> None:
     """R22, R37, R38: Vitess's TestLag."""
     agents = shared.agents
     with paused_replay(shared.shard.server(shared.replica)):
-        answer = agents.await_refusal(shared.primary, because("replication_stopped", "db-b"))
+        answer = agents.await_rejection(shared.primary, because("replication_stopped", "db-b"))
         assert answer["verdict"] == "THRESHOLD_EXCEEDED"
         assert "db-b" in answer["reason"] and "paused" in answer["reason"]
         assert shared.lead.admitted(metrics="host/queue")
@@ -136,7 +136,7 @@ def test_a_hopeless_replica_is_skipped_loudly_and_counts_again_when_it_is_back(
     agents.change(lead, "PATCH", "metrics/lag", {"hopeless_for_s": 3, "hopeless_factor": 2})
     try:
         with paused_replay(shared.shard.server(shared.replica)):
-            agents.await_refusal(lead, because("replication_stopped", "db-b"))
+            agents.await_rejection(lead, because("replication_stopped", "db-b"))
             agents.await_lead(lead)
             detail = agents.check_shard(lead)["metrics"][0]["detail"]
             assert "db-b (hopeless, skipped" in detail
@@ -161,7 +161,7 @@ def test_work_on_the_primary_is_held_by_the_slowest_replica(shared: Deployment) 
     execute(primary, "CREATE TABLE IF NOT EXISTS work (n int)")
     with paused_replay(replica):
         execute(primary, "INSERT INTO work SELECT generate_series(1, 1000)")
-        found = shared.agents.await_refusal(shared.primary, lambda m: m["state"] == "breached")
+        found = shared.agents.await_rejection(shared.primary, lambda m: m["state"] == "breached")
         assert found["metrics"][0]["value"] > 0.5
         eventually(lambda: shared.agents.member_of(shared.primary, "db-b")["bytes_behind"])
 
@@ -174,7 +174,7 @@ def test_self_and_shard_are_understood_as_vitess_writes_them(shared: Deployment)
     ]  # fmt: skip
 
 
-def test_a_pile_of_reads_on_one_replica_refuses_its_host_and_no_other(shared: Deployment) -> None:
+def test_a_pile_of_reads_on_one_replica_rejects_its_host_and_no_other(shared: Deployment) -> None:
     """R38: Vitess's TestCustomQuery, with six sleeping queries and room for five."""
     with ExitStack() as sessions:
         for _ in range(6):
@@ -182,7 +182,7 @@ def test_a_pile_of_reads_on_one_replica_refuses_its_host_and_no_other(shared: De
             sessions.enter_context(closing(connection))
             connection.pgconn.send_query(b"SELECT pg_sleep(600)")
         eventually(lambda: not shared.agents["db-b"].admitted(metrics="host/sleepers"))
-        shared.agents.await_refusal("db-a", lambda m: "db-b" in m["detail"], "sleepers")
+        shared.agents.await_rejection("db-a", lambda m: "db-b" in m["detail"], "sleepers")
         eventually(lambda: shared.lead.admitted(metrics="sleepers,lag"))
         eventually(lambda: shared.agents["db-c"].admitted(metrics="sleepers"))
         for [pid] in execute(shared.shard.server(shared.replica), SLEEPING):
@@ -204,14 +204,14 @@ def test_a_pile_of_reads_on_one_replica_refuses_its_host_and_no_other(shared: De
     ],
     ids=["hangs", "fails", "answers nothing", "stale", "switched off"],
 )
-def test_a_metric_that_a_replica_cannot_read_refuses_the_shard(
+def test_a_metric_that_a_replica_cannot_read_rejects_the_shard(
     shared: Deployment, metric: str, settings: dict[str, Any], cause: str, words: str
 ) -> None:
     """R43, R151: no failure of a member becomes health, and the cause comes through."""
     agents, path = shared.agents, f"metrics/{metric}"
     agents.change(shared.replica, "PATCH", path, settings)
     try:
-        answer = agents.await_refusal(shared.primary, because(cause, "db-b", words), metric)
+        answer = agents.await_rejection(shared.primary, because(cause, "db-b", words), metric)
         assert answer["metrics"][0]["state"] == "unavailable"
         eventually(lambda: shared.lead.admitted(metrics=f"host/{metric}"))
         eventually(lambda: shared.lead.admitted(metrics="shard/lag"))
@@ -220,12 +220,12 @@ def test_a_metric_that_a_replica_cannot_read_refuses_the_shard(
     eventually(lambda: agents.check_shard(shared.primary, metric)["admitted"])
 
 
-def test_a_metric_that_is_removed_on_a_replica_refuses_the_shard(shared: Deployment) -> None:
+def test_a_metric_that_is_removed_on_a_replica_rejects_the_shard(shared: Deployment) -> None:
     """R43."""
     agents = shared.agents
     agents.change(shared.replica, "DELETE", "metrics/queue")
     try:
-        agents.await_refusal(
+        agents.await_rejection(
             shared.primary, because("unknown", "db-b", "not configured there"), "queue"
         )
     finally:
@@ -236,16 +236,16 @@ def test_a_metric_that_is_removed_on_a_replica_refuses_the_shard(shared: Deploym
 # --- agents that go away -----------------------------------------------------------------------
 
 
-def test_a_replicas_dead_agent_refuses_its_shard_until_somebody_sets_it_aside(
+def test_a_replicas_dead_agent_rejects_its_shard_until_somebody_sets_it_aside(
     shared: Deployment,
 ) -> None:
     """R42, R150: visibly, for a limited time, audited, and through a restart."""
     agents, lead, skip = shared.agents, shared.primary, "shard/skips/db-b"
     with ended(agents[shared.replica]):
-        answer = agents.await_refusal(lead, because("unreachable", "db-b"))
+        answer = agents.await_rejection(lead, because("unreachable", "db-b"))
         first = answer["metrics"][0]
         assert "db-b" in answer["reason"] and " for " in answer["reason"]
-        later = agents.await_refusal(
+        later = agents.await_rejection(
             lead, lambda m: m["unavailable_for_ms"] > first["unavailable_for_ms"]
         )
         assert later["verdict"] == "METRIC_UNAVAILABLE"
@@ -264,7 +264,7 @@ def test_a_replicas_dead_agent_refuses_its_shard_until_somebody_sets_it_aside(
         _shown_aside(shared)
 
         agents.change(lead, "PUT", skip, {"for": "1s", "reason": "nearly done"})
-        agents.await_refusal(lead, because("unreachable", "db-b"))
+        agents.await_rejection(lead, because("unreachable", "db-b"))
         assert agents.member_of(lead, "db-b")["skip"] is None
     agents.await_lead(lead)
 
@@ -281,11 +281,11 @@ def _shown_aside(shared: Deployment) -> None:
     assert any("db-b is skipped" in told for told in shared.lead.get("/v1/status").json["advice"])
 
 
-def test_a_replicas_frozen_agent_refuses_its_shard(shared: Deployment) -> None:
+def test_a_replicas_frozen_agent_rejects_its_shard(shared: Deployment) -> None:
     """R42: it accepts connections and says nothing; what it said last grows old. How soon,
     bench/notice.py measures."""
     with frozen(shared.agents[shared.replica]):
-        answer = shared.agents.await_refusal(
+        answer = shared.agents.await_rejection(
             shared.primary, lambda m: m["state"] == "unavailable" and "db-b" in m["detail"]
         )
         assert answer["metrics"][0]["cause"] in ("stale", "timed_out", "unreachable")
@@ -296,17 +296,17 @@ def test_losing_all_replicas_agents_is_no_zero_lag(shared: Deployment) -> None:
     """R43: misleading zero. Nor is it one when all of them are set aside."""
     agents, lead = shared.agents, shared.primary
     with ended(agents["db-b"]), ended(agents["db-c"]):
-        answer = agents.await_refusal(lead, because("unreachable", "db-b", "db-c"))
+        answer = agents.await_rejection(lead, because("unreachable", "db-b", "db-c"))
         assert answer["metrics"][0]["state"] == "unavailable"
         for member in ("db-b", "db-c"):
             skip = {"for": "1h", "reason": "gone"}
             agents.change(lead, "PUT", f"shard/skips/{member}", skip)
         try:
-            agents.await_refusal(lead, because("empty_shard", "db-b", "db-c", "skipped"))
+            agents.await_rejection(lead, because("empty_shard", "db-b", "db-c", "skipped"))
         finally:
             for member in ("db-b", "db-c"):
                 agents.change(lead, "DELETE", f"shard/skips/{member}")
-        agents.await_refusal(lead, because("unreachable"))
+        agents.await_rejection(lead, because("unreachable"))
 
 
 def test_shard_primary_spof_costs_only_the_shard_scope(shared: Deployment) -> None:
@@ -332,12 +332,12 @@ def test_shard_primary_spof_costs_only_the_shard_scope(shared: Deployment) -> No
 # --- databases that go away --------------------------------------------------------------------
 
 
-def test_a_replicas_frozen_database_refuses_its_shard(shared: Deployment) -> None:
+def test_a_replicas_frozen_database_rejects_its_shard(shared: Deployment) -> None:
     """R42, R151: its agent answers, and says that its server does not."""
     replica = shared.shard.server(shared.replica)
     replica.pause()
     try:
-        shared.agents.await_refusal(shared.primary, because("timed_out", "db-b"), "brief")
+        shared.agents.await_rejection(shared.primary, because("timed_out", "db-b"), "brief")
         eventually(lambda: not shared.agents[shared.replica].admitted(metrics="host/brief"))
     finally:
         replica.resume()
@@ -345,14 +345,16 @@ def test_a_replicas_frozen_database_refuses_its_shard(shared: Deployment) -> Non
     shared.agents.await_lead(shared.primary)
 
 
-def test_a_replicas_dead_database_refuses_until_missing_for_s_then_stands_aside(
+def test_a_replicas_dead_database_rejects_until_missing_for_s_then_stands_aside(
     shared: Deployment,
 ) -> None:
     """R42, R150: a stated policy, and visible."""
     agents, lead, replica = shared.agents, shared.primary, shared.shard.server(shared.replica)
     replica.kill()
     try:
-        agents.await_refusal(lead, lambda m: m["state"] == "unavailable" and "db-b" in m["detail"])
+        agents.await_rejection(
+            lead, lambda m: m["state"] == "unavailable" and "db-b" in m["detail"]
+        )
         agents.change(lead, "PATCH", "metrics/lag", {"missing_for_s": 0.5})
         answer = eventually(lambda: (told := agents.check_shard(lead))["admitted"] and told)
         assert "skipped: db-b (missing for" in answer["metrics"][0]["detail"]
@@ -380,13 +382,13 @@ def test_a_replicas_agent_says_where_to_ask(shared: Deployment) -> None:
 
 
 def test_an_agent_that_forwards_answers_as_the_primarys_does(shared: Deployment) -> None:
-    """R37: also with the primary's refusal; the primary's agent counts it."""
+    """R37: also with the primary's rejection; the primary's agent counts it."""
     agents = shared.agents
     name = shared.forwarding
     answer = eventually(lambda: (told := agents.check_shard(name))["admitted"] and told)
     assert "worst of 2" in answer["metrics"][0]["detail"]
     with paused_replay(shared.shard.server(shared.replica)):
-        agents.await_refusal(shared.forwarding, because("replication_stopped", "db-b"))
+        agents.await_rejection(shared.forwarding, because("replication_stopped", "db-b"))
 
 
 def test_the_sdk_follows_to_the_primarys_agent(shared: Deployment) -> None:
@@ -414,7 +416,7 @@ def _pull(agent: AgentProcess, token: str | None) -> tuple[int, str]:
     return answer.status, str(answer.json.get("detail", ""))
 
 
-def test_pulling_without_a_peers_token_is_refused(shared: Deployment) -> None:
+def test_pulling_without_a_peers_token_is_rejected(shared: Deployment) -> None:
     agent = shared.agents[shared.replica]
     assert _pull(agent, shared.agents.token) == (200, "")
     status, told = _pull(agent, None)
@@ -424,7 +426,7 @@ def test_pulling_without_a_peers_token_is_refused(shared: Deployment) -> None:
     assert status == 403 and "role peer" in told
 
 
-def test_a_peer_of_another_shard_is_refused_with_words(shared: Deployment) -> None:
+def test_a_peer_of_another_shard_is_rejected_with_words(shared: Deployment) -> None:
     """R39: not even by a mistake in somebody's settings."""
     body = {
         "version": 1, "shard": "commerce/80-", "database": "main", "sender": "db-x",
@@ -447,7 +449,7 @@ def test_an_agent_that_shows_the_wrong_token_sees_its_members_as_failed(
     outsider.shown = {"db-a": f'token_file = "{token}"'}
     outsider.write_settings({"db-a": dsns_of(shared.shard)["db-a"]})
     with running(outsider):
-        answer = outsider.await_refusal("db-a", because("failed", "db-b", "db-c", str(status)))
+        answer = outsider.await_rejection("db-a", because("failed", "db-b", "db-c", str(status)))
         assert "token_file" in answer["reason"]
         assert not outsider.member_of("db-a", "db-b")["reachable"]
 

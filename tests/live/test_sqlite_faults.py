@@ -1,6 +1,6 @@
 """The state file under faults, for real: killed writers, torn logs, full and locked disks.
 
-What was acknowledged stays, what was refused is not there, nothing hangs, and the store is
+What was acknowledged stays, what was rejected is not there, nothing hangs, and the store is
 well again by itself when the fault has gone (R141).
 """
 
@@ -31,8 +31,8 @@ from headgate.base.keyvalue import Compare, Entry, Put
 from headgate.errors import StoreUnavailable
 from headgate.history.records import AuditEntry, Tally
 from headgate.store import SqliteStore
-from headgate.store.entries import MAX_ENTRIES
 from headgate.store.file import APPLICATION_ID, STEPS, SchemaStep, migrate
+from headgate.store.locallog import MAX_ENTRIES
 from tests.metrics.probes.reading import becomes
 
 ENTRY = AuditEntry(1_700_000_000.0, "ann", "metric.set", "main/lag", None, None)
@@ -259,7 +259,7 @@ def files_of_at_most(size_bytes: int) -> Iterator[None]:
 
 
 async def fill(store: SqliteStore) -> tuple[int, str]:
-    """Add batches until the store refuses one: how many it took, and what it said then."""
+    """Add batches until the store rejects one: how many it took, and what it said then."""
     for n in range(2000):
         big = [Tally(n, "main", f"{c}{'x' * 1000}", "OK", "", 1) for c in range(30)]
         try:
@@ -276,7 +276,7 @@ async def minutes_kept(store: SqliteStore) -> list[int]:
     return kept
 
 
-async def test_a_write_that_the_disk_refuses_is_not_there_and_later_ones_are(
+async def test_a_write_that_the_disk_rejects_is_not_there_and_later_ones_are(
     store: SqliteStore, tmp_path: Path
 ) -> None:
     await put(store, 1)
@@ -294,7 +294,7 @@ async def test_a_write_that_the_disk_refuses_is_not_there_and_later_ones_are(
     assert integrity(tmp_path / "state.db") == "ok"
 
 
-async def test_a_full_file_refuses_whole_batches_still_reads_and_forgets_its_way_out(
+async def test_a_full_file_rejects_whole_batches_still_reads_and_forgets_its_way_out(
     tmp_path: Path,
 ) -> None:
     async with opened(tmp_path / "state.db", max_bytes=400_000) as store:
@@ -491,7 +491,7 @@ async def test_a_file_put_in_its_place_is_taken_up_and_not_mixed_with_the_old(
 # --- the file is not ours ------------------------------------------------------------------
 
 
-async def refused_untouched(path: Path, message: str) -> None:
+async def rejected_untouched(path: Path, message: str) -> None:
     before = path.read_bytes()
     store = patient(path)
     for attempt in (store.open(), store.list([""])):
@@ -501,27 +501,27 @@ async def refused_untouched(path: Path, message: str) -> None:
     assert path.read_bytes() == before
 
 
-async def test_a_text_file_is_refused_and_left_alone(tmp_path: Path) -> None:
+async def test_a_text_file_is_rejected_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     path.write_text("[agent]\n" * 1000)
-    await refused_untouched(path, r"state\.db: file is not a database .* left as it is")
+    await rejected_untouched(path, r"state\.db: file is not a database .* left as it is")
 
 
-async def test_another_programs_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+async def test_another_programs_database_is_rejected_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE theirs (a)")
     connection.close()
-    await refused_untouched(path, r"state\.db: is a database of another program")
+    await rejected_untouched(path, r"state\.db: is a database of another program")
 
 
-async def test_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
+async def test_a_newer_version_is_rejected_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {len(STEPS) + 1}")
     connection.close()
-    await refused_untouched(
+    await rejected_untouched(
         path, rf"newer Headgate \(file version {len(STEPS) + 1}, .* up to {len(STEPS)}\)"
     )
 
@@ -533,7 +533,7 @@ async def test_a_corrupt_file_is_named_and_left_alone(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[100:4096] = b"\xa5" * 3996  # The page that holds the schema.
     path.write_bytes(content)
-    await refused_untouched(path, r"state\.db: .*malformed.* restore a copy, or move it away")
+    await rejected_untouched(path, r"state\.db: .*malformed.* restore a copy, or move it away")
 
 
 def fill_a(connection: sqlite3.Connection) -> None:
@@ -694,7 +694,7 @@ TRIES = 30
 
 
 @pytest.mark.usefixtures("sharp_timers")
-async def test_what_was_refused_for_lateness_is_not_kept(tmp_path: Path) -> None:
+async def test_what_was_rejected_for_lateness_is_not_kept(tmp_path: Path) -> None:
     """R135: counters stay exact, also when a commit lands after its caller has left."""
     path = tmp_path / "state.db"
     acknowledged = 0
@@ -736,7 +736,7 @@ async def test_a_commit_rejected_for_lateness_gives_no_conflict_later(tmp_path: 
 
 
 async def test_what_has_waited_for_hours_fits_in_one_batch(tmp_path: Path) -> None:
-    """A batch that outgrew its deadline would be refused however often it is offered."""
+    """A batch that outgrew its deadline would be rejected however often it is offered."""
     many = [Tally(n, "main", "etl:nightly", "OK", "", 1) for n in range(30_000)]
     async with opened(tmp_path / "state.db") as store:
         await put(store, 1)

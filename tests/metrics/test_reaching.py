@@ -10,16 +10,16 @@ import pytest
 from headgate.changes.model import Change, ChangeKind
 from headgate.changes.reach import Place, parse_reach
 from headgate.changes.state import ends_at
-from headgate.check.activity import Idleness
 from headgate.check.board import Board
 from headgate.check.demand import Demands
+from headgate.check.model import Idleness
 from headgate.check.sampler import Sampler
 from headgate.errors import Conflict, InvalidName, InvalidSettings
 from headgate.metrics.drafts import LOOSER_FOR_S
 from headgate.metrics.model import Engine
 from headgate.metrics.reaching import WideMetrics
 from headgate.metrics.service import DatabasePlan, MetricKeeper, NoSuchMetric
-from tests.changes.own_world import OwnLog
+from tests.changes.own_world import OwnLog, keep
 from tests.fixtures.fakes import FakeProbes, HandClock, settle
 from tests.fixtures.memory_store import MemoryStore
 
@@ -136,6 +136,36 @@ async def test_it_is_for_databases_of_that_name_where_it_reaches(
     assert world.threshold() == (2 if applies else 5)
 
 
+async def test_a_stored_threshold_without_a_unit_is_in_the_unit_of_the_metric(
+    world: World,
+) -> None:
+    """R141: also where only the settings file says which unit that is."""
+    await world.hear("fleet", {"settings": {"threshold": 9}})
+    assert (world.threshold(), world.book.faults) == (9.0, {})
+    assert world.settings == {"threshold": "9s"}
+    raw = {"sql": "select 7", "unit": "ms", "threshold": "50ms"}
+    world.probes.values["wait"] = 7.0
+    await world.adopt({"lag": {"threshold": "5s"}, "wait": raw})
+    await world.hear("fleet", {"settings": {"threshold": 90}}, "main/wait")
+    entry = world.book.entry("main", "wait")
+    assert (entry.spec.threshold, entry.raw["threshold"]) == (90.0, "90ms")
+
+
+async def test_what_was_stored_without_a_unit_can_be_patched_and_people_give_one(
+    world: World,
+) -> None:
+    kept = {"settings": {"threshold": 9}}
+    change = Change(ChangeKind.METRIC, f"main/lag@{SHARD}", parse_reach(SHARD), kept, 1, 0.0, "ops")
+    await keep(world.store, change)
+    await world.log.load()
+    assert world.threshold() == 9.0
+    await world.wide().patch("main", "lag", {"interval_s": 2}, who="ops")
+    assert world.settings == {"threshold": "9s", "interval_s": 2}
+    for database in ("main", "elsewhere"):
+        with pytest.raises(InvalidSettings, match="no unit"):
+            await world.wide().patch(database, "lag", {"threshold": 8}, who="ops")
+
+
 async def test_a_patch_adds_no_metric_where_there_is_none_and_a_put_does(world: World) -> None:
     """Else a threshold for all would have agents judge by what they never measured."""
     await world.hear("fleet", said(threshold=20), "*/lock_waits")
@@ -239,7 +269,7 @@ async def test_what_cannot_be_compared_here_is_validated_as_far_as_possible(worl
 
 
 @pytest.mark.parametrize("raw", [{"threshold": -1}, {"nothing": 1}, {"max_age_s": 0.02}, {}])
-async def test_what_is_not_valid_here_is_refused(world: World, raw: dict[str, Any]) -> None:
+async def test_what_is_not_valid_here_is_rejected(world: World, raw: dict[str, Any]) -> None:
     with pytest.raises(InvalidSettings):
         await world.wide().patch("main", "lag", raw, who="ops")
     assert not world.log.book.held.items

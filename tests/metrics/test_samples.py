@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.metrics.rate import rate_between
-from headgate.metrics.samples import CAUSE_MEANINGS, Absent, Cause, Sample, reading_of
+from headgate.metrics.samples import CAUSE_MEANINGS, Absent, Cause, Sample, rate_between, reading_of
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -0.001])

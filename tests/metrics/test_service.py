@@ -1,4 +1,4 @@
-"""Metrics change at run time, survive restarts, and a refused change leaves no trace."""
+"""Metrics change at run time, survive restarts, and a rejected change leaves no trace."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from structlog.testing import capture_logs
 from headgate.base.redaction import redacted, shown_dsn
 from headgate.changes.items import Forgetter
 from headgate.changes.model import ChangeKind
-from headgate.check.activity import Idleness
 from headgate.check.board import Board
 from headgate.check.demand import Demands
+from headgate.check.model import Idleness
 from headgate.check.sampler import Sampler
 from headgate.errors import Conflict, Fault, InvalidSettings, ProbeFailed, StoreUnavailable
 from headgate.metrics import service as metrickeeper
 from headgate.metrics.model import Engine, MetricSpec
 from headgate.metrics.samples import Absent, Cause, Sample
 from headgate.metrics.service import DatabasePlan, MetricKeeper, NoSuchMetric
+from headgate.store import SqliteStore
 from tests.changes.own_world import OwnLog, Unwritable, keep, set_here
 from tests.fixtures.fakes import FakeProbe, FakeProbes, HandClock, HangingProbe, settle
 from tests.fixtures.memory_store import MemoryStore
 
 
 class World:
-    def __init__(self, store: MemoryStore | None = None) -> None:
+    def __init__(self, store: MemoryStore | SqliteStore | None = None) -> None:
         self.clock = HandClock()
         self.board = Board()
         demands = Demands(self.clock)
@@ -112,10 +113,27 @@ async def test_zero_restores_the_default(world: World) -> None:
     assert world.threshold() == 5.0
 
 
+async def test_a_stored_threshold_without_a_unit_is_in_the_unit_of_the_metric() -> None:
+    """R141: as state files of earlier versions have it; it can be patched, too."""
+    world = World()
+    await world.store.open()
+    settings = {"threshold": 9, "ignore_hosts": 1, "ignore_above": 60}
+    await keep(world.store, set_here(ChangeKind.METRIC, "main/lag", {"settings": settings}))
+    await world.start()
+    assert world.threshold() == 9.0
+    await world.book.patch("main", "lag", {"interval_s": 2}, who="ops")
+    assert world.book.entry("main", "lag").raw == {
+        **settings, "threshold": "9s", "ignore_above": "60s", "interval_s": 2,
+    }  # fmt: skip
+    with pytest.raises(InvalidSettings, match="no unit"):
+        await world.book.patch("main", "lag", {"threshold": 8}, who="ops")
+    await world.book.close()
+
+
 @pytest.mark.parametrize(
     "raw", [{"threshold": -1}, {"threshold": float("nan")}, {"bogus": 1}, {"command": ["true"]}]
 )
-async def test_a_refused_change_leaves_the_last_good_state(world: World, raw: Any) -> None:
+async def test_a_rejected_change_leaves_the_last_good_state(world: World, raw: Any) -> None:
     before = world.book.entry("main", "lag")
     with pytest.raises(InvalidSettings):
         await world.book.patch("main", "lag", raw, who="ops")
@@ -211,7 +229,7 @@ class SlowToClose(FakeProbes):
         await super().close()
 
 
-async def test_a_database_that_moves_is_never_absent_and_refuses_until_read(
+async def test_a_database_that_moves_is_never_absent_and_rejects_until_read(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In between, a check would be told "no such database", which some take for leave."""
@@ -424,7 +442,7 @@ async def test_another_source_forgets_the_old_values(world: World) -> None:
 
 
 async def test_a_kept_metric_whose_probe_is_gone_stays_and_says_why(world: World) -> None:
-    """Judging without it in silence would admit what it would have refused."""
+    """Judging without it in silence would admit what it would have rejected."""
 
     class WithoutPlugin(FakeProbes):
         def probe_for(self, spec: MetricSpec) -> FakeProbe:
@@ -442,7 +460,7 @@ async def test_a_kept_metric_whose_probe_is_gone_stays_and_says_why(world: World
     assert not world.passes()
 
 
-async def test_a_roll_up_nobody_has_is_refused_and_nothing_changes(world: World) -> None:
+async def test_a_roll_up_nobody_has_is_rejected_and_nothing_changes(world: World) -> None:
     """R140: at run time as in the file."""
     with pytest.raises(InvalidSettings, match="unknown roll-up 'mox'; did you mean 'max'"):
         await world.book.patch("main", "lag", {"rollup": "mox"}, who="ops")
@@ -635,7 +653,7 @@ async def test_a_change_ends_though_the_log_cannot_be_written(world: World) -> N
         {"for": "2h", "expires_at": "2300-01-01T00:00:00Z"},
     ],
 )
-async def test_an_end_that_makes_no_sense_is_refused(world: World, raw: dict[str, Any]) -> None:
+async def test_an_end_that_makes_no_sense_is_rejected(world: World, raw: dict[str, Any]) -> None:
     with pytest.raises(InvalidSettings, match=r"for|expires_at"):
         await world.book.patch("main", "lag", {"threshold": "9s", **raw}, who="ops")
     assert world.threshold() == 5 and await world.store.audit() == []
@@ -645,9 +663,9 @@ async def test_an_end_that_makes_no_sense_is_refused(world: World, raw: dict[str
 
 
 async def test_an_end_that_makes_no_sense_hides_no_other_fault(world: World) -> None:
-    with pytest.raises(InvalidSettings) as refused:
+    with pytest.raises(InvalidSettings) as rejected:
         await world.book.put("main", "lag", {"threshold": -1, "for": "soon"}, who="ops")
-    assert [fault.place for fault in refused.value.faults] == ["for", "lag.threshold"]
+    assert [fault.place for fault in rejected.value.faults] == ["for", "lag.threshold"]
 
 
 async def test_two_patches_at_once_are_both_in_force(world: World) -> None:

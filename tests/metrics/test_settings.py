@@ -1,4 +1,4 @@
-"""Settings of metrics: what is taken, what is refused, and what is advised against."""
+"""Settings of metrics: what is taken, what is rejected, and what is advised against."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def parse(name: str, engine: Engine = Engine.POSTGRES, **raw: Any) -> Any:
 
 
 def faults(name: str, engine: Engine = Engine.POSTGRES, **raw: Any) -> str:
-    with pytest.raises(InvalidSettings) as refused:
+    with pytest.raises(InvalidSettings) as rejected:
         parse(name, engine, **raw)
-    return str(refused.value)
+    return str(rejected.value)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_zero_restores_the_default() -> None:
     assert parse("lag", threshold=0).threshold == 5.0
 
 
-def test_a_metric_without_a_threshold_is_refused_with_the_reason() -> None:
+def test_a_metric_without_a_threshold_is_rejected_with_the_reason() -> None:
     """R7"""
     told = faults("queue_depth", sql="select 1")
     assert "metrics.queue_depth.threshold" in told and "without a threshold" in told
@@ -84,22 +84,22 @@ def test_a_metric_without_a_threshold_is_refused_with_the_reason() -> None:
         ({"sql": "select 1"}, "built-in"),
     ],
 )
-def test_bad_settings_are_refused_with_the_place(raw: dict[str, Any], word: str) -> None:
+def test_bad_settings_are_rejected_with_the_place(raw: dict[str, Any], word: str) -> None:
     told = faults("lag", **raw)
     assert word in told and "metrics.lag" in told
 
 
 def test_every_fault_is_told_at_once() -> None:
-    with pytest.raises(InvalidSettings) as refused:
+    with pytest.raises(InvalidSettings) as rejected:
         parse("lag", treshold=1, absence="shrug", interval_s=-1)
-    assert len(refused.value.faults) == 3
+    assert len(rejected.value.faults) == 3
 
 
 def test_an_unknown_metric_names_the_nearest() -> None:
     assert "did you mean 'lag'" in faults("lagg")
 
 
-def test_a_metric_of_the_other_engine_is_refused() -> None:
+def test_a_metric_of_the_other_engine_is_rejected() -> None:
     assert "cannot be measured on mysql" in faults("archive_backlog", Engine.MYSQL)
     assert "cannot be measured on postgres" in faults("history_list_length")
 
@@ -114,7 +114,7 @@ def test_custom_metrics() -> None:
 
 
 @pytest.mark.parametrize("query", ["delete from jobs", "", "call p()", "update x set y=1"])
-def test_a_query_that_is_no_question_is_refused(query: str) -> None:
+def test_a_query_that_is_no_question_is_rejected(query: str) -> None:
     assert "one SELECT" in faults("q", sql=query, threshold=1)
 
 
@@ -138,7 +138,7 @@ def test_hold_and_debounce_are_read() -> None:
         ),
     )
 )
-def test_any_settings_are_taken_or_refused_with_reasons(raw: dict[str, Any]) -> None:
+def test_any_settings_are_taken_or_rejected_with_reasons(raw: dict[str, Any]) -> None:
     try:
         spec = parse_metric_settings("queue", raw, Engine.POSTGRES)
     except InvalidSettings as error:
@@ -293,7 +293,7 @@ def test_a_quorum_as_it_is_written() -> None:
         ({"rollup_labels": {"a": "x" * 128}}, "at most 128"),
     ],
 )
-def test_a_roll_up_that_says_nothing_is_refused_with_the_place(
+def test_a_roll_up_that_says_nothing_is_rejected_with_the_place(
     raw: dict[str, Any], word: str
 ) -> None:
     told = faults("lag", **raw)
@@ -335,7 +335,7 @@ def test_nothing_is_paced_unless_said() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"pace": 1}, {"pace_target": 0}, {"pace_target": 1.0}])
-def test_a_wrong_pace_is_refused(wrong: dict[str, Any]) -> None:
+def test_a_wrong_pace_is_rejected(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidSettings, match="pace"):
         parse_metric_settings("lag", wrong, Engine.POSTGRES)
 

@@ -69,7 +69,7 @@ class Gate:
         return self.checker.check(question or check())
 
 
-# --- what the gate refuses ---------------------------------------------------------------------
+# --- what the gate rejects ---------------------------------------------------------------------
 
 TARGETS = st.sampled_from(["etl", "nightly", "etl:nightly", "all", "other"])
 RULES = st.one_of(
@@ -104,7 +104,7 @@ def _rule(target: str, **more: Any) -> Rule:
     st.lists(st.tuples(CHECKS, st.floats(0, 1, exclude_max=True)), max_size=20),
     st.none() | st.floats(0, 3),
 )
-def test_pacing_admits_nothing_that_the_gate_refuses(
+def test_pacing_admits_nothing_that_the_gate_rejects(
     rules: list[Rule], asked: list[tuple[Check, float]], lag: float | None
 ) -> None:
     """Whatever is ruled, asked and measured: an answer is the gate's own, or PACED where that
@@ -150,16 +150,16 @@ def test_explaining_says_paced_and_costs_nothing() -> None:
 
 # --- when to come back (R143) ------------------------------------------------------------------
 
-Refusing = Callable[[float], Decision]
+Rejecting = Callable[[float], Decision]
 
 
-def _told(gate: Gate, question: Check | None = None) -> Refusing:
+def _told(gate: Gate, question: Check | None = None) -> Rejecting:
     return lambda lands: gate.ask(question, lands=lands)
 
 
 def _broken() -> Gate:
     gate = Gate()
-    gate.board.push("main", "lag", Absent(Cause.FAILED, "refused", NOW.mono_s))
+    gate.board.push("main", "lag", Absent(Cause.FAILED, "rejected", NOW.mono_s))
     return gate
 
 
@@ -174,7 +174,7 @@ class _Charged(NamedTuple):
     ledger: LedgerOf
 
 
-def _with_budget(**limits: Any) -> Refusing:
+def _with_budget(**limits: Any) -> Rejecting:
     """In which a second and a half of CPU are owed already."""
     gate, budget = Gate(), {"name": "etl", "mode": "enforce", **limits}
     edition = Edition(0, {}, parse_policy({"budgets": [budget]}))
@@ -184,7 +184,7 @@ def _with_budget(**limits: Any) -> Refusing:
     return _told(gate, check("etl", budget="etl", cpu_s=1.0))
 
 
-REFUSALS: dict[str, tuple[Verdict, Refusing]] = {
+REJECTIONS: dict[str, tuple[Verdict, Rejecting]] = {
     "a metric breaches": (Verdict.THRESHOLD_EXCEEDED, _told(Gate(lag=2.0))),
     "a ratio, diced": (Verdict.REJECTED_BY_RATIO, _told(Gate(_rule("etl", ratio=0.999)))),
     "a hold that ends soon": (
@@ -205,11 +205,11 @@ REFUSALS: dict[str, tuple[Verdict, Refusing]] = {
 }
 
 
-@pytest.mark.parametrize("why", REFUSALS)
-def test_release_thundering_herd_every_refusal_says_when_to_come_back(why: str) -> None:
-    """R143: above 0, bounded, and not the same for all who are refused at one instant."""
-    verdict, refuse = REFUSALS[why]
-    told = [refuse(lands) for lands in (0.0, 0.25, 0.5, 0.75, 0.99)]
+@pytest.mark.parametrize("why", REJECTIONS)
+def test_release_thundering_herd_every_rejection_says_when_to_come_back(why: str) -> None:
+    """R143: above 0, bounded, and not the same for all who are rejected at one instant."""
+    verdict, reject = REJECTIONS[why]
+    told = [reject(lands) for lands in (0.0, 0.25, 0.5, 0.75, 0.99)]
     assert {decision.verdict for decision in told} == {verdict}
     waits = [decision.retry_after_s or 0.0 for decision in told]
     assert min(waits) >= 0.01
@@ -220,4 +220,4 @@ def test_release_thundering_herd_every_refusal_says_when_to_come_back(why: str) 
 
 def test_no_verdict_is_left_out_of_that() -> None:
     no_decision = {Verdict.OK, Verdict.INTERNAL_ERROR}
-    assert {verdict for verdict, _ in REFUSALS.values()} == {*Verdict} - no_decision
+    assert {verdict for verdict, _ in REJECTIONS.values()} == {*Verdict} - no_decision

@@ -183,7 +183,7 @@ def test_a_reading_without_a_later_time_is_no_step() -> None:
 # --- those who are sent away -----------------------------------------------------------------
 
 
-def test_release_thundering_herd_200_refused_at_once_come_back_as_a_file() -> None:
+def test_release_thundering_herd_200_rejected_at_once_come_back_as_a_file() -> None:
     """R27, R143: no tenth of a second brings back more than a few times its share."""
     pacer, dice = in_debt(), random.Random(1)
     pacer._bucket.adopt(Pace(100.0, 100.0, starting=False), 0.0)
@@ -196,11 +196,11 @@ def test_release_thundering_herd_200_refused_at_once_come_back_as_a_file() -> No
 
 @given(st.integers(1, 2000), st.floats(0.1, 1e6), st.booleans(), st.floats(0, 0.999999))
 def test_nobody_is_sent_away_for_nothing_or_for_long(
-    refused: int, rate: float, starting: bool, roll: float
+    rejected: int, rate: float, starting: bool, roll: float
 ) -> None:
     pacer = in_debt()
     pacer._bucket.adopt(Pace(rate, rate, starting), 0.0)
-    wait_s = [pacer.admit(1.0, 0.0, roll) for _ in range(refused)][-1]
+    wait_s = [pacer.admit(1.0, 0.0, roll) for _ in range(rejected)][-1]
     assert wait_s is not None
     assert 0 < wait_s <= 1.5 * MAX_WAIT_S
 
@@ -224,10 +224,10 @@ def test_a_paced_check_is_told_when_and_why() -> None:
     assert "allowance is used up" in decision.note
 
 
-def test_what_the_gate_refuses_is_never_admitted() -> None:
+def test_what_the_gate_rejects_is_never_admitted() -> None:
     pacer = Pacer(0.0)
-    refused = ok(0.0, verdict=Verdict.THRESHOLD_EXCEEDED)
-    assert pacer.meter(refused, MIDDLE) is refused
+    rejected = ok(0.0, verdict=Verdict.THRESHOLD_EXCEEDED)
+    assert pacer.meter(rejected, MIDDLE) is rejected
     assert pacer.cost_total == 0
 
 
@@ -273,10 +273,10 @@ def test_an_exempt_client_goes_and_the_others_pay_for_it() -> None:
 def test_a_client_s_ratio_is_not_what_sent_it_away() -> None:
     """It would be counted for the rule, and lifted in vain."""
     ratio = Rule("r", "etl", 0.25)
-    paced = in_debt().meter(ok(0.0, rule=ratio, applied=Applied(refuse=ratio)), MIDDLE)
+    paced = in_debt().meter(ok(0.0, rule=ratio, applied=Applied(reject=ratio)), MIDDLE)
     assert paced.verdict is Verdict.PACED
     assert paced.rule is None
-    assert paced.applied.refuse is ratio
+    assert paced.applied.reject is ratio
 
 
 @given(st.floats(0, 0.99), st.floats(0, 1, exclude_max=True))
@@ -291,7 +291,7 @@ def test_one_throw_serves_the_ratio_and_the_turn(ratio: float, roll: float) -> N
     assert wait_s == pytest.approx(in_debt().meter(ok(0.0), roll).retry_after_s, rel=1e-6)
 
 
-def test_what_one_database_let_go_of_is_given_back_when_another_refuses() -> None:
+def test_what_one_database_let_go_of_is_given_back_when_another_rejects() -> None:
     pacer, once = Pacer(0.0), CHECK._replace(cost=3.0)
     pacer.follow(health(), 0.0)
     admitted = pacer.meter(ok(0.0, once), MIDDLE)

@@ -16,8 +16,7 @@ from headgate.budgets.limits import BUDGET_SETTINGS
 from headgate.budgets.readings import BudgetReadings
 from headgate.budgets.service import Gear, TrafficPlan
 from headgate.budgets.traces import Trace
-from headgate.page.budgets import BudgetsPage
-from headgate.page.budgets_chart import chart_of
+from headgate.page.budgets import BudgetsPage, chart_of
 from headgate.page.budgets_form import (
     GROUPS,
     BudgetForm,
@@ -125,7 +124,7 @@ def test_a_database_without_traffic_control_shows_the_way(ann: Visitor) -> None:
 
 
 def test_a_budget_shows_fill_share_workers_counts_and_buckets(world: World, ann: Visitor) -> None:
-    world.reads(replace(READINGS, refused=0))
+    world.reads(replace(READINGS, rejected=0))
     told = text_of(ann.get(MAIN))
     for piece in ("version 7 in force", "50%", "debt 4.00 s of 8.00 s", "3 of 10", "capacity 4"):
         assert piece in told, piece
@@ -268,8 +267,8 @@ def test_what_changed_meanwhile_is_not_overwritten(world: World, ann: Visitor) -
     shown = ann.post(f"{MAIN}/etl/edit", {"s.rate": "30", "s.capacity": "200", "keeps": "rules"})
     assert "rate 20 → 30" in text_of(shown)
     world.api("PATCH", "/v1/budgets/main/etl", {"rate": 25})
-    refused = ann.post(f"{MAIN}/etl/edit", fields(shown))
-    assert refused.status == 412 and world.settings["etl"]["rate"] == 25
+    rejected = ann.post(f"{MAIN}/etl/edit", fields(shown))
+    assert rejected.status == 412 and world.settings["etl"]["rate"] == 25
 
 
 def test_faults_stand_at_their_fields(world: World, ann: Visitor) -> None:

@@ -62,7 +62,7 @@ STARVED = Starved(
     runtime_s=3600.0,
     share=0.25,
     alarming=True,
-    refusals=900,
+    rejections=900,
     breached_share=1.0,
     mean_utilization=3.0,
     dice_s=0.0,
@@ -131,23 +131,23 @@ def test_levels_that_all_share_are_told_as_one_and_a_client_may_be_a_level() -> 
 
 
 def client_doc(client: str, database: str, **more: object) -> ClientDoc:
-    said = {"admitted": 1, "refused": 0, "last_verdict": "OK", "last_seen_s_ago": 1.0}
-    said |= {"refused_for_s": None, "refused_by": ""}
+    said = {"admitted": 1, "rejected": 0, "last_verdict": "OK", "last_seen_s_ago": 1.0}
+    said |= {"rejected_for_s": None, "rejected_by": ""}
     return ClientDoc(client=client, database=database, **{**said, **more})  # type: ignore[arg-type]
 
 
-def sums(admitted: int, **refused: int) -> SumsDoc:
-    by = [ByDoc("lag" if reason == "metric" else reason, n) for reason, n in refused.items()]
-    total = sum(refused.values())
-    return SumsDoc(admitted + total, admitted, 0, total, refused, by)
+def sums(admitted: int, **rejected: int) -> SumsDoc:
+    by = [ByDoc("lag" if reason == "metric" else reason, n) for reason, n in rejected.items()]
+    total = sum(rejected.values())
+    return SumsDoc(admitted + total, admitted, 0, total, rejected, by)
 
 
 def test_a_client_of_several_databases_is_one_row_throttled_where_it_is_longest() -> None:
-    held = {"last_verdict": "THRESHOLD_EXCEEDED", "refused_by": "lag"}
+    held = {"last_verdict": "THRESHOLD_EXCEEDED", "rejected_by": "lag"}
     docs = [
         client_doc("etl", "a"),
-        client_doc("etl", "b", refused_for_s=60.0, **held),
-        client_doc("etl", "c", refused_for_s=90.0, **{**held, "refused_by": "shard/lag"}),
+        client_doc("etl", "b", rejected_for_s=60.0, **held),
+        client_doc("etl", "c", rejected_for_s=90.0, **{**held, "rejected_by": "shard/lag"}),
     ]
     minute = ClientsSumsDoc("", "", 60.0, [ClientSumsDoc("etl", "a", sums(5, metric=2))], True)
     hour = ClientsSumsDoc("", "", 3600.0, [ClientSumsDoc("etl", "b", sums(7, paced=3))], True)
@@ -163,8 +163,8 @@ def test_a_client_of_several_databases_is_one_row_throttled_where_it_is_longest(
 
 
 def test_a_client_that_flickers_or_is_silent_is_not_throttled() -> None:
-    flickers = client_doc("a", "main", refused_for_s=0.4)
-    gone = client_doc("b", "main", refused_for_s=500.0, last_seen_s_ago=400.0)
+    flickers = client_doc("a", "main", rejected_for_s=0.4)
+    gone = client_doc("b", "main", rejected_for_s=500.0, last_seen_s_ago=400.0)
     assert [one.throttled_s for one in seen_of([flickers, gone])] == [None, None]
 
 
@@ -429,8 +429,8 @@ def test_hostile_names_are_text_and_never_markup(served: Served, ann: Visitor) -
     for path in ("/clients", "/clients/%3Cimg%20src%3Dx%3E", "/explain", "/audit"):
         reply = ann.get(path, q=hostile, app=hostile, who=hostile, database="main")
         assert "<img src=x" not in reply.body.decode().replace('<img src="/static', "")
-    refused = ann.get("/clients/%3Cimg%20src%3Dx%3E")
-    assert refused.status == 400 and "must be 1–128 letters" in text_of(refused)
+    rejected = ann.get("/clients/%3Cimg%20src%3Dx%3E")
+    assert rejected.status == 400 and "must be 1–128 letters" in text_of(rejected)
 
 
 def test_who_is_starved_comes_with_its_remedy_and_viewers_see_why_not(watching: Served) -> None:
@@ -469,7 +469,7 @@ def test_a_store_that_is_away_leaves_no_zeros(served: Served, ann: Visitor) -> N
     assert "– admitted a second" in shown and "cut:one" in shown
 
 
-def test_a_client_has_its_answer_rules_history_and_refusals(served: Served, ann: Visitor) -> None:
+def test_a_client_has_its_answer_rules_history_and_rejections(served: Served, ann: Visitor) -> None:
     rule = {"target": "own", "kind": "hold", "reason": "INC-1"}
     raw = json.dumps(rule).encode()
     made = served.ask("POST", "/v1/rules", body=raw, unix=True, Content_Type="application/json")
@@ -484,7 +484,7 @@ def test_a_client_has_its_answer_rules_history_and_refusals(served: Served, ann:
     assert "/rules/new?kind=hold&amp;target=own" in whole and 'href="/clients/own:page' in whole
 
 
-@pytest.mark.parametrize("part", ["now", "history", "refusals"])
+@pytest.mark.parametrize("part", ["now", "history", "rejections"])
 def test_each_live_part_of_a_client_comes_alone(ann: Visitor, part: str) -> None:
     shown = ann.get("/clients/etl", script=True, part=part, since="7d").body.decode()
     assert shown.lstrip().startswith(("<div id=", "<section id=")) and "<html" not in shown

@@ -77,7 +77,7 @@ def test_an_admitted_check_passes_every_step(served: Served) -> None:
         ("OVER_BUDGET", None, "budget"),
     ],
 )
-def test_the_step_that_refuses_is_marked_and_those_behind_it_are_not_reached(
+def test_the_step_that_rejects_is_marked_and_those_behind_it_are_not_reached(
     served: Served, verdict: str, rule: str | None, step: str
 ) -> None:
     doc = explained(served, "etl")

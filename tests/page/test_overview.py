@@ -13,15 +13,15 @@ from headgate.base.names import Scope
 from headgate.changes.model import Change, ChangeKind
 from headgate.changes.reach import EVERYWHERE, Place
 from headgate.changes.state import ChangeMade
-from headgate.check.activity import Activity
 from headgate.check.answers import MetricDoc
 from headgate.check.api import DatabaseDoc
 from headgate.check.health import ShardHealth, stand
+from headgate.check.model import Activity
 from headgate.history.api import MetricMinuteDoc
 from headgate.history.records import MetricMinute
 from headgate.metrics.samples import Absent, Cause, Sample
 from headgate.page.overview import hour_seen
-from headgate.page.rendering import static_file
+from headgate.page.shell import static_file
 from headgate.present.metrics import bar_of
 from headgate.present.shard import in_short, tree, without
 from headgate.present.status import database_state
@@ -99,7 +99,7 @@ def said(*metrics: MetricDoc, **more: Any) -> tuple[str, str]:
     return found.word, found.says
 
 
-def test_who_refuses_says_since_when_by_what_and_on_which_server() -> None:
+def test_who_rejects_says_since_when_by_what_and_on_which_server() -> None:
     found = database_state(database(late(), reading("threads_running")), 500.0)
     assert (found.word, found.tone, found.for_s) == ("rejects", "bad", 240.0)
     assert found.says == "shard/lag 12.4 s, above 5 s on db-c"
@@ -589,7 +589,7 @@ def test_a_higher_threshold_says_that_it_ends(served: Served, operator: Visitor)
 
 
 @pytest.mark.parametrize("given", ["", "many", "-1", "nan", "1e999", "5s", "80%"])
-def test_a_threshold_that_is_none_is_refused_with_the_reason(
+def test_a_threshold_that_is_none_is_rejected_with_the_reason(
     served: Served, operator: Visitor, given: str
 ) -> None:
     form = operator.get(THRESHOLD, script=True)
@@ -646,7 +646,7 @@ def test_a_member_is_set_aside_and_counted_again(served: Served, operator: Visit
         ({"for": "soon", "reason": "x"}, 400),
     ],
 )
-def test_a_skip_without_reason_or_end_is_refused(
+def test_a_skip_without_reason_or_end_is_rejected(
     served: Served, operator: Visitor, fields: dict[str, str], status: int
 ) -> None:
     in_a_shard(served)

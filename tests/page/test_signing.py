@@ -22,7 +22,7 @@ from headgate.page.sessions import (
     MAX_SESSIONS_EACH,
     PageSessions,
 )
-from headgate.page.signing import SigningPage
+from headgate.page.site import SigningPage
 from tests.fixtures.fakes import HandClock
 from tests.http.serving import LOOPS, OPERATOR, VIEWER, Plan, Served, bearer, gatekeeper, serving
 from tests.page.visiting import FORM, Visitor, signed_in, text_of
@@ -138,7 +138,7 @@ def test_by_its_address_and_its_own_names_it_is_read(served: Served, host: str) 
 
 
 @pytest.mark.parametrize("origin", ["http://[::1", "null", "https://evil.example"])
-def test_an_origin_that_is_none_is_refused_like_another_site(served: Served, origin: str) -> None:
+def test_an_origin_that_is_none_is_rejected_like_another_site(served: Served, origin: str) -> None:
     reply = signed_in(served, OPERATOR).post("/sign-out", Origin=origin)
     assert reply.status == 403 and "another site" in text_of(reply)
 
@@ -244,7 +244,7 @@ def test_nobody_who_is_not_signed_in_changes_anything(served: Served) -> None:
         {"Sec_Fetch_Site": "same-site"},
     ],
 )
-def test_a_form_of_another_site_is_refused(served: Served, headers: dict[str, Any]) -> None:
+def test_a_form_of_another_site_is_rejected(served: Served, headers: dict[str, Any]) -> None:
     visitor, before = signed_in(served, OPERATOR), rules(served)
     reply = visitor.post("/rules", {**HOLD, "seal": _seal()}, **headers)
     assert reply.status == 403 and "sent by another site; nothing was changed" in text_of(reply)
@@ -270,7 +270,7 @@ def test_what_is_no_form_is_not_taken_for_one(served: Served, content_type: str)
     assert reply.status == 415 and rules(served) == before
 
 
-def test_a_form_of_too_many_fields_or_no_text_is_refused(served: Served) -> None:
+def test_a_form_of_too_many_fields_or_no_text_is_rejected(served: Served) -> None:
     visitor = signed_in(served, OPERATOR)
     assert visitor.post("/rules", {f"f{n}": "x" for n in range(300)}).status == 400
     headers: dict[str, Any] = {"Cookie": visitor.cookie, "Content_Type": FORM}

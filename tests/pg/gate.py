@@ -56,7 +56,7 @@ def budget(name: str = "etl", *, rules: Any = MINE, mode: str = "enforce", **lim
 
 
 def tagged(name: str, **tags: str) -> Row:
-    """Counts the statements with these tags, and refuses none."""
+    """Counts the statements with these tags, and blocks none."""
     rule = {"match": {f"tag.{key}": value for key, value in tags.items()}}
     return budget(name, rules=[rule], max_workers=1000)
 
@@ -167,15 +167,15 @@ def learn(gate: Gate, text: str) -> None:
             session.execute(text.encode())
 
 
-def refusal(run: Callable[[], object]) -> psycopg.errors.InsufficientResources:
-    """What `run` is refused with; a failure if it is not."""
+def block(run: Callable[[], object]) -> psycopg.errors.InsufficientResources:
+    """What `run` is blocked with; a failure if it is not."""
     try:
         run()
     except psycopg.errors.InsufficientResources as error:
         assert error.diag.message_primary is not None
         assert error.diag.message_primary.startswith("[HEADGATE] Traffic Control: budget ")
         return error
-    raise AssertionError("it was not refused")
+    raise AssertionError("it was not blocked")
 
 
 def detail(error: psycopg.Error | psycopg.errors.Diagnostic) -> Mapping[str, str]:

@@ -23,7 +23,7 @@ def query_id(gate: Gate) -> str:
     return str(found)
 
 
-def is_refused(session: Session, statement: str) -> bool:
+def is_blocked(session: Session, statement: str) -> bool:
     try:
         session.execute(statement.encode())
     except psycopg.errors.InsufficientResources:
@@ -41,10 +41,10 @@ def test_a_rule_on_a_query_finds_what_was_prepared_without_an_id(fresh: Fresh, m
         mine = "SELECT query_id FROM pg_stat_activity WHERE pid = pg_backend_pid()"
         assert before.execute(mine.encode()).fetchone() == (None,), "no policy: nobody needs ids"
         gate.publish(budget(rules=[{"match": {"query": asked}}], max_workers=0))
-        assert is_refused(idle, ASKED), "the first statement under a policy has its id"
+        assert is_blocked(idle, ASKED), "the first statement under a policy has its id"
         # What is prepared is found by its second use at the latest.
-        is_refused(before, "EXECUTE p")
-        assert is_refused(before, "EXECUTE p")
+        is_blocked(before, "EXECUTE p")
+        assert is_blocked(before, "EXECUTE p")
 
 
 @where_versions_differ

@@ -24,7 +24,7 @@ from headgate.check.demand import Demands
 from tests.changes.own_world import OwnLog
 from tests.fixtures.eventually import eventually
 from tests.fixtures.memory_store import MemoryStore
-from tests.pg.gate import Gate, refusal
+from tests.pg.gate import Gate, block
 
 T = TypeVar("T")
 ONE_AT_A_TIME = {"max_workers": 0, "penalty_s": 0, "rules": [{"match": {"username": "app"}}]}
@@ -100,7 +100,7 @@ def test_from_warn_to_enforce_to_off(gate: Gate, agent: Agent) -> None:
         assert agent.violations() == {("warned", "concurrency"): 1}
         change(lambda: book.patch_budget("jobs", {"mode": "enforce"}, who="ann"))
         for _ in range(3):
-            refusal(lambda: session.execute("SELECT 1"))
+            block(lambda: session.execute("SELECT 1"))
         session.rollback()
         seen = agent.violations()
         assert seen["blocked", "concurrency"] == 3
@@ -114,7 +114,7 @@ def test_from_warn_to_enforce_to_off(gate: Gate, agent: Agent) -> None:
         session.execute("SELECT 1")
         assert agent.violations() == seen
         change(lambda: book.cap(Mode.ENFORCE, who="ann"))
-        refusal(lambda: session.execute("SELECT 1"))
+        block(lambda: session.execute("SELECT 1"))
 
 
 def test_what_is_owed_shows_and_is_forgiven(gate: Gate, agent: Agent) -> None:
@@ -142,7 +142,7 @@ def test_what_is_owed_shows_and_is_forgiven(gate: Gate, agent: Agent) -> None:
         assert owed().get("tenant=acme", 0.0) < 0.5
 
 
-def test_no_budget_ever_refuses_the_agents_own_probes(gate: Gate, agent: Agent) -> None:
+def test_no_budget_ever_blocks_the_agents_own_probes(gate: Gate, agent: Agent) -> None:
     """R147: nor does one that bites when unhealthy hold on to what it has brought about."""
     gate.publish(exempt_usernames=["postgres"])
     rules = [{"match": {"database": "postgres"}}]
@@ -157,13 +157,13 @@ def test_no_budget_ever_refuses_the_agents_own_probes(gate: Gate, agent: Agent) 
         until_ms = agent.main.wall_ms + 3_600_000
         gate.sink.tell_health_now(healthy=False, until_ms=until_ms)
         with gate.app(dbname="postgres", autocommit=True) as session:
-            eventually(partial(_is_refused, session))
+            eventually(partial(_is_blocked, session))
         with gate.app("other", dbname="postgres", autocommit=True) as probe:
             for _ in range(3):
                 probe.execute("SELECT 1")
 
 
-def _is_refused(session: Any) -> bool:
+def _is_blocked(session: Any) -> bool:
     try:
         session.execute("SELECT 1")
     except psycopg.Error as error:
@@ -185,24 +185,24 @@ def test_what_is_done_beside_the_agent_is_put_back_but_for_the_switch(
         agent.tick()
         assert "missing" in outlet.put_back and gate.policy_file.exists()
         beside.publish_now(Policy())
-        eventually(lambda: not _is_refused(session))
+        eventually(lambda: not _is_blocked(session))
 
         def put_back() -> bool:
             agent.tick()
-            return _is_refused(session)
+            return _is_blocked(session)
 
         eventually(put_back)
         assert "another program's" in outlet.put_back
         beside.switch_off()
-        eventually(lambda: not _is_refused(session))
+        eventually(lambda: not _is_blocked(session))
         total = outlet.put_back_total
         agent.tick()
         assert agent.main.is_off and outlet.put_back_total == total
         agent.run(lambda: book.patch_budget("jobs", {"comment": "INC-7"}, who="ann"))
         assert outlet.published is not None and outlet.published.off
-        assert not _is_refused(session)
+        assert not _is_blocked(session)
         beside.switch_on(None)
-        eventually(lambda: _is_refused(session))
+        eventually(lambda: _is_blocked(session))
         agent.tick()
         agent.tick()
         assert not agent.main.is_off

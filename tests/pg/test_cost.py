@@ -9,7 +9,7 @@ import pytest
 
 from tests.fixtures.eventually import eventually
 from tests.pg.conftest import where_versions_differ
-from tests.pg.gate import DEAR, Gate, budget, detail, learn, refusal
+from tests.pg.gate import DEAR, Gate, block, budget, detail, learn
 
 pytestmark = where_versions_differ
 
@@ -74,7 +74,7 @@ def tiny_tables(gate: Gate) -> Iterator[None]:
 
 
 def test_a_guess_about_small_tables_is_bounded(gate: Gate) -> None:
-    """N1: four rows in all, estimated at minutes, and refused for good."""
+    """N1: four rows in all, estimated at minutes, and blocked for good."""
     with tiny_tables(gate), gate.app() as session:
         gate.publish(budget(burst=5))  # 0.1 s of two CPUs
         row = session.execute(f"SELECT count(*) FROM {', '.join(TINY)}".encode()).fetchone()
@@ -94,7 +94,7 @@ def test_what_reads_more_than_small_tables_is_estimated_as_planned(gate: Gate, d
     """N1: a small table that nobody analyzed lets nothing else in."""
     with tiny_tables(gate), gate.app() as session:
         gate.publish(budget(burst=5))
-        error = refusal(lambda: session.execute(dear.encode()))
+        error = block(lambda: session.execute(dear.encode()))
     said = detail(error)
     assert (said["limit"], said["retry_after_ms"]) == ("burst", "never"), "it has never run"
     hint = error.diag.message_hint or ""
@@ -108,19 +108,19 @@ def test_a_hint_to_analyze_is_given_only_where_that_is_missing(gate: Gate) -> No
         gate.admin().execute(b"ANALYZE numbers")
         gate.publish(budget(burst=5))
         text = b"SELECT count(*) FROM tiny_a, numbers AS n, numbers AS m"
-        error = refusal(lambda: session.execute(text))
+        error = block(lambda: session.execute(text))
     assert "ANALYZE" not in (error.diag.message_hint or "")
 
 
-def test_what_is_refused_for_its_estimate_says_when_it_is_tried_again(gate: Gate) -> None:
+def test_what_is_blocked_for_its_estimate_says_when_it_is_tried_again(gate: Gate) -> None:
     """N1: as documented, a quarter of an hour after the last time; a limit of 0 tries nothing."""
     learn(gate, DEAR)
     with gate.app() as session:
         gate.publish(budget(burst=0.01))
-        error = refusal(lambda: session.execute(DEAR.encode()))
+        error = block(lambda: session.execute(DEAR.encode()))
         said = detail(error)
         assert 0 < int(said["retry_after_ms"]) <= 900_000 * 1.25
         told = f"One execution is admitted in {said['retry_after_ms']} ms"
         assert told in (error.diag.message_hint or "")
         gate.publish(budget(burst=0))
-        assert detail(refusal(lambda: session.execute(DEAR.encode())))["retry_after_ms"] == "never"
+        assert detail(block(lambda: session.execute(DEAR.encode())))["retry_after_ms"] == "never"

@@ -15,8 +15,8 @@ import psycopg
 import pytest
 
 from headgate.budgets.ask import Dialect
-from headgate.budgets.fingerprint import fingerprint
-from tests.pg.gate import Gate, Session, budget, refusal
+from headgate.budgets.sql_text import fingerprint
+from tests.pg.gate import Gate, Session, block, budget
 from tests.pg.wire import ERROR, SYNC, bind, prepare, raw_session
 
 LIMITS: list[dict[str, Any]] = [
@@ -27,7 +27,7 @@ LIMITS: list[dict[str, Any]] = [
     {"burst": 0},
 ]
 QUIET_S = 1.1
-"""After a refusal, the extension looks before planning for a second."""
+"""After a block, the extension looks before planning for a second."""
 
 
 @pytest.fixture
@@ -89,20 +89,20 @@ def is_sprung(gate: Gate) -> bool:
 )
 def test_a_limit_of_0_comes_before_the_planner(gate: Gate, trap: Session, text: str) -> None:
     gate.publish(budget(max_workers=0))
-    refusal(lambda: trap.execute(text.encode()))
+    block(lambda: trap.execute(text.encode()))
     assert not is_sprung(gate)
 
 
 def test_a_limit_of_0_is_asked_for_on_a_quiet_server_too(gate: Gate, trap: Session) -> None:
-    """Where nobody was refused a moment ago, others are planned first."""
+    """Where nobody was blocked a moment ago, others are planned first."""
     for limit in LIMITS:
         gate.publish(budget(**limit))
         time.sleep(QUIET_S)
-        refusal(lambda: trap.execute("SELECT folded()"))
+        block(lambda: trap.execute("SELECT folded()"))
     assert not is_sprung(gate)
 
 
-def test_a_bind_is_enough_to_be_refused_under_a_limit_of_0(gate: Gate, trap: Session) -> None:
+def test_a_bind_is_enough_to_be_blocked_under_a_limit_of_0(gate: Gate, trap: Session) -> None:
     """Plans are made for it, and nothing is executed."""
     gate.publish(budget(max_workers=0))
     with raw_session(gate.server.port, "app") as session:
@@ -151,11 +151,11 @@ def test_planning_is_charged(gate: Gate, trap: Session, text: str) -> None:
     assert risen["charged_s"] > 0.006
 
 
-def test_planning_is_charged_to_who_is_refused_behind_it(gate: Gate, trap: Session) -> None:
+def test_planning_is_charged_to_who_is_blocked_behind_it(gate: Gate, trap: Session) -> None:
     """Else a statement that never fits would be planned for nothing, again and again."""
     gate.publish(budget(burst=0.001, rate=100, capacity=6000))
     with gate.counting() as risen:
-        refusal(lambda: trap.execute("SELECT dear(), count(*) FROM generate_series(1, 100000000)"))
+        block(lambda: trap.execute("SELECT dear(), count(*) FROM generate_series(1, 100000000)"))
     assert risen["charged_s"] > 0.002
 
 
@@ -165,6 +165,6 @@ def test_explain_analyze_falls_under_the_fingerprint_of_what_it_runs(
     """P5."""
     number = f"{fingerprint(b'SELECT n FROM bait', Dialect.POSTGRES):016x}"
     gate.publish(budget(rules=[{"match": {"fingerprint": number}}], max_workers=0))
-    refusal(lambda: trap.execute("EXPLAIN ANALYZE SELECT n FROM bait"))
-    refusal(lambda: trap.execute("EXPLAIN (BUFFERS, ANALYZE) SELECT n FROM bait"))
+    block(lambda: trap.execute("EXPLAIN ANALYZE SELECT n FROM bait"))
+    block(lambda: trap.execute("EXPLAIN (BUFFERS, ANALYZE) SELECT n FROM bait"))
     trap.execute("EXPLAIN SELECT n FROM bait")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.pg.gate import Gate, budget, refusal
+from tests.pg.gate import Gate, block, budget
 
 ALL: list[dict[str, Any]] = [{}]
 
@@ -24,7 +24,7 @@ def test_rules_name_the_user_the_database_and_the_application(gate: Gate) -> Non
     for match, options in cases:
         gate.publish(only(**match))
         with gate.app(**options) as session:
-            refusal(lambda session=session: session.execute("SELECT 1"))  # type: ignore[misc]
+            block(lambda session=session: session.execute("SELECT 1"))  # type: ignore[misc]
         with gate.app() as session:
             session.execute("SELECT 1")
 
@@ -34,7 +34,7 @@ def test_the_application_name_is_followed(gate: Gate) -> None:
     with gate.app() as session:
         session.execute("SELECT 1")
         session.execute("SET application_name = 'report'")
-        refusal(lambda: session.execute("SELECT 1"))
+        block(lambda: session.execute("SELECT 1"))
         session.execute("RESET application_name")
         session.execute("SELECT 1")
 
@@ -53,7 +53,7 @@ def test_the_address_is_matched_by_the_longest_prefix(gate: Gate) -> None:
 def test_a_unix_socket_has_no_address(gate: Gate) -> None:
     gate.publish(only(remote_address="0.0.0.0/0"))
     with gate.app() as session:
-        refusal(lambda: session.execute("SELECT 1"))
+        block(lambda: session.execute("SELECT 1"))
     with gate.app(host=str(gate.server.socket_dir)) as session:
         session.execute("SELECT 1")
 
@@ -68,7 +68,7 @@ def test_superusers_are_passed_by(gate: Gate) -> None:
         )
     assert row["bypassed"] > 0
     with gate.app() as session:
-        refusal(lambda: session.execute("SELECT 1"))
+        block(lambda: session.execute("SELECT 1"))
 
 
 def test_the_user_is_the_session_user(gate: Gate) -> None:
@@ -79,7 +79,7 @@ def test_the_user_is_the_session_user(gate: Gate) -> None:
         session.execute("SELECT 1")
         session.execute("RESET ROLE")
         session.execute("SET SESSION AUTHORIZATION app")
-        refusal(lambda: session.execute("SELECT 1"))
+        block(lambda: session.execute("SELECT 1"))
         session.execute("RESET SESSION AUTHORIZATION")
         session.execute("SELECT 1")
 
@@ -87,13 +87,13 @@ def test_the_user_is_the_session_user(gate: Gate) -> None:
 def test_a_change_of_the_role_is_heard_of(gate: Gate) -> None:
     gate.publish(budget(rules=ALL, max_workers=0))
     with gate.app() as session:
-        refusal(lambda: session.execute("SELECT 1"))
+        block(lambda: session.execute("SELECT 1"))
         gate.admin().execute("ALTER ROLE app SUPERUSER")
         try:
             session.execute("SELECT 1")
         finally:
             gate.admin().execute("ALTER ROLE app NOSUPERUSER")
-        refusal(lambda: session.execute("SELECT 1"))
+        block(lambda: session.execute("SELECT 1"))
 
 
 def test_the_policy_may_exempt_users(gate: Gate) -> None:
@@ -101,7 +101,7 @@ def test_the_policy_may_exempt_users(gate: Gate) -> None:
     with gate.app("other") as session:
         session.execute("SELECT 1")
     with gate.app() as session:
-        refusal(lambda: session.execute("SELECT 1"))
+        block(lambda: session.execute("SELECT 1"))
 
 
 def test_each_value_has_a_bucket_of_its_own(gate: Gate) -> None:

@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 
 from headgate.base.clock import SystemClock
+from headgate.budgets.ask import DebitResult, DebitState
 from headgate.budgets.charging import LedgerOf
 from headgate.budgets.counterfactual import ReplayServer, counterfactual
-from headgate.budgets.debits import DebitResult, DebitState
 from headgate.budgets.native.ledger import core
 from headgate.budgets.parse import parse_budget, parse_policy
 from headgate.budgets.pgext.debits import RegionLedger
-from headgate.budgets.pgext.trace_reader import TraceReader
+from headgate.budgets.pgext.meter import TraceReader
 from headgate.budgets.traces import Trace
 from tests.fixtures.eventually import eventually
 from tests.fixtures.pgkits import NEWEST
 from tests.pg.conftest import Fresh
-from tests.pg.gate import Gate, Row, budget, detail, learn, refusal
+from tests.pg.gate import Gate, Row, block, budget, detail, learn
 
 SLOW: dict[str, Any] = {"rate": 0.1, "capacity": 50}
 """Drains a thousandth of the server: what is owed stays, for as long as a test takes."""
@@ -79,26 +79,26 @@ def slow(gate: Gate) -> World:
     return World(gate)
 
 
-def test_a_check_fills_the_bucket_that_statements_are_refused_by(slow: World) -> None:
+def test_a_check_fills_the_bucket_that_statements_are_blocked_by(slow: World) -> None:
     charged = slow.debit(slow.capacity_s)
     assert charged.state is DebitState.CHARGED
     assert charged.ledger == f"the server's own ({slow.gate.server.pid})"
     with slow.gate.app() as session:
-        refused = refusal(lambda: session.execute(BURN))
-    assert detail(refused)["limit"] == "capacity"
-    assert float(detail(refused)["used_ms"]) == pytest.approx(slow.capacity_s * 1e3, rel=0.05)
+        blocked = block(lambda: session.execute(BURN))
+    assert detail(blocked)["limit"] == "capacity"
+    assert float(detail(blocked)["used_ms"]) == pytest.approx(slow.capacity_s * 1e3, rel=0.05)
     counts = slow.counts()
     assert (counts["admitted"], counts["running"]) == (1, 0)
     assert counts["charged_s"] == pytest.approx(slow.capacity_s)
 
 
-def test_a_statement_fills_the_bucket_that_checks_are_refused_by(slow: World) -> None:
+def test_a_statement_fills_the_bucket_that_checks_are_blocked_by(slow: World) -> None:
     with slow.gate.app() as session:
         session.execute(BURN)
-    refused = slow.debit(slow.capacity_s)
-    assert refused.state is DebitState.OVER
-    assert refused.owed_s is not None and refused.owed_s > 0.001
-    assert refused.retry_after_s is not None and refused.retry_after_s > 0.1
+    blocked = slow.debit(slow.capacity_s)
+    assert blocked.state is DebitState.OVER
+    assert blocked.owed_s is not None and blocked.owed_s > 0.001
+    assert blocked.retry_after_s is not None and blocked.retry_after_s > 0.1
     assert slow.counts()["blocked_capacity"] == 1
 
 
@@ -153,9 +153,9 @@ def test_what_statements_did_is_replayed_against_another_policy(gate: Gate) -> N
     stage = ReplayServer(int(status["server_cpus"] * 1000), 100)
     none = parse_policy({"budgets": [budget(max_workers=0)]})
     all_of_it = counterfactual(found, none, stage).total
-    assert all_of_it.newly_refused == pytest.approx(all_of_it.statements)
+    assert all_of_it.newly_blocked == pytest.approx(all_of_it.statements)
     wide = parse_policy({"budgets": [budget(max_workers=1)]})
-    assert counterfactual(found, wide, stage).total.newly_refused == 0
+    assert counterfactual(found, wide, stage).total.newly_blocked == 0
 
 
 def test_what_no_budget_concerns_is_replayed_as_well(gate: Gate) -> None:

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from tests.fixtures.eventually import eventually
-from tests.pg.gate import Gate, Session, budget, detail, occupied, refusal
+from tests.pg.gate import Gate, Session, block, budget, detail, occupied
 
 EAGER = (
     "SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;"
@@ -26,7 +26,7 @@ def test_a_parallel_plan_takes_a_place_for_each_process(gate: Gate) -> None:
         assert "Workers Planned: 2" in plan
         gate.publish(budget(max_workers=3))
         with occupied(gate):
-            said = detail(refusal(lambda: session.execute(HEAVY.encode())))
+            said = detail(block(lambda: session.execute(HEAVY.encode())))
             assert (said["used"], said["bound"]) == ("1", "3")
         session.execute(HEAVY.encode())
         gate.publish(budget(max_workers=1))

@@ -14,7 +14,7 @@ from headgate.budgets.compiled import compile_policy
 from headgate.budgets.parse import parse_policy
 from headgate.budgets.pgext.directory import opened
 from tests.fixtures.eventually import eventually
-from tests.pg.gate import Gate, Row, budget, refusal
+from tests.pg.gate import Gate, Row, block, budget
 
 CLOSED = budget(max_workers=0)
 OPEN = budget(max_workers=50)
@@ -46,7 +46,7 @@ def test_a_session_swaps_before_its_next_statement(gate: Gate) -> None:
     with gate.app() as session:
         for _ in range(3):
             gate.publish(CLOSED)
-            refusal(lambda: session.execute("SELECT 1"))
+            block(lambda: session.execute("SELECT 1"))
             gate.publish(OPEN)
             session.execute("SELECT 1")
         (row,) = gate.rows(
@@ -73,35 +73,35 @@ def test_a_policy_that_is_not_whole_leaves_the_last_good_one(
 ) -> None:
     """R132."""
     version = gate.publish(CLOSED)
-    refused = gate.status()["refused_policies"]
+    rejected = gate.status()["rejected_policies"]
     lines = gate.server.log().count('rejected "pg_headgate/policy.hgp"')
     put(gate, spoil(compiled(version + 1, OPEN)))
-    eventually(lambda: look(gate)["refused_policies"] == refused + 1)
+    eventually(lambda: look(gate)["rejected_policies"] == rejected + 1)
     for _ in range(3):
         look(gate)
     status = gate.status()
     assert status["policy_version"] == version
-    assert status["refused_policies"] == refused + 1
-    assert status["last_refusal"]
+    assert status["rejected_policies"] == rejected + 1
+    assert status["last_rejection"]
     with gate.app() as session:
-        refusal(lambda: session.execute("SELECT 1"))
+        block(lambda: session.execute("SELECT 1"))
     assert gate.server.log().count('rejected "pg_headgate/policy.hgp"') == lines + 1
     # Its version lies in the region, so the publisher goes on from there.
     gate.publish(OPEN)
-    assert gate.status()["last_refusal"] is None, "what was refused before is not told as if now"
+    assert gate.status()["last_rejection"] is None, "what was rejected before is not told as if now"
 
 
-def test_an_older_policy_is_refused(gate: Gate) -> None:
+def test_an_older_policy_is_rejected(gate: Gate) -> None:
     version = gate.publish(CLOSED)
     put(gate, compiled(version - 1, OPEN))
-    eventually(lambda: "not newer" in (look(gate)["last_refusal"] or ""))
+    eventually(lambda: "not newer" in (look(gate)["last_rejection"] or ""))
     assert gate.status()["policy_version"] == version
 
 
-def test_a_policy_beyond_the_memory_for_it_is_refused(gate: Gate) -> None:
+def test_a_policy_beyond_the_memory_for_it_is_rejected(gate: Gate) -> None:
     version = gate.publish(CLOSED)
     put(gate, bytes(5 * 1024 * 1024))
-    eventually(lambda: "larger" in (look(gate)["last_refusal"] or ""))
+    eventually(lambda: "larger" in (look(gate)["last_rejection"] or ""))
     assert gate.status()["policy_version"] == version
 
 
@@ -111,15 +111,15 @@ def test_a_policy_whose_file_goes_away_stays(gate: Gate) -> None:
     look(gate)
     assert gate.status()["policy_version"] == version
     with gate.app() as session:
-        refusal(lambda: session.execute("SELECT 1"))
+        block(lambda: session.execute("SELECT 1"))
 
 
-def test_a_file_that_nobody_may_read_is_refused_and_not_fatal(gate: Gate) -> None:
+def test_a_file_that_nobody_may_read_is_rejected_and_not_fatal(gate: Gate) -> None:
     version = gate.publish(OPEN)
     gate.policy_file.unlink()
     gate.policy_file.mkdir()
     try:
-        eventually(lambda: "regular file" in (look(gate)["last_refusal"] or ""))
+        eventually(lambda: "regular file" in (look(gate)["last_rejection"] or ""))
         assert gate.status()["policy_version"] == version
     finally:
         gate.policy_file.rmdir()
@@ -132,12 +132,12 @@ def test_a_file_that_could_not_be_read_is_tried_again(gate: Gate) -> None:
     staged.write_bytes(compiled(version + 1, CLOSED))
     to_servers_user(gate, staged)
     staged.chmod(0)
-    before = gate.status()["refused_policies"]
+    before = gate.status()["rejected_policies"]
     staged.rename(gate.policy_file)
-    eventually(lambda: "cannot open" in (look(gate)["last_refusal"] or ""))
+    eventually(lambda: "cannot open" in (look(gate)["last_rejection"] or ""))
     for _ in range(3):
         look(gate)
-    assert gate.status()["refused_policies"] == before + 1
+    assert gate.status()["rejected_policies"] == before + 1
     gate.policy_file.chmod(0o600)
     eventually(lambda: look(gate)["policy_version"] == version + 1)
 
@@ -171,13 +171,13 @@ def test_what_is_switched_off_decides_nothing(gate: Gate) -> None:
         session.execute("SELECT 1")
         gate.sink.switch_on(None)
         eventually(lambda: look(gate) and gate.rows("SELECT FROM headgate.budgets") != [])
-        refusal(lambda: session.execute("SELECT 1"))
+        block(lambda: session.execute("SELECT 1"))
 
 
 def test_a_budget_ends_by_its_own_clock(gate: Gate) -> None:
     with gate.app() as session:
 
-        def is_refused(end: float) -> bool:
+        def is_rejected(end: float) -> bool:
             asked_at = time.time()
             try:
                 session.execute("SELECT 1")
@@ -189,8 +189,8 @@ def test_a_budget_ends_by_its_own_clock(gate: Gate) -> None:
 
         def bites_until(end: float) -> bool:
             gate.publish(budget(max_workers=0, expires_at=end))
-            has_bitten = is_refused(end)
-            eventually(lambda: not is_refused(end))
+            has_bitten = is_rejected(end)
+            eventually(lambda: not is_rejected(end))
             return has_bitten
 
         # The longer ones where publishing takes longer than a budget lasts.
@@ -210,7 +210,7 @@ def test_a_budget_bites_only_while_the_server_is_unhealthy(gate: Gate) -> None:
         session.execute("SELECT 1")
         gate.sink.tell_health_now(healthy=False, until_ms=soon_ms)
         eventually(lambda: health() == "unhealthy")
-        refusal(lambda: session.execute("SELECT 1"))
+        block(lambda: session.execute("SELECT 1"))
         gate.sink.tell_health_now(healthy=True, until_ms=soon_ms)
         eventually(lambda: health() == "healthy")
         session.execute("SELECT 1")
@@ -219,7 +219,7 @@ def test_a_budget_bites_only_while_the_server_is_unhealthy(gate: Gate) -> None:
         session.execute("SELECT 1")
 
 
-def test_a_health_file_that_is_not_whole_is_refused(gate: Gate) -> None:
+def test_a_health_file_that_is_not_whole_is_rejected(gate: Gate) -> None:
     gate.publish(budget(max_workers=0, when="unhealthy"))
     with opened(gate.server.traffic_dir) as folder:
         folder.replace("health.hgs", b"HGHEALTH and no more")

@@ -60,7 +60,7 @@ def test_a_portal_that_is_dropped_half_read_is_settled(gate: Gate) -> None:
 
 
 def test_the_second_statement_of_a_pipeline_is_inside_a_transaction(gate: Gate) -> None:
-    """R148: refusing it would undo the first."""
+    """R148: blocking it would undo the first."""
     learn(gate, DEAR)
     gate.publish(budget(max_workers=100, burst=0.5))
     with raw_session(gate.server.port) as session, gate.counting() as risen:

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tests.pg.gate import Gate, budget, detail, notices_of, occupied, refusal
+from tests.pg.gate import Gate, block, budget, detail, notices_of, occupied
 
 DEAR = "SELECT count(*) FROM numbers, generate_series(1, 20)"
 
@@ -18,7 +18,7 @@ DEAR = "SELECT count(*) FROM numbers, generate_series(1, 20)"
 def test_concurrency(gate: Gate) -> None:
     version = gate.publish(budget(max_workers=1))
     with occupied(gate), gate.app() as session:
-        error = refusal(lambda: session.execute("SELECT 1"))
+        error = block(lambda: session.execute("SELECT 1"))
     assert error.sqlstate == "53000"
     assert error.diag.message_primary == (
         '[HEADGATE] Traffic Control: budget "etl": concurrency limit: 1 of 1 workers are in use'
@@ -36,7 +36,7 @@ def test_what_never_fits(gate: Gate) -> None:
     gate.publish(budget(burst=0.01))
     dear = "SELECT count(*), 'never run' FROM numbers, generate_series(1, 50)"
     with gate.app() as session:
-        error = refusal(lambda: session.execute(dear))
+        error = block(lambda: session.execute(dear))
     assert "per-query limit: estimated " in (error.diag.message_primary or "")
     said = detail(error)
     assert (said["limit"], said["retry_after_ms"]) == ("burst", "never")
@@ -56,7 +56,7 @@ def test_a_full_bucket_says_when_to_come_back(gate: Gate) -> None:
             for _ in range(500):
                 session.execute(text)
 
-        error = refusal(run)
+        error = block(run)
     assert "capacity limit: " in (error.diag.message_primary or "")
     said = detail(error)
     assert (said["limit"], said["bucket"]) == ("capacity", "username=app")
@@ -79,13 +79,13 @@ EACH = [{"each": ["username", "database"]}]
 
 
 def test_a_label_is_cut_between_characters(gate: Gate) -> None:
-    """Half of one is an error of its own (22021), in a refusal's place and in the view's."""
+    """Half of one is an error of its own (22021), in a block's place and in the view's."""
     name = "a" + 31 * "é"
     gate.publish(budget("cut", max_workers=0, rules=EACH))
     with role(gate, name), gate.app(name) as session:
         session.execute("SET client_encoding = 'LATIN1'")
         assert "bucket=username=aé" in (
-            refusal(lambda: session.execute("SELECT 1")).diag.message_detail or ""
+            block(lambda: session.execute("SELECT 1")).diag.message_detail or ""
         )
         gate.publish(budget("cut", max_workers=5, rules=EACH))
         session.execute("SELECT 1")
@@ -97,7 +97,7 @@ def test_a_name_makes_no_fields_of_its_own(gate: Gate) -> None:
     name = "x retry_after_ms=0 100%"
     gate.publish(budget("odd", max_workers=0, rules=EACH))
     with role(gate, name), gate.app(name) as session:
-        said = detail(refusal(lambda: session.execute("SELECT 1")))
+        said = detail(block(lambda: session.execute("SELECT 1")))
     assert said["bucket"].startswith("username=x%20retry_after_ms=0%20100%25,")
     assert said["retry_after_ms"] == "never"
 
@@ -172,13 +172,13 @@ def test_a_warning_threshold_is_a_notice(gate: Gate) -> None:
     assert risen["warned_threshold"] == risen["admitted"] == 1
 
 
-def test_refusals_are_logged_now_and_then_and_counted_all(gate: Gate) -> None:
+def test_blocks_are_logged_now_and_then_and_counted_all(gate: Gate) -> None:
     gate.publish(budget("logged", max_workers=0))
     words = 'Traffic Control: budget "logged": concurrency'
     before, began_s = gate.server.log().count(words), time.monotonic()
     with gate.app() as session, gate.counting("logged") as risen:
         for _ in range(50):
-            refusal(lambda: session.execute("SELECT 1"))
+            block(lambda: session.execute("SELECT 1"))
     lines = gate.server.log().count(words) - before
     assert 1 <= lines <= 2 + time.monotonic() - began_s, "one a second"
     assert risen["blocked_concurrency"] == 50
@@ -188,20 +188,20 @@ def test_other_errors_are_logged_as_ever(gate: Gate) -> None:
     gate.publish(budget("quiet", max_workers=0))
     with gate.app() as session:
         for _ in range(3):
-            refusal(lambda: session.execute("SELECT 1"))
+            block(lambda: session.execute("SELECT 1"))
             with pytest.raises(Exception, match="no_such_column"):
                 session.execute("SET LOCAL work_mem = '1MB'; SELECT no_such_column")
     assert gate.server.log().count('column "no_such_column" does not exist') >= 3
 
 
 @pytest.mark.parametrize("parameters", [None, [1]])
-def test_what_is_full_is_refused_before_planning(gate: Gate, parameters: list[int] | None) -> None:
+def test_what_is_full_is_blocked_before_planning(gate: Gate, parameters: list[int] | None) -> None:
     """By the simple protocol, and by the extended one."""
     text = "SELECT digit FROM numbers WHERE id = " + ("1" if parameters is None else "%s")
     gate.publish(budget(max_workers=0))
     with gate.app() as session, gate.counting() as risen:
         for _ in range(5):
-            refusal(lambda: session.execute(text.encode(), parameters))
+            block(lambda: session.execute(text.encode(), parameters))
     assert risen["blocked_early"] >= 4, "all but the first, which nobody expected"
 
 
@@ -220,15 +220,15 @@ def test_patterns_are_told_apart_without_query_ids(gate: Gate) -> None:
     assert gate.rows(nameless)[0]["n"] == before + 2
 
 
-def test_a_known_dear_pattern_is_refused_before_planning(gate: Gate) -> None:
+def test_a_known_dear_pattern_is_blocked_before_planning(gate: Gate) -> None:
     gate.publish(budget(max_workers=9))
     with gate.app() as session:
         for _ in range(3):
             session.execute(DEAR)
         gate.publish(budget(burst=0.05))
-        refusal(lambda: session.execute(DEAR))
+        block(lambda: session.execute(DEAR))
         with gate.counting() as risen:
-            refusal(lambda: session.execute(DEAR))
+            block(lambda: session.execute(DEAR))
     assert risen["blocked_early"] == 1
 
 
@@ -245,7 +245,7 @@ def test_the_views_are_for_monitors(gate: Gate) -> None:
 def test_violations_by_limit(gate: Gate) -> None:
     gate.publish(budget("watched", max_workers=0))
     with gate.app() as session:
-        refusal(lambda: session.execute("SELECT 1"))
+        block(lambda: session.execute("SELECT 1"))
     rows = gate.rows("SELECT * FROM headgate.violations WHERE budget = 'watched'")
     assert {row["limit_name"]: row["blocked"] > 0 for row in rows} == {
         "concurrency": True,

@@ -19,7 +19,7 @@ from headgate.demo import servers
 from tests.fixtures.eventually import eventually
 from tests.fixtures.pgkits import NEWEST
 from tests.pg.conftest import Fresh
-from tests.pg.gate import Gate, budget, refusal
+from tests.pg.gate import Gate, block, budget
 
 CLOSED = budget(max_workers=0)
 
@@ -49,7 +49,7 @@ def fill_up(gate: Gate) -> list[psycopg.Connection[object]]:
     return others
 
 
-def is_refused(gate: Gate, user: str = "app") -> bool:
+def is_blocked(gate: Gate, user: str = "app") -> bool:
     with gate.app(user) as session:
         try:
             session.execute("SELECT 1")
@@ -61,16 +61,16 @@ def is_refused(gate: Gate, user: str = "app") -> bool:
 def test_a_policy_in_a_setting(fresh: Fresh, major: int) -> None:
     gate = fresh(major, {"pg_headgate.policy": as_setting(CLOSED)})
     assert gate.status()["source"] == "guc"
-    assert is_refused(gate)
+    assert is_blocked(gate)
     with gate.app() as session:
-        refusal(lambda: session.execute("SELECT 1"))
+        block(lambda: session.execute("SELECT 1"))
         set_and_reload(gate, "policy", as_setting(budget(max_workers=5)))
-        eventually(lambda: not is_refused(gate))
+        eventually(lambda: not is_blocked(gate))
         eventually(lambda: session.execute("SELECT 1"))
     _bad_settings_leave_it(gate)
     gate.publish(CLOSED)
     assert gate.status()["source"] == "file"
-    assert is_refused(gate)
+    assert is_blocked(gate)
 
 
 INVALID = (
@@ -110,35 +110,35 @@ def test_a_broken_policy_in_a_setting_does_not_keep_a_server_from_starting(
 ) -> None:
     gate = fresh(major, {"pg_headgate.policy": "{"})
     assert gate.status()["source"] == "none"
-    assert not is_refused(gate)
+    assert not is_blocked(gate)
 
 
 def test_bypass_is_a_matter_of_settings(fresh: Fresh, major: int) -> None:
     gate = fresh(major, {"pg_headgate.bypass_roles": "helpers, nobody_at_all"})
     gate.publish(budget(rules=[{}], max_workers=0))
     gate.admin().execute("CREATE ROLE helpers; CREATE ROLE deep IN ROLE helpers")
-    assert is_refused(gate, "other")
+    assert is_blocked(gate, "other")
     gate.admin().execute("GRANT deep TO other")
-    assert not is_refused(gate, "other")
-    assert is_refused(gate)
+    assert not is_blocked(gate, "other")
+    assert is_blocked(gate)
     set_and_reload(gate, "bypass_superuser", "off")
-    eventually(lambda: is_refused(gate, "postgres"))
+    eventually(lambda: is_blocked(gate, "postgres"))
     # By the file alone now; it needs no leave of anybody.
     gate.sink.switch_off()
-    eventually(lambda: not is_refused(gate, "postgres"))
+    eventually(lambda: not is_blocked(gate, "postgres"))
 
 
 def test_enabled_is_a_switch_for_all(fresh: Fresh, major: int) -> None:
     gate = fresh(major)
     gate.publish(CLOSED)
     with gate.app() as session:
-        refusal(lambda: session.execute("SELECT 1"))
+        block(lambda: session.execute("SELECT 1"))
         set_and_reload(gate, "enabled", "off")
         eventually(lambda: not gate.status()["enabled"])
         session.execute("SELECT 1")
         set_and_reload(gate, "enabled", "on")
         eventually(lambda: gate.status()["enabled"])
-        refusal(lambda: session.execute("SELECT 1"))
+        block(lambda: session.execute("SELECT 1"))
 
 
 def test_a_backend_that_is_killed_leaves_nothing_and_the_policy_stands(
@@ -201,7 +201,7 @@ def test_budgets_that_find_no_place_for_their_counts_are_told(fresh: Fresh) -> N
     assert len(gate.rows("SELECT FROM headgate.budgets")) == 16
     assert gate.status()["counts_full"] == 0
     gate.publish(budget("fresh-one", max_workers=0))
-    assert is_refused(gate)
+    assert is_blocked(gate)
     assert gate.status()["counts_full"] > 0
 
 
@@ -242,9 +242,9 @@ def test_replicas_backups_and_dumps_are_not_concerned(
         sender.execute("IDENTIFY_SYSTEM")
         sender.execute("SELECT 1")
     assert _dump(gate, "postgres").returncode == 0
-    refused = _dump(gate, "app")
-    assert refused.returncode != 0
-    assert b"[HEADGATE] Traffic Control" in refused.stderr
+    blocked = _dump(gate, "app")
+    assert blocked.returncode != 0
+    assert b"[HEADGATE] Traffic Control" in blocked.stderr
     servers.remove_folders([target])
 
 

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from tests.fixtures.pgkits import OLDEST, majors
-from tests.pg.gate import Gate, budget, detail, refusal, tagged
+from tests.pg.gate import Gate, block, budget, detail, tagged
 
 pytestmark = pytest.mark.parametrize("gate", majors(OLDEST), indirect=True)
 
@@ -31,19 +31,19 @@ def test_the_whole_way(gate: Gate) -> None:
     assert gate.running() == 0
 
 
-def test_refused(gate: Gate) -> None:
+def test_blocked(gate: Gate) -> None:
     gate.publish(budget(max_workers=0))
     with gate.app() as session, gate.counting() as risen:
-        assert detail(refusal(lambda: session.execute("SELECT 1")))["limit"] == "concurrency"
-        refusal(lambda: session.execute("CREATE TABLE never (n int)"))
-        refusal(lambda: session.execute("SELECT 1"))
-        refusal(lambda: session.execute("EXPLAIN SELECT 1"))
+        assert detail(block(lambda: session.execute("SELECT 1")))["limit"] == "concurrency"
+        block(lambda: session.execute("CREATE TABLE never (n int)"))
+        block(lambda: session.execute("SELECT 1"))
+        block(lambda: session.execute("EXPLAIN SELECT 1"))
         session.execute("SHOW work_mem")
     assert risen["blocked_concurrency"] == 4
     assert risen["blocked_early"] >= 1
 
 
-def test_commit_is_never_refused(gate: Gate) -> None:
+def test_commit_is_never_blocked(gate: Gate) -> None:
     with gate.app() as session:
         session.execute("CREATE TABLE up (n int PRIMARY KEY)")
         session.execute("CREATE TABLE down (n int REFERENCES up DEFERRABLE INITIALLY DEFERRED)")

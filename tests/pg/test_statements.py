@@ -8,16 +8,16 @@ import psycopg
 import pytest
 
 from headgate.budgets.ask import Dialect
-from headgate.budgets.fingerprint import fingerprint
+from headgate.budgets.sql_text import fingerprint
 from tests.pg.conftest import where_versions_differ
-from tests.pg.gate import Gate, Session, budget, cpu_s, detail, refusal, tagged
+from tests.pg.gate import Gate, Session, block, budget, cpu_s, detail, tagged
 
 pytestmark = where_versions_differ
 
 COUNTED = budget(max_workers=100)
 CLOSED = budget(max_workers=0)
-# Nobody is refused, so no look before the run itself can stand in for it.
-WOULD_REFUSE = budget(mode="warn", burst=0.001)
+# Nobody is blocked, so no look before the run itself can stand in for it.
+WOULD_BLOCK = budget(mode="warn", burst=0.001)
 BURN = "SELECT burn(40)"
 
 
@@ -73,14 +73,14 @@ def test_a_prepared_statement_is_decided_at_each_execution(counted: Gate) -> Non
     assert risen["admitted"] == 12
 
 
-def test_a_generic_plan_is_refused_like_any_other(gate: Gate) -> None:
+def test_a_generic_plan_is_blocked_like_any_other(gate: Gate) -> None:
     query = "SELECT digit FROM numbers WHERE id = %s"
     with gate.app() as session:
         for n in range(1, 10):
             session.execute(query, [n], prepare=True)
         gate.publish(CLOSED)
         for n in range(3):
-            refusal(lambda n=n: session.execute(query, [n], prepare=True))  # type: ignore[misc]
+            block(lambda n=n: session.execute(query, [n], prepare=True))  # type: ignore[misc]
         gate.clear()
         assert session.execute(query, [3], prepare=True).fetchone() == (3,)
 
@@ -99,7 +99,7 @@ def test_sql_execute_is_judged_on_a_quiet_server(gate: Gate) -> None:
     """Its rows go into a store, as those of a holdable cursor at COMMIT do."""
     with gate.app() as session:
         session.execute("PREPARE quiet AS SELECT count(*) FROM numbers")
-        gate.publish(WOULD_REFUSE)
+        gate.publish(WOULD_BLOCK)
         with gate.counting() as risen:
             for _ in range(3):
                 session.execute("EXECUTE quiet")
@@ -140,7 +140,7 @@ def with_functions(gate: Gate) -> Iterator[Session]:
 def test_a_function_that_prunes_or_folds_is_not_judged_in_the_statements_place(
     gate: Gate, with_functions: Session, text: str
 ) -> None:
-    gate.publish(WOULD_REFUSE)
+    gate.publish(WOULD_BLOCK)
     with gate.counting() as risen:
         with_functions.execute(text.encode())
     assert (risen["warned_burst"], risen["passed"]) == (1, 0)
@@ -226,7 +226,7 @@ def test_copy_is_decided_and_charged(counted: Gate, statement: str) -> None:
 
 
 @pytest.mark.parametrize("statement", ["COPY numbers TO STDOUT", "COPY (SELECT 1) TO STDOUT"])
-def test_copy_is_refused(gate: Gate, statement: str) -> None:
+def test_copy_is_blocked(gate: Gate, statement: str) -> None:
     gate.publish(CLOSED)
     with gate.app() as session:
 
@@ -234,7 +234,7 @@ def test_copy_is_refused(gate: Gate, statement: str) -> None:
             with session.cursor().copy(statement) as copy:
                 list(copy)
 
-        refusal(run)
+        block(run)
 
 
 UTILITIES = (
@@ -276,14 +276,14 @@ def test_utility_statements_are_decided_once_each(counted: Gate) -> None:
             assert risen["admitted"] == 1, statement
 
 
-def test_utility_statements_are_refused(gate: Gate) -> None:
+def test_utility_statements_are_blocked(gate: Gate) -> None:
     gate.publish(CLOSED)
     with gate.app() as session:
         for statement in UTILITIES:
-            refusal(lambda statement=statement: session.execute(statement.encode()))  # type: ignore[misc]
+            block(lambda statement=statement: session.execute(statement.encode()))  # type: ignore[misc]
 
 
-def test_what_ends_or_leads_a_transaction_is_never_refused(gate: Gate) -> None:
+def test_what_ends_or_leads_a_transaction_is_never_blocked(gate: Gate) -> None:
     gate.publish(CLOSED)
     with gate.app() as session, gate.counting() as risen:
         for statement in NEVER_GATED:
@@ -297,15 +297,15 @@ def test_a_utility_statement_is_estimated_by_its_last_runs(gate: Gate) -> None:
     with gate.app() as session:
         session.execute(statement)
         gate.publish(budget(burst=0.01))
-        assert detail(refusal(lambda: session.execute(statement)))["limit"] == "burst"
+        assert detail(block(lambda: session.execute(statement)))["limit"] == "burst"
 
 
 def test_explain_is_judged_whether_it_analyzes_or_not(gate: Gate) -> None:
     gate.publish(CLOSED)
     with gate.app() as session:
-        refusal(lambda: session.execute("EXPLAIN (ANALYZE off) SELECT count(*) FROM numbers"))
-        refusal(lambda: session.execute("EXPLAIN ANALYZE SELECT count(*) FROM numbers"))
-        refusal(lambda: session.execute("EXPLAIN (ANALYZE) CREATE TABLE never AS SELECT 1"))
+        block(lambda: session.execute("EXPLAIN (ANALYZE off) SELECT count(*) FROM numbers"))
+        block(lambda: session.execute("EXPLAIN ANALYZE SELECT count(*) FROM numbers"))
+        block(lambda: session.execute("EXPLAIN (ANALYZE) CREATE TABLE never AS SELECT 1"))
 
 
 def test_call_with_commits_holds_its_place_to_the_end(counted: Gate) -> None:
@@ -396,9 +396,9 @@ def test_without_a_policy_nothing_is_kept(gate: Gate) -> None:
 
 
 @pytest.mark.parametrize("text", ["SELECT 1", "INSERT INTO numbers VALUES (-1, 1)", BURN])
-def test_what_is_refused_has_not_run(gate: Gate, text: str) -> None:
+def test_what_is_blocked_has_not_run(gate: Gate, text: str) -> None:
     gate.publish(CLOSED)
     with gate.app() as session:
-        refusal(lambda: session.execute(text.encode()))
+        block(lambda: session.execute(text.encode()))
         assert session.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
     assert gate.rows("SELECT FROM numbers WHERE id = -1") == []

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from tests.pg.conftest import where_versions_differ
-from tests.pg.gate import DEAR, Gate, Session, budget, learn, occupied, refusal
+from tests.pg.gate import DEAR, Gate, Session, block, budget, learn, occupied
 
 pytestmark = where_versions_differ
 
@@ -27,11 +27,11 @@ def test_a_transaction_that_has_begun_goes_on(gate: Gate) -> None:
     assert risen["blocked_concurrency"] == 0
 
 
-def test_its_first_statement_is_refused(gate: Gate) -> None:
+def test_its_first_statement_is_blocked(gate: Gate) -> None:
     gate.publish(CLOSED)
     with gate.app() as session:
         session.execute("BEGIN; SET LOCAL work_mem = '1MB'")
-        refusal(lambda: session.execute("SELECT 1"))
+        block(lambda: session.execute("SELECT 1"))
         with pytest.raises(psycopg.errors.InFailedSqlTransaction):
             session.execute("SELECT 1")
         session.execute("ROLLBACK")
@@ -41,7 +41,7 @@ def test_a_budget_may_ask_for_more(gate: Gate) -> None:
     with gate.app() as session:
         session.execute("BEGIN; SELECT 1")
         gate.publish(budget(max_workers=0, in_transaction=True))
-        refusal(lambda: session.execute("SELECT 1"))
+        block(lambda: session.execute("SELECT 1"))
         session.execute("ROLLBACK")
 
 
@@ -57,7 +57,7 @@ def test_a_lock_is_no_way_around_a_closed_budget(gate: Gate) -> None:
         assert (risen["passed"], risen["blocked_concurrency"]) == (2, 0)
         session.execute("COMMIT; BEGIN")
         gate.publish(CLOSED)
-        refusal(lambda: session.execute(lock))
+        block(lambda: session.execute(lock))
         session.execute("ROLLBACK")
 
 
@@ -66,7 +66,7 @@ def test_the_second_statement_of_a_string_is_inside_a_transaction(gate: Gate) ->
     gate.publish(budget(burst=0.5))
     with gate.app() as session, gate.counting() as risen:
         session.execute(f"SELECT 1; {DEAR}".encode())
-        refusal(lambda: session.execute(f"{DEAR}; SELECT 1".encode()))
+        block(lambda: session.execute(f"{DEAR}; SELECT 1".encode()))
     assert (risen["passed"], risen["blocked_burst"]) == (1, 1)
 
 
@@ -75,7 +75,7 @@ def test_chained_transactions_begin_anew(gate: Gate) -> None:
         session.execute("BEGIN; SELECT 1")
         gate.publish(CLOSED)
         session.execute("COMMIT AND CHAIN")
-        refusal(lambda: session.execute("SELECT 1"))
+        block(lambda: session.execute("SELECT 1"))
         session.execute("ROLLBACK")
 
 
@@ -104,7 +104,7 @@ def deferring(gate: Gate) -> Iterator[Session]:
         session.execute("DROP TABLE child, parent; DROP FUNCTION late")
 
 
-def test_what_a_commit_checks_is_never_refused(gate: Gate, deferring: Session) -> None:
+def test_what_a_commit_checks_is_never_blocked(gate: Gate, deferring: Session) -> None:
     """Else COMMIT fails with 53000, and the rows are lost."""
     strict = budget(max_workers=0, in_transaction=True)
     for rounds in range(3):
@@ -113,14 +113,14 @@ def test_what_a_commit_checks_is_never_refused(gate: Gate, deferring: Session) -
             deferring.execute(f"INSERT INTO parent VALUES ({rounds})".encode())
             deferring.execute(f"INSERT INTO child VALUES ({rounds})".encode())
             gate.publish(strict, budget("noise", rules=[{"match": {"username": "other"}}], rate=0))
-            # Something is refused a moment before: now all are looked at earlier, too.
-            refusal(lambda noisy=noisy: noisy.execute("SELECT 1"))  # type: ignore[misc]
+            # Something is blocked a moment before: now all are looked at earlier, too.
+            block(lambda noisy=noisy: noisy.execute("SELECT 1"))  # type: ignore[misc]
             deferring.execute("COMMIT")
             gate.clear()
     assert len(gate.rows("SELECT FROM child")) == 3
 
 
-def test_what_an_implicit_commit_checks_is_never_refused(gate: Gate, deferring: Session) -> None:
+def test_what_an_implicit_commit_checks_is_never_blocked(gate: Gate, deferring: Session) -> None:
     deferring.execute("INSERT INTO parent VALUES (1)")
     gate.publish(budget(max_workers=1, in_transaction=True))
     with gate.counting() as risen:
@@ -129,7 +129,7 @@ def test_what_an_implicit_commit_checks_is_never_refused(gate: Gate, deferring: 
     assert risen["blocked_concurrency"] == 0
 
 
-def test_set_constraints_is_never_refused(gate: Gate, deferring: Session) -> None:
+def test_set_constraints_is_never_blocked(gate: Gate, deferring: Session) -> None:
     with deferring.transaction():
         deferring.execute("INSERT INTO parent VALUES (1)")
         deferring.execute("INSERT INTO child VALUES (1)")
@@ -138,7 +138,7 @@ def test_set_constraints_is_never_refused(gate: Gate, deferring: Session) -> Non
 
 
 @pytest.mark.parametrize("in_transaction", [False, True])
-def test_a_holdable_cursor_that_commit_runs_is_never_refused(
+def test_a_holdable_cursor_that_commit_runs_is_never_blocked(
     gate: Gate, in_transaction: bool
 ) -> None:
     with gate.app() as session:
@@ -149,11 +149,11 @@ def test_a_holdable_cursor_that_commit_runs_is_never_refused(
         session.execute("CLOSE c")
 
 
-def test_a_holdable_cursor_is_refused_where_it_is_declared(gate: Gate) -> None:
+def test_a_holdable_cursor_is_blocked_where_it_is_declared(gate: Gate) -> None:
     gate.publish(CLOSED)
     with gate.app() as session:
         declare = "DECLARE c CURSOR WITH HOLD FOR SELECT id FROM numbers"
-        refusal(lambda: session.execute(declare))
+        block(lambda: session.execute(declare))
 
 
 def test_a_holdable_cursor_is_charged(gate: Gate) -> None:

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from tests.fixtures.eventually import eventually
-from tests.pg.gate import Gate, Session, budget, detail, occupied, refusal
+from tests.pg.gate import Gate, Session, block, budget, detail, occupied
 
 PATIENT = budget(max_workers=1, max_delay_s=10)
 
@@ -81,7 +81,7 @@ def test_patience_ends(full: Gate) -> None:
     full.publish(budget(max_workers=1, max_delay_s=0.1))
     with full.app() as session, full.counting() as risen:
         began = time.monotonic()
-        refusal(lambda: session.execute("SELECT 1"))
+        block(lambda: session.execute("SELECT 1"))
         assert time.monotonic() - began >= 0.1
     assert risen["blocked_concurrency"] == risen["delayed"] == 1
 
@@ -90,7 +90,7 @@ def test_no_more_wait_than_the_budget_holds(full: Gate) -> None:
     full.publish({**PATIENT, "max_delayed": 1})
     with full.app() as first, full.app() as second:
         waiter = Waiter(full, first)
-        refusal(lambda: second.execute("SELECT 1"))
+        block(lambda: second.execute("SELECT 1"))
         full.rows(f"SELECT pg_cancel_backend({first.info.backend_pid})")
         assert isinstance(waiter.ended(), psycopg.errors.QueryCanceled)
         eventually(lambda: full.budget()["sleeping"] == 0)
@@ -106,7 +106,7 @@ def test_no_more_wait_than_the_budget_holds(full: Gate) -> None:
 def test_a_wait_ends_by_cancel_and_terminate(
     full: Gate, end: str, told: type[psycopg.Error]
 ) -> None:
-    """Not by the end of its patience, which would be a refusal."""
+    """Not by the end of its patience, which would be a block."""
     with full.app() as session:
         waiter = Waiter(full, session)
         full.rows(f"SELECT {end}({session.info.backend_pid})")
@@ -125,7 +125,7 @@ def test_a_wait_ends_by_the_statements_own_timeout(full: Gate) -> None:
 def test_what_can_never_fit_does_not_wait(gate: Gate) -> None:
     gate.publish(budget(max_workers=0, max_delay_s=10))
     with gate.app() as session:
-        assert detail(refusal(lambda: session.execute("SELECT 1")))["retry_after_ms"] == "never"
+        assert detail(block(lambda: session.execute("SELECT 1")))["retry_after_ms"] == "never"
 
 
 def test_nobody_waits_inside_a_transaction(gate: Gate) -> None:
@@ -145,11 +145,11 @@ def test_a_new_policy_frees_who_waits(full: Gate) -> None:
         assert waiter.ended() is None, "it ran"
 
 
-def test_a_refused_session_is_held_for_a_moment(gate: Gate) -> None:
+def test_a_blocked_session_is_held_for_a_moment(gate: Gate) -> None:
     gate.publish(budget(max_workers=0, penalty_s=0.1))
     with gate.app() as session:
         began = time.monotonic()
-        refusal(lambda: session.execute("SELECT 1"))
+        block(lambda: session.execute("SELECT 1"))
         assert time.monotonic() - began >= 0.1
     assert gate.budget()["sleeping"] == 0
 
@@ -158,7 +158,7 @@ def is_told_at_once(session: Session) -> bool:
     """Before a penalty of a second could be over. A busy machine may take as long: ask again; with
     the penalty nobody is told sooner, however often one asks."""
     began = time.monotonic()
-    refusal(lambda: session.execute("SELECT 1"))
+    block(lambda: session.execute("SELECT 1"))
     return time.monotonic() - began < 1
 
 

@@ -11,8 +11,8 @@ from headgate.check.api import ClientDoc
 from headgate.cli.documents import read
 from headgate.cli.pages import explain_page
 from headgate.cli.render import ASCII, Canvas, drawn
-from headgate.page.rendering import render
 from headgate.page.rules import acts_of, rule_list
+from headgate.page.shell import render
 from headgate.present import clients
 from headgate.present.explain import explained
 from headgate.present.rules import TOLD, RuleRow, rule_view
@@ -86,9 +86,9 @@ def test_a_client_that_checks_no_more_is_silent_not_throttled() -> None:
     """In the terminal as on the page."""
     throttled = ClientDoc("etl", "main", 1, 5, "THRESHOLD_EXCEEDED", 0.2, 30.0, "lag")
     assert clients.state_of(throttled) == Said("throttled 30 s by lag", "bad")
-    just_now = msgspec.structs.replace(throttled, refused_for_s=0.4)
+    just_now = msgspec.structs.replace(throttled, rejected_for_s=0.4)
     assert clients.state_of(just_now) == Said("rejected by lag", "warned")
-    gone = msgspec.structs.replace(throttled, last_seen_s_ago=61.0, refused_for_s=90.0)
+    gone = msgspec.structs.replace(throttled, last_seen_s_ago=61.0, rejected_for_s=90.0)
     assert clients.state_of(gone) == Said("silent", "quiet")
     assert clients.throttled_for(gone) is None
 

@@ -12,10 +12,10 @@ from headgate.budgets.readings import Published
 from headgate.check.health import Health
 from headgate.check.snapshot import DatabaseSnapshot, current_until
 from headgate.check.snapshot_api import Snapshot
-from headgate.errors import PeerFailed, PolicyRefused, RelayFault
+from headgate.errors import PeerFailed, PolicyRejected, RelayFault
 from headgate.metrics.samples import Cause
 from headgate.proxy.agents import NO_HEADERS, Reply
-from headgate.proxy.layout import EVENT_REFUSED
+from headgate.proxy.layout import EVENT_BLOCKED
 from headgate.proxy.model import Act
 from headgate.proxy.ports import (
     ActCause,
@@ -57,7 +57,7 @@ class FakeRelay:
     now_released: Released = field(default_factory=lambda: Released(0, 0))
     plans: dict[int, float] = field(default_factory=dict)
     targets: list[Targets] = field(default_factory=list)
-    refuses: str = ""
+    blocks: str = ""
     healths: list[tuple[bool, int]] = field(default_factory=list)
     table: list[ClientCounts] = field(default_factory=list)
     reported: dict[ClientKey, Reported] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class FakeRelay:
         ]
 
     def put_reported(self, counts: Sequence[ClientCounts], at_s: float) -> None:
-        self.reported |= {one.client: Reported(one.admitted, one.refused) for one in counts}
+        self.reported |= {one.client: Reported(one.admitted, one.blocked) for one in counts}
         self.reported_s = at_s
 
     def reported_at_s(self) -> float | None:
@@ -103,8 +103,8 @@ class FakeRelay:
         self.plans[pattern] = cost
 
     def put_targets(self, targets: Targets) -> None:
-        if self.refuses:
-            raise RelayFault(self.refuses)
+        if self.blocks:
+            raise RelayFault(self.blocks)
         self.targets.append(targets)
 
     def tell_health(self, healthy: bool, until_ms: int) -> None:
@@ -114,7 +114,7 @@ class FakeRelay:
         self.stirs += 1
 
 
-def event(kind: int = EVENT_REFUSED, **changes: Any) -> RelayEvent:
+def event(kind: int = EVENT_BLOCKED, **changes: Any) -> RelayEvent:
     plain = RelayEvent(
         kind=kind,
         number=7,
@@ -215,10 +215,10 @@ def told(document: Any, status: int = 200, **headers: str) -> Answer:
 @dataclass
 class FakeTaker:
     taken: list[tuple[Policy, int, str]] = field(default_factory=list)
-    refuses: str = ""
+    blocks: str = ""
 
     async def take(self, policy: Policy, revision: int, source: str) -> Published:
-        if self.refuses:
-            raise PolicyRefused(self.refuses)
+        if self.blocks:
+            raise PolicyRejected(self.blocks)
         self.taken.append((policy, revision, source))
         return Published(revision, 0, 0)

@@ -107,7 +107,7 @@ def test_lint_tells_what_is_odd(path: Path) -> None:
 def test_lint_reads_the_policy_file(
     path: Path, tmp_path: Path, policy: str | None, said: str
 ) -> None:
-    """L5: it said "no faults" where `proxy run` then refused the policy."""
+    """L5: it said "no faults" where `proxy run` then blocked the policy."""
     file = tmp_path / "policy.toml"
     if policy is not None:
         file.write_text(policy)
@@ -137,9 +137,9 @@ def test_check_also_builds(path: Path) -> None:
 )
 def test_check_tells_what_only_the_host_knows(path: Path, more: str, told: str) -> None:
     path.write_text(path.read_text() + more.format(path.parent))
-    with pytest.raises(InvalidSettings) as refused:
+    with pytest.raises(InvalidSettings) as blocked:
         check_files(load_proxy_settings(path, {}))
-    assert told.format(path.parent) in str(refused.value)
+    assert told.format(path.parent) in str(blocked.value)
 
 
 def test_check_tells_of_a_directory_that_is_a_file(path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_proxy_that_does_not_run_is_told_with_what_to_do(path: Path) -> None:
     assert "headgate proxy run FILE" in str(done.exception)
 
 
-def test_status_shows_who_is_refused_by_what() -> None:
+def test_status_shows_who_is_blocked_by_what() -> None:
     text = status_shown(status_document(FACTS, seen(targets=[])))
     assert "serving" in text
     assert "unidentified 25.0%" in text

@@ -13,9 +13,8 @@ import pytest
 
 from headgate.base.clock import SystemClock
 from headgate.budgets.parse import parse_policy
-from headgate.budgets.pgext.directory import read_server_file
+from headgate.budgets.pgext.directory import health_bytes, health_of, read_server_file
 from headgate.budgets.pgext.meter import force_in
-from headgate.budgets.pgext.policyfile import health_bytes, health_of
 from headgate.budgets.pgext.publisher import FilePolicySink
 from headgate.budgets.policy import Policy
 from headgate.errors import RelayFault
@@ -80,7 +79,7 @@ async def test_a_policy_that_is_torn_is_told_and_the_last_one_stays(
     good = published(directory)
     await aeventually(lambda: version(relay) == good)
     (directory / POLICY_FILE).write_bytes(b"HGPOLICYnot one")
-    await aeventually(lambda: watcher.refusal)
+    await aeventually(lambda: watcher.rejection)
     assert version(relay) == good
     assert "is invalid" in watcher.state().summary and not watcher.state().healthy
     published(directory)
@@ -133,7 +132,7 @@ def test_another_processs_whereabouts_are_left_alone(directory: Path) -> None:
     assert (directory / "server.json").exists()
 
 
-def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
+def test_a_directory_that_others_may_write_to_is_rejected(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     with pytest.raises(RelayFault, match=r"mode 0755.*chmod 0700"):
         make_private(tmp_path)

@@ -117,7 +117,7 @@ async def test_bands_grade_the_response_and_a_hard_limit_heeds_no_priority(
     lag_s: float, ratio: float, hard: bool
 ) -> None:
     """R100."""
-    terms = GateTerms(("*",), GateMode.ENFORCE, Act.REFUSE, bands=BANDS, hard_limit=3.0)
+    terms = GateTerms(("*",), GateMode.ENFORCE, Act.BLOCK, bands=BANDS, hard_limit=3.0)
     gate = await judged(view(health((LAG, lag_s))), terms=terms)
     assert (gate.ratio, gate.ignores_priority) == (ratio, hard)
 
@@ -159,7 +159,7 @@ async def test_an_agent_gone_leaves_health_unknown_after_its_time() -> None:
     assert world.gate(JOB).until_ms == known_until_ms
 
 
-async def test_values_that_only_look_stale_in_our_copy_do_not_refuse() -> None:
+async def test_values_that_only_look_stale_in_our_copy_do_not_block() -> None:
     """The agent reads on; what it read last has just not come yet."""
     world = World()
     world.gates.client_seen(JOB)
@@ -170,13 +170,13 @@ async def test_values_that_only_look_stale_in_our_copy_do_not_refuse() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "told"), [(GateMode.ENFORCE, Act.REFUSE), (GateMode.WARN, Act.PASS)]
+    ("mode", "told"), [(GateMode.ENFORCE, Act.BLOCK), (GateMode.WARN, Act.PASS)]
 )
-def test_what_happens_on_loss_is_told_and_a_gate_that_warns_refuses_nobody(
+def test_what_happens_on_loss_is_told_and_a_gate_that_warns_blocks_nobody(
     mode: GateMode, told: Act
 ) -> None:
     world = World()
-    world.gates.adopt(GateTerms(("*",), mode, on_loss=Act.REFUSE), paced=False)
+    world.gates.adopt(GateTerms(("*",), mode, on_loss=Act.BLOCK), paced=False)
     assert world.relay.lost is told
 
 
@@ -192,7 +192,7 @@ async def test_before_any_agent_was_heard_health_is_not_known() -> None:
 
 
 async def test_a_hold_on_one_client_says_nothing_of_the_health_of_another() -> None:
-    world = World(GateTerms(("*",), GateMode.ENFORCE, Act.REFUSE))
+    world = World(GateTerms(("*",), GateMode.ENFORCE, Act.BLOCK))
     for who in (JOB, WEB):
         world.gates.client_seen(who)
     for seen, cause in ((OK, ActCause.NOTHING), (SICK, ActCause.HEALTH), (OK, ActCause.NOTHING)):
@@ -204,7 +204,7 @@ async def test_a_hold_on_one_client_says_nothing_of_the_health_of_another() -> N
 async def test_a_ratio_rule_applies_to_everybody_it_means_gate_or_no_gate() -> None:
     """R98."""
     gate = await judged(view(OK, rule("web", 0.3, reason="sale")), WEB)
-    assert (gate.act, gate.ratio, gate.cause) == (Act.REFUSE, 0.3, ActCause.RULE)
+    assert (gate.act, gate.ratio, gate.cause) == (Act.BLOCK, 0.3, ActCause.RULE)
     assert "30% of the statements of web" in gate.reason and "sale" in gate.reason
     assert not gate.writes_only
 
@@ -230,7 +230,7 @@ async def test_dice_and_delay_compose_into_one_ratio_of_delayed_statements() -> 
 
 async def test_a_gate_that_only_warns_does_not_widen_a_rule() -> None:
     gate = await judged(view(SICK, rule(ratio=0.1)), terms=GateTerms(clients=("*",)))
-    assert (gate.act, gate.ratio, gate.cause) == (Act.REFUSE, 0.1, ActCause.RULE)
+    assert (gate.act, gate.ratio, gate.cause) == (Act.BLOCK, 0.1, ActCause.RULE)
 
 
 async def test_a_delaying_rule_lets_its_picks_pass_after_a_while() -> None:
@@ -290,12 +290,12 @@ async def test_paced_are_those_whom_the_gate_is_for() -> None:
     target=st.sampled_from(["etl", "nightly:etl", "all", "other"]),
     roll=st.floats(0, 1, exclude_max=True),
 )
-def test_the_gate_refuses_just_those_rolls_that_the_agent_would(
+def test_the_gate_blocks_just_those_rolls_that_the_agent_would(
     ratio: float, kind: Kind, lag_s: float, target: str, roll: float
 ) -> None:
-    """R98: a roll below the gate's ratio is acted upon, if and only if `decide` refuses it."""
+    """R98: a roll below the gate's ratio is acted upon, if and only if `decide` blocks it."""
     seen = view(health((LAG, lag_s)), Rule("r", target, ratio, kind=kind))
-    terms = GateTerms(("*",), GateMode.ENFORCE, Act.REFUSE, statements=GatedStatements.ALL)
+    terms = GateTerms(("*",), GateMode.ENFORCE, Act.BLOCK, statements=GatedStatements.ALL)
     gate = asyncio.run(judged(seen, terms=terms))
     check = Check(parse_identity(JOB.identity), "main")
     decision = decide(check, seen.health, seen.rules, now=NOW, roll=roll)
@@ -304,8 +304,8 @@ def test_the_gate_refuses_just_those_rolls_that_the_agent_would(
 
 @given(st.floats(0, 1), st.floats(0, 1))
 def test_a_composed_ratio_is_never_less_than_either_nor_more_than_both(a: float, b: float) -> None:
-    rule_part = GatePart(a, Act.REFUSE, ActCause.RULE)
-    health_part = GatePart(b, Act.REFUSE, ActCause.HEALTH)
+    rule_part = GatePart(a, Act.BLOCK, ActCause.RULE)
+    health_part = GatePart(b, Act.BLOCK, ActCause.HEALTH)
     ratio = compose(rule_part, health_part).ratio
     assert max(a, b) - 1e-12 <= ratio <= min(1.0, a + b) + 1e-12
 
@@ -377,7 +377,7 @@ def test_levels_are_each_part_of_a_target_and_all_together_in_order() -> None:
 
 async def test_what_a_rule_speaks_of_has_a_gate_before_anybody_of_that_name_comes() -> None:
     """R95: else whoever makes up a name for each statement is never held."""
-    world = World(GateTerms(("batch:nightly",), GateMode.ENFORCE, Act.REFUSE))
+    world = World(GateTerms(("batch:nightly",), GateMode.ENFORCE, Act.BLOCK))
     await world.hear(view(SICK, rule("etl", kind=Kind.HOLD)))
     assert set(world.relay.levels) == {"batch", "nightly", "batch:nightly", "etl"}
     assert world.gate(world.relay.levels["etl"]).cause is ActCause.RULE
@@ -394,7 +394,7 @@ async def test_a_level_that_no_rule_speaks_of_any_more_is_let_go() -> None:
     assert world.relay.levels == {}
 
 
-async def test_without_room_for_all_those_that_refuse_come_first_and_it_is_said() -> None:
+async def test_without_room_for_all_those_that_block_come_first_and_it_is_said() -> None:
     world = World(GateTerms())
     world.relay.places = 1
     exempt, held = Rule("r0", "web", kind=Kind.EXEMPT), rule("etl", kind=Kind.HOLD)

@@ -21,10 +21,12 @@ from headgate.proxy.handover import (
     Inheritance,
     ListeningSocket,
     Predecessor,
+    bound_unix,
     inherit,
+    listens_at,
+    open_listening,
 )
 from headgate.proxy.memory import Laid
-from headgate.proxy.sockets import bound_unix, listens_at, open_listening
 from tests.fixtures.eventually import aeventually
 
 LAID = Laid(region_bytes=4096, state_at=4096, state_bytes=4096)
@@ -145,7 +147,7 @@ async def test_words_that_are_no_hand_over(old: Old, tmp_path: Path) -> None:
     (await inherited(tmp_path)).close()
 
 
-async def test_an_answer_of_another_format_is_refused(tmp_path: Path) -> None:
+async def test_an_answer_of_another_format_is_blocked(tmp_path: Path) -> None:
     other = bound_unix(tmp_path / SOCKET, 0o600)
 
     def answer() -> None:

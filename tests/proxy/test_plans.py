@@ -12,7 +12,6 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from headgate.budgets.native.region import PatternView
-from headgate.proxy.explaining import PostgresSessions
 from headgate.proxy.model import PlanTerms
 from headgate.proxy.plans import (
     MAX_CONNECTIONS,
@@ -23,6 +22,7 @@ from headgate.proxy.plans import (
     NoSession,
     Plans,
     PlanSession,
+    PostgresSessions,
     cost_in,
     may_be_explained,
 )
@@ -274,7 +274,7 @@ async def test_writes_are_planned_and_never_run(
         "SELEC",
     ],
 )
-async def test_what_the_server_refuses_is_a_failure_and_the_connection_stays(
+async def test_what_the_server_blocks_is_a_failure_and_the_connection_stays(
     side: PlanSession, plans_dsn: str, text: str
 ) -> None:
     with pytest.raises(ExplainFailed):

@@ -177,7 +177,7 @@ async def test_a_reload_names_what_waits_for_a_restart(started: Started, path: P
     assert proxy.facts.waits_for_restart == done.waits_for_restart
 
 
-async def test_a_file_that_is_refused_changes_nothing(started: Started, path: Path) -> None:
+async def test_a_file_that_is_blocked_changes_nothing(started: Started, path: Path) -> None:
     proxy = await started()
     write(path, "[gate]\nmood = 'warn'\n")
     status, told = await ask(proxy, "POST", "/v1/proxy/reload")
@@ -210,16 +210,16 @@ async def test_an_address_that_is_gone_is_closed_and_its_sessions_stay(
 ) -> None:
     second, more = path.parent / "second.sock", "[[listen]]\naddress = '{}'\n"
     proxy = await started(more.format(second))
-    assert proxy._relay is not None
+    assert proxy.parts is not None
     with socket.socket(socket.AF_UNIX) as session:
         session.connect(str(second))
-        await aeventually(proxy._relay.sessions)
+        await aeventually(proxy.parts.relay.sessions)
         write(path)
         done = await proxy.reload()
         assert (done.changed, done.waits_for_restart) == (("listen",), ())
         assert not second.exists() and len(proxy.facts.listen) == 1
         assert can_connect(port_of(proxy))
-        assert any(view.peer == "unix" for view in proxy._relay.sessions())
+        assert any(view.peer == "unix" for view in proxy.parts.relay.sessions())
     write(path, more.format(second))
     await proxy.reload()
     with socket.socket(socket.AF_UNIX) as session:
@@ -234,13 +234,13 @@ async def test_a_policy_file_is_followed(started: Started, path: Path) -> None:
     async def version() -> int:
         return int((await ask(proxy, "GET", "/v1/proxy/status"))[1]["policy"]["version"])
 
-    assert proxy._relay is not None
-    region = proxy._relay.memory.region
+    assert proxy.parts is not None
+    region = proxy.parts.relay.memory.region
     await aeventually(lambda: region.head().version)
     budgets.write_text("[[budgets]]\nname = 'other'\nrate = 120\n")
-    assert proxy._mind is not None and proxy._mind.policy_file is not None
-    await proxy._mind.policy_file.look()
-    assert "rate" in proxy._mind.policy_file.fault
+    assert proxy.mind is not None and proxy.mind.policy_file is not None
+    await proxy.mind.policy_file.look()
+    assert "rate" in proxy.mind.policy_file.fault
     assert await version() == 1, "the last good one stays"
 
 
@@ -250,15 +250,14 @@ async def test_a_policy_file_is_followed(started: Started, path: Path) -> None:
 async def test_a_new_process_takes_over_sockets_and_memory(started: Started, path: Path) -> None:
     old = await started()
     port = port_of(old)
-    relay = old._relay
-    assert relay is not None
-    relay.memory.state.lost = 1
+    assert old.parts is not None
+    old.parts.relay.memory.state.lost = 1
     new = await started()
     assert port_of(new) == port
     assert new.facts.memory == "taken over"
-    assert new._relay is not None and new._relay.memory.state.lost == 1
-    assert old._handed_over.is_set() and old._memory_taken
-    await asyncio.wait_for(old._wind_down(), 60)
+    assert new.parts is not None and new.parts.relay.memory.state.lost == 1
+    assert old.succession.handed_over.is_set() and old.succession.memory_taken
+    await asyncio.wait_for(old.wind_down(), 60)
     await old.close()
     assert can_connect(port)
     _, found = await ask(new, "GET", "/v1/proxy/status")
@@ -272,7 +271,9 @@ async def test_other_settings_of_the_server_begin_with_new_memory(
     old = await started()
     new = await started(HEADGATE_PROXY_CPUS="2")
     assert new.facts.memory == "new"
-    assert old._handed_over.is_set() and not old._memory_taken, "its gates and counts stay its own"
+    assert old.succession.handed_over.is_set() and not old.succession.memory_taken, (
+        "its gates and counts stay its own"
+    )
 
 
 async def test_one_that_knows_no_server_does_not_take_over(
@@ -283,7 +284,7 @@ async def test_one_that_knows_no_server_does_not_take_over(
     follow = "[agent]\nurl = 'http://127.0.0.1:1'\ndatabase = 'main'\n[follow]\n"
     with pytest.raises(RelayFault, match="the old process keeps serving"):
         await started(follow)
-    assert not old._handed_over.is_set()
+    assert not old.succession.handed_over.is_set()
     assert (await ask(old, "GET", "/readyz"))[0] == 200
     assert (path.parent / "state" / "server.json").exists(), "agents find the old one's memory"
 
@@ -294,7 +295,7 @@ async def test_nothing_is_left_behind(started: Started, path: Path) -> None:
     port = port_of(proxy)
     assert unix.is_socket() and can_connect(port)
     proxy.drain()
-    await asyncio.wait_for(proxy._wind_down(), 60)
+    await asyncio.wait_for(proxy.wind_down(), 60)
     await proxy.close()
     assert not can_connect(port)
     assert not unix.exists()
@@ -305,21 +306,21 @@ async def test_nothing_is_left_behind(started: Started, path: Path) -> None:
 async def test_a_session_that_stays_is_ended_at_the_deadline(started: Started) -> None:
     proxy = await started()
     with socket.create_connection(("127.0.0.1", port_of(proxy))):
-        assert proxy._relay is not None
-        await aeventually(proxy._relay.sessions)
+        assert proxy.parts is not None
+        await aeventually(proxy.parts.relay.sessions)
         proxy.drain()
-        await asyncio.wait_for(proxy._wind_down(), 60)
-        assert proxy._relay.sessions() == []
+        await asyncio.wait_for(proxy.wind_down(), 60)
+        assert proxy.parts.relay.sessions() == []
 
 
 async def test_the_second_signal_ends_it_at_once(started: Started) -> None:
     proxy = await started()
-    proxy._end()
-    proxy._end()
-    assert proxy._stop.is_set() and proxy._at_once.is_set()
+    proxy.signals.end()
+    proxy.signals.end()
+    assert proxy.signals.stop.is_set() and proxy.signals.at_once.is_set()
 
 
-async def test_a_directory_that_is_not_its_own_is_refused(path: Path) -> None:
+async def test_a_directory_that_is_not_its_own_is_blocked(path: Path) -> None:
     write(path)
     (path.parent / "state").mkdir(mode=0o755)
     (path.parent / "state").chmod(0o755)

@@ -11,6 +11,7 @@ import pytest
 from headgate.budgets.compiled import compile_policy
 from headgate.budgets.parse import parse_policy
 from headgate.errors import RelayFault
+from headgate.proxy.handover import open_listening
 from headgate.proxy.layout import HrEvent, HrGate
 from headgate.proxy.memory import SharedMemory
 from headgate.proxy.model import (
@@ -42,7 +43,6 @@ from headgate.proxy.relay import (
     sockaddr,
     targets_words,
 )
-from headgate.proxy.sockets import open_listening
 from tests.fixtures.eventually import eventually
 
 
@@ -56,7 +56,7 @@ def compiled(version: int, *budgets: dict[str, object]) -> bytes:
 
 
 def test_acts_are_numbered_as_the_header_has_them() -> None:
-    assert ACTS == {Act.PASS: 0, Act.WARN: 1, Act.DELAY: 2, Act.REFUSE: 3, Act.CLOSE: 4}
+    assert ACTS == {Act.PASS: 0, Act.WARN: 1, Act.DELAY: 2, Act.BLOCK: 3, Act.CLOSE: 4}
 
 
 def test_a_gate_reaches_its_client_alone(relay: NativeRelay, memory: SharedMemory) -> None:
@@ -143,7 +143,7 @@ def test_sixteen_servers_may_each_have_tls_of_their_own(relay: NativeRelay) -> N
     assert [t.tls for t in targets_words(Targets(many)).target[:16]] == list(range(1, 17))
 
 
-def test_too_many_targets_are_refused_with_what_to_do() -> None:
+def test_too_many_targets_are_blocked_with_what_to_do() -> None:
     with pytest.raises(RelayFault, match="at most 64"):
         targets_words(Targets(tuple(target(n) for n in range(1, 66))))
     many = tuple(target(n, tls=TlsTerms("require", ca=f"/{n}")) for n in range(1, 66))
@@ -156,14 +156,14 @@ def test_what_is_reported_lies_with_the_counters(relay: NativeRelay) -> None:
     assert relay.reported_at_s() is None
     nobody = relay.clients()[UNIDENTIFIED]
     assert nobody.reported == (0, (0,) * 8)
-    counted = nobody._replace(admitted=7, refused=(0, 1, 2, 3, 4, 5, 6, 7))
+    counted = nobody._replace(admitted=7, blocked=(0, 1, 2, 3, 4, 5, 6, 7))
     relay.put_reported([counted], 12.5)
     assert relay.clients()[UNIDENTIFIED].reported == (7, (0, 1, 2, 3, 4, 5, 6, 7))
     assert relay.clients()[OTHERS].reported == (0, (0,) * 8)
     assert relay.reported_at_s() == 12.5
 
 
-def test_refused_targets_leave_the_last_ones(relay: NativeRelay) -> None:
+def test_blocked_targets_leave_the_last_ones(relay: NativeRelay) -> None:
     good = Targets((target(),))
     relay.put_targets(good)
     bad = Targets((target(2, tls=TlsTerms("verify-ca", ca="/no/such/file.pem")),))
@@ -172,7 +172,7 @@ def test_refused_targets_leave_the_last_ones(relay: NativeRelay) -> None:
     assert relay.targets == good
 
 
-def test_a_listener_whose_certificate_is_missing_is_refused(relay: NativeRelay) -> None:
+def test_a_listener_whose_certificate_is_missing_is_blocked(relay: NativeRelay) -> None:
     terms = ListenTerms("127.0.0.1", 0, tls=ListenTls.REQUIRE, cert="/no/cert", key="/no/key")
     with pytest.raises(RelayFault, match=r"listening on 127.0.0.1:0: .*cert"):
         relay.listen(open_listening("127.0.0.1", 0), terms)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from headgate.check.model import Verdict
-from headgate.check.reports_api import MAX_ROWS as ROWS_IN_A_BATCH
+from headgate.check.snapshot_api import MAX_ROWS as ROWS_IN_A_BATCH
 from headgate.proxy.agents import Agents, Reply
 from headgate.proxy.assemble import note_budget
 from headgate.proxy.gates import GateOutcome, GatePart
-from headgate.proxy.layout import EVENT_DELAYED, EVENT_REFUSED, EVENT_WARNED
+from headgate.proxy.layout import EVENT_BLOCKED, EVENT_DELAYED, EVENT_WARNED
 from headgate.proxy.ports import ActCause, ClientCounts, ClientGate, ClientKey
 from headgate.proxy.reports import MAX_BATCHES, MAX_ROWS, PendingReports, Reports, decided
 from tests.fixtures.fakes import HandClock
@@ -30,7 +30,7 @@ HELD = GateOutcome(
 )
 
 
-def refused(**by: int) -> tuple[int, ...]:
+def blocked(**by: int) -> tuple[int, ...]:
     return tuple(by.get(cause.name.lower(), 0) for cause in ActCause)
 
 
@@ -71,10 +71,10 @@ class Stage:
         return found
 
 
-async def test_history_says_who_was_refused_and_by_what() -> None:
+async def test_history_says_who_was_blocked_and_by_what() -> None:
     stage = Stage(counts(JOB))
     now = counts(
-        JOB, statements=9, admitted=3, refused=refused(rule=2, health=1, pace=1, loss=1, cancel=1)
+        JOB, statements=9, admitted=3, blocked=blocked(rule=2, health=1, pace=1, loss=1, cancel=1)
     )
     await stage.second(now)
     assert stage.rows() == {
@@ -116,7 +116,7 @@ async def test_each_decision_around_a_hand_over_is_told_by_one_of_both(away: boo
     new = Reports(stage.relay, stage.agents, stage.clock, ours=lambda: ours, instance="cd" * 16)
     loops = [asyncio.ensure_future(one.run()) for one in (stage.reports, new)]
     for n in range(1, 9):
-        stage.relay.table = [counts(JOB, statements=n, admitted=n, refused=refused(pace=2 * n))]
+        stage.relay.table = [counts(JOB, statements=n, admitted=n, blocked=blocked(pace=2 * n))]
         await stage.clock.advance(0.7)
         if n == 3:
             stage.line.away = away
@@ -189,7 +189,7 @@ async def test_an_agent_that_is_away_is_not_asked_each_second() -> None:
     assert not stage.reports.state().healthy
 
 
-async def test_a_batch_that_is_refused_is_dropped_and_said() -> None:
+async def test_a_batch_that_is_blocked_is_dropped_and_said() -> None:
     stage = Stage(counts(JOB))
     stage.line.answer = lambda *_: Reply(400, {}, b'{"detail": "no such database"}')
     await stage.second(counts(JOB, statements=1, admitted=1))
@@ -205,21 +205,21 @@ async def test_nothing_is_told_while_nothing_happens() -> None:
     assert len(stage.looked) == 1
 
 
-def test_refusals_by_budgets_are_named_as_far_as_events_told() -> None:
-    now = counts(JOB, statements=10, refused=refused(budget=10))
+def test_blocks_by_budgets_are_named_as_far_as_events_told() -> None:
+    now = counts(JOB, statements=10, blocked=blocked(budget=10))
     found = list(decided(now, HELD, {"etl": 6, "web": 1}))
     assert [(one.by, one.times) for one in found] == [("budget:web", 1), ("budget:etl", 9)]
     assert [one.by for one in decided(now, HELD, {})] == [""]
 
 
-async def test_what_a_budget_delayed_or_warned_of_is_no_refusal_of_it() -> None:
+async def test_what_a_budget_delayed_or_warned_of_is_no_block_of_it() -> None:
     stage = Stage(counts(JOB))
     about = {"number": JOB.index, "by": ActCause.BUDGET}
-    note_budget(stage.reports, event(EVENT_REFUSED, budget="etl", **about))
+    note_budget(stage.reports, event(EVENT_BLOCKED, budget="etl", **about))
     for kind in (EVENT_DELAYED, EVENT_WARNED):
         for _ in range(5):
             note_budget(stage.reports, event(kind, budget="slow", **about))
-    await stage.second(counts(JOB, statements=12, admitted=10, refused=refused(budget=2)))
+    await stage.second(counts(JOB, statements=12, admitted=10, blocked=blocked(budget=2)))
     assert stage.rows() == {
         ("nightly:etl", "OK", ""): 10,
         ("nightly:etl", "OVER_BUDGET", "budget:etl"): 2,
@@ -249,6 +249,6 @@ async def test_one_second_sends_a_bounded_number_of_batches() -> None:
 
 @pytest.mark.parametrize("cause", list(ActCause))
 def test_every_cause_is_told_or_left_out_on_purpose(cause: ActCause) -> None:
-    now = counts(JOB, statements=1, refused=refused(**{cause.name.lower(): 1}))
+    now = counts(JOB, statements=1, blocked=blocked(**{cause.name.lower(): 1}))
     told = list(decided(now, HELD, {}))
     assert bool(told) is (cause not in (ActCause.NOTHING, ActCause.CANCEL))

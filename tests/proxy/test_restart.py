@@ -55,7 +55,7 @@ LET_IN = b"R\0\0\0\x08\0\0\0\0" + b"Z\0\0\0\x05I"
 QUERY = b"Q\0\0\0\x0dSELECT 1\0"
 
 
-def _is_refused(port: int) -> bool:
+def _is_blocked(port: int) -> bool:
     try:
         socket.create_connection(("127.0.0.1", port), 60).close()
     except ConnectionRefusedError:
@@ -63,7 +63,7 @@ def _is_refused(port: int) -> bool:
     return False
 
 
-def test_who_comes_while_a_proxy_drains_is_refused_at_once() -> None:
+def test_who_comes_while_a_proxy_drains_is_blocked_at_once() -> None:
     """What runs goes on, and so does the process: who has a second address must not wait for it."""
     with (
         socket.create_server(("127.0.0.1", 0)) as listening,
@@ -81,7 +81,7 @@ def test_who_comes_while_a_proxy_drains_is_refused_at_once() -> None:
             client.sendall(QUERY)
             server.recv(1000)
             drained.process.send_signal(signal.SIGTERM)
-            eventually(lambda: _is_refused(drained.port))
+            eventually(lambda: _is_blocked(drained.port))
             assert drained.process.poll() is None, "it waits for what runs"
             assert drained.status()["proxy"]["state"] == "draining"
             drained.process.send_signal(signal.SIGTERM)

@@ -49,7 +49,7 @@ def faults(content: str) -> list[str]:
     return [str(fault) for fault in raised.value.faults]
 
 
-def refused(more: str) -> list[str]:
+def rejected(more: str) -> list[str]:
     return faults(LEAST + more)
 
 
@@ -83,7 +83,7 @@ def test_everything_that_is_missing_is_told_at_once() -> None:
         ("[gate]\nmod = 'warn'\n", "gate.mod: unknown setting 'mod'; did you mean 'mode'?"),
         ("[gate]\nmode = 'enforced'\n", "must be one of 'off', 'warn', 'enforce'"),
         ("[gate]\nmax_delay_s = '5 parsecs'\n", "must read like 250ms, 90s"),
-        ("[gate]\naction = 'warn'\n", "must be one of 'delay', 'refuse', 'close'"),
+        ("[gate]\naction = 'warn'\n", "must be one of 'delay', 'block', 'close'"),
         ("[gate]\nbands = [{at = 1, ratio = 1}, {at = 0.5, ratio = 1}]\n", "ascending order"),
         ("[gate]\nbands = [{at = 1}]\n", "gate.bands: ratio is missing"),
         ("[gate]\nclients = ['a b']\n", "level 'a b' must be"),
@@ -121,7 +121,7 @@ def test_everything_that_is_missing_is_told_at_once() -> None:
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(more: str, told: str) -> None:
-    assert told in "\n".join(refused(more))
+    assert told in "\n".join(rejected(more))
 
 
 @pytest.mark.parametrize(
@@ -150,16 +150,16 @@ def test_a_directory_has_room_for_sockets() -> None:
 
 
 def test_what_is_given_wrongly_is_not_told_to_be_missing() -> None:
-    (told,) = refused("[agent]\nurl = 'db1:8087'\ndatabase = 'main'\n")
+    (told,) = rejected("[agent]\nurl = 'db1:8087'\ndatabase = 'main'\n")
     assert "must read like" in told
     (told,) = faults(LEAST.replace('address = "127.0.0.1"\n', "address = 5\n"))
     assert "server.0.address: must be a string" in told
-    (told,) = refused("[[listen]]\nx = 1\n[[listen]]\naddress = '127.0.0.1:6433'\n")
+    (told,) = rejected("[[listen]]\nx = 1\n[[listen]]\naddress = '127.0.0.1:6433'\n")
     assert "listen.1.x" in told
 
 
 def test_a_fault_has_its_line() -> None:
-    assert refused("[gate]\nmode = 1\n")[0].startswith("line 12, gate.mode: ")
+    assert rejected("[gate]\nmode = 1\n")[0].startswith("line 12, gate.mode: ")
 
 
 def test_plans_are_for_postgres() -> None:
@@ -199,7 +199,7 @@ signed = true
 [gate]
 clients = ["*"]
 mode = "enforce"
-action = "refuse"
+action = "block"
 bands = [{{at = 0.8, ratio = 0.25}}, {{at = 1, ratio = 1}}]
 hard_limit = 2
 on_loss = "delay"
@@ -216,13 +216,13 @@ from_agent = true
     assert settings.identity.secret == b"0123456789abcdef"
     assert "0123456789" not in repr(settings), "a secret is never shown"
     assert settings.gate.bands == (Band(0.8, 0.25), Band(1.0, 1.0))
-    assert (settings.gate.action, settings.gate.on_loss) == (Act.REFUSE, Act.DELAY)
+    assert (settings.gate.action, settings.gate.on_loss) == (Act.BLOCK, Act.DELAY)
     assert (settings.release.kind, settings.release.most) == (ReleaseKind.STEPS, 0.9)
 
 
-def test_a_secret_that_is_too_short_is_refused_without_being_shown(tmp_path: Path) -> None:
+def test_a_secret_that_is_too_short_is_rejected_without_being_shown(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("hunter2")
-    told = "\n".join(refused(f"[identity]\nsecret_file = '{tmp_path}/secret'\n"))
+    told = "\n".join(rejected(f"[identity]\nsecret_file = '{tmp_path}/secret'\n"))
     assert "holds 7 bytes, must hold 16 to 64" in told
     assert "hunter2" not in told
 
@@ -241,7 +241,7 @@ def test_a_certificate_makes_tls_possible() -> None:
         ("[[server]]\naddress = 'b'\nrole = 'replica'\ntls = 'prefer'\n", "unverified-server"),
         (AGENT + "[gate]\nmode = 'enforce'\nclients = ['*']\n", "untrusted-tag"),
         (AGENT + "[gate]\nmode = 'enforce'\n", "gate-for-nobody"),
-        (AGENT + "[gate]\non_loss = 'refuse'\n", "fail-closed"),
+        (AGENT + "[gate]\non_loss = 'block'\n", "fail-closed"),
         ("[gate]\nmax_delayed = 0\n", "no-queue"),
         ("[identity]\norder = []\n", "nobody"),
         ("[[identity.trust]]\ntag = 'x'\n", "trusts-nobody"),

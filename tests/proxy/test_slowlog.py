@@ -10,7 +10,7 @@ import pytest
 
 from headgate.budgets.ask import Dialect
 from headgate.proxy.layout import EVENT_DELAYED, EVENT_WARNED
-from headgate.proxy.slowlog import Slowlog, SlowlogTerms, redacted
+from headgate.proxy.process import Slowlog, SlowlogTerms, redacted
 from tests.fixtures.fakes import HandClock
 from tests.proxy.fakes import event
 
@@ -29,12 +29,12 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_refused_statement_is_told_without_its_values(path: Path) -> None:
+def test_a_blocked_statement_is_told_without_its_values(path: Path) -> None:
     log = slowlog(path)
     log.note(event())
     log.close()
     (line,) = lines(path)
-    assert line["what"] == "refused"
+    assert line["what"] == "blocked"
     assert (line["client"], line["user"], line["database"]) == ("etl:7", "app", "shop")
     assert (line["by"], line["budget"], line["reason"]) == ("budget", "exports", "5 of 5 workers")
     assert line["statement"] == "SELECT * FROM t WHERE card = ?"

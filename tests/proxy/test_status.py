@@ -23,10 +23,10 @@ TARGET = ServerTarget(1, "db1", "::1", 5432, primary=True, replica=False)
 FACTS = ProxyFacts("p", "0", "postgres", 1, started_s=0.0, state="serving", max_sessions=10)
 
 
-def refusing(index: int, statements: int) -> ClientCounts:
-    refused = [0] * len(ActCause)
-    refused[ActCause.HEALTH] = 2
-    return counts(client(index), statements=statements, refused=tuple(refused))
+def blocking(index: int, statements: int) -> ClientCounts:
+    blocked = [0] * len(ActCause)
+    blocked[ActCause.HEALTH] = 2
+    return counts(client(index), statements=statements, blocked=tuple(blocked))
 
 
 def pattern(calls: int, error: float) -> PatternReading:
@@ -40,7 +40,7 @@ def readings(**changes: Any) -> BudgetReadings:
 def seen(**changes: Any) -> ProxyReadings:
     plain: dict[str, Any] = {
         "now_s": 10.0,
-        "clients": [counts(client(0, "unidentified"), statements=1), refusing(2, 3)],
+        "clients": [counts(client(0, "unidentified"), statements=1), blocking(2, 3)],
         "threads": [{"sessions": 1, "idle_sessions": 0, "longest_round_ns": 5}],
         "parts": [PartState("agent", True, "heard")],
         "targets": [TARGET],
@@ -62,9 +62,9 @@ def test_the_share_of_the_unidentified_is_told() -> None:
     assert nothing["statements"]["unidentified_share"] is None, "no failure becomes a 0"
 
 
-def test_refusals_are_told_by_cause() -> None:
+def test_blocks_are_told_by_cause() -> None:
     found = status_document(FACTS, seen())["clients"]
-    assert [(one["client"], one["refused"]) for one in found] == [
+    assert [(one["client"], one["blocked"]) for one in found] == [
         ("c2", {"health": 2}),
         ("unidentified", {}),
     ]
@@ -106,7 +106,7 @@ def test_calibration_is_of_patterns_that_ran_often_enough() -> None:
         ({"threads": [{"out_of_buffers": 2, "longest_round_ns": 0}]}, "no buffer was free"),
         ({"clients_full": 3}, "more clients than [memory] clients"),
         ({"statements_full": 3}, "more statements at once"),
-        ({"policy_refusal": "policy.hgp is invalid: torn"}, "policy.hgp is invalid: torn"),
+        ({"policy_rejection": "policy.hgp is invalid: torn"}, "policy.hgp is invalid: torn"),
     ],
 )
 def test_what_somebody_on_call_should_know(changes: dict[str, Any], told: str) -> None:
@@ -115,16 +115,16 @@ def test_what_somebody_on_call_should_know(changes: dict[str, Any], told: str) -
 
 
 def test_labels_are_bounded_and_nothing_is_lost() -> None:
-    many = [refusing(index, statements=index) for index in range(MAX_CLIENTS + 50)]
+    many = [blocking(index, statements=index) for index in range(MAX_CLIENTS + 50)]
     shown = top_clients(many)
     assert len(shown) == MAX_CLIENTS + 1
     assert shown[-1].client.identity == OTHER
     assert sum(one.statements for one in shown) == sum(one.statements for one in many)
-    assert shown[-1].refused[ActCause.HEALTH] == 2 * 50
+    assert shown[-1].blocked[ActCause.HEALTH] == 2 * 50
 
 
 def test_every_series_can_be_rendered_from_nothing_but_counts() -> None:
     body, kind = render_metrics(FACTS, seen(readings=None, readings_fault="no"))
     assert kind.startswith("text/plain")
-    assert b'headgate_proxy_client_refused_total{by="health",client="c2"} 2.0' in body
+    assert b'headgate_proxy_client_blocked_total{by="health",client="c2"} 2.0' in body
     assert len({series.name for series in SERIES}) == len(SERIES)

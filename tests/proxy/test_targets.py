@@ -122,12 +122,12 @@ async def test_the_certificate_is_that_of_the_name_not_of_the_address() -> None:
     assert relay.targets[-1].targets[0].tls.name == "db"
 
 
-async def test_what_the_relay_refuses_is_tried_again_and_said() -> None:
+async def test_what_the_relay_blocks_is_tried_again_and_said() -> None:
     targets, relay, _ = fixed(Names(db="10.0.0.1"), DB)
-    relay.refuses = "its certificate cannot be read"
+    relay.blocks = "its certificate cannot be read"
     await targets.look()
     assert "cannot be read" in targets.state().summary
-    relay.refuses = ""
+    relay.blocks = ""
     await targets.look()
     assert len(relay.targets) == 1
 

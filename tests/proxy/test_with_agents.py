@@ -13,14 +13,13 @@ import pytest
 
 from headgate.base.clock import SystemClock
 from headgate.errors import PeerFailed
-from headgate.proxy.agentlink import AgentLink
-from headgate.proxy.agents import Agents
+from headgate.proxy.agents import AgentLink, Agents
+from headgate.proxy.dialling import AgentDialling
 from headgate.proxy.gates import Gates
 from headgate.proxy.model import Act, GateMode, GateTerms
 from headgate.proxy.policylink import PolicyLink
 from headgate.proxy.ports import ActCause
 from headgate.proxy.reports import Reports
-from headgate.proxy.wiring import AgentDialling
 from tests.fixtures.agents import AgentProcess
 from tests.fixtures.eventually import aeventually
 from tests.proxy.fakes import FakeRelay, FakeTaker, client, counts
@@ -105,8 +104,8 @@ async def test_health_rules_policy_and_reports_of_a_real_agent(
         assert put.status == 201
         await aeventually(lambda: [b.name for p, _, _ in proxy.taker.taken for b in p.budgets])
 
-        refused = tuple(3 if cause is ActCause.RULE else 0 for cause in ActCause)
-        proxy.relay.table = [counts(JOB, statements=8, admitted=5, refused=refused)]
+        blocked = tuple(3 if cause is ActCause.RULE else 0 for cause in ActCause)
+        proxy.relay.table = [counts(JOB, statements=8, admitted=5, blocked=blocked)]
         await aeventually(lambda: _history(started))
         assert _history(started) == {
             ("nightly:etl", "OK", ""): 5,

@@ -80,7 +80,7 @@ def test_the_most_specific_rule_comes_first(targets: list[str], first: str) -> N
     """Whatever its ratio; `all` comes last."""
     rules = [rule(t, t, ratio=0.9 - i / 10) for i, t in enumerate(targets)]
     found = applied(rules)
-    assert found.refuse is not None and found.refuse.id == first
+    assert found.reject is not None and found.reject.id == first
     assert {one.rule.id for one in found.shadowed} == {*targets} - {first}
     assert all(one.by.id == first for one in found.shadowed)
 
@@ -121,7 +121,7 @@ def test_rules_of_different_kinds_add_up() -> None:
 
 def test_who_is_exempt_by_a_specific_rule_is_not_held_by_all() -> None:
     found = applied([rule("h", "all", Kind.HOLD), exempt("x", "etl")])
-    assert (found.refuse, found.exempt and found.exempt.id) == (None, "x")
+    assert (found.reject, found.exempt and found.exempt.id) == (None, "x")
     assert [(s.rule.id, s.by.id) for s in found.shadowed] == [("h", "x")]
 
 
@@ -351,7 +351,7 @@ def test_each_metrics_limit_is_that_of_the_most_specific_rule_and_among_equals_t
     limits=st.floats(0.1, 12),
     at_least=st.booleans(),
 )
-def test_a_limit_never_lets_through_what_the_metric_itself_refuses(
+def test_a_limit_never_lets_through_what_the_metric_itself_rejects(
     values: list[float], limits: float, at_least: bool
 ) -> None:
     """R71: with debounce, too, where the last value alone says little."""
@@ -446,7 +446,7 @@ def test_both_orders_admit_on_the_same_dice(
 
 
 @pytest.mark.parametrize("order", list(DiceOrder))
-def test_a_ratio_refuses_its_share(order: DiceOrder) -> None:
+def test_a_ratio_rejects_its_share(order: DiceOrder) -> None:
     """R72 with 20,000 draws: within three standard deviations."""
     dice, book = Random(7), book_of([rule("r", "etl", ratio=0.9, order=order)])
     admitted = sum(ask(HEALTHY, book, roll=dice.random()).admitted for _ in range(20_000))
@@ -464,7 +464,7 @@ def test_a_gate_that_is_open_half_of_the_time_halves_what_is_left(ratio: float) 
 
 
 @pytest.mark.parametrize("sleep_s", [0.0, 1.0, 10.0])
-def test_clients_that_sleep_when_refused_are_not_nine_times_apart(sleep_s: float) -> None:
+def test_clients_that_sleep_when_rejected_are_not_nine_times_apart(sleep_s: float) -> None:
     """R73: with work of 1 s, (w + 9s) / (w + s/9). bench/rules.py has the whole table."""
     dice, jobs = Random(73), 4_000
 
@@ -511,8 +511,8 @@ def test_all_but_one_by_two_rules_is_what_a_rule_for_each_other_client_would_be(
 def test_a_token_is_found_wherever_a_client_puts_it(app: str) -> None:
     """R66: one orders its levels this way, another that way."""
     found = applied([rule("r", "online-ddl", ratio=0.5)], app)
-    assert found.refuse is not None
-    assert applied([rule("r", "online", ratio=0.5)], app).refuse is None
+    assert found.reject is not None
+    assert applied([rule("r", "online", ratio=0.5)], app).reject is None
 
 
 def test_a_dice_throw_serves_any_number_of_tokens_and_metrics() -> None:
@@ -548,11 +548,11 @@ def test_on_its_end_the_next_rule_applies_without_a_sweeper() -> None:
     rules = [rule("short", "nightly", ratio=0.9, expires_at=W + 60), rule("base", "etl", ratio=0.1)]
     book, who = RuleBook(rules), parse_identity("etl:nightly")
 
-    def refuses(seconds: float) -> str | None:
-        refuse = book.applied(who, "main", W + seconds).refuse
-        return refuse.id if refuse else None
+    def rejects(seconds: float) -> str | None:
+        reject = book.applied(who, "main", W + seconds).reject
+        return reject.id if reject else None
 
-    assert [refuses(s) for s in (0, 59.999, 60, 59, 3600, 0)] == [
+    assert [rejects(s) for s in (0, 59.999, 60, 59, 3600, 0)] == [
         "short", "short", "base", "short", None, "short",
     ]  # fmt: skip
 
@@ -560,7 +560,7 @@ def test_on_its_end_the_next_rule_applies_without_a_sweeper() -> None:
 def test_a_window_opens_and_closes_by_itself() -> None:
     rush = rule("rush", "etl", Kind.HOLD, windows=((W + 10, W + 20), (W + 30, W + 40)))
     book, who = RuleBook([rush]), parse_identity("etl")
-    held = [book.applied(who, "main", W + s).refuse is not None for s in range(0, 50, 5)]
+    held = [book.applied(who, "main", W + s).reject is not None for s in range(0, 50, 5)]
     assert held == [False, False, True, True, False, False, True, True, False, False]
     assert rush.ends_at(W + 12) == W + 20
 
@@ -573,7 +573,7 @@ def test_a_uuid_made_up_per_check_escapes_no_category_and_fills_no_memory() -> N
     book = RuleBook([rule("h", "etl", Kind.HOLD), rule("r", "all", ratio=0.0)])
     for number in range(2 * MAX_RESOLVED):
         found = book.applied(parse_identity(f"u{number}:etl"), "main", W)
-        assert found.refuse is not None and found.refuse.id == "h"
+        assert found.reject is not None and found.reject.id == "h"
     assert len(book._resolved) <= MAX_RESOLVED
 
 
@@ -632,7 +632,7 @@ def test_thousands_of_rules_on_one_target_are_weighed_once_for_all_clients() -> 
     spans = set()
     for number in range(50):
         found = book.applied(parse_identity(f"u{number}:etl"), "main", W)
-        assert found.refuse is not None and found.refuse.id == "r9999"
+        assert found.reject is not None and found.reject.id == "r9999"
         spans |= {id(live) for _, live in found.ranks}
         assert [len(live) for _, live in found.ranks] == [10_000]
     assert len(spans) == 1
@@ -656,11 +656,11 @@ def test_thousands_of_rules_of_one_category_are_not_all_looked_at() -> None:
     book = RuleBook([*rules, rule("e", "etl", ratio=0.1)])
     assert max(map(len, book._by_token.values())) == 1
     found = book.applied(parse_identity("u1:etl:job77"), "main", W)
-    assert found.refuse is not None and found.refuse.id == "r77"
+    assert found.reject is not None and found.reject.id == "r77"
 
 
 def test_two_favored_clients_collide_without_harm() -> None:
-    """R81: both are left to the metrics, and those refuse both."""
+    """R81: both are left to the metrics, and those reject both."""
     rules = [
         rule("all", "all", ratio=0.9),
         rule("a", "etl", ratio=0.0),

@@ -61,7 +61,7 @@ def test_windows_are_those_of_the_zones_clock(schedule: str, now: str, windows: 
 
 
 @pytest.mark.parametrize("zone", ["Mars/Olympus", "Europe", "..", "a" * 64])
-def test_a_zone_that_is_not_known_is_refused(zone: str) -> None:
+def test_a_zone_that_is_not_known_is_rejected(zone: str) -> None:
     with pytest.raises(
         InvalidSettings, match=r"rule\.schedule\.zone: this host does not know the time zone"
     ):

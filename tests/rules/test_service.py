@@ -67,7 +67,7 @@ class StepClock(HandClock):
 
 
 class FailingStore(MemoryStore):
-    """Refuses to write from the so-manieth change on; notes of the agent itself do not count."""
+    """Rejects to write from the so-manieth change on; notes of the agent itself do not count."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -174,9 +174,9 @@ class World:
         held = await self.own.load()
         return sorted(item.id for item in held.items.values() if item.kind == ChangeKind.RULE)
 
-    def refused_by(self, app: str = "etl:nightly", database: str = "main") -> str | None:
-        refuse = self._applied(app, database).refuse
-        return refuse.id if refuse else None
+    def rejected_by(self, app: str = "etl:nightly", database: str = "main") -> str | None:
+        reject = self._applied(app, database).reject
+        return reject.id if reject else None
 
     def exempt_by(self, app: str = "etl:nightly") -> str | None:
         exempt = self._applied(app, "main").exempt
@@ -212,7 +212,7 @@ async def world() -> World:
 async def test_a_rule_is_kept_with_its_audit_before_it_counts(world: World) -> None:
     """R85, R140"""
     assert await world.put(**HALF) == "half"
-    assert world.refused_by() == "half"
+    assert world.rejected_by() == "half"
     held = await world.own.load()
     item = held.rule("half")
     assert item is not None and item.value is not None and item.value["created_by"] == "ops"
@@ -223,7 +223,7 @@ async def test_what_the_store_does_not_take_does_not_count(world: World) -> None
     world.store.puts_left = 0
     with pytest.raises(StoreUnavailable):
         await world.put(**HALF)
-    assert world.refused_by() is None
+    assert world.rejected_by() is None
     assert world.keeper.entries() == []
 
 
@@ -239,12 +239,12 @@ async def test_what_was_kept_after_all_comes_into_force(world: World) -> None:
     world.store.__class__ = Unsure
     with pytest.raises(OutcomeUnknown):
         await world.put(**HALF)
-    assert world.refused_by() is None
+    assert world.rejected_by() is None
     world.store.__class__ = kind
     await settle()
     await world.clock.advance(1)
     await settle()
-    assert world.refused_by() == "half"
+    assert world.rejected_by() == "half"
 
 
 async def test_it_comes_into_force_though_somebody_looked_in_between(world: World) -> None:
@@ -263,7 +263,7 @@ async def test_it_comes_into_force_though_somebody_looked_in_between(world: Worl
     await settle()
     await world.clock.advance(1)
     await settle()
-    assert world.refused_by() == "half"
+    assert world.rejected_by() == "half"
 
 
 async def test_a_change_made_while_all_is_loaded_again_stays_in_force(world: World) -> None:
@@ -284,7 +284,7 @@ async def test_a_change_made_while_all_is_loaded_again_stays_in_force(world: Wor
     await settle()
     gate.set()
     await asyncio.gather(loading, setting)
-    assert (world.refused_by(), world.refused_by("web")) == ("half", "new")
+    assert (world.rejected_by(), world.rejected_by("web")) == ("half", "new")
 
 
 async def test_a_dry_run_judges_and_changes_nothing(world: World) -> None:
@@ -334,9 +334,9 @@ async def test_an_end_is_changed_alone_and_counted_from_now(world: World) -> Non
     await world.patch("half", {"for": "2h"}, who="ops")
     assert world.keeper.entry("half").spec.rule.expires_at == NOW.wall_s + 3000 + 7200
     await world.clock.leap(7000)
-    assert world.refused_by() == "half"
+    assert world.rejected_by() == "half"
     await world.clock.leap(200)
-    assert world.refused_by() is None
+    assert world.rejected_by() is None
     assert (await world.actions())[-1] == ("ops", "rule.extended", "half")
 
 
@@ -356,9 +356,9 @@ async def test_a_change_is_judged_as_a_new_rule_is(
     world: World, raw: dict[str, Any], place: str
 ) -> None:
     await world.put(**HALF)
-    with pytest.raises(InvalidSettings) as refused:
+    with pytest.raises(InvalidSettings) as rejected:
         await world.patch("half", raw, who="ops")
-    assert refused.value.faults[0].place == place
+    assert rejected.value.faults[0].place == place
     assert world.keeper.entry("half").spec.rule.ratio == 0.5
 
 
@@ -393,11 +393,11 @@ async def test_a_rule_is_lifted_early_and_stays_lifted(world: World) -> None:
     """R86; no clock brings it back."""
     await world.put(**HALF)
     await world.lift("half", who="eve")
-    assert world.refused_by() is None
+    assert world.rejected_by() is None
     world.clock.set_wall(-600)
-    assert world.refused_by() is None
+    assert world.rejected_by() is None
     await world.restarted()
-    assert world.refused_by() is None
+    assert world.rejected_by() is None
     assert world.keeper.entry("half").spec.lifted_by == "eve"
     with pytest.raises(InvalidSettings, match="has ended"):
         await world.patch("half", {"for": "1h"}, who="eve")
@@ -405,7 +405,7 @@ async def test_a_rule_is_lifted_early_and_stays_lifted(world: World) -> None:
         await world.lift("other", who="eve")
 
 
-async def test_odd_zones_are_refused(world: World) -> None:
+async def test_odd_zones_are_rejected(world: World) -> None:
     with pytest.raises(InvalidSettings, match="time zone 'Mars/Olympus'"):
         await world.put(target="etl", ratio=0.5, schedule="mon 07:00-09:00 Mars/Olympus")
 
@@ -413,24 +413,24 @@ async def test_odd_zones_are_refused(world: World) -> None:
 # --- favor (R76) -------------------------------------------------------------------------------
 
 
-async def test_favor_leaves_one_client_alone_and_refuses_the_others(world: World) -> None:
+async def test_favor_leaves_one_client_alone_and_rejects_the_others(world: World) -> None:
     """R76: two rules; a client that nobody named is one of the others."""
     favored, reduced = await world.favor(
         "fix", who="ops", more={"for": "2h", "reason": "incident 42"}
     )
     assert (favored.spec.rule.ratio, reduced.spec.rule.ratio) == (0.0, 0.9)
-    assert world.refused_by("u1:fix") == favored.id
-    assert world.refused_by("new") == reduced.id
+    assert world.rejected_by("u1:fix") == favored.id
+    assert world.rejected_by("new") == reduced.id
     assert [action for _, action, _ in await world.actions()] == ["rule.set", "rule.set"]
     await world.lift(favored.id, who="ops")
-    assert (world.refused_by("u1:fix"), world.refused_by("new")) == (None, None)
+    assert (world.rejected_by("u1:fix"), world.rejected_by("new")) == (None, None)
 
 
-async def test_who_is_favored_within_a_category_is_not_refused_with_it(world: World) -> None:
+async def test_who_is_favored_within_a_category_is_not_rejected_with_it(world: World) -> None:
     """Among equals the stricter wins: the favored one needs both tokens."""
     favored, _ = await world.favor("nightly", over="etl", who="ops")
-    assert world.refused_by("u1:etl:nightly") == favored.id
-    assert world.refused_by("nightly") is None
+    assert world.rejected_by("u1:etl:nightly") == favored.id
+    assert world.rejected_by("nightly") is None
 
 
 async def test_favor_takes_effect_at_once_and_whole(world: World) -> None:
@@ -492,7 +492,7 @@ async def test_favor_is_all_or_nothing(world: World) -> None:
     assert world.keeper.entries() == []
     assert (await world.kept(), await world.actions()) == ([], [])
     await world.restarted()
-    assert (world.refused_by("fix"), world.refused_by("new")) == (None, None)
+    assert (world.rejected_by("fix"), world.rejected_by("new")) == (None, None)
 
 
 async def test_a_log_that_was_written_behind_our_back_is_read_again(world: World) -> None:
@@ -525,11 +525,11 @@ async def test_with_an_old_revision_neither_half_is_changed(world: World) -> Non
 
 
 async def test_half_of_a_pair_counts_for_nothing_after_a_restart(world: World) -> None:
-    """A half that cannot be read must not leave everybody refused, and nobody favored."""
+    """A half that cannot be read must not leave everybody rejected, and nobody favored."""
     favored, _ = await world.favor("fix", who="ops")
     await world.store.commit((), [Put(item_key(ChangeKind.RULE, favored.id, HERE), b"{}")])
     await world.restarted()
-    assert (world.refused_by("fix"), world.refused_by("new")) == (None, None)
+    assert (world.rejected_by("fix"), world.rejected_by("new")) == (None, None)
 
 
 async def test_an_extension_reaches_both_of_a_pair(world: World) -> None:
@@ -548,9 +548,9 @@ async def test_an_extension_reaches_both_of_a_pair(world: World) -> None:
 async def test_nobody_is_favored_over_himself(
     world: World, target: str, over: str, place: str
 ) -> None:
-    with pytest.raises(InvalidSettings) as refused:
+    with pytest.raises(InvalidSettings) as rejected:
         await world.favor(target, over=over, who="ops")
-    assert refused.value.faults[0].place == place
+    assert rejected.value.faults[0].place == place
 
 
 # --- across restarts and clocks (R84, R87, R141) -----------------------------------------------
@@ -574,9 +574,9 @@ async def test_a_rule_ends_by_itself(world: World, restart: bool) -> None:
     await world.clock.leap(3599)
     if restart:
         await world.restarted()
-    assert world.refused_by() == "half"
+    assert world.rejected_by() == "half"
     await world.clock.advance(1)
-    assert world.refused_by() is None
+    assert world.rejected_by() is None
 
 
 async def test_a_clock_that_is_set_back_does_not_prolong_a_rule(world: World) -> None:
@@ -599,7 +599,7 @@ async def test_an_ended_rule_does_not_come_back_with_the_clock(world: World) -> 
         world.clock.set_wall(-2000)
         await world.clock.advance(1)
         await settle()
-        assert world.refused_by() is None
+        assert world.rejected_by() is None
 
 
 async def test_across_a_restart_with_a_clock_behind_a_rule_lasts_no_longer_than_its_term(
@@ -611,9 +611,9 @@ async def test_across_a_restart_with_a_clock_behind_a_rule_lasts_no_longer_than_
     await world.restarted()
     async with world.running():
         await world.clock.leap(3599)
-        assert world.refused_by() == "half"
+        assert world.rejected_by() == "half"
         await world.clock.advance(2)
-        assert world.refused_by() is None
+        assert world.rejected_by() is None
 
 
 async def test_a_host_that_boots_at_an_old_clock_gives_no_time_back(world: World) -> None:
@@ -625,7 +625,7 @@ async def test_a_host_that_boots_at_an_old_clock_gives_no_time_back(world: World
         await world.restarted()
         async with world.running():
             await world.clock.leap(1500)
-            in_force.append(world.refused_by() is not None)
+            in_force.append(world.rejected_by() is not None)
         world.clock.set_wall(-1500)
     assert in_force == [True, True, False, False]
 
@@ -659,9 +659,9 @@ async def test_a_crash_with_the_clock_set_back_gives_no_second_back(world: World
     await world.restarted()
     async with world.running():
         await world.clock.leap(599)
-        assert world.refused_by() == "half"
+        assert world.rejected_by() == "half"
         await world.clock.advance(2)
-        assert world.refused_by() is None
+        assert world.rejected_by() is None
 
 
 async def test_after_another_boot_the_wall_clock_tells_what_has_passed(world: World) -> None:
@@ -676,9 +676,9 @@ async def test_after_another_boot_the_wall_clock_tells_what_has_passed(world: Wo
     await world.restarted()
     async with world.running():
         await world.clock.leap(600 - KEEP_S - 2)
-        assert world.refused_by() == "half"
+        assert world.rejected_by() == "half"
         await world.clock.leap(KEEP_S + 4)
-        assert world.refused_by() is None
+        assert world.rejected_by() is None
 
 
 @pytest.mark.parametrize("boot", [None, "", 5, "id", "id x", "id 1e999", "id nan", "other 5", " 7"])
@@ -700,8 +700,8 @@ async def test_a_clock_that_is_put_right_by_years_ends_no_rule_that_was_set_sinc
         await world.put(**HALF)
         await world.clock.advance(20)
     await world.restarted()
-    assert world.refused_by() == "half"
-    assert world.refused_by("web") is None
+    assert world.rejected_by() == "half"
+    assert world.rejected_by("web") is None
 
 
 async def test_marks_of_time_are_kept_without_filling_the_audit(world: World) -> None:
@@ -740,10 +740,10 @@ async def test_a_clock_that_leaps_ahead_and_back_loses_no_rule(world: World) -> 
     async with world.running():
         world.clock.set_wall(3 * DAY_S)
         await world.clock.advance(5)
-        assert world.refused_by() is None
+        assert world.rejected_by() is None
         world.clock.set_wall(-3 * DAY_S)
         await world.clock.advance(5)
-        assert world.refused_by() == "half"
+        assert world.rejected_by() == "half"
     assert await world.kept() == ["half"]
 
 
@@ -755,7 +755,7 @@ async def test_a_ratio_changed_after_a_step_does_not_prolong_the_rule(world: Wor
         await world.clock.advance(5)
         await world.patch("half", {"ratio": 0.6}, who="ops")
         await world.clock.leap(1800)
-        assert world.refused_by() is None
+        assert world.rejected_by() is None
 
 
 async def test_stale_policy_accumulation_nothing_outlives_its_term(world: World) -> None:
@@ -766,7 +766,7 @@ async def test_stale_policy_accumulation_nothing_outlives_its_term(world: World)
     await world.restarted()
     async with world.running():
         await world.clock.leap(DAY_S + 1)
-        assert (world.exempt_by(), world.refused_by(), world.refused_by("web")) == (None,) * 3
+        assert (world.exempt_by(), world.rejected_by(), world.rejected_by("web")) == (None,) * 3
         await world.clock.leap(DAY_S + 3601)
     assert await world.kept() == []
     assert world.keeper.entries() == []
@@ -801,15 +801,15 @@ async def test_a_recurring_rule_counts_within_its_windows_and_is_renewed(world: 
     )
     until_seven_s = (24 * 3600 - (22 * 3600 + 13 * 60 + 20)) + 7 * 3600
     async with world.running():
-        assert world.refused_by() is None
+        assert world.rejected_by() is None
         await world.clock.leap(until_seven_s)
-        assert world.refused_by() == "rush"
+        assert world.rejected_by() == "rush"
         await world.clock.leap(2 * 3600)
-        assert world.refused_by() is None
+        assert world.rejected_by() is None
         await world.clock.leap(14 * DAY_S - 7200)
-        assert world.refused_by() == "rush"
+        assert world.rejected_by() == "rush"
         await world.clock.leap(14 * DAY_S)
-        assert world.refused_by() is None
+        assert world.rejected_by() is None
 
 
 # --- exemptions that rest (R79) ----------------------------------------------------------------
@@ -883,7 +883,7 @@ async def test_only_an_exemption_rests(world: World) -> None:
     await world.put(**HALF)
     assert not await world.keeper.suspend("half", "why")
     assert not await world.keeper.suspend("nobody", "why")
-    assert world.refused_by() == "half"
+    assert world.rejected_by() == "half"
 
 
 # --- bounds ------------------------------------------------------------------------------------
@@ -911,10 +911,10 @@ async def test_a_change_of_one_rule_looks_at_no_other(monkeypatch: pytest.Monkey
         await world.put(target=name, ratio=0.5, id=name)
     monkeypatch.setattr(Overlay, "_whole", lambda self: pytest.fail("it looks at all of them"))
     await world.patch("etl", {"ratio": 0.7}, who="ops")
-    assert world.refused_by() == "etl"
+    assert world.rejected_by() == "etl"
     await world.lift("etl", who="ops")
-    assert world.refused_by() is None
-    assert world.refused_by("web") == "web"
+    assert world.rejected_by() is None
+    assert world.rejected_by("web") == "web"
 
 
 async def test_advice_comes_with_the_change(world: World) -> None:

@@ -1,4 +1,4 @@
-"""A rule as it is written: what is taken, and what is refused with the place and the reason."""
+"""A rule as it is written: what is taken, and what is rejected with the place and the reason."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from headgate.rules.settings import (
     advise,
     parse_kept,
     parse_rule,
+    with_limit_units,
     written,
 )
 from headgate.rules.times import Schedule, parse_date_time, parse_for, parse_schedule
@@ -43,9 +44,9 @@ def parse(raw: object, **more: Any) -> RuleSpec:
 
 
 def faults(raw: object, **more: Any) -> list[str]:
-    with pytest.raises(InvalidSettings) as refused:
+    with pytest.raises(InvalidSettings) as rejected:
         parse(raw, **more)
-    return [str(fault) for fault in refused.value.faults]
+    return [str(fault) for fault in rejected.value.faults]
 
 
 def fault(raw: object, **more: Any) -> str:
@@ -140,7 +141,7 @@ def test_an_exemption_as_it_is_written() -> None:
         ([], "rule: must be a table of settings, not a list"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_a_rule_is_refused_with_the_place_and_the_reason(
+def test_what_cannot_be_a_rule_is_rejected_with_the_place_and_the_reason(
     raw: object, told: str
 ) -> None:
     assert told in fault(raw)
@@ -153,7 +154,7 @@ def test_every_fault_is_told_not_only_the_first() -> None:
 
 
 def test_everybody_is_locked_out_only_where_that_is_said() -> None:
-    assert parse({**HOLD, "target": "all", "lock_out": True}).rule.refuses_all
+    assert parse({**HOLD, "target": "all", "lock_out": True}).rule.rejects_all
 
 
 def test_a_ratio_may_be_capped_below_what_a_hold_does() -> None:
@@ -170,7 +171,7 @@ def test_limits_on_time_are_settings() -> None:
 
 
 def test_to_be_judged_by_what_is_not_measured_is_a_lock_out_that_nobody_said() -> None:
-    """On one of two databases, or switched off: every check there would be refused."""
+    """On one of two databases, or switched off: every check there would be rejected."""
     half = {"lag": KnownMetric(5.0, True, missing_on="orders"), "queue": KnownMetric(5.0, True)}
 
     def parsed(**raw: Any) -> RuleSpec:
@@ -181,7 +182,7 @@ def test_to_be_judged_by_what_is_not_measured_is_a_lock_out_that_nobody_said() -
     with pytest.raises(InvalidSettings, match="lag is not measured on orders, so every check of"):
         parsed(target="all", kind="metrics", metrics=["queue", "lag"])
     parsed(target="all", kind="metrics", metrics=["queue"])
-    # These say nothing there, and refuse nobody.
+    # These say nothing there, and reject nobody.
     parsed(target="all", kind="thresholds", thresholds={"lag": "2s"})
     parsed(target="x", kind="exempt", metrics=["lag"], justification="incident", reason="the fix")
 
@@ -213,7 +214,7 @@ def test_dates_are_instants(text: object, wall_s: float) -> None:
     "text", ["2024-02-30T00:00:00Z", "2024-13-01T00:00:00Z", "2024-01-01T25:00:00Z",
              "2024-01-01T00:00:00", "0000-01-01T00:00:00Z", "", True, None]
 )  # fmt: skip
-def test_what_is_no_date_is_refused(text: object) -> None:
+def test_what_is_no_date_is_rejected(text: object) -> None:
     with pytest.raises(ValueError):
         parse_date_time(text)
 
@@ -258,10 +259,10 @@ def test_schedules_as_a_table_and_as_a_line(raw: object, schedule: Schedule) -> 
         (5, "must be a table"),
     ],
 )
-def test_what_is_no_schedule_is_refused(raw: object, told: str) -> None:
-    with pytest.raises(InvalidSettings) as refused:
+def test_what_is_no_schedule_is_rejected(raw: object, told: str) -> None:
+    with pytest.raises(InvalidSettings) as rejected:
         parse_schedule(raw)
-    assert told in str(refused.value)
+    assert told in str(rejected.value)
 
 
 # --- who would lock out everybody (R77) --------------------------------------------------------
@@ -306,7 +307,7 @@ def test_a_stricter_rule_for_everybody_is_no_lock_out(raw: dict[str, Any]) -> No
     assert parse(raw, known_metrics=measured).rule.target == raw["target"]
 
 
-def test_what_refuses_at_its_threshold_is_met_below_the_value() -> None:
+def test_what_rejects_at_its_threshold_is_met_below_the_value() -> None:
     known = {"lag": KnownMetric(5.0, True, "", 2.0, "main", at_least=True)}
     assert "lag is 2s" in fault(tight(lag="2s"), known_metrics=lambda _: known)
 
@@ -366,11 +367,36 @@ def test_what_is_kept_comes_back_as_it_was(raw: dict[str, Any]) -> None:
     assert parse(written(rule, spec.schedule)) == spec
 
 
+KEPT = {"target": "etl", "expires_at": 9e8, "created_at": 8e8, "created_by": "ann"}
+
+
+@pytest.mark.parametrize(
+    ("metric", "limit", "read", "as_written"),
+    [
+        ("lag", 9, 9.0, "9s"),
+        ("lag", 0.25, 0.25, "250ms"),
+        ("threads_running", 80, 80.0, 80.0),
+        ("pool_usage", 0.7, 0.7, 0.7),
+        ("pool_usage", 85, 1.0, 1.0),
+        ("queue_depth", 7, 7.0, 7.0),
+    ],
+)
+def test_a_stored_limit_without_a_unit_is_in_the_unit_of_its_metric(
+    metric: str, limit: float, read: float, as_written: object
+) -> None:
+    """R141: versions that took bare numbers stored them; people give units now."""
+    value = {**KEPT, "kind": "thresholds", "thresholds": {metric: limit}}
+    rule = parse_kept("r-1", value, 3).rule
+    assert rule.thresholds == {metric: read}
+    assert written(rule, None)["thresholds"] == {metric: as_written}
+    assert with_limit_units(value)["thresholds"] == {metric: as_written}
+
+
 @pytest.mark.parametrize("value", [None, {}, {"target": "etl"}, {"target": 5}, {"kind": "new"}])
 def test_what_cannot_be_read_back_is_named(value: object) -> None:
-    with pytest.raises(InvalidSettings) as refused:
+    with pytest.raises(InvalidSettings) as rejected:
         parse_kept("r-1", value, 3)
-    assert "rule r-1" in str(refused.value)
+    assert "rule r-1" in str(rejected.value)
 
 
 # --- advice ----------------------------------------------------------------------------------

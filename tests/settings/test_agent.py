@@ -34,7 +34,7 @@ sha256 = "%s"
 """ % ("ab" * 32)
 
 
-def refused(content: str) -> list[str]:
+def rejected(content: str) -> list[str]:
     with pytest.raises(InvalidSettings) as error:
         parse_settings(content)
     return [str(fault) for fault in error.value.faults]
@@ -70,23 +70,23 @@ def test_a_good_file() -> None:
     ],
 )
 def test_a_fault_names_its_line(old: str, new: str, told: str) -> None:
-    assert any(told in fault for fault in refused(GOOD.replace(old, new))), told
+    assert any(told in fault for fault in rejected(GOOD.replace(old, new))), told
 
 
 def test_not_toml_says_where() -> None:
-    assert "line 2" in refused("[agent]\nname = = 1")[0]
+    assert "line 2" in rejected("[agent]\nname = = 1")[0]
 
 
 def test_nesting_without_end_is_a_fault() -> None:
-    assert "nested too deeply" in refused("x = " + "[" * 100_000)[0]
+    assert "nested too deeply" in rejected("x = " + "[" * 100_000)[0]
 
 
-def test_lint_errors_refuse_the_file() -> None:
+def test_lint_errors_reject_the_file() -> None:
     custom = GOOD.replace(
         'sql = "select count(*) from jobs"',
         "mode = 'rate'\nsql = 'select xact_commit from pg_stat_database'",
     )
-    assert "a fixed rate says nothing about health" in refused(custom)[0]
+    assert "a fixed rate says nothing about health" in rejected(custom)[0]
 
 
 def test_a_fault_of_the_environment_names_the_variable() -> None:
@@ -133,7 +133,7 @@ def test_a_missing_file_says_so(tmp_path: Path) -> None:
         ("[fleet]\netcd = ['http://127.0.0.1:2379']\n", "the file has no database"),
     ],
 )
-def test_a_file_without_a_database_is_refused_with_what_to_do(
+def test_a_file_without_a_database_is_rejected_with_what_to_do(
     tmp_path: Path, content: str, said: str
 ) -> None:
     """B8: it is valid TOML, and an agent that follows it judges nothing."""
@@ -238,11 +238,11 @@ def test_a_singular_agent_names_its_members_after_its_databases() -> None:
     ],
 )
 def test_a_fault_in_a_shard_names_its_place(old: str, new: str, told: str) -> None:
-    assert any(told in fault for fault in refused(SHARDED.replace(old, new))), told
+    assert any(told in fault for fault in rejected(SHARDED.replace(old, new))), told
 
 
 def test_a_password_in_a_peers_address_is_not_repeated() -> None:
-    for fault in refused(SHARDED.replace("https://db-b", "https://u:hunter2@db-b")):
+    for fault in rejected(SHARDED.replace("https://db-b", "https://u:hunter2@db-b")):
         assert "hunter2" not in fault
 
 
@@ -259,11 +259,11 @@ def test_agents_of_several_shards_have_names_of_their_own_in_each_where_there_is
     assert names() == ["main", "x", "y"]
 
 
-def test_too_many_members_are_refused() -> None:
+def test_too_many_members_are_rejected() -> None:
     many = SHARDED + "".join(
         f"[databases.main.peers.m{i}]\nurl='http://127.0.0.1:{i + 1}'\n" for i in range(256)
     )
-    assert any("258 members, at most 256" in fault for fault in refused(many))
+    assert any("258 members, at most 256" in fault for fault in rejected(many))
 
 
 def test_members_may_be_known_by_certificates_instead_of_a_token() -> None:
@@ -275,7 +275,7 @@ def test_members_may_be_known_by_certificates_instead_of_a_token() -> None:
 
 def test_client_certificates_need_tls() -> None:
     exposed = SHARDED.replace("[agent]", "[agent]\ntls_client_ca = 'ca'")
-    assert any("needs tls_cert and tls_key" in fault for fault in refused(exposed))
+    assert any("needs tls_cert and tls_key" in fault for fault in rejected(exposed))
 
 
 def test_a_token_may_be_another_agents() -> None:
@@ -290,7 +290,7 @@ def test_a_standby_in_the_file() -> None:
     assert agent.standby_for == "http://127.0.0.1:1"
     assert agent.takeover_after_s == 2.0 and agent.warm_standby and not agent.forward
     hasty = standby.replace("[agent]", "[agent]\ntakeover_after_s = 0.1")
-    assert any("takeover_after_s" in fault for fault in refused(hasty))
+    assert any("takeover_after_s" in fault for fault in rejected(hasty))
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_0_is_never_or_always(setting: str) -> None:
     changed = SHARDED.replace('dsn = "host=/tmp"', f'dsn = "host=/tmp"\n{setting} = 0')
     assert getattr(parse_settings(changed).databases["main"], setting) == 0
     below = changed.replace(f"{setting} = 0", f"{setting} = -1")
-    assert any(setting in fault for fault in refused(below))
+    assert any(setting in fault for fault in rejected(below))
 
 
 # --- alerts and starvation -----------------------------------------------------------------
@@ -332,10 +332,10 @@ def test_alerts_and_starvation_are_tables_of_their_own() -> None:
         ("[starvation]\nexemption_budget_s = -1", "exemption_budget_s"),
     ],
 )
-def test_odd_alerts_are_refused_and_no_secret_is_repeated(content: str, told: str) -> None:
-    with pytest.raises(InvalidSettings) as refused:
+def test_odd_alerts_are_rejected_and_no_secret_is_repeated(content: str, told: str) -> None:
+    with pytest.raises(InvalidSettings) as rejected:
         parse_settings(content)
-    assert told in str(refused.value) and "s3cret" not in str(refused.value)
+    assert told in str(rejected.value) and "s3cret" not in str(rejected.value)
 
 
 def test_a_webhook_in_plain_text_is_advised_against() -> None:
@@ -353,8 +353,8 @@ dsn = "host=db"
 threshhold = 5
 [databases.main.metrics.archive_backlog]
 """
-    with pytest.raises(InvalidSettings) as refused:
+    with pytest.raises(InvalidSettings) as rejected:
         parse_settings(content)
-    places = [fault.place for fault in refused.value.faults]
+    places = [fault.place for fault in rejected.value.faults]
     assert "databases.main.engin" in places and "databases.main.metrics.lag.threshhold" in places
     assert not any("archive_backlog" in place for place in places), "fits one of the engines"

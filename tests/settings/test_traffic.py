@@ -1,4 +1,4 @@
-"""Traffic control in the settings file, and the policy file it names: read, or refused by line."""
+"""Traffic control in the settings file, and the policy file it names: read, or rejected by line."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from headgate.base.clock import SystemClock
+from headgate.budgets.assemble import traffic_plans
+from headgate.commands import part_faults
 from headgate.errors import InvalidSettings
 from headgate.settings import document
 from headgate.settings.agent import parse_settings
 from headgate.settings.document import load_policy, read_policy
-from headgate.wiring import part_faults, traffic_plans
 
 MAIN = '[databases.main]\nengine = "postgres"\ndsn = "host=db"\n'
 GOOD = '[[budgets]]\nname = "etl"\nburst = 50\n\n[[budgets.rules]]\nmatch = { username = "etl" }\n'
@@ -37,9 +38,9 @@ def test_two_databases_of_one_server_have_one_policy() -> None:
     second = MAIN.replace("main", "other")
     traffic = '[databases.{}.traffic]\ndirectory = "{}"\n'
     one, same = traffic.format("main", "/pg/traffic"), traffic.format("other", "/pg//traffic/")
-    with pytest.raises(InvalidSettings) as refused:
+    with pytest.raises(InvalidSettings) as rejected:
         parse_settings(MAIN + one + second + same)
-    (fault,) = refused.value.faults
+    (fault,) = rejected.value.faults
     assert fault.place == "databases.other.traffic.directory" and fault.line == 10
     assert "databases.main.traffic" in fault.message and "one policy" in fault.message
     parse_settings(MAIN + one + second + traffic.format("other", "/pg2"))
@@ -60,7 +61,7 @@ def test_a_proxys_directory_serves_mysql_as_well() -> None:
         (f"{MAIN}traffic = 7\n", "must be a table"),
     ],
 )
-def test_a_table_that_is_wrong_is_refused_by_its_line(text: str, told: str) -> None:
+def test_a_table_that_is_wrong_is_rejected_by_its_line(text: str, told: str) -> None:
     with pytest.raises(InvalidSettings, match=told):
         parse_settings(text)
 

@@ -11,7 +11,7 @@ from headgate.base.keyvalue import Changes, Compare, Lease, Listing, Put
 from headgate.errors import OutcomeUnknown, StoreUnavailable
 from headgate.metrics.samples import Instant
 from headgate.shard.election import Elector, Office
-from headgate.shard.pairs import ServedDatabase
+from headgate.shard.model import ServedDatabase
 from tests.fixtures.fakes import HandClock
 from tests.fixtures.memory_log import KeptInMemory, MemoryLog
 

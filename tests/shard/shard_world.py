@@ -8,11 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headgate.changes.reach import HERE, Reach
-from headgate.check.activity import Activity, Idleness
 from headgate.check.board import Board
 from headgate.check.checker import Checker
 from headgate.check.demand import Demand, Demands
-from headgate.check.model import Decision
+from headgate.check.model import Activity, Decision, Idleness
 from headgate.check.sampler import Sampler
 from headgate.errors import ProbeFailed
 from headgate.history.recorder import Recorder

@@ -10,11 +10,9 @@ import msgspec
 import pytest
 
 from headgate.metrics.samples import Absent, Cause
-from headgate.shard.advice import shard_advice
-from headgate.shard.api import ShardDoc, shard_doc
+from headgate.shard.api import ShardDoc, bytes_behind, shard_advice, shard_doc, upstream_members
 from headgate.shard.model import MAX_MEMBERS, MemberView, Skip
 from headgate.shard.topology import Downstream, Following, Role, Unled
-from headgate.shard.upstreams import bytes_behind, upstream_members
 from tests.builders import NOW, PRIMARY, absent, member, metric, role, sample, shard_view
 
 LAG = metric("lag")
@@ -197,9 +195,9 @@ def test_a_member_set_aside_is_told_with_why_and_until_when() -> None:
     assert "db-b is skipped by ops for another 20 min: rebuild" in line
     assert "`headgate shard unskip main db-b`" in line
     [line] = told(
-        member(asides={"lag": "missing for 11 min: refused", "x": "missing for 11 min: refused"})
+        member(asides={"lag": "missing for 11 min: rejected", "x": "missing for 11 min: rejected"})
     )
-    assert line == "main: db-b is skipped for lag, x: missing for 11 min: refused"
+    assert line == "main: db-b is skipped for lag, x: missing for 11 min: rejected"
 
 
 def test_a_hopeless_replica_is_told_loudly_and_once() -> None:

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from headgate.check.activity import Idleness
 from headgate.check.demand import Demand
+from headgate.check.model import Idleness
 from headgate.errors import ProbeFailed
 from headgate.metrics.samples import Absent, Cause
-from headgate.shard.fences import AGAIN_S, LOOK_EVERY_S, FenceWatcher
-from headgate.shard.roles import RoleWatcher
+from headgate.shard.roles import AGAIN_S, LOOK_EVERY_S, FenceWatcher, RoleWatcher
 from headgate.shard.topology import Role, RoleSeen
 from tests.fixtures.fakes import FakeRole, HandClock, primary, replica
 
@@ -126,9 +125,9 @@ async def test_it_closes_with_its_loop(world: World) -> None:
 # --- the heartbeat's own write -------------------------------------------------------------------
 
 
-async def test_a_refused_heartbeat_voids_the_role_until_one_is_written(world: World) -> None:
+async def test_a_rejected_heartbeat_voids_the_role_until_one_is_written(world: World) -> None:
     """Whatever the server's settings say of it meanwhile."""
-    world.watcher.write_refused("running with --read-only")
+    world.watcher.write_rejected("running with --read-only")
     assert world.role() is None
     await world.clock.advance(1)
     assert world.role() is None and "--read-only" in str(world.watcher.seen)
@@ -139,7 +138,7 @@ async def test_a_refused_heartbeat_voids_the_role_until_one_is_written(world: Wo
 
 async def test_a_server_that_calls_itself_a_replica_is_believed_at_once(world: World) -> None:
     world.server.says = replica(term=None)
-    world.watcher.write_refused("running with --read-only")
+    world.watcher.write_rejected("running with --read-only")
     await world.clock.advance(0.01)
     assert world.role() is Role.REPLICA
     world.server.says = primary(term=None)

@@ -40,7 +40,7 @@ async def announced(world: ShardWorld, for_s: float = 60.0) -> None:
     await world.shards.hand_over("main", for_s=for_s, reason="upgrade", who="orchestrator")
 
 
-async def test_from_the_announcement_on_shard_scope_is_refused_and_host_scope_is_not(
+async def test_from_the_announcement_on_shard_scope_is_rejected_and_host_scope_is_not(
     open_world: OpenWorld,
 ) -> None:
     world = await open_world("db-b")
@@ -129,9 +129,9 @@ async def test_it_can_be_taken_back_and_both_are_audited(open_world: OpenWorld) 
 
 async def test_what_is_no_primary_has_nothing_to_hand_over(open_world: OpenWorld) -> None:
     world = await open_world("db-b", role=replica())
-    with pytest.raises(InvalidRequest, match="db-a is a replica") as refused:
+    with pytest.raises(InvalidRequest, match="db-a is a replica") as rejected:
         await announced(world)
-    assert refused.value.status == 409
+    assert rejected.value.status == 409
     world.agents["db-b"].says = primary()
     await world.answer("db-b", primary())
     await settle()

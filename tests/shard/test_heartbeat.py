@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from headgate.check.activity import Activity, Idleness
 from headgate.check.demand import Demand, Work
-from headgate.errors import ProbeFailed, WriteRefused
+from headgate.check.model import Activity, Idleness
+from headgate.errors import ProbeFailed, WriteRejected
 from headgate.metrics.samples import Cause
 from headgate.shard.heartbeat import FAREWELL_TRIES, Heartbeat
 from tests.builders import check
@@ -231,8 +231,8 @@ async def test_a_server_that_takes_no_writes_is_told_of_and_one_that_does_again(
     world: World,
 ) -> None:
     told: list[str] = []
-    world.heart.on_refused, world.heart.on_written = told.append, lambda: told.append("written")
-    world.writer.fault = WriteRefused(Cause.FAILED, "--read-only")
+    world.heart.on_rejected, world.heart.on_written = told.append, lambda: told.append("written")
+    world.writer.fault = WriteRejected(Cause.FAILED, "--read-only")
     await world.clock.advance(0.6)
     assert told[-1] == "--read-only" and world.fault() == "--read-only"
     world.writer.fault, world.writer.is_primary = None, False

@@ -12,9 +12,16 @@ from hypothesis import strategies as st
 
 from headgate.metrics.model import MetricSpec
 from headgate.metrics.samples import Absent, Cause, Instant, Sample
-from headgate.shard.hopeless import MemberCourse, follow, skip_hopeless
 from headgate.shard.model import Skip
-from headgate.shard.rollup import AsideKind, MemberReading, Rolled, roll_up
+from headgate.shard.rollup import (
+    AsideKind,
+    MemberCourse,
+    MemberReading,
+    Rolled,
+    follow,
+    roll_up,
+    skip_hopeless,
+)
 from headgate.shard.topology import Role
 from tests.builders import NOW, metric
 

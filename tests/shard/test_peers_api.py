@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.check.activity import Activity
+from headgate.check.model import Activity
 from headgate.errors import InvalidName, InvalidRequest, PeerFailed
 from headgate.metrics.samples import Absent, Cause, Instant, Reading, Sample
 from headgate.shard import peers_api as peers
@@ -300,10 +300,10 @@ SAMPLE = {"value": 1, "age_s": 0}
     ],
     ids=lambda fields: f"{next(iter(fields))}:{str(fields)[-24:]}",
 )
-def test_a_report_out_of_bounds_is_refused_whole(fields: dict[str, Any]) -> None:
-    with pytest.raises(PeerFailed) as refused:
+def test_a_report_out_of_bounds_is_rejected_whole(fields: dict[str, Any]) -> None:
+    with pytest.raises(PeerFailed) as rejected:
         heard_of(report_body(**fields))
-    assert refused.value.cause is Cause.INVALID
+    assert rejected.value.cause is Cause.INVALID
 
 
 @pytest.mark.parametrize(
@@ -313,9 +313,9 @@ def test_a_report_out_of_bounds_is_refused_whole(fields: dict[str, Any]) -> None
     ids=lambda body: repr(body[:12]),
 )  # fmt: skip
 def test_garbage_is_no_report_and_no_pull(body: bytes) -> None:
-    with pytest.raises(PeerFailed) as refused:
+    with pytest.raises(PeerFailed) as rejected:
         heard_of(body)
-    assert refused.value.cause is Cause.INVALID
+    assert rejected.value.cause is Cause.INVALID
     with pytest.raises(InvalidRequest):
         decode_pull(body, received=HERE)
     with pytest.raises(InvalidRequest):
@@ -328,7 +328,7 @@ def test_garbage_is_no_report_and_no_pull(body: bytes) -> None:
      {"clock_error_s": -1}, {"sent_wall_s": "noon"}],
     ids=str,
 )  # fmt: skip
-def test_a_pull_out_of_bounds_is_refused(fields: dict[str, Any]) -> None:
+def test_a_pull_out_of_bounds_is_rejected(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest):
         decode_pull(changed(encode_pull(PULL, now=THERE), **fields), received=HERE)
 
@@ -379,7 +379,7 @@ def test_addresses(text: str, parsed: tuple[str, bool, str, int]) -> None:
      "https://db-b/v1", "https://db-b?token=hunter2", "https://db-b:99999", "https://db-b:0",
      "https://[::1", "https://db b", "https://db-b\r\nX: y", "https://" + "x" * 600],
 )  # fmt: skip
-def test_what_is_no_address_is_refused_without_being_repeated(text: str) -> None:
-    with pytest.raises(InvalidName) as refused:
+def test_what_is_no_address_is_rejected_without_being_repeated(text: str) -> None:
+    with pytest.raises(InvalidName) as rejected:
         parse_peer_url(text)
-    assert "hunter2" not in str(refused.value)
+    assert "hunter2" not in str(rejected.value)

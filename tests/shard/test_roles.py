@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from headgate.check.activity import Activity, Idleness
 from headgate.check.demand import Demand, Work
+from headgate.check.model import Activity, Idleness
 from headgate.errors import ProbeFailed
 from headgate.metrics.samples import Absent, Cause
 from headgate.shard.roles import RoleWatcher
@@ -87,9 +87,9 @@ async def test_a_lost_connection_voids_the_role_at_once(world: World) -> None:
     before = len(world.changes)
     world.server.hang_up()
     await settle()
-    lost, refused = world.changes[before:]
+    lost, rejected = world.changes[before:]
     assert isinstance(lost, Absent) and lost.cause is Cause.UNREACHABLE
-    assert isinstance(refused, Absent) and refused.cause is Cause.FAILED
+    assert isinstance(rejected, Absent) and rejected.cause is Cause.FAILED
     assert world.role() is None
 
 

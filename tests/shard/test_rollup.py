@@ -75,7 +75,7 @@ def missing(rolled: Rolled) -> Absent:
     return rolled.reading
 
 
-def refuses(rolled: Rolled, **settings: Any) -> bool:
+def rejects(rolled: Rolled, **settings: Any) -> bool:
     spec = shard_spec(metric("lag", **settings), collect_s=0.25)
     return not stand(spec, Window().push(rolled.reading, keep=1), scope=Scope.SHARD).passes
 
@@ -126,7 +126,7 @@ def test_a_number_of_members_may_be_unhealthy(
     """R40"""
     settings: dict[str, Any] = {"rollup": "unhealthy", "rollup_limit": limit}
     rolled = roll(*(member(f"m{i}", v) for i, v in enumerate(values)), **settings)
-    assert refuses(rolled, **settings) is not passes
+    assert rejects(rolled, **settings) is not passes
 
 
 @pytest.mark.parametrize(
@@ -147,13 +147,13 @@ def test_a_quorum_of_two_of_three(readings: tuple[Reading | float, ...], passes:
     """R40, R43: one that is missing is one that is not healthy."""
     settings: dict[str, Any] = {"rollup": "quorum", "quorum": 2}
     rolled = roll(*(member(f"m{i}", r) for i, r in enumerate(readings)), **settings)
-    assert refuses(rolled, **settings) is not passes
+    assert rejects(rolled, **settings) is not passes
 
 
 def test_a_quorum_is_not_met_by_setting_the_sick_aside() -> None:
     settings: dict[str, Any] = {"rollup": "quorum", "quorum": 2}
     rolled = roll(member("b", 1.0), member("c", 9.0, skip=skip(60)), **settings)
-    assert value(rolled) == 1.0 and refuses(rolled, **settings)
+    assert value(rolled) == 1.0 and rejects(rolled, **settings)
     assert "c (skipped by ops" in rolled.reading.detail
 
 
@@ -181,7 +181,7 @@ def test_misleading_zero_lag_of_an_empty_shard() -> None:
     rolled = roll()
     assert missing(rolled).cause is Cause.EMPTY_SHARD
     assert "no replica" in missing(rolled).detail
-    assert not rolled.excused and refuses(rolled)
+    assert not rolled.excused and rejects(rolled)
 
 
 def test_a_shard_of_one_primary_has_no_replica_lag() -> None:
@@ -199,22 +199,22 @@ def test_all_replicas_unreachable() -> None:
     assert "b: no route" in missing(rolled).detail and "c: no route" in missing(rolled).detail
 
 
-def test_all_replicas_gone_for_long_is_an_empty_shard_that_refuses() -> None:
+def test_all_replicas_gone_for_long_is_an_empty_shard_that_rejects() -> None:
     """R43: setting the last one aside leaves nobody, not 0."""
     gone = absent(Cause.UNREACHABLE, "no route")
     rolled = roll(member("b", gone, missing_for_s=3600), member("c", gone, missing_for_s=3600))
     assert missing(rolled).cause is Cause.EMPTY_SHARD
     assert [aside.member for aside in rolled.asides] == ["b", "c"]
     assert "b: missing for 60 min" in missing(rolled).detail
-    assert not rolled.excused and refuses(rolled)
+    assert not rolled.excused and rejects(rolled)
 
 
 @pytest.mark.parametrize("cause", list(Cause))
-def test_one_missing_member_refuses_whatever_the_cause(cause: Cause) -> None:
+def test_one_missing_member_rejects_whatever_the_cause(cause: Cause) -> None:
     """R42, R151: by default, and although the others are fine."""
     rolled = roll(member("b", 0.0), member("c", absent(cause, "why"), missing_for_s=1))
     assert missing(rolled).cause is cause and "c: why" in missing(rolled).detail
-    assert refuses(rolled)
+    assert rejects(rolled)
 
 
 @pytest.mark.parametrize("cause", list(Cause))
@@ -238,7 +238,7 @@ def test_a_missing_member_may_be_ignored_at_once_and_is_told() -> None:
 
 
 def test_a_missing_member_does_not_hide_who_is_set_aside() -> None:
-    """R150: all visible in each answer, in a refusal as well."""
+    """R150: all visible in each answer, in a rejection as well."""
     rolled = roll(member("b", 1.0, skip=skip(60)), member("c", absent(detail="gone")))
     assert "c: gone" in missing(rolled).detail
     assert "b (skipped by ops" in missing(rolled).detail
@@ -368,12 +368,12 @@ def predicate(answer: bool) -> dict[str, Aggregate]:
 
 
 @pytest.mark.parametrize("threshold", [1e-9, 1.0, 5.0, 1e9, 1e14])
-def test_a_predicate_refuses_by_any_threshold(threshold: float) -> None:
+def test_a_predicate_rejects_by_any_threshold(threshold: float) -> None:
     """R40: topology health is a predicate."""
     settings: dict[str, Any] = {"rollup": "spread", "threshold": threshold}
     sick = roll(member("b", 1.0), aggregates=predicate(False), **settings)
     fine = roll(member("b", 1.0), aggregates=predicate(True), **settings)
-    assert refuses(sick, **settings) and not refuses(fine, **settings)
+    assert rejects(sick, **settings) and not rejects(fine, **settings)
 
 
 def test_a_plug_in_sees_members_by_name() -> None:
@@ -397,7 +397,7 @@ def broken(values: Mapping[str, float]) -> float:
 def test_a_plug_in_that_answers_no_number_is_not_healthy(plugin: Aggregate) -> None:
     """R9, R151: NaN compares as healthy with anything."""
     rolled = roll(member("b", 1.0), rollup="own", aggregates={"own": plugin})
-    assert missing(rolled).cause is Cause.INVALID and refuses(rolled)
+    assert missing(rolled).cause is Cause.INVALID and rejects(rolled)
 
 
 def test_a_plug_in_that_raises_becomes_an_absence() -> None:

@@ -11,8 +11,7 @@ from headgate.changes.items import Forgetter
 from headgate.changes.model import ITEMS, Change, ChangeKind
 from headgate.changes.reach import EVERYWHERE, HERE, Level, Reach
 from headgate.changes.state import ChangeMade, read_item_at
-from headgate.check.activity import Activity, Idleness
-from headgate.check.model import Verdict
+from headgate.check.model import Activity, Idleness, Verdict
 from headgate.errors import HeadgateError, InvalidRequest, StoreUnavailable, WrongShard
 from headgate.metrics.samples import Cause
 from headgate.shard.heartbeat import Heartbeat
@@ -35,7 +34,7 @@ HOSTS = "https://{host}:8087"
 # --- no talk across shards ---------------------------------------------------------------------
 
 
-async def test_a_pull_for_another_shard_is_refused_and_changes_nothing(
+async def test_a_pull_for_another_shard_is_rejected_and_changes_nothing(
     open_world: OpenWorld,
 ) -> None:
     """R39"""
@@ -181,7 +180,7 @@ async def test_without_a_template_nothing_is_found(open_world: OpenWorld) -> Non
 async def test_a_discovered_member_that_was_removed_does_not_come_back_by_itself(
     open_world: OpenWorld,
 ) -> None:
-    """Either the removal holds, or it is refused with the reason."""
+    """Either the removal holds, or it is rejected with the reason."""
     listed = (Downstream("db-b", "10.0.0.2"), Downstream("db-c", "10.0.0.3"))
     world = await open_world(role=primary(downstream=listed), discover=HOSTS)
     await world.pass_s(0.5)

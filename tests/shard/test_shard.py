@@ -8,16 +8,15 @@ from typing import Any
 
 import pytest
 
-from headgate.check.activity import Activity, Idleness
 from headgate.check.decide import findings
 from headgate.check.demand import Work
-from headgate.check.model import Verdict
+from headgate.check.model import Activity, Idleness, Verdict
 from headgate.errors import PeerFailed, ProbeFailed
 from headgate.metrics.samples import Absent, Cause, Sample
 from headgate.shard.heartbeat import Heartbeat
 from headgate.shard.members import LINK_TIMEOUT_S
 from headgate.shard.rollup import AGGREGATES
-from headgate.shard.succession import RIVAL_MEMORY_S
+from headgate.shard.roster import RIVAL_MEMORY_S
 from headgate.shard.topology import Downstream, Following, Leading, RoleSeen, Unled
 from tests.builders import metric
 from tests.fixtures.eventually import DEADLINE_S, aeventually
@@ -67,7 +66,7 @@ async def test_nothing_is_rolled_up_before_every_member_was_heard_of(
     assert world.leads() and warming is not None and "db-c" in warming.detail
 
 
-async def test_before_the_first_look_at_the_shard_a_check_is_refused(
+async def test_before_the_first_look_at_the_shard_a_check_is_rejected(
     open_world: OpenWorld,
 ) -> None:
     """R45: the very first moment, before any task ran."""
@@ -82,7 +81,7 @@ async def test_before_the_first_look_at_the_shard_a_check_is_refused(
 async def test_a_member_that_never_answers_is_waited_for_once_then_counts_as_missing(
     open_world: OpenWorld,
 ) -> None:
-    """R42: a failure to answer is an answer; and it refuses."""
+    """R42: a failure to answer is an answer; and it rejects."""
     world = await open_world("db-b", "db-c", prepare=db_c_hangs)
     await world.pass_s(LINK_TIMEOUT_S + 0.5)
     decision = world.ask()
@@ -111,7 +110,7 @@ async def test_an_unreachable_replica_is_set_aside_after_its_time_and_named(
 
 
 async def test_all_replicas_gone_is_never_no_lag(open_world: OpenWorld) -> None:
-    """R43: missing, then set aside, and refused all the while."""
+    """R43: missing, then set aside, and rejected all the while."""
     world = await open_world("db-b", "db-c", metrics=(metric("lag", missing_for_s=2),))
     await world.pass_s(1)
     for agent in world.agents.values():
@@ -171,7 +170,7 @@ async def test_values_of_a_member_age_while_it_is_silent(open_world: OpenWorld) 
 
 
 async def test_a_change_of_state_is_seen_within_two_intervals(open_world: OpenWorld) -> None:
-    """The figure: a breach on a replica is refused by then."""
+    """The figure: a breach on a replica is rejected by then."""
     world = await open_world("db-b")
     await world.pass_s(1)
     world.agents["db-b"].values["lag"] = 9.0
@@ -323,7 +322,7 @@ async def test_who_was_the_primary_last_is_a_hint(
     open_world: OpenWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever it is will know better; but not for ever."""
-    monkeypatch.setattr("headgate.shard.succession.HINT_MAX_AGE_S", 20.0)
+    monkeypatch.setattr("headgate.shard.roster.HINT_MAX_AGE_S", 20.0)
     world = await open_world("db-b", role=replica())
     await world.answer("db-b", primary())
     await world.pass_s(10)
@@ -463,7 +462,7 @@ async def test_split_brain_seen_by_a_pull_of_ours(open_world: OpenWorld) -> None
 
 
 async def test_split_brain_seen_by_a_claim_in_anothers_pull(open_world: OpenWorld) -> None:
-    """R53: we are on the higher timeline, and refuse none the less, at once."""
+    """R53: we are on the higher timeline, and reject none the less, at once."""
     world = await open_world("db-b", "db-c", role=primary(term=9))
     await world.pass_s(1)
     await world.answer("db-b", primary(term=1))
@@ -548,7 +547,7 @@ async def test_a_rival_without_a_term_is_forgotten_after_its_memory(
 ) -> None:
     """MariaDB has none: who won is not to be seen."""
     assert RIVAL_MEMORY_S == 600
-    monkeypatch.setattr("headgate.shard.succession.RIVAL_MEMORY_S", 30.0)
+    monkeypatch.setattr("headgate.shard.roster.RIVAL_MEMORY_S", 30.0)
     world = await meet_rival(open_world, ours=None, theirs=None)
     answers = await world.pass_s(28, "shard/lag")
     assert not any(answer.admitted for answer in answers)
@@ -697,7 +696,7 @@ async def test_news_does_not_come_faster_than_a_quarter_interval(open_world: Ope
     assert world.pulls() - before <= 5 / (0.25 / 4) + 1
 
 
-async def test_a_member_that_refuses_connections_is_not_asked_faster(
+async def test_a_member_that_rejects_connections_is_not_asked_faster(
     open_world: OpenWorld,
 ) -> None:
     world = await open_world("db-b")
@@ -816,7 +815,7 @@ async def test_a_hibernating_shard_costs_nothing(open_world: OpenWorld) -> None:
 
 
 async def test_the_first_question_about_the_shard_wakes_all_of_it(open_world: OpenWorld) -> None:
-    """R58, R59: refused at first, admitted within a bounded number of intervals."""
+    """R58, R59: rejected at first, admitted within a bounded number of intervals."""
     world = await open_world("db-b", "db-c", idleness=SHORT)
     await world.pass_s(12)
     await world.pass_s(300, every_s=50)

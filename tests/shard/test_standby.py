@@ -7,11 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from headgate.check.activity import Activity, Idleness
 from headgate.check.board import Board
 from headgate.check.checker import Checker
 from headgate.check.demand import Demands
-from headgate.check.model import Verdict
+from headgate.check.model import Activity, Idleness, Verdict
 from headgate.errors import PeerFailed
 from headgate.history.recorder import Recorder
 from headgate.metrics.samples import Sample

@@ -52,7 +52,7 @@ def stand(*members: Member) -> Leading | Following | Unled:
     return standpoint(members, now=MONO, max_age_s=MAX_AGE_S)
 
 
-def refusal(*members: Member) -> Absent:
+def rejection(*members: Member) -> Absent:
     point = stand(*members)
     assert isinstance(point, Unled), point
     return point.absent
@@ -75,11 +75,11 @@ def test_a_replicas_agent_knows_where_to_ask() -> None:
 @pytest.mark.parametrize("ours", [1, 2, 3, None])
 @pytest.mark.parametrize("theirs", [1, 2, 3, None])
 @pytest.mark.parametrize("local", [True, False])
-def test_two_primaries_are_refused_whoever_is_right(
+def test_two_primaries_are_rejected_whoever_is_right(
     ours: int | None, theirs: int | None, local: bool
 ) -> None:
     """R53: also the one on the higher timeline."""
-    told = refusal(
+    told = rejection(
         member("a", primary(term=ours), local=local),
         member("b", primary(term=theirs)),
         member("c", seen(), local=not local),
@@ -88,14 +88,14 @@ def test_two_primaries_are_refused_whoever_is_right(
     assert "a" in told.detail and "b" in told.detail and "demote or stop one" in told.detail
 
 
-def test_two_primaries_of_one_agent_are_refused() -> None:
+def test_two_primaries_of_one_agent_are_rejected() -> None:
     """R53: a singular agent that probes a whole shard."""
-    told = refusal(member("a", primary(), local=True), member("b", primary(), local=True))
+    told = rejection(member("a", primary(), local=True), member("b", primary(), local=True))
     assert told.cause is Cause.SPLIT_BRAIN
 
 
-def test_no_primary_is_refused_and_everybody_is_told() -> None:
-    told = refusal(
+def test_no_primary_is_rejected_and_everybody_is_told() -> None:
+    told = rejection(
         member("a", seen(), local=True),
         member("b", None, role_absent=absent(Cause.FAILED, "connection refused")),
         member("c", None, lost=absent(Cause.UNREACHABLE, "no route to c")),
@@ -108,7 +108,7 @@ def test_no_primary_is_refused_and_everybody_is_told() -> None:
 
 
 def test_a_shard_without_members_has_no_primary() -> None:
-    assert refusal().cause is Cause.NO_PRIMARY
+    assert rejection().cause is Cause.NO_PRIMARY
 
 
 @pytest.mark.parametrize(("age_s", "leads"), [(1.0, True), (1.001, False), (3600.0, False)])
@@ -124,7 +124,7 @@ def test_a_stale_rival_is_not_seen_as_a_primary_here() -> None:
 
 
 def test_a_lost_member_is_no_primary_whatever_it_said_last() -> None:
-    told = refusal(
+    told = rejection(
         member("a", primary(), lost=absent(Cause.UNREACHABLE)), member("b", seen(), local=True)
     )
     assert told.cause is Cause.NO_PRIMARY

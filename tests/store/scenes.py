@@ -55,7 +55,7 @@ class Told:
         try:
             value = await work()
         except StoreUnavailable as error:
-            self._tell(name, f"refused: {type(error).__name__}: {error}")
+            self._tell(name, f"rejected: {type(error).__name__}: {error}")
             return None
         self._tell(name, "done")
         return value

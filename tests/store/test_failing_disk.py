@@ -1,7 +1,7 @@
 """Every write, fsync, rename and truncation fails once, or the process dies beside it (R141, B7).
 
 Afterwards the agent starts again, on what lies there, on the state file alone, and on its copy
-alone. What was acknowledged is in force, what was refused is not, or the state is called lost.
+alone. What was acknowledged is in force, what was rejected is not, or the state is called lost.
 """
 
 from __future__ import annotations
@@ -150,12 +150,12 @@ async def in_force(state: Path) -> Found | None:
 
 
 def outcomes(play: Play) -> Iterator[tuple[str, Sequence[Put], str]]:
-    """Of each commit: `done`, `unknown`, or `refused`, which is as if it was never asked for."""
+    """Of each commit: `done`, `unknown`, or `rejected`, which is as if it was never asked for."""
     for step, everything in STEPS.items():
         puts = [put for put in everything if put.key.startswith(PREFIXES)]
         outcome = play.outcome(step)
         unknown = outcome == "unknown" or "OutcomeUnknown" in outcome
-        yield step, puts, "unknown" if unknown else "done" if outcome == "done" else "refused"
+        yield step, puts, "unknown" if unknown else "done" if outcome == "done" else "rejected"
 
 
 def allowed(play: Play, begun: Mapping[str, bytes]) -> dict[str, list[bytes | None]]:
@@ -232,7 +232,7 @@ def test_a_commit_that_could_not_be_synced_is_not_there_at_the_next_start(
     fault = Fault(last, by, "kill")
     case = played(disks, "state", kept, room, fault)
     told = case.play.outcome("hold c")
-    assert told.startswith("refused") and ("OutcomeUnknown" in told) == (by == "d"), told
+    assert told.startswith("rejected") and ("OutcomeUnknown" in told) == (by == "d"), told
     check_state(case, values_of(kept, room), fault)
 
 

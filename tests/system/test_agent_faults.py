@@ -82,7 +82,7 @@ class TestDatabaseFaults:
         primary.resume()
         eventually(agent.admitted)
 
-    def test_a_killed_database_is_refused_and_comes_back(
+    def test_a_killed_database_is_rejected_and_comes_back(
         self, serving: AgentProcess, lent_postgres: Pair[PostgresServer]
     ) -> None:
         lent_postgres.primary.kill()
@@ -146,7 +146,7 @@ def test_an_idle_database_is_no_rejection_and_a_check_wakes_it(
     eventually(lambda: main()["idle"])
     told = command("status").stdout
     assert "IDLE: the next check wakes it (about 1 s)" in told
-    assert "REFUSES" not in told and "UNAVAILABLE" not in told
+    assert "REJECTS" not in told and "UNAVAILABLE" not in told
     woken = command("check", "--as", "cron:hourly")
     assert (woken.returncode, woken.stdout.split()[0]) == (0, "ADMITTED"), woken.stdout
     assert "main was idle" in woken.stderr
@@ -157,13 +157,13 @@ def never_admitted(agent: AgentProcess, *, for_ms: float) -> Any:
     has been missing for so long."""
     too_old_at = time.monotonic() + MAX_AGE_S
 
-    def refused() -> Any:
+    def rejected() -> Any:
         asked_at, answer = time.monotonic(), agent.check()
         assert asked_at < too_old_at or not answer["admitted"], answer
         absent_ms = min(float(metric["unavailable_for_ms"] or 0) for metric in answer["metrics"])
         return answer if asked_at >= too_old_at and absent_ms > for_ms else None
 
-    return eventually(refused)
+    return eventually(rejected)
 
 
 def _is_invalid(agent: AgentProcess, metric: str) -> bool:
@@ -171,7 +171,7 @@ def _is_invalid(agent: AgentProcess, metric: str) -> bool:
 
 
 class TestReaction:
-    def test_a_bad_value_is_refused_and_a_good_one_admitted_again(
+    def test_a_bad_value_is_rejected_and_a_good_one_admitted_again(
         self, agent: AgentProcess, lent_postgres: Pair[PostgresServer]
     ) -> None:
         """Missed uptick, missed recovery: by new values, not by old ones that grew stale. How
@@ -202,7 +202,7 @@ class TestLife:
         with serving.under_load(ask) as failures:
             eventually(lambda: len(answered) > 50)
             assert serving.stop() == 0
-        # Who was not let in any more is refused or reset; who was let in gets an answer.
+        # Who was not let in any more is rejected or reset; who was let in gets an answer.
         assert {type(f) for f in failures} <= {ConnectionRefusedError, ConnectionResetError}
         assert set(answered) <= {200, 503}
         assert not serving.socket.exists()
@@ -223,7 +223,7 @@ class TestLife:
                 eventually(partial(_has_threshold, serving, threshold))
         assert failures == []
 
-    def test_a_refused_reload_keeps_the_last_good_settings(self, serving: AgentProcess) -> None:
+    def test_a_rejected_reload_keeps_the_last_good_settings(self, serving: AgentProcess) -> None:
         serving.settings.write_text(serving.settings.read_text() + "\n[oops]\n")
         serving.process.send_signal(signal.SIGHUP)
         fault = eventually(lambda: serving.get("/v1/status").json["settings_fault"])
@@ -241,7 +241,7 @@ class TestLife:
         assert eventually(lambda: serving.get("/v1/status").json["settings_fault"])
         assert [d["database"] for d in serving.get("/v1/status").json["databases"]] == ["main"]
         assert serving.metric("lag")
-        assert b"headgate_settings_refused 1.0" in serving.get("/metrics").body
+        assert b"headgate_settings_rejected 1.0" in serving.get("/metrics").body
         serving.settings.write_text(text)
         serving.process.send_signal(signal.SIGHUP)
         eventually(lambda: serving.get("/v1/status").json["settings_fault"] is None)
@@ -268,9 +268,9 @@ class TestLife:
         serving.process.send_signal(signal.SIGHUP)
         eventually(lambda: len(serving.get("/v1/status").json["databases"]) == 2)
         serving.settings.write_text("# without other\n" + text)
-        refused = serving.request("POST", "/v1/reload", {}, unix=True)
-        assert refused.status == 422
-        assert "headgate reload --drop other" in str(refused.json["faults"])
+        rejected = serving.request("POST", "/v1/reload", {}, unix=True)
+        assert rejected.status == 422
+        assert "headgate reload --drop other" in str(rejected.json["faults"])
         assert len(serving.get("/v1/status").json["databases"]) == 2
         assert serving.request("POST", "/v1/reload", {}).status == 401, "anybody may look alone"
         done = serving.request("POST", "/v1/reload", {"drop": ["other"]}, unix=True)
@@ -329,7 +329,7 @@ class TestLife:
             agent.kill()
             connection.execute("drop role watcher")
 
-    def test_refused_settings_do_not_start(self, agent: AgentProcess) -> None:
+    def test_rejected_settings_do_not_start(self, agent: AgentProcess) -> None:
         agent.settings.write_text("[agent]\nlisen = '127.0.0.1:1'\n")
         agent.launch()
         assert agent.process.wait(timeout=60) == 2
@@ -376,10 +376,10 @@ class TestStore:
         status = agent.get("/v1/status").json
         assert status["store"]["writable"] is False and status["store"]["fault"]
         assert agent.get("/readyz").status == 503
-        refused = agent.request(
+        rejected = agent.request(
             "PATCH", "/v1/databases/main/metrics/lag", {"threshold": "3s"}, unix=True
         )
-        assert refused.status == 503
+        assert rejected.status == 503
         assert agent.metric("lag")["threshold"] == 5.0
         assert "headgate_store_writable 0.0" in agent.get("/metrics").body.decode()
 
@@ -410,14 +410,14 @@ class TestStore:
         rows = serving.get("/v1/history?since=1h&app=nightly").json["tallies"]
         assert sum(row["count"] for row in rows) == 7
 
-    def test_a_refusal_can_be_read_in_full_afterwards(self, serving: AgentProcess) -> None:
+    def test_a_rejection_can_be_read_in_full_afterwards(self, serving: AgentProcess) -> None:
         """R134"""
         change = {"threshold": 0.0001}
         serving.request("PATCH", "/v1/databases/main/metrics/pool_usage", change, unix=True)
         assert not serving.check(app="run7:etl:nightly")["admitted"]
-        (refusal,) = serving.get("/v1/refusals?app=etl").json["refusals"]
-        assert refusal["answer"]["app"] == "run7:etl:nightly"
-        pool = next(m for m in refusal["answer"]["metrics"] if m["metric"] == "pool_usage")
+        (rejection,) = serving.get("/v1/rejections?app=etl").json["rejections"]
+        assert rejection["answer"]["app"] == "run7:etl:nightly"
+        pool = next(m for m in rejection["answer"]["metrics"] if m["metric"] == "pool_usage")
         assert pool["value"] > pool["threshold"] == 0.0001 and pool["age_ms"] is not None
 
     def test_two_agents_cannot_share_a_state_file(

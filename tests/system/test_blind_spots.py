@@ -1,7 +1,7 @@
 """R12, for real: what one metric misses, another sees, on both engines.
 
 Single-metric blind spots. Each test breaks a real server in one way, and shows that the
-metric which cannot see it stays healthy while the check as a whole is refused.
+metric which cannot see it stays healthy while the check as a whole is rejected.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class TestPostgres:
             connection.execute("alter system set synchronous_commit = on")
             connection.execute("alter system set synchronous_standby_names = 'nobody_there'")
             connection.execute("select pg_reload_conf()")
-            refused = eventually(lambda: _refused(agent))
-            assert [m["metric"] for m in refused["metrics"] if m["state"] != "healthy"] == [
+            rejected = eventually(lambda: _rejected(agent))
+            assert [m["metric"] for m in rejected["metrics"] if m["state"] != "healthy"] == [
                 "commit_delay"
             ]
             assert agent.admitted(metrics="lag")
@@ -135,8 +135,8 @@ class TestMariaDB:
         eventually(lambda: agent.admitted() and agent.admitted("replica"))
         with primary.connect() as connection, connection.cursor() as cursor:
             cursor.execute("FLUSH TABLES WITH READ LOCK")
-            refused = eventually(lambda: _refused(agent))
-            assert "commit_delay" in refused["reason"]
+            rejected = eventually(lambda: _rejected(agent))
+            assert "commit_delay" in rejected["reason"]
             assert agent.admitted("replica", metrics="lag")
             cursor.execute("UNLOCK TABLES")
         eventually(agent.admitted)
@@ -193,7 +193,7 @@ def sleeping(server: MariaDBServer, count: int) -> Iterator[None]:
             thread.join()
 
 
-def _refused(agent: AgentProcess) -> Any:
-    """The answer, once it is a refusal."""
+def _rejected(agent: AgentProcess) -> Any:
+    """The answer, once it is a rejection."""
     answer = agent.check()
     return None if answer["admitted"] else answer

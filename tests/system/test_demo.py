@@ -58,7 +58,7 @@ def nothing_is_left(told: str) -> bool:
 
 @pytest.mark.timeout(WHOLE_S + 20)
 def test_the_scenes_do_what_they_promise() -> None:
-    """Held by lag, rejected by a rule, refused by a budget, led by the new primary's agent, and
+    """Held by lag, rejected by a rule, rejected by a budget, led by the new primary's agent, and
     never an OK that nobody may give (R36, R38, R45, R49, R127, R138)."""
     done = subprocess.run(
         [*DEMO, "--headless", "--for", "30s"], capture_output=True, text=True, timeout=WHOLE_S
@@ -96,16 +96,16 @@ def _assert_shed(told: str) -> None:
     _found(r"is listed: export\.py of adhoc, \d sessions", told)
     warned = _found(r"warned first: of (\d+) statements, while (\d+) ran", told)
     assert int(warned[1]) > 0 and int(warned[2]) > 0
-    refused = _found(r"enforced, (\d+) statements were blocked with SQLSTATE 53000: (.+)", told)
-    assert int(refused[1]) > 0 and 'budget "best-effort"' in refused[2]
+    rejected = _found(r"enforced, (\d+) statements were blocked with SQLSTATE 53000: (.+)", told)
+    assert int(rejected[1]) > 0 and 'budget "best-effort"' in rejected[2]
     _found(r"0 of the jobs' statements blocked, 0 of the dashboard's", told)
 
 
 def _assert_promoted(told: str) -> None:
     new = _found(r"kept: (db-[bc]) was promoted and db-a's agent leads no more", told)[1]
     _found(rf"kept: {new}'s agent led the shard, \d+\.\d\d s after its promotion", told)
-    refused = _found(r"while no agent led, checks were rejected: (.+)", told)
-    assert re.search(r"no primary|warming up|wrong agent", refused[1]), told
+    rejected = _found(r"while no agent led, checks were rejected: (.+)", told)
+    assert re.search(r"no primary|warming up|wrong agent", rejected[1]), told
     watched = _found(r"of (\d+) answers watched, 0 were an OK from an outdated view", told)
     assert int(watched[1]) > 0, told
     assert "kept: db-a is a replica again" in told

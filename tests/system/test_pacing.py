@@ -54,13 +54,13 @@ def test_release_thundering_herd_a_burst_is_sent_away_to_come_back_as_a_file(
     assert max(waits_ms) > 2 * min(waits_ms)
 
     replies = burst(lambda number: agent.get(f"/check/gh-ost:{number}/mysql/main"))
-    refused = [reply for reply in replies if reply.status == 429]
-    assert len(refused) >= CLIENTS * 0.7
-    assert all(int(reply.headers["Retry-After"]) >= 1 for reply in refused)
+    rejected = [reply for reply in replies if reply.status == 429]
+    assert len(rejected) >= CLIENTS * 0.7
+    assert all(int(reply.headers["Retry-After"]) >= 1 for reply in rejected)
 
     pace = agent.get("/v1/status").json["databases"][0]["pace"]
     assert pace["set_points"][0]["metric"] == "threads_running"
-    assert pace["paced_total"] >= len(paced) + len(refused)
+    assert pace["paced_total"] >= len(paced) + len(rejected)
     assert pace["clients_total"] >= len(paced)
 
     metrics_set(agent, "pace=false")

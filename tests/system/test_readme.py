@@ -96,7 +96,7 @@ def is_admitted(folder: Path) -> bool:
             return False
 
 
-def test_from_nothing_to_a_refused_check_and_back(folder: Path) -> None:
+def test_from_nothing_to_a_rejected_check_and_back(folder: Path) -> None:
     lint, start = commands("headgate lint")
     linted = run(lint, folder)
     assert linted.returncode == 0, linted.stdout + linted.stderr
@@ -111,9 +111,9 @@ def test_from_nothing_to_a_refused_check_and_back(folder: Path) -> None:
             assert run(command, folder).returncode == 0, command
         change, ask, explain, revert = commands("metrics set")
         assert run(change, folder).returncode == 0
-        refused = eventually(lambda: ran if (ran := run(ask, folder)).returncode == 10 else None)
-        assert refused is not None
-        assert "commit_delay is" in refused.stdout and "above its threshold" in refused.stdout
+        rejected = eventually(lambda: ran if (ran := run(ask, folder)).returncode == 10 else None)
+        assert rejected is not None
+        assert "commit_delay is" in rejected.stdout and "above its threshold" in rejected.stdout
         eventually(lambda: "commit_delay must fall" in run(explain, folder).stdout)
         assert run(revert, folder).returncode == 0
         eventually(lambda: is_admitted(folder) and run(ask, folder).returncode == 0)

@@ -133,7 +133,7 @@ def test_a_new_name_for_each_check_escapes_no_rule_and_fills_nothing(agent: Agen
     eventually(lambda: agent.check()["verdict"] == "OK")
     put(agent, target="etl", ratio=0.999)
     asked = [agent.check(app=f"u{n}:etl") for n in range(300)]
-    # One's own clock begins at one's first refusal: none of them has come to its turn.
+    # One's own clock begins at one's first rejection: none of them has come to its turn.
     assert {answer["dice_waived"] for answer in asked} == {False}
     assert len(agent.get("/v1/clients").json["clients"]) <= 51
     labels = agent.get("/metrics").body.count(b'client="u')

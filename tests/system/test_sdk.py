@@ -69,9 +69,9 @@ def test_a_job_is_held_by_lag_and_goes_on_by_itself(
         replay.execute("select pg_wal_replay_pause()")
         eventually(lambda: _is_paused(replay))
         eventually(lambda: not serving.admitted())  # From now on: lag can only grow.
-        await_refusals(serving, 1)
+        await_rejections(serving, 1)
         held_at = len(done)
-        await_refusals(serving, 2)
+        await_rejections(serving, 2)
         assert len(done) == held_at
         replay.execute("select pg_wal_replay_resume()")
         eventually(lambda: len(done) > held_at)
@@ -85,15 +85,15 @@ def _is_paused(replay: psycopg.Connection[object]) -> bool:
     return row == ("paused",)
 
 
-def await_refusals(agent: AgentProcess, more: int) -> None:
-    before = _refused(agent)
-    eventually(lambda: _refused(agent) >= before + more)
+def await_rejections(agent: AgentProcess, more: int) -> None:
+    before = _rejected(agent)
+    eventually(lambda: _rejected(agent) >= before + more)
 
 
-def _refused(agent: AgentProcess) -> int:
+def _rejected(agent: AgentProcess) -> int:
     """How often the job was."""
     clients = {c["client"]: c for c in agent.get("/v1/clients").json["clients"]}
-    return int(clients["backfill:orders"]["refused"])
+    return int(clients["backfill:orders"]["rejected"])
 
 
 def test_both_clients_get_the_same_answer(url: str) -> None:
@@ -109,7 +109,7 @@ def test_both_clients_get_the_same_answer(url: str) -> None:
     assert answer.verdict == other.verdict == "OK"
 
 
-def test_an_unknown_database_is_a_refusal_with_the_reason(url: str) -> None:
+def test_an_unknown_database_is_a_rejection_with_the_reason(url: str) -> None:
     with headgate.Client("a", database="nope", url=url, **ASKING) as gate:
         answer = gate.check()
     assert not answer.admitted and "nope" in answer.reason

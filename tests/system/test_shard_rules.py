@@ -62,7 +62,7 @@ class Operator:
     unknown: set[str] = field(default_factory=set)
     """Asked for, and no answer came: it may be so, or not."""
     made: int = 0
-    refused: int = 0
+    rejected: int = 0
     at_work: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, stop: threading.Event) -> None:
@@ -113,7 +113,7 @@ class Operator:
             if answer.status == 503:
                 self.unknown.add(name)
                 return None
-        self.refused += 1
+        self.rejected += 1
         return None
 
     def known(self) -> dict[str, Told]:
@@ -286,7 +286,7 @@ def _report(drill: Drill, record: Callable[[str, object], None]) -> None:
         "of them lifted": sum(one.lifted for one in told),
         "last acknowledged with every copy": sum(one.everywhere for one in told),
         "outcome unknown": sum(len(operator.unknown) for operator in drill.operators),
-        "turned away by all agents": sum(operator.refused for operator in drill.operators),
+        "turned away by all agents": sum(operator.rejected for operator in drill.operators),
         "looked for at a new leader": drill.checked,
     }
     for name, figure in figures.items():
@@ -324,8 +324,8 @@ def test_a_standby_that_takes_over_has_every_acknowledged_rule_and_hands_back_th
         assert said == "in force here; the standby has a copy"
         _set(active, "goes")
         assert _lift(active, "first").json["copies"]["standby"]
-        refused = _set(standby, "nowhere", reach=REACH)
-        assert refused.status == 409 and active.url in refused.json["detail"]
+        rejected = _set(standby, "nowhere", reach=REACH)
+        assert rejected.status == 409 and active.url in rejected.json["detail"]
         active.kill()
         assert in_force_at(standby) == {"stays", "goes"}
         eventually(lambda: _set(standby, "meanwhile", reach=REACH).status == 201)

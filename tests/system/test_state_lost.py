@@ -202,11 +202,11 @@ def test_on_a_full_disk_a_rule_can_be_lifted_and_nobody_is_sent_here(
     eventually(lambda: agent.get("/readyz").status == 200)
     fill(small_disk)
 
-    def refused() -> Any:
+    def rejected() -> Any:
         long = {**HOLD, "target": "web", "reason": "x" * 400}
         return agent.request("POST", "/v1/rules", long, unix=True).status == 503
 
-    eventually(refused)
+    eventually(rejected)
     eventually(lambda: agent.get("/readyz").status == 503)
     assert "full" in str(agent.get("/readyz").json["waiting_for"])
     lifted = agent.request("DELETE", f"/v1/rules/{rule['id']}", unix=True)

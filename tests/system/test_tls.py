@@ -67,8 +67,8 @@ def test_both_clients_are_admitted_over_tls(serving: AgentProcess, tmp_path: Pat
 
 def test_an_agent_that_cannot_prove_itself_is_not_asked(serving: AgentProcess) -> None:
     unproven = headgate.Client("a", database="main", url=serving.url, timeout_s=60.0)
-    refused = pytest.raises(headgate.ThrottlerUnavailable, match="certificate is not accepted")
-    with unproven, refused:
+    rejected = pytest.raises(headgate.ThrottlerUnavailable, match="certificate is not accepted")
+    with unproven, rejected:
         unproven.check()
     plain = headgate.Client("a", database="main", url=serving.url.replace("https", "http"))
     with plain, pytest.raises(headgate.ThrottlerUnavailable):

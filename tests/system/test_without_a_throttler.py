@@ -91,7 +91,7 @@ def test_agent_database_and_network_die_in_turn(
     with Network(serving.port) as network, Job(network.url, on_unavailable="open").running() as job:
         eventually(job.throttled)
 
-        lent_postgres.primary.pause()  # the database hangs: a refusal, however long it lasts
+        lent_postgres.primary.pause()  # the database hangs: a rejection, however long it lasts
         eventually(lambda: serving.metric("threads_running")["cause"] == "timed_out")
         held_at = len(job.answers)
         eventually(lambda: _absent_for_s(serving) > 1.5 * BOUNDED_S)
@@ -109,7 +109,7 @@ def test_agent_database_and_network_die_in_turn(
         network.heal()
         eventually(job.throttled)
 
-        serving.kill()  # it comes back cold, and refuses before it admits
+        serving.kill()  # it comes back cold, and rejects before it admits
         eventually(job.unthrottled)
         serving.start()
         eventually(job.throttled)
@@ -148,7 +148,7 @@ def test_a_closed_client_stops_after_the_bounded_wait(serving: AgentProcess) -> 
 
 
 def test_a_restart_within_the_bounded_wait_goes_unnoticed(serving: AgentProcess) -> None:
-    """R49, R50: neither the restart nor the cold agent's first refusals are an outage."""
+    """R49, R50: neither the restart nor the cold agent's first rejections are an outage."""
     with Job(serving.url, unavailable_after_s=60.0).running() as job:
         eventually(job.throttled)
         serving.stop()

@@ -17,7 +17,7 @@ import structlog
 
 from headgate import AsyncClient
 from headgate.app import Agent
-from headgate.check.activity import Activity
+from headgate.check.model import Activity
 from headgate.errors import PeerFailed
 from headgate.settings.agent import parse_settings
 from headgate.shard.model import Pull
@@ -75,7 +75,7 @@ async def serving(folder: Path, tracing: str) -> AsyncIterator[Agent]:
     agent = Agent(parse_settings(settings(made, tracing)))
     await agent.start()
     try:
-        await aeventually(lambda: agent.board.healths["main"].own.all_pass)
+        await aeventually(lambda: agent.rooms.check.board.healths["main"].own.all_pass)
         yield agent
     finally:
         await agent.stop()
@@ -90,7 +90,7 @@ async def ask(
     agent: Agent, method: str, target: str, body: Any = None, **headers: str
 ) -> tuple[int, bytes]:
     """Over the Unix socket, whose uid may change things."""
-    path = str(agent._settings.agent.socket)
+    path = str(agent.context.agent.socket)
     reader, writer = await asyncio.open_unix_connection(path)
     content = b"" if body is None else json.dumps(body).encode()
     lines = [f"{method} {target} HTTP/1.1", "Host: a", f"Content-Length: {len(content)}"]
@@ -188,7 +188,7 @@ async def test_checks_are_traced_where_their_caller_traces_them(
 async def test_a_trace_goes_on_in_the_other_agent(collecting: Collector, tmp_path: Path) -> None:
     tracing = traced(collecting, ratio=0.0, background_ratio=1.0)
     async with serving(tmp_path / "a", tracing) as near, serving(tmp_path / "b", tracing) as far:
-        link = near._open_link(f"http://127.0.0.1:{far.listener.ports[0]}")
+        link = near.context.open_link(f"http://127.0.0.1:{far.door.listener.ports[0]}")
         try:
             status, _, _ = await link.ask("GET", "/v1/status?x=secret", timeout_s=DEADLINE_S)
             assert status == 200
@@ -217,7 +217,7 @@ async def test_a_client_and_its_agent_share_a_trace(collecting: Collector, tmp_p
     made, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(made))
     async with serving(tmp_path / "a", traced(collecting)) as agent:
-        url = f"http://127.0.0.1:{agent.listener.ports[0]}"
+        url = f"http://127.0.0.1:{agent.door.listener.ports[0]}"
         async with AsyncClient("etl:nightly", database="main", url=url) as client:
             assert await with_spans(client, provider).wait()
         check = await one(collecting, "check")
@@ -233,7 +233,7 @@ async def test_a_client_and_its_agent_share_a_trace(collecting: Collector, tmp_p
         ("away", "cannot be reached"),
         ("stuck", "no answer in 0.2 s"),
         ("busy", "answered 503"),
-        ("refusing", "answered 403; see headers_file"),
+        ("rejecting", "answered 403; see headers_file"),
         ("garbage", "no OTLP"),
         ("elsewhere", "answered 302"),
     ],
@@ -250,7 +250,7 @@ async def test_a_collector_in_trouble_hurts_nobody(
             collecting.is_stuck.set()
         case "busy":
             collecting.status, collecting.headers = 503, {"Retry-After": "0"}
-        case "refusing":
+        case "rejecting":
             collecting.status = 403
         case "garbage":
             collecting.body = b"<html>" + b"\xff" * 4096
@@ -258,8 +258,8 @@ async def test_a_collector_in_trouble_hurts_nobody(
             collecting.status, collecting.headers = 302, {"Location": collecting.url + "/x"}
     with structlog.testing.capture_logs() as logs:
         async with serving(tmp_path / "a", more) as agent:
-            assert agent.tracer is not None
-            sent = agent.tracer.outbox
+            assert agent.context.tracer is not None
+            sent = agent.context.tracer.outbox
             await aeventually(lambda: sent.fault is not None and sent.outcomes["undelivered"] > 2)
             assert said in (sent.fault or "")
             assert (await ask(agent, "GET", CHECK, traceparent=PARENT))[0] == 200
@@ -274,8 +274,8 @@ async def test_a_collector_that_comes_back_is_told_again(
     collecting.status = 503
     with structlog.testing.capture_logs() as logs:
         async with serving(tmp_path / "a", traced(collecting, background_ratio=1.0)) as agent:
-            assert agent.tracer is not None
-            outcomes = agent.tracer.outbox.outcomes
+            assert agent.context.tracer is not None
+            outcomes = agent.context.tracer.outbox.outcomes
             await aeventually(lambda: collecting.heard)
             collecting.status = 200
             await aeventually(lambda: outcomes["sent"] > 0)
@@ -285,7 +285,7 @@ async def test_a_collector_that_comes_back_is_told_again(
 
 async def test_without_the_section_nothing_is_traced(tmp_path: Path) -> None:
     async with serving(tmp_path / "a", "") as agent:
-        assert agent.tracer is None
-        assert type(agent.sampler).__name__ == "Sampler"
+        assert agent.context.tracer is None
+        assert type(agent.rooms.check.sampler).__name__ == "Sampler"
         assert (await ask(agent, "GET", CHECK, traceparent=PARENT))[0] == 200
-        assert not agent.listener.memo
+        assert not agent.door.listener.memo

@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from headgate.app import validated
 from headgate.base.ports import Store
 from headgate.base.traceparent import parse_traceparent
+from headgate.commands import validated
 from headgate.errors import InvalidSettings
 from headgate.http.control import ROUTES
 from headgate.settings.agent import Settings, parse_settings
 from headgate.tracing.assemble import check_tracing
-from headgate.tracing.collector import BatchRejected, Later, Outcome, Taken
-from headgate.tracing.outbox import Outbox
+from headgate.tracing.outbox import BatchRejected, Later, Outbox, Outcome, Taken
 from headgate.tracing.requests import QUIET, _pattern
 from headgate.tracing.traced import STORE
 from tests.fixtures.eventually import eventually
@@ -171,11 +170,11 @@ def test_settings_in_full() -> None:
         ('endpont = "https://c"', "endpoint"),
     ],
 )
-def test_settings_that_are_refused_say_why_and_no_secret(text: str, said: str) -> None:
-    with pytest.raises(InvalidSettings) as refused:
+def test_settings_that_are_rejected_say_why_and_no_secret(text: str, said: str) -> None:
+    with pytest.raises(InvalidSettings) as rejected:
         of(text)
-    assert said in str(refused.value)
-    assert "hunter2" not in str(refused.value)
+    assert said in str(rejected.value)
+    assert "hunter2" not in str(rejected.value)
 
 
 @pytest.mark.parametrize(
@@ -194,10 +193,10 @@ def test_a_file_of_headers_that_is_none(tmp_path: Path, content: str | None, sai
     path = tmp_path / "headers"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(InvalidSettings) as refused:
+    with pytest.raises(InvalidSettings) as rejected:
         check_tracing(of(f'endpoint = "https://c"\nheaders_file = "{path}"'))
-    assert said in str(refused.value)
-    assert "hunter2" not in str(refused.value)
+    assert said in str(rejected.value)
+    assert "hunter2" not in str(rejected.value)
 
 
 def test_what_only_the_start_finds_has_its_line_as_well(tmp_path: Path) -> None:
@@ -205,9 +204,9 @@ def test_what_only_the_start_finds_has_its_line_as_well(tmp_path: Path) -> None:
     headers.write_text("no header")
     text = f'# mine\n[tracing]\nendpoint = "https://c"\nheaders_file = "{headers}"\n'
     path.write_text(f'{text}[databases.main]\nengine = "postgres"\ndsn = ""\n')
-    with pytest.raises(InvalidSettings) as refused:
+    with pytest.raises(InvalidSettings) as rejected:
         validated(path)
-    assert str(path) in str(refused.value) and refused.value.faults[0].line == 4
+    assert str(path) in str(rejected.value) and rejected.value.faults[0].line == 4
 
 
 def test_without_the_library_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

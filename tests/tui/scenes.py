@@ -7,10 +7,10 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from headgate.check.api import AuditsDoc, RefusalsDoc, StatusDoc
+from headgate.check.api import AuditsDoc, RejectionsDoc, StatusDoc
 from headgate.cli.documents import read
 from headgate.cli.render import UNICODE, Canvas
-from headgate.history.starvation_api import StarvationDoc
+from headgate.history.api import StarvationDoc
 from headgate.rules.api import RulesDoc
 from headgate.tui.page import Moment, ScreenContext, still
 from headgate.tui.sources import LastAnswer, Scene, ThrottledStrip
@@ -66,7 +66,7 @@ def scene(document: dict[str, Any] | None = None, **given: LastAnswer) -> Scene:
     trend = Trend("http://127.0.0.1:8087")
     trend.take(read(StatusDoc, document or builders.busy_status()), 99.0)
     picture = trend.take(read(StatusDoc, document or builders.busy_status()), 99.5)
-    refusal = {"at": "2026-03-01T03:12:00Z", "answer": builders.refusal()}
+    rejection = {"at": "2026-03-01T03:12:00Z", "answer": builders.rejection()}
     change: dict[str, Any] = {
         "at": "2026-03-01T03:00:00Z",
         "who": "ops",
@@ -78,7 +78,7 @@ def scene(document: dict[str, Any] | None = None, **given: LastAnswer) -> Scene:
     values = {
         "rules": told(read(RulesDoc, {"rules": [rule(), rule("r8")]})),
         "starvation": told(read(StarvationDoc, starved)),
-        "refusals": told(read(RefusalsDoc, {"refusals": [refusal] * 50})),
+        "rejections": told(read(RejectionsDoc, {"rejections": [rejection] * 50})),
         "audit": told(read(AuditsDoc, {"audit": [change] * 50})),
         **given,
     }
@@ -100,8 +100,8 @@ def crowded() -> dict[str, Any]:
         builders.client(
             f"team{at % 20}:job{at % 90}:w{at}",
             database=f"db{at % 4}",
-            refused_for_s=float(at) if at % 7 == 0 else None,
-            refused_by="shard/lag" if at % 7 == 0 else "",
+            rejected_for_s=float(at) if at % 7 == 0 else None,
+            rejected_by="shard/lag" if at % 7 == 0 else "",
         )
         for at in range(500)
     ]

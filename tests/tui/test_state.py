@@ -309,7 +309,7 @@ def test_a_clients_hour_and_an_explanation_are_shown(agent: ScriptedAgent) -> No
     page = Console(width=100, record=True, file=io.StringIO())
     page.print(state.panel.page(Canvas(100)))
     assert "mostly throttled between" in page.export_text()
-    agent.says("/v1/explain", builders.explained(builders.refusal()))
+    agent.says("/v1/explain", builders.explained(builders.rejection()))
     state = ask_to(agent, "7", "enter", *"etl main", "enter")
     assert state.explained is not None and state.asked == ExplainInput("etl", "main")
 
@@ -328,11 +328,11 @@ def test_a_snapshot_asks_for_a_name_and_overwrites_nothing(tmp_path: Path) -> No
         save_lines(tmp_path / "a.svg", frame.lines, (90, 30))
 
 
-NOT_READ = ("read_s_ago", "version", "checksum", "enabled", "wanted_version", "refusal")
+NOT_READ = ("read_s_ago", "version", "checksum", "enabled", "wanted_version", "rejection")
 STATE: dict[str, Any] = {
     "database": "main",
     **dict.fromkeys((*NOT_READ, "health", "cpus", "workers")),
-    **dict.fromkeys(("refused", "seats_total", "seats_behind", "buckets_total"), 0),
+    **dict.fromkeys(("rejected", "seats_total", "seats_behind", "buckets_total"), 0),
     **dict.fromkeys(("seats", "budgets", "buckets"), ()),
     "fault": None,
     "patterns_total": 30,
@@ -380,7 +380,7 @@ def test_budgets_show_fill_share_and_what_statements_cost(agent: ScriptedAgent) 
 
 
 def test_a_narrow_screen_still_says_what_is_wrong_with_a_policy(agent: ScriptedAgent) -> None:
-    wrong = policy(is_off=True, refusal="line 3", read_fault="no such file", mode_cap="warn")
+    wrong = policy(is_off=True, rejection="line 3", read_fault="no such file", mode_cap="warn")
     agent.says("/v1/budgets", {"databases": [wrong]})
     text = budgets_page(asked_budgets(agent), (60, 30))
     for told in (

@@ -84,7 +84,7 @@ def test_top_draws_follows_a_resize_and_leaves_on_q(busy: ScriptedAgent) -> None
 
 
 def test_the_mouse_chooses_rows_and_views_on_a_small_terminal(busy: ScriptedAgent) -> None:
-    busy.says("/v1/rules", {"rules": [scenes.rule(), scenes.rule("r8")], "refused": []})
+    busy.says("/v1/rules", {"rules": [scenes.rule(), scenes.rule("r8")], "rejected": []})
     with terminal("top", "--view", "rules", columns=60, lines=15, HEADGATE_URL=busy.url) as shown:
 
         def screen() -> list[str]:
@@ -310,7 +310,7 @@ def test_once_prints_one_frame_with_rates(scripted: ScriptedAgent, run: Run) -> 
     counts = iter(range(0, 1000, 50))
 
     def growing(_: Heard) -> Reply:
-        client = builders.client(admitted=next(counts), refused=0)
+        client = builders.client(admitted=next(counts), rejected=0)
         return Reply(builders.status(clients=[client]))
 
     scripted.replies["GET", "/v1/status"] = growing
@@ -342,7 +342,7 @@ def test_history_is_there_from_the_first_frame_on(busy: ScriptedAgent, run: Run)
 
 
 def test_the_whole_picture_is_one_document(busy: ScriptedAgent, run: Run) -> None:
-    busy.says("/v1/rules", {"rules": [scenes.rule()], "refused": []})
+    busy.says("/v1/rules", {"rules": [scenes.rule()], "rejected": []})
     ran = run("top", "--json")
     found = json.loads(ran.out)
     assert ran.code == 0

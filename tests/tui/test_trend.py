@@ -10,10 +10,10 @@ from headgate.tui.trend import KEEP_SLOTS, RATE_WINDOW_S, SLOT_S, PastMinute, Pi
 from tests.cli import builders
 
 
-def status(admitted: int = 0, refused: int = 0, **metric: Any) -> StatusDoc:
+def status(admitted: int = 0, rejected: int = 0, **metric: Any) -> StatusDoc:
     document = builders.status(
         databases=[builders.database(metrics=[builders.metric(**metric)])],
-        clients=[builders.client(admitted=admitted, refused=refused)],
+        clients=[builders.client(admitted=admitted, rejected=rejected)],
     )
     return read(StatusDoc, document)
 

@@ -99,7 +99,7 @@ def test_an_idle_database_is_said_and_how_to_wake_it() -> None:
     main = builders.database(activity="hibernating", idle=True)
     text = shown(ScreenState(), scenes.scene(builders.status(databases=[main])))
     assert "idle  main: the next check wakes it (about 1 s); w wakes it now" in text
-    assert "REFUSES" not in text
+    assert "REJECTS" not in text
 
 
 def test_an_agent_that_does_not_answer_is_said_and_the_last_picture_stays_dimmed() -> None:
@@ -163,7 +163,7 @@ def test_rules_say_who_why_how_long_and_whom_they_meet() -> None:
     assert "applies to: etl:nightly" in text
 
 
-def test_refusals_and_changes_share_a_view() -> None:
+def test_rejections_and_changes_share_a_view() -> None:
     text = shown(ScreenState("past"), BUSY)
     assert "rejected lately: 50" in text and "changed lately: 50" in text
     assert "THRESHOLD_EXCEEDED" in text and "ratio: 0.5" in text
@@ -204,7 +204,7 @@ def test_the_chosen_row_stays_chosen_in_whatever_order_it_comes() -> None:
 
 @pytest.mark.parametrize("view", ["overview", "rules"])
 def test_a_rule_that_is_not_in_force_here_is_said(view: str) -> None:
-    rules = scenes.told(read(RulesDoc, {"rules": [scenes.rule()], "refused": ["f-1: no such"]}))
+    rules = scenes.told(read(RulesDoc, {"rules": [scenes.rule()], "rejected": ["f-1: no such"]}))
     assert "NOT IN FORCE HERE  rule f-1: no such" in shown(
         ScreenState(view), scenes.scene(rules=rules)
     )

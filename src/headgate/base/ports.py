@@ -83,7 +83,7 @@ class HeartbeatWriter(Protocol):
 
     async def beat(self, *, resting: bool = False) -> bool:
         """`resting` marks it as the last one for a while, so that nobody takes it for lag.
-        WriteRefused where the server turned out to be read only; or another ProbeFailed."""
+        WriteRejected where the server turned out to be read only; or another ProbeFailed."""
         ...
 
     async def close(self) -> None: ...
@@ -127,18 +127,18 @@ class PolicySink(Protocol):
     """Where the policy of a database goes: to a server's own directory, beside its queries."""
 
     async def publish(self, policy: Policy, revision: int) -> Published:
-        """Apply it completely or not at all. PolicyRefused has the cause, and then the last
+        """Apply it completely or not at all. PolicyRejected has the cause, and then the last
         good one stays. `revision` is only for display."""
         ...
 
     async def look(self) -> Lying | None:
         """The policy that is there now, from any source; None: none that could be used.
-        PolicyRefused if it cannot be read."""
+        PolicyRejected if it cannot be read."""
         ...
 
     async def tell_health(self, healthy: bool, until_ms: int) -> None:
         """For budgets that bite under pressure alone; believed until then (Unix time), and not
-        known after. PolicyRefused with the cause."""
+        known after. PolicyRejected with the cause."""
         ...
 
     def describe(self) -> str:
@@ -155,8 +155,8 @@ class BudgetMeter(Protocol):
 
 
 class ChangeLog(Protocol):
-    """A log of changes, as keys: SQLite for one agent, etcd for a fleet, memory in tests. What it
-    promises is asked of all of them by one suite (tests/contracts/test_change_log.py).
+    """A log of changes, as keys: SQLite for one agent, etcd for a fleet, memory in tests. One
+    suite proves for all of them what it promises (tests/contracts/test_change_log.py).
 
     No check ever waits for it. Every call ends within a second or two: with what was asked for, or
     with StoreUnavailable.
@@ -187,7 +187,7 @@ class ChangeLog(Protocol):
         must_fit: bool = False,
     ) -> int:
         """All puts, if every compare holds; the new revision. Else Conflict, and nothing is done.
-        OutcomeUnknown where it was sent and no answer came: whoever asks again has to look first.
+        OutcomeUnknown where it was sent and no answer came: look before the next try.
         InvalidSettings or ValueError for what is too long; StoreUnavailable for an entry too many.
 
         An agent's own log keeps `audit` in the same transaction; a fleet's has who and what in its

@@ -125,9 +125,9 @@ def decide(
         passed=any(standings[match].terms.enforced for match in passed),
     )
     counting = {match: f for match, f in failures.items() if match not in passed}
-    refusing = {match: f for match, f in counting.items() if standings[match].terms.enforced}
-    if refusing:
-        return _refused(answer, refusing, standings, ask)
+    blocking = {match: f for match, f in counting.items() if standings[match].terms.enforced}
+    if blocking:
+        return _blocked(answer, blocking, standings, ask)
     return _warned(answer, counting, standings, ask)
 
 
@@ -192,18 +192,18 @@ def lets_pass(terms: Terms, ask: StatementCheck) -> bool:
     return bool(ask.flags & StatementFlags.IN_TRANSACTION) and terms.lets_pass
 
 
-def _refused(
+def _blocked(
     answer: StatementAnswer,
-    refusing: Mapping[int, Failure],
+    blocking: Mapping[int, Failure],
     standings: Sequence[BucketState],
     ask: StatementCheck,
 ) -> StatementAnswer:
-    waits = {match: _patience_ns(f, standings[match].terms, ask) for match, f in refusing.items()}
+    waits = {match: _patience_ns(f, standings[match].terms, ask) for match, f in blocking.items()}
     hopeless = [match for match, wait in waits.items() if wait is None]
     if hopeless:
-        return _told(answer, StatementVerdict.BLOCK, hopeless[0], refusing[hopeless[0]])
+        return _told(answer, StatementVerdict.BLOCK, hopeless[0], blocking[hopeless[0]])
     longest = max(waits, key=lambda match: waits[match] or 0)
-    told = _told(answer, StatementVerdict.DELAY, longest, refusing[longest])
+    told = _told(answer, StatementVerdict.DELAY, longest, blocking[longest])
     return replace(told, retry_ns=waits[longest] or 0)
 
 

@@ -20,7 +20,7 @@ from headgate.budgets.readings import (
     Published,
 )
 from headgate.changes.exchange_api import CopiesDoc
-from headgate.fleet.reach_api import ReachedDoc
+from headgate.fleet.api import ReachedDoc
 from headgate.history.records import BudgetMinute
 
 When_ = Callable[[float], str]
@@ -171,7 +171,7 @@ class PolicyDoc(msgspec.Struct, frozen=True):
     """As the server itself says; null while it cannot be read."""
     read_fault: str | None
     """Why the server's counters cannot be read."""
-    refusal: str | None
+    rejection: str | None
     """Why the server did not accept the last policy, if so."""
     ledger: str
     """What checks that name a budget debit: the server's own ledger, with its statements; or the
@@ -306,8 +306,8 @@ class StateDoc(msgspec.Struct, frozen=True):
     enabled: bool | None
     wanted_version: int | None
     """What it was given last."""
-    refused: int
-    refusal: str | None
+    rejected: int
+    rejection: str | None
     health: str | None
     cpus: float | None
     workers: int | None
@@ -391,9 +391,8 @@ class RuleFindingDoc(msgspec.Struct, frozen=True):
 
 class StatementExplainDoc(msgspec.Struct, frozen=True):
     verdict: str
-    """`run`, `warn`, `delay` or `block`; `depends` where what it costs decides, and is not known;
-    `unknown` where budgets apply, and the server, without
-    which neither its CPUs nor the debt are known, cannot be read."""
+    """`run`, `warn`, `delay` or `block`; `depends` where what it costs decides, and is not known.
+    `unknown` where budgets apply and the server cannot be read: CPUs and debt are not known."""
     decided_by: str | None
     """The budget."""
     limit: str | None
@@ -608,8 +607,8 @@ def state_doc(
         checksum=checksum_text(readings.checksum),
         enabled=readings.enabled,
         wanted_version=wanted_version,
-        refused=readings.refused,
-        refusal=readings.refusal or None,
+        rejected=readings.rejected,
+        rejection=readings.rejection or None,
         health=readings.health.value,
         cpus=readings.cpus_milli / 1000,
         workers=readings.workers,
@@ -654,8 +653,8 @@ def _unread(
         checksum=None,
         enabled=None,
         wanted_version=wanted_version,
-        refused=0,
-        refusal=None,
+        rejected=0,
+        rejection=None,
         health=None,
         cpus=None,
         workers=None,

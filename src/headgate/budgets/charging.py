@@ -20,16 +20,17 @@ import structlog
 
 from headgate.budgets.ask import (
     NEVER,
+    DebitResult,
+    DebitState,
     Limit,
     Match,
     StatementAnswer,
     StatementCheck,
     StatementFlags,
     StatementVerdict,
+    budget_key,
 )
 from headgate.budgets.bucket import cpu_ns, server_ns
-from headgate.budgets.debits import DebitResult, DebitState
-from headgate.budgets.hashes import budget_key
 from headgate.budgets.layers import Edition, capped
 from headgate.budgets.ledger import Ledger
 from headgate.budgets.matching import rests
@@ -254,7 +255,7 @@ class Debits:
             return _unknown(
                 decision, f"it has no budget {check.budget!r}{_nearest(check.budget, names)}"
             )
-        budget = replace(budget, mode=capped(budget.mode, edition.changes.mode_cap))
+        budget = replace(budget, mode=capped(budget.mode, edition.mode_cap))
         if why := self._rests(budget, edition, check.database, now):
             note = f"budget {budget.name} is not charged: {why}"
             return DebitResult(budget.name, DebitState.RESTS, check.cpu_s, note=note)

@@ -19,7 +19,7 @@ from operator import attrgetter
 from struct import Struct, error
 from typing import Any, NamedTuple
 
-from headgate.budgets.hashes import SYSTEM_KEY, TAG_KEY, budget_key, hg_hash
+from headgate.budgets.ask import SYSTEM_KEY, TAG_KEY, budget_key, hg_hash
 from headgate.budgets.policy import (
     REMOTE_ADDRESS,
     SYSTEM_KEYS,

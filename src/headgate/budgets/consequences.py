@@ -27,7 +27,7 @@ class Fate(Enum):
     """It ran, and would have been warned of."""
     DELAYED = "delayed"
     """It ran after a wait."""
-    REFUSED = "refused"
+    BLOCKED = "blocked"
     ELSEWHERE = "elsewhere"
     """In a budget that another budget's block kept it from."""
 
@@ -46,33 +46,33 @@ class ReplayTally:
     represents several statements, so these are no whole numbers."""
 
     statements: float = 0.0
-    refused_before: float = 0.0
+    blocked_before: float = 0.0
     cpu_before_ns: float = 0.0
     """Of those that ran."""
     after: dict[Fate, float] = field(default_factory=lambda: dict.fromkeys(Fate, 0.0))
     cpu_after_ns: float = 0.0
     waited_ns: float = 0.0
-    newly_refused: float = 0.0
+    newly_blocked: float = 0.0
     newly_admitted: float = 0.0
     variance: float = 0.0
     """Of what changed, by the luck of the draw."""
 
     def add(self, trace: Trace, fate: Fate, cost_ns: int, waited_ns: int = 0) -> None:
-        weight, runs = trace.weight, fate not in (Fate.REFUSED, Fate.ELSEWHERE)
+        weight, runs = trace.weight, fate not in (Fate.BLOCKED, Fate.ELSEWHERE)
         self.statements += weight
         self.after[fate] += weight
-        self.refused_before += weight if trace.refused else 0.0
+        self.blocked_before += weight if trace.blocked else 0.0
         self.cpu_before_ns += weight * trace.actual_ns
         self.cpu_after_ns += weight * cost_ns if runs else 0.0
         self.waited_ns += weight * waited_ns
-        if runs is trace.refused:
+        if runs is trace.blocked:
             self.newly_admitted += weight if runs else 0.0
-            self.newly_refused += 0.0 if runs else weight
+            self.newly_blocked += 0.0 if runs else weight
             self.variance += weight * (weight - 1)
 
     @property
     def changed(self) -> float:
-        return self.newly_refused + self.newly_admitted
+        return self.newly_blocked + self.newly_admitted
 
     @property
     def changed_error(self) -> float:
@@ -81,7 +81,7 @@ class ReplayTally:
 
     @property
     def ran_before(self) -> float:
-        return self.statements - self.refused_before
+        return self.statements - self.blocked_before
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,7 +148,7 @@ def _alike(trace: Trace) -> tuple[StatementIdentity, tuple[tuple[bytes, bytes], 
     return trace.who, trace.tags, trace.query_id, trace.fingerprint
 
 
-# --- what is known of those that were refused --------------------------------------------------
+# --- what is known of those that were blocked --------------------------------------------------
 
 
 class _Known:
@@ -157,7 +157,7 @@ class _Known:
     def __init__(self, traces: Iterable[Trace]) -> None:
         self._sums: dict[int, tuple[float, float, float]] = {}
         for trace in traces:
-            if not trace.refused and trace.query_id:
+            if not trace.blocked and trace.query_id:
                 weight, cpu, wall = self._sums.get(trace.query_id, (0.0, 0.0, 0.0))
                 self._sums[trace.query_id] = (
                     weight + trace.weight,
@@ -167,16 +167,16 @@ class _Known:
 
     def estimate_ns(self, trace: Trace) -> int:
         known = self._sums.get(trace.query_id)
-        if (trace.refused_early or not trace.estimate_ns) and known is not None:
+        if (trace.blocked_early or not trace.estimate_ns) and known is not None:
             return max(1, round(known[1] / known[0]))
         return max(1, trace.estimate_ns or trace.actual_ns)
 
     def cost_ns(self, trace: Trace) -> int:
-        return self.estimate_ns(trace) if trace.refused else trace.actual_ns
+        return self.estimate_ns(trace) if trace.blocked else trace.actual_ns
 
     def wall_ns(self, trace: Trace) -> int:
         """How long it runs; CPU time at least, where nothing is known."""
-        if not trace.refused:
+        if not trace.blocked:
             return trace.wall_ns
         known = self._sums.get(trace.query_id)
         return round(known[2] / known[0]) if known is not None else self.cost_ns(trace)
@@ -314,7 +314,7 @@ class _Play:
 
 def _fate_of_all(answer: StatementAnswer, waited_ns: int) -> Fate:
     if answer.verdict is StatementVerdict.BLOCK:
-        return Fate.REFUSED
+        return Fate.BLOCKED
     if waited_ns:
         return Fate.DELAYED
     return Fate.WARNED if answer.verdict is StatementVerdict.WARN else Fate.RAN
@@ -328,7 +328,7 @@ def _fates(
     for index, budget in enumerate(budgets):
         fate = Fate.DELAYED if waited_ns else Fate.RAN
         if answer.verdict is StatementVerdict.BLOCK:
-            fate = Fate.REFUSED if index == answer.match else Fate.ELSEWHERE
+            fate = Fate.BLOCKED if index == answer.match else Fate.ELSEWHERE
         elif _warns(trace, budget, answer, index):
             fate = Fate.WARNED
         if found.get(budget.name) in (None, Fate.RAN, Fate.ELSEWHERE):
@@ -358,10 +358,10 @@ def _notes(traces: Sequence[Trace], policy: Policy) -> Iterator[str]:
             f"{len(drawn):,} of {len(traces):,} traces stand for several cheap statements each, "
             f"{sum(drawn):,.0f} together: their numbers, and how many ran at once, are estimates."
         )
-    refused = sum(trace.weight for trace in traces if trace.refused)
-    if refused:
+    blocked = sum(trace.weight for trace in traces if trace.blocked)
+    if blocked:
         yield (
-            f"{refused:,.0f} statements were blocked then: what they would have cost is an "
+            f"{blocked:,.0f} statements were blocked then: what they would have cost is an "
             "estimate, and some are another's second try, which would not have come."
         )
     yield from _unknown_facts(traces, policy)

@@ -13,7 +13,8 @@ from typing import Any
 from headgate.budgets.layers import ANOTHER, RESERVED_NAMES, merged
 from headgate.budgets.lint import advise
 from headgate.budgets.parse import parse_budget, written_budget
-from headgate.budgets.policy import Policy
+from headgate.budgets.policy import Mode, Policy
+from headgate.changes.items import put
 from headgate.changes.model import Change, ChangeKind, Edit
 from headgate.changes.reach import Place, Reach
 from headgate.changes.state import LogState, budget_id, said_by, stands
@@ -30,6 +31,8 @@ from headgate.rules.drafts import (
 )
 from headgate.rules.times import parse_for
 
+EVERY = "all"
+"""In place of a database: each one of an agent."""
 MAX_TOLD = 5
 MAX_BUDGETS = 10_000
 """Budgets of a fleet in force: every agent compares those that reach it with its policy."""
@@ -96,6 +99,18 @@ def remove_budget(
     before = _standing(held, name, reach, asked)
     check_expected(before, expect)
     return Draft("budget.removed", [Edit(before, taken_out(before, asked))])
+
+
+def cap_budgets(held: LogState, asked: ChangeAuthor, *, mode: Mode, reach: Reach) -> Draft:
+    """The switch for all budgets in that reach; `enforce` lifts it."""
+    value: dict[str, Any] = {"policy": {}, "order": [], "mode_cap": mode.value, "of_fleet": []}
+    lifts = mode is Mode.ENFORCE
+    change = put(
+        held, ChangeKind.POLICY, f"{EVERY}@{reach}", None if lifts else value, asked, reach
+    )
+    was = None if change.before is None else change.before.value
+    action = "policy.uncapped" if lifts else "policy.capped"
+    return Draft(action, [] if was == (None if lifts else value) else [change])
 
 
 # --- one budget ----------------------------------------------------------------------------

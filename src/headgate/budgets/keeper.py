@@ -59,6 +59,7 @@ from headgate.budgets.layers import (
     FleetBudget,
     Layers,
     PolicyChanges,
+    WideCap,
     audited,
     beneath,
     budgets_of,
@@ -96,6 +97,7 @@ from headgate.errors import (
     Conflict,
     Fault,
     HeadgateError,
+    InvalidRequest,
     InvalidSettings,
     StoreUnavailable,
 )
@@ -202,6 +204,13 @@ class PolicyKeeper:
         if over != self.edition.over:
             self.edition = replace(self.edition, over=over)
 
+    def cap_by(self, caps: tuple[WideCap, ...]) -> bool:
+        """Switches that reach further than this agent. Whether that is another mode now."""
+        before = self.edition
+        if caps != before.caps:
+            self.edition = replace(before, caps=caps)
+        return self.edition.mode_cap is not before.mode_cap
+
     async def _stand(self, action: str) -> None:
         """What can stand of all layers: the file in any case; of the fleet's, what can with it.
         `action`: what it is where another base is in force by it."""
@@ -209,7 +218,8 @@ class PolicyKeeper:
         before, is_first = self.edition, self._stood is None
         size = _size(self._file) + len(self._fleet) + len(layers.changes.budgets)
         ready = await beside(size, lambda: self._ready(layers) or self._fitted(layers))
-        self.edition = replace(ready, revision=revision, over=before.over)
+        before = self.edition  # It may have waited.
+        self.edition = replace(ready, revision=revision, over=before.over, caps=before.caps)
         self._stood, self._ahead = (layers, self._own_role), None
         if is_first or (before.file, before.fleet) != (ready.file, ready.fleet):
             self._notes.brought(before, self.edition, action)
@@ -234,8 +244,8 @@ class PolicyKeeper:
             return self._judged(some.document, some, some.changes)
 
         fit = fitting(layers, judged)
-        if fit.refused:
-            log.error("policy.layers_refused", database=self.database, fault=fit.refused)
+        if fit.rejected:
+            log.error("policy.layers_rejected", database=self.database, fault=fit.rejected)
         for item_id, fault in fit.edition.left_out.items():
             about = {"database": self.database, "budget": item_id}
             log.error("policy.fleet_budget_left_out", **about, fault=fault)
@@ -395,7 +405,11 @@ class PolicyKeeper:
         tried: list[EditionChange] = []
 
         def draft(held: LogState, asked: ChangeAuthor) -> Draft:
-            tried[:] = [self._tried(self._at(held), propose, expect)]
+            now = self._at(held)
+            if now.of_shard(name) is not None and before.of_shard(name) is None:
+                message = f"budget {name} just came from its shard; look again and repeat"
+                raise InvalidRequest(message, status=409)
+            tried[:] = [self._tried(now, propose, expect)]
             return self._drafted(held, tried[0], action, asked, name)
 
         done = await self._own.make(draft, who, dry_run=False, size=size)
@@ -407,7 +421,8 @@ class PolicyKeeper:
         if here == self._here:
             return self.edition
         layers = Layers(self._file, self._fleet, here.changes)
-        return replace(self._fitted(layers), revision=here.revision, over=self.edition.over)
+        now, fitted = self.edition, self._fitted(layers)
+        return replace(fitted, revision=here.revision, over=now.over, caps=now.caps)
 
     def _tried(self, before: Edition, propose: Propose, expect: int | None) -> EditionChange:
         if expect is not None and expect != before.revision:
@@ -417,7 +432,7 @@ class PolicyKeeper:
             )
             raise Conflict(message)
         after = replace(propose(before), left_out=before.left_out, revision=before.revision)
-        after = replace(after, over=before.over)
+        after = replace(after, over=before.over, caps=before.caps)
         self._check_names(after, before)
         return EditionChange(before, after, dry_run=True)
 
@@ -464,9 +479,9 @@ class PolicyKeeper:
         `changes`: what makes it of the layers beneath, where that is known."""
         policy, role = parse_policy(raw), self._own_role
         advice = advise(exempting(policy, role), wall_ms=self._wall_ms())
-        refused = [Fault(a.place, a.message) for a in advice if a.severity is Severity.ERROR]
-        if refused:
-            raise InvalidSettings(refused)
+        rejected = [Fault(a.place, a.message) for a in advice if a.severity is Severity.ERROR]
+        if rejected:
+            raise InvalidSettings(rejected)
         document = written(policy)
         return Edition(
             revision=0,

@@ -59,6 +59,18 @@ class FleetBudget:
 
 
 @dataclass(frozen=True, slots=True)
+class WideCap:
+    """The switch for all budgets, where it was set for more than this agent."""
+
+    reach: Reach
+    mode: Mode
+    set_by: str
+
+    def applies_to(self, place: Place) -> bool:
+        return self.reach.meets(place)
+
+
+@dataclass(frozen=True, slots=True)
 class BudgetChange:
     settings: Raw
     """Settings that differ from the file's; None removes one."""
@@ -275,6 +287,14 @@ class Edition:
     over: frozenset[str] = frozenset()
     """Of those that end by what was changed here: their time is used up, whatever the wall clock
     says (changetime.py)."""
+    caps: tuple[WideCap, ...] = ()
+    """The switches for all budgets that reach further than this agent."""
+
+    @property
+    def mode_cap(self) -> Mode:
+        """No budget goes beyond it. Of several switches the mildest mode counts."""
+        modes = [self.changes.mode_cap, *(cap.mode for cap in self.caps)]
+        return min(modes, key=MODES.index)
 
     @property
     def layers(self) -> Layers:
@@ -331,7 +351,7 @@ class Edition:
         )
 
     def _capped(self, budget: Budget) -> Budget:
-        mode = capped(budget.mode, self.changes.mode_cap)
+        mode = capped(budget.mode, self.mode_cap)
         return budget if mode is budget.mode else replace(budget, mode=mode)
 
 
@@ -340,7 +360,7 @@ class Fit(NamedTuple):
 
     edition: Edition
     layers: Layers
-    refused: str = ""
+    rejected: str = ""
     """Why the changes on top are not valid; empty if they are."""
 
 
@@ -350,13 +370,13 @@ def fitting(layers: Layers, judge: Callable[[Layers], Edition]) -> Fit:
     try:
         return Fit(judge(layers), layers)
     except InvalidSettings:
-        fits, refused = replace(layers, fleet=()), ""
+        fits, rejected = replace(layers, fleet=()), ""
     try:
         judge(fits)
     except InvalidSettings as error:
         # The file, or another version of this program, has made them invalid together: the file
         # counts alone, except for the switch.
-        refused = str(error)
+        rejected = str(error)
         fits = replace(fits, changes=PolicyChanges(mode_cap=layers.changes.mode_cap))
     left_out = {}
     for one in layers.fleet:
@@ -366,7 +386,7 @@ def fitting(layers: Layers, judge: Callable[[Layers], Edition]) -> Fit:
             fits = more
         except InvalidSettings as error:
             left_out[one.item_id] = str(error)
-    return Fit(replace(judge(fits), left_out=left_out), fits, refused)
+    return Fit(replace(judge(fits), left_out=left_out), fits, rejected)
 
 
 def exempting(policy: Policy, role: str) -> Policy:
@@ -475,6 +495,14 @@ def read_budget(item: Change) -> BudgetHere | None:
         BudgetChange(settings, bool(item.value["whole"])),
         int(item.value.get("at", item.n)),
     )
+
+
+def read_cap(item: Change) -> WideCap:
+    """Of a reach beyond this agent, where a policy is nothing but the switch."""
+    changes = read_policy(item)
+    if changes != PolicyChanges(mode_cap=changes.mode_cap):
+        raise ValueError("beyond one agent, a policy has a mode_cap and nothing else")
+    return WideCap(item.reach, changes.mode_cap, item.set_by)
 
 
 def read_policy(item: Change) -> PolicyChanges:

@@ -32,6 +32,8 @@ from headgate.budgets.ask import (
     StatementAnswer,
     StatementCheck,
     StatementFlags,
+    budget_key,
+    mixed,
 )
 from headgate.budgets.bucket import (
     Bucket,
@@ -52,7 +54,6 @@ from headgate.budgets.cost import (
     learned,
     may_try_again,
 )
-from headgate.budgets.hashes import budget_key, mixed
 from headgate.budgets.policy import Budget
 
 # --- bounded tables: buckets in sets of 16 ways, patterns in sets of 4 -----------------------
@@ -341,7 +342,7 @@ class Ledger:
     ) -> BudgetHolding | None:
         counts, terms, limit = self._counts(budget), self._terms(budget), answer.limits[index]
         if limit and not lets_pass(terms, ask):
-            # A warning is a refusal that did not happen: no place, no debt, as if it had.
+            # A warning is a block that did not happen: no place, no debt, as if it had.
             _count_warning(counts, limit, ask)
             return None
         if answer.thresholds[index]:

@@ -310,7 +310,7 @@ def _lock_out(placed: PlacedRule, who: str, code: str, username: str) -> Advice:
         message = f"budget {budget.name} locks out {who}: {advised}"
         return Advice(Severity.ERROR, f"locks-out-{code}", placed.place, message)
     message = f"budget {budget.name} may block {who} when it is needed most: {advised}"
-    return _warning(f"may-refuse-{code}", placed.place, message)
+    return _warning(f"may-block-{code}", placed.place, message)
 
 
 def _each(placed: PlacedRule) -> Iterator[Advice]:

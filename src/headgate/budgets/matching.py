@@ -15,9 +15,16 @@ from ipaddress import IPv4Address, IPv6Address
 from types import MappingProxyType
 from typing import NamedTuple
 
-from headgate.budgets.ask import MAX_MATCHES, Match, Statement, StatementIdentity
-from headgate.budgets.fingerprint import fingerprint
-from headgate.budgets.hashes import SYSTEM_KEY, TAG_KEY, budget_key, hg_hash
+from headgate.budgets.ask import (
+    MAX_MATCHES,
+    SYSTEM_KEY,
+    TAG_KEY,
+    Match,
+    Statement,
+    StatementIdentity,
+    budget_key,
+    hg_hash,
+)
 from headgate.budgets.policy import (
     FINGERPRINT,
     QUERY,
@@ -38,7 +45,7 @@ from headgate.budgets.policy import (
     shown_value,
     tag_name,
 )
-from headgate.budgets.tags import ParsedTags, read_tags
+from headgate.budgets.sql_text import ParsedTags, fingerprint, read_tags
 
 MAX_LABEL_BYTES = 47
 

@@ -135,9 +135,9 @@ class BudgetReadings:
     off: bool = False
     """The policy in force is switched off: no budget applies."""
     published_ms: int = 0
-    refused: int = 0
+    rejected: int = 0
     """Policies that the server did not take since it started."""
-    refusal: str = ""
+    rejection: str = ""
     """Why the last of them was not."""
     health: ServerHealth = ServerHealth.UNKNOWN
     health_until_ms: int = 0

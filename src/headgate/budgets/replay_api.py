@@ -50,20 +50,20 @@ class BudgetReplayBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class BudgetTallyDoc(msgspec.Struct, frozen=True):
     statements: float
     ran_before: float
-    refused_before: float
+    blocked_before: float
     cpu_before_s: float
     ran: float
     """Would have been admitted without a warning."""
     warned: float
     delayed: float
-    refused: float
+    blocked: float
     """Blocked by this budget."""
     elsewhere: float
     """Blocked by another one."""
     cpu_s: float
     """Blocked, and would have been admitted."""
     waited_s: float
-    newly_refused: float
+    newly_blocked: float
     newly_admitted: float
     error: float
     """Standard deviation of what is newly blocked and admitted, because only a sample is traced; 0
@@ -111,16 +111,16 @@ def tally_doc(tally: ReplayTally) -> BudgetTallyDoc:
     return BudgetTallyDoc(
         statements=_round(tally.statements),
         ran_before=_round(tally.ran_before),
-        refused_before=_round(tally.refused_before),
+        blocked_before=_round(tally.blocked_before),
         cpu_before_s=tally.cpu_before_ns / NS,
         ran=_round(after[Fate.RAN]),
         warned=_round(after[Fate.WARNED]),
         delayed=_round(after[Fate.DELAYED]),
-        refused=_round(after[Fate.REFUSED]),
+        blocked=_round(after[Fate.BLOCKED]),
         elsewhere=_round(after[Fate.ELSEWHERE]),
         cpu_s=tally.cpu_after_ns / NS,
         waited_s=tally.waited_ns / NS,
-        newly_refused=_round(tally.newly_refused),
+        newly_blocked=_round(tally.newly_blocked),
         newly_admitted=_round(tally.newly_admitted),
         error=_round(tally.changed_error),
     )
@@ -159,5 +159,5 @@ def _by(
 def _weighty(tally: ReplayTally) -> float:
     """What changes by this budget first; else what would be warned or delayed."""
     noticed = tally.after[Fate.WARNED] + tally.after[Fate.DELAYED]
-    refused = tally.after[Fate.REFUSED] if tally.changed else 0.0
-    return 1e9 * tally.changed + 1e6 * refused + noticed
+    blocked = tally.after[Fate.BLOCKED] if tally.changed else 0.0
+    return 1e9 * tally.changed + 1e6 * blocked + noticed

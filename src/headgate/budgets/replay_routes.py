@@ -145,7 +145,7 @@ def _notes(memory: TraceMemory, change: EditionChange, since_ms: int) -> list[st
         notes.append(f"No newer traces come: {memory.fault}.")
     if memory.lost_total:
         notes.append(f"{memory.lost_total:,} traces were lost before they could be read.")
-    cap = change.before.changes.mode_cap
+    cap = change.before.mode_cap
     if cap is not Mode.ENFORCE:
         notes.append(f"No budget goes beyond {cap.value} now: replayed as if that were lifted.")
     return notes
@@ -196,7 +196,7 @@ REPLAY_ROUTES = (
     Route(
         "POST", "/v1/budgets/{database}/replay", "replay", "What another policy would have changed",
         BudgetReplayDoc, body=BudgetReplayBody, errors=(503,),
-        refuses="more than one of policy, budget and changes, or faults, all of which are listed",
+        rejects="more than one of policy, budget and changes, or faults, all of which are listed",
         sends={"budget": {"name": "exports", "rate": 10}, "since_s": 3600, "by": ["username"]},
         about="Or `policy`, a whole one, or `changes`, a file: "
         "[replay](../howto/budget-replay.md).",

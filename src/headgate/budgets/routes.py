@@ -8,6 +8,7 @@ have a copy; a fleet's is when the agents that it reaches have followed it.
 
 from __future__ import annotations
 
+import zlib
 from asyncio import to_thread
 from collections.abc import Awaitable
 from functools import partial
@@ -27,6 +28,7 @@ from headgate.budgets.api import (
     PoliciesDoc,
     PolicyChangeDoc,
     PolicyDoc,
+    PublishedPolicyDoc,
     StateDoc,
     StatementExplainDoc,
     ViolationsDoc,
@@ -36,13 +38,13 @@ from headgate.budgets.api import (
     state_of,
     violations_doc,
 )
-from headgate.budgets.drafts import forgive_budget
+from headgate.budgets.drafts import EVERY, cap_budgets, forgive_budget
+from headgate.budgets.keeper import NoSuchBudget
 from headgate.budgets.layers import Edition, EditionChange
 from headgate.budgets.limits import budget_schema, policy_schema
-from headgate.budgets.parse import parse_budget
+from headgate.budgets.parse import parse_budget, written
 from headgate.budgets.policy import Mode
 from headgate.budgets.service import Budgets, Controlled
-from headgate.budgets.statement_views import statements_known
 from headgate.budgets.views import (
     Pick,
     budget_docs,
@@ -50,24 +52,26 @@ from headgate.budgets.views import (
     explained,
     policy_doc,
     published_docs,
+    statements_known,
 )
 from headgate.changes.api import difference_docs as item_difference_docs
 from headgate.changes.book import ChangeBook, NoSuchItem, OwnBook
 from headgate.changes.exchange import Exchange
 from headgate.changes.exchange_api import copies_doc
-from headgate.changes.model import Change
+from headgate.changes.model import Change, ChangeKind
 from headgate.changes.reach import HERE, Level, Reach, parse_reach
 from headgate.changes.state import ChangeMade, said_by
 from headgate.check.questions import Span, about
-from headgate.errors import Fault, InvalidRequest, InvalidSettings
-from headgate.fleet.reach_api import reached_doc
+from headgate.errors import Fault, InvalidRequest, InvalidSettings, StoreUnavailable
+from headgate.fleet.api import reached_doc
 from headgate.fleet.routes import NO_FLEET
 from headgate.history.looking import Turns, iso, json_in_thread
-from headgate.http.documents import UnderWay, etag, json_response, seconds
+from headgate.http.documents import SECURITY_HEADERS, UnderWay, etag, json_response, seconds
 from headgate.http.routes import (
     Call,
     Caller,
     DryRun,
+    Plain,
     Reaching,
     ReachText,
     Route,
@@ -78,8 +82,6 @@ from headgate.rules.settings import RULE_SETTINGS
 
 MAX_MINUTES_READ = 50_000
 MAX_FIND_CHARS = 200
-EVERY = "all"
-"""In place of a database: each in the budget's reach."""
 
 
 class PickQuery(msgspec.Struct, frozen=True):
@@ -255,7 +257,14 @@ class Budgeting:
 
     # --- changing --------------------------------------------------------------------------
 
-    async def cap(self, call: Call[DryRun, CapBody]) -> Response:
+    async def cap(self, call: Call[Reaching, CapBody]) -> Response:
+        given, kw = _reach_given(call.query.reach), call.change
+        reach = HERE if given is None else await self._logs.reach(given)
+        if reach != HERE:
+            kw.pop("expect")  # It is a switch, whatever lies beneath.
+            draft = partial(cap_budgets, mode=call.body.mode_cap, reach=reach)
+            switching = self._logs.book(reach).make(draft, **kw)
+            return await self._changed_beyond(call, switching, reach, EVERY, call.body.mode_cap)
         controlled = self._controlled(call)
         capping = controlled.book.cap(call.body.mode_cap, **call.change)
         return await self._changed(controlled, capping)
@@ -310,20 +319,36 @@ class Budgeting:
         """As the query or the body says; else as the budget was set. A new one is for the shard
         that this agent leads (ownreach.py)."""
         given, database, name = _reach_given(asked, said), *map(call.place, ("database", "name"))
+        known = None if given is not None else self._reach_of(database, name)
+        if known is not None:
+            return known
+        reach = await self._logs.reach(given, "" if database == EVERY else database)
+        # It may have waited for others, who brought that budget.
+        return reach if given is not None else self._reach_of(database, name) or reach
+
+    def _reach_of(self, database: str, name: str) -> Reach | None:
+        """As the budget was set; None: there is none."""
         known = self._given.by_database.get(database) if self._given is not None else None
-        if given is None and known is not None:
-            shared = known.edition.of_shard(name)
-            if shared is not None and self._logs.is_shared(shared.reach):
-                return shared.reach
-            if known.edition.budget(name) or name in known.edition.changes.budgets:
-                return HERE
-        return await self._logs.reach(given, "" if database == EVERY else database)
+        if known is None:
+            return None
+        shared = known.edition.of_shard(name)
+        if shared is not None and self._logs.is_shared(shared.reach):
+            return shared.reach
+        is_here = known.edition.budget(name) or name in known.edition.changes.budgets
+        return HERE if is_here else None
 
     async def _changed_beyond(
-        self, call: Call[Any, Any], change: Awaitable[ChangeMade], reach: Reach
+        self,
+        call: Call[Any, Any],
+        change: Awaitable[ChangeMade],
+        reach: Reach,
+        name: str = "",
+        cap: Mode = Mode.ENFORCE,
     ) -> Response:
-        done, name = await self._under_way.finish(change), call.place("name")
-        item = next((one for one in done.items if one.value is not None), None)
+        """`name`: of the switch for all of them, which is set to `cap`; else the path has it."""
+        done, name = await self._under_way.finish(change), name or call.place("name")
+        budgets = (one for one in done.items if one.kind == ChangeKind.BUDGET)
+        item = next((one for one in budgets if one.value is not None), None)
         found, is_shared = item_difference_docs(done.changes), self._logs.is_shared(reach)
         database, published = call.place("database"), list[OutletDoc]()
         if is_shared and self._given is not None and not done.dry_run:
@@ -335,7 +360,7 @@ class Budgeting:
             revision=done.after_n,
             dry_run=done.dry_run,
             changed=bool(done.changes),
-            mode_cap=Mode.ENFORCE.value,
+            mode_cap=cap.value,
             difference=[DifferenceDoc(d.kind, name, "", None, None, d.line) for d in found],
             difference_total=len(done.changes),
             budget=None if item is None else self._item_doc(item),
@@ -439,9 +464,10 @@ BUDGET_ROUTES = (
     ),
     Route(
         "PATCH", _POLICY, "cap", "Cap the mode of every budget", PolicyChangeDoc,
-        role=Caller.OPERATOR, query=DryRun, body=CapBody, sends={"mode_cap": "off"},
-        refuses="a policy that can no longer be set",
-        about="`off`, `warn`, or `enforce` for each by its own mode again.",
+        role=Caller.OPERATOR, query=Reaching, body=CapBody, sends={"mode_cap": "off"},
+        rejects="a policy that can no longer be set",
+        about="`off`, `warn`, or `enforce` for each by its own mode again. With a `reach`, for "
+        "every database in it; of several switches the mildest mode counts.",
     ),
     Route(
         "GET", f"{_POLICY}/violations", "violations", "Violations by the minute", ViolationsDoc,
@@ -456,12 +482,12 @@ BUDGET_ROUTES = (
     ),
     Route(
         "POST", f"{_POLICY}/explain", "explain", "What would become of a statement",
-        StatementExplainDoc, body=ExplainStatementBody, refuses="an address that is none",
+        StatementExplainDoc, body=ExplainStatementBody, rejects="an address that is none",
         sends={"sql": "select 1", "username": "etl", "remote_address": "10.0.0.7", "cost_ms": 250},
     ),
     Route(
         "POST", f"{_POLICY}/lint", "lint", "Validate a policy; change nothing", LintDoc,
-        body=_WHOLE, sends={"budgets": [_ONE]}, refuses="faults, all of which are listed",
+        body=_WHOLE, sends={"budgets": [_ONE]}, rejects="faults, all of which are listed",
         about="And compare it with the one in force.",
     ),
     Route(
@@ -470,23 +496,23 @@ BUDGET_ROUTES = (
     Route(
         "PUT", _BUDGET, "put_budget", "Add or replace a budget", PolicyChangeDoc, created=True,
         role=Caller.OPERATOR, query=Reaching, body=SettingsBody(_budget_schema), sends=_ONE,
-        example={"dry_run": "true"}, refuses="a budget with faults, all of which are listed",
+        example={"dry_run": "true"}, rejects="a budget with faults, all of which are listed",
         about='`"for": "2h"` instead of `expires_at`. With `If-None-Match: *` only where there is '
         "none.",
     ),
     Route(
         "PATCH", _BUDGET, "patch_budget", "Change some settings of a budget", PolicyChangeDoc,
         role=Caller.OPERATOR, query=Reaching, body=SettingsBody(_budget_schema), sends={"rate": 10},
-        refuses="a budget with faults, all of which are listed",
+        rejects="a budget with faults, all of which are listed",
         about="`null` takes one out.",
     ),
     Route(
         "DELETE", _BUDGET, "delete_budget", "Remove a budget", PolicyChangeDoc,
-        role=Caller.OPERATOR, query=Reaching, refuses="a policy that can no longer be set",
+        role=Caller.OPERATOR, query=Reaching, rejects="a policy that can no longer be set",
     ),
     Route(
         "POST", f"{_BUDGET}/forgive", "forgive", "Forgive a budget's debt", PolicyChangeDoc,
-        role=Caller.OPERATOR, query=DryRun, refuses="a policy that can no longer be set",
+        role=Caller.OPERATOR, query=DryRun, rejects="a policy that can no longer be set",
     ),
 )  # fmt: skip
 
@@ -501,3 +527,76 @@ def _reach_given(asked: str | None, said: Any = None) -> Reach | None:
         return parse_reach(given[0]) if given else None
     except ValueError as error:
         raise InvalidSettings([Fault(REACH, str(error))]) from None
+
+
+# --- policies for proxies ------------------------------------------------------------------------
+
+# A policy as servers get it, for proxies that have no folder here.   GET /v1/policies/D
+#
+# Proxies poll every second: a policy that has not changed is answered without its body, and its
+# body is made once, however many poll. Who may look may read it, as in /v1/budgets/D.
+
+
+class _Made(NamedTuple):
+    edition: Edition
+    expired: frozenset[str]
+    etag: str
+    body: bytes
+
+
+class Publishing:
+    """Handlers, as Control's."""
+
+    def __init__(self, budgets: Budgets | None) -> None:
+        self._given = budgets
+        self._made: dict[str, _Made] = {}
+
+    async def published(self, call: Plain) -> Response:
+        if self._given is None:
+            raise InvalidRequest("this agent has no budgets", status=404)
+        controlled = self._given.of(call.place("database"))
+        made = await self._of(controlled)
+        headers = {**SECURITY_HEADERS, "ETag": made.etag}
+        asked = call.request.headers.get("if-none-match", "")
+        if made.etag in [one.strip().removeprefix("W/") for one in asked.split(",")]:
+            return Response(status_code=304, headers=headers)
+        return Response(made.body, media_type="application/json", headers=headers)
+
+    async def _of(self, controlled: Controlled) -> _Made:
+        database, edition = controlled.plan.database, controlled.book.edition
+        if not controlled.is_loaded:
+            raise StoreUnavailable("the operators' changes have not been read yet")
+        if not controlled.has_policy:
+            message = (
+                f"{database} has no policy: neither a file nor a change, so a server or proxy "
+                f"keeps the one it has; `headgate budget create {database}` gives it one"
+            )
+            raise NoSuchBudget(message)
+        over = frozenset(edition.ended(controlled.wall_ms))
+        known = self._made.get(database)
+        if known is None or known.edition is not edition or known.expired != over:
+            known = await to_thread(_make, database, edition, over, controlled.wall_ms)
+            self._made[database] = known
+        return known
+
+
+def _make(database: str, edition: Edition, expired: frozenset[str], wall_ms: int) -> _Made:
+    doc = PublishedPolicyDoc(
+        database=database,
+        revision=edition.revision,
+        mode_cap=edition.mode_cap.value,
+        document=written(edition.in_force(wall_ms)),
+    )
+    body = msgspec.json.encode(doc)
+    # By its content, too: a budget that expires changes it without a revision.
+    return _Made(edition, expired, f'"{edition.revision}-{zlib.crc32(body):08x}"', body)
+
+
+PUBLISHING_ROUTES = (
+    Route(
+        "GET", "/v1/policies/{database}", "published", "A policy as published to servers",
+        PublishedPolicyDoc, errors=(503,),
+        about="Capped, without expired budgets: for [proxies](../explanation/proxy.md) that no "
+        "agent writes a file for. `If-None-Match` with its `ETag` is answered 304.",
+    ),
+)  # fmt: skip

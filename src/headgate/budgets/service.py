@@ -29,9 +29,11 @@ from headgate.budgets.layers import (
     EditionChange,
     FleetBudget,
     PolicyChanges,
+    WideCap,
     changes_of,
     database_of,
     read_budget,
+    read_cap,
     read_policy,
 )
 from headgate.budgets.meter import BudgetWatch
@@ -122,6 +124,10 @@ class Controlled:
         """What both logs say of this database. `publish`: servers get what was changed here now.
         The rest they get by the next tick: a server that hangs keeps nobody from following."""
         self.book.end(layers.over)
+        if self.book.cap_by(layers.caps):
+            self._hold()
+            if publish:
+                await self.publish()
         if await self.book.follow(layers.fleet):
             edition = self.edition
             self.publisher.hold(edition.in_force(self.wall_ms), edition.revision)
@@ -391,6 +397,7 @@ class LayersHere(NamedTuple):
     here: ChangesHere = ChangesHere()
     over: frozenset[str] = frozenset()
     """Budgets changed here, by name, whose time is used up, whatever the clock says."""
+    caps: tuple[WideCap, ...] = ()
 
 
 class FollowedBudgets:
@@ -473,7 +480,9 @@ class FollowedBudgets:
         n = self._own.newest_n.get(database, 0)
         over = frozenset(one.name for one in here if one.item_id in self._used_up)
         wide = tuple(fleet[name] for name in sorted(fleet))
-        return LayersHere(wide, ChangesHere(changes, n), over)
+        caps = [*self._fleet.caps.values(), *self._own.caps.values()]
+        applying = tuple(cap for cap in caps if cap.applies_to(place))
+        return LayersHere(wide, ChangesHere(changes, n), over, applying)
 
 
 class _Followed:
@@ -492,6 +501,8 @@ class _Followed:
         """By the id of the item: its last readable version."""
         self.policies: dict[str, PolicyChanges] = {}
         """By database: what was changed here besides budgets."""
+        self.caps: dict[str, WideCap] = {}
+        """By the id of the item: switches that reach beyond this agent."""
         self.newest_n: dict[str, int] = {}
         """By database."""
         self.faults: dict[str, str] = {}
@@ -520,10 +531,13 @@ class _Followed:
         if item is None or item.value is None or _is_over(item, wall_s):
             self.budgets.pop(item_id, None)
             self.policies.pop(item_id, None)
+            self.caps.pop(item_id, None)
             self._ending.pop(item_id, None)
             return
         try:
-            if item.kind == ChangeKind.POLICY:
+            if item.kind == ChangeKind.POLICY and item.reach != HERE:
+                self.caps[item_id] = read_cap(item)
+            elif item.kind == ChangeKind.POLICY:
                 self.policies[item_id] = self._policy(item)
             elif (budget := self._budget(item)) is not None:
                 self.budgets[item_id] = budget
@@ -534,7 +548,7 @@ class _Followed:
             # Of a newer version, or broken: the last good one stays.
             fault = str(error) if isinstance(error, ValueError) else repr(error)
             self.faults[item_id] = fault
-            log.error("policy.item_refused", kind=str(item.kind), id=item_id, fault=fault)
+            log.error("policy.item_rejected", kind=str(item.kind), id=item_id, fault=fault)
 
     def used_up(self) -> list[str]:
         """Those whose time is over though the wall clock does not say so. Not for a thread: others
@@ -546,7 +560,7 @@ class _Followed:
         return [one for one, ends in self._ending.items() if is_used_up(f"{notes}{one}", *ends)]
 
     def _policy(self, item: Change) -> PolicyChanges:
-        if not self._is_own or item.reach != HERE:
+        if not self._is_own:
             raise ValueError(ONE_AGENT)
         return read_policy(item)
 

@@ -17,10 +17,10 @@ import structlog
 
 from headgate.base.ports import Clock
 from headgate.budgets.ask import Dialect
-from headgate.budgets.fingerprint import shape
 from headgate.budgets.readings import BudgetReadings
-from headgate.check.activity import Activity
+from headgate.budgets.sql_text import shape
 from headgate.check.demand import Demands
+from headgate.check.model import Activity
 from headgate.errors import ProbeFailed
 
 log = structlog.get_logger()

@@ -1,6 +1,6 @@
 """A statement that ended or was blocked, as a server keeps it for replay.
 
-    hg_trace ──budgets/pgext/trace_reader──► Trace ──budgets/tracing──► counterfactual
+    hg_trace ──budgets/pgext/meter──► Trace ──budgets/tracing──► counterfactual
 
 Servers draw them in proportion to their cost: an expensive one is always kept, a cheap one
 sometimes, with the number that it represents.
@@ -25,7 +25,7 @@ from headgate.budgets.ask import (
 NO_FINGERPRINT = 0
 PLANLESS_COST = 1.0
 """The plan's cost where there was no plan yet."""
-LEAST_REFUSED_NS = 100_000
+LEAST_BLOCKED_NS = 100_000
 _KEPT_FLAGS = StatementFlags.IN_TRANSACTION | StatementFlags.UTILITY
 
 
@@ -64,7 +64,7 @@ class Trace:
     flags: int = 0
 
     @property
-    def refused(self) -> bool:
+    def blocked(self) -> bool:
         return self.verdict is StatementVerdict.BLOCK
 
     @property
@@ -76,18 +76,18 @@ class Trace:
         return StatementFlags(self.flags) & _KEPT_FLAGS
 
     @property
-    def refused_early(self) -> bool:
+    def blocked_early(self) -> bool:
         """Before planning: by a quarter of what its like usually takes, or by nothing at all."""
         planless = self.plan_cost == PLANLESS_COST and not self.asked & StatementFlags.UTILITY
-        return self.refused and planless
+        return self.blocked and planless
 
     @property
     def stands_for_ns(self) -> float:
         """CPU of all the statements that it represents; of blocked ones, as estimated."""
-        if self.refused:
-            # Many are refused before anybody knows what they would take: they are many all the
+        if self.blocked:
+            # Many are blocked before anybody knows what they would take: they are many all the
             # same, and not to be drawn once in a million times, for a million.
-            return self.weight * max(self.estimate_ns, LEAST_REFUSED_NS)
+            return self.weight * max(self.estimate_ns, LEAST_BLOCKED_NS)
         return self.weight * max(self.actual_ns, 1)
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from headgate.budgets.api import (
     PolicyChangeDoc,
     PolicyDoc,
     StatementExplainDoc,
+    StatementKnown,
     budget_doc,
     difference_docs,
     fullest_first,
@@ -33,14 +35,15 @@ from headgate.budgets.ask import (
 )
 from headgate.budgets.bucket import drain_ns
 from headgate.budgets.explain import explain
-from headgate.budgets.fingerprint import fingerprint
 from headgate.budgets.layers import Edition, EditionChange, budgets_of
 from headgate.budgets.matching import Now, RuleSet
 from headgate.budgets.policy import Budget, Mode, Policy
 from headgate.budgets.publisher import Outlet
-from headgate.budgets.readings import BucketReading, BudgetReadings
+from headgate.budgets.readings import BucketReading, BudgetReadings, PatternReading
 from headgate.budgets.service import Controlled
-from headgate.budgets.tags import read_tags
+from headgate.budgets.sql_text import fingerprint, read_tags
+from headgate.budgets.statements import key_of
+from headgate.budgets.traces import NO_FINGERPRINT, Trace
 from headgate.errors import InvalidRequest
 from headgate.history.looking import iso
 
@@ -79,7 +82,7 @@ def policy_doc(
     return PolicyDoc(
         database=controlled.plan.database,
         revision=edition.revision,
-        mode_cap=edition.changes.mode_cap.value,
+        mode_cap=edition.mode_cap.value,
         source=controlled.plan.source,
         changed_at_runtime=edition.changes.any,
         document=edition.document if pick is None else {},
@@ -87,7 +90,7 @@ def policy_doc(
         published=published_docs(controlled, wall_s),
         in_force_version=readings.version if readings else None,
         read_fault=None if readings else watch.fault if watch else NO_SERVER,
-        refusal=readings.refusal if readings and readings.refused else None,
+        rejection=readings.rejection if readings and readings.rejected else None,
         ledger=controlled.ledger.describe(),
         advice=told,
         own_role=edition.own_role or None,
@@ -138,7 +141,7 @@ def budget_docs(
     readings = controlled.watch.readings if controlled.watch is not None else None
     buckets, advice = _by_budget(readings), _advice_by_budget(edition)
     raws = budgets_of(edition.document)
-    cap = Mode.OFF if controlled.is_off else edition.changes.mode_cap
+    cap = Mode.OFF if controlled.is_off else edition.mode_cap
     for at, budget in enumerate(edition.policy.budgets):
         if only in ("", budget.name) and (among is None or budget.name in among):
             yield budget_doc(
@@ -225,7 +228,7 @@ def change_doc(
         revision=change.after.revision,
         dry_run=change.dry_run,
         changed=change.changed,
-        mode_cap=change.after.changes.mode_cap.value,
+        mode_cap=change.after.mode_cap.value,
         difference=difference_docs(found),
         difference_total=len(found),
         budget=budget,
@@ -237,12 +240,7 @@ def change_doc(
 def told_of(controlled: Controlled, wall_s: float) -> list[str]:
     """What is wrong with it, or not as one would think, for the status: most telling first."""
     database, told = controlled.plan.database, list[str]()
-    cap = controlled.book.edition.changes.mode_cap
-    if cap is not Mode.ENFORCE:
-        told.append(
-            f"{database}: no budget goes beyond {cap.value}; "
-            f"`headgate budget mode {database} --all enforce` lifts that"
-        )
+    told += [f"{database}: {one}" for one in _capped(controlled)]
     for outlet in controlled.publisher.outlets:
         if outlet.fault:
             for_s = max(0.0, wall_s - outlet.fault_since_s)
@@ -250,9 +248,21 @@ def told_of(controlled: Controlled, wall_s: float) -> list[str]:
                 f"{database}: the policy is not published for {for_s:.0f} s: {outlet.fault}"
             )
     readings = controlled.watch.readings if controlled.watch is not None else None
-    if readings is not None and readings.refused and readings.refusal:
-        told.append(f"{database}: the server rejected a policy: {readings.refusal}")
+    if readings is not None and readings.rejected and readings.rejection:
+        told.append(f"{database}: the server rejected a policy: {readings.rejection}")
     return [*told, *_not_told_yet(controlled, wall_s)]
+
+
+def _capped(controlled: Controlled) -> Iterator[str]:
+    edition, database = controlled.book.edition, controlled.plan.database
+    cap = edition.changes.mode_cap
+    if cap is not Mode.ENFORCE:
+        lift = f"`headgate budget mode {database} --all enforce` lifts that"
+        yield f"no budget goes beyond {cap.value}; {lift}"
+    for one in edition.caps:
+        level, _, pattern = str(one.reach).partition(":")
+        lift = f"`headgate budget mode all --all enforce --{' '.join((level, pattern)).strip()}`"
+        yield f"no budget goes beyond {one.mode.value} (for {one.reach}, by {one.set_by}); {lift}"
 
 
 def _not_told_yet(controlled: Controlled, wall_s: float) -> Iterator[str]:
@@ -438,3 +448,98 @@ def _statement(body: ExplainStatementBody) -> Statement:
 
 def _text(raw: bytes) -> str:
     return raw.decode(errors="replace")
+
+
+# --- statements ----------------------------------------------------------------------------------
+
+# What else is known of the statements a server counts: texts, who ran them, whose they are.
+#
+# StatementTexts, Rates, TraceMemory ──► StatementKnown ──► StateDoc.patterns
+
+SINCE_S = 3600.0
+MAX_RULES = 2000
+"""With more of them it is not worked out which of them apply to each statement: that takes long."""
+
+
+@dataclass(frozen=True, slots=True)
+class TracedPattern:
+    last: Trace
+    running: float
+
+
+def statements_known(
+    controlled: Controlled, shown: Sequence[PatternReading], wall_s: float
+) -> list[StatementKnown]:
+    """In their order. For a thread: it goes through the traces of an hour."""
+    traced, budgets = _traced(controlled, shown, wall_s), _Budgets(controlled, wall_s)
+    return [_known(controlled, p, traced.get(key_of(p.query_id)), budgets) for p in shown]
+
+
+def _known(
+    controlled: Controlled, pattern: PatternReading, traced: TracedPattern | None, budgets: _Budgets
+) -> StatementKnown:
+    texts = controlled.texts
+    text = texts.text(pattern.query_id)
+    cause = None if text else texts.cause(controlled.plan.own_role)
+    share = _share(controlled, pattern.query_id)
+    if traced is None:
+        return StatementKnown(text, cause, share)
+    who, fingerprint = traced.last.who, traced.last.fingerprint
+    return StatementKnown(
+        text,
+        cause,
+        share,
+        traced.running,
+        None if fingerprint == NO_FINGERPRINT else f"{fingerprint:016x}",
+        who.username,
+        who.application_name,
+        budgets.of(traced.last),
+    )
+
+
+def _share(controlled: Controlled, query_id: int) -> float | None:
+    watch = controlled.watch
+    readings = watch.readings if watch is not None else None
+    if watch is None or readings is None or not readings.cpus_milli:
+        return None
+    cpus = watch.rates.pattern_cpus(query_id)
+    return None if cpus is None else cpus * 1000 / readings.cpus_milli
+
+
+def _traced(
+    controlled: Controlled, shown: Sequence[PatternReading], wall_s: float
+) -> Mapping[int, TracedPattern]:
+    memory = controlled.traces
+    if memory is None or memory.since_ms is None:
+        return {}
+    since_ms = max(memory.since_ms, int((wall_s - SINCE_S) * 1000))
+    span_ns = max(1.0, wall_s * 1000 - since_ms) * 1e6
+    wanted = {key_of(pattern.query_id) for pattern in shown}
+    last: dict[int, Trace] = {}
+    busy_ns: dict[int, float] = {}
+    for trace in memory.since(since_ms):
+        if (key := key_of(trace.query_id)) in wanted:
+            last[key] = trace
+            busy_ns[key] = busy_ns.get(key, 0.0) + trace.weight * trace.wall_ns * trace.workers
+    return {key: TracedPattern(trace, busy_ns[key] / span_ns) for key, trace in last.items()}
+
+
+class _Budgets:
+    """Whose rules apply to a statement, also while the switch for all is thrown."""
+
+    def __init__(self, controlled: Controlled, wall_s: float) -> None:
+        wall_ms = int(wall_s * 1000)
+        policy = controlled.edition.policy
+        self._now = Now(wall_ms, None)
+        self._rules = None if _is_large(policy) else RuleSet(policy)
+
+    def of(self, trace: Trace) -> list[str] | None:
+        if self._rules is None:
+            return None
+        found = self._rules.match(trace.who, trace.statement, self._now)
+        names = (self._rules.budgets[match.budget].name for match in found.at)
+        return list(dict.fromkeys(names))
+
+
+def _is_large(policy: Policy) -> bool:
+    return sum(len(budget.rules) for budget in policy.budgets) > MAX_RULES

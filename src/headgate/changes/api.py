@@ -27,8 +27,7 @@ from headgate.changes.state import (
     said_by,
 )
 from headgate.check.reasons import says as rule_says
-from headgate.fleet.api import iso
-from headgate.fleet.reach_api import ReachedDoc, reached_doc
+from headgate.fleet.api import ReachedDoc, iso, reached_doc
 from headgate.rules.settings import RuleSpec, parse_kept
 
 MAX_CHANGES_TOLD = 1000
@@ -84,7 +83,7 @@ class ChangesDoc(msgspec.Struct, frozen=True):
     n: int
     """The log's revision."""
     changes: Sequence[ChangeDoc]
-    refused: Sequence[str]
+    rejected: Sequence[str]
     """Entries that could not be read, by key, with the reason."""
 
 

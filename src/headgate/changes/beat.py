@@ -18,8 +18,7 @@ from headgate.changes.follower import LogFollower
 from headgate.changes.mirror import head_n
 from headgate.changes.model import BEAT, HEAD, SHARDS
 from headgate.errors import Conflict, StoreUnavailable
-from headgate.fleet.beat import Beat, beat_bytes
-from headgate.fleet.timing import beat_in_s
+from headgate.fleet.beat import Beat, beat_bytes, beat_in_s
 
 log = structlog.get_logger()
 

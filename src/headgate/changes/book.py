@@ -64,7 +64,7 @@ from headgate.changes.writer import (
 )
 from headgate.errors import StoreUnavailable
 from headgate.fleet.beat import clock_told
-from headgate.fleet.reached import prefixes_of, reached_by
+from headgate.fleet.members import prefixes_of, reached_by
 from headgate.metrics.lint import Advice, Severity
 from headgate.rules.drafts import ChangeAuthor, Here, RuleDrafts
 from headgate.rules.matching import EVERYONE
@@ -102,7 +102,7 @@ is not in force everywhere."""
 
 
 class ChangeBook:
-    """Raises InvalidSettings, Conflict, NoSuchItem and StoreUnavailable: StoreRefused,
+    """Raises InvalidSettings, Conflict, NoSuchItem and StoreUnavailable: StoreRejected,
     OutcomeUnknown, and StoppedMidway where some of several revisions were made."""
 
     _flag = ""
@@ -516,14 +516,14 @@ class OwnBook(ChangeBook):
 
     async def _merge(self, shard: str, entries: Sequence[Entry], by: str) -> Merged:
         """A part at a time, each in force before the next: what fails takes none of it back."""
-        items, refused = list[Change](), list[str]()
+        items, rejected = list[Change](), list[str]()
         for start in range(0, len(entries), MAX_PART_KEYS):
             merged = await self._own.merge(shard, entries[start : start + MAX_PART_KEYS], by=by)
             if merged.items:
                 await self._in_force(merged.items)
             items += merged.items
-            refused += merged.refused
-        return Merged(tuple(items), tuple(refused))
+            rejected += merged.rejected
+        return Merged(tuple(items), tuple(rejected))
 
     def _merged(self, merging: asyncio.Future[Merged]) -> None:
         self._merging.discard(merging)

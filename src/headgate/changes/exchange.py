@@ -36,8 +36,8 @@ from headgate.changes.exchanged import (
 from headgate.changes.own import Merged
 from headgate.changes.reach import HERE, Level, Place, Reach, of_shard
 from headgate.changes.state import Copies, CopyState, both
-from headgate.check.activity import Activity
 from headgate.check.demand import Demands, first_of, sleep_unless
+from headgate.check.model import Activity
 from headgate.errors import (
     Conflict,
     HeadgateError,
@@ -396,8 +396,8 @@ class Exchange:
             raise WrongShard(f"{message}: another shard of the same name")
         if offer.entries:
             merged = await self._book.merge(offer.shard, offer.entries, by=offer.sender)
-            if merged.refused:
-                log.warning("change.refused", member=offer.sender, detail=merged.refused[0])
+            if merged.rejected:
+                log.warning("change.rejected", member=offer.sender, detail=merged.rejected[0])
         track, inventory = self._track(offer.shard), self._book.inventory(offer.shard)
         if offer.is_standby:
             self._note_standby(track, offer, inventory.digest)
@@ -730,8 +730,8 @@ class Partner:
         if not entries:
             return
         merged = await self._book.merge(self.way.shard, entries, by=self.way.name)
-        if merged.refused:
-            log.warning("change.refused", member=self.way.name, detail=merged.refused[0])
+        if merged.rejected:
+            log.warning("change.rejected", member=self.way.name, detail=merged.rejected[0])
         for key, raw in entries:  # No need to send it what it sent us.
             with suppress(ValueError):
                 if self._inventory.version(key) == version_of(raw):

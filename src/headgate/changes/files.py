@@ -33,6 +33,7 @@ from headgate.changes.time import iso
 from headgate.changes.writer import Draft
 from headgate.errors import Fault, InvalidSettings
 from headgate.metrics.lint import Advice, Severity
+from headgate.metrics.settings import with_units
 from headgate.rules.drafts import (
     UNCHANGED,
     ChangeAuthor,
@@ -45,7 +46,7 @@ from headgate.rules.drafts import (
     rule_item,
     rule_spec,
 )
-from headgate.rules.settings import PAIRED, RuleSpec
+from headgate.rules.settings import PAIRED, RuleSpec, with_limit_units
 from headgate.rules.times import parse_date_time
 
 MAX_ADVICE = 50
@@ -119,7 +120,8 @@ def written_entry(item: Change) -> dict[str, Any]:
     where no file can have it."""
     said, reach = dict(item.value or {}), {"reach": str(item.reach)}
     if item.kind == ChangeKind.METRIC:
-        return {**_names(item), **reach, **_metric(said)}
+        names = _names(item)
+        return {**names, **reach, **_metric(names["metric"], said)}
     if item.kind in (ChangeKind.SKIP, ChangeKind.HANDOVER):
         ends = {"expires_at": iso(said["until_wall_s"])}
         member = {"member": said["member"]} if item.kind == ChangeKind.HANDOVER else {}
@@ -134,7 +136,7 @@ def written_entry(item: Change) -> dict[str, Any]:
     if item.kind == ChangeKind.BUDGET:
         return {"name": said.pop("name"), **reach, **said}
     if item.kind == ChangeKind.RULE:
-        return {"id": item.id, **reach, **said}
+        return {"id": item.id, **reach, **with_limit_units(said)}
     raise ValueError(f"files have no section for {item.kind}")
 
 
@@ -154,11 +156,11 @@ def _names(item: Change) -> dict[str, str]:
     return dict(zip(known_by(item.kind, item.reach), (first, second), strict=True))
 
 
-def _metric(said: Mapping[str, Any]) -> dict[str, Any]:
+def _metric(metric: str, said: Mapping[str, Any]) -> dict[str, Any]:
     ends = {"expires_at": said.get("expires_at", NEVER)}
     if said.get("removed") is True:
         return {"removed": True, **ends}
-    settings = redacted({**said["settings"]})
+    settings = redacted(with_units(metric, said["settings"]))
     unset = sorted(_unset(settings))
     return {
         **({"adds": True} if said.get("adds") is True else {}),
@@ -257,7 +259,7 @@ class _Standing:
 
     def others(self) -> list[Change]:
         """Those that the file could name, and does not. What switches budgets off, or announces a
-        switchover, ends only where somebody says so."""
+        switchover, ends only where an operator says so."""
         kinds = _SECTION_OF.keys() - {ChangeKind.POLICY, ChangeKind.HANDOVER}
         found = ((name, item) for name, item in self._items.items() if item.kind in kinds)
         return [item for name, item in found if name not in self._claimed]

@@ -22,7 +22,7 @@ from headgate.changes.log_copy import LogCopy
 from headgate.changes.mirror import Mirror, WentBack, head_n
 from headgate.changes.model import BEAT, HEAD
 from headgate.errors import Compacted, StoreUnavailable
-from headgate.fleet.timing import (
+from headgate.fleet.beat import (
     AGENTS_PER_SHARD,
     LEAST_SPREAD_S,
     FleetTiming,
@@ -571,9 +571,9 @@ class _Turn:
 
 
 class LogSources:
-    """Whom to follow next, and when: the best first, the store last.
+    """Which source to follow next, and when: the best first, the store last.
 
-    Each source rests after a failure, for longer the more often it failed. The store, which
+    Each source is left alone after a failure, for longer the more often it failed. The store, which
     everybody shares, is turned to in a time spread over the fleet; others, which serve one shard,
     soon. A better source than the one that is followed is gone back to once it has answered for a
     while, and the times, the longer that takes.

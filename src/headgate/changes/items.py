@@ -201,7 +201,7 @@ class _Layer(Generic[T]):
         except (KeyError, TypeError, ValueError) as error:
             # Of a newer version, or broken: the last good one stays.
             self.faults[item_id] = repr(error)
-            log.error("item.refused", kind=str(item.kind), id=item_id, fault=repr(error))
+            log.error("item.rejected", kind=str(item.kind), id=item_id, fault=repr(error))
             return False
         return True
 

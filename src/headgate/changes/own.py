@@ -104,7 +104,7 @@ class _Unready(Exception):
 class Merged(NamedTuple):
     items: tuple[Change, ...] = ()
     """What is different now."""
-    refused: tuple[str, ...] = ()
+    rejected: tuple[str, ...] = ()
     """What was not accepted, by its key, with the reason."""
 
 
@@ -340,14 +340,14 @@ class OwnWriter(LogWriter):
         of them."""
         async with self._lock:
             await self.read()
-            newer, refused = self._newer(shard, entries)
+            newer, rejected = self._newer(shard, entries)
             if newer:
                 await self._commit_merged(newer, by)
-        return Merged(tuple(item for _, _, item in newer if item is not None), tuple(refused))
+        return Merged(tuple(item for _, _, item in newer if item is not None), tuple(rejected))
 
     def _newer(self, shard: str, entries: Sequence[Entry]) -> tuple[list[_New], list[str]]:
         inventory, wall_s = self.shared.of(shard), self._clock.now().wall_s
-        found, refused = dict[str, tuple[bytes, Change | None]](), list[str]()
+        found, rejected = dict[str, tuple[bytes, Change | None]](), list[str]()
         best = dict[str, Version]()
         for key, raw in entries:
             try:
@@ -356,7 +356,7 @@ class OwnWriter(LogWriter):
                 version = version_of(raw)
                 check_room_above(version, wall_s)
             except ValueError as error:
-                refused.append(f"{key} {error}")
+                rejected.append(f"{key} {error}")
                 continue
             if not inventory.lacks(key, version) or (key in best and best[key] >= version):
                 continue
@@ -364,7 +364,7 @@ class OwnWriter(LogWriter):
             if item is not None and not inventory.has(key) and is_long_over(item, wall_s):
                 continue  # It was dropped here, or would be at once.
             best[key], found[key] = version, (raw, item)
-        return [(key, *one) for key, one in found.items()], refused
+        return [(key, *one) for key, one in found.items()], rejected
 
     async def _commit_merged(self, newer: Sequence[_New], by: str) -> None:
         held = self.held

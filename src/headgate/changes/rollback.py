@@ -86,13 +86,13 @@ def rolled_back(
     """Back to the state after n; `later` as for as_after. `only`: what goes back; the rest stays as
     it is now."""
     wanted = as_after(held, n, later, only)
-    backs = (_back(held.items.get(name), before, asked) for name, before in wanted.items())
+    backs = (_back(held, held.items.get(name), before, asked) for name, before in wanted.items())
     changes = [back for back in backs if back is not None]
-    over = [item for item in wanted.values() if item is not None and _has_run_out(item, asked)]
+    over = [one for one in wanted.values() if one is not None and _has_run_out(held, one, asked)]
     advice = [_over(item) for item in over[:MAX_ADVICE]]
     return Draft(
         ROLLBACK,
-        _puts_first(changes, asked),
+        _puts_first(held, changes, asked),
         tuple(advice if changes else [UNCHANGED]),
         shown=audit_values(changes),
     )
@@ -142,9 +142,11 @@ def _unread(n: int, revision: Revision) -> str:
     )
 
 
-def _back(now: Change | None, before: Change | None, asked: ChangeAuthor) -> Edit | None:
-    was = before if before is not None and stands(before, asked.wall_s) else None
-    standing = now if now is not None and stands(now, asked.wall_s) else None
+def _back(
+    held: LogState, now: Change | None, before: Change | None, asked: ChangeAuthor
+) -> Edit | None:
+    was = before if before is not None and held.stands(before, asked.wall_s) else None
+    standing = now if now is not None and held.stands(now, asked.wall_s) else None
     if was is not None and was.kind == ChangeKind.HANDOVER:
         return None  # A switchover happens when it does: it is not announced again by this.
     known = standing or was
@@ -181,9 +183,9 @@ def _anew(item: Change, asked: ChangeAuthor) -> Change:
     return replace(redated(item, asked.wall_s), set_by=asked.who)
 
 
-def _has_run_out(item: Change, asked: ChangeAuthor) -> bool:
+def _has_run_out(held: LogState, item: Change, asked: ChangeAuthor) -> bool:
     """In force then, and expired since."""
-    return stands(item, 0.0) and not stands(item, asked.wall_s)
+    return stands(item, 0.0) and not held.stands(item, asked.wall_s)
 
 
 def _over(item: Change) -> Advice:
@@ -191,9 +193,11 @@ def _over(item: Change) -> Advice:
     return Advice(Severity.WARNING, "over", f"{item.kind} {item.id}", message)
 
 
-def _puts_first(changes: Sequence[Edit], asked: ChangeAuthor) -> list[Edit]:
+def _puts_first(held: LogState, changes: Sequence[Edit], asked: ChangeAuthor) -> list[Edit]:
     """What protects comes before what is taken away, where it takes several revisions."""
-    return sorted(changes, key=lambda one: one.after is None or not stands(one.after, asked.wall_s))
+    return sorted(
+        changes, key=lambda one: one.after is None or not held.stands(one.after, asked.wall_s)
+    )
 
 
 # --- what a store has lost -----------------------------------------------------------------
@@ -207,26 +211,27 @@ def restored(held: LogState, items: Iterable[Change], known_n: int, asked: Chang
     changes = [
         Edit(held.items.get(name), winner)
         for name, item in kept.items()
-        if (winner := _winner(held.items.get(name), item, asked)) is not None
+        if (winner := _winner(held, held.items.get(name), item, asked)) is not None
     ]
     least_n = max([known_n, *(item.n for item in kept.values())])
     advice = list(_newer_told(held, kept.values(), asked))[:MAX_ADVICE]
     if not changes and least_n <= held.n:
         advice.append(UNCHANGED)
-    return Draft("restore", _puts_first(changes, asked), tuple(advice), least_n)
+    return Draft("restore", _puts_first(held, changes, asked), tuple(advice), least_n)
 
 
-def _winner(now: Change | None, item: Change, asked: ChangeAuthor) -> Change | None:
+def _winner(held: LogState, now: Change | None, item: Change, asked: ChangeAuthor) -> Change | None:
     """What has to be put; None: it is so already, or no longer matters."""
     if now is None:
-        return item if stands(item, asked.wall_s) else None
+        return item if held.stands(item, asked.wall_s) else None
     if (now.reach, now.value) == (item.reach, item.value):
         return None
     if now.n >= item.n:
         return None
     if now.set_at > item.set_at:
         return now  # With a number that nobody takes for an old one.
-    return item if stands(item, asked.wall_s) or stands(now, asked.wall_s) else None
+    in_force = held.stands(item, asked.wall_s) or held.stands(now, asked.wall_s)
+    return item if in_force else None
 
 
 def _newer_told(held: LogState, items: Iterable[Change], asked: ChangeAuthor) -> Iterator[Advice]:

@@ -87,7 +87,7 @@ class ChangeRoutes:
         clock: Clock,
         replay: Callable[[Change], Awaitable[str]],
     ) -> None:
-        """`replay`: what a change would have done to the last hour, in words; empty: not told."""
+        """`replay`: what a change would have done to the last hour, in words; empty: not known."""
         self._replay = replay
         self._own = own
         self._fleet = fleet
@@ -267,7 +267,7 @@ CHANGE_ROUTES = (
     Route(
         "POST", f"{_CHANGES}/apply", "apply", "Set what a file says", ChangeMadeDoc,
         role=Caller.OPERATOR, query=ApplyQuery, body=SettingsBody(lambda: _FILE),
-        refuses="entries with faults, all of which are listed",
+        rejects="entries with faults, all of which are listed",
         example={"dry_run": "true"},
         sends={"rules": [{"id": "slow-etl", "target": "etl", "ratio": 0.5, "for": "2h"}]},
         about=f"Answers with the differences; for a fleet with the places they reach, for a shard "
@@ -284,14 +284,14 @@ CHANGE_ROUTES = (
     Route(
         "POST", f"{_CHANGES}/rollback", "rollback", "Set everything as it was after a revision",
         ChangeMadeDoc, role=Caller.OPERATOR, query=LogChange, body=ChangeRollbackBody,
-        refuses="what can no longer be set", example={"dry_run": "true"},
+        rejects="what can no longer be set", example={"dry_run": "true"},
         sends={"n": 12, "only": ["budgets"]},
         about=f"`only`: a part, of `rules`, `budgets`, `metrics`, `members`. {_MADE}",
     ),
     Route(
         "POST", f"{_CHANGES}/restore", "restore", "Put back what the fleet's store has lost",
         ChangeMadeDoc, role=Caller.OPERATOR, query=RestoreQuery,
-        refuses="what can no longer be set",
+        rejects="what can no longer be set",
         example={"log": "fleet", "dry_run": "true"}, about="As far as this agent still has it.",
     ),
 )  # fmt: skip
@@ -316,7 +316,7 @@ def _changes_doc(which: Log, holdings: LogState, wall_s: float, *, ended: bool) 
     chosen = [item for item in holdings.items.values() if ended or holdings.stands(item, wall_s)]
     chosen.sort(key=lambda item: (_ORDER.get(item.kind, len(_ORDER)), item.reach.rank, item.id))
     docs = [change_doc(item, wall_s if holdings.stands(item, wall_s) else inf) for item in chosen]
-    return ChangesDoc(which, holdings.n, docs, holdings.refused)
+    return ChangesDoc(which, holdings.n, docs, holdings.rejected)
 
 
 class Exchanging:

@@ -370,7 +370,7 @@ class LogState:
     """The fleet's revision; 0: nothing was ever set."""
     items: Overlay[ChangeName, Change] = field(default_factory=Overlay)
     """The newest of each name, ended and removed ones too."""
-    refused: tuple[str, ...] = ()
+    rejected: tuple[str, ...] = ()
     """Entries that could not be read, by key, with the reason: of another version, or broken."""
     head_revision: int = 0
     """Of the store: what the next change compares with."""

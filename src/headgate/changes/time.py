@@ -24,6 +24,8 @@ from headgate.metrics.samples import BootInstant, Instant
 STEP_S = 1.0
 """A wall clock that moved by more than this against the monotonic one was set."""
 
+MAX_PAST = 1000
+
 Boot = Callable[[], BootInstant | None]
 """None if the machine does not report it."""
 
@@ -87,6 +89,8 @@ class ChangeTime:
     def __init__(self, clock: Clock, boot: Boot = no_boot) -> None:
         self._terms: dict[str, Term] = {}
         """Of changes that are no rules, by the name of their note."""
+        self._past: dict[tuple[str, float], Term] = {}
+        """Of those that others took the place of, with their set_at: a rollback asks for them."""
         self._noted: dict[str, tuple[float, float]] = {}
         """The same as the store has it: set_at and ruled_at."""
         self._unkept: dict[str, None] = {}
@@ -140,6 +144,10 @@ class ChangeTime:
             return math.inf
         known = self._to_note(name) or self._noted.get(name)
         noted_at = known[1] if known is not None and known[0] == set_at else None
+        if noted_at is None and (past := self._past.pop((name, set_at), None)):
+            noted_at = past.ruled_at
+        if (before := self._terms.get(name)) and before.set_at != set_at:
+            self._note_past(name, before)
         term = self._terms[name] = self.term(set_at, end_s, noted_at)
         if self._to_note(name) != self._noted.get(name):
             self._unkept[name] = None
@@ -161,12 +169,19 @@ class ChangeTime:
     def has_used_up(self, item: Change, *, own: bool) -> bool:
         """The time of a change that is no rule is over. `own`: of the agent's own log."""
         logs = ("host" if item.reach == HERE else "shard", "own") if own else ("fleet",)
-        terms = (self._terms.get(f"{item.kind}/{log}/{item.id}") for log in logs)
         now, set_at = self._clock.now(), counted_from(item)
+        names = [f"{item.kind}/{log}/{item.id}" for log in logs]
+        terms = [*map(self._terms.get, names), *(self._past.get((name, set_at)) for name in names)]
         return any(one and one.set_at == set_at and one.has_ended(now) for one in terms)
 
+    def _note_past(self, name: str, term: Term) -> None:
+        self._past[name, term.set_at] = term
+        if len(self._past) > MAX_PAST:
+            del self._past[next(iter(self._past))]
+
     def forget(self, name: str) -> None:
-        self._terms.pop(name, None)
+        if term := self._terms.pop(name, None):
+            self._note_past(name, term)
         if name in self._noted:
             self._unkept[name] = None
         else:

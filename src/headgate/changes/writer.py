@@ -50,7 +50,7 @@ from headgate.errors import (
     InvalidSettings,
     LeaseLost,
     OutcomeUnknown,
-    StoreRefused,
+    StoreRejected,
     StoreUnavailable,
 )
 from headgate.fleet.beat import Beat, read_beat
@@ -209,7 +209,7 @@ class LogWriter(ABC):
             step = self._step(run, ground)
             try:
                 made = await self._attempt(ground, step, run.draft)
-            except (OutcomeUnknown, StoreRefused):
+            except (OutcomeUnknown, StoreRejected):
                 raise
             except StoreUnavailable as error:
                 # Half a change is worse than a late one; of one not begun, its caller decides.
@@ -262,8 +262,7 @@ class LogWriter(ABC):
 
     @abstractmethod
     async def _attempt(self, ground: LogHead, step: Revision, draft: Draft) -> LogHead | None:
-        """One commit. What it stands on after; None: somebody else was first, and it was not
-        made."""
+        """One commit. The head after it; None: another writer was first, and it was not made."""
 
     def _patience(self, tries: int) -> Backoff:
         return Backoff(self._clock, self._roll, tries)
@@ -290,8 +289,8 @@ class SharedWriter(LogWriter):
 
     async def _attempt(self, ground: LogHead, step: Revision, draft: Draft) -> LogHead | None:
         """Where no answer came the very same commit is sent again: it compares the same head, so
-        that of both at most one gets through, and a Conflict tells that one of them, or somebody
-        else's, did.
+        that of both at most one gets through, and a Conflict tells that one of them, or another
+        writer's, did.
         """
         lease, patience = await self._lease(step), self._patience(MAX_LOOKS)
         puts, lost = puts_of(step, lease), list[StoreUnavailable]()
@@ -392,7 +391,7 @@ def holdings_of(
     named: Callable[[Iterable[Change]], dict[ChangeName, Change]] = newest,
 ) -> LogState:
     """`most_bytes`: of an item. `named`: by what names items are known."""
-    n, head_revision, items, refused = 0, 0, list[Change](), list[str]()
+    n, head_revision, items, rejected = 0, 0, list[Change](), list[str]()
     beat: Beat | None = None
     for entry in listing.entries:
         if entry.key == HEAD:
@@ -404,9 +403,9 @@ def holdings_of(
             try:
                 items.append(read_item_at(entry.key, entry.value, most_bytes))
             except ValueError as error:
-                refused.append(f"{entry.key} {error}")
+                rejected.append(f"{entry.key} {error}")
     known = Overlay(named(items))
-    return LogState(n, known, tuple(refused), head_revision, listing.store_id, beat)
+    return LogState(n, known, tuple(rejected), head_revision, listing.store_id, beat)
 
 
 def _head(entry: Entry) -> int:

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 import msgspec
 
 from headgate.base.names import Scope
-from headgate.budgets.debits import DebitResult
-from headgate.check.activity import Activity
-from headgate.check.decide import finding_of, findings, is_idle
-from headgate.check.model import Decision, Finding, Verdict
+from headgate.budgets.ask import DebitResult
+from headgate.check.decide import finding_of, findings, is_idle, utilization
+from headgate.check.model import Activity, Decision, Finding, Verdict
 from headgate.check.reasons import reason_of
-from headgate.check.utilization import utilization
 
 LAG = "lag"
 STATUS: dict[Verdict, int] = {
@@ -148,13 +146,13 @@ MAX_MS = 2**53
 
 def answer_doc(decision: Decision, *, detail: bool = False) -> AnswerDoc:
     """`detail` lists the metrics of an admission as well; a rejection always lists all."""
-    check, refused = decision.check, decision.verdict is not Verdict.OK
+    check, rejected = decision.check, decision.verdict is not Verdict.OK
     return AnswerDoc(
         verdict=decision.verdict.value,
-        admitted=not refused,
+        admitted=not rejected,
         app=check.identity.text,
         database=check.database,
-        reason=reason_of(decision) if refused else "",
+        reason=reason_of(decision) if rejected else "",
         retry_after_ms=retry_after_ms(decision),
         utilization=utilization(decision),
         rule=decision.rule.id if decision.rule else None,
@@ -165,7 +163,7 @@ def answer_doc(decision: Decision, *, detail: bool = False) -> AnswerDoc:
         ask=decision.ask or None,
         ask_database=decision.ask_database or None,
         budget=None if decision.debit is None else debit_doc(decision.debit),
-        metrics=[metric_doc(f) for f in findings(decision)] if refused or detail else (),
+        metrics=[metric_doc(f) for f in findings(decision)] if rejected or detail else (),
     )
 
 
@@ -222,7 +220,7 @@ IDLE = "idle"
 
 
 def metric_doc(finding: Finding, activity: Activity | None = None) -> MetricDoc:
-    """`activity` of the database, for those who look: a check is told `unavailable`."""
+    """`activity` of the database, for people: the answer to a check says `unavailable`."""
     spec = finding.spec
     idle = activity is not None and is_idle(finding, activity)
     return MetricDoc(

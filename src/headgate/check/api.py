@@ -9,9 +9,8 @@ import msgspec
 
 from headgate.changes.exchange_api import CopiesDoc
 from headgate.check.answers import AnswerDoc, MetricDoc
-from headgate.fleet.api import FleetFollowingDoc
-from headgate.fleet.reach_api import ReachedDoc
-from headgate.history.threshold_replay import ThresholdReplay
+from headgate.fleet.api import FleetFollowingDoc, ReachedDoc
+from headgate.history.replay import ThresholdReplay
 from headgate.history.unthrottled_api import UnthrottledDoc
 from headgate.pacing.api import PaceDoc
 from headgate.shard.api import ShardDoc
@@ -84,13 +83,13 @@ class WideMetricDoc(msgspec.Struct, frozen=True):
     copies: CopiesDoc | None = None
     """For a shard's change without a fleet's store: which other agents have it."""
     replay: ThresholdReplay | None = None
-    """Of a dry run: what it would have done to the checks of the last hour, at the first of this
+    """Of a dry run: what it would have done to the checks of the last hour. At the first of this
     agent's databases that it changes; null where it changes none."""
 
 
 class MetricsDoc(msgspec.Struct, frozen=True):
     metrics: Sequence[MetricView]
-    refused: Sequence[str] = ()
+    rejected: Sequence[str] = ()
     """Changes that reach this agent and are not in force here as they were set, and why."""
 
 
@@ -98,12 +97,12 @@ class ClientDoc(msgspec.Struct, frozen=True):
     client: str
     database: str
     admitted: int
-    refused: int
+    rejected: int
     last_verdict: str
     last_seen_s_ago: float
-    refused_for_s: float | None
+    rejected_for_s: float | None
     """How long it has been rejected without a break; null while it is admitted."""
-    refused_by: str
+    rejected_by: str
     """The metric or rule of the last rejection."""
 
 
@@ -183,14 +182,14 @@ class HistoryDoc(msgspec.Struct, frozen=True):
     """False: there are more tallies than fit into one answer, and the oldest are left out."""
 
 
-class RefusalDoc(msgspec.Struct, frozen=True):
+class RejectionDoc(msgspec.Struct, frozen=True):
     at: str
     """ISO 8601, UTC."""
     answer: AnswerDoc
 
 
-class RefusalsDoc(msgspec.Struct, frozen=True):
-    refusals: Sequence[RefusalDoc]
+class RejectionsDoc(msgspec.Struct, frozen=True):
+    rejections: Sequence[RejectionDoc]
 
 
 class AuditDoc(msgspec.Struct, frozen=True):

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from headgate.base.names import ANONYMOUS, MetricRef, Scope
-from headgate.check.activity import Activity
 from headgate.check.health import Health, MetricStatus, Selection, not_rolled_up
-from headgate.check.model import PASSING, Check, Decision, Finding, State, Verdict
+from headgate.check.model import PASSING, Activity, Check, Decision, Finding, State, Verdict
 from headgate.metrics.model import AbsencePolicy, Comparison, MetricSpec
 from headgate.metrics.samples import Cause, Instant
 from headgate.rules.matching import NO_LIMITS, UNRULED, Applied, DiceOrder, Rule, RuleBook
@@ -45,21 +44,21 @@ def decide(
 ) -> Decision:
     """`dice_waived`: skip ratio rules, because this client has waited long enough."""
     if check.identity is ANONYMOUS and not anonymous_may_pass:
-        return _refuse(Verdict.ON_HOLD, check, now, health, roll, note=_ANONYMOUS_NOTE)
+        return _reject(Verdict.ON_HOLD, check, now, health, roll, note=_ANONYMOUS_NOTE)
     if health is None:
         return _no_database(check, now, roll)
     applied = rules.applied(check.identity, check.database, now.wall_s)
-    refuse = applied.refuse
-    if refuse is not None and (
-        refuse.refuses_all or (not dice_waived and _diced(refuse, _BEFORE, roll))
+    reject = applied.reject
+    if reject is not None and (
+        reject.rejects_all or (not dice_waived and _diced(reject, _BEFORE, roll))
     ):
-        return _refused_by(refuse, applied, check, now, health, roll)
+        return _rejected_by(reject, applied, check, now, health, roll)
     gate = _gate if applied is UNRULED or applied.is_plain else _ruled_gate
     decision = gate(check, health, applied, now, roll)
-    if refuse is None or dice_waived or decision.verdict is not _OK:
+    if reject is None or dice_waived or decision.verdict is not _OK:
         return decision
-    if _diced(refuse, _AFTER, roll):
-        return _refused_by(refuse, applied, check, now, health, roll)
+    if _diced(reject, _AFTER, roll):
+        return _rejected_by(reject, applied, check, now, health, roll)
     return decision
 
 
@@ -73,9 +72,9 @@ def _gate(check: Check, health: Health, applied: Applied, now: Instant, roll: fl
         return _judged(check, health, applied, now, roll, _failing(check, health, now))
     chosen = health.default if check.scope is None else _chosen(check.scope, health)
     if chosen.all_pass and now.mono_s <= chosen.all_pass_until:
-        return Decision(_OK, check, now, health, (), applied.refuse, applied)
+        return Decision(_OK, check, now, health, (), applied.reject, applied)
     if not chosen.standings:
-        return _refuse_unjudged(check, health, applied, now, roll)
+        return _reject_unjudged(check, health, applied, now, roll)
     return _judged(check, health, applied, now, roll, _unfit(chosen.standings, now))
 
 
@@ -88,11 +87,11 @@ def _judged(
     failing: tuple[Finding, ...],
     exempted: tuple[Finding, ...] = (),
 ) -> Decision:
-    refuse = applied.refuse
+    reject = applied.reject
     if not failing:
-        return Decision(_OK, check, now, health, (), refuse, applied, exempted)
+        return Decision(_OK, check, now, health, (), reject, applied, exempted)
     verdict, wait_s = _verdict_of(failing), _retry_after(failing, roll)
-    decision = Decision(verdict, check, now, health, failing, refuse, applied, exempted, wait_s)
+    decision = Decision(verdict, check, now, health, failing, reject, applied, exempted, wait_s)
     if verdict is not _WRONG_AGENT or health.shard is None:
         return decision
     return decision._replace(ask=health.shard.ask, ask_database=health.shard.ask_database)
@@ -104,7 +103,7 @@ def _ruled_gate(
     """The same gate for a client that has metrics, thresholds or an exemption of its own."""
     check = _by_own_metrics(check, applied)
     if not check.metrics and not _chosen_or_default(check, health).standings:
-        return _refuse_unjudged(check, health, applied, now, roll)
+        return _reject_unjudged(check, health, applied, now, roll)
     failing = _failing(check, health, now, applied.limits)
     exempted: tuple[Finding, ...] = ()
     if applied.exempt is not None and failing:
@@ -185,12 +184,12 @@ def _chosen_or_default(check: Check, health: Health) -> Selection:
     return health.default if check.scope is None else _chosen(check.scope, health)
 
 
-def _refuse_unjudged(
+def _reject_unjudged(
     check: Check, health: Health, applied: Applied, now: Instant, roll: float
 ) -> Decision:
     note = _nothing_to_judge_by(check, health)
-    refused = _refuse(Verdict.UNKNOWN_METRIC, check, now, health, roll, note=note)
-    return refused._replace(rule=applied.refuse, applied=applied)
+    rejected = _reject(Verdict.UNKNOWN_METRIC, check, now, health, roll, note=note)
+    return rejected._replace(rule=applied.reject, applied=applied)
 
 
 def _nothing_to_judge_by(check: Check, health: Health) -> str:
@@ -297,7 +296,7 @@ def _judge_unfresh(standing: MetricStatus, now: Instant, allowed: float, breache
 
 
 IDLE_CAUSES = (Cause.HIBERNATING, Cause.HEARTBEAT_IDLE)
-"""Whoever has to measure or write it does not, because nobody checks."""
+"""The agent does not measure or write it, because nobody checks."""
 
 
 def is_idle(finding: Finding, activity: Activity) -> bool:
@@ -440,13 +439,13 @@ def _no_database(check: Check, now: Instant, roll: float) -> Decision:
     if check.ok_if_unknown:
         return Decision(Verdict.OK, check, now, None)
     note = f"no database {check.database!r} is configured on this agent"
-    return _refuse(Verdict.UNKNOWN_METRIC, check, now, None, roll, note=note)
+    return _reject(Verdict.UNKNOWN_METRIC, check, now, None, roll, note=note)
 
 
-def _refused_by(
+def _rejected_by(
     rule: Rule, applied: Applied, check: Check, now: Instant, health: Health, roll: float
 ) -> Decision:
-    held = rule.refuses_all
+    held = rule.rejects_all
     verdict = Verdict.ON_HOLD if held else Verdict.REJECTED_BY_RATIO
     # Given that roll < ratio, roll / ratio is again uniform: one throw serves both.
     jitter = roll if held else roll / rule.ratio
@@ -455,7 +454,7 @@ def _refused_by(
     return Decision(verdict, check, now, health, (), rule, applied, (), wait_s)
 
 
-def _refuse(
+def _reject(
     verdict: Verdict, check: Check, now: Instant, health: Health | None, roll: float, *, note: str
 ) -> Decision:
     wait_s = _jittered(DENIED_RETRY_S, roll)
@@ -477,3 +476,34 @@ def _jittered(base_s: float, roll: float) -> float:
     A long base is cut first, so that they do not all retry after exactly the maximum."""
     wait_s = base_s if base_s < MAX_RETRY_S / 2 else MAX_RETRY_S / 2
     return (wait_s if wait_s > MIN_RETRY_S else MIN_RETRY_S) * (1 + roll)
+
+
+# --- utilization ---------------------------------------------------------------------------------
+
+# How near to its threshold what a check looks at is: 1 is at it. The same for all who tell it.
+
+MAX_UTILIZATION = 1e9
+"""JSON knows no infinity."""
+
+
+def utilization(decision: Decision) -> float:
+    check, health = decision.check, decision.health
+    if health is None:
+        return 0.0
+    if not check.metrics:
+        worst = _selection(check, health).worst
+        return _share(worst.utilization) if worst else 0.0
+    shares = [
+        f.value / f.threshold for f in findings(decision) if f.value is not None and f.threshold
+    ]
+    return _share(max(shares, default=0.0))
+
+
+def _selection(check: Check, health: Health) -> Selection:
+    if check.scope is None:
+        return health.default
+    return health.host if check.scope is Scope.HOST else health.whole
+
+
+def _share(share: float) -> float:
+    return round(min(share, MAX_UTILIZATION), 4)

@@ -16,10 +16,9 @@ from enum import Enum
 import structlog
 
 from headgate.base.ports import Clock
-from headgate.check.activity import Activity, Idleness, activity_after, most_awake
 from headgate.check.decide import asks_shard
 from headgate.check.health import Health
-from headgate.check.model import Check
+from headgate.check.model import Activity, Check, Idleness, activity_after, most_awake
 
 log = structlog.get_logger()
 

@@ -209,8 +209,8 @@ def _in_own_scope(standing: MetricStatus, shard: ShardHealth | None) -> MetricSt
 def not_rolled_up(spec: MetricSpec) -> MetricStatus:
     """The host's own value is no stand-in for the shard's."""
     absent = Absent(Cause.WARMING_UP, "it has not been rolled up yet", 0.0)
-    refusing = replace(spec, absence=AbsencePolicy.REJECT)
-    return stand(refusing, Window((absent,)), scope=Scope.SHARD)
+    rejecting = replace(spec, absence=AbsencePolicy.REJECT)
+    return stand(rejecting, Window((absent,)), scope=Scope.SHARD)
 
 
 def never_read(spec: MetricSpec, *, at: float) -> Window:

@@ -1,13 +1,16 @@
-"""The answer to a check: a closed type that each edge translates once."""
+"""The answer to a check: a closed type that each edge translates once.
+
+Also how much an agent works (Activity), and how long ratio rules may reject a client (Turn).
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
 from headgate.base.names import Identity, MetricRef, Scope
-from headgate.budgets.debits import DebitResult
-from headgate.check.fairness import Turn
+from headgate.budgets.ask import DebitResult
 from headgate.check.health import Health
 from headgate.metrics.model import MetricSpec
 from headgate.metrics.samples import Cause, Instant
@@ -137,11 +140,83 @@ class Decision(NamedTuple):
     @property
     def odds(self) -> float | None:
         """How likely dice let such a check through to the metrics; None where none are thrown."""
-        rule = self.applied.refuse
-        if rule is None or rule.refuses_all or not rule.ratio or self.dice_waived:
+        rule = self.applied.reject
+        if rule is None or rule.rejects_all or not rule.ratio or self.dice_waived:
             return None
         return 1 - rule.ratio
 
     @property
     def dice_waived(self) -> bool:
         return self.turn is not None and self.turn.dice_waived
+
+
+# --- activity ------------------------------------------------------------------------------------
+
+# How much an agent works for a database that no client checks.
+#
+# AWAKE ──idle_after_s──► IDLE ──hibernate_after_s──► HIBERNATING ──a check──► AWAKE
+
+
+class Activity(Enum):
+    AWAKE = "awake"
+    IDLE = "idle"
+    HIBERNATING = "hibernating"
+
+
+@dataclass(frozen=True, slots=True)
+class Idleness:
+    """When to do less. 0 for `never`."""
+
+    idle_after_s: float = 60.0
+    hibernate_after_s: float = 600.0
+    idle_factor: float = 10.0
+    """In IDLE, intervals are this many times longer."""
+
+
+def activity_after(idle_s: float, idleness: Idleness) -> Activity:
+    if idleness.hibernate_after_s and idle_s >= idleness.hibernate_after_s:
+        return Activity.HIBERNATING
+    if idleness.idle_after_s and idle_s >= idleness.idle_after_s:
+        return Activity.IDLE
+    return Activity.AWAKE
+
+
+_ORDER = (Activity.AWAKE, Activity.IDLE, Activity.HIBERNATING)
+
+
+def most_awake(*states: Activity) -> Activity:
+    return min(states, key=_ORDER.index)
+
+
+# --- turns ---------------------------------------------------------------------------------------
+
+# How long ratio rules may reject a client by chance. Off unless a limit is set.
+#
+# a rejection by ratio ──turn_of──► Turn: for how long already, and whether to skip the dice now
+#
+# Only the dice are skipped: the client's metrics still apply to it, as to every client, and can
+# still reject it.
+
+
+class Turn(NamedTuple):
+    """How long a client has waited that ratio rules reject."""
+
+    waited_s: float
+    """Seconds since the first rejection by ratio after the client's last check of metrics."""
+    max_wait_s: float
+
+    @property
+    def dice_waived(self) -> bool:
+        return self.waited_s >= self.max_wait_s
+
+    @property
+    def left_s(self) -> float:
+        """Until the dice are waived."""
+        return max(0.0, self.max_wait_s - self.waited_s)
+
+
+def turn_of(diced_since: float | None, now_s: float, max_wait_s: float) -> Turn:
+    """`diced_since` is None at the first rejection. A clock that stops or goes back makes no
+    client wait longer than that."""
+    waited_s = 0.0 if diced_since is None else max(0.0, now_s - diced_since)
+    return Turn(waited_s, max_wait_s)

@@ -33,15 +33,15 @@ def reason_of(decision: Decision) -> str:
         return f"{decision.check.database}: {'; '.join(told)}"
     if decision.verdict is Verdict.OK or decision.rule is None:
         return ""
-    return f"{_refused_by(decision.rule, decision.at.wall_s)}{_until_its_turn(decision)}"
+    return f"{_rejected_by(decision.rule, decision.at.wall_s)}{_until_its_turn(decision)}"
 
 
 # --- rules ---------------------------------------------------------------------------------
 
 
-def _refused_by(rule: Rule, wall_s: float) -> str:
+def _rejected_by(rule: Rule, wall_s: float) -> str:
     """Which client is rejected, for how long, on whose behalf and why."""
-    share = "every check" if rule.refuses_all else f"{share_of(rule.ratio)} of the checks"
+    share = "every check" if rule.rejects_all else f"{share_of(rule.ratio)} of the checks"
     left = duration(max(0.0, rule.ends_at(wall_s) - wall_s))
     by = f", set by {rule.created_by}" if rule.created_by else ""
     why = f": {rule.reason}" if rule.reason else ""
@@ -70,7 +70,7 @@ def fairness_of(decision: Decision) -> str:
 
 def odds_of(decision: Decision) -> str:
     """How likely such a check comes to the metrics, where that is up to dice."""
-    rule, odds = decision.applied.refuse, decision.odds
+    rule, odds = decision.applied.reject, decision.odds
     if rule is None or odds is None:
         return ""
     what = "admitted" if decision.admitted else "and even once the metrics allow it, admitted"

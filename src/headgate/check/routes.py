@@ -29,8 +29,8 @@ from headgate.check.questions import (
     parse_read_query,
 )
 from headgate.errors import InvalidRequest
+from headgate.http.documents import problem_reply, reply, whole_seconds
 from headgate.http.listener import Answer, Request
-from headgate.http.responses import problem_reply, reply, whole_seconds
 from headgate.rules.matching import Applied
 
 GET_OR_HEAD = frozenset({"GET", "HEAD"})

@@ -12,19 +12,18 @@ from collections.abc import Callable
 import structlog
 
 from headgate.base.ports import Clock, Probe
-from headgate.check.activity import Activity
 from headgate.check.board import Board
 from headgate.check.demand import Demands, Work
+from headgate.check.model import Activity
 from headgate.errors import ProbeFailed
 from headgate.metrics.model import MetricMode, MetricSpec
-from headgate.metrics.rate import rate_between
-from headgate.metrics.samples import Absent, Cause, Reading, Sample, reading_of
+from headgate.metrics.samples import Absent, Cause, Reading, Sample, rate_between, reading_of
 
 log = structlog.get_logger()
 
 CLOSE_TIMEOUT_S = 2.0
 EXPECTED = (Cause.NEVER_READ, Cause.HIBERNATING)
-"""Absences that a first value ends, and that were no loss."""
+"""Causes that a first value ends, and that were no loss."""
 IDLE = "no client has checked for a while, so nothing is measured; a check wakes it (about 1 s)"
 
 

@@ -2,7 +2,7 @@
 
 agent: Board, RuleBook ─► DatabaseSnapshot ══check/snapshot_api══► DatabaseSnapshot ─decided─►
     Decision, in the client
-client: decisions ──► Counted ══check/reports_api══► Counted ──► Recorder, in the agent
+client: decisions ──► Counted ══check/snapshot_api══► Counted ──► Recorder, in the agent
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def only_agent_knows(view: DatabaseSnapshot, check: Check, wall_s: float) -> boo
         return True
     if not view.fair:
         return False
-    refuse = view.rules.applied(check.identity, check.database, wall_s).refuse
-    return refuse is not None and not refuse.refuses_all
+    reject = view.rules.applied(check.identity, check.database, wall_s).reject
+    return reject is not None and not reject.rejects_all
 
 
 def is_paced(view: DatabaseSnapshot, check: Check) -> bool:

@@ -17,7 +17,6 @@ from headgate.base.redaction import redacted
 from headgate.budgets.service import Budgets
 from headgate.budgets.views import told_of
 from headgate.changes.state import CopyState
-from headgate.check.activity import Activity
 from headgate.check.answers import MetricDoc, answer_doc, metric_doc
 from headgate.check.api import (
     AuditDoc,
@@ -29,8 +28,8 @@ from headgate.check.api import (
     MetricsDoc,
     MetricView,
     ReadyDoc,
-    RefusalDoc,
-    RefusalsDoc,
+    RejectionDoc,
+    RejectionsDoc,
     RemovedDoc,
     StatusDoc,
     StoreDoc,
@@ -41,20 +40,20 @@ from headgate.check.checker import Checker
 from headgate.check.decide import findings, idles, judge
 from headgate.check.demand import Demands, Work
 from headgate.check.health import Window, stand
-from headgate.check.intake import Intake
-from headgate.check.model import Check, Verdict
+from headgate.check.model import Activity, Check, Verdict
 from headgate.check.reasons import WAKES, duration, reason_of
+from headgate.check.reporting import Intake
 from headgate.check.sampler import Sampler
 from headgate.check.streaming import Broadcasts
 from headgate.errors import StoreUnavailable
 from headgate.fleet.status import FleetLook
+from headgate.history.api import rogue_advice, starvation_advice
 from headgate.history.clientele import ClientRecord
 from headgate.history.keeper import Keeper
 from headgate.history.recorder import Recorder
 from headgate.history.records import Tally
+from headgate.history.replay import REPLAYED_MINUTES, ThresholdReplay, replay_threshold
 from headgate.history.rogues import Rogues
-from headgate.history.starvation_api import rogue_advice, starvation_advice
-from headgate.history.threshold_replay import REPLAYED_MINUTES, ThresholdReplay, replay_threshold
 from headgate.history.unthrottled import UnthrottledBook
 from headgate.history.unthrottled_api import UnthrottledDoc, unthrottled_advice
 from headgate.history.watch import Watch
@@ -65,8 +64,7 @@ from headgate.metrics.service import DatabasePlan, MetricEntry, MetricKeeper, No
 from headgate.pacing.api import PaceDoc, pace_doc
 from headgate.pacing.pacer import paced
 from headgate.rules.api import ExplainDoc, exemptions_told, explain_doc
-from headgate.shard.advice import shard_advice
-from headgate.shard.api import CostDoc, ShardDoc, shard_doc
+from headgate.shard.api import CostDoc, ShardDoc, shard_advice, shard_doc
 from headgate.shard.heartbeat import Heartbeat
 from headgate.shard.model import ShardView
 from headgate.shard.standby import ElectedStandby, Standby
@@ -81,7 +79,7 @@ UNTHROTTLED_S = 3600.0
 
 @dataclass(slots=True)
 class AgentFacts:
-    """What main.py knows of the process and its settings file."""
+    """What app.py knows of the process and its settings file."""
 
     name: str
     version: str
@@ -203,9 +201,9 @@ class Views:
         starved = starvation_advice(watch.findings) if watch is not None else []
         for database in rogues.databases if rogues is not None else ():
             health = self.parts.board.healths.get(database)
-            refusing = health is not None and not health.own.all_pass
-            found = rogues.suspects(database) if rogues is not None and refusing else ()
-            starved += rogue_advice(database, found, refusing=refusing)
+            rejecting = health is not None and not health.own.all_pass
+            found = rogues.suspects(database) if rogues is not None and rejecting else ()
+            starved += rogue_advice(database, found, rejecting=rejecting)
         return starved
 
     def _fleet_advice(self) -> list[str]:
@@ -515,10 +513,10 @@ class Views:
             whole=len(told) == len(tallies),
         )
 
-    def refusals(self, limit: int, app: str | None) -> RefusalsDoc:
+    def rejections(self, limit: int, app: str | None) -> RejectionsDoc:
         chosen = (d for d in self.parts.recorder.recent() if _is_of(d.check.identity.text, app))
-        return RefusalsDoc(
-            [RefusalDoc(_iso(d.at.wall_s), answer_doc(d)) for d in islice(chosen, limit)]
+        return RejectionsDoc(
+            [RejectionDoc(_iso(d.at.wall_s), answer_doc(d)) for d in islice(chosen, limit)]
         )
 
     async def audit(self, limit: int) -> AuditsDoc:
@@ -583,16 +581,16 @@ def _is_of(client: str, app: str | None) -> bool:
 
 
 def _client(database: str, client: str, record: ClientRecord, now: Instant) -> ClientDoc:
-    since = record.refused_since
+    since = record.rejected_since
     return ClientDoc(
         client=client,
         database=database,
         admitted=record.admitted,
-        refused=record.refused,
+        rejected=record.rejected,
         last_verdict=record.last_verdict.value,
         last_seen_s_ago=max(0.0, now.wall_s - record.last_at),
-        refused_for_s=max(0.0, now.wall_s - since) if since is not None else None,
-        refused_by=record.refused_by,
+        rejected_for_s=max(0.0, now.wall_s - since) if since is not None else None,
+        rejected_by=record.rejected_by,
     )
 
 

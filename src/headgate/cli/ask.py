@@ -95,10 +95,10 @@ def check(
 ) -> None:
     """Check whether a job may run now.
 
-    The exit code is the answer: 0 admitted, 10 threshold exceeded, 11 rejected by ratio,
-    12 client on hold, 13 unknown metric or database, 14 a metric is unavailable, 15 another agent
-    answers for the shard, 16 healthy but paced (retry later), 17 over its budget, 20 no agent
-    answers. Where another agent answers for the shard, this command follows, and says so on
+    The exit code is the answer: 0 if admitted. Rejected: 10 threshold exceeded, 11 by ratio,
+    12 client on hold, 13 unknown metric or database, 14 a metric is unavailable. Also: 15 another
+    agent answers for the shard, 16 healthy but paced (retry later), 17 over its budget, 20 no
+    agent answers. Where another agent answers for the shard, this command follows, and says so on
     standard error. A check wakes an idle database, and waits up to 5 s for its first
     readings.
     """
@@ -110,7 +110,7 @@ def check(
 
     asked = ask_until(agent.connect(), {**question.query, **work.query}, wait_s=wait)
     answer = read(AnswerDoc, asked.document)
-    refuse_incoherent(asked, answer, question.database)
+    reject_incoherent(asked, answer, question.database)
     debit = debit_text(asked.document)
     show(asked, agent.as_json, lambda canvas: answer_page(answer, canvas, debit))
     raise typer.Exit(exit_code_of_verdict(answer.verdict))
@@ -191,7 +191,7 @@ def _explain_at(question: CheckOptions, at: str, agent: AgentOptions) -> None:
 
     from headgate.cli.history import moment
     from headgate.cli.output import show_view
-    from headgate.history.past_api import PastDoc
+    from headgate.history.api import PastDoc
     from headgate.present.history import past_view
 
     when = moment(at, datetime.now().astimezone())
@@ -256,7 +256,7 @@ def _misses_values(asked: Answered, causes: frozenset[str]) -> bool:
     )
 
 
-def refuse_incoherent(asked: Answered, answer: AnswerDoc, database: str) -> None:
+def reject_incoherent(asked: Answered, answer: AnswerDoc, database: str) -> None:
     """An answer that contradicts itself, or is about another database, admits nothing."""
     from headgate.errors import BadDocument
 

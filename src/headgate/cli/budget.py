@@ -1,5 +1,5 @@
 """Commands on budgets: list, show, create, set, mode, delete, forgive, lint, compile, violations,
-top, explain. `headgate changes` has their history, files and rollback.
+top, explain, replay. `headgate changes` has their history, files and rollback.
 
 A change is built on the revision that was seen (If-Match), as with metrics and rules.
 """
@@ -36,6 +36,7 @@ from headgate.cli.options import (
     reach_of,
 )
 from headgate.cli.table import BUDGET_TABLE
+from headgate.errors import HeadgateError
 
 if TYPE_CHECKING:
     from headgate.cli.api import Answered, Api
@@ -272,7 +273,7 @@ def create(
     For example: headgate budget create main etl rate=20% capacity=2s --match username=etl
     For a fleet: headgate budget create all etl rate=20% --match username=etl --shard 'commerce/*'
     """
-    from headgate.cli.budget_files import read_rules, read_settings
+    from headgate.cli.lint import read_rules, read_settings
 
     if name in TAKEN_NAMES:
         raise typer.BadParameter(f"{name} is a word of the API's own; give it another name")
@@ -304,7 +305,7 @@ def set_budget(
     as_json: AsJson = False,
 ) -> None:
     """Change some settings of a budget; --match and --each replace all of its rules."""
-    from headgate.cli.budget_files import read_rules, read_settings
+    from headgate.cli.lint import read_rules, read_settings
 
     given = read_settings(words or ())
     rules = read_rules(match or (), each or ())
@@ -327,7 +328,7 @@ def mode(
         typer.Option(
             "--all",
             help="No budget goes beyond MODE, whatever its own: off stops everything at once, "
-            "enforce lifts that.",
+            "enforce lifts that. With a reach, on every database in it.",
         ),
     ] = False,
     fleet: FleetWide = False,
@@ -350,18 +351,19 @@ def mode(
         message = "say which and what: `mode main etl enforce`, or `mode main off --all`"
         raise typer.BadParameter(message)
     reach = reach_of(fleet, region, cluster, shard, host)
-    if reach is not None and every:
-        raise typer.BadParameter("--all is each agent's own switch; for a fleet name the budget")
     if not every:
         one = OneBudget(database, words[0], reach, dry_run, yes)
         _change(one.maker("PATCH", {"mode": words[1]}), "CHANGED", url, token, as_json)
         return
 
     def cap(api: Api) -> Answered:
-        etag = api.get(policy_path(database)).etag
-        body = {"mode_cap": words[0]}
-        return api.change("PATCH", policy_path(database), body, etag=etag, dry_run=dry_run)
+        path, body = policy_path(database), {"mode_cap": words[0]}
+        if reach is None:
+            return api.change("PATCH", path, body, etag=api.get(path).etag, dry_run=dry_run)
+        change = partial(api.change, "PATCH", path, body, query={"reach": reach})
+        return confirmed(change, reach, dry_run=dry_run, yes=yes)
 
+    _check_meant(database, reach)
     _change(cap, "SWITCHED", url, token, as_json)
 
 
@@ -410,8 +412,7 @@ def lint(path: PolicyFile, strict: Strict = False, as_json: AsJson = False) -> N
 
     Exit code 1 for faults; with --strict for advice, too.
     """
-    from headgate.cli.budget_files import notes_on_policy
-    from headgate.cli.lint import show_notes
+    from headgate.cli.lint import notes_on_policy, show_notes
 
     notes = notes_on_policy(path)
     show_notes(path, notes, as_json=as_json)
@@ -424,7 +425,7 @@ def compile_file(path: PolicyFile, anyway: Anyway = False, as_json: AsJson = Fal
 
     Prints the compiled policy as one line of base64. A policy with faults prints nothing.
     """
-    from headgate.cli.budget_files import as_parameter
+    from headgate.cli.lint import as_parameter
 
     compiled = as_parameter(path, anyway=anyway)
     if as_json:
@@ -503,3 +504,95 @@ def _change(
     if change.changed and not change.dry_run and any(one.fault for one in change.published):
         # Kept, and tried again; but a script must not take it for done.
         raise typer.Exit(FAILED)
+
+
+# --- replay --------------------------------------------------------------------------------------
+
+# `headgate budget replay`: what a policy would have changed. Changes nothing.
+
+TIMEOUT_S = 60.0
+
+ReplayFile = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="FILE",
+        show_default=False,
+        help="The policy: TOML, or JSON if its name ends so. Default: the one in force, which "
+        "shows how close a replay is to what happened.",
+    ),
+]
+Last = Annotated[str, typer.Option(metavar="TIME", help="The last 10m, 1h, up to 24h.")]
+By = Annotated[
+    str,
+    typer.Option(
+        metavar="KEY,…",
+        help="Tell clients apart by it: username, database, application_name, remote_address, "
+        "query, tag.NAME.",
+    ),
+]
+
+
+def replay(
+    database: DatabaseArgument,
+    path: ReplayFile = None,
+    last: Last = "1h",
+    by: By = "username",
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Play what statements did against another policy, and print what would have changed.
+
+    By budget and client: what would have run, been warned of, waited or been blocked, beside
+    what happened. Counts of statements that were drawn, and not all traced, are estimates.
+    """
+    from headgate.budgets.replay_api import BudgetReplayDoc
+    from headgate.cli.api import connect
+    from headgate.cli.output import show_view
+    from headgate.present.budget_replay import replay_view
+
+    body: dict[str, Any] = {"since_s": _seconds(last), "by": [k for k in by.split(",") if k]}
+    if path is not None:
+        body["policy"] = _document(path)
+    api = connect(url, token, timeout_s=TIMEOUT_S)
+    answered = api.change("POST", policy_path(database, "replay"), body)
+    show_view(answered, as_json, BudgetReplayDoc, replay_view)
+
+
+def _seconds(last: str) -> float:
+    from headgate.rules.times import parse_for
+
+    try:
+        return float(parse_for(last))
+    except ValueError as fault:
+        raise typer.BadParameter(f"--last {fault}") from None
+
+
+def _document(path: Path) -> Mapping[str, Any]:
+    from headgate.budgets.parse import written
+    from headgate.settings.document import load_policy
+
+    return written(load_policy(path))
+
+
+def last_hour(api: Api, document: Mapping[str, Any], log: str | None) -> list[str]:
+    """What a file of changes would have done to statements, one line for each database whose
+    budgets it changes; nothing where the agent cannot say: it is no part of the change."""
+    from headgate.budgets.api import PoliciesDoc
+    from headgate.budgets.replay_api import BudgetReplayDoc
+    from headgate.cli.documents import read
+    from headgate.present.budget_replay import last_hour_told
+
+    if not any(document.get(section) for section in ("budgets", "policies")):
+        return []
+    told, body = [], {"changes": document, **({} if log is None else {"log": log})}
+    try:
+        known = read(PoliciesDoc, api.get(BUDGETS, most="0").document)
+        for policy in known.databases:
+            answered = api.change("POST", policy_path(policy.database, "replay"), body)
+            found = read(BudgetReplayDoc, answered.document)
+            if found.difference_total:
+                told.append(f"{policy.database}: {last_hour_told(found)}")
+    except HeadgateError:
+        return told
+    return told

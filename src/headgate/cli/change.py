@@ -73,8 +73,8 @@ def add_metric(
 ) -> None:
     """Add a metric, a built-in one or one of your own.
 
-    A metric of your own takes one of sql, url, command or plugin, and a threshold:
-    headgate metrics add main queue_depth sql='select count(*) from jobs' threshold=1000
+    A metric of your own takes one of sql, url, command or plugin, and a threshold. For example:
+    headgate metrics add main queue_depth sql='select count(id) from jobs' threshold=1000.
     The agent measures it at once, without a restart. With --fleet or another reach, agents that
     have the metric change these settings of it, and DATABASE may be '*' for all.
     """
@@ -84,7 +84,7 @@ def add_metric(
         _change_wide("PUT", wanted.path, settings, wanted, reach.said)
         return
     api = agent.connect(timeout_s=_patience_s(settings.get("timeout_s")))
-    _refuse_existing(api, database, metric)
+    _reject_existing(api, database, metric)
     changed = api.change("PUT", wanted.path, settings, dry_run=change.dry_run)
     _show_change(changed, {}, wanted)
 
@@ -100,9 +100,9 @@ def set_metric(
 ) -> None:
     """Change some settings of a metric; the others stay.
 
-    For example: headgate metrics set main lag threshold=10s interval_s=500ms --for 2h
+    For example: headgate metrics set main lag threshold=10s interval_s=500ms --for 2h.
     With --fleet or another reach it is changed wherever there is such a metric, until it is
-    reverted with the same reach; DATABASE may be '*' for all of an agent's.
+    reverted with the same reach. DATABASE may be '*' for all of an agent's.
     """
     settings = {**settings_given(words), **_end_given(duration)}
     if not settings:
@@ -244,7 +244,7 @@ def _seen(api: Api, path: str) -> Answered | None:
         return None
 
 
-def _refuse_existing(api: Api, database: str, metric: str) -> None:
+def _reject_existing(api: Api, database: str, metric: str) -> None:
     from headgate.cli.api import metric_path
     from headgate.errors import HeadgateError
 

@@ -374,7 +374,7 @@ def _applied(
 
 
 def _show_last_hour(file: File, url: str | None, token: str | None, *, as_json: bool) -> None:
-    from headgate.cli.budget_replay import TIMEOUT_S, last_hour
+    from headgate.cli.budget import TIMEOUT_S, last_hour
     from headgate.cli.render import plain
 
     if not as_json:

@@ -1,4 +1,4 @@
-"""What is in a bundle: one row an item.   ITEMS ──► debug_pack.py gathers, scrubs, packs
+"""What is in a bundle: one row an item.   ITEMS ──► debug.py gathers, scrubs, packs
 
 An item is a file of the bundle and a way to get it: from the agent's API, from a proxy's, from the
 settings file, from this machine. Each may be missing without any other being so.
@@ -104,7 +104,7 @@ def _of_agent(wishes: Wishes) -> Iterator[BundleItem]:
     yield BundleItem("agent/rogues.json", "rogue clients", get("/v1/rogues"),
                look="users, programs and addresses that are connected")  # fmt: skip
     yield BundleItem(
-        "agent/refusals.json", "recent rejections in full", get("/v1/refusals", limit="500")
+        "agent/rejections.json", "recent rejections in full", get("/v1/rejections", limit="500")
     )
     yield BundleItem(
         "agent/audit.json", "who changed what", get("/v1/audit", limit="500"), look=PEOPLE
@@ -246,7 +246,7 @@ def settings_of(path: Path | None) -> Content:
     try:
         settings = load_settings(path)
     except InvalidSettings as error:
-        return {"source": str(path), "refused": [str(fault) for fault in error.faults]}
+        return {"source": str(path), "rejected": [str(fault) for fault in error.faults]}
     except HeadgateError as error:
         raise NotThere(str(error)) from None
     document = shown(settings)

@@ -15,7 +15,7 @@ from headgate.errors import (
 DONE = 0
 FAILED = 1
 USAGE = 2
-OTHER_REFUSAL = 19
+OTHER_REJECTION = 19
 UNREACHABLE = 20
 
 EXIT_CODES: dict[Verdict, int] = {
@@ -46,7 +46,7 @@ def exit_code_of_verdict(verdict: str) -> int:
     try:
         return EXIT_CODES[Verdict(verdict)]
     except ValueError:
-        return OTHER_REFUSAL
+        return OTHER_REJECTION
 
 
 def exit_code_of_error(error: HeadgateError) -> int:
@@ -69,7 +69,7 @@ def exit_code_rows() -> list[tuple[int, str, str]]:
     others = [
         (FAILED, "failed", "the agent rejected a change, or linted settings have faults"),
         (USAGE, "usage", "the command was called wrongly, or settings cannot be used"),
-        (OTHER_REFUSAL, "other rejection", "rejected with a verdict that this version lacks"),
+        (OTHER_REJECTION, "other rejection", "rejected with a verdict that this version lacks"),
         (UNREACHABLE, "unreachable", "no agent answered: there is no permission to work"),
     ]
     return sorted([*verdicts, *others])

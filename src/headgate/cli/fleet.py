@@ -1,4 +1,4 @@
-"""`headgate fleet reach`: what a reach applies to. `status` is in fleet_pages.py."""
+"""`headgate fleet reach`: what a reach applies to; `headgate fleet status`: the fleet."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ from typing import Annotated
 
 import typer
 
-from headgate.cli.options import FLEET_TIMEOUT_S, AgentOptions, ReachOptions
+from headgate.cli.options import (
+    FLEET_TIMEOUT_S,
+    AgentOptions,
+    AsJson,
+    Duration,
+    Interval,
+    ReachOptions,
+    Token,
+    Url,
+)
 
 
 def reach(
@@ -22,7 +31,7 @@ def reach(
     For example: headgate fleet reach --shard 'commerce/*'
     """
     from headgate.cli.output import show_view
-    from headgate.fleet.reach_api import ReachedDoc
+    from headgate.fleet.api import ReachedDoc
     from headgate.present.fleet import reach_view
 
     if (where is None) == (reach.said is None):
@@ -30,3 +39,80 @@ def reach(
     api = agent.connect(timeout_s=FLEET_TIMEOUT_S)
     answered = api.get("/v1/fleet/reach", reach=where or reach.said)
     show_view(answered, agent.as_json, ReachedDoc, reach_view)
+
+
+# --- status --------------------------------------------------------------------------------------
+
+# `headgate fleet status`: the fleet on a terminal, once or live.   FleetDoc ──► present/fleet
+
+PATH = "/v1/fleet"
+TIMEOUT_S = 15.0
+"""A picture of ten thousand shards may take a while on a busy host."""
+
+Unhealthy = Annotated[
+    bool, typer.Option("--unhealthy", help="Only shards that are unhealthy, or silent.")
+]
+Behind = Annotated[bool, typer.Option("--behind", help="Only shards with agents that lag behind.")]
+Pattern = Annotated[
+    str | None,
+    typer.Option(metavar="PATTERN", show_default=False, help="Only these; * matches any."),
+]
+PageNumber = Annotated[int, typer.Option("--page", min=1, help="Which page of the shards.")]
+PerPage = Annotated[int, typer.Option(min=1, max=500, help="Shards on a page.")]
+RulesPage = Annotated[int, typer.Option(min=1, help="Which page of the rules.")]
+Watch = Annotated[
+    bool, typer.Option("--watch", help="Live, as the view `fleet` of `headgate top`; q quits.")
+]
+EVERY = Duration("5s")
+
+
+def status(
+    context: typer.Context,
+    unhealthy: Unhealthy = False,
+    behind: Behind = False,
+    region: Pattern = None,
+    cluster: Pattern = None,
+    shard: Pattern = None,
+    page: PageNumber = 1,
+    per_page: PerPage = 50,
+    rules_page: RulesPage = 1,
+    watch: Watch = False,
+    interval: Interval = EVERY,
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the fleet: unhealthy shards first, rules and who has them, agents that lag behind.
+
+    Reads it from an agent that shows the fleet (`view = true` in [fleet] of its settings).
+    """
+    from headgate.cli.api import connect
+    from headgate.cli.output import show_view
+    from headgate.fleet.view_api import FleetDoc
+    from headgate.present.fleet import fleet_view
+
+    if watch and as_json:
+        raise typer.BadParameter("--watch draws pages; for programs use --json without it")
+    asked = {
+        "unhealthy": "true" if unhealthy else None,
+        "behind": "true" if behind else None,
+        "region": region,
+        "cluster": cluster,
+        "shard": shard,
+        "page": str(page),
+        "per_page": str(per_page),
+        "rules_page": str(rules_page),
+    }
+    if watch:
+        from headgate.cli.top import TopOptions
+        from headgate.cli.top import watch as show_live
+
+        show_live(context, TopOptions("fleet", interval, url, token, fleet=asked))
+        return
+    api, part = connect(url, token, timeout_s=TIMEOUT_S), unhealthy or behind
+    show_view(
+        api.get(PATH, **asked),
+        as_json,
+        FleetDoc,
+        lambda fleet: fleet_view(fleet, shards_only=part),
+    )

@@ -1,4 +1,4 @@
-"""`headgate lint`: validate a configuration file, as the agent does when it starts."""
+"""`headgate lint`: validate a configuration file as the agent does at its start; policy files."""
 
 from __future__ import annotations
 
@@ -66,15 +66,15 @@ def lint(
     host: Validator = context.obj
     notes = notes_on(path, None if file_only else host)
     readings: Sequence[MetricLook] = ()
-    if connect and not _is_refused(notes):
+    if connect and not _is_rejected(notes):
         readings = host.read_metrics(path)
         notes += list(_unread(path, readings))
     show_notes(path, notes, as_json=as_json, readings=readings)
-    if _is_refused(notes) or (strict and notes):
+    if _is_rejected(notes) or (strict and notes):
         raise typer.Exit(1)
 
 
-def _is_refused(notes: Iterable[LintNote]) -> bool:
+def _is_rejected(notes: Iterable[LintNote]) -> bool:
     return any(note.level == "fault" for note in notes)
 
 
@@ -90,19 +90,19 @@ def notes_on(path: Path, host: Validator | None = None) -> list[LintNote]:
         settings, faults = examine_settings(content, source=str(path))
     except InvalidSettings as error:  # Nothing of it can be read.
         return faults_told(error)
-    refused = placed(InvalidSettings(faults), content, str(path))
+    rejected = placed(InvalidSettings(faults), content, str(path))
     try:
         missing = _validated(path, host) if host is not None else ""
     except InvalidSettings as error:  # With those of the file.
-        missing, refused = "", error
-    notes = faults_told(refused)
+        missing, rejected = "", error
+    notes = faults_told(rejected)
     for name, database in settings.databases.items():
         policy = database.traffic and database.traffic.policy
         if policy:
             found = policy_told(policy, f"databases.{name}.traffic.policy")
             # With a host, faults of it are told already.
             notes += [note for note in found if host is None or note.level == "advice"]
-    if _is_refused(notes):
+    if _is_rejected(notes):
         return [note for note in notes if note.level == "fault"]
     notes += (
         [LintNote("advice", None, "", f"only the file is validated: {missing}")] if missing else []
@@ -127,7 +127,6 @@ def advice_told(path: Path, advice: Iterable[Advice]) -> list[LintNote]:
 
 def policy_told(policy: Path, place: str) -> list[LintNote]:
     """On a policy file that the settings name."""
-    from headgate.cli.budget_files import notes_on_policy
 
     return [
         LintNote(
@@ -212,3 +211,104 @@ def _sum(path: Path, notes: list[LintNote]) -> Text:
     if notes:
         return Text(f"no faults, advice: {len(notes)}", style="yellow")
     return Text(f"{path}: no faults, no advice", style="green")
+
+
+# --- policies in files ---------------------------------------------------------------------------
+
+# Policies in files, and budgets as they are typed: validated without an agent.
+
+EVERYTHING = "*"
+"""As a rule: every statement."""
+
+
+# --- settings, as they are typed -------------------------------------------------------------
+
+
+def read_settings(words: Sequence[str]) -> dict[str, Any]:
+    """`rate=20% mode=enforce capacity=unset`, by the table of settings; None for unset."""
+    from headgate.budgets.limits import BUDGET_SETTINGS
+    from headgate.cli.options import read_words
+
+    known = {name: row for name, row in BUDGET_SETTINGS.items() if name != "name"}
+    return read_words(words, known, "rate=20%")
+
+
+def read_rules(matches: Sequence[str], each: Sequence[str]) -> list[dict[str, Any]]:
+    """One rule for each --match: `username=etl,tag.controller=export`; --each is of all."""
+    rules: list[dict[str, Any]] = []
+    if not all(each):
+        raise typer.BadParameter("--each is empty: name a key, such as tag.tenant")
+    for match in matches:
+        if match.strip() == EVERYTHING:
+            rules.append({})
+            continue
+        pairs = [_pair(part) for part in match.split(",")]
+        rules.append({"match": dict(pairs)})
+        if len(rules[-1]["match"]) < len(pairs):
+            raise typer.BadParameter(f"--match {match!r} names a key twice")
+    if each and not rules:
+        rules = [{}]
+    return [{**rule, **({"each": list(each)} if each else {})} for rule in rules]
+
+
+def _pair(part: str) -> tuple[str, str]:
+    key, equals, value = part.strip().partition("=")
+    if not equals or not key or not value:
+        message = f"--match {part!r} must read KEY=VALUE, several joined by commas"
+        example = "such as username=etl,tag.controller=export; '*' matches everything"
+        raise typer.BadParameter(f"{message}, {example}")
+    return key, value
+
+
+# --- without an agent ------------------------------------------------------------------------
+
+
+def notes_on_policy(path: Path) -> list[LintNote]:
+    """Faults with their lines, or advice."""
+    from headgate.base.places import with_lines
+    from headgate.budgets.lint import advise
+    from headgate.errors import Fault, InvalidSettings
+    from headgate.metrics.lint import Severity
+    from headgate.settings.document import load_policy
+
+    try:
+        policy = load_policy(path)
+    except InvalidSettings as error:
+        return [LintNote("fault", fault.line, fault.place, fault.message) for fault in error.faults]
+    advice = advise(policy)
+    places = [Fault(one.place, "") for one in advice]
+    if path.suffix != ".json":
+        places = with_lines(places, path.read_text(encoding="utf-8"))
+    return [
+        LintNote(
+            "fault" if one.severity is Severity.ERROR else "advice",
+            at.line,
+            one.place,
+            f"{one.message} [{one.code}]",
+        )
+        for one, at in zip(advice, places, strict=True)
+    ]
+
+
+def as_parameter(path: Path, *, anyway: bool) -> str:
+    """The value of pg_headgate.policy for a file; InvalidSettings where it cannot be one."""
+    from headgate.budgets.compiled import MAX_PARAMETER_BYTES, compile_policy, encoded
+    from headgate.budgets.lint import advise
+    from headgate.errors import Fault, InvalidSettings
+    from headgate.metrics.lint import Severity
+    from headgate.settings.document import load_policy
+
+    policy = load_policy(path)
+    errors = [one for one in advise(policy) if one.severity is Severity.ERROR]
+    if errors and not anyway:
+        faults = [Fault(one.place, f"{one.message} [{one.code}]") for one in errors]
+        faults.append(Fault("", "nothing was compiled; add --anyway if this is intended"))
+        raise InvalidSettings(faults, str(path))
+    value = encoded(compile_policy(policy, 0))
+    if len(value) > MAX_PARAMETER_BYTES:
+        fault = (
+            f"compiles to {len(value)} bytes, and pg_headgate.policy takes at most "
+            f"{MAX_PARAMETER_BYTES}: publish it as a file with headgate pg publish"
+        )
+        raise InvalidSettings([Fault("", fault)], str(path))
+    return value

@@ -1,4 +1,4 @@
-"""Commands that only read: status, rejections, audit, metrics list and show."""
+"""Commands that only read: status, rejections, audit, metrics, clients, starvation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def status(url: Url = None, token: Token = None, as_json: AsJson = False) -> Non
     show(answered, as_json, lambda canvas: status_page(read(StatusDoc, answered.document), canvas))
 
 
-def refusals(
+def rejections(
     app: AnyApp = None,
     limit: Limit = 100,
     url: Url = None,
@@ -45,17 +45,17 @@ def refusals(
     as_json: AsJson = False,
 ) -> None:
     """Show recent rejections in full, newest first."""
-    from headgate.check.api import RefusalsDoc
+    from headgate.check.api import RejectionsDoc
     from headgate.cli.api import connect
     from headgate.cli.documents import read
     from headgate.cli.output import show
-    from headgate.cli.pages import refusals_page
+    from headgate.cli.pages import rejections_page
 
-    answered = connect(url, token).get("/v1/refusals", limit=str(limit), app=app)
+    answered = connect(url, token).get("/v1/rejections", limit=str(limit), app=app)
     show(
         answered,
         as_json,
-        lambda _: refusals_page(read(RefusalsDoc, answered.document).refusals),
+        lambda _: rejections_page(read(RejectionsDoc, answered.document).rejections),
     )
 
 
@@ -104,3 +104,48 @@ def show_metric(
 
     answered = connect(url, token).get(metric_path(database, metric))
     show(answered, as_json, lambda canvas: metric_page(read(MetricView, answered.document), canvas))
+
+
+# --- clients -------------------------------------------------------------------------------------
+
+# Commands about clients: clients, with --rogue rogue clients, and starvation.
+
+Rogue = Annotated[
+    bool,
+    typer.Option("--rogue", help="Rogue clients instead: at work in a database, and never check."),
+]
+
+
+def clients(
+    rogue: Rogue = False, url: Url = None, token: Token = None, as_json: AsJson = False
+) -> None:
+    """List clients that checked lately: which are throttled, and by what."""
+    from headgate.check.api import ClientsDoc
+    from headgate.cli.api import connect
+    from headgate.cli.documents import read
+    from headgate.cli.output import show, show_view
+    from headgate.cli.pages import clients_page
+    from headgate.history.api import RoguesDoc
+    from headgate.present.starvation import rogues_view
+
+    api = connect(url, token)
+    if rogue:
+        show_view(api.get("/v1/rogues"), as_json, RoguesDoc, rogues_view)
+        return
+    listed = api.get("/v1/clients")
+    show(
+        listed,
+        as_json,
+        lambda canvas: clients_page(read(ClientsDoc, listed.document).clients, canvas),
+    )
+
+
+def starvation(url: Url = None, token: Token = None, as_json: AsJson = False) -> None:
+    """Show starved clients: rejected by metrics for long while others progress, and why."""
+    from headgate.cli.api import connect
+    from headgate.cli.output import show_view
+    from headgate.history.api import StarvationDoc
+    from headgate.present.starvation import starvation_view
+
+    answered = connect(url, token).get("/v1/starvation")
+    show_view(answered, as_json, StarvationDoc, lambda found: starvation_view(found.starved))

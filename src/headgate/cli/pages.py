@@ -35,7 +35,7 @@ from headgate.present.explain import ExplainStep, explained
 from headgate.present.metrics import (
     UNSPOKEN,
     absence_text,
-    refusal_text,
+    rejection_text,
     state_of,
     threshold_text,
     value_text,
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
         DatabaseDoc,
         MetricsDoc,
         MetricView,
-        RefusalDoc,
+        RejectionDoc,
         RemovedDoc,
         StatusDoc,
         WideMetricDoc,
@@ -361,9 +361,9 @@ def client_table(clients: Sequence[ClientDoc], canvas: Canvas, rates: Rates | No
         table.add_column("seen", justify="right", no_wrap=True)
     table.add_column("now", overflow="fold")
     for client in clients:
-        admitted, refused = _counts(client, canvas, rates)
+        admitted, rejected = _counts(client, canvas, rates)
         cells = [Text(plain(client.client)), Text(plain(client.database), style="dim")]
-        cells += [admitted, refused, Text(age_text(client.last_seen_s_ago), style="dim")]
+        cells += [admitted, rejected, Text(age_text(client.last_seen_s_ago), style="dim")]
         chosen = cells if wide else [cells[0], *cells[2:4]]
         table.add_row(*chosen, _client_cell(client))
     return table
@@ -371,13 +371,13 @@ def client_table(clients: Sequence[ClientDoc], canvas: Canvas, rates: Rates | No
 
 def _counts(client: ClientDoc, canvas: Canvas, rates: Rates | None) -> tuple[Text, Text]:
     if rates is None:
-        admitted, refused = f"{client.admitted:,}", f"{client.refused:,}"
+        admitted, rejected = f"{client.admitted:,}", f"{client.rejected:,}"
     elif (pair := rates.get((client.database, client.client))) is None:
-        admitted = refused = canvas.marks.nothing
+        admitted = rejected = canvas.marks.nothing
     else:
-        admitted, refused = per_s(pair[0]), per_s(pair[1])
-    quiet = refused in ("0", canvas.marks.nothing)
-    return Text(admitted), Text(refused, style="" if quiet else "red")
+        admitted, rejected = per_s(pair[0]), per_s(pair[1])
+    quiet = rejected in ("0", canvas.marks.nothing)
+    return Text(admitted), Text(rejected, style="" if quiet else "red")
 
 
 def _client_cell(client: ClientDoc) -> Text:
@@ -448,7 +448,7 @@ def answer_page(answer: AnswerDoc, canvas: Canvas, charged: str = "") -> Rendera
         line.append(f"  {who} may work on {where}")
         return line.append(f"; {charged}") if charged else line
     line = Text().append("REJECTED", style="bold red")
-    line.append(f"  {who} on {where}: {plain(refusal_text(answer))}")
+    line.append(f"  {who} on {where}: {plain(rejection_text(answer))}")
     if answer.retry_after_ms is not None:
         line.append(f"; retry in {duration(answer.retry_after_ms / 1000)}")
     if not answer.metrics:
@@ -496,7 +496,7 @@ def _bullets(lines: Sequence[str], canvas: Canvas) -> Table:
 def metrics_page(found: MetricsDoc, canvas: Canvas) -> RenderableType:
     views = found.metrics
     not_here = [
-        Text(f"not in force here: {plain(told)}", style="bold magenta") for told in found.refused
+        Text(f"not in force here: {plain(told)}", style="bold magenta") for told in found.rejected
     ]
     if not views:
         return Group(Text("no metric is configured", style="yellow"), *not_here)
@@ -705,13 +705,13 @@ def clients_page(clients: Sequence[ClientDoc], canvas: Canvas) -> RenderableType
     return client_table(throttled_first(clients), canvas)
 
 
-def refusals_page(refusals: Sequence[RefusalDoc]) -> RenderableType:
-    if not refusals:
+def rejections_page(rejections: Sequence[RejectionDoc]) -> RenderableType:
+    if not rejections:
         return Text("no check was rejected lately", style="dim")
     table = plain_table("when (UTC)", "client", "verdict", "why")
-    for refusal in refusals:
-        at = plain(refusal.at).partition("T")[2].removesuffix("Z")[:12]
-        answer = refusal.answer
+    for rejection in rejections:
+        at = plain(rejection.at).partition("T")[2].removesuffix("Z")[:12]
+        answer = rejection.answer
         told = (answer.app, answer.verdict, answer.reason)
         table.add_row(Text(at), *(Text(plain(text)) for text in told))
     return table

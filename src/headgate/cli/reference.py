@@ -40,7 +40,7 @@ DOCUMENTS: Mapping[str, str] = {
             "budget create", "budget delete", "budget forgive", "budget mode", "budget set",
         ),
         "ReachedDoc": ("fleet reach",),
-        "RefusalsDoc": ("refusals",),
+        "RejectionsDoc": ("rejections",),
         "ReloadedDoc": ("reload",),
         "RemovedDoc WideMetricDoc": ("metrics remove",),
         "ReplayDoc": ("replay",),

@@ -108,7 +108,7 @@ def _setting(kind: Kind, about: str) -> Callable[..., None]:
         change: ChangeOptions,
         agent: AgentOptions,
     ) -> None:
-        from headgate.cli.replay import last_hour
+        from headgate.cli.history import last_hour
 
         body = {"kind": kind.value, **said_by(given, rows), **_on(database)}
         api = _connected(reach, agent)

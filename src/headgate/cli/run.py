@@ -110,7 +110,7 @@ def run(
 ) -> None:
     """Run a command that does not check, while the database is healthy.
 
-    Waits until admitted, starts the command in a process group of its own, checks every second,
+    Waits until admitted, and starts the command in a process group of its own. Checks every second,
     stops the group (SIGSTOP) while rejected and continues it (SIGCONT) once admitted, at most two
     seconds later. A stopped program keeps its transactions and locks: stop only what works in
     short transactions, and use --mode start or env for the rest.
@@ -288,7 +288,7 @@ class JobRun:
         try:
             answer = self._client.check()
         except HeadgateError as fault:
-            # A question that is refused as such (a token that was withdrawn) is no answer, either.
+            # A question that is rejected as such (a token that was withdrawn) is no answer, either.
             return None, str(fault)
         if answer.unthrottled:
             return None, answer.reason

@@ -46,7 +46,8 @@ HandoverReason = Annotated[
     ),
 ]
 SkipDryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Validate it and show whom it reaches; change nothing.")
+    bool,
+    typer.Option("--dry-run", help="Validate it and show which agents it reaches; change nothing."),
 ]
 PeerUrl = Annotated[
     str, typer.Argument(metavar="URL", help="Of the member's agent: https://host:port.")
@@ -117,7 +118,7 @@ def unskip(
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Count a skipped replica again, whoever skipped it and wherever."""
+    """Count a skipped replica again, wherever it was skipped."""
     from headgate.cli.api import connect, database_path
 
     path = database_path(database, "shard", "skips", member)

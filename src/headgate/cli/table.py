@@ -46,21 +46,21 @@ COMMANDS: Mapping[str, CommandRow] = {
     ),
     "status": CommandRow("look:status", "Show databases, metrics, clients, the store, and advice."),
     "clients": CommandRow(
-        "watch:clients", "List clients that checked lately: which are throttled, and by what."
+        "look:clients", "List clients that checked lately: which are throttled, and by what."
     ),
     "history": CommandRow(
         "history:history",
         "Show when a client or a level was throttled, by what, and which of its clients most.",
     ),
     "replay": CommandRow(
-        "replay:replay",
+        "history:replay",
         "Replay recorded decisions against a proposed rule, and print the difference.",
     ),
     "starvation": CommandRow(
-        "watch:starvation",
+        "look:starvation",
         "Show starved clients: rejected by metrics for long while others progress, and why.",
     ),
-    "refusals": CommandRow("look:refusals", "Show recent rejections in full, newest first."),
+    "rejections": CommandRow("look:rejections", "Show recent rejections in full, newest first."),
     "audit": CommandRow("look:audit", "Show who changed what, newest first."),
     "rules": CommandRow(
         "rules:rules", "List the rules: target, effect, time left, author and reason."
@@ -137,9 +137,7 @@ _SHARD: Mapping[str, CommandRow] = {
     "skip": CommandRow(
         "shard:skip", "Skip a replica in the rollup of its shard, for a while and for a reason."
     ),
-    "unskip": CommandRow(
-        "shard:unskip", "Count a skipped replica again, whoever skipped it and wherever."
-    ),
+    "unskip": CommandRow("shard:unskip", "Count a skipped replica again, wherever it was skipped."),
     "handover": CommandRow(
         "shard:handover", "Announce a planned switchover, before the primary steps down."
     ),
@@ -195,14 +193,14 @@ _BUDGET: Mapping[str, CommandRow] = {
         "Explain whether a statement would run now, by which rule and budget, and what would help.",
     ),
     "replay": CommandRow(
-        "budget_replay:replay",
+        "budget:replay",
         "Play what statements did against another policy, and print what would have changed.",
     ),
 }
 
 _FLEET: Mapping[str, CommandRow] = {
     "status": CommandRow(
-        "fleet_pages:status",
+        "fleet:status",
         "Show the fleet: unhealthy shards first, rules and who has them, agents that lag behind.",
     ),
     "reach": CommandRow(

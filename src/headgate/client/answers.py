@@ -14,7 +14,7 @@ WRONG_AGENT = "WRONG_AGENT"
 PACED = "PACED"
 OVER_BUDGET = "OVER_BUDGET"
 UNAVAILABLE = "UNAVAILABLE"
-REFUSED = "REFUSED"
+REJECTED = "REJECTED"
 """A rejection by its HTTP status alone: the sender gave no verdict."""
 
 
@@ -119,7 +119,7 @@ class Answer:
         return self.admitted
 
     @property
-    def refusals(self) -> tuple[Answer, ...]:
+    def rejections(self) -> tuple[Answer, ...]:
         """The rejections, one for each database that rejected; empty for an admission."""
         return tuple(part for part in self.checks or (self,) if not part.admitted)
 

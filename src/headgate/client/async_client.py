@@ -16,16 +16,20 @@ from collections.abc import (
 from contextlib import aclosing, asynccontextmanager
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from headgate.client.answers import Answer
-from headgate.client.chunking import sizes_of
-from headgate.client.cursors import CursorLike, Position, cursor_of
 from headgate.client.gate import Gate
-from headgate.client.progress import ProgressLike
-
-if TYPE_CHECKING:
-    from headgate.client.runs import Plan, Run
+from headgate.client.runs import (
+    CursorLike,
+    Plan,
+    Position,
+    ProgressLike,
+    Run,
+    cursor_of,
+    range_plan,
+    sizes_of,
+)
 
 Item = TypeVar("Item")
 Chunk = TypeVar("Chunk", bound=Sequence[Any])
@@ -117,8 +121,6 @@ class AsyncClient(Gate[Callable[[float], Awaitable[None]]]):
         The items may come from an asynchronous source, and what a cursor returns is awaited
         where it can be.
         """
-        from headgate.client.runs import Plan  # loaded when the client was made
-
         sizes = sizes_of(size, min_size, max_size, target_s)
         return self._chunks(items, Plan(sizes, progress, cursor_of(cursor), key, items_cost))
 
@@ -136,8 +138,6 @@ class AsyncClient(Gate[Callable[[float], Awaitable[None]]]):
         items_cost: bool = False,
     ) -> AsyncIterator[range]:
         """The ids from `first` to `last`, both included, as ranges; as Client.ranges."""
-        from headgate.client.runs import range_plan  # loaded when the client was made
-
         sizes = sizes_of(size, min_size, max_size, target_s)
         return self._ranges(first, last, range_plan(sizes, progress, cursor_of(cursor), items_cost))
 

@@ -13,7 +13,11 @@ or when no caller has needed an answer for a while.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from headgate.client.target import Target
 
 # A piece of work may take minutes; a declared outage is not forgotten while one runs.
 FORGET_DECLARED_AFTER_S = 600.0
@@ -159,3 +163,49 @@ class Availability:
 def _due(since_s: float, probe_at_s: float, now_s: float) -> Declared:
     patience_s = max(1.0, probe_at_s - now_s)
     return Declared(since_s, probe_at_s, Claim(), lost_after_s=probe_at_s + patience_s)
+
+
+# --- the client's own agents, where it was given several: active–passive -------------------
+# It stays with the one that answered last, goes on to the next when that falls silent, and
+# tries a more preferred one again after a while, with one check of one thread.
+
+
+LOOK_BACK_AFTER_S = 60.0
+
+
+class Endpoints:
+    """Shared by threads without a lock: values are replaced, never edited."""
+
+    def __init__(self, targets: Sequence[Target]) -> None:
+        self.targets = tuple(targets)
+        self._current = 0
+        self._look_back_at_s = 0.0
+        self._claim = Claim()
+
+    @property
+    def current(self) -> Target:
+        return self.targets[self._current]
+
+    def order(self, now_s: float) -> tuple[Target, ...]:
+        """The agents to check at, one after the other until one answers."""
+        first = self._current
+        if first and now_s >= self._look_back_at_s and self._claim.win():
+            self._look_again(now_s)
+            return self.targets
+        return (*self.targets[first:], *self.targets[:first])
+
+    def answered(self, target: Target, now_s: float) -> Target | None:
+        """Stay at this agent. Returns the one used before, if that was another."""
+        place, before = self.targets.index(target), self._current
+        if place == before:
+            return None
+        self._current = place
+        self._look_again(now_s)
+        return self.targets[before]
+
+    def _look_again(self, now_s: float) -> None:
+        self._look_back_at_s = now_s + LOOK_BACK_AFTER_S
+        self._claim = Claim()
+
+    def __str__(self) -> str:
+        return " or ".join(target.url for target in self.targets)

@@ -25,9 +25,8 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from headgate.client import events
 from headgate.client.answers import ON_HOLD, UNAVAILABLE, Answer
-from headgate.client.availability import Availability, Circuit, Outage
-from headgate.client.endpoints import Endpoints
-from headgate.client.logs import warn
+from headgate.client.availability import Availability, Circuit, Endpoints, Outage
+from headgate.client.events import warn
 from headgate.client.parsing import merged
 from headgate.client.question import Question, RequestBuilder
 from headgate.client.replies import NoAnswer, read_reply
@@ -131,15 +130,15 @@ class Conversation:
         if isinstance(outcome, Outage):
             raise self.unavailable(question, outcome)
         if self._emit is not None and not outcome.admitted:
-            self._emit(events.Refused(question.app, question.databases, outcome))
+            self._emit(events.Rejected(question.app, question.databases, outcome))
         return outcome
 
     def wait(self, question: Question, deadline_s: float | None = None) -> Steps:
         wait = Wait(question, self.clock(), self.patience.limit_s(deadline_s))
         try:
             answer = yield from self._waiting(question, wait)
-        except WaitedTooLong as refused:
-            tell_too_long(self._emit, question, wait, refused, self.clock())
+        except WaitedTooLong as rejected:
+            tell_too_long(self._emit, question, wait, rejected, self.clock())
             raise
         tell_waited(self._emit, question, wait, answer, self.clock())
         return answer
@@ -157,15 +156,15 @@ class Conversation:
             elif outcome.admitted:
                 return outcome
             else:
-                tell_refused(self._emit, question, outcome)
-                pause_s = wait.refused(outcome, self.clock(), self.dice())
+                tell_rejected(self._emit, question, outcome)
+                pause_s = wait.rejected(outcome, self.clock(), self.dice())
                 pause_s = yield from self._held(question, outcome, pause_s)
             yield Sleep(pause_s)
 
-    def _held(self, question: Question, refusal: Answer, pause_s: float) -> Pausing:
+    def _held(self, question: Question, rejection: Answer, pause_s: float) -> Pausing:
         """Of a hold, sleep most of its pause, and end it early where the hold was lifted here.
         That sends no check; each waiter looks at its own time, so that not all start at once."""
-        if self._local is None or refusal.verdict != ON_HOLD:
+        if self._local is None or rejection.verdict != ON_HOLD:
             return pause_s
         while pause_s > LOOK_EVERY_S:
             slept_s = LOOK_EVERY_S * (1 + self.dice()) / 2
@@ -337,8 +336,8 @@ class Conversation:
         """A deadline says how long the caller has, and nothing about the agent. Only after the
         agent was silent for the bounded wait does a caller continue without it."""
         # Rejected before: the last answer was a rejection, and silence does not lift it.
-        if wait.refusal is not None:
-            return wait.too_long(now_s, wait.refusal)
+        if wait.rejection is not None:
+            return wait.too_long(now_s, wait.rejection)
         question = wait.about
         self._tell_failed(events.FailedClosed, question, outage)
         return ThrottlerUnavailable(
@@ -474,22 +473,22 @@ def _no_turn(question: Question, target: Target, reply: NoTurn) -> WaitedTooLong
     )
 
 
-def tell_refused(emit: Emit | None, question: Question, refusal: Answer) -> None:
+def tell_rejected(emit: Emit | None, question: Question, rejection: Answer) -> None:
     if emit is not None:
-        emit(events.Refused(question.app, question.databases, refusal))
+        emit(events.Rejected(question.app, question.databases, rejection))
 
 
 def tell_waited(
     emit: Emit | None, question: Question, wait: Wait, answer: Answer, now_s: float
 ) -> None:
     if emit is not None:
-        story = now_s - wait.started_s, wait.refusals, answer
+        story = now_s - wait.started_s, wait.rejections, answer
         emit(events.Waited(question.app, question.databases, *story))
 
 
 def tell_too_long(
-    emit: Emit | None, question: Question, wait: Wait, refused: WaitedTooLong, now_s: float
+    emit: Emit | None, question: Question, wait: Wait, rejected: WaitedTooLong, now_s: float
 ) -> None:
-    if emit is not None and refused.answer is not None:
-        story = now_s - wait.started_s, wait.refusals, refused.answer
+    if emit is not None and rejected.answer is not None:
+        story = now_s - wait.started_s, wait.rejections, rejected.answer
         emit(events.WaitTimedOut(question.app, question.databases, *story))

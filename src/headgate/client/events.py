@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeAlias, get_args
 
 from headgate.client.answers import Answer
-from headgate.client.logs import warn
 from headgate.errors import Fault, InvalidSettings
 
 _IS_COROUTINE = 0x80
@@ -30,7 +29,7 @@ class Asked(NamedTuple):
     detail: str = ""
 
 
-class Refused(NamedTuple):
+class Rejected(NamedTuple):
     """A piece of work may not start now. Not a failure, and never counted as one."""
 
     app: str
@@ -44,7 +43,7 @@ class Waited(NamedTuple):
     app: str
     databases: tuple[str, ...]
     waited_s: float
-    refusals: int
+    rejections: int
     answer: Answer
 
 
@@ -54,7 +53,7 @@ class WaitTimedOut(NamedTuple):
     app: str
     databases: tuple[str, ...]
     waited_s: float
-    refusals: int
+    rejections: int
     answer: Answer
 
 
@@ -125,7 +124,7 @@ class WentUnthrottled(NamedTuple):
 
 Event: TypeAlias = (
     Asked
-    | Refused
+    | Rejected
     | Waited
     | WaitTimedOut
     | FailedOpen
@@ -173,3 +172,13 @@ def events_of(on_event: Hook | Iterable[Hook] | None) -> Events | None:
             message = f"must be plain functions that take an event, not {hook!r}"
             raise InvalidSettings([Fault("on_event", message)])
     return Events(hooks) if hooks else None
+
+
+# --- log lines -----------------------------------------------------------------------------
+
+
+def warn(message: str, *fields: object) -> None:
+    # Imported here: most jobs never get to log a line.
+    import logging
+
+    logging.getLogger("headgate.client").warning(message, *fields)

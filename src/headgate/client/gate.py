@@ -80,9 +80,8 @@ class Gate(Generic[Sleeper]):
         sleep: Sleeper | None = None,
     ) -> None:
         # Here, as in `_start`: what only a made client needs (see client/__init__.py).
-        from headgate.client import runs  # noqa: F401 -- for chunks: loaded before any fork
+        from headgate.client.availability import Endpoints
         from headgate.client.conversation import Conversation, Ways
-        from headgate.client.endpoints import Endpoints
         from headgate.client.gathering import GatheredCheck, Gathering
         from headgate.client.question import make_asker, metric_names
         from headgate.client.routes import Routes

@@ -16,7 +16,7 @@ from headgate.client.availability import Outage
 from headgate.client.conversation import (
     Conversation,
     Emit,
-    tell_refused,
+    tell_rejected,
     tell_too_long,
     tell_waited,
 )
@@ -84,15 +84,15 @@ class Gathering:
             raise who.conversation.unavailable(who.question, outage)
         answer = merged(said.answers)
         if not answer.admitted:
-            tell_refused(self._emit, self._about, answer)
+            tell_rejected(self._emit, self._about, answer)
         return answer
 
     def wait(self, deadline_s: float | None = None, cost: float | None = None) -> Steps:
         wait = Wait(self._about, self._clock(), self._patience.limit_s(deadline_s))
         try:
             answer = yield from self._waiting(wait, cost)
-        except WaitedTooLong as refused:
-            tell_too_long(self._emit, self._about, wait, refused, self._clock())
+        except WaitedTooLong as rejected:
+            tell_too_long(self._emit, self._about, wait, rejected, self._clock())
             raise
         tell_waited(self._emit, self._about, wait, answer, self._clock())
         return answer
@@ -107,9 +107,9 @@ class Gathering:
                 if pause_s is None:
                     return merged(self._completed(said))
             else:
-                refusal = merged(said.answers)
-                tell_refused(self._emit, self._about, refusal)
-                pause_s = wait.refused(refusal, self._clock(), self._dice())
+                rejection = merged(said.answers)
+                tell_rejected(self._emit, self._about, rejection)
+                pause_s = wait.rejected(rejection, self._clock(), self._dice())
             yield Sleep(pause_s)
 
     def _order(self) -> tuple[GatheredCheck, ...]:

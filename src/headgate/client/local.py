@@ -26,13 +26,11 @@ from headgate.check.snapshot import DatabaseSnapshot, decided, only_agent_knows
 from headgate.check.snapshot_api import Snapshot
 from headgate.client import local_clock
 from headgate.client.answers import Answer
-from headgate.client.availability import Availability
-from headgate.client.endpoints import Endpoints
+from headgate.client.availability import Availability, Endpoints
 from headgate.client.gate import system_dice
-from headgate.client.local_answers import answer_of, decided_by, to_ms
+from headgate.client.local_answers import answer_of, check_of, decided_by, to_ms
 from headgate.client.local_feed import FEEDS, FLUSH_S, FRESH_S, Feed
 from headgate.client.local_ledger import Key, Meter
-from headgate.client.local_questions import check_of
 from headgate.client.parsing import merged
 from headgate.client.question import Question
 from headgate.client.routes import MAX_HOPS, Routes, same_place
@@ -67,19 +65,30 @@ Above it the answer holds; without an answer, decide. A plain tuple: every check
 interpreters are quickest at those."""
 NOT_ARMED: Armed = (_Nowhere(), None, -math.inf, 0.0, None)
 
-Refusing = tuple["Snapshot | None", float, float, float, "Answer | None"]
+Rejecting = tuple["Snapshot | None", float, float, float, "Answer | None"]
 """(snapshot, valid until, least wait, rolls it is drawn from, answer): a rejection that is
 repeated with another wait, drawn as core.decide draws it. Its reason, and the ages in it, are
 those of the first one by that snapshot, which is replaced every second."""
-NOT_REFUSING: Refusing = (None, -math.inf, 0.0, 1.0, None)
+NOT_REJECTING: Rejecting = (None, -math.inf, 0.0, 1.0, None)
 
 
 class LocalCheck:
     """One question about one database, decided again and again."""
 
     __slots__ = (
-        "_admissions", "_armed", "_dice", "_lock", "_refusals", "_refusing", "_retired",
-        "_spoken_for", "_tick", "_tick_refusal", "check", "gate", "question",
+        "_admissions",
+        "_armed",
+        "_dice",
+        "_lock",
+        "_rejecting",
+        "_rejections",
+        "_retired",
+        "_spoken_for",
+        "_tick",
+        "_tick_rejection",
+        "check",
+        "gate",
+        "question",
     )  # fmt: skip
 
     def __init__(self, question: Question, check: Check, gate: LocalGate) -> None:
@@ -94,10 +103,10 @@ class LocalCheck:
     def forked(self) -> None:
         """As if it were new: the parent's counts and dice are the parent's."""
         self._armed: Armed = NOT_ARMED
-        self._refusing: Refusing = NOT_REFUSING
-        self._admissions, self._refusals = CallCounter(), CallCounter()
+        self._rejecting: Rejecting = NOT_REJECTING
+        self._admissions, self._rejections = CallCounter(), CallCounter()
         self._tick = self._admissions.meter.tick
-        self._tick_refusal = self._refusals.meter.tick
+        self._tick_rejection = self._rejections.meter.tick
         self._lock = threading.Lock()
         self._dice = self.gate.new_dice()
 
@@ -113,21 +122,21 @@ class LocalCheck:
                 return answer
             roll = self._dice()
             if roll < ratio:
-                refusal = self._refused(snapshot, now_s, roll)
-                return self._slowly(roll, alone) if refusal is None else refusal
+                rejection = self._rejected(snapshot, now_s, roll)
+                return self._slowly(roll, alone) if rejection is None else rejection
             if answer is None:
                 return self._slowly(roll, alone)
             self._tick()
             return answer
         return self._slowly(None, alone)
 
-    def _refused(self, snapshot: Snapshot | None, now_s: float, roll: float) -> Answer | None:
+    def _rejected(self, snapshot: Snapshot | None, now_s: float, roll: float) -> Answer | None:
         """The last rejection by the same snapshot, with a wait of its own."""
-        by, until_s, base_s, span, refusal = self._refusing
-        if by is not snapshot or now_s >= until_s or refusal is None:
+        by, until_s, base_s, span, rejection = self._rejecting
+        if by is not snapshot or now_s >= until_s or rejection is None:
             return None
-        self._tick_refusal()
-        return refusal.with_retry_after(to_ms(base_s * (1 + roll / span)))
+        self._tick_rejection()
+        return rejection.with_retry_after(to_ms(base_s * (1 + roll / span)))
 
     def passed(self, clock: Callable[[], float] = local_clock.now) -> Answer | None:
         """The same, where it is sure to admit; else nothing has been decided, nor counted."""
@@ -245,8 +254,8 @@ class LocalCheck:
         wait = _drawn_wait(decision, roll)
         if wait is None:
             return
-        self._refusals.counting = (feed, key, answer.reason)
-        self._refusing = (snapshot, until_s, *wait, answer)
+        self._rejections.counting = (feed, key, answer.reason)
+        self._rejecting = (snapshot, until_s, *wait, answer)
         # What is known of higher rolls by the same snapshot stays known.
         _, by, held_until_s, _, _ = self._armed
         if by is not snapshot or decision.at.mono_s >= held_until_s:
@@ -270,7 +279,7 @@ class LocalCheck:
 
     def _settle(self, now_s: float) -> None:
         self._admissions.settle(now_s)
-        self._refusals.settle(now_s)
+        self._rejections.settle(now_s)
 
 
 class CallCounter:
@@ -297,17 +306,17 @@ def _may_send_on(view: DatabaseSnapshot) -> bool:
 def _drawn_wait(decision: Decision, roll: float) -> tuple[float, float] | None:
     """(the least wait, the rolls it is drawn from), where these are all that dice decide about
     this rejection; None where every check needs a new decision."""
-    refuse, wait_s = decision.applied.refuse, decision.retry_after_s
+    reject, wait_s = decision.applied.reject, decision.retry_after_s
     if decision.verdict is Verdict.WRONG_AGENT or wait_s is None:
         return None
     if decision.verdict is Verdict.REJECTED_BY_RATIO:
         span = decision.rule.ratio if decision.rule else 1.0
         return wait_s / (1 + roll / span), span
-    if refuse is None:
+    if reject is None:
         return wait_s / (1 + roll), 1.0
     base_s = wait_s / (1 + roll)
     # Dice may reject it before the metrics do; and a hold that is about to end says when.
-    if not refuse.refuses_all or base_s < LONGEST_BASE_S:
+    if not reject.rejects_all or base_s < LONGEST_BASE_S:
         return None
     return base_s, 1.0
 

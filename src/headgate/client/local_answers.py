@@ -1,4 +1,4 @@
-"""A decision made here, as the answer the agent would have given.   Decision ──► Answer
+"""A client that decides here.   Question ──► Check ──► … ──► Decision ──► Answer
 
 What check/answers.py is to the agent; tests hold the two together.
 """
@@ -6,24 +6,81 @@ What check/answers.py is to the agent; tests hold the two together.
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import parse_qsl
 
-from headgate.base.names import Scope
-from headgate.check.decide import findings
-from headgate.check.model import Decision, Finding, State
+from headgate.base.names import (
+    MetricRef,
+    Scope,
+    parse_database,
+    parse_identity,
+    parse_metric_ref,
+    parse_scope,
+)
+from headgate.check.decide import findings, utilization
+from headgate.check.model import Check, Decision, Finding, State
 from headgate.check.reasons import reason_of
-from headgate.check.utilization import utilization
 from headgate.client.answers import Answer, MetricAnswer
+from headgate.client.question import Question
+from headgate.errors import InvalidName
+
+# --- a question as the agent would understand it -------------------------------------------
+# The bytes that would be sent are what is read: whatever else a question may come to say, what
+# is not known here is left to the agent.
+
+_WRITES = frozenset({"app", "database", "metrics", "scope", "cost"})
+_READS = frozenset({"app", "database", "metric", "threshold"})
+
+
+def check_of(question: Question, database: str = "") -> Check | None:
+    """About one database, named `database` where that is given; None: check at the agent."""
+    method, _, rest = question.request.partition(b" ")
+    path, _, query = rest.partition(b" ")[0].decode("ascii").partition("?")
+    if method != b"GET":
+        return None
+    try:
+        given = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=True))
+        check = _check(path, given)
+    except (InvalidName, ValueError):
+        return None
+    return check if check is None or not database else check._replace(database=database)
+
+
+def _check(path: str, given: dict[str, str]) -> Check | None:
+    if path == "/v1/check" and given.keys() <= _WRITES:
+        return _write_check(given)
+    if path == "/v1/check-read" and given.keys() <= _READS:
+        return _asked(given, [given["metric"]])._replace(read_threshold=float(given["threshold"]))
+    return None
+
+
+def _write_check(given: dict[str, str]) -> Check:
+    # What it costs is for pacing, and so for the agent; without it, alike questions are one.
+    check = _asked(given, [name for name in given.get("metrics", "").split(",") if name])
+    if "scope" not in given:
+        return check
+    scope = parse_scope(given["scope"])
+    refs = dict.fromkeys(MetricRef(ref.metric, scope) for ref in check.metrics)
+    return check._replace(metrics=tuple(refs), scope=scope)
+
+
+def _asked(given: dict[str, str], metrics: list[str]) -> Check:
+    refs = tuple(dict.fromkeys(parse_metric_ref(name) for name in metrics))
+    return Check(parse_identity(given.get("app", "")), parse_database(given["database"]), refs)
+
+
+# --- a decision as the answer that the agent would give ------------------------------------
+
 
 RULE, OTHER = "rule:", "other"
 
 
 def answer_of(decision: Decision) -> Answer:
-    check, refused = decision.check, not decision.admitted
-    seen = findings(decision) if refused else ()
+    check, rejected = decision.check, not decision.admitted
+    seen = findings(decision) if rejected else ()
     return Answer(
         verdict=decision.verdict.value,
-        admitted=not refused,
-        reason=reason_of(decision) if refused else "",
+        admitted=not rejected,
+        reason=reason_of(decision) if rejected else "",
         retry_after_s=to_ms(decision.retry_after_s),
         utilization=utilization(decision),
         metrics=tuple(_metric(finding) for finding in seen),

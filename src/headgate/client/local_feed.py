@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -33,17 +33,24 @@ from headgate.check.snapshot_api import (
 from headgate.client import local_clock
 from headgate.client.drivers.pool import NO_SIGNAL, READ_BYTES, PooledConnection
 from headgate.client.drivers.sync import Deadline, connect, converse
+from headgate.client.events import warn
 from headgate.client.gate import system_dice
-from headgate.client.http1 import BadResponse, Response, ResponseReader, encode_request
+from headgate.client.http1 import (
+    BadResponse,
+    Response,
+    ResponseReader,
+    _chunk_size,
+    _Head,
+    encode_request,
+)
 from headgate.client.local_ledger import LocalLedger
-from headgate.client.logs import warn
 from headgate.client.parsing import BadAnswer, parse_object
-from headgate.client.snapshot_stream import StreamReader
 from headgate.client.target import Target
 
 if TYPE_CHECKING:
     from headgate.check.snapshot_api import Snapshot
     from headgate.client.local import LocalCheck, LocalGate
+
 
 FRESH_S = 3.0
 """How old the agent's last word may be. It says something every second."""
@@ -63,7 +70,7 @@ GIVE_UP_S = 60.0
 BACKOFF_BASE_S, BACKOFF_CAP_S = 0.1, 5.0
 SETTLED_S = 10.0
 """A stream that lived that long did not fail at once: the next try is soon."""
-REFUSED_RETRY_S = 30.0
+REJECTED_RETRY_S = 30.0
 """After a no to the stream itself: too old an agent, no such database, too many streams."""
 
 
@@ -165,7 +172,7 @@ class Feed:
             response = self._stream(stopped)
         except WrongVersion as fault:
             self._tell("cannot be read", f"{fault}; install a newer SDK, or use local=False")
-            return REFUSED_RETRY_S * (1 + system_dice())
+            return REJECTED_RETRY_S * (1 + system_dice())
         except StoodStill as fault:
             self._tell("cannot be dated", _words(fault))
             self.snapshot = None
@@ -177,7 +184,7 @@ class Feed:
             return 0.0
         if response.status != 200:
             self._tell("is not available", f"status {response.status}: {_why(response)}")
-            return REFUSED_RETRY_S * (1 + system_dice())
+            return REJECTED_RETRY_S * (1 + system_dice())
         self._tell("ended", "the agent stops, or does not know the database any more")
         return None
 
@@ -464,3 +471,80 @@ def _trusted(target: Target) -> object:
 FEEDS = Feeds()
 atexit.register(FEEDS.flush)
 os.register_at_fork(after_in_child=FEEDS.forked)
+
+
+# --- the stream ----------------------------------------------------------------------------
+# A stream of events, read as it comes.   bytes ──► StreamReader ──► (kind, data)
+#
+# No sockets here: a driver feeds it, over TLS or not, as it feeds any other exchange.
+
+
+EVENT_STREAM = "text/event-stream"
+TakeEvent = Callable[[str, str], None]
+
+
+class EventReader:
+    """Server-Sent Events, as much of them as our agent sends: a kind and one line of data."""
+
+    def __init__(self, take: TakeEvent, max_event_bytes: int) -> None:
+        self._take = take
+        self._most = max_event_bytes
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        searched = max(0, len(self._buffer) - 1)
+        self._buffer += data
+        while (end := self._buffer.find(b"\n\n", searched)) >= 0:
+            block = bytes(self._buffer[:end])
+            del self._buffer[: end + 2]
+            searched = 0
+            self._tell(block)
+        if len(self._buffer) > self._most:
+            raise BadResponse(f"an event of more than {self._most} bytes")
+
+    def _tell(self, block: bytes) -> None:
+        fields: dict[str, str] = {}
+        try:
+            lines = block.decode().split("\n")
+        except UnicodeDecodeError:
+            raise BadResponse("an event that is not UTF-8") from None
+        for line in lines:
+            name, _, value = line.partition(":")
+            fields[name] = value.removeprefix(" ")
+        if "data" in fields:
+            self._take(fields.get("event", "message"), fields["data"])
+
+
+class StreamReader(ResponseReader):
+    """A response whose body is handed on piece by piece, where it is a stream of events."""
+
+    def __init__(self, take: TakeEvent, max_event_bytes: int) -> None:
+        super().__init__()
+        self._events = EventReader(take, max_event_bytes)
+        self._max_chunk_bytes = max_event_bytes + 1024
+
+    def _body(self, head: _Head) -> Generator[None, None, tuple[bytes, bool]]:
+        kind = head.headers.get("content-type", "").partition(";")[0].strip()
+        if head.status != 200 or kind != EVENT_STREAM:
+            return (yield from super()._body(head))
+        coding = head.headers.get("transfer-encoding", "").lower()
+        yield from self._pieces() if coding == "chunked" else self._as_it_comes()
+        return b"", False
+
+    def _pieces(self) -> Generator[None, None, None]:
+        while size := _chunk_size((yield from self._until(b"\r\n"))):
+            if size > self._max_chunk_bytes:
+                raise BadResponse(f"a piece of {size} bytes, at most {self._max_chunk_bytes}")
+            piece = yield from self._take(size + 2)
+            if not piece.endswith(b"\r\n"):
+                raise BadResponse("a piece of the stream is not as long as it says")
+            self._events.feed(piece[:-2])
+
+    def _as_it_comes(self) -> Generator[None, None, None]:
+        while True:
+            piece = bytes(self._buffer)
+            self._buffer.clear()
+            self._events.feed(piece)
+            if self._ended:
+                return
+            yield

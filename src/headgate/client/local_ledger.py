@@ -16,8 +16,8 @@ from typing import NamedTuple
 from headgate.base.crowds import OTHER, crowds_of
 from headgate.base.names import Identity
 from headgate.check.model import Check, Verdict
-from headgate.check.reports_api import encode_report, fitting
 from headgate.check.snapshot import Counted
+from headgate.check.snapshot_api import encode_report, fitting
 
 MAX_ROWS = 1000
 """Kinds of decisions kept apart; what would be one more is counted with its like."""

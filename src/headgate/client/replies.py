@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from headgate.client.answers import REFUSED, Answer
+from headgate.client.answers import REJECTED, Answer
 from headgate.client.http1 import Response
 from headgate.client.parsing import MAX_RETRY_AFTER_S, BadAnswer, parse_answer, parse_object
 from headgate.client.question import Question
@@ -20,7 +20,7 @@ MISDIRECTED_REQUEST = 421
 """With a verdict, it names the agent to check at. As a problem document, it says that the agent
 does not know the host name in the request. An operator must fix that; the client may not go on."""
 # These statuses alone are a rejection, even if a proxy in front of the agent sent them.
-_REFUSALS = frozenset({417, 424, 429})
+_REJECTIONS = frozenset({417, 424, 429})
 
 
 class NoAnswer(NamedTuple):
@@ -35,8 +35,8 @@ def read_reply(reply: Response | NoAnswer, question: Question) -> Answer | NoAns
     try:
         return _coherent(parse_answer(reply.body, question.databases), reply, question)
     except BadAnswer as fault:
-        if reply.status in _REFUSALS:
-            return _bare_refusal(reply)
+        if reply.status in _REJECTIONS:
+            return _bare_rejection(reply)
         if reply.status == MISDIRECTED_REQUEST and _is_problem(reply):
             raise _wrong_question(reply, question) from None
         return NoAnswer(f"HTTP status {reply.status}, and the body is not a valid answer: {fault}")
@@ -52,9 +52,9 @@ def _coherent(answer: Answer, reply: Response, question: Question) -> Answer:
     return answer
 
 
-def _bare_refusal(reply: Response) -> Answer:
+def _bare_rejection(reply: Response) -> Answer:
     return Answer(
-        verdict=REFUSED,
+        verdict=REJECTED,
         admitted=False,
         reason=f"rejected with HTTP status {reply.status} and no verdict",
         retry_after_s=_retry_after_s(reply),

@@ -8,16 +8,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 from headgate.client.answers import Answer
-from headgate.client.chunking import sizes_of
-from headgate.client.cursors import CursorLike, Position, cursor_of
 from headgate.client.gate import Gate
-from headgate.client.progress import ProgressLike
-
-if TYPE_CHECKING:
-    from headgate.client.runs import Plan, Run
+from headgate.client.runs import (
+    CursorLike,
+    Plan,
+    Position,
+    ProgressLike,
+    Run,
+    cursor_of,
+    range_plan,
+    sizes_of,
+)
 
 Item = TypeVar("Item")
 Chunk = TypeVar("Chunk", bound=Sequence[Any])
@@ -108,8 +112,6 @@ class Client(Gate[Callable[[float], None]]):
         by count, or by `key` of items that come in its order (items of one key are repeated
         together). With `items_cost`, a chunk costs as much as it has items.
         """
-        from headgate.client.runs import Plan  # loaded when the client was made
-
         sizes = sizes_of(size, min_size, max_size, target_s)
         return self._chunks(items, Plan(sizes, progress, cursor_of(cursor), key, items_cost))
 
@@ -130,8 +132,6 @@ class Client(Gate[Callable[[float], None]]):
 
         `for ids in gate.ranges(1, 9_000_000): … WHERE id BETWEEN {ids[0]} AND {ids[-1]}`
         """
-        from headgate.client.runs import range_plan  # loaded when the client was made
-
         sizes = sizes_of(size, min_size, max_size, target_s)
         return self._ranges(first, last, range_plan(sizes, progress, cursor_of(cursor), items_cost))
 

@@ -53,9 +53,9 @@ def urls_of(url: str | Sequence[str] | None) -> tuple[str, ...]:
     named = given.split(",") if isinstance(given, str) else given
     urls = tuple(text.strip() for text in named if text.strip())
     if not urls or len(urls) > MAX_URLS:
-        raise _refused(f"it names {len(urls)} agents, may name 1 to {MAX_URLS}")
+        raise _rejected(f"it names {len(urls)} agents, may name 1 to {MAX_URLS}")
     if len(set(urls)) < len(urls):
-        raise _refused("it names an agent twice")
+        raise _rejected("it names an agent twice")
     return urls
 
 
@@ -80,18 +80,18 @@ def _parsed(url: str, trust_in: Callable[[str], Trust]) -> Target:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise _refused("it is not a URL") from None
+        raise _rejected("it is not a URL") from None
     if parts.scheme == "unix":
         return _unix(url, parts)
     if parts.scheme not in DEFAULT_PORTS:
-        raise _refused(f"scheme {parts.scheme!r} is not spoken by an agent")
+        raise _rejected(f"scheme {parts.scheme!r} is not spoken by an agent")
     if "@" in parts.netloc:
-        raise _refused("it carries a user or password; give a token instead")
+        raise _rejected("it carries a user or password; give a token instead")
     host = parts.hostname or ""
     if not _may_be_a_host(host):
-        raise _refused("it names no host, or not in ASCII")
+        raise _rejected("it names no host, or not in ASCII")
     if parts.path not in ("", "/") or parts.query or parts.fragment:
-        raise _refused("it carries a path; the SDK adds its own")
+        raise _rejected("it carries a path; the SDK adds its own")
     port = DEFAULT_PORTS[parts.scheme] if port is None else port
     trust = trust_in(host) if parts.scheme == "https" else None
     return Target(url, host=host, port=port, trust=trust)
@@ -125,7 +125,7 @@ def _trust(host: str, tls_ca: str | os.PathLike[str] | None) -> Trust:
 
 def _unix(url: str, parts: SplitResult) -> Target:
     if parts.netloc or not parts.path.startswith("/") or parts.query or parts.fragment:
-        raise _refused("a socket is named by its full path")
+        raise _rejected("a socket is named by its full path")
     return Target(url, socket_path=parts.path)
 
 
@@ -135,7 +135,7 @@ def _may_be_a_host(name: str) -> bool:
     return name.isascii() and name.isprintable() and all(0 < len(label) < 64 for label in labels)
 
 
-def _refused(what: str) -> InvalidSettings:
+def _rejected(what: str) -> InvalidSettings:
     # Without the URL itself: it may hold a password that was never meant to be here.
     usage = f"write {DEFAULT_URL}, https://db1:8087 or unix:///run/headgate/agent.sock"
     return InvalidSettings([Fault(f"url (or {ENV_URL})", f"{what}; {usage}")])

@@ -15,8 +15,8 @@ from itertools import count
 from typing import NamedTuple
 
 from headgate.client.availability import Claim
+from headgate.client.events import warn
 from headgate.client.http1 import Response
-from headgate.client.logs import warn
 from headgate.client.replies import NoAnswer
 
 PATH = "/v1/unthrottled"

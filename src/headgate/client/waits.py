@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 from headgate.client.answers import PACED, UNKNOWN_METRIC, Answer
 from headgate.client.availability import OnUnavailable
-from headgate.client.logs import warn
+from headgate.client.events import warn
 from headgate.client.question import Question
 from headgate.errors import Fault, InvalidSettings, WaitedTooLong
 
@@ -72,8 +72,8 @@ class Wait:
         self.about = about
         self.started_s = started_s
         self.limit_s = limit_s
-        self.refusal: Answer | None = None
-        self.refusals = 0
+        self.rejection: Answer | None = None
+        self.rejections = 0
         self.unanswered = 0
         self.unknown_since_s: float | None = None
         self.warned = False
@@ -85,34 +85,34 @@ class Wait:
     def left_s(self, now_s: float) -> float:
         return self.ends_s - now_s
 
-    def refused(self, refusal: Answer, now_s: float, roll: float) -> float:
+    def rejected(self, rejection: Answer, now_s: float, roll: float) -> float:
         """How long to pause before the next check; WaitedTooLong where none is left."""
-        self.refusal, self.unanswered = refusal, 0
-        self._note_unknown(now_s, refusal)
-        advised_s = refusal.retry_after_s or 0.0
+        self.rejection, self.unanswered = rejection, 0
+        self._note_unknown(now_s, rejection)
+        advised_s = rejection.retry_after_s or 0.0
         # Paced: the agent has reserved a turn, jitter included; a client that is late loses it.
-        paced = refusal.verdict == PACED and advised_s > 0
-        jitter_s = 0.0 if paced else backoff_s(self.refusals, roll)
-        self.refusals += 1
+        paced = rejection.verdict == PACED and advised_s > 0
+        jitter_s = 0.0 if paced else backoff_s(self.rejections, roll)
+        self.rejections += 1
         left_s = self.left_s(now_s)
         # No further check fits before the deadline: raise now.
         if left_s <= 0 or advised_s > left_s:
-            raise self.too_long(now_s, refusal)
+            raise self.too_long(now_s, rejection)
         return max(advised_s, min(jitter_s, left_s))
 
-    def too_long(self, now_s: float, refusal: Answer) -> WaitedTooLong:
-        advice = f"; retry after {refusal.retry_after_s:.1f} s" if refusal.retry_after_s else ""
+    def too_long(self, now_s: float, rejection: Answer) -> WaitedTooLong:
+        advice = f"; retry after {rejection.retry_after_s:.1f} s" if rejection.retry_after_s else ""
         lost = "; since then no agent has answered" if self.unanswered else ""
         return WaitedTooLong(
             f"{self.about}: not admitted within {self.limit_s:g} s (rejections:"
-            f" {self.refusals}, over {now_s - self.started_s:.1f} s); the last, {refusal.verdict}:"
-            f" {refusal.reason}{advice}{lost}",
-            refusal,
+            f" {self.rejections}, over {now_s - self.started_s:.1f} s); the last,"
+            f" {rejection.verdict}: {rejection.reason}{advice}{lost}",
+            rejection,
         )
 
-    def _note_unknown(self, now_s: float, refusal: Answer) -> None:
+    def _note_unknown(self, now_s: float, rejection: Answer) -> None:
         """Goes on waiting, but not in silence, where no other answer ever came."""
-        if refusal.verdict != UNKNOWN_METRIC:
+        if rejection.verdict != UNKNOWN_METRIC:
             self.unknown_since_s = None
             return
         if self.unknown_since_s is None:
@@ -122,9 +122,10 @@ class Wait:
             self.warned = True
             warn("%s: for %.1f s every answer has been UNKNOWN_METRIC, about database %s (%s); "
                  "still waiting: is the name right?",
-                 self.about, unknown_s, _unknown_databases(refusal), refusal.reason)  # fmt: skip
+                 self.about, unknown_s, _unknown_databases(rejection),
+                 rejection.reason)  # fmt: skip
 
 
-def _unknown_databases(refusal: Answer) -> str:
-    parts = refusal.checks or (refusal,)
+def _unknown_databases(rejection: Answer) -> str:
+    parts = rejection.checks or (rejection,)
     return " and ".join(part.database for part in parts if part.verdict == UNKNOWN_METRIC)

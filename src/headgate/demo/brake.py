@@ -2,7 +2,7 @@
 
     us ──pipe──► brake ──SIGSTOP, SIGCONT──► the replica's startup process
 
-Run as a process by replica.py: a thread would compete with the jobs for the interpreter while
+Run as a process by stage.py: a thread would compete with the jobs for the interpreter while
 the replica runs free, and it replays a second's work in a few milliseconds. Ends, and lets the
 replica go, when the pipe is closed, however that comes about.
 """

@@ -23,7 +23,7 @@ FRESH_S = 5.0
 ASK_EVERY_S = 1.0
 EXPORT = "export.py"
 EXPORT_QUERY = "select count(distinct md5(note || id)) from orders"
-REFUSED_STATE = "53000"
+BLOCKED_STATE = "53000"
 RETRY_S = 0.2
 JOIN_S = 20.0
 
@@ -39,7 +39,7 @@ class Dashboard:
 
     def __init__(self, dsn: str, home: DemoAgent) -> None:
         self.reads: deque[Read] = deque(maxlen=5_000)
-        self.refused = 0
+        self.blocked = 0
         """Statements that a budget blocked: there must be none."""
         self._dsn = dsn
         self._gate = Client(DASHBOARD, database="main", url=home.url, timeout_s=10.0)
@@ -86,9 +86,9 @@ class Dashboard:
         try:
             session.execute(DASHBOARD_QUERY)
         except psycopg.Error as error:
-            if error.sqlstate != REFUSED_STATE:
+            if error.sqlstate != BLOCKED_STATE:
                 raise
-            self.refused += 1
+            self.blocked += 1
         self.reads.append(Read(began_at, time.monotonic() - began_at))
 
 
@@ -98,8 +98,8 @@ class Rogue:
     def __init__(self, dsn: str, sessions: int) -> None:
         self.sessions = sessions
         self.done = 0
-        self.refused = 0
-        self.last_refusal = ""
+        self.blocked = 0
+        self.last_block = ""
         self._dsn = dsn
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -112,8 +112,8 @@ class Rogue:
     def appear(self) -> None:
         if self.is_here:
             return
-        self.done = self.refused = 0
-        self.last_refusal = ""
+        self.done = self.blocked = 0
+        self.last_block = ""
         self._stop.clear()
         self._threads = [
             threading.Thread(target=self._run, name=EXPORT, daemon=True)
@@ -143,11 +143,11 @@ class Rogue:
         try:
             session.execute(EXPORT_QUERY)
         except psycopg.Error as error:
-            if error.sqlstate != REFUSED_STATE:
+            if error.sqlstate != BLOCKED_STATE:
                 raise
             with self._lock:
-                self.refused += 1
-                self.last_refusal = str(error.diag.message_primary)
+                self.blocked += 1
+                self.last_block = str(error.diag.message_primary)
         else:
             with self._lock:
                 self.done += 1

@@ -146,7 +146,7 @@ class PrimarySwitch:
         return [t for t in self.told if self.gone_at < t.asked_at and t.heard_at < self.led_at]
 
     @property
-    def refusals(self) -> Counter[str]:
+    def rejections(self) -> Counter[str]:
         """The rejections in between, in words."""
         return Counter(_words(told) for told in self.between if told.verdict != "OK")
 
@@ -193,7 +193,7 @@ def fail_over(stage: Stage, handover: PrimarySwitch) -> None:
         handover.tell(SwitchStep.GONE)
         stage.leaving.wait(DEAD_FOR_S)
         handover.noticed.wait(LONGEST_DEAD_S)
-        _wait_for(stage, lambda: bool(handover.refusals))
+        _wait_for(stage, lambda: bool(handover.rejections))
         _promote_another(stage, handover)
         stage.primary = handover.new
         stage.leaving.wait(BACK_AFTER_S)

@@ -91,7 +91,7 @@ class DemoJob:
         """False: it is there, and does nothing for now."""
         self.asks = True
         self.heard: deque[JobAnswer] = deque(maxlen=20_000)
-        self.refused_since: float | None = None
+        self.rejected_since: float | None = None
         self._gate = Client(
             name,
             database="main",
@@ -155,10 +155,10 @@ class DemoJob:
         try:
             self._note(_heard(asked_at, self._gate.wait(deadline_s=LONGEST_WAIT_S)))
             return True
-        except WaitedTooLong as refused:
-            assert refused.answer is not None
-            self._note(_heard(asked_at, refused.answer))
-            self._stop.wait(refused.answer.retry_after_s or RETRY_S)
+        except WaitedTooLong as rejected:
+            assert rejected.answer is not None
+            self._note(_heard(asked_at, rejected.answer))
+            self._stop.wait(rejected.answer.retry_after_s or RETRY_S)
         except HeadgateError as error:
             self._note(JobAnswer(asked_at, time.monotonic(), False, "UNAVAILABLE", str(error)))
         return False
@@ -166,9 +166,9 @@ class DemoJob:
     def _note(self, heard: JobAnswer) -> None:
         self.heard.append(heard)
         if heard.admitted:
-            self.refused_since = None
-        elif self.refused_since is None:
-            self.refused_since = heard.asked_at
+            self.rejected_since = None
+        elif self.rejected_since is None:
+            self.rejected_since = heard.asked_at
 
 
 def _heard(asked_at: float, answer: Answer) -> JobAnswer:

@@ -1,7 +1,7 @@
 """The demo in a terminal: `headgate top` with a strip of scenes, a view of the whole, and keys.
 
 keys, the page ──► Tour ──► scenes/            a scene at a time, in a thread
-keys ──► Director ──► handover.py, replica.py  between scenes: one change at a time, in a thread
+keys ──► Director ──► handover.py, stage.py  between scenes: one change at a time, in a thread
 Stage ──look──► Frame ──► screen.py ──► tui/   whose other views show the primary's agent
 """
 

@@ -10,7 +10,7 @@ from rich.text import Text
 from headgate.demo.agents import LAG_THRESHOLD_S, SHARD
 from headgate.demo.crowd import DASHBOARD, EXPORT
 from headgate.demo.handover import NEVER, PrimarySwitch
-from headgate.demo.show import bar, refusal_words
+from headgate.demo.show import bar, rejection_words
 from headgate.demo.stage import Crowd, Desk, Frame, StageMember
 from headgate.demo.tour import PageHint
 
@@ -186,12 +186,12 @@ def _desk(desk: Desk, frame_s: float) -> Text:
     pace = f"{desk.chunks / frame_s:3.0f} chunks/s"
     if not desk.asks:
         return line.append(f"{pace}  does not check", "red")
-    if desk.refused_for_s is None and desk.unthrottled:
+    if desk.rejected_for_s is None and desk.unthrottled:
         return line.append(f"{pace}  no agent answers: it goes on UNTHROTTLED, as set", "magenta")
-    if desk.refused_for_s is None:
+    if desk.rejected_for_s is None:
         return line.append(f"{pace}  ").append(f"OK by {_teller(desk)}", "green")
-    reason = desk.heard.reason if desk.heard else refusal_words(desk)
-    return line.append(f"THROTTLED {desk.refused_for_s:.1f} s  {reason}", "yellow")
+    reason = desk.heard.reason if desk.heard else rejection_words(desk)
+    return line.append(f"THROTTLED {desk.rejected_for_s:.1f} s  {reason}", "yellow")
 
 
 def _dashboard(crowd: Crowd) -> Text:
@@ -204,8 +204,8 @@ def _dashboard(crowd: Crowd) -> Text:
 def _rogue(crowd: Crowd) -> Text:
     line = Text("   ").append(f"{EXPORT:<{NAME_WIDTH}}", "bold red")
     line.append(f"{crowd.rogues} sessions, never checks: {crowd.rogue_done} statements done")
-    if crowd.rogue_refused:
-        line.append(f", {crowd.rogue_refused} blocked by its budget (SQLSTATE 53000)", "red")
+    if crowd.rogue_blocked:
+        line.append(f", {crowd.rogue_blocked} blocked by its budget (SQLSTATE 53000)", "red")
     return line
 
 
@@ -232,7 +232,7 @@ def _page(address: str, width: int) -> list[Text]:
 
 def _look(shown: DemoView) -> str:
     frame, change = shown.frame, shown.changing
-    held = [desk for desk in frame.desks if desk.refused_for_s is not None]
+    held = [desk for desk in frame.desks if desk.rejected_for_s is not None]
     if change is not None:
         return _look_at_change(change)
     if shown.slow_for_s is not None and not all(desk.asks for desk in frame.desks):

@@ -50,7 +50,7 @@ def line(frame: Frame) -> Text:
 
 def crowd_line(crowd: Crowd) -> Text:
     text = Text("   ").append(f"{EXPORT}: {crowd.rogues} sessions, {crowd.rogue_done} done, ")
-    text.append(f"{crowd.rogue_refused} blocked", "red" if crowd.rogue_refused else "")
+    text.append(f"{crowd.rogue_blocked} blocked", "red" if crowd.rogue_blocked else "")
     return text.append(f"; {latency_words(crowd)}")
 
 
@@ -82,17 +82,17 @@ def bar(lag_s: float, cells: int) -> Text:
 
 
 def desk_words(desk: Desk) -> Text:
-    if desk.refused_for_s is None:
+    if desk.rejected_for_s is None:
         by = f", OK by {desk.told_by}" if desk.asks and desk.told_by else ""
         if desk.unthrottled:
             by = ", unthrottled"
         return Text(
             f"{desk.chunks} chunk{'' if desk.chunks == 1 else 's'}{by}", "" if desk.asks else "dim"
         )
-    return Text(f"THROTTLED {desk.refused_for_s:.1f} s: {refusal_words(desk)}", "yellow")
+    return Text(f"THROTTLED {desk.rejected_for_s:.1f} s: {rejection_words(desk)}", "yellow")
 
 
-def refusal_words(desk: Desk) -> str:
+def rejection_words(desk: Desk) -> str:
     """Why, in few words: the whole reason is too long for a line."""
     heard = desk.heard
     if heard is None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -22,10 +24,10 @@ import psycopg
 
 from headgate.demo import postgres, servers, traffic
 from headgate.demo.agents import SHARD, Crew, DemoAgent, DemoPlan, Tokens, run_agents
+from headgate.demo.brake import TRANSACTIONS, number
 from headgate.demo.crowd import DASHBOARD, Dashboard, Rogue
 from headgate.demo.jobs import SCHEMA, DemoJob, JobAnswer, backfill, etl, migrate, primary_dsn
 from headgate.demo.postgres import PostgresServer
-from headgate.demo.replica import Brake, transactions
 from headgate.demo.traffic import (
     CRITICAL_ROLE,
     JOBS_ROLE,
@@ -35,6 +37,50 @@ from headgate.demo.traffic import (
     DemoProxy,
     Traffic,
 )
+
+# --- a replica that is too small -----------------------------------------------------------
+# A replica that is too small for its primary, on any machine.
+#
+# Its replaying process is stopped and continued so that it follows at a set number of
+# transactions a second: what too little CPU does to a replica, made repeatable. Transactions,
+# not bytes: after each checkpoint the same work makes several times as much log. And not
+# pg_wal_replay_pause(): that is an operator's doing, and agents rightly report it as such.
+
+RELEASE_S = 20.0
+
+
+def transactions(primary: PostgresServer) -> float:
+    with psycopg.connect(primary.dsn(), autocommit=True, connect_timeout=60) as connection:
+        return number(connection, TRANSACTIONS)
+
+
+class Brake:
+    """Holds one replica back from the moment it is made until `release`."""
+
+    def __init__(self, replica: PostgresServer, per_s: float) -> None:
+        self.replica = replica
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "headgate.demo.brake", replica.dsn(), f"{per_s:.3f}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for us; we let go in order
+        )
+
+    def release(self) -> None:
+        """Returns when it replays as fast as it can."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(RELEASE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        # Whatever became of the brake, nothing of the server stays stopped.
+        self.replica.resume()
+
+
+# --- the stage -----------------------------------------------------------------------------
+
 
 NAMES = ("db-a", "db-b", "db-c")
 ETL, BACKFILL, MIGRATION, SYNC = (
@@ -82,7 +128,7 @@ class Desk:
     asks: bool
     chunks: int
     """Since the frame before."""
-    refused_for_s: float | None
+    rejected_for_s: float | None
     heard: JobAnswer | None
     told_by: str
     """The agent that answered it last."""
@@ -98,11 +144,11 @@ class Crowd:
 
     p95_s: float | None
     """Of the dashboard's reads in the last seconds; None where there were none."""
-    critical_refused: int
+    critical_blocked: int
     rogues: int
     """Sessions of the rogue client; 0 while it is not there."""
     rogue_done: int
-    rogue_refused: int
+    rogue_blocked: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +201,7 @@ class Stage:
     rules: list[str] = field(default_factory=list)
     """That favor the migration, while they are set."""
     enforced: bool = False
-    refused_at: str = ""
+    rejected_at: str = ""
     """When the agent rejected ETL in the flood, as the agent writes it; empty until it did."""
     export_query_id: str = ""
     """By which the server knows the rogue's statement; empty until that is known."""
@@ -274,23 +320,23 @@ class Stage:
         rogue = self.rogue
         return Crowd(
             p95_s=self.dashboard.took_s(now - RECENT_S),
-            critical_refused=self.dashboard.refused,
+            critical_blocked=self.dashboard.blocked,
             rogues=rogue.sessions if rogue.is_here else 0,
             rogue_done=rogue.done,
-            rogue_refused=rogue.refused,
+            rogue_blocked=rogue.blocked,
         )
 
     def _desk(self, job: DemoJob, tellers: Mapping[str, str], now: float) -> Desk:
         done = job.chunks
         before = self._chunks.get(job.name, done)
         self._chunks[job.name] = done
-        since = job.refused_since
+        since = job.rejected_since
         return Desk(
             name=job.name,
             home=job.home.name,
             asks=job.asks,
             chunks=done - before,
-            refused_for_s=now - since if since is not None and job.asks else None,
+            rejected_for_s=now - since if since is not None and job.asks else None,
             heard=job.heard[-1] if job.heard and job.asks else None,
             told_by=tellers.get(job.name, ""),
         )

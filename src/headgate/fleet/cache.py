@@ -214,8 +214,8 @@ _decode = msgspec.json.Decoder(dict[str, float]).decode
 class RosterFile:
     """The shards that a view of the fleet has known, in a small file of their own, replaced whole:
     a shard all of whose agents died is in no store any more, and only who remembers it can miss it.
-    What cannot be read or written is told, and nobody waits for it. Called in a thread, one call at
-    a time."""
+    What cannot be read or written is reported, and nobody waits for it. Called in a thread, one
+    call at a time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

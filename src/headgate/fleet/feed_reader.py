@@ -13,7 +13,7 @@ import msgspec
 
 from headgate.base.keyvalue import Changes, Listing
 from headgate.base.problems import Problem
-from headgate.errors import Compacted, PeerFailed, StoreRefused, StoreUnavailable
+from headgate.errors import Compacted, PeerFailed, StoreRejected, StoreUnavailable
 from headgate.fleet.feed_api import (
     FeedPage,
     changes_target,
@@ -133,15 +133,15 @@ class AgentReader:
             raise StoreUnavailable(f"agent {error.detail}") from None
         if status == 200:
             return body
-        raise _refused(self.name, status, body)
+        raise _rejected(self.name, status, body)
 
 
-def _refused(name: str, status: int, body: bytes) -> StoreUnavailable:
+def _rejected(name: str, status: int, body: bytes) -> StoreUnavailable:
     words = _words(body)
     if status == 410:
         return Compacted(f"{name}: {words or 'list all changes again'}")
     if status in (401, 403):
-        return StoreRefused(
+        return StoreRejected(
             f"{name} does not accept this agent as a peer ({status}): set token_file (or cert and "
             'key) of [peers] here, and there [[tokens]] with the role "peer"'
         )

@@ -19,13 +19,12 @@ from headgate.base.keyvalue import Entry
 from headgate.base.ports import Clock
 from headgate.changes.model import BEAT, HEAD, ITEMS, MEMBERS, SHARDS, WIDE, Change, unquoted
 from headgate.changes.state import read_head, read_item_at, stands
-from headgate.fleet.holders import Holders
-from headgate.fleet.members import FleetMember, read_member
-from headgate.fleet.told import read_told
+from headgate.fleet.members import FleetMember, read_member, read_told
 from headgate.fleet.view import (
     AgentProgress,
     FleetCounts,
     FleetPicture,
+    Holders,
     ItemSeen,
     Known,
     ShardSeen,
@@ -194,7 +193,7 @@ class FleetLedger:
             try:
                 self._take(one)
             except ValueError as error:
-                self._refuse(one.key, str(error))
+                self._reject(one.key, str(error))
             else:
                 self._unreadable.pop(one.key, None)
 
@@ -275,7 +274,7 @@ class FleetLedger:
         item = self._items[one.key] = read_item_at(one.key, one.value)
         self._want(shard, item, one.at)
 
-    def _refuse(self, key: str, why: str) -> None:
+    def _reject(self, key: str, why: str) -> None:
         if key not in self._unreadable:
             log.warning("fleet.entry_unreadable", key=key, detail=why)
         self._unreadable[key] = why

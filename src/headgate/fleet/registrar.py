@@ -25,7 +25,7 @@ from headgate.base.keyvalue import Compare, Lease, Put
 from headgate.base.ports import Clock, SharedLog
 from headgate.check.demand import sleep_unless
 from headgate.errors import Conflict, LeaseLost, StoreUnavailable
-from headgate.fleet.members import MAX_REFUSED, FleetMember, member_bytes
+from headgate.fleet.members import MAX_REJECTED, FleetMember, member_bytes
 from headgate.metrics.samples import Instant
 from headgate.shard.service import Shards
 
@@ -87,17 +87,17 @@ def own_members(
     *,
     n: int,
     wall_s: float,
-    refused: Callable[[str], Sequence[str]] = lambda database: (),
+    rejected: Callable[[str], Sequence[str]] = lambda database: (),
 ) -> list[FleetMember]:
     """Each database of this agent, in a shard or not, with its current state. None while it is
-    passive: the active agent has the same members, and registers them. `refused`: items of the
+    passive: the active agent has the same members, and registers them. `rejected`: items of the
     fleet that should apply to a database here but do not."""
     if shards.url != where.url:
         return []
     stands = {stand.database: stand for stand in shards.stands()}
     found = []
     for database in databases:
-        stand, left_out = stands.get(database), refused(database)
+        stand, left_out = stands.get(database), rejected(database)
         found.append(
             FleetMember(
                 shard=stand.shard if stand else "",
@@ -112,8 +112,8 @@ def own_members(
                 n=n,
                 version=where.version,
                 system=stand.system if stand else "",
-                refused=tuple(sorted(left_out)[:MAX_REFUSED]),
-                refused_total=len(left_out),
+                rejected=tuple(sorted(left_out)[:MAX_REJECTED]),
+                rejected_total=len(left_out),
             )
         )
     return found

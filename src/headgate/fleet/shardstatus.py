@@ -25,14 +25,13 @@ from headgate.changes.model import shard_key
 from headgate.changes.reach import Place
 from headgate.check.board import Board
 from headgate.errors import Conflict, LeaseLost, StoreUnavailable
-from headgate.fleet.members import FleetMember, newest_of_each
-from headgate.fleet.told import ShardTold, read_told, told_bytes
+from headgate.fleet.members import FleetMember, ShardTold, newest_of_each, read_told, told_bytes
 from headgate.history.recorder import Recorder
 from headgate.metrics.samples import Instant
 from headgate.shard.model import ShardView
 from headgate.shard.speech import (
     Footing,
-    RefusedShare,
+    RejectedShare,
     ReportingAgent,
     dated,
     is_early,
@@ -141,7 +140,7 @@ class FleetStatus:
         self._shards = shards
         self._board = board
         self._sources = sources
-        self._share = RefusedShare()
+        self._share = RejectedShare()
         recorder.watch(self._share.note)
         self._desks: dict[str, _Desk] = {}
         self.fault = ""
@@ -207,8 +206,8 @@ class FleetStatus:
         )
         told = told_of(view, self._board.healths[view.database], speaker, now)
         own = [one.database for one in views if one.shard == view.shard]
-        checks, refused = self._share.of(own)
-        return replace(told, checks=checks, refused=refused)
+        checks, rejected = self._share.of(own)
+        return replace(told, checks=checks, rejected=rejected)
 
     def _note(self, told: ShardTold, mono_s: float, *, early: bool) -> None:
         desk = self._desks.get(told.shard)

@@ -15,13 +15,13 @@ from headgate.changes.model import Change, ChangeKind
 from headgate.changes.state import ends_at
 from headgate.check.reasons import duration, quantity, says
 from headgate.errors import InvalidSettings
-from headgate.fleet.holders import Holders
-from headgate.fleet.told import PASSING, MetricTold
+from headgate.fleet.members import PASSING, MetricTold
 from headgate.fleet.view import (
     EVERYTHING,
     AgentSeen,
     FleetCounts,
     FleetPicture,
+    Holders,
     ShardFilter,
     ShardSeen,
     ShardState,
@@ -72,7 +72,7 @@ class FleetAgentDoc(msgspec.Struct, frozen=True):
     registered: bool
     version: str
     problem: str
-    refused: Sequence[str] = ()
+    rejected: Sequence[str] = ()
     """Items that it has but could not apply; the first few."""
 
 
@@ -94,7 +94,7 @@ class FleetShardDoc(msgspec.Struct, frozen=True):
     """In force there, the fleet's and its own."""
     checks: int | None
     """Checks answered there in the minute before the report."""
-    refused: float | None
+    rejected: float | None
     """The share of them that was rejected; null: there were none."""
     metrics: Sequence[FleetMetricDoc]
     agents: Sequence[FleetAgentDoc]
@@ -123,7 +123,7 @@ class FleetItemDoc(msgspec.Struct, frozen=True):
     have: int
     without: int
     """Agents with an older revision. The remaining ones have not reported a revision."""
-    refused: int = 0
+    rejected: int = 0
     """Agents that have that revision but could not apply it."""
 
 
@@ -232,7 +232,7 @@ def _shard(seen: ShardSeen, wall_s: float) -> FleetShardDoc:
         told_s_ago=_since(told.at, wall_s) if told else None,
         rules=told.rules if told else None,
         checks=told.checks if told else None,
-        refused=told.refused if told else None,
+        rejected=told.rejected if told else None,
         metrics=metrics,
         agents=[_agent(agent, wall_s) for agent in seen.agents],
     )
@@ -296,7 +296,7 @@ def _agent(seen: AgentSeen, wall_s: float) -> FleetAgentDoc:
         registered=seen.registered,
         version=seen.version,
         problem=seen.problem,
-        refused=seen.refused,
+        rejected=seen.rejected,
     )
 
 
@@ -318,7 +318,7 @@ def _item(item: Change, holders: Holders, wall_s: float) -> FleetItemDoc:
         agents=held.agents,
         have=held.have,
         without=held.without,
-        refused=held.refused,
+        rejected=held.rejected,
     )
 
 
@@ -367,9 +367,9 @@ def _advice(picture: FleetPicture, link: StoreLink, wall_s: float) -> list[str]:
             f"{_many(counts.behind, 'agent')} behind: checks there still use the old rules; "
             "look at `headgate status` there, and whether it reaches the store"
         )
-    if counts.refusing:
+    if counts.rejecting:
         advice.append(
-            f"{_many(counts.refusing, 'agent')} not able to apply all that was set: "
+            f"{_many(counts.rejecting, 'agent')} not able to apply all that was set: "
             "`headgate status` there says what, and why; it may be an older version"
         )
     if counts.shardless:

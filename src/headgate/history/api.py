@@ -1,4 +1,5 @@
-"""History as documents: a timeline of any level, metrics by the minute, and replay."""
+"""History as documents: a timeline of any level, metrics by the minute, replay, one check in the
+past, and starvation."""
 
 from __future__ import annotations
 
@@ -7,12 +8,17 @@ from typing import Any
 
 import msgspec
 
+from headgate.check.api import RejectionDoc
 from headgate.check.questions import Span
+from headgate.check.reasons import duration, share_of
 from headgate.history.outcomes import How
 from headgate.history.records import MetricMinute, Tally
 from headgate.history.replay import ReplayedHour
 from headgate.history.runs import Runs
+from headgate.history.sessions import Suspect
+from headgate.history.starvation import LOOK, Culprit, Starved
 from headgate.history.timeline import Sums, Timeline, sums_of
+from headgate.rules.api import MatchDoc
 from headgate.rules.matching import Kind, Rule
 
 When = Callable[[float], str]
@@ -32,15 +38,15 @@ class SumsDoc(msgspec.Struct, frozen=True):
     admitted: int
     exempted: int
     """Admitted checks that a metric would have rejected."""
-    refused: int
+    rejected: int
     by_reason: Mapping[str, int]
     """`metric`, `dice`, `held`, `paced`, `budget`, `other`: counted separately."""
     by: Sequence[ByDoc]
     """What rejected checks, the most first; at most 10."""
 
     @property
-    def refused_share(self) -> float:
-        return self.refused / self.checks if self.checks else 0.0
+    def rejected_share(self) -> float:
+        return self.rejected / self.checks if self.checks else 0.0
 
 
 class BinDoc(msgspec.Struct, frozen=True):
@@ -152,7 +158,7 @@ class ReplayRowDoc(msgspec.Struct, frozen=True):
     client: str
     checks: int
     admitted_before: int
-    refused_before: int
+    rejected_before: int
     admitted_after: float | None
     """Null if unknown."""
     admitted_low: float
@@ -201,8 +207,8 @@ def sums_doc(sums: Sums) -> SumsDoc:
         checks=sums.checks,
         admitted=sums.admitted,
         exempted=sums.exempted,
-        refused=sums.refusals,
-        by_reason={reason.value: count for reason, count in sums.refused.items()},
+        rejected=sums.rejections,
+        by_reason={reason.value: count for reason, count in sums.rejected.items()},
         by=[ByDoc(by, count) for by, count in sums.by[:MAX_BY]],
     )
 
@@ -233,7 +239,7 @@ def timeline_doc(
                 when(span.from_minute * 60),
                 when(span.until_minute * 60),
                 span.sums.by[0][0],
-                span.sums.refused_share,
+                span.sums.rejected_share,
                 sums_doc(span.sums),
             )
             for span in found.spans
@@ -346,7 +352,7 @@ def _row(change: ReplayedHour, when: When) -> ReplayRowDoc:
         client=change.client,
         checks=change.checks,
         admitted_before=change.admitted_before,
-        refused_before=change.refused_before,
+        rejected_before=change.rejected_before,
         admitted_after=after.high if told else None,
         admitted_low=after.low,
         admitted_high=after.high,
@@ -371,3 +377,210 @@ def _notes(
     if first := sorted({change.shadowed_by for change in changed if change.shadowed_by}):
         notes.append(f"More specific rules that decide instead: {', '.join(first)}.")
     return notes
+
+
+# --- starvation ----------------------------------------------------------------------------------
+
+# Starved clients and rogue clients, as documents and as sentences.
+
+STARVED = "starved: "
+ROGUE_SHARE = 0.05
+"""Share of a database's activity from which on status mentions a rogue client."""
+
+
+class StarvationDoc(msgspec.Struct, frozen=True):
+    window_s: float
+    """A client may be starved once metrics rejected it without a break for so long."""
+    waterline: float
+    """Share of its runtime from which on starvation is alarming."""
+    starved: Sequence[Starved]
+    """The longest first."""
+
+
+class SuspectDoc(msgspec.Struct, frozen=True):
+    """A rogue client: it works in the database and never checks."""
+
+    database: str
+    user: str
+    """Database user."""
+    application: str
+    """Its application_name; empty: it has none."""
+    host: str
+    """Where it connects from."""
+    sessions: int
+    """Sessions that it has now."""
+    active_mean: float
+    """Sessions at work, on average over about eight minutes."""
+    share: float
+    """Share of the database's activity, over about eight minutes."""
+
+
+class RogueFaultDoc(msgspec.Struct, frozen=True):
+    database: str
+    detail: str
+    """Why its sessions cannot be listed."""
+
+
+class RoguesDoc(msgspec.Struct, frozen=True):
+    suspects: Sequence[SuspectDoc]
+    faults: Sequence[RogueFaultDoc]
+    """Databases whose sessions could not be listed."""
+
+
+def suspect_doc(database: str, suspect: Suspect) -> SuspectDoc:
+    who = suspect.who
+    return SuspectDoc(
+        database,
+        who.user,
+        who.application,
+        who.host,
+        suspect.sessions,
+        suspect.active_mean,
+        suspect.share,
+    )
+
+
+# --- sentences -----------------------------------------------------------------------------
+
+
+def starvation_advice(found: Iterable[Starved]) -> list[str]:
+    """Of those above the waterline."""
+    return [
+        f"{STARVED}{starved_says(one)}: {starved_why(one)}; {_remedy(one)}"
+        for one in found
+        if one.alarming
+    ]
+
+
+def starved_says(one: Starved) -> str:
+    """`etl (2 clients) on main: rejected by lag for 15 min, 25% of its runtime`."""
+    who = f"{one.client} ({len(one.members)} clients)" if one.is_level else one.client
+    lasted = f"{duration(one.starved_s)}, {share_of(one.share)} of its runtime"
+    return f"{who} on {one.database} is rejected by {one.metric} for {lasted}"
+
+
+def starved_why(one: Starved) -> str:
+    return f"{one.why} ({', '.join(one.blamed)})" if one.blamed else one.why
+
+
+def _remedy(one: Starved) -> str:
+    if one.cause is Culprit.UNEXPLAINED_LOAD or one.proposal == LOOK:
+        return f"see `{one.proposal}`"
+    return f"`{one.proposal}` would end it"
+
+
+def rogue_advice(database: str, found: Sequence[Suspect], *, rejecting: bool) -> list[str]:
+    """While the database rejects checks, a rogue client is worth a line."""
+    loud = [suspect for suspect in found if suspect.share >= ROGUE_SHARE]
+    if not loud or not rejecting:
+        return []
+    first = loud[0]
+    name = first.who.application or first.who.user
+    more = f" and {len(loud) - 1} more" if len(loud) > 1 else ""
+    return [
+        f"{database}: rogue client {name} (user {first.who.user}, from {first.who.host}){more} "
+        f"never checks and has {first.share:.0%} of the activity; see `headgate clients --rogue`"
+    ]
+
+
+# --- the past ------------------------------------------------------------------------------------
+
+# A past minute as a document, with notes on what is not known.
+
+MAX_CLIENTS = 10
+SAMPLED = (
+    "rejections in full are kept in memory only, at most one a second per client and 512 in all; "
+    "the counts are exact"
+)
+BY_MINUTE = (
+    "what each check saw is not stored: metrics are sampled once a second and stored by the minute"
+)
+NAMED_IN_PAST = (
+    "which metrics a check named is not stored: without names, the default metrics apply"
+)
+
+
+class PastDoc(msgspec.Struct, frozen=True):
+    app: str
+    database: str
+    at: str
+    """Start of the minute."""
+    until: str
+    sums: SumsDoc
+    """Checks of that minute, of the client or of all clients with that level."""
+    clients: Sequence[ChildDoc]
+    """If there are several clients: the most rejected; at most 10."""
+    asked_before: str | None
+    """If there was no check in that minute: the last minute before it with a check, within an
+    hour; and the next one after."""
+    asked_after: str | None
+    metrics: Sequence[MetricMinuteDoc]
+    matched: Sequence[MatchDoc]
+    """Rules that matched it then; those that applied come first."""
+    rejections: Sequence[RejectionDoc]
+    """Rejections of that minute that are still kept in full; at most 10."""
+    told: Sequence[str]
+    unknown: Sequence[str]
+    """What is unknown, and why."""
+
+
+class Past(msgspec.Struct, frozen=True):
+    """What was found of it."""
+
+    app: str
+    database: str
+    minute: int
+    found: Timeline
+    asked: Sequence[int]
+    """Minutes around it with checks."""
+    metrics: Sequence[MetricMinute]
+    matched: Sequence[MatchDoc]
+    rejections: Sequence[RejectionDoc]
+    unknown: Sequence[str]
+
+
+def past_doc(past: Past, when: When) -> PastDoc:
+    total, minute = past.found.total, past.minute
+    several = [c.client for c in past.found.children] != [past.app]
+    before = max((m for m in past.asked if m < minute), default=None)
+    after = min((m for m in past.asked if m > minute), default=None)
+    return PastDoc(
+        app=past.app,
+        database=past.database,
+        at=when(minute * 60),
+        until=when((minute + 1) * 60),
+        sums=sums_doc(total),
+        clients=[
+            ChildDoc(child.client, sums_doc(child.sums))
+            for child in (past.found.children[:MAX_CLIENTS] if several else ())
+        ],
+        asked_before=None if total.checks or before is None else when(before * 60),
+        asked_after=None if total.checks or after is None else when(after * 60),
+        metrics=minutes_doc(past.metrics, when).minutes,
+        matched=past.matched,
+        rejections=past.rejections,
+        told=_told(past, total),
+        unknown=past.unknown,
+    )
+
+
+def _told(past: Past, total: Sums) -> list[str]:
+    if not total.checks:
+        return [f"{past.app} did not check {past.database} in that minute"]
+    told = [_outcome(total)]
+    for m in past.metrics:
+        if m.breached and m.breached_share is not None:
+            told.append(
+                f"{m.metric} was above its threshold of {m.threshold:g} for "
+                f"{m.breached_share:.0%} of the minute: {m.low:.3g} to {m.high:.3g}"
+            )
+        elif m.absent == m.looks:
+            told.append(f"{m.metric} had no value in that minute")
+    return told
+
+
+def _outcome(total: Sums) -> str:
+    if not total.rejections:
+        return f"all {total.checks:,} checks were admitted"
+    by = ", ".join(f"{count:,} by {name}" for name, count in total.by[:3])
+    return f"{total.rejections:,} of {total.checks:,} checks were rejected: {by}"

@@ -42,9 +42,9 @@ class ClientRecord:
         "exempted",
         "last_at",
         "last_verdict",
-        "refused",
-        "refused_by",
-        "refused_since",
+        "rejected",
+        "rejected_by",
+        "rejected_since",
     )
 
     def __init__(self, check: Check) -> None:
@@ -55,24 +55,24 @@ class ClientRecord:
         """How many of them were already added to minutes and totals."""
         self.exempted = 0
         """Those that a metric would have rejected; counted by rule."""
-        self.refused = 0
+        self.rejected = 0
         self.detailed_at = 0.0
         """When one of its rejections was last stored in full."""
         self.last_at = 0.0
         self.last_verdict = Verdict.OK
-        self.refused_since: float | None = None
-        self.refused_by = ""
+        self.rejected_since: float | None = None
+        self.rejected_by = ""
 
     @property
     def asked(self) -> int:
-        return self.admitted + self.refused
+        return self.admitted + self.rejected
 
     def take_over(self, gone: ClientRecord) -> None:
         """Add what another record counted; all of that was reported already."""
         self.admitted += gone.admitted
         self.admitted_told += gone.admitted_told
         self.exempted += gone.exempted
-        self.refused += gone.refused
+        self.rejected += gone.rejected
         self.last_at = max(self.last_at, gone.last_at)
 
 

@@ -228,7 +228,7 @@ class StarvedStretch(NamedTuple):
     since_s: float
     gates: Gates
     """The Gates at the start of the stretch."""
-    refused: Mapping[str, int]
+    rejected: Mapping[str, int]
     tries: int
     """Ticks in which a metric rejected a check."""
     last_s: float
@@ -236,13 +236,13 @@ class StarvedStretch(NamedTuple):
     @property
     def metric(self) -> str:
         """What rejected most checks."""
-        return max(sorted(self.refused), key=lambda metric: self.refused[metric])
+        return max(sorted(self.rejected), key=lambda metric: self.rejected[metric])
 
     def after(self, seen: ClientTick, now_s: float) -> StarvedStretch:
-        refused = dict(self.refused)
+        rejected = dict(self.rejected)
         for metric, count in seen.by_metric.items():
-            refused[metric] = refused.get(metric, 0) + count
-        return StarvedStretch(self.since_s, self.gates, refused, self.tries + 1, now_s)
+            rejected[metric] = rejected.get(metric, 0) + count
+        return StarvedStretch(self.since_s, self.gates, rejected, self.tries + 1, now_s)
 
 
 class Course(NamedTuple):
@@ -257,7 +257,7 @@ class Course(NamedTuple):
     exempted: int = 0
     exempted_s: float = NEVER
     exempt_by: str = ""
-    refused_s: Mapping[Reason, float] = MappingProxyType({})
+    rejected_s: Mapping[Reason, float] = MappingProxyType({})
 
     def after(
         self, seen: ClientTick, gates: Gates, now_s: float, policy: StarvationTerms
@@ -278,7 +278,7 @@ class Course(NamedTuple):
             self.exempted + seen.exempted,
             now_s if seen.exempted else self.exempted_s,
             seen.exempt_by or self.exempt_by,
-            self.refused_s if moves else self._waited(seen.reason, active_s),
+            self.rejected_s if moves else self._waited(seen.reason, active_s),
         )
 
     def _starved(self, now_s: float, policy: StarvationTerms) -> float:
@@ -296,7 +296,7 @@ class Course(NamedTuple):
         return (stretch or StarvedStretch(now_s, gates, NOTHING, 0, now_s)).after(seen, now_s)
 
     def _waited(self, reason: Reason, seconds: float) -> Mapping[Reason, float]:
-        return {**self.refused_s, reason: self.refused_s.get(reason, 0.0) + seconds}
+        return {**self.rejected_s, reason: self.rejected_s.get(reason, 0.0) + seconds}
 
 
 # --- a database ----------------------------------------------------------------------------

@@ -19,8 +19,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headgate.errors import InvalidRequest, StoreUnavailable
+from headgate.http.auth import LOCAL, Peer
 from headgate.http.documents import json_response
-from headgate.http.peers import LOCAL, Peer
 
 T = TypeVar("T")
 

@@ -205,9 +205,9 @@ def displaced(counts: MinuteCounts, before: Applied, applied: Applied) -> After:
 def outcome(minute: Happened) -> After:
     """Of a minute in which the proposed rule applies."""
     counts, applied, before = minute.counts, minute.applied, minute.before
-    if applied.refuse is not None and applied.refuse.refuses_all:
-        return NONE_LEFT if applied.refuse is minute.rule else _bounded(0, counts.admitted)
-    if not any(applied.refuse is rule for rule in (None, before.refuse, minute.rule)):
+    if applied.reject is not None and applied.reject.rejects_all:
+        return NONE_LEFT if applied.reject is minute.rule else _bounded(0, counts.admitted)
+    if not any(applied.reject is rule for rule in (None, before.reject, minute.rule)):
         # What an exemption kept at bay comes back, and its dice fall on everything.
         return _bounded(0, counts.checks - counts.fixed)
     match minute.rule.kind:
@@ -270,10 +270,10 @@ def _by_ratio(minute: Happened) -> After:
 
 def _by_other_dice(minute: Happened, left: float) -> After:
     """Another ratio rejected before: what became of the admitted shows what became of the rest."""
-    counts, refuse = minute.counts, minute.before.refuse
-    if refuse is None:
+    counts, reject = minute.counts, minute.before.reject
+    if reject is None:
         return _bounded(counts.admitted * left, (counts.admitted + counts.diced) * left)
-    if refuse.order is DiceOrder.AFTER:
+    if reject.order is DiceOrder.AFTER:
         admitted = (counts.admitted + counts.diced) * left
         return After(admitted, admitted, How.EXACT if left == 1 else How.EXPECTED)
     judged = counts.admitted + counts.judged_away + counts.fixed
@@ -292,7 +292,7 @@ class _Course(Enum):
     WAIVED = "waived"
     """Whatever happened in the minute."""
     PERHAPS = "perhaps"
-    REFUSED = "refused"
+    REJECTED = "rejected"
 
 
 def _by_exemption(minute: Happened) -> After:
@@ -305,12 +305,12 @@ def _by_exemption(minute: Happened) -> After:
     low, high = float(counts.admitted), float(counts.admitted)
     if minute.before.exempt is not None and course is not _Course.WAIVED:
         low -= counts.exempted  # Another exemption let them pass; this one may not.
-    for metric, refused in counts.metric.items():
+    for metric, rejected in counts.metric.items():
         if rule.metrics and metric.rpartition("/")[2] not in rule.metrics:
             continue
         mine = course if metric in names else _Course.PERHAPS
-        high += 0 if mine is _Course.REFUSED else refused
-        low += refused if mine is _Course.WAIVED else 0
+        high += 0 if mine is _Course.REJECTED else rejected
+        low += rejected if mine is _Course.WAIVED else 0
     if rule.metrics:
         return _bounded(low, high + counts.paced)
     return _from_everything(minute, course, low, high)
@@ -319,12 +319,12 @@ def _by_exemption(minute: Happened) -> After:
 def _from_everything(minute: Happened, course: _Course, low: float, high: float) -> After:
     """From ratio, hold and pacing as well. Paced checks had passed the metrics; checks rejected by
     a hold or a ratio had not reached them."""
-    counts, refuse = minute.counts, minute.before.refuse
+    counts, reject = minute.counts, minute.before.reject
     passed = counts.paced
     unjudged = counts.held + counts.diced
-    if refuse is not None and refuse.order is DiceOrder.AFTER:
+    if reject is not None and reject.order is DiceOrder.AFTER:
         passed, unjudged = passed + counts.diced, counts.held
-    high += 0 if course is _Course.REFUSED else unjudged
+    high += 0 if course is _Course.REJECTED else unjudged
     low += unjudged if course is _Course.WAIVED else 0
     return _bounded(low + passed, high + passed)
 
@@ -341,7 +341,7 @@ def _course(minute: Happened, selected: Iterable[DecidingMetric]) -> _Course:
             continue
         ceiling = rule.ceiling * minute.limit(one, found, applied)
         if found.absent == 0 and found.breached == found.looks and found.low > ceiling:
-            return _Course.REFUSED
+            return _Course.REJECTED
         waives = not rule.metrics or one.metric in rule.metrics
         calm = waives or (found.breached == 0 and not _over(one, found.high, minute, found))
         if found.absent or one.holds or found.high > ceiling or not calm:
@@ -355,7 +355,7 @@ def _over(one: DecidingMetric, value: float, minute: Happened, found: MetricMinu
 
 
 def _after_dice(applied: Applied) -> bool:
-    return applied.refuse is not None and applied.refuse.order is DiceOrder.AFTER
+    return applied.reject is not None and applied.reject.order is DiceOrder.AFTER
 
 
 # --- thresholds ----------------------------------------------------------------------------
@@ -398,8 +398,8 @@ def _by_metrics(minute: Happened) -> After:
     if gate is None or selected is None or earlier is None:
         return _untold(counts.admitted + away + counts.paced)
     names, were = {s.name for s in selected}, {s.name for s in earlier}
-    still = _refused_by(counts, names)
-    freed = _refused_by(counts, were - names)
+    still = _rejected_by(counts, names)
+    freed = _rejected_by(counts, were - names)
     calm = all(_is_calm(one, minute) for one in selected)
     spared = names <= were or (calm and not gate.paced)
     low = float(counts.admitted) if spared else 0.0
@@ -415,7 +415,7 @@ def _by_metrics(minute: Happened) -> After:
     return _bounded(low, high)
 
 
-def _refused_by(counts: MinuteCounts, names: Iterable[str]) -> int:
+def _rejected_by(counts: MinuteCounts, names: Iterable[str]) -> int:
     return sum(counts.metric.get(name, 0) + counts.absent.get(name, 0) for name in names)
 
 

@@ -104,12 +104,12 @@ class Recorder:
         known.last_at, known.last_verdict, known.check = wall_s, verdict, decision.check
         if verdict is _OK:
             known.admitted += 1
-            known.refused_since = None
+            known.rejected_since = None
             if decision.exempted:
                 self._count_exempted(known, (database, client, verdict, decided_by(decision)))
             return
         by = decided_by(decision)
-        _refused(known, by, wall_s)
+        _rejected(known, by, wall_s)
         if abs(wall_s - known.detailed_at) >= DETAIL_INTERVAL_S:
             known.detailed_at = wall_s
             self._recent.append(decision)
@@ -136,7 +136,7 @@ class Recorder:
         if verdict is _OK:
             _admitted(known, told, last_at)
         else:
-            _refused_times(known, told, now.wall_s)
+            _rejected_times(known, told, now.wall_s)
             self._keep_told(known, told, health, now)
         key, minute = (database, client, verdict, told.by), int(last_at // 60)
         if minute < self._minute:
@@ -274,26 +274,26 @@ class Recorder:
         self._waiting[slot] = self._waiting.get(slot, 0) + count
 
 
-def _refused(known: ClientRecord, by: str, wall_s: float) -> None:
-    known.refused += 1
-    known.refused_by = by
-    if known.refused_since is None:
-        known.refused_since = wall_s
+def _rejected(known: ClientRecord, by: str, wall_s: float) -> None:
+    known.rejected += 1
+    known.rejected_by = by
+    if known.rejected_since is None:
+        known.rejected_since = wall_s
 
 
 def _admitted(known: ClientRecord, told: Counted, last_at: float) -> None:
     known.admitted += told.times
     if told.by:
         known.exempted += told.times
-    if known.refused_since is not None and last_at >= known.refused_since:
-        known.refused_since = None
+    if known.rejected_since is not None and last_at >= known.rejected_since:
+        known.rejected_since = None
 
 
-def _refused_times(known: ClientRecord, told: Counted, wall_s: float) -> None:
-    known.refused += told.times
-    known.refused_by = told.by
-    if known.refused_since is None:
-        known.refused_since = wall_s - told.first_s_ago
+def _rejected_times(known: ClientRecord, told: Counted, wall_s: float) -> None:
+    known.rejected += told.times
+    known.rejected_by = told.by
+    if known.rejected_since is None:
+        known.rejected_since = wall_s - told.first_s_ago
 
 
 def _most(counted: tuple[Key, int]) -> int:

@@ -52,7 +52,7 @@ class CheckedMinute(NamedTuple):
 
     minute: int
     checks: int
-    refused: int
+    rejected: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from typing import Protocol
 import structlog
 
 from headgate.base.ports import Clock
-from headgate.check.activity import Activity
 from headgate.check.demand import Demands
+from headgate.check.model import Activity
 from headgate.errors import ProbeFailed
 from headgate.history.recorder import Recorder
 from headgate.history.sessions import Presence, SessionGroup, Suspect, suspects

@@ -1,45 +1,61 @@
 """Looking back and watching over HTTP.   Control ──► Watching ──► Store, Watch, Rogues
 
-Nothing here changes anything: a replay is arithmetic on what was kept.
+A replay is arithmetic on what was kept. The only thing that is written are clients' reports of
+periods without a throttler.
 """
 
 from __future__ import annotations
 
+import re
 from asyncio import to_thread
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Annotated, NamedTuple
 
 import msgspec
 from starlette.responses import Response
 
-from headgate.base.names import parse_identity
+from headgate.base.names import Identity, parse_database, parse_identity
 from headgate.base.ports import Store
+from headgate.check.answers import answer_doc
+from headgate.check.api import RejectionDoc
 from headgate.check.questions import App, ExplainQuery, Span, about
-from headgate.check.views import Views
+from headgate.check.views import Parts, Views
 from headgate.errors import InvalidRequest
 from headgate.history.api import (
+    BY_MINUTE,
+    NAMED_IN_PAST,
+    SAMPLED,
     ClientsSumsDoc,
     MetricMinutesDoc,
+    Past,
     ReplayBody,
     ReplayDoc,
+    RogueFaultDoc,
+    RoguesDoc,
+    StarvationDoc,
     TimelineDoc,
     clients_sums_doc,
     minutes_doc,
+    past_doc,
     replay_doc,
+    suspect_doc,
     timeline_doc,
 )
 from headgate.history.looking import Turns, iso, json_in_thread
-from headgate.history.past_api import past_doc
-from headgate.history.past_routes import find_past, minute_at
-from headgate.history.records import CheckedMinute, Tally, in_steps
-from headgate.history.replaying import Replayer
+from headgate.history.outcomes import DatabaseGate, gate_of
+from headgate.history.past import RulesThen, original_id, rules_at, rules_between
+from headgate.history.records import AuditEntry, CheckedMinute, MetricMinute, Tally, in_steps
+from headgate.history.replay import ReplayContext, ReplayedHour, replay
 from headgate.history.runs import Runs, runs_of
-from headgate.history.starvation_api import RogueFaultDoc, RoguesDoc, StarvationDoc, suspect_doc
 from headgate.history.timeline import ThrottledMinutes, Timeline, most_telling, stretches, timeline
-from headgate.http.documents import json_response, seconds
+from headgate.history.unthrottled import ReportedPeriod, UnthrottledBook
+from headgate.history.unthrottled_api import TakenDoc, UnthrottledBody, UnthrottledsDoc
+from headgate.http.documents import UnderWay, json_response, seconds
 from headgate.http.routes import Call, NoQuery, Plain, Route
 from headgate.metrics.known import metrics_known_to
+from headgate.rules.api import explain_rules, match_doc
 from headgate.rules.matching import EVERYONE, Rule
 from headgate.rules.schedules import windows_of
 from headgate.rules.service import RuleKeeper
@@ -303,26 +319,26 @@ _SPAN = "an `until` that is not after `since`, a `since` that is not from 1m to 
 WATCHING_ROUTES = (
     Route(
         "GET", "/v1/history/timeline", "timeline", "When a client was mostly rejected, and by what",
-        TimelineDoc, query=TimelineQuery, refuses=f"{_SPAN}, more than {MAX_BINS} steps",
+        TimelineDoc, query=TimelineQuery, rejects=f"{_SPAN}, more than {MAX_BINS} steps",
         errors=(429, 503), example={"app": "etl", "since": "2h", "step": "5m"},
         about="For a client or a level of its name: bins, spans, and its most rejected clients.",
     ),
     Route(
         "GET", "/v1/history/clients", "client_sums", "Results of each client's checks",
-        ClientsSumsDoc, query=ClientsQuery, refuses=_SPAN, errors=(429, 503),
+        ClientsSumsDoc, query=ClientsQuery, rejects=_SPAN, errors=(429, 503),
         example={"since": "1h", "database": "main"},
         about="By client and database, with the number of seconds, to compute rates.",
     ),
     Route(
         "GET", "/v1/history/metrics", "metric_minutes", "Metrics by the minute",
-        MetricMinutesDoc, query=MinutesQuery, refuses=f"{_SPAN}, more than {MAX_BINS} steps",
+        MetricMinutesDoc, query=MinutesQuery, rejects=f"{_SPAN}, more than {MAX_BINS} steps",
         errors=(429, 503), example={"metric": "lag", "since": "6h", "step": "5m"},
         about="Or by `step`: lowest, mean, highest, share of the time breached.",
     ),
     Route(
         "POST", "/v1/replay", "replay", "What a rule would have changed",
         ReplayDoc, query=NoQuery, body=ReplayBody, errors=(429, 503),
-        refuses="a rule that POST /v1/rules would reject, a `since` that is not from 1m to 366d",
+        rejects="a rule that POST /v1/rules would reject, a `since` that is not from 1m to 366d",
         sends={"rule": {"target": "etl", "ratio": 0.9}, "since": "1h"},
         about="By client and hour. Changes nothing.",
     ),
@@ -372,3 +388,296 @@ def _step(given: str | None, scope: _Scope) -> int | None:
         message = f"step is {given!r}, must be at least 1m and make at most {MAX_BINS} steps"
         raise InvalidRequest(message, status=422, field="step")
     return step
+
+
+# --- the past ------------------------------------------------------------------------------------
+
+# Explain a minute of the past.   Watching ──► explain_at ──► Store, audit, Recorder
+
+AROUND_MINUTES = 60
+LAST_INSTANT_S = 59.999
+MAX_AUDIT = 10_000
+MAX_ROWS = 10_000
+MAX_REJECTIONS = 10
+_AGO = re.compile(r"[0-9]{1,6}[smhd]")
+
+
+def minute_at(text: str, now_s: float) -> int:
+    """`90m` ago, or an instant with its zone, as a minute; one that is over."""
+    ago = _AGO.fullmatch(text)
+    wall_s = now_s - seconds(text) if ago else _instant(text)
+    minute = int(wall_s // 60)
+    if not 0 <= minute <= int(now_s // 60):
+        message = f"at is {text!r}, which is not in the past; omit it to explain the present"
+        raise InvalidRequest(message, status=422, field="at")
+    return minute
+
+
+def _instant(text: str) -> float:
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        at = None
+    if at is None or at.tzinfo is None:
+        message = f"at is {text!r}, must read like 2026-03-01T07:10Z, with its zone, or like 90m"
+        raise InvalidRequest(message, status=422, field="at")
+    return at.timestamp()
+
+
+async def find_past(
+    parts: Parts, identity: Identity, database: str, minute: int, present: Iterable[RuleSpec]
+) -> Past:
+    await parts.keeper.flush()
+    store = parts.store
+    around = await store.minutes_asked(
+        identity.tokens,
+        since_minute=minute - AROUND_MINUTES,
+        until_minute=minute + AROUND_MINUTES,
+        database=database,
+    )
+    total = await store.sums(
+        identity.tokens,
+        since_minute=minute,
+        until_minute=minute,
+        database=database,
+        by_client=False,
+    )
+    mine = await store.client_sums(
+        identity.tokens,
+        since_minute=minute,
+        until_minute=minute,
+        database=database,
+        limit=MAX_ROWS,
+    )
+    metrics = await store.metric_minutes(
+        since_minute=minute, until_minute=minute, database=database
+    )
+    audit = await store.audit(limit=MAX_AUDIT)
+    # As the minute ended: what was set or ended within it is shown as well.
+    wall_s = min(parts.clock.now().wall_s, minute * 60.0 + LAST_INSTANT_S)
+    then = await to_thread(rules_at, audit, list(present), wall_s)
+    matches = explain_rules(then.book, identity, database, wall_s)
+    return Past(
+        app=identity.text,
+        database=database,
+        minute=minute,
+        found=timeline(
+            total,
+            (),
+            mine,
+            since_minute=minute,
+            until_minute=minute,
+            step_minutes=1,
+            whole=len(mine) < MAX_ROWS,
+        ),
+        asked=[one.minute for one in around],
+        metrics=metrics,
+        matched=[match_doc(match, wall_s) for match in matches],
+        rejections=_rejections(parts, identity, database, minute),
+        unknown=_unknown(parts, minute, metrics, audit, then),
+    )
+
+
+def _rejections(parts: Parts, identity: Identity, database: str, minute: int) -> list[RejectionDoc]:
+    wanted = frozenset(identity.tokens)
+    found = (
+        decision
+        for decision in parts.recorder.recent()
+        if int(decision.at.wall_s // 60) == minute
+        and decision.check.database == database
+        and wanted <= frozenset(decision.check.identity.tokens)
+    )
+    return [
+        RejectionDoc(iso(d.at.wall_s), answer_doc(d))
+        for d, _ in zip(found, range(MAX_REJECTIONS), strict=False)
+    ]
+
+
+def _unknown(
+    parts: Parts,
+    minute: int,
+    metrics: Sequence[MetricMinute],
+    audit: Sequence[AuditEntry],
+    then: RulesThen,
+) -> list[str]:
+    told = [BY_MINUTE, NAMED_IN_PAST, SAMPLED]
+    now_s = parts.clock.now().wall_s
+    if minute == int(now_s // 60):
+        told.append("metrics of a minute are stored once it is over; try again in a minute")
+    elif not metrics:
+        told.append("no metric of that minute is stored: the agent did not run, or it expired")
+    kept_from = parts.keeper.kept_from(now_s)
+    if minute < kept_from:
+        told.append(f"history and audit before {iso(kept_from * 60)} have expired")
+    if len(audit) >= MAX_AUDIT and audit[-1].wall_s > minute * 60:
+        told.append(f"changes of rules before {iso(audit[-1].wall_s)} were not read")
+    if then.unreadable:
+        told.append(f"rules that this version cannot read: {', '.join(then.unreadable)}")
+    return told
+
+
+# --- replay --------------------------------------------------------------------------------------
+
+# Replay history against a proposed rule, some hours at a time.   Watching ──► Replayer ──► Store
+#
+# From the newest hours back, so that where there is more than can be replayed at once it is the
+# oldest that is left out, and said so. Between two slices the loop answers checks.
+
+SLICE_MINUTES = 120
+MAX_TALLIES = 300_000
+"""Pairs of minute and client; about ten microseconds each."""
+MAX_REPLAY_S = 10.0
+AHEAD_S = 60.0
+"""The current minute is not over."""
+
+
+class Replayed(NamedTuple):
+    changes: Sequence[ReplayedHour]
+    since_minute: int
+    """Start of the replayed history."""
+    until_minute: int
+    whole: bool
+    notes: Sequence[str]
+
+
+class Replayer:
+    def __init__(self, parts: Parts, rule: Rule) -> None:
+        self._parts = parts
+        self._rule = rule
+        self._left = MAX_TALLIES
+
+    async def replay(
+        self, since_minute: int, until_minute: int, present: Iterable[RuleSpec]
+    ) -> Replayed:
+        audit = await self._parts.store.audit(limit=MAX_AUDIT)
+        span_s = (since_minute * 60.0, (until_minute + 1) * 60.0 + AHEAD_S)
+        then = await to_thread(rules_between, audit, list(present), *span_s)
+        setting = self._setting(then, audit)
+        began_s, changes = self._parts.clock.now().mono_s, list[ReplayedHour]()
+        first, whole = until_minute + 1, True
+        while first > since_minute and whole:
+            last = first - 1
+            begin = max(since_minute, last - last % SLICE_MINUTES)
+            found, first = await self._slice(begin, last, setting)
+            changes = [*found, *changes]
+            late = self._parts.clock.now().mono_s - began_s > MAX_REPLAY_S
+            whole = first == begin and (not late or begin == since_minute)
+        notes = _notes(setting, then, since_minute)
+        return Replayed(changes, first, until_minute, whole, notes)
+
+    async def _slice(
+        self, begin: int, last: int, setting: ReplayContext
+    ) -> tuple[list[ReplayedHour], int]:
+        """What changed, and from which minute on it was replayed."""
+        store, rule = self._parts.store, self._rule
+        tokens = () if rule.target == EVERYONE else rule.tokens
+        tallies = await store.sums(
+            tokens,
+            since_minute=begin,
+            until_minute=last,
+            database=rule.database,
+            limit=self._left,
+        )
+        minutes: Sequence[MetricMinute] = ()
+        if tallies:
+            minutes = await store.metric_minutes(
+                since_minute=begin, until_minute=last, database=rule.database
+            )
+        if len(tallies) >= self._left:
+            begin = tallies[0].minute + 1  # Of one that was cut off, not the first.
+        self._left -= len(tallies)
+        return await to_thread(_replayed, tallies, minutes, rule, setting, begin), begin
+
+    def _setting(self, then: RulesThen, audit: Sequence[AuditEntry]) -> ReplayContext:
+        known_from_s = audit[-1].wall_s if len(audit) >= MAX_AUDIT else float("-inf")
+        return ReplayContext(
+            then.book, self._gates(), known_from_s, self._parts.checker.fairness is not None
+        )
+
+    def _gates(self) -> dict[str, DatabaseGate]:
+        return {name: gate_of(health) for name, health in self._parts.board.healths.items()}
+
+
+def _replayed(
+    tallies: Sequence[Tally],
+    minutes: Sequence[MetricMinute],
+    rule: Rule,
+    setting: ReplayContext,
+    begin: int,
+) -> list[ReplayedHour]:
+    changes = replay((t for t in tallies if t.minute >= begin), minutes, rule, setting)
+    return [replace(c, shadowed_by=original_id(c.shadowed_by)) for c in changes]
+
+
+def _notes(setting: ReplayContext, then: RulesThen, since_minute: int) -> list[str]:
+    notes = []
+    if setting.known_from_s > since_minute * 60.0:
+        notes.append("Rules of older minutes were not read: their result is unknown.")
+    if then.unreadable:
+        notes.append(f"Rules of that time that cannot be read: {', '.join(then.unreadable)}.")
+    return notes
+
+
+# --- unthrottled periods -------------------------------------------------------------------------
+
+# Clients report how long they worked without an agent.   POST /v1/unthrottled ──► UnthrottledBook
+#
+# A client that may check may report: both use a name that is not verified. So reports are limited,
+# by address and in all, and are no part of the audit.
+
+
+class SinceQuery(msgspec.Struct, frozen=True):
+    since: Annotated[Span, about("How long ago it begins.")] = "1h"
+    app: Annotated[str, about("A client, or a level of its name.")] | None = None
+
+
+class Unthrottling:
+    """Handlers, as Control's."""
+
+    def __init__(self, views: Views, book: UnthrottledBook) -> None:
+        self._views = views
+        self._book = book
+        self._under_way = UnderWay()
+
+    async def report(self, call: Call[None, UnthrottledBody]) -> Response:
+        body = call.body
+        if not body.app:
+            raise InvalidRequest("app is empty: give the client's name", field="app")
+        databases = sorted({parse_database(name) for name in body.databases})
+        told = [
+            ReportedPeriod(one.id, one.ended_ago_ms / 1000, one.duration_ms / 1000, int(one.pieces))
+            for one in body.periods
+        ]
+        origin, client = call.request.state.peer.address, parse_identity(body.app).text
+        taken = await self._under_way.finish(
+            self._book.take(client, databases, told, origin=origin)
+        )
+        return json_response(TakenDoc(taken))
+
+    async def periods(self, call: Call[SinceQuery, None]) -> Response:
+        since_s, app = seconds(call.query.since), call.query.app
+        return json_response(UnthrottledsDoc(self._views.unthrottled(self._book, since_s, app)))
+
+
+UNTHROTTLING_ROUTES = (
+    Route(
+        "POST", "/v1/unthrottled", "report", "Report work without a throttler", TakenDoc,
+        body=UnthrottledBody, errors=(429, 503),
+        sends={
+            "app": "etl:nightly", "databases": ["main"],
+            "periods": [
+                {"id": "0" * 32, "ended_ago_ms": 1200, "duration_ms": 53000, "pieces": 421}
+            ],
+        },
+        about="At most 100 periods. An `id` that was reported before counts once. 429 with "
+        "`Retry-After` beyond 5 reports a second of one address, or 10 of all; 503 while the store "
+        "is unavailable: report again later.",
+    ),
+    Route(
+        "GET", "/v1/unthrottled", "periods", "Work without a throttler, by client", UnthrottledsDoc,
+        query=SinceQuery, example={"since": "1h"},
+        about="From when, for how long, and how many pieces of work the client started, as the "
+        "clients reported. Also in `/v1/history` and, for the last hour, in the advice of "
+        "`/v1/status`.",
+    ),
+)  # fmt: skip

@@ -80,7 +80,7 @@ class Starved:
     """Starved share as a share of its runtime."""
     alarming: bool
     """The share is above the waterline."""
-    refusals: int
+    rejections: int
     """Checks that metrics rejected meanwhile."""
     breached_share: float
     """Share of that time in which the metric was above its threshold."""
@@ -225,10 +225,10 @@ def _finding(
         runtime_s=runtime_s,
         share=share,
         alarming=share > policy.waterline,
-        refusals=sum(stretch.refused.values()),
+        rejections=sum(stretch.rejected.values()),
         breached_share=past.breached_share,
         mean_utilization=past.mean,
-        dice_s=course.refused_s.get(Reason.DICE, 0.0),
+        dice_s=course.rejected_s.get(Reason.DICE, 0.0),
         blamed=blame.clients,
         rule=blame.rule,
         proposal=blame.proposal,

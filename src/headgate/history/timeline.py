@@ -45,21 +45,21 @@ class Sums:
     admitted: int = 0
     exempted: int = 0
     """Admitted checks that a metric would have rejected."""
-    refused: Mapping[Reason, int] = field(default_factory=dict)
+    rejected: Mapping[Reason, int] = field(default_factory=dict)
     by: tuple[tuple[str, int], ...] = ()
     """Metrics and rules that rejected checks, the one with the most first."""
 
     @property
-    def refusals(self) -> int:
-        return sum(self.refused.values())
+    def rejections(self) -> int:
+        return sum(self.rejected.values())
 
     @property
     def checks(self) -> int:
-        return self.admitted + self.refusals
+        return self.admitted + self.rejections
 
     @property
-    def refused_share(self) -> float:
-        return self.refusals / self.checks if self.checks else 0.0
+    def rejected_share(self) -> float:
+        return self.rejections / self.checks if self.checks else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class ThrottledMinutes(NamedTuple):
     from_minute: int
     until_minute: int
     """Not included."""
-    refused: int
+    rejected: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,21 +115,21 @@ def stretches(asked: Iterable[CheckedMinute]) -> list[ThrottledMinutes]:
     """`asked` in order. A good minute ends a stretch, a silent one does not."""
     found: list[ThrottledMinutes] = []
     last = None
-    for minute, checks, refused in asked:
-        held = refused / checks >= MOSTLY if checks else False
+    for minute, checks, rejected in asked:
+        held = rejected / checks >= MOSTLY if checks else False
         if held and last is not None and minute - last <= 1 + MAX_GAP_MINUTES:
             found[-1] = ThrottledMinutes(
-                found[-1].from_minute, minute + 1, found[-1].refused + refused
+                found[-1].from_minute, minute + 1, found[-1].rejected + rejected
             )
         elif held:
-            found.append(ThrottledMinutes(minute, minute + 1, refused))
+            found.append(ThrottledMinutes(minute, minute + 1, rejected))
         last = minute if held else None
     return found
 
 
 def most_telling(found: Sequence[ThrottledMinutes]) -> list[ThrottledMinutes]:
     """Those with the most rejections, in order of time."""
-    return sorted(sorted(found, key=lambda s: (-s.refused, s.from_minute))[:MAX_SPANS])
+    return sorted(sorted(found, key=lambda s: (-s.rejected, s.from_minute))[:MAX_SPANS])
 
 
 def timeline(
@@ -166,7 +166,7 @@ def timeline(
 
 def sums_of(tallies: Iterable[Tally]) -> Sums:
     admitted = exempted = 0
-    refused: Counter[Reason] = Counter()
+    rejected: Counter[Reason] = Counter()
     by: Counter[str] = Counter()
     for t in tallies:
         reason = REASONS.get(t.verdict, Reason.OTHER)
@@ -174,10 +174,10 @@ def sums_of(tallies: Iterable[Tally]) -> Sums:
             admitted += t.count
             exempted += t.count if t.metric else 0
         else:
-            refused[reason] += t.count
+            rejected[reason] += t.count
             by[t.metric or t.verdict] += t.count
     ordered = sorted(by.items(), key=lambda item: (-item[1], item[0]))
-    return Sums(admitted, exempted, dict(refused), tuple(ordered))
+    return Sums(admitted, exempted, dict(rejected), tuple(ordered))
 
 
 def _grouped(tallies: Iterable[Tally]) -> dict[int, list[Tally]]:
@@ -193,7 +193,7 @@ def _children(tallies: Iterable[Tally], level: int | None, total: Sums | None) -
     for t in tallies:
         found.setdefault(child_name(t.client, level), []).append(t)
     children = [Child(name, sums_of(mine)) for name, mine in found.items()]
-    children.sort(key=lambda c: (-c.sums.refusals, -c.sums.admitted, c.client))
+    children.sort(key=lambda c: (-c.sums.rejections, -c.sums.admitted, c.client))
     shown, rest = children[:MAX_CHILDREN], children[MAX_CHILDREN:]
     if total is not None:
         told = sums_of(t for child in shown for t in found[child.client])
@@ -210,7 +210,7 @@ def _less(total: Sums, told: Sums) -> Sums:
     return Sums(
         max(0, total.admitted - told.admitted),
         max(0, total.exempted - told.exempted),
-        dict(Counter(total.refused) - Counter(told.refused)),
+        dict(Counter(total.rejected) - Counter(told.rejected)),
         tuple(ordered),
     )
 

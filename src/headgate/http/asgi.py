@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import unquote
 
+from headgate.http.auth import Peer
 from headgate.http.listener import Request
-from headgate.http.peers import Peer
 
 Message = MutableMapping[str, Any]
 AsgiApp = Callable[

@@ -16,9 +16,14 @@ from starlette.routing import Route as Served
 
 from headgate.base.declared import settings_schema
 from headgate.budgets.keeper import NoSuchBudget
-from headgate.budgets.publishing import PUBLISHING_ROUTES, Publishing
 from headgate.budgets.replay_routes import REPLAY_ROUTES, BudgetReplay
-from headgate.budgets.routes import BUDGET_ROUTES, Budgeting, BudgetLogs
+from headgate.budgets.routes import (
+    BUDGET_ROUTES,
+    PUBLISHING_ROUTES,
+    Budgeting,
+    BudgetLogs,
+    Publishing,
+)
 from headgate.budgets.service import Budgets
 from headgate.changes.book import NoSuchItem, OwnBook, StoppedMidway
 from headgate.changes.exchange import Exchange
@@ -33,18 +38,16 @@ from headgate.check.api import (
     MetricsDoc,
     MetricView,
     ReadyDoc,
-    RefusalsDoc,
+    RejectionsDoc,
     RemovedDoc,
     StatusDoc,
     WideMetricDoc,
 )
 from headgate.check.demand import Demands
 from headgate.check.freno import FRENO_LOOKS, Freno
-from headgate.check.intake import Intake
 from headgate.check.questions import CheckQuery, CostQuery, ExplainQuery, ReadQuery, about, check_of
-from headgate.check.reporting import REPORTING_ROUTES, Reporting
-from headgate.check.snapshots import Snapshots
-from headgate.check.streaming import STREAMING_ROUTES, Broadcasts, Streaming
+from headgate.check.reporting import REPORTING_ROUTES, Intake, Reporting
+from headgate.check.streaming import STREAMING_ROUTES, Broadcasts, Snapshots, Streaming
 from headgate.check.views import Views
 from headgate.errors import (
     Compacted,
@@ -56,13 +59,17 @@ from headgate.errors import (
     StoreUnavailable,
     WrongShard,
 )
-from headgate.fleet.pages import FLEET_VIEW_ROUTES, FleetViewing
-from headgate.fleet.routes import FLEET_ROUTES, Fleet, FleetRoutes
+from headgate.fleet.routes import FLEET_ROUTES, FLEET_VIEW_ROUTES, Fleet, FleetRoutes, FleetViewing
+from headgate.history.api import PastDoc
 from headgate.history.looking import Turns, json_in_thread
-from headgate.history.past_api import PastDoc
-from headgate.history.routes import WATCHING_ROUTES, Watching
+from headgate.history.routes import (
+    UNTHROTTLING_ROUTES,
+    WATCHING_ROUTES,
+    SinceQuery,
+    Unthrottling,
+    Watching,
+)
 from headgate.history.unthrottled import UnthrottledBook
-from headgate.history.unthrottling import UNTHROTTLING_ROUTES, SinceQuery, Unthrottling
 from headgate.http import openapi
 from headgate.http.asgi import AsgiApp
 from headgate.http.auth import Gatekeeper
@@ -257,8 +264,8 @@ class Control:
             found = await self._views.history(seconds(call.query.since), call.query.app)
             return await json_in_thread(lambda: found)
 
-    async def refusals(self, call: Call[RejectionsQuery, None]) -> Response:
-        return json_response(self._views.refusals(call.query.limit, call.query.app))
+    async def rejections(self, call: Call[RejectionsQuery, None]) -> Response:
+        return json_response(self._views.rejections(call.query.limit, call.query.app))
 
     async def audit(self, call: Call[NewestQuery, None]) -> Response:
         return json_response(await self._views.audit(call.query.limit))
@@ -315,7 +322,7 @@ class Control:
         return json_response(view, headers=etag(made.entry.revision))
 
     async def _replayed(self, item: Change) -> str:
-        """What a change that is only tried would have done to the last hour; empty: not told."""
+        """What a change that is only tried would have done to the last hour; empty: not known."""
         if item.value is None:
             return ""
         try:
@@ -348,7 +355,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET", "/v1/check", "", "Check whether work may start now", Verdicts((AnswerDoc,)),
         query=CheckQuery, example={"app": "etl:nightly", "database": "main"},
-        refuses="only one of `budget` and `cpu_s`: they go together",
+        rejects="only one of `budget` and `cpu_s`: they go together",
         about="`HEAD` answers with the status alone.",
     ),
     Route(
@@ -392,7 +399,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", _METRIC, "metric", "A metric", MetricView),
     Route(
         "PUT", _METRIC, "put_metric", "Add or replace a metric", (MetricView, WideMetricDoc),
-        role=Caller.OPERATOR, query=Reaching, body=SettingsBody(_metric_schema), refuses=_FAULTS,
+        role=Caller.OPERATOR, query=Reaching, body=SettingsBody(_metric_schema), rejects=_FAULTS,
         example={"dry_run": "true"}, sends={"threshold": "5s", "for": "2h"},
         about="A change that is looser than the file "
         "[ends after 1 h](../howto/custom-metrics.md#changes-that-end) unless the body says "
@@ -401,20 +408,20 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "PATCH", _METRIC, "patch_metric", "Change some settings of a metric",
         (MetricView, WideMetricDoc), role=Caller.OPERATOR, query=Reaching,
-        body=SettingsBody(_metric_schema), refuses=_FAULTS, example={"dry_run": "true"},
+        body=SettingsBody(_metric_schema), rejects=_FAULTS, example={"dry_run": "true"},
         sends={"threshold": "6s"},
         about="`null` restores a default. Its end stays, unless the body has a new one.",
     ),
     Route(
         "DELETE", _METRIC, "delete_metric", "Remove a metric",
         (RemovedDoc, WideMetricDoc), role=Caller.OPERATOR, query=RemovalQuery,
-        refuses="an invalid end", example={"for": "2h", "dry_run": "true"},
+        rejects="an invalid end", example={"for": "2h", "dry_run": "true"},
         about="A metric of the settings file comes back after 1 h, or after `for`.",
     ),
     Route(
         "POST", f"{_METRIC}/revert", "revert_metric", "Drop what was changed at run time",
         (MetricView, RemovedDoc, WideMetricDoc), role=Caller.OPERATOR, query=Reaching,
-        refuses="a change that can no longer be reverted",
+        rejects="a change that can no longer be reverted",
         about="The metric is again as the file sets it, or is gone if the file does not have it.",
     ),
     *of("peering", PEERING_ROUTES),
@@ -436,7 +443,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET", "/v1/explain", "explain", "What the answer to a check would be, and why",
         (ExplainDoc, PastDoc), query=ExplainQuery, errors=(404, 429, 503),
-        refuses="an `at` that is not in the past, or comes with more than app and database; only "
+        rejects="an `at` that is not in the past, or comes with more than app and database; only "
         "one of `budget` and `cpu_s`",
         example={"app": "etl:nightly", "database": "main"},
         about="Not counted, and without chance: `odds` is the probability that a ratio rule lets "
@@ -448,7 +455,7 @@ ROUTES: tuple[Route, ...] = (
         query=SinceQuery, errors=(429, 503), example={"since": "1h"},
     ),
     Route(
-        "GET", "/v1/refusals", "refusals", "Recent rejections in full", RefusalsDoc,
+        "GET", "/v1/rejections", "rejections", "Recent rejections in full", RejectionsDoc,
         query=RejectionsQuery, example={"limit": "100", "app": "etl"},
         about="Newest first: each metric with value, threshold and age, the rule, the reason. At "
         "most one a second per client, 512 in all; counts in history are exact.",

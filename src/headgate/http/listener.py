@@ -22,9 +22,8 @@ from typing import NamedTuple, cast
 import httptools
 import structlog
 
-from headgate.http.hosts import KnownHosts
-from headgate.http.peers import Peer, peer_of
-from headgate.http.responses import closing, error_reply
+from headgate.http.auth import KnownHosts, Peer, peer_of
+from headgate.http.documents import closing, error_reply
 
 log = structlog.get_logger()
 
@@ -89,7 +88,7 @@ class Listener:
         self.silent: dict[Connection, None] = {}
         """Of `connections`, those over TCP without a request yet, in the order they came."""
         self.stopping = False
-        self.refused_connections = 0
+        self.rejected_connections = 0
         self.shed_connections = 0
         self._tended_at = math.inf
         self._was_away = False
@@ -129,7 +128,7 @@ class Listener:
                 self.silent[connection] = None
             self._empty.clear()
             return True
-        self.refused_connections += 1
+        self.rejected_connections += 1
         if len(self.turned_away) < min(most, MAX_TURNED_AWAY):
             self.turned_away.add(connection)
             self._empty.clear()
@@ -231,7 +230,7 @@ class Connection(asyncio.Protocol):
         if self._listener.admit(self, local=local):
             return
         if self in self._listener.turned_away:
-            self._refuse(503, "too many connections, or the agent is stopping; try again later")
+            self._reject(503, "too many connections, or the agent is stopping; try again later")
         else:
             self._transport.abort()
 
@@ -289,7 +288,7 @@ class Connection(asyncio.Protocol):
             if now - self._stalled_at > limits.idle_timeout_s:
                 self.abort()
         elif self._begun_at is not None and now - self._begun_at > limits.request_timeout_s:
-            self._refuse(408, f"the request did not arrive within {limits.request_timeout_s:g} s")
+            self._reject(408, f"the request did not arrive within {limits.request_timeout_s:g} s")
         elif not self._asked and now - self._active_at > limits.request_timeout_s:
             self._close()  # In silence: it has said nothing, and expects no answer.
         elif self._task is None and now - self._active_at > limits.idle_timeout_s:
@@ -341,9 +340,9 @@ class Connection(asyncio.Protocol):
             self._feed(self._parser, data)
         except httptools.HttpParserCallbackError:
             log.exception("http.check_failed", target=self._target[:200])
-            self._refuse(500, _FAILED)
+            self._reject(500, _FAILED)
         except httptools.HttpParserError as error:
-            self._refuse(400, f"these bytes are not HTTP: {error}")
+            self._reject(400, f"these bytes are not HTTP: {error}")
         else:
             self._bound(0 if self._completed else len(data))
 
@@ -366,9 +365,9 @@ class Connection(asyncio.Protocol):
         most = self._listener.limits.max_body_bytes
         if not self._headers_done:
             if self._unfinished_bytes > MAX_HEADER_BYTES:
-                self._refuse(431, _HEAD_TOO_LARGE)
+                self._reject(431, _HEAD_TOO_LARGE)
         elif self._unfinished_bytes > MAX_HEADER_BYTES + CHUNK_OVERHEAD * most:
-            self._refuse(413, f"the body is too large, at most {most} bytes are accepted")
+            self._reject(413, f"the body is too large, at most {most} bytes are accepted")
 
     def _reset(self) -> None:
         self._target = b""
@@ -385,12 +384,12 @@ class Connection(asyncio.Protocol):
     def on_url(self, url: bytes) -> None:
         self._target += url
         if len(self._target) > MAX_TARGET_BYTES:
-            self._refuse(414, f"the request target exceeds {MAX_TARGET_BYTES} bytes")
+            self._reject(414, f"the request target exceeds {MAX_TARGET_BYTES} bytes")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._header_bytes += len(name) + len(value) + len(b": \r\n")
         if self._header_bytes > MAX_HEADER_BYTES:
-            self._refuse(431, _HEAD_TOO_LARGE)
+            self._reject(431, _HEAD_TOO_LARGE)
         elif not self._headers_done:  # Trailers are counted, and mean nothing.
             self._headers.append((name, value))
 
@@ -403,16 +402,16 @@ class Connection(asyncio.Protocol):
         body_bytes = int(head.get(b"content-length", b"0"))
         most = self._listener.limits.max_body_bytes
         if version not in ("1.0", "1.1"):
-            self._refuse(505, f"this server speaks HTTP/1.1, not HTTP/{version}")
+            self._reject(505, f"this server speaks HTTP/1.1, not HTTP/{version}")
         elif version == "1.0" and chunked:
-            self._refuse(400, "HTTP/1.0 has no Transfer-Encoding")
+            self._reject(400, "HTTP/1.0 has no Transfer-Encoding")
         elif self._parser.should_upgrade() and (chunked or body_bytes or self._is_connect()):
             # The parser takes the body of such a request for what comes after it.
-            self._refuse(400, "this server speaks HTTP/1.1 and supports no upgrade")
+            self._reject(400, "this server speaks HTTP/1.1 and supports no upgrade")
         elif body_bytes > most:
-            self._refuse(413, f"the body has {body_bytes} bytes, at most {most} are accepted")
+            self._reject(413, f"the body has {body_bytes} bytes, at most {most} are accepted")
         elif (fault := self._host_fault(head)) is not None:
-            self._refuse(421, fault)
+            self._reject(421, fault)
         elif version == "1.1" and (chunked or body_bytes):
             self._invite_body(head.get(b"expect", b""))
 
@@ -436,7 +435,7 @@ class Connection(asyncio.Protocol):
         most = self._listener.limits.max_body_bytes
         self._body_bytes += len(body)
         if self._body_bytes > most:
-            self._refuse(413, f"the body is too large, at most {most} bytes are accepted")
+            self._reject(413, f"the body is too large, at most {most} bytes are accepted")
             return
         self._body.append(body)
 
@@ -482,7 +481,7 @@ class Connection(asyncio.Protocol):
 
     def _enqueue(self, request: Request) -> None:
         if len(self._queue) >= MAX_PIPELINED:
-            self._refuse(429, f"more than {MAX_PIPELINED} requests are waiting on this connection")
+            self._reject(429, f"more than {MAX_PIPELINED} requests are waiting on this connection")
             return
         self._queue.append(request)
 
@@ -524,7 +523,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(data)
         await self._writable.wait()
 
-    def _refuse(self, status: int, detail: str) -> None:
+    def _reject(self, status: int, detail: str) -> None:
         """Hang up, and say why; after the answers to what came before."""
         if self._closing or self._transport.is_closing():
             return

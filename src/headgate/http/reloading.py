@@ -72,7 +72,7 @@ RELOADING_ROUTES = (
     Route(
         "POST", "/v1/reload", "reload", "Reload the settings file, as SIGHUP does", ReloadedDoc,
         role=Caller.OPERATOR, body=ReloadBody, sends={"drop": ["old"], "whole": False},
-        refuses="a settings file with faults, all of which are listed",
+        rejects="a settings file with faults, all of which are listed",
         about="`drop` names databases that were removed from the file on purpose; `whole` says "
         "that the file is complete although it ends as if it were cut short.",
     ),

@@ -82,7 +82,7 @@ class Route:
     body: type[msgspec.Struct] | SettingsBody | Unread | None = None
     created: bool = False
     """Answers 201 if something is new."""
-    refuses: str = ""
+    rejects: str = ""
     """What no schema can say, as the text of the 422: it depends on other values, or on state."""
     errors: Sequence[int] = ()
     """Besides those that follow from the rest of the row."""
@@ -96,7 +96,7 @@ class Route:
     def statuses(self) -> list[int]:
         """Of problems, which are answered as RFC 9457 has them."""
         found = {400, *self.errors}
-        found |= {422} if self.refuses else set()
+        found |= {422} if self.rejects else set()
         found |= {404} if "{" in self.path else set()
         found |= {413, 415} if self.body is not None else set()
         if self.role is not Caller.ANYONE:

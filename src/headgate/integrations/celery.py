@@ -87,9 +87,9 @@ def go_or_come_again(task: Any, gate: Client) -> None:
     """
     try:
         gate.wait(deadline_s=0)
-    except WaitedTooLong as refused:
-        advised_s = refused.answer.retry_after_s if refused.answer else None
-        raise come_again(task, advised_s, str(refused)) from None
+    except WaitedTooLong as rejected:
+        advised_s = rejected.answer.retry_after_s if rejected.answer else None
+        raise come_again(task, advised_s, str(rejected)) from None
     except ThrottlerUnavailable as nobody:
         raise come_again(task, None, str(nobody)) from None
 

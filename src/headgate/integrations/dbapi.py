@@ -19,9 +19,14 @@ from typing import Any, NamedTuple
 
 from headgate import Client
 from headgate.errors import Fault, InvalidSettings
-from headgate.integrations.drivers import in_transaction, is_autocommit
-from headgate.integrations.leave import TransactionBatch, begins, ends
 from headgate.integrations.sqlcommenter import Tags, as_tags
+from headgate.integrations.transactions import (
+    TransactionBatch,
+    begins,
+    ends,
+    in_transaction,
+    is_autocommit,
+)
 
 _PERCENT_STYLES = frozenset({"format", "pyformat"})
 # How drivers call a statement and its parameters.
@@ -58,7 +63,7 @@ OTHERS = frozenset(
 BEGINNINGS = frozenset({"begin", "start_transaction", "transaction", "tpc_begin"})
 ENDINGS = frozenset({"commit", "rollback", "tpc_commit", "tpc_rollback"})
 # Ways to the server below those above: nobody could say when a transaction begins there.
-REFUSED = frozenset({"cmd_query_iter", "cmd_stmt_execute", "send_query", "real_query"})
+REJECTED = frozenset({"cmd_query_iter", "cmd_stmt_execute", "send_query", "real_query"})
 
 
 def connect(
@@ -128,7 +133,7 @@ class TransactionGate:
         try:
             self._gate.wait()
         except BaseException:
-            self._batch.refused()
+            self._batch.rejected()
             raise
 
 
@@ -168,7 +173,7 @@ class _Through:
 
     def __getattr__(self, name: str) -> Any:
         theirs = getattr(self._object, name)
-        if name in REFUSED:
+        if name in REJECTED:
             message = "bypasses the checks and the tags; use execute, or driver_connection"
             raise InvalidSettings([Fault(name, message)])
         return self._connection.asking(self, name, theirs)

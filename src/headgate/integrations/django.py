@@ -21,9 +21,8 @@ from django.core.management.base import BaseCommand
 from django.db import connections, transaction
 
 from headgate import Client
-from headgate.integrations.drivers import in_transaction
-from headgate.integrations.leave import ends
 from headgate.integrations.sqlcommenter import NO_TAGS, Tags, as_tags
+from headgate.integrations.transactions import ends, in_transaction
 
 Item = TypeVar("Item")
 Execute = Callable[[str, Any, bool, Mapping[str, Any]], Any]

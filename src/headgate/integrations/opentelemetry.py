@@ -31,7 +31,7 @@ from headgate.errors import HeadgateError, ThrottlerUnavailable, WaitedTooLong
 from headgate.version import VERSION
 
 GateT = TypeVar("GateT", bound=Gate[Any])
-MAX_REFUSALS_TOLD = 32
+MAX_REJECTIONS_TOLD = 32
 _PASSING = frozenset(state.value for state in PASSING)
 
 
@@ -75,13 +75,13 @@ class _Story:
         self._header = _header(span)
         self._held_s = 0.0
         self._asked = 0
-        self._refusals = 0
+        self._rejections = 0
 
     def note(self) -> None:
         self._span.set_attributes(
             {
                 "headgate.questions": self._asked,
-                "headgate.refusals": self._refusals,
+                "headgate.rejections": self._rejections,
                 "headgate.took_s": round(self._clock() - self._began_s, 6),
                 "headgate.held_s": round(self._held_s, 6),
             }
@@ -105,7 +105,7 @@ class _Story:
             if isinstance(step, Sleep):
                 self._held_s += max(0.0, self._clock() - before_s)
             elif isinstance(sent, Response) and sent.status != HTTPStatus.OK:
-                self._refused(sent)
+                self._rejected(sent)
 
     def _seen(self, step: Step) -> Step:
         if isinstance(step, Ask):
@@ -115,7 +115,7 @@ class _Story:
             return Together(tuple(self.told(asking) for asking in step.asking))
         return step
 
-    def _refused(self, reply: Response) -> None:
+    def _rejected(self, reply: Response) -> None:
         """Why it is throttled, as it goes: an admission at the end does not name the cause."""
         try:
             said = parse_object(reply.body)
@@ -124,10 +124,10 @@ class _Story:
         facts = _said(said)
         if not facts:
             return
-        self._refusals += 1
+        self._rejections += 1
         self._span.set_attributes({f"headgate.held_by.{name}": said for name, said in facts})
-        if self._refusals <= MAX_REFUSALS_TOLD:
-            self._span.add_event("refused", {f"headgate.{name}": said for name, said in facts})
+        if self._rejections <= MAX_REJECTIONS_TOLD:
+            self._span.add_event("rejected", {f"headgate.{name}": said for name, said in facts})
 
 
 def _header(span: Span) -> bytes:

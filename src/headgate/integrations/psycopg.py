@@ -22,8 +22,8 @@ from psycopg.abc import Params
 from psycopg.pq import TransactionStatus
 
 from headgate import AsyncClient, Client
-from headgate.integrations.leave import TransactionBatch, checked_every
 from headgate.integrations.sqlcommenter import Tags, application_name, as_tags
+from headgate.integrations.transactions import TransactionBatch, checked_every
 
 
 class Manner(NamedTuple):
@@ -188,7 +188,7 @@ class ThrottledConnection(_Kinds, psycopg.Connection[Any]):
         try:
             self.gate.wait()
         except BaseException:
-            self._batch.refused()
+            self._batch.rejected()
             raise
 
     @contextmanager
@@ -254,7 +254,7 @@ class ThrottledAsyncConnection(_Kinds, psycopg.AsyncConnection[Any]):
         try:
             await self.gate.wait()
         except BaseException:
-            self._batch.refused()
+            self._batch.rejected()
             raise
 
     @asynccontextmanager

@@ -27,9 +27,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headgate import AsyncClient, Client
 from headgate.errors import Fault, InvalidSettings
-from headgate.integrations.drivers import in_transaction, is_autocommit
-from headgate.integrations.leave import TransactionBatch, checked_every, ends
 from headgate.integrations.sqlcommenter import Tags, as_tags
+from headgate.integrations.transactions import (
+    TransactionBatch,
+    checked_every,
+    ends,
+    in_transaction,
+    is_autocommit,
+)
 
 OPTION = "headgate"
 TAGS_ONLY = "tags"
@@ -106,7 +111,7 @@ class EngineThrottle:
         try:
             self._wait(connection)
         except BaseException:
-            batch.refused()
+            batch.rejected()
             _leave_begin(connection)
             raise
 

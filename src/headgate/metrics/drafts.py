@@ -28,7 +28,7 @@ from headgate.errors import Conflict, Fault, HeadgateError, InvalidSettings
 from headgate.metrics.lint import Advice, Severity, lint_metric
 from headgate.metrics.model import Engine, MetricSpec, is_looser
 from headgate.metrics.samples import Instant
-from headgate.metrics.settings import parse_metric_settings
+from headgate.metrics.settings import parse_metric_settings, with_units
 from headgate.rules.drafts import ChangeAuthor
 from headgate.rules.times import parse_date_time, parse_for
 from headgate.shard.settings import plugin_faults
@@ -67,7 +67,7 @@ class NoSuchMetric(HeadgateError, LookupError):
 
 @dataclass(frozen=True, slots=True)
 class DatabasePlan:
-    """One database as main.py hands it over."""
+    """One database as assemble.py hands it over."""
 
     name: str
     engine: Engine
@@ -354,7 +354,7 @@ class MetricDrafts:
         for settings in (one.settings, last_good.get(one.item_id)):
             if settings is None:
                 continue
-            raw = patched(beneath, settings)
+            raw = with_units(one.name, patched(beneath, settings))
             try:
                 self.validated(database, one.name, raw, beneath)
             except InvalidSettings as error:
@@ -410,7 +410,7 @@ def known_of(
     try:
         change = change_of(item)
     except (KeyError, TypeError, ValueError) as error:
-        log.error("metric.kept_change_refused", metric=item.id, fault=repr(error))
+        log.error("metric.kept_change_rejected", metric=item.id, fault=repr(error))
     return MetricBefore(item, laid_over(database, wish.metric, change, n), n)
 
 
@@ -432,7 +432,7 @@ def laid_over(
             entry = _entry(database.plan, metric, change.settings, "runtime", revision)
         except InvalidSettings as error:
             # Kept by an older version, or for another engine: say so and go on with the file.
-            log.error("metric.kept_change_refused", database=database.plan.name, fault=str(error))
+            log.error("metric.kept_change_rejected", database=database.plan.name, fault=str(error))
         else:
             return replace(entry, expires_at=change.expires_at)
     return on_ground(database.plan, metric, database.ground(metric), revision)
@@ -447,14 +447,19 @@ def on_ground(plan: DatabasePlan, metric: str, ground: Ground, revision: int) ->
 
 def change_of(item: Change, ends_mono_s: float = math.inf) -> Override:
     kept = item.value or {}
-    settings = None if kept.get("removed") is True else dict(kept["settings"])
+    if kept.get("removed") is True:
+        settings = None
+    else:
+        settings = with_units(parted_id(item.id)[1], kept["settings"])
     adds = item.reach != HERE and kept.get("adds") is True
     return Override(settings, item.n, ends_at(item), ends_mono_s, item.id, item.reach, adds)
 
 
 def settings_in(item: Change) -> dict[str, Any] | None:
     settings = (item.value or {}).get("settings")
-    return dict(settings) if isinstance(settings, Mapping) else None
+    if not isinstance(settings, Mapping):
+        return None
+    return with_units(parted_id(item.id)[1], settings)
 
 
 def _audit(

@@ -18,8 +18,7 @@ from headgate.changes.reach import HERE, Level, Reach, parse_reach
 from headgate.changes.state import ChangeMade, ends_at
 from headgate.check.api import WideMetricDoc
 from headgate.errors import InvalidRequest, InvalidSettings
-from headgate.fleet.api import iso
-from headgate.fleet.reach_api import reached_doc
+from headgate.fleet.api import iso, reached_doc
 from headgate.fleet.routes import NO_FLEET
 from headgate.metrics.drafts import NEVER, MetricEntry, parted_id, patched
 from headgate.metrics.reaching import WideMetrics

@@ -344,7 +344,7 @@ class MetricKeeper(MetricVerbs[Proposal]):
         )
         for one in layers:
             if one.item_id in ground.faults:
-                log.error("metric.refused", id=one.item_id, fault=ground.faults[one.item_id])
+                log.error("metric.rejected", id=one.item_id, fault=ground.faults[one.item_id])
             elif one.settings is not None and not without:
                 good[one.item_id] = one.settings
         return ground

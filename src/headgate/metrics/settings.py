@@ -26,7 +26,7 @@ from headgate.base.declared import (
     unknown,
 )
 from headgate.base.names import parse_metric
-from headgate.base.units import Amount, in_unit
+from headgate.base.units import Amount, amount_text, in_unit
 from headgate.errors import Fault, InvalidName, InvalidSettings
 from headgate.metrics.builtins import BUILTINS, BuiltinMetric
 from headgate.metrics.model import (
@@ -217,10 +217,8 @@ def parse_metric_settings(
     if faults:
         raise InvalidSettings(faults)
     builtin = BUILTINS.get(name)
-    if values["unit"] is None:
-        values["unit"] = builtin.unit if builtin else ""
     faults = [
-        *_unit_faults(values, builtin, place),
+        *unit_faults(values, builtin, place),
         *_source_faults(name, values, builtin, engine, place),
         *_option_faults(values["options"], builtin, place),
         *_threshold_faults(values, builtin, place),
@@ -317,10 +315,33 @@ def _option_faults(
     return faults
 
 
-def _unit_faults(values: dict[str, Any], builtin: BuiltinMetric | None, place: str) -> list[Fault]:
+LIMITS = ("threshold", "ignore_above")
+"""Settings in the metric's unit."""
+
+
+def with_units(
+    metric: str, stored: Mapping[str, Any], beneath: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
+    """As people write it, of settings that a log has. Earlier versions stored bare numbers, in the
+    unit of the metric; `beneath` may say which, where `stored` is a patch."""
+    builtin, unit = BUILTINS.get(metric), stored.get("unit", beneath.get("unit"))
+    unit = unit if isinstance(unit, str) else builtin.unit if builtin else ""
+    bare = {key: stored[key] for key in LIMITS if isinstance(stored.get(key), int | float)}
+    limits = {key: amount_text(stored_limit(n, builtin), unit) for key, n in bare.items() if n > 0}
+    return {**stored, **limits}
+
+
+def stored_limit(limit: float, builtin: BuiltinMetric | None) -> float:
+    """More than all of a share was allowed once, and says the same as all of it."""
+    return min(limit, 1) if builtin is not None and builtin.unit == "ratio" else limit
+
+
+def unit_faults(values: dict[str, Any], builtin: BuiltinMetric | None, place: str) -> list[Fault]:
     """Texts become numbers in the metric's unit."""
     faults = []
-    for key in ("threshold", "ignore_above"):
+    if values["unit"] is None:
+        values["unit"] = builtin.unit if builtin else ""
+    for key in LIMITS:
         if values[key] is None:
             continue
         try:

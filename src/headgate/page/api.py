@@ -13,7 +13,7 @@ import msgspec
 
 from headgate.base.problems import Problem
 from headgate.http.asgi import AsgiApp
-from headgate.http.peers import Peer
+from headgate.http.auth import Peer
 
 T = TypeVar("T")
 Query = Mapping[str, str | int | float | bool | None]

@@ -89,8 +89,8 @@ async def _fleet(visit: Visit) -> dict[str, Any]:
             ChangeRevisionsDoc,
             {"log": Log.FLEET.value, "limit": REVISIONS},
         )
-    except ApiRejected as refused:
-        fault = "" if refused.status == NOT_FOUND else refused.detail
+    except ApiRejected as rejected:
+        fault = "" if rejected.status == NOT_FOUND else rejected.detail
         return {"fleet": None, "fleet_fault": fault}
     return {"fleet": found, "fleet_fault": ""}
 

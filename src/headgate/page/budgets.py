@@ -5,17 +5,14 @@ A database's page tells first whether budgets bite at all, then which of them ar
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from starlette.responses import Response
 
-from headgate.budgets.api import (
-    BudgetDoc,
-    PoliciesDoc,
-    PolicyDoc,
-    StateDoc,
-    ViolationsDoc,
-)
+from headgate.budgets.api import BudgetDoc, PoliciesDoc, PolicyDoc, StateDoc, ViolationsDoc
 from headgate.check.api import StatusDoc
 from headgate.page.api import ApiRejected
 from headgate.page.budgets_changes import (
@@ -25,10 +22,10 @@ from headgate.page.budgets_changes import (
     policy_of,
     policy_path,
 )
-from headgate.page.budgets_chart import chart_of
 from headgate.page.changes import revision_made
 from headgate.page.shell import POLL_S, Visit, page, part
 from headgate.present.budgets import (
+    LIMITS_TOLD,
     advice_told,
     not_set_up,
     prediction,
@@ -37,7 +34,131 @@ from headgate.present.budgets import (
     rows_of,
     seconds,
     standing_of,
+    summary,
 )
+
+# --- violations as bars.   ViolationsDoc ──► Chart ──► templates/budgets_violations.html ---
+
+MAX_SERIES = 6
+MINUTE_S, QUARTER_S = 60, 900
+HOUR_S = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class BarPiece:
+    y: float
+    height: float
+    css: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChartBar:
+    x: int
+    pieces: Sequence[BarPiece]
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChartSeries:
+    css: str
+    label: str
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Bars in a box of `width` × 100."""
+
+    bars: Sequence[ChartBar]
+    series: Sequence[ChartSeries]
+    width: int
+    top: int
+    """What the full height represents."""
+    summary: str
+    since: str
+    until: str
+
+
+Key = tuple[str, str, str]
+_KINDS = ("blocked", "delayed", "warned")
+COLOURS = ("b1", "b2", "b3", "w1", "w2", "d1")
+"""By the first letter of what they are for, as long as there are enough."""
+OTHERS: Key = ("", "", "")
+BAR = 10
+
+
+def chart_of(doc: ViolationsDoc) -> Chart:
+    begins, ends = _stamp(doc.since), _stamp(doc.until)
+    step_s = MINUTE_S if ends - begins <= 2 * HOUR_S else QUARTER_S
+    shown = _series_keys(doc)
+    steps: dict[int, dict[Key, int]] = {}
+    for one in doc.minutes:
+        at = (_stamp(one.at) - begins) // step_s
+        key = (one.budget, one.what, one.limit)
+        of = steps.setdefault(at, {})
+        key = key if key in shown else OTHERS
+        of[key] = of.get(key, 0) + one.count
+    top = max((sum(of.values()) for of in steps.values()), default=0)
+    bars = [_bar(at, of, shown, top, begins + at * step_s) for at, of in sorted(steps.items())]
+    width = BAR * -(-(ends - begins) // step_s)
+    return Chart(bars, _series(doc, shown), width, top, summary(doc), doc.since, doc.until)
+
+
+def _series_keys(doc: ViolationsDoc) -> dict[Key, str]:
+    totals = _totals(doc)
+    most = sorted(totals, key=lambda key: (-totals[key], key))[:MAX_SERIES]
+    free = list(COLOURS)
+    found = {}
+    for key in sorted(most, key=lambda key: (_KINDS.index(key[1]), -totals[key], key)):
+        css = next((c for c in free if c[0] == key[1][0]), free[0])
+        free.remove(css)
+        found[key] = css
+    return found
+
+
+def _totals(doc: ViolationsDoc) -> dict[Key, int]:
+    found: dict[Key, int] = {}
+    for one in doc.minutes:
+        key = (one.budget, one.what, one.limit)
+        found[key] = found.get(key, 0) + one.count
+    return found
+
+
+def _series(doc: ViolationsDoc, shown: Mapping[Key, str]) -> list[ChartSeries]:
+    totals = _totals(doc)
+    told = [ChartSeries(css, label_of(key), totals[key]) for key, css in shown.items()]
+    rest = sum(count for key, count in totals.items() if key not in shown)
+    return [*told, ChartSeries("rest", "all others", rest)] if rest else told
+
+
+def _bar(
+    at: int, of: Mapping[Key, int], shown: Mapping[Key, str], top: int, stamp: int
+) -> ChartBar:
+    pieces, y = [], 100.0
+    for key in [*shown, OTHERS]:
+        if count := of.get(key, 0):
+            height = count * 100 / top
+            y -= height
+            pieces.append(BarPiece(round(y, 2), round(height, 2), shown.get(key, "rest")))
+    told = ", ".join(f"{label_of(key)} {count:,}" for key, count in of.items())
+    clock = f"{stamp // 3600 % 24:02d}:{stamp // 60 % 60:02d}"
+    return ChartBar(at * BAR, pieces, f"{clock} {told}")
+
+
+def label_of(key: Key) -> str:
+    if key == OTHERS:
+        return "all others"
+    budget, what, limit = key
+    by = LIMITS_TOLD.get(limit, limit)
+    return f"{budget}: {what}{by and f' by {by}'}"
+
+
+def _stamp(iso: str) -> int:
+    return int(datetime.fromisoformat(iso).timestamp())
+
+
+# --- the pages -----------------------------------------------------------------------------
+
 
 MAX_ROWS = 100
 MAX_NAMED = 5
@@ -89,8 +210,8 @@ class BudgetsPage(BudgetDrafts, BudgetChanges):
         database, find = visit.path["database"], visit.query.get("find", "").strip()
         try:
             policy = await policy_of(visit, database, MAX_ROWS, find)
-        except ApiRejected as refused:
-            return await self._not_set_up(visit, database, refused)
+        except ApiRejected as rejected:
+            return await self._not_set_up(visit, database, rejected)
         state = await _state(visit, database)
         return _answered(
             visit,
@@ -111,11 +232,11 @@ class BudgetsPage(BudgetDrafts, BudgetChanges):
             seconds=seconds,
         )
 
-    async def _not_set_up(self, visit: Visit, database: str, refused: ApiRejected) -> Response:
+    async def _not_set_up(self, visit: Visit, database: str, rejected: ApiRejected) -> Response:
         status = await visit.api.get("/v1/status", StatusDoc)
         engines = {one.database: one.engine for one in status.databases}
-        if refused.status != 404 or database not in engines:
-            raise refused
+        if rejected.status != 404 or database not in engines:
+            raise rejected
         standing = not_set_up(database, engines[database])
         return page(visit, "budgets_without.html", database=database, standing=standing)
 
@@ -123,8 +244,8 @@ class BudgetsPage(BudgetDrafts, BudgetChanges):
         database, name = visit.path["database"], visit.path["name"]
         try:
             budget = await visit.api.get(budget_path(database, name), BudgetDoc)
-        except ApiRejected as refused:
-            if refused.status != 404 or not visit.by_script:
+        except ApiRejected as rejected:
+            if rejected.status != 404 or not visit.by_script:
                 raise
             return part(visit, "budgets_one_gone.html", database=database, name=name)
         policy = await policy_of(visit, database, 0)
@@ -198,8 +319,8 @@ def _answered(visit: Visit, whole: str, live: str, **context: Any) -> Response:
 async def _policies(visit: Visit) -> PoliciesDoc:
     try:
         return await visit.api.get("/v1/budgets", PoliciesDoc, {"most": MAX_NAMED})
-    except ApiRejected as refused:
-        if refused.status == 404:  # This agent keeps none.
+    except ApiRejected as rejected:
+        if rejected.status == 404:  # This agent keeps none.
             return PoliciesDoc(())
         raise
 

@@ -54,7 +54,7 @@ class Replay:
 
     fault: str = ""
     statements: float = 0.0
-    refused: float = 0.0
+    blocked: float = 0.0
     warned: float = 0.0
     delayed: float = 0.0
     error: float = 0.0
@@ -104,13 +104,13 @@ async def replay_of(api: PageApi, database: str, budget: Mapping[str, Any]) -> R
     body = {"budget": dict(budget), "since_s": 3600}
     try:
         doc = await api.send("POST", f"{policy_path(database)}/replay", BudgetReplayDoc, body)
-    except ApiRejected as refused:
-        return Replay(fault="; ".join((refused.detail, *refused.faults)))
+    except ApiRejected as rejected:
+        return Replay(fault="; ".join((rejected.detail, *rejected.faults)))
     name = str(budget["name"])
     mine = [row for row in doc.clients if row.budget == name]
     return Replay(
         statements=sum(row.sums.statements for row in mine),
-        refused=sum(row.sums.refused for row in mine),
+        blocked=sum(row.sums.blocked for row in mine),
         warned=sum(row.sums.warned for row in mine),
         delayed=sum(row.sums.delayed for row in mine),
         error=doc.total.error,
@@ -400,8 +400,8 @@ class BudgetDrafts:
         body = settings_of(draft) if budget is None else changes_of(draft, budget.settings)
         try:
             change = await tried(visit, "PUT" if is_new else "PATCH", path, body)
-        except ApiRejected as refused:
-            told = refused.faults or (refused.detail,)
+        except ApiRejected as rejected:
+            told = rejected.faults or (rejected.detail,)
             return await self._form(visit, draft, budget, policy, faults=faults_of(told, draft))
         settings = change.budget.settings if change.budget is not None else body
         replay = await replay_of(visit.api, database, settings)

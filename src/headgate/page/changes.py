@@ -47,8 +47,8 @@ class ChangesPage:
         if visit.may_change:
             try:
                 back = await _rolled_back(visit, n, only, dry_run=True)
-            except ApiRejected as refused:
-                fault = "; ".join((refused.detail, *refused.faults))
+            except ApiRejected as rejected:
+                fault = "; ".join((rejected.detail, *rejected.faults))
         return page(
             visit,
             "changes_revision.html",

@@ -17,9 +17,16 @@ from urllib.parse import urlencode
 from starlette.responses import Response
 
 from headgate.check.answers import AnswerDoc
-from headgate.check.api import ClientsDoc, RefusalsDoc, StatusDoc
-from headgate.history.api import BinDoc, ClientsSumsDoc, SpanDoc, SumsDoc, TimelineDoc
-from headgate.history.starvation_api import RoguesDoc, StarvationDoc
+from headgate.check.api import ClientsDoc, RejectionsDoc, StatusDoc
+from headgate.history.api import (
+    BinDoc,
+    ClientsSumsDoc,
+    RoguesDoc,
+    SpanDoc,
+    StarvationDoc,
+    SumsDoc,
+    TimelineDoc,
+)
 from headgate.history.timeline import MOSTLY
 from headgate.history.unthrottled_api import UnthrottledDoc, UnthrottledsDoc
 from headgate.page.api import ApiRejected, PageApi, Query, in_path
@@ -54,7 +61,7 @@ from headgate.present.words import bare_reason
 from headgate.rules.api import ExplainDoc
 
 T = TypeVar("T")
-MAX_REFUSALS = 20
+MAX_REJECTIONS = 20
 MAX_DATABASES = 8
 """Explained on a client's page, those where it was last seen first."""
 MAX_PERIODS = 10
@@ -89,12 +96,12 @@ class ClientsPage:
         app, wants = visit.path["client"], visit.query.get("part", "")
         if visit.by_script and wants == "history":
             return part(visit, "clients_one_history.html", **await _history(visit, app))
-        if visit.by_script and wants == "refusals":
-            return part(visit, "clients_one_refusals.html", **await _refusals(visit, app))
+        if visit.by_script and wants == "rejections":
+            return part(visit, "clients_one_rejections.html", **await _rejections(visit, app))
         now = await self._now(visit, app)
         if visit.by_script:
             return part(visit, "clients_one_now.html", **now)
-        context = now | await _history(visit, app) | await _refusals(visit, app)
+        context = now | await _history(visit, app) | await _rejections(visit, app)
         return await to_thread(lambda: page(visit, "clients_one.html", **context))
 
     async def _now(self, visit: Visit, app: str) -> dict[str, Any]:
@@ -159,8 +166,8 @@ class ClientLooks:
         try:
             minute = await api.get("/v1/history/clients", ClientsSumsDoc, {"since": "1m"})
             hour = await self._last_hour(api)
-        except ApiRejected as refused:
-            return Clients(tuple(seen_of(mine)), refused.detail)
+        except ApiRejected as rejected:
+            return Clients(tuple(seen_of(mine)), rejected.detail)
         seen = await to_thread(lambda: seen_of(mine, sums_of(minute), sums_of(hour)))
         return Clients(tuple(seen), "")
 
@@ -187,8 +194,8 @@ async def watched(api: PageApi, app: str = "") -> Watched:
 async def _if_watched(api: PageApi, path: str, kind: type[T]) -> T | None:
     try:
         return await api.get(path, kind)
-    except ApiRejected as refused:
-        if refused.status != NOT_FOUND:
+    except ApiRejected as rejected:
+        if rejected.status != NOT_FOUND:
             raise
         return None
 
@@ -269,14 +276,14 @@ async def _explained(api: PageApi, app: str, databases: Sequence[str]) -> list[A
     ]
 
 
-async def _refusals(visit: Visit, app: str) -> dict[str, Any]:
-    asked: Query = {"app": app, "limit": MAX_REFUSALS}
-    found = await visit.api.get("/v1/refusals", RefusalsDoc, asked)
+async def _rejections(visit: Visit, app: str) -> dict[str, Any]:
+    asked: Query = {"app": app, "limit": MAX_REJECTIONS}
+    found = await visit.api.get("/v1/rejections", RejectionsDoc, asked)
     return {
         "app": app,
-        "refusals": found.refusals,
+        "rejections": found.rejections,
         "reason_of": _reason_of,
-        "refusals_href": _self(visit, app, part="refusals"),
+        "rejections_href": _self(visit, app, part="rejections"),
     }
 
 
@@ -317,7 +324,7 @@ def _where(status: StatusDoc, app: str) -> str:
     """A minute is explained on one database: where it is throttled, or was seen last."""
     levels = set(app.split(":"))
     mine = [one for one in status.clients if levels <= set(one.client.split(":"))]
-    mine.sort(key=lambda one: (one.refused_for_s is None, one.last_seen_s_ago))
+    mine.sort(key=lambda one: (one.rejected_for_s is None, one.last_seen_s_ago))
     known = [one.database for one in status.databases]
     places = [one.database for one in mine if one.database in known]
     return next(iter([*places, *known]), "")
@@ -487,7 +494,7 @@ def _letters(bins: Sequence[BinDoc], frame: _Frame) -> Iterator[Letter]:
 def _mostly(one: BinDoc) -> str:
     """What rejected most, where most was rejected; else empty."""
     sums = one.sums
-    if not sums.checks or sums.refused_share < MOSTLY:
+    if not sums.checks or sums.rejected_share < MOSTLY:
         return ""
     reason = max(sums.by_reason, key=lambda name: sums.by_reason[name])
     return reason if reason in REASONS else "other"

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from headgate.budgets.api import PoliciesDoc, StatementExplainDoc
 from headgate.check.api import StatusDoc
 from headgate.errors import InvalidRequest
-from headgate.history.past_api import PastDoc
+from headgate.history.api import PastDoc
 from headgate.page.api import ApiRejected, in_path
 from headgate.page.shell import Visit, page, part
 from headgate.present.budgets import VERDICTS
@@ -71,8 +71,8 @@ _NOTHING: Mapping[str, Any] = {
     "found": None,
     "past": None,
     "told": None,
-    "refused": None,
-    "refused_statement": None,
+    "rejected": None,
+    "rejected_statement": None,
     "sql": "",
     "ignored": (),
     "bare_reason": bare_reason,
@@ -101,8 +101,8 @@ async def _controlled(visit: Visit) -> list[str]:
     """Databases with traffic control; none where this agent keeps no budgets."""
     try:
         found = await visit.api.get("/v1/budgets", PoliciesDoc)
-    except ApiRejected as refused:
-        if refused.status != NOT_FOUND:
+    except ApiRejected as rejected:
+        if rejected.status != NOT_FOUND:
             raise
         return []
     return [one.database for one in found.databases]
@@ -116,8 +116,8 @@ async def _identity(visit: Visit, asked: Mapping[str, str]) -> dict[str, Any]:
         if not asked["at"]:
             return await _now(visit, asked)
         return await _then(visit, asked)
-    except ApiRejected as refused:
-        return {"refused": refused, "status": refused.status}
+    except ApiRejected as rejected:
+        return {"rejected": rejected, "status": rejected.status}
 
 
 async def _now(visit: Visit, asked: Mapping[str, str]) -> dict[str, Any]:
@@ -145,8 +145,8 @@ async def _statement(visit: Visit, sql: str, form: Mapping[str, str]) -> dict[st
         body = _body(sql, form)
         path = f"/v1/budgets/{in_path(form['on'])}/explain"
         doc = await visit.api.send("POST", path, StatementExplainDoc, body)
-    except ApiRejected as refused:
-        return {"refused_statement": refused, "status": refused.status}
+    except ApiRejected as rejected:
+        return {"rejected_statement": rejected, "status": rejected.status}
     return {"told": doc, "on": form["on"], "verdicts": VERDICTS}
 
 

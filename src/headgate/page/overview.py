@@ -24,8 +24,7 @@ from headgate.base.units import parse_amount
 from headgate.budgets.api import PoliciesDoc
 from headgate.check.api import DatabaseDoc, MetricsDoc, MetricView, StatusDoc
 from headgate.errors import InvalidRequest
-from headgate.history.api import MetricMinuteDoc, MetricMinutesDoc
-from headgate.history.starvation_api import RoguesDoc, StarvationDoc
+from headgate.history.api import MetricMinuteDoc, MetricMinutesDoc, RoguesDoc, StarvationDoc
 from headgate.page.api import ApiRejected, in_path
 from headgate.page.shell import Visit, moved, page, part
 from headgate.present.budgets import thrown
@@ -119,7 +118,7 @@ class OverviewPage:
             "loud": [one for one in advice_of(status.advice) if one.word != ADVICE],
             "standing_of": standing_of,
             "unwatched": unwatched,
-            "refused": known.refused,
+            "rejected": known.rejected,
             "max_advice": MAX_ADVICE,
             "tiles": [*tiles_now(status), *await self._tiles(visit)],
             "wall_s": self._clock.now().wall_s,
@@ -165,8 +164,8 @@ async def _tile(
 ) -> Tile:
     try:
         counted, tone, why = count(await ask())
-    except ApiRejected as refused:  # An agent that does not watch for it, or cannot just now.
-        return Tile(None, label, "", href, refused.detail)
+    except ApiRejected as rejected:  # An agent that does not watch for it, or cannot just now.
+        return Tile(None, label, "", href, rejected.detail)
     return Tile(counted, label, tone, href, why)
 
 
@@ -174,7 +173,7 @@ def _rules(doc: RulesDoc) -> tuple[int, Tone, str]:
     in_force = [rule for rule in doc.rules if rule.state == "in_force"]
     suspended = sum(rule.state == "suspended" for rule in doc.rules)
     why = f"{suspended} suspended" if suspended else ""
-    return len(in_force), "warned" if suspended or doc.refused else "", why
+    return len(in_force), "warned" if suspended or doc.rejected else "", why
 
 
 def _starved(doc: StarvationDoc) -> tuple[int, Tone, str]:
@@ -191,7 +190,7 @@ def _budgets(doc: PoliciesDoc) -> tuple[int, Tone, str]:
     budgets = [budget for policy in doc.databases for budget in policy.budgets]
     enforcing = [budget for budget in budgets if budget.state == "enforcing"]
     full = [b.name for b in enforcing if (b.fill or 0.0) >= 1.0]
-    faults = [p.database for p in doc.databases if p.read_fault or p.refusal]
+    faults = [p.database for p in doc.databases if p.read_fault or p.rejection]
     if faults:
         return len(enforcing), "bad", f"not in force as set on {', '.join(faults[:3])}"
     return len(enforcing), "warned" if full else "", f"{len(full)} full" if full else ""
@@ -228,7 +227,7 @@ class MetricChanges:
             threshold = _threshold(visit)
             proposed = await self._sent(visit, threshold, dry_run=True)
         except (ApiRejected, InvalidRequest) as error:
-            return await self._form(visit, refused=as_refused(error))
+            return await self._form(visit, rejected=as_rejected(error))
         return await self._form(visit, preview=proposed)
 
     async def change(self, visit: Visit) -> Response:
@@ -236,7 +235,7 @@ class MetricChanges:
         try:
             view = await self._sent(visit, _threshold(visit), dry_run=False)
         except (ApiRejected, InvalidRequest) as error:
-            return await self._form(visit, refused=as_refused(error))
+            return await self._form(visit, rejected=as_rejected(error))
         return _done(visit, "overview_changed.html", view=view, before=before)
 
     async def revert(self, visit: Visit) -> Response:
@@ -245,18 +244,18 @@ class MetricChanges:
         try:
             view = await visit.api.send("POST", path, MetricView, revision=_revision(visit))
         except (ApiRejected, InvalidRequest) as error:
-            return await self._form(visit, refused=as_refused(error))
+            return await self._form(visit, rejected=as_rejected(error))
         return _done(visit, "overview_changed.html", view=view, before=before)
 
     async def _form(
-        self, visit: Visit, preview: MetricView | None = None, refused: ApiRejected | None = None
+        self, visit: Visit, preview: MetricView | None = None, rejected: ApiRejected | None = None
     ) -> Response:
         """As it is now: after a rejection a second try begins from this."""
         view = await visit.api.get(_metric_path(visit), MetricView)
         limit = preview.now.threshold if preview is not None else None
         hour = None if limit is None else await _hour(visit, view, limit)
         return _shown(
-            visit, "overview_threshold.html", refused, view=view, preview=preview, hour=hour
+            visit, "overview_threshold.html", rejected, view=view, preview=preview, hour=hour
         )
 
     async def _sent(self, visit: Visit, threshold: float | str, *, dry_run: bool) -> MetricView:
@@ -286,7 +285,7 @@ class MemberChanges:
         try:
             asked = _skip_asked(visit)
         except InvalidRequest as error:
-            return await self._form(visit, refused=as_refused(error))
+            return await self._form(visit, rejected=as_rejected(error))
         return await self._form(visit, asked=asked)
 
     async def aside(self, visit: Visit) -> Response:
@@ -294,14 +293,14 @@ class MemberChanges:
             asked = _skip_asked(visit)
             doc = await visit.api.send("PUT", _skip_path(visit), ShardDoc, asked)
         except (ApiRejected, InvalidRequest) as error:
-            return await self._form(visit, refused=as_refused(error))
+            return await self._form(visit, rejected=as_rejected(error))
         return _done(visit, "overview_set_aside.html", shard=doc, member=_member(visit, doc))
 
     async def count(self, visit: Visit) -> Response:
         try:
             doc = await visit.api.send("DELETE", _skip_path(visit), ShardDoc)
         except ApiRejected as error:
-            return await self._form(visit, refused=error)
+            return await self._form(visit, rejected=error)
         return _done(visit, "overview_set_aside.html", shard=doc, member=_member(visit, doc))
 
     async def wake(self, visit: Visit) -> Response:
@@ -310,13 +309,13 @@ class MemberChanges:
         return _done(visit, "overview_woken.html", woken=woken)
 
     async def _form(
-        self, visit: Visit, asked: dict[str, str] | None = None, refused: ApiRejected | None = None
+        self, visit: Visit, asked: dict[str, str] | None = None, rejected: ApiRejected | None = None
     ) -> Response:
         doc = await visit.api.get(_shard_path(visit), ShardDoc)
         return _shown(
             visit,
             "overview_aside.html",
-            refused,
+            rejected,
             shard=doc,
             member=_member(visit, doc),
             asked=asked,
@@ -399,19 +398,19 @@ def hour_seen(minutes: Sequence[MetricMinuteDoc], threshold: float, *, at_least:
     )
 
 
-def as_refused(error: ApiRejected | InvalidRequest) -> ApiRejected:
+def as_rejected(error: ApiRejected | InvalidRequest) -> ApiRejected:
     if isinstance(error, ApiRejected):
         return error
     return ApiRejected(error.status, Problem("about:blank", "", error.status, str(error)))
 
 
-def _shown(visit: Visit, template: str, refused: ApiRejected | None, **context: Any) -> Response:
+def _shown(visit: Visit, template: str, rejected: ApiRejected | None, **context: Any) -> Response:
     """In the dialog, or as a page of its own where there is no script."""
-    status = 200 if refused is None else refused.status
+    status = 200 if rejected is None else rejected.status
     if visit.by_script:
-        return part(visit, template, status=status, refused=refused, **context)
+        return part(visit, template, status=status, rejected=rejected, **context)
     alone = "overview_alone.html"
-    return page(visit, alone, status=status, refused=refused, inner=template, **context)
+    return page(visit, alone, status=status, rejected=rejected, inner=template, **context)
 
 
 def _done(visit: Visit, template: str, **context: Any) -> Response:

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 from starlette.responses import Response
 
 from headgate.check.api import ClientsDoc, MetricsDoc, MetricView
-from headgate.fleet.reach_api import ReachedDoc
+from headgate.fleet.api import ReachedDoc
 from headgate.history.api import ReplayDoc, ReplayRowDoc
 from headgate.page.api import NO_QUERY, ApiRejected, Query
 from headgate.page.rules_acts import RuleActs, done_path, told_done
@@ -123,8 +123,8 @@ class RulesPage:
         given = visit.query.get("reach", "").strip()
         try:
             told = await _reached(visit, given) if given else None
-        except ApiRejected as refused:
-            return part(visit, "rules_reach.html", reached=None, fault=refused.detail)
+        except ApiRejected as rejected:
+            return part(visit, "rules_reach.html", reached=None, fault=rejected.detail)
         return part(visit, "rules_reach.html", reached=told, fault="")
 
     # --- a new one --------------------------------------------------------------------------
@@ -141,16 +141,16 @@ class RulesPage:
             return await self._previewed(visit, body, _CHANGED_SINCE)
         try:
             docs, _ = await _posted(visit, kind_of(fields), body)
-        except ApiRejected as refused:
-            return await _refused(visit, refused)
+        except ApiRejected as rejected:
+            return await _rejected(visit, rejected)
         return moved(visit, done_path("set", docs))
 
     async def _previewed(self, visit: Visit, body: Mapping[str, Any], note: str = "") -> Response:
         kind = kind_of(visit.form)
         try:
             docs, reached = await _posted(visit, kind, body, {"dry_run": True})
-        except ApiRejected as refused:
-            return await _refused(visit, refused)
+        except ApiRejected as rejected:
+            return await _rejected(visit, rejected)
         past, no_past = await _replayed(visit, kind, body, docs)
         shown = Preview(list(map(RuleRow, docs)), reached, past, no_past, seal(body))
         return await _form(visit, visit.form, preview=shown, note=note)
@@ -186,12 +186,12 @@ async def _form(
     )
 
 
-async def _refused(visit: Visit, refused: ApiRejected) -> Response:
+async def _rejected(visit: Visit, rejected: ApiRejected) -> Response:
     """At its field, in the form that was sent; what this person may not do is no fault of it."""
-    if refused.status in _NOT_ALLOWED:
-        raise refused
+    if rejected.status in _NOT_ALLOWED:
+        raise rejected
     kind, around = kind_of(visit.form), await _around(visit)
-    faults = faults_of(refused, shown_fields(kind, around.names))
+    faults = faults_of(rejected, shown_fields(kind, around.names))
     return await _form(visit, visit.form, faults=faults)
 
 
@@ -212,15 +212,15 @@ async def _replayed(
         return None, _NO_DATABASE
     rule = {key: value for key, value in body.items() if key != "reach"}
     if kind.name == FAVOR:
-        # Of both rules it is the second that refuses; whom the first leaves alone, it spares.
+        # Of both rules it is the second that rejects; whom the first leaves alone, it spares.
         rule = {key: value for key, value in rule.items() if key != "over"}
         rule |= {"kind": "ratio", "target": docs[1].target, "ratio": docs[1].ratio}
     try:
         told = await visit.api.send(
             "POST", "/v1/replay", ReplayDoc, {"rule": rule, "since": REPLAYED}
         )
-    except ApiRejected as refused:
-        return None, refused.detail
+    except ApiRejected as rejected:
+        return None, rejected.detail
     return replayed(told, docs[0].target if kind.name == FAVOR else ""), ""
 
 
@@ -249,8 +249,8 @@ async def _is_in_fleet(visit: Visit) -> bool:
     """Of one whose store cannot be reached just now, too."""
     try:
         await _reached(visit, "fleet")
-    except ApiRejected as refused:
-        return refused.status not in (404, 409)
+    except ApiRejected as rejected:
+        return rejected.status not in (404, 409)
     return True
 
 
@@ -286,7 +286,7 @@ class RuleList:
     rows: Sequence[RuleRow]
     loud: Sequence[RuleRow]
     """Exemptions in force: said above all else, whatever the list is filtered by."""
-    refused: Sequence[str]
+    rejected: Sequence[str]
     more: int
     counts: tuple[int, int, int]
     """In force, waiting, suspended; of all."""
@@ -308,7 +308,7 @@ def rule_list(told: RulesDoc, q: str) -> RuleList:
     return RuleList(
         found[:MAX_ROWS],
         [row for row in rows if row.doc.loud],
-        told.refused,
+        told.rejected,
         max(0, len(found) - MAX_ROWS),
         (states.count("in_force"), states.count("waiting"), states.count("suspended")),
         len(rows),

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from headgate.base.problems import Problem
 from headgate.check.api import AuditDoc, AuditsDoc
 from headgate.errors import InvalidRequest
-from headgate.fleet.reach_api import ReachedDoc
+from headgate.fleet.api import ReachedDoc
 from headgate.page.api import NO_QUERY, ApiRejected, Query, in_path
 from headgate.page.rules_form import (
     NO_FAULTS,
@@ -122,16 +122,16 @@ class RuleActs:
             if visit.form.get("seal") != _seal(act, body):
                 return await self._tried(visit, act, doc, visit.form)
             docs, _ = await _sent(visit, act, body)
-        except ApiRejected as refused:
-            return await _refused(visit, act, doc, refused)
+        except ApiRejected as rejected:
+            return await _rejected(visit, act, doc, rejected)
         return _done(visit, act, doc, docs)
 
     async def _tried(self, visit: Visit, act: RuleAction, doc: RuleDoc, fields: Fields) -> Response:
         try:
             body = _body(act, doc, fields)
             docs, reached = await _sent(visit, act, body, {"dry_run": True})
-        except ApiRejected as refused:
-            return await _refused(visit, act, doc, refused)
+        except ApiRejected as rejected:
+            return await _rejected(visit, act, doc, rejected)
         tried = Tried(list(map(RuleRow, docs)), reached, _seal(act, body))
         return _dialog(visit, act, doc, fields, tried=tried)
 
@@ -204,16 +204,16 @@ def _seal(act: RuleAction, body: Mapping[str, Any] | None) -> str:
     return seal({"act": act.name, "body": body})
 
 
-async def _refused(visit: Visit, act: RuleAction, doc: RuleDoc, refused: ApiRejected) -> Response:
+async def _rejected(visit: Visit, act: RuleAction, doc: RuleDoc, rejected: ApiRejected) -> Response:
     """At its field; where another operator was faster, with who, and the rule as it is now."""
-    if refused.status in _NOT_ALLOWED:
-        raise refused
-    if refused.status == 412:
+    if rejected.status in _NOT_ALLOWED:
+        raise rejected
+    if rejected.status == 412:
         changed, fields = await _changed(visit, doc), _filled(act, doc, {})
         tried = await _as_it_stands(visit, act, doc)
         return _dialog(visit, act, doc, fields, tried=tried, changed=changed)
     shown = (*_FIELDS[act.name], *(f"thresholds.{name}" for name in doc.thresholds))
-    return _dialog(visit, act, doc, visit.form, faults=faults_of(refused, shown))
+    return _dialog(visit, act, doc, visit.form, faults=faults_of(rejected, shown))
 
 
 _FIELDS: Mapping[str, tuple[str, ...]] = {

@@ -278,10 +278,10 @@ class RuleFormFaults:
 NO_FAULTS = RuleFormFaults({})
 
 
-def faults_of(refused: ApiRejected, shown: Iterable[str]) -> RuleFormFaults:
+def faults_of(rejected: ApiRejected, shown: Iterable[str]) -> RuleFormFaults:
     """`shown`: the fields that the form has; a fault of none of them must not be lost."""
     places, by_field, others = frozenset(shown), dict[str, str](), list[str]()
-    told = refused.faults or (f"{refused.field or ''}: {refused.detail}",)
+    told = rejected.faults or (f"{rejected.field or ''}: {rejected.detail}",)
     for fault in told:
         place, _, message = fault.partition(": ")
         field = _field(place, places)

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
 from starlette.responses import Response
 
 from headgate.base.ports import Clock
@@ -19,7 +20,6 @@ from headgate.errors import InvalidRequest
 from headgate.http.auth import Credential, Gatekeeper
 from headgate.http.documents import json_response
 from headgate.http.routes import Caller, Plain, Route
-from headgate.page.links_api import LinkDoc
 
 MAX_SESSIONS = 1000
 MAX_SESSIONS_EACH = 20
@@ -116,6 +116,19 @@ class PageSessions:
     def _recent_failures(self) -> list[float]:
         since = self._clock.now().mono_s - FAILURES_S
         return [at for at in self._failed_at if at > since][-MAX_FAILURES:]
+
+
+class LinkDoc(msgspec.Struct, frozen=True):
+    """A way in that is good once."""
+
+    path: str
+    """At the agent's address. What follows the `#` is a secret."""
+    expires_in_s: float
+    name: str
+    """Their name in the audit."""
+    listens: str | None = None
+    """The agent's own address: `http://127.0.0.1:8087`; null: it has only its Unix socket, which
+    no browser can reach."""
 
 
 class PageLinks:

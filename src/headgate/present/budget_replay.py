@@ -42,12 +42,12 @@ def _head(found: BudgetReplayDoc, zone: tzinfo | None) -> Iterator[Line]:
         f"{some(total.statements)} statements, {found.traces:,} traces",
     )
     yield line(
-        f"{some(total.refused_before)} were blocked; ",
-        Said(f"{some(total.refused)} would have been", "strong"),
+        f"{some(total.blocked_before)} were blocked; ",
+        Said(f"{some(total.blocked)} would have been", "strong"),
         f": {changes_text(total)}{_give_or_take(total)}"
         f"; CPU {total.cpu_before_s:,.1f} s, then {total.cpu_s:,.1f} s",
     )
-    then, again = some(total.refused_before), some(now.refused)
+    then, again = some(total.blocked_before), some(now.blocked)
     told = f"to compare: of the policy in force, a replay tells {again} blocks; {then} were"
     yield line(Said(told, "quiet"))
 
@@ -86,25 +86,25 @@ def _in_words(sums: BudgetTallyDoc) -> Iterator[str]:
 
 def _counts(sums: BudgetTallyDoc) -> list[Cell]:
     tones: tuple[tuple[float, Tone], ...] = (
-        (sums.refused + sums.elsewhere, "bad"),
+        (sums.blocked + sums.elsewhere, "bad"),
         (sums.warned, "warned"),
         (sums.delayed, "info"),
     )
     after = [Said(some(count), tone) if count else Said(DASH, "quiet") for count, tone in tones]
-    return [some(sums.statements), some(sums.refused_before), *after]
+    return [some(sums.statements), some(sums.blocked_before), *after]
 
 
 def _verdict(sums: BudgetTallyDoc) -> Said:
-    others = " by other budgets" if sums.elsewhere and not sums.refused else ""
+    others = " by other budgets" if sums.elsewhere and not sums.blocked else ""
     told = [
-        f"+{some(sums.newly_refused)} blocked{others}" if sums.newly_refused else "",
+        f"+{some(sums.newly_blocked)} blocked{others}" if sums.newly_blocked else "",
         f"+{some(sums.newly_admitted)} admitted" if sums.newly_admitted else "",
         f"{sums.waited_s:,.1f} s of waiting" if sums.waited_s else "",
     ]
     words = ", ".join(filter(None, told))
     if not words:
         return Said("as it was", "quiet")
-    return Said(words + _give_or_take(sums), "bad" if sums.newly_refused else "good")
+    return Said(words + _give_or_take(sums), "bad" if sums.newly_blocked else "good")
 
 
 def _step_table(rows: Sequence[BudgetReplayRowDoc], zone: tzinfo | None) -> Table:
@@ -125,11 +125,11 @@ def _step_table(rows: Sequence[BudgetReplayRowDoc], zone: tzinfo | None) -> Tabl
 
 
 def _changed(sums: BudgetTallyDoc) -> bool:
-    return bool(sums.newly_refused or sums.newly_admitted or sums.waited_s)
+    return bool(sums.newly_blocked or sums.newly_admitted or sums.waited_s)
 
 
 def changes_text(sums: BudgetTallyDoc) -> str:
-    blocked, admitted = some(sums.newly_refused), some(sums.newly_admitted)
+    blocked, admitted = some(sums.newly_blocked), some(sums.newly_admitted)
     return f"{blocked} that ran would have been blocked, {admitted} that were blocked would run"
 
 

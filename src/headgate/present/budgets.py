@@ -110,8 +110,10 @@ def troubles(policy: PolicyDoc, state: StateDoc | None = None) -> Iterator[Note]
     if policy.read_fault is not None:
         yield _unread(policy.read_fault, policy.directory or "PGDATA/pg_headgate")
     yield from filter(None, map(unpublished, policy.published))
-    if policy.refusal:
-        says = f"The server did not take the last policy: {policy.refusal}. Its last good one stays"
+    if policy.rejection:
+        says = (
+            f"The server did not take the last policy: {policy.rejection}. Its last good one stays"
+        )
         yield Note("rejected by the server", "bad", f"{says} in force.")
     if policy.mode_cap != "enforce":
         what = "no budget is looked at" if policy.mode_cap == "off" else "budgets only warn"

@@ -55,7 +55,7 @@ def changes_view(found: ChangesDoc) -> list[Block]:
             "id", "reach", *numbers, "by", "what", right=numbers, revision=WIDE, by=WIDE
         )
         blocks.append(Table(names, [_change(one) for one in found.changes]))
-    return [*blocks, *(line(Said("UNREADABLE  ", "bad"), told) for told in found.refused)]
+    return [*blocks, *(line(Said("UNREADABLE  ", "bad"), told) for told in found.rejected)]
 
 
 def _change(one: ChangeDoc) -> list[Cell]:

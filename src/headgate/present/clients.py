@@ -124,12 +124,12 @@ def _seen(
     places: tuple[ClientSummary, ...] = (),
 ) -> ClientSummary:
     counts = recent.of(docs) if recent is not None else None
-    is_alone, is_rejected = len(docs) == 1, longest.refused_for_s is not None
+    is_alone, is_rejected = len(docs) == 1, longest.rejected_for_s is not None
     return ClientSummary(
         name=longest.client,
         databases=(longest.database,) if is_alone else tuple(sorted(d.database for d in docs)),
         throttled_s=throttled_for(longest),
-        by=throttled_by(longest.last_verdict, longest.refused_by) if is_rejected else "",
+        by=throttled_by(longest.last_verdict, longest.rejected_by) if is_rejected else "",
         is_paced=longest.last_verdict == Verdict.PACED.value,
         seen_s_ago=longest.last_seen_s_ago if is_alone else min(d.last_seen_s_ago for d in docs),
         rates=counts.per_s(recent.seconds) if counts is not None and recent is not None else None,
@@ -146,7 +146,7 @@ def sums_of(doc: ClientsSumsDoc) -> Recent:
 def counts_of(sums: SumsDoc) -> CheckCounts:
     paced = sums.by_reason.get(PACED, 0)
     by = tuple((told.by, told.count) for told in sums.by[:3])
-    return CheckCounts(sums.admitted, sums.refused - paced, paced, by)
+    return CheckCounts(sums.admitted, sums.rejected - paced, paced, by)
 
 
 def added(counts: Iterable[CheckCounts | None]) -> CheckCounts | None:
@@ -167,7 +167,7 @@ def added(counts: Iterable[CheckCounts | None]) -> CheckCounts | None:
 
 def throttled_for(doc: ClientDoc) -> float | None:
     """None: admitted, silent for so long that nobody knows, or rejected only just now."""
-    for_s = doc.refused_for_s
+    for_s = doc.rejected_for_s
     if for_s is None or for_s < THROTTLED_AFTER_S or doc.last_seen_s_ago > SILENT_AFTER_S:
         return None
     return for_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from headgate.check.reasons import duration
-from headgate.fleet.reach_api import ReachedDoc
+from headgate.fleet.api import ReachedDoc
 from headgate.fleet.view_api import FleetAgentDoc, FleetDoc, FleetItemDoc, FleetShardDoc
 from headgate.present.view import (
     BREAK,
@@ -30,7 +30,7 @@ _TONES: Mapping[str, Tone] = {
     "healthy": "good",
 }
 _LOUD = ("unhealthy", "silent")
-_PROGRESS = ("behind", "stale", "refusing", "unknown", "pending", "current")
+_PROGRESS = ("behind", "stale", "rejecting", "unknown", "pending", "current")
 NO_SHARDS = (
     "no shard is known yet: agents with a [fleet] table, and databases with a shard, appear here"
 )
@@ -50,8 +50,8 @@ def agent_notes(agent: FleetAgentDoc) -> Iterator[Said]:
         yield Said(f"behind: at {agent.n} of {agent.wanted_n}", "bad")
     if agent.stale_for_s is not None:
         yield Said(f"has lost the fleet for {age(agent.stale_for_s)}", "warned")
-    if agent.refused:
-        yield Said(f"could not put in force: {', '.join(agent.refused)}", "bad")
+    if agent.rejected:
+        yield Said(f"could not put in force: {', '.join(agent.rejected)}", "bad")
     if agent.problem:
         yield Said(agent.problem, "unknown")
 
@@ -64,8 +64,8 @@ def holders(item: FleetItemDoc) -> Iterator[Said]:
     yield Said(f"{item.have:,} of {item.agents:,}")
     if item.without:
         yield Said(f"{item.without:,} at an older revision", "bad")
-    if item.refused:
-        yield Said(f"{item.refused:,} could not put it in force", "bad")
+    if item.rejected:
+        yield Said(f"{item.rejected:,} could not put it in force", "bad")
 
 
 # --- as blocks ----------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ def _figures(fleet: FleetDoc) -> Line:
         _counted(fleet, "shards"),
         *_listed(fleet, conditions, _LOUD),
         f" · {_counted(fleet, 'agents')}",
-        *_listed(fleet, _PROGRESS, ("behind", "stale", "refusing")),
+        *_listed(fleet, _PROGRESS, ("behind", "stale", "rejecting")),
     )
 
 
@@ -118,8 +118,8 @@ def _shards(fleet: FleetDoc) -> Iterator[Block]:
         told = f"none of {known:,} shards is like that" if known else NO_SHARDS
         yield line(Said(told, "quiet"))
         return
-    numbers = ("for", "lag", "refused")
-    names = ("where", "is", "for", "agents", "lag", "refused", "why")
+    numbers = ("for", "lag", "rejected")
+    names = ("where", "is", "for", "agents", "lag", "rejected", "why")
     whole = [Column("shard", is_whole=True), *columns(*names, right=numbers, where=WIDE)]
     yield Table(whole, [_shard(one) for one in fleet.shards])
     if fleet.pages > 1:
@@ -137,7 +137,7 @@ def _shard(one: FleetShardDoc) -> list[Cell]:
         Said(age(one.for_s), "quiet"),
         str(len(one.agents)),
         DASH if one.lag_s is None else duration(one.lag_s),
-        Said(told_share(one.refused), "bad" if one.refused else ""),
+        Said(told_share(one.rejected), "bad" if one.rejected else ""),
         _why(one),
     ]
 

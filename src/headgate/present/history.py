@@ -11,6 +11,7 @@ from headgate.history.api import (
     BinDoc,
     ChildDoc,
     MetricMinuteDoc,
+    PastDoc,
     ReplayDoc,
     ReplayRowDoc,
     RunsDoc,
@@ -18,7 +19,6 @@ from headgate.history.api import (
     SumsDoc,
     TimelineDoc,
 )
-from headgate.history.past_api import PastDoc
 from headgate.history.timeline import MOSTLY
 from headgate.history.unthrottled_api import UnthrottledDoc
 from headgate.present.clients import by_words
@@ -55,10 +55,10 @@ REASONS: Mapping[str, ReasonLabel] = {
 def outcome(sums: SumsDoc) -> str:
     if not sums.checks:
         return "no checks"
-    if not sums.refused:
+    if not sums.rejected:
         return f"all {sums.checks:,} checks admitted"
     by = f", mostly by {by_words(sums.by[0].by)}" if sums.by else ""
-    return f"{told_share(sums.refused_share)} of {sums.checks:,} checks throttled{by}"
+    return f"{told_share(sums.rejected_share)} of {sums.checks:,} checks throttled{by}"
 
 
 def summary(doc: TimelineDoc) -> str:
@@ -130,7 +130,7 @@ def _head(doc: TimelineDoc, when: str) -> Line:
         for name, count in counts
         if count
     )
-    told = f"{total.checks:,} checks, {told_share(total.refused_share)} rejected"
+    told = f"{total.checks:,} checks, {told_share(total.rejected_share)} rejected"
     exempted = f"; {total.exempted:,} admitted by exemption" if total.exempted else ""
     return line(
         Said(doc.app, "strong"),
@@ -147,19 +147,19 @@ def _bins(bins: Sequence[BinDoc], zone: tzinfo | None) -> Table:
         at, sums = time_of(one.at, zone), one.sums
         shown = f"{at:%H:%M}" if at.date() == last_day else f"{at:%d %b %H:%M}"
         last_day = at.date()
-        refused = Fill(sums.refused_share, is_bad=sums.refused_share >= MOSTLY)
+        rejected = Fill(sums.rejected_share, is_bad=sums.rejected_share >= MOSTLY)
         by = Said(by_told(sums, sums.checks), "quiet")
-        rows.append([f"  {shown}", refused, f"{sums.checks:,}", by])
-    return Table(columns("  from", "refused", "checks", "by", right=("checks",)), rows)
+        rows.append([f"  {shown}", rejected, f"{sums.checks:,}", by])
+    return Table(columns("  from", "rejected", "checks", "by", right=("checks",)), rows)
 
 
 def _children(children: Sequence[ChildDoc]) -> Iterator[Block]:
     rows: list[list[Cell]] = []
     for child in children[:MAX_CHILDREN]:
         sums = child.sums
-        share = Said(told_share(sums.refused_share), "bad" if sums.refused else "")
-        rows.append([child.client, f"{sums.checks:,}", share, by_told(sums, sums.refused)])
-    numbers = ("checks", "refused")
+        share = Said(told_share(sums.rejected_share), "bad" if sums.rejected else "")
+        rows.append([child.client, f"{sums.checks:,}", share, by_told(sums, sums.rejected)])
+    numbers = ("checks", "rejected")
     yield Table(columns("client", *numbers, "by", right=numbers), rows)
     if (left := len(children) - MAX_CHILDREN) > 0:
         yield line(Said(f"and {left} more; --json lists them", "quiet"))
@@ -244,7 +244,7 @@ def _replayed(rows: Sequence[ReplayRowDoc], zone: tzinfo | None) -> Table:
             row.client,
             f"{row.checks:,}",
             f"{row.admitted_before:,}",
-            f"{row.refused_before:,}",
+            f"{row.rejected_before:,}",
             Said(amount(row.admitted_low, row.admitted_high), "strong"),
             Said(amount(row.checks - row.admitted_high, row.checks - row.admitted_low), "strong"),
             _how(row),

@@ -77,7 +77,7 @@ def beyond(doc: MetricDoc) -> str:
     return f"{side} {quantity(doc.threshold or 0.0, doc.unit)}"
 
 
-def refusal_text(answer: AnswerDoc) -> str:
+def rejection_text(answer: AnswerDoc) -> str:
     """The agent's sentence; where servers' messages made it a page, the gist of it."""
     reason = answer.reason.removeprefix(f"{answer.database}: ")
     gist = "; ".join(_gist(m) for m in answer.metrics if m.state in FAILING)

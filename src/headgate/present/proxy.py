@@ -92,7 +92,7 @@ def _counts(found: ProxyStatusDoc) -> Iterator[Line]:
     failed = sessions.failed_startups + sessions.failed_connects
     yield line(
         f"sessions   {sessions.now:,} of {sessions.max:,}, {sessions.idle:,} idle; "
-        f"{sessions.established:,} so far, {sessions.refused_sessions:,} rejected, "
+        f"{sessions.established:,} so far, {sessions.rejected_sessions:,} rejected, "
         f"{failed:,} failed"
     )
     share = statements.unidentified_share
@@ -143,8 +143,8 @@ def _clients(clients: Sequence[ProxyClientDoc]) -> Table:
             one.client,
             *map(_count, (one.statements, one.waiting, one.warned, one.delayed)),
             age(one.delayed_s) if one.delayed else "",
-            _count(one.refused_total),
-            _by(one.refused),
+            _count(one.blocked_total),
+            _by(one.blocked),
         ]
         for one in clients[:MAX_CLIENTS]
     ]
@@ -157,9 +157,9 @@ def _budgets(budgets: Sequence[ProxyBudgetDoc]) -> Table:
         [
             one.budget,
             "" if one.fill is None else f"{one.fill:.0%}",
-            *map(_count, (one.admitted, one.waiting, one.warned, one.delayed, one.refused)),
+            *map(_count, (one.admitted, one.waiting, one.warned, one.delayed, one.blocked)),
             age(one.charged_s),
-            _by(one.refused_by),
+            _by(one.blocked_by),
         ]
         for one in budgets[:MAX_BUDGETS]
     ]
@@ -225,7 +225,7 @@ def disabled_view(done: PolicyPutDoc) -> list[Block]:
 
 def _put(done: PolicyPutDoc, achieved: str) -> Note:
     what = f"version {done.version} (checksum {done.checksum})"
-    if done.state == "in force":
+    if done.took_ms is not None:
         after = "" if done.took_ms is None else f", after {duration(done.took_ms / 1000)}"
         return Note(achieved, "good", what + after)
     return Note("published", "warned", f"{what}: {done.detail}")
@@ -261,8 +261,8 @@ def _policies(found: PgStatusDoc) -> Iterator[Line]:
             f"published  version {published.version}, checksum {published.checksum}, "
             f"{published.budgets} budgets ({published.enforced} enforced), {published.rules} rules"
         )
-    if force.refused:
-        yield line(f"rejected   {force.refused}, the last: {force.refusal}")
+    if force.rejected:
+        yield line(f"rejected   {force.rejected}, the last: {force.rejection}")
     left = f" for {duration(found.health.until_s)} more" if found.health.until_s else ""
     yield line(f"health     {found.health.state}{left}")
 

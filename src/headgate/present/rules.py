@@ -157,14 +157,14 @@ def _wall_s(iso: str) -> float:
 
 
 def rules_view(found: RulesDoc) -> list[Block]:
-    refused = [not_here(told) for told in found.refused]
+    rejected = [not_here(told) for told in found.rejected]
     if not found.rules:
-        return [line(Said(NO_RULE, "quiet")), *refused]
+        return [line(Said(NO_RULE, "quiet")), *rejected]
     rows = rows_of(found.rules)
     loud = [row for row in rows if row.doc.loud]
     told = [note for doc in found.rules for note in advice_of(doc.advice)]
     exempt = [Note("exempt", "bad", f"{row.exemption.says}; {row.left} left") for row in loud]
-    return [*exempt, _table(rows), *refused, *told]
+    return [*exempt, _table(rows), *rejected, *told]
 
 
 def _table(rows: Sequence[RuleRow]) -> Table:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote, urlencode
 
+from headgate.history.api import RoguesDoc, SuspectDoc, starved_says, starved_why
 from headgate.history.starvation import LOOK, Starved
-from headgate.history.starvation_api import RoguesDoc, SuspectDoc, starved_says, starved_why
 from headgate.present.view import DASH, Block, Line, Note, Said, Step, Table, Tone, columns, line
 from headgate.present.words import told_share
 
@@ -57,7 +57,8 @@ def starved_rows(found: Iterable[Starved]) -> list[StarvedRow]:
 def _row(doc: Starved) -> StarvedRow:
     evidence = (
         f"{doc.metric} was above its threshold for {told_share(doc.breached_share)} of that time, "
-        f"at {doc.mean_utilization:.1f} times it on average; {doc.refusals:,} checks were rejected"
+        f"at {doc.mean_utilization:.1f} times it on average; {doc.rejections:,} checks were "
+        "rejected"
     )
     return StarvedRow(
         doc=doc,

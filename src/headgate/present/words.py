@@ -12,10 +12,10 @@ from msgspec.json import encode
 from headgate.check.answers import AnswerDoc
 from headgate.check.reasons import duration, quantity, share_of
 from headgate.errors import BadDocument
-from headgate.history.starvation_api import STARVED
+from headgate.history.api import STARVED
 from headgate.present.view import DASH, Line, Note, Said, Tone, line
 from headgate.rules.api import EXEMPT, SUSPENDED
-from headgate.shard.advice import HOPELESS
+from headgate.shard.api import HOPELESS
 
 
 def per_s(rate: float) -> str:

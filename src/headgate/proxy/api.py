@@ -38,7 +38,7 @@ class ProxySessionsDoc(msgspec.Struct, frozen=True):
     idle: int
     max: int
     established: int
-    refused_sessions: int
+    rejected_sessions: int
     failed_startups: int
     failed_connects: int
 
@@ -57,9 +57,9 @@ class ProxyClientDoc(msgspec.Struct, frozen=True):
     warned: int
     delayed: int
     delayed_s: float
-    refused: Mapping[str, int]
+    blocked: Mapping[str, int]
     """By cause."""
-    refused_total: int
+    blocked_total: int
     waiting: int
 
 
@@ -67,8 +67,8 @@ class ProxyBudgetDoc(msgspec.Struct, frozen=True):
     budget: str
     admitted: int
     warned: int
-    refused: int
-    refused_by: Mapping[str, int]
+    blocked: int
+    blocked_by: Mapping[str, int]
     """By limit."""
     delayed: int
     waiting: int
@@ -174,6 +174,7 @@ class PolicyPutDoc(msgspec.Struct, frozen=True):
     version: int
     checksum: str
     took_ms: float | None
+    """Until it was in force; null: it is not yet."""
     detail: str = ""
     off: bool = False
     advice: Sequence[PolicyAdviceDoc] = ()
@@ -194,8 +195,8 @@ class PgInForceDoc(msgspec.Struct, frozen=True):
     off: bool | None
     """Null: not known over SQL."""
     enabled: bool
-    refused: int
-    refusal: str
+    rejected: int
+    rejection: str
 
 
 class PgPublishedDoc(msgspec.Struct, frozen=True):

@@ -1,6 +1,7 @@
-"""The mind of a proxy, put together from settings.
+"""A proxy, put together from settings.
 
-    ProxySettings ──mind_of──► Mind: agents, gates, release, targets, policy, plans, reports
+    ProxySettings ──assemble──► ProxyParts: relay, process, the directory's watcher
+                  ──mind_of──► Mind: agents, gates, release, targets, policy, plans, reports
 
 What agents say is shared by all processes on one memory; where sessions go is each relay's own.
 For new settings a new Mind is made, of the old one's parts where these can follow (`take_effect`).
@@ -13,23 +14,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from headgate.base.ports import Clock, PolicySink
+from headgate.budgets.ask import Dialect
 from headgate.budgets.compiled import compile_policy
 from headgate.budgets.lint import advise
 from headgate.budgets.native.region import PatternView
-from headgate.budgets.pgext.policyfile import head_of
+from headgate.budgets.pgext.directory import head_of, health_of
+from headgate.budgets.pgext.meter import RegionMeter
+from headgate.budgets.pgext.publisher import FilePolicySink
 from headgate.budgets.policy import Policy
-from headgate.budgets.readings import Published
-from headgate.errors import Fault, InvalidSettings, PolicyRefused
+from headgate.budgets.readings import BudgetReadings, Published
+from headgate.errors import Fault, InvalidSettings, MeterFailed, PolicyRejected
 from headgate.metrics.lint import Severity
-from headgate.proxy.agentlink import AgentLink
-from headgate.proxy.agents import Agents
-from headgate.proxy.directory import DirectoryWatcher
+from headgate.proxy.agents import AgentLink, Agents
+from headgate.proxy.dialling import AgentDialling
+from headgate.proxy.directory import DirectoryWatcher, HealthTold
 from headgate.proxy.gates import Gates
-from headgate.proxy.layout import EVENT_REFUSED
-from headgate.proxy.model import ReleaseKind
+from headgate.proxy.layout import EVENT_BLOCKED
+from headgate.proxy.model import Protocol, ReleaseKind
 from headgate.proxy.plans import Plans
-from headgate.proxy.policyfile import PolicyFile
-from headgate.proxy.policylink import PolicyLink
+from headgate.proxy.policylink import PolicyFile, PolicyLink
 from headgate.proxy.ports import (
     ActCause,
     ClientGate,
@@ -39,16 +42,18 @@ from headgate.proxy.ports import (
     RelayWatcher,
     Release,
 )
+from headgate.proxy.process import Process, Slowlog, SlowlogTerms
 from headgate.proxy.relay import NativeRelay, RelayEvent
 from headgate.proxy.release import Pacing
 from headgate.proxy.reports import Reports
+from headgate.proxy.status import ProxyReadings
 from headgate.proxy.targets import FixedTargets, FollowedTargets
-from headgate.proxy.wiring import AgentDialling
 from headgate.settings.document import first_line, load_policy
 from headgate.settings.proxy import AgentLinkSettings, ProxySettings
 from headgate.shard.peers import load_access
 
 MEET_S = 1.0
+_DIALECTS = {Protocol.POSTGRES: Dialect.POSTGRES, Protocol.MYSQL: Dialect.MYSQL}
 
 
 class DirectoryTaker:
@@ -71,8 +76,8 @@ class DirectoryTaker:
             return Published(lying.version, lying.checksum, 0, lying.off, lying.content)
         published = await self._sink.publish(policy, revision)
         self._watcher.look_now()
-        if self._watcher.refusal:
-            raise PolicyRefused(self._watcher.refusal)
+        if self._watcher.rejection:
+            raise PolicyRejected(self._watcher.rejection)
         return published
 
 
@@ -110,6 +115,86 @@ class ProxyContext:
     ours: Callable[[], bool] = lambda: True
     """Whether this process reports the memory's counters: false until the process before has
     handed them over."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyParts:
+    """What stays as it is for as long as the process runs."""
+
+    relay: NativeRelay
+    process: Process
+    watcher: DirectoryWatcher
+    context: ProxyContext
+    meter: RegionMeter
+
+    async def adopt(self, mind: Mind) -> None:
+        mind.take_effect()
+        self.process.listen(mind.watchers, mind.told)
+        await self.process.adopt([self.watcher, *mind.shared], mind.own)
+
+    async def seen(self) -> ProxyReadings:
+        relay, slowlog = self.relay, self.process.slowlog
+        readings, fault = await self._readings()
+        state = relay.memory.state
+        now = self.context.clock.now()
+        return ProxyReadings(
+            now_s=now.mono_s,
+            wall_ms=int(now.wall_s * 1000),
+            clients=relay.clients(),
+            threads=relay.thread_counts(),
+            parts=self.process.states(),
+            targets=relay.targets.targets,
+            readings=readings,
+            readings_fault=fault,
+            clients_full=int(state.clients_full),
+            statements_full=int(state.runnings_full),
+            released=relay.released(),
+            slowlog={"written": slowlog.lines, "left_out": slowlog.suppressed},
+            policy_rejection=self.watcher.rejection,
+        )
+
+    async def _readings(self) -> tuple[BudgetReadings | None, str]:
+        try:
+            return await self.meter.read(), ""
+        except MeterFailed as error:
+            return None, str(error)
+
+
+def assemble(
+    settings: ProxySettings, relay: NativeRelay, clock: Clock, ours: Callable[[], bool]
+) -> ProxyParts:
+    """`ours`: see ProxyContext."""
+
+    def client_name(index: int) -> str:
+        found = relay.client(index)
+        return found.client.identity if found else "unidentified"
+
+    watcher = DirectoryWatcher(settings.directory, relay, _health_told)
+    sink = FilePolicySink(settings.directory, clock)
+    context = ProxyContext(
+        relay,
+        clock,
+        DirectoryTaker(sink, watcher),
+        settings.directory,
+        relay.memory.region.patterns,
+        ours,
+    )
+    slowlog = Slowlog(
+        slowlog_terms(settings), _DIALECTS[settings.relay.protocol], clock, client_name
+    )
+    return ProxyParts(
+        relay, Process(relay, slowlog, clock), watcher, context, RegionMeter(settings.directory)
+    )
+
+
+def _health_told(body: bytes) -> HealthTold | None:
+    found = health_of(body)
+    return None if found is None else HealthTold(*found)
+
+
+def slowlog_terms(settings: ProxySettings) -> SlowlogTerms:
+    told = settings.slowlog
+    return SlowlogTerms(told.path, told.min_delay_s, told.warnings, told.per_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +290,9 @@ def _no_conninfo(dsn: str) -> str:
 
 def policy_of(path: Path) -> Policy:
     policy = load_policy(path)
-    refused = [Fault(a.place, a.message) for a in advise(policy) if a.severity is Severity.ERROR]
-    if refused:
-        raise InvalidSettings(refused, str(path))
+    rejected = [Fault(a.place, a.message) for a in advise(policy) if a.severity is Severity.ERROR]
+    if rejected:
+        raise InvalidSettings(rejected, str(path))
     return policy
 
 
@@ -272,8 +357,8 @@ def _add_voice(voice: FollowedAgents, mind: Mind) -> None:
 
 def note_budget(reports: Reports, event: RelayEvent) -> None:
     """Of blocked statements alone: statements with a warning or delay were admitted."""
-    if event.kind == EVENT_REFUSED and event.by is ActCause.BUDGET and event.budget:
-        reports.budget_refused(event.number, event.budget)
+    if event.kind == EVENT_BLOCKED and event.by is ActCause.BUDGET and event.budget:
+        reports.budget_blocked(event.number, event.budget)
 
 
 def _forget_agents(relay: NativeRelay) -> None:
@@ -298,7 +383,7 @@ def _add_plans(mind: Mind, around: ProxyContext) -> None:
     plans = mind.settings.plans
     if plans is None:
         return
-    from headgate.proxy.explaining import PostgresSessions  # here: it needs psycopg
+    from headgate.proxy.plans import PostgresSessions  # here: it needs psycopg
 
     path, password = plans.password_file, None
     if path is not None:

@@ -130,7 +130,7 @@ class ProxyControl:
         try:
             done = await self._finish(self._operations.reload())
         except InvalidSettings:
-            log.warning("control.reload", by=who, outcome="refused")
+            log.warning("control.reload", by=who, outcome="rejected")
             raise
         log.info("control.reload", by=who, outcome="done", **done._asdict())
         return _json(done._asdict())

@@ -109,7 +109,7 @@ class DirectoryWatcher:
         self._stamps: dict[str, Stamp | None] = {POLICY_FILE: None, HEALTH_FILE: None}
         self._changed = asyncio.Event()
         self._ended = threading.Event()
-        self.refusal = ""
+        self.rejection = ""
         """Why the last policy was not taken."""
         self.taken = 0
         self.health_fault = ""
@@ -137,7 +137,7 @@ class DirectoryWatcher:
         await self._changed.wait()
 
     def state(self) -> PartState:
-        fault = self.refusal or self.health_fault
+        fault = self.rejection or self.health_fault
         summary = f"{self._directory}: {fault}" if fault else str(self._directory)
         return PartState(self.name, not fault, summary, figures={"policies_taken": self.taken})
 
@@ -184,13 +184,13 @@ class DirectoryWatcher:
         if name == HEALTH_FILE:
             self._take_health(body)
             return True
-        refused = self._relay.publish(body, force=force)
-        if refused is not None and refused.again:
+        rejected = self._relay.publish(body, force=force)
+        if rejected is not None and rejected.again:
             return False
-        self.refusal = "" if refused is None else f"{POLICY_FILE} is invalid: {refused.why}"
-        self.taken += refused is None
-        if refused is not None:
-            log.error("policy.refused", detail=refused.why, stays="the last good one")
+        self.rejection = "" if rejected is None else f"{POLICY_FILE} is invalid: {rejected.why}"
+        self.taken += rejected is None
+        if rejected is not None:
+            log.error("policy.rejected", detail=rejected.why, stays="the last good one")
         else:
             version = self._relay.memory.region.head().version
             log.info("policy.in_force", version=version, policy_bytes=len(body))

@@ -62,7 +62,7 @@ MAX_NAME_BYTES = 127
 """As the relay keeps them."""
 PLACED = frozenset({"unidentified", "others", EVERYBODY, EVERYONE})
 """Names that have their place, or are nobody's."""
-_STRENGTH = (Act.PASS, Act.WARN, Act.DELAY, Act.REFUSE, Act.CLOSE)
+_STRENGTH = (Act.PASS, Act.WARN, Act.DELAY, Act.BLOCK, Act.CLOSE)
 
 
 class GatePart(NamedTuple):
@@ -131,7 +131,7 @@ def _acting_first(rules: Iterable[Rule], database: str, wall_s: float) -> list[s
         for rule in rules
         if rule.database in ("", database) and rule.windows != () and rule.expires_at > wall_s
     ]
-    mine.sort(key=lambda rule: not (rule.refuses_all or rule.ratio > 0))
+    mine.sort(key=lambda rule: not (rule.rejects_all or rule.ratio > 0))
     return [rule.target for rule in mine]
 
 
@@ -192,10 +192,10 @@ class GateBasis(NamedTuple):
 
 
 def _rule_part(applied: Applied, terms: GateTerms, judging: GateBasis) -> GatePart:
-    rule = applied.refuse
-    if rule is None or (rule.ratio <= 0 and not rule.refuses_all):
+    rule = applied.reject
+    if rule is None or (rule.ratio <= 0 and not rule.rejects_all):
         return NOTHING
-    held = rule.refuses_all
+    held = rule.rejects_all
     left_s = max(0.0, rule.ends_at(judging.now.wall_s) - judging.now.wall_s)
     return GatePart(
         ratio=1.0 if held else rule.ratio,
@@ -217,7 +217,7 @@ def _held_retry_s(left_s: float) -> float:
 
 
 def _rule_reason(rule: Rule, wall_s: float) -> str:
-    share = "every statement" if rule.refuses_all else f"{share_of(rule.ratio)} of the statements"
+    share = "every statement" if rule.rejects_all else f"{share_of(rule.ratio)} of the statements"
     ends_at = rule.ends_at(wall_s)
     left = "" if ends_at == FOREVER else f" for another {duration(max(0.0, ends_at - wall_s))}"
     by = f", set by {rule.created_by}" if rule.created_by else ""
@@ -225,12 +225,12 @@ def _rule_reason(rule: Rule, wall_s: float) -> str:
     return f"rule {rule.id} throttles {share} of {rule.target}{left}{by}{why}"
 
 
-class _Unrefused(RuleBook):
+class _Unrejected(RuleBook):
     """What rules make of a client, without those that throttle: these are the other part."""
 
     def __init__(self, applied: Applied) -> None:
         super().__init__()
-        self._applied = applied._replace(refuse=None)
+        self._applied = applied._replace(reject=None)
 
     def applied(self, identity: Identity, database: str, wall_s: float) -> Applied:
         return self._applied
@@ -240,7 +240,7 @@ def judged_part(
     health: Health, applied: Applied, check: Check, terms: GateTerms, judging: GateBasis
 ) -> GatePart:
     """As the agent decides, but for the dice, which are the relay's."""
-    book = _Unrefused(applied)
+    book = _Unrejected(applied)
     decision = decide(check, health, book, now=judging.by, roll=ALMOST_ONE)
     return _health_part(decision, terms)
 
@@ -385,7 +385,7 @@ def _group_key(applied: Applied, gated: bool) -> GroupKey:
         return (gated,)
     return (
         gated,
-        applied.refuse.id if applied.refuse else "",
+        applied.reject.id if applied.reject else "",
         applied.exempt.id if applied.exempt else "",
         tuple(rule.id for rule in applied.metrics),
         tuple((name, rule.id) for name, rule in applied.thresholds.items()),
@@ -396,7 +396,7 @@ def _group_key(applied: Applied, gated: bool) -> GroupKey:
 def _health_key(applied: Applied) -> GroupKey:
     """Clients with this key get the same decision by health, whatever the dice: hundreds of ratio
     rules make hundreds of groups, and one decision."""
-    return _group_key(applied._replace(refuse=None, until=0.0), True)
+    return _group_key(applied._replace(reject=None, until=0.0), True)
 
 
 class _Group:

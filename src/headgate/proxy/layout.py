@@ -43,7 +43,7 @@ EVENT_TEXT_BYTES = 8192
 SOCKADDR_BYTES = 128
 PATH_BYTES = 1024
 
-EVENT_CLIENT, EVENT_PATTERN, EVENT_REFUSED, EVENT_DELAYED = 1, 2, 3, 4
+EVENT_CLIENT, EVENT_PATTERN, EVENT_BLOCKED, EVENT_DELAYED = 1, 2, 3, 4
 EVENT_WARNED, EVENT_SESSION, EVENT_DRAINED = 5, 6, 7
 GATE_WRITES_ONLY, GATE_PACED, GATE_EXEMPT = 1, 2, 4
 TARGET_PRIMARY, TARGET_REPLICA = 1, 2
@@ -157,12 +157,12 @@ class HrClient(Structure):
         ("warned", c_uint64),
         ("delayed", c_uint64),
         ("delayed_ns", c_uint64),
-        ("refused", c_uint64 * CAUSES),
+        ("blocked", c_uint64 * CAUSES),
         ("passed", c_uint64),
         ("wall_ns", c_uint64),
         ("errors", c_uint64),
         ("reported_admitted", c_uint64),
-        ("reported_refused", c_uint64 * CAUSES),
+        ("reported_blocked", c_uint64 * CAUSES),
         ("waiting", c_uint32),
         ("running", c_uint32),
         ("kept", c_uint32),
@@ -230,7 +230,7 @@ class HrState(Structure):
 
 
 THREAD_COUNTS = (
-    *("accepted", "established", "closed", "refused_sessions", "failed_startups"),
+    *("accepted", "established", "closed", "rejected_sessions", "failed_startups"),
     *("failed_connects", "client_bytes", "server_bytes", "statements", "prepared", "judged"),
     *("truncated_texts", "unidentified", "cancels", "held", "protocol_errors", "tls_sessions"),
     *("out_of_buffers", "sessions", "idle_sessions", "buffers_used_bytes", "rounds"),
@@ -325,7 +325,7 @@ _OFFSETS: tuple[tuple[type[Structure], str], ...] = (
     (HrGate, "reason"),
     (HrClient, "identity"),
     (HrClient, "last_ns"),
-    (HrClient, "refused"),
+    (HrClient, "blocked"),
     (HrClient, "reported_admitted"),
     (HrClient, "waiting"),
     (HrClient, "gate"),

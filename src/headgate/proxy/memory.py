@@ -14,12 +14,14 @@ import secrets
 import time
 from ctypes import byref
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 from headgate.budgets.native.layout import PAGE_BYTES, HgRegion, HgSizes
+from headgate.budgets.native.library import CHECKOUT, FLAGS, Recipe, build_beside, load
 from headgate.budgets.native.region import RegionView
 from headgate.errors import RelayFault
-from headgate.proxy.layout import MAX_THREADS, HrSizes, HrState
-from headgate.proxy.library import relay_library
+from headgate.proxy.layout import MAX_THREADS, HrSizes, HrState, declare, misfits
 from headgate.proxy.model import MemoryTerms
 
 F_ADD_SEALS, F_GET_SEALS = 1033, 1034
@@ -157,3 +159,44 @@ def _state_sizes(terms: MemoryTerms) -> HrSizes:
 
 def power_of_two(at_least: int) -> int:
     return 1 << max(0, at_least - 1).bit_length()
+
+
+# --- the shared library --------------------------------------------------------------------------
+
+# The relay's shared library: found beside this file, or built from relay/*.c and native/*.c.
+#
+# It links OpenSSL, whose headers are a package of their own; the rest is as in native/library.py.
+
+_NO_HEADERS = (
+    "OpenSSL's headers are missing: install libssl-dev (Debian, Ubuntu), openssl-devel (Fedora, "
+    "RHEL) or openssl-dev (Alpine), and run it again"
+)
+RELAY = Recipe(
+    name="libheadgate_relay",
+    what="the relay of the proxy",
+    header="relay.h",
+    folders=("relay", "native"),
+    beside=Path(__file__).parent / "libheadgate_relay.so",
+    misfits=misfits,
+    flags=(*FLAGS, "-D_GNU_SOURCE", "-pthread"),
+    libraries=("-lssl", "-lcrypto", "-lpthread", "-lm"),
+    needs=(
+        ("fatal error: openssl/", _NO_HEADERS),
+        ("fatal error: 'openssl/", _NO_HEADERS),
+        ("find -lssl", _NO_HEADERS),
+        ("find -lcrypto", _NO_HEADERS),
+        ("library -lssl", _NO_HEADERS),
+        ("library -lcrypto", _NO_HEADERS),
+    ),
+)
+
+
+@cache
+def relay_library(checkout: Path = CHECKOUT) -> ctypes.CDLL:
+    """With the prototypes of its functions declared; NativeUnavailable says what is missing."""
+    return declare(load(checkout, recipe=RELAY))
+
+
+def build() -> Path:
+    """For all users of this installation (`headgate proxy build`)."""
+    return build_beside(recipe=RELAY)

@@ -37,7 +37,7 @@ class Act(Enum):
     PASS = "pass"  # noqa: S105 -- a deed, no password
     WARN = "warn"
     DELAY = "delay"
-    REFUSE = "refuse"
+    BLOCK = "block"
     CLOSE = "close"
 
 
@@ -116,9 +116,9 @@ class GateTerms:
     action: Annotated[
         Act,
         Key(
-            "`delay` until the gate opens, `refuse` to block at once, or `close` to block and end "
+            "`delay` until the gate opens, `block` at once, or `close` to block and end "
             "the session.",
-            one_of(Act, Act.DELAY, Act.REFUSE, Act.CLOSE),
+            one_of(Act, Act.DELAY, Act.BLOCK, Act.CLOSE),
         ),
     ] = Act.DELAY
     max_delay_s: Annotated[
@@ -144,8 +144,8 @@ class GateTerms:
     on_loss: Annotated[
         Act,
         Key(
-            "`pass`, `delay` or `refuse` while the database's health is unknown.",
-            one_of(Act, Act.PASS, Act.DELAY, Act.REFUSE),
+            "`pass`, `delay` or `block` while the database's health is unknown.",
+            one_of(Act, Act.PASS, Act.DELAY, Act.BLOCK),
         ),
     ] = Act.PASS
     stale_after_s: Annotated[
@@ -155,11 +155,11 @@ class GateTerms:
     rule_action: Annotated[
         Act,
         Key(
-            "What an agent's ratio rule does to the statements that it picks: `refuse` (block), "
+            "What an agent's ratio rule does to the statements that it picks: `block`, "
             "`delay`, or `close` (block and end the session).",
-            one_of(Act, Act.DELAY, Act.REFUSE, Act.CLOSE),
+            one_of(Act, Act.DELAY, Act.BLOCK, Act.CLOSE),
         ),
-    ] = Act.REFUSE
+    ] = Act.BLOCK
     """For every client that the gate applies to. With DELAY a ratio rule delays statements."""
     rule_delay_s: Annotated[
         float,
@@ -199,8 +199,8 @@ class ReleaseTerms:
     action: Annotated[
         Act,
         Key(
-            "`delay` or `refuse` (block) statements beyond the rate.",
-            one_of(Act, Act.DELAY, Act.REFUSE),
+            "`delay` or `block` statements beyond the rate.",
+            one_of(Act, Act.DELAY, Act.BLOCK),
         ),
     ] = Act.DELAY
     max_delay_s: Annotated[float, Key("Longest delay by the rate.", seconds(0, 3600))] = 5.0

@@ -1,4 +1,4 @@
-"""Keep the agent's traffic policy in force here, where no agent writes into our directory.
+"""Keep the agent's policy in force here, where no agent writes into our directory; or a file's.
 
     agent's API ──GET /v1/policies/D, If-None-Match──► PolicyLink ──► PolicyTaker (the region)
                                                           └──► kept.json, for a start without agent
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -22,7 +23,7 @@ from headgate.base.ports import Clock
 from headgate.budgets.parse import parse_policy
 from headgate.budgets.policy import Policy
 from headgate.check.reasons import duration
-from headgate.errors import InvalidSettings, PeerFailed, PolicyRefused
+from headgate.errors import InvalidSettings, PeerFailed, PolicyRejected
 from headgate.proxy.agents import Agents, Reply
 from headgate.proxy.ports import PartState, PolicyTaker
 
@@ -134,7 +135,7 @@ class PolicyLink:
     async def _put_in_force(self, policy: Policy, revision: int, source: str) -> bool:
         try:
             await self._taker.take(policy, revision, source)
-        except (PolicyRefused, InvalidSettings) as error:
+        except (PolicyRejected, InvalidSettings) as error:
             self._failed(f"the policy of {source} is invalid, and the last one stays: {error}")
             return False
         self.revision, self._source = revision, source
@@ -185,3 +186,66 @@ def _detail(body: bytes) -> str:
     except (ValueError, AttributeError):
         found = ""
     return str(found) or "no reason given"
+
+
+# --- policy from a file --------------------------------------------------------------------------
+
+# Budgets from a file, followed as it changes.   policy.toml ──► PolicyFile ──► PolicyTaker
+
+LOOK_S = 1.0
+
+
+class PolicyFile:
+    name = "policy"
+
+    def __init__(
+        self, path: Path, load: Callable[[Path], Policy], taker: PolicyTaker, clock: Clock
+    ) -> None:
+        """`load`: InvalidSettings with every fault of the file."""
+        self._path = path
+        self._load = load
+        self._taker = taker
+        self._clock = clock
+        self._seen: tuple[int, int, int] | None = None
+        self.fault = ""
+        self.taken = 0
+
+    async def run(self) -> None:
+        while True:
+            await self.look()
+            await self._clock.sleep(LOOK_S)
+
+    async def look(self, *, again: bool = False) -> None:
+        """`again`: also a file that has been seen (a reload)."""
+        stamp = await asyncio.to_thread(_stamp, self._path)
+        if stamp == self._seen and not again:
+            return
+        self._seen = stamp
+        try:
+            policy = await asyncio.to_thread(self._load, self._path)
+            published = await self._taker.take(policy, 0, str(self._path))
+        except (InvalidSettings, PolicyRejected) as error:
+            self._failed(str(error))
+            return
+        self.fault = ""
+        self.taken += 1
+        log.info("policy.file_taken", file=str(self._path), version=published.version)
+
+    def _failed(self, detail: str) -> None:
+        self.fault = detail
+        log.error("policy.file_rejected", detail=detail, stays="the last good one")
+
+    def state(self) -> PartState:
+        told = f"{self.fault}; the last good one stays" if self.fault else f"file {self._path}"
+        return PartState(self.name, not self.fault, told, figures={"taken": self.taken})
+
+    async def close(self) -> None:
+        return None
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116 -- followed: it may be a link, as Kubernetes has them
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size

@@ -52,7 +52,7 @@ class Reported(NamedTuple):
     """Of a client's counts, what some process has taken upon itself to tell an agent."""
 
     admitted: int = 0
-    refused: tuple[int, ...] = (0,) * len(ActCause)
+    blocked: tuple[int, ...] = (0,) * len(ActCause)
 
 
 class ClientCounts(NamedTuple):
@@ -66,7 +66,7 @@ class ClientCounts(NamedTuple):
     warned: int
     delayed: int
     delayed_ns: int
-    refused: tuple[int, ...]
+    blocked: tuple[int, ...]
     """By ActCause."""
     passed: int
     wall_ns: int
@@ -220,7 +220,7 @@ class PolicyTaker(Protocol):
     """Puts a policy in force: agentlink gives it what the agent serves."""
 
     async def take(self, policy: Policy, revision: int, source: str) -> Published:
-        """Or PolicyRefused with the cause; then the last good one stays."""
+        """Or PolicyRejected with the cause; then the last good one stays."""
         ...
 
 

@@ -40,8 +40,7 @@ from headgate.proxy.layout import (
     HrTlsSettings,
     HrTrust,
 )
-from headgate.proxy.library import relay_library
-from headgate.proxy.memory import SharedMemory
+from headgate.proxy.memory import SharedMemory, relay_library
 from headgate.proxy.model import (
     PLAIN,
     Act,
@@ -209,7 +208,7 @@ class NativeRelay:
             words = self._client_in_place(one.client.index)
             if words.key == one.client.key:  # Else the place is another client's by now.
                 words.reported_admitted = one.admitted
-                words.reported_refused[:] = one.refused
+                words.reported_blocked[:] = one.blocked
         self.memory.state.reported_ns = int(at_s * 1e9)
 
     def reported_at_s(self) -> float | None:
@@ -548,8 +547,8 @@ def _client(index: int, words: HrClient) -> ClientCounts | None:
     return ClientCounts(
         client=ClientKey(index, key, identity),
         told=bool(words.state),
-        refused=tuple(words.refused),
-        reported=Reported(int(words.reported_admitted), tuple(words.reported_refused)),
+        blocked=tuple(words.blocked),
+        reported=Reported(int(words.reported_admitted), tuple(words.reported_blocked)),
         kept=bool(words.kept),
         **{name: int(getattr(words, name)) for name in _CLIENT_COUNTS},
     )

@@ -24,8 +24,8 @@ from headgate.base.crowds import OTHER
 from headgate.base.names import Identity, parse_identity
 from headgate.base.ports import Clock
 from headgate.check.model import Check, Verdict
-from headgate.check.reports_api import encode_report, fitting
 from headgate.check.snapshot import Counted
+from headgate.check.snapshot_api import encode_report, fitting
 from headgate.errors import InvalidName, PeerFailed
 from headgate.history.recorder import BUDGET
 from headgate.proxy.agents import Agents
@@ -155,7 +155,7 @@ def decided(
     if now.admitted > was.admitted:
         yield Decided(Verdict.OK, "", now.admitted - was.admitted)
     for cause, verdict in _VERDICTS.items():
-        times = now.refused[cause] - was.refused[cause]
+        times = now.blocked[cause] - was.blocked[cause]
         if times <= 0:
             continue
         if cause is ActCause.BUDGET:
@@ -221,10 +221,10 @@ class Reports:
         self._failures = 0
         self._next_try_s = 0.0
         self._fault = ""
-        self._refused = ""
+        self._rejected = ""
         self.told_total = 0
 
-    def budget_refused(self, client: int, budget: str) -> None:
+    def budget_blocked(self, client: int, budget: str) -> None:
         """By an event of the relay's: which budget it was."""
         if budget and (client in self._budgets or len(self._budgets) < MAX_BUDGETS):
             told = self._budgets.setdefault(client, {})
@@ -259,7 +259,7 @@ class Reports:
         counts, now = list(self._relay.clients()), self._clock.now()
         self._looked(counts)
         minute = int(now.wall_s // 60)
-        changed = [one for one in counts if one.reported != (one.admitted, one.refused)]
+        changed = [one for one in counts if one.reported != (one.admitted, one.blocked)]
         for count in changed:
             index = count.client.index
             for one in decided(count, self._explained(count.client), self._named(index)):
@@ -290,10 +290,10 @@ class Reports:
             return self._failed(str(fault))
         if reply.status >= 500 or reply.status == 429:
             return self._failed(f"status {reply.status}")
-        if reply.status != 200 and not self._refused:
+        if reply.status != 200 and not self._rejected:
             # A rejected batch would be rejected again: it is dropped, and logged once.
-            self._refused = f"status {reply.status}: {reply.body[:200].decode(errors='replace')}"
-            log.warning("reports.refused", detail=self._refused)
+            self._rejected = f"status {reply.status}: {reply.body[:200].decode(errors='replace')}"
+            log.warning("reports.rejected", detail=self._rejected)
         self._failures, self._fault = 0, ""
         return True
 
@@ -307,7 +307,7 @@ class Reports:
         return False
 
     def state(self) -> PartState:
-        fault = self._fault or self._refused
+        fault = self._fault or self._rejected
         told = "what is decided here is in the agent's history"
         summary = fault or (told if self.told_total else "nothing was reported to an agent yet")
         return PartState(self.name, not fault, summary, figures={

@@ -68,7 +68,7 @@ class ProxyReadings:
     statements_full: int
     released: tuple[int, int]
     slowlog: Mapping[str, int]
-    policy_refusal: str = ""
+    policy_rejection: str = ""
     wall_ms: int = 0
     """The same moment by the time of day."""
 
@@ -111,7 +111,7 @@ def status_document(facts: ProxyFacts, seen: ProxyReadings) -> dict[str, Any]:
 
 
 _SESSION_COUNTS = (
-    *("accepted", "established", "closed", "refused_sessions", "failed_startups"),
+    *("accepted", "established", "closed", "rejected_sessions", "failed_startups"),
     *("failed_connects", "tls_sessions", "cancels", "protocol_errors", "out_of_buffers"),
     *("client_bytes", "server_bytes", "buffers_used_bytes"),
 )
@@ -161,8 +161,8 @@ def _clients(clients: Sequence[ClientCounts]) -> list[dict[str, Any]]:
 
 
 def _client(counts: ClientCounts) -> dict[str, Any]:
-    refused = {
-        cause.name.lower(): counts.refused[cause] for cause in CAUSES if counts.refused[cause]
+    blocked = {
+        cause.name.lower(): counts.blocked[cause] for cause in CAUSES if counts.blocked[cause]
     }
     return {
         "client": counts.client.identity,
@@ -171,8 +171,8 @@ def _client(counts: ClientCounts) -> dict[str, Any]:
         "warned": counts.warned,
         "delayed": counts.delayed,
         "delayed_s": counts.delayed_ns / 1e9,
-        "refused": refused,
-        "refused_total": sum(refused.values()),
+        "blocked": blocked,
+        "blocked_total": sum(blocked.values()),
         "passed_in_transaction": counts.passed,
         "wall_s": counts.wall_ns / 1e9,
         "errors": counts.errors,
@@ -193,8 +193,8 @@ def _budgets(readings: BudgetReadings | None) -> list[dict[str, Any]]:
             "budget": name,
             "admitted": counts.admitted,
             "warned": sum(counts.warned.values()),
-            "refused": sum(counts.blocked.values()),
-            "refused_by": {limit: n for limit, n in counts.blocked.items() if n},
+            "blocked": sum(counts.blocked.values()),
+            "blocked_by": {limit: n for limit, n in counts.blocked.items() if n},
             "delayed": counts.delayed,
             "delayed_s": counts.delayed_ns / 1e9,
             "waiting": counts.sleeping,
@@ -217,7 +217,7 @@ def _policy(seen: ProxyReadings) -> dict[str, Any]:
         "off": readings.off,
         "enabled": readings.enabled,
         "published_ms": readings.published_ms,
-        "refusal": seen.policy_refusal,
+        "rejection": seen.policy_rejection,
         "health": _health(readings, seen.wall_ms),
     }
 
@@ -279,8 +279,8 @@ def problems(facts: ProxyFacts, seen: ProxyReadings) -> list[str]:
         found.append(
             f"the settings file is invalid, the last good one stays: {facts.settings_fault}"
         )
-    if seen.policy_refusal and not any(seen.policy_refusal in one for one in found):
-        found.append(seen.policy_refusal)
+    if seen.policy_rejection and not any(seen.policy_rejection in one for one in found):
+        found.append(seen.policy_rejection)
     if seen.readings_fault:
         found.append(f"budgets cannot be read: {seen.readings_fault}")
     if counts.get("sessions", 0) >= facts.max_sessions:

@@ -159,7 +159,7 @@ class Putter:
             self._relay.put_targets(targets)
         except RelayFault as fault:
             if str(fault) != self.fault:
-                log.error("targets.refused", detail=str(fault))
+                log.error("targets.rejected", detail=str(fault))
             self.fault = str(fault)
             return False
         self.targets, self.fault = targets, ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -27,7 +26,7 @@ from headgate.check.reasons import (
     shadowed_by,
     share_of,
 )
-from headgate.fleet.reach_api import ReachedDoc
+from headgate.fleet.api import ReachedDoc, iso
 from headgate.metrics.model import Comparison
 from headgate.pacing.api import PaceDoc
 from headgate.rules.matching import FOREVER, Kind, Rule, RuleBook
@@ -44,8 +43,6 @@ EXEMPT, SUSPENDED = "exempt: ", "suspended: "
 UNREADABLE = "unreadable"
 MAX_CLIENTS_NAMED = 20
 MAX_EXEMPTIONS_TOLD = 20
-FAR_WALL_S = 253_402_300_799.0
-"""The last second of the year 9999; there are no later dates."""
 
 
 class RuleDoc(msgspec.Struct, frozen=True):
@@ -104,7 +101,7 @@ class RuleDoc(msgspec.Struct, frozen=True):
 
 class RulesDoc(msgspec.Struct, frozen=True):
     rules: Sequence[RuleDoc]
-    refused: Sequence[str] = ()
+    rejected: Sequence[str] = ()
     """Rules of the fleet that are not in force here as they were set, and why."""
     reached: ReachedDoc | None = None
     """With a change for the fleet: where it applies."""
@@ -178,8 +175,8 @@ def rule_doc(
         "ceiling": rule.ceiling if is_exempt else None,
         "database": rule.database or None,
         "schedule": spec.schedule.written() if spec.schedule else None,
-        "created_at": _iso(rule.created_at),
-        "expires_at": _iso(rule.expires_at),
+        "created_at": iso(rule.created_at),
+        "expires_at": iso(rule.expires_at),
         "left_s": 0.0 if state == "ended" else max(0.0, rule.expires_at - wall_s),
         "state": state,
         "next_at": _next_at(rule, wall_s) if state == "waiting" else None,
@@ -211,7 +208,7 @@ def state_of(spec: RuleSpec, rule: Rule, wall_s: float) -> str:
 
 def _next_at(rule: Rule, wall_s: float) -> str | None:
     begins = [begin for begin, _ in rule.windows or () if begin > wall_s]
-    return _iso(min(begins)) if begins else None
+    return iso(min(begins)) if begins else None
 
 
 def _nothing_known(_database: str) -> Mapping[str, KnownMetric]:
@@ -373,7 +370,7 @@ _BY_RULE = (Verdict.ON_HOLD, Verdict.REJECTED_BY_RATIO)
 def _must_end(rule: Rule, wall_s: float) -> str:
     left = duration(max(0.0, rule.ends_at(wall_s) - wall_s))
     lift = f"`headgate rule lift {rule.id}` ends it now"
-    if rule.refuses_all:
+    if rule.rejects_all:
         return f"rule {rule.id} must end, which it does in {left}; {lift}"
     return (
         f"more luck: rule {rule.id} lets {share_of(1 - rule.ratio)} of the checks of "
@@ -394,8 +391,3 @@ def _must_change(finding: Finding) -> str:
         return f"{name} must fall from {now} to {goal}"
     # By its last value it is fine already: debounce still counts the ones before.
     return f"{name} must stay {goal} (it is {now} now) until its debounce is over"
-
-
-def _iso(wall_s: float) -> str:
-    at = datetime.fromtimestamp(max(0.0, min(wall_s, FAR_WALL_S)), tz=UTC)
-    return at.isoformat().replace("+00:00", "Z")

@@ -525,7 +525,7 @@ def _exceeded(rule: Rule, known: Mapping[str, KnownMetric]) -> Iterator[tuple[st
     """Limits that are exceeded here just now."""
     for name, limit in rule.thresholds.items():
         metric = known.get(name)
-        if metric is not None and limit < metric.threshold and metric.refuses_now(limit):
+        if metric is not None and limit < metric.threshold and metric.rejects_now(limit):
             value = limit_told(name, metric.value or 0.0)
             why = f"{name} is {value} on {metric.value_on} now"
             yield name, limit_told(name, limit), why

@@ -189,7 +189,7 @@ class FollowedRules:
             try:
                 self._noted[rule_id] = parse_kept(rule_id, value.get("rule"), value.get("n", 0))
             except InvalidSettings as error:
-                log.error("rule.note_refused", rule=rule_id, fault=str(error))
+                log.error("rule.note_rejected", rule=rule_id, fault=str(error))
         # One that was set here says where its time was, and needs no note for that.
         says_it = self._own and not self._shard
         known = [one for one in self.entries.values() if says_it or one.id in self._noted]
@@ -239,7 +239,7 @@ class FollowedRules:
             except (InvalidSettings, ValueError) as error:
                 # Of a newer version, or broken: the last good one stays, and ends by its clock.
                 outcome.faults[item_id] = str(error)
-                log.error("rule.refused", rule=item_id, fault=str(error))
+                log.error("rule.rejected", rule=item_id, fault=str(error))
                 continue
             outcome.entries |= {entry.id: entry for entry in entries}
             outcome.gone |= set(before) - {entry.id for entry in entries}

@@ -116,7 +116,7 @@ class Rule:
         return tuple(self.target.split(":"))
 
     @property
-    def refuses_all(self) -> bool:
+    def rejects_all(self) -> bool:
         return self.kind is _HOLD or (self.ratio >= 1 and self.kind is _RATIO)
 
     def in_force(self, wall_s: float) -> bool:
@@ -155,7 +155,7 @@ class Shadowed(NamedTuple):
 class Applied(NamedTuple):
     """What the rules make of one client, within a span of time."""
 
-    refuse: Rule | None = None
+    reject: Rule | None = None
     exempt: Rule | None = None
     metrics: tuple[Rule, ...] = ()
     """The rules whose metrics apply to it, taken together."""
@@ -191,7 +191,7 @@ class Applied(NamedTuple):
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        single = [rule for rule in (self.refuse, self.exempt) if rule is not None]
+        single = [rule for rule in (self.reject, self.exempt) if rule is not None]
         limiting = {rule.id: rule for rule in self.thresholds.values()}
         return (*single, *self.metrics, *limiting.values())
 
@@ -577,16 +577,16 @@ def _weigh(
     competes with what would reject the client; with one from some metrics, ratios still apply."""
     ordered = sorted(meant, key=_precedence)
     awake = [i for i in ordered if i[1].kind is not _EXEMPT or i[1].id not in suspended]
-    refuse, not_refusing = _first(awake, _RATIO, _HOLD)
+    reject, not_rejecting = _first(awake, _RATIO, _HOLD)
     exempt, not_exempting = _first(awake, _EXEMPT)
     metrics, not_selecting = _selecting(awake)
     thresholds, not_limiting = _limiting(awake)
-    shadowed = [*not_refusing, *not_exempting, *not_selecting, *not_limiting]
-    if refuse is not None and exempt is not None and not exempt.metrics:
-        winner = next(rule for _, rule in awake if rule is refuse or rule is exempt)
-        shadowed.append(Shadowed(exempt if winner is refuse else refuse, winner))
-        refuse, exempt = (refuse, None) if winner is refuse else (None, exempt)
-    return Applied(refuse, exempt, metrics, thresholds), tuple(shadowed)
+    shadowed = [*not_rejecting, *not_exempting, *not_selecting, *not_limiting]
+    if reject is not None and exempt is not None and not exempt.metrics:
+        winner = next(rule for _, rule in awake if rule is reject or rule is exempt)
+        shadowed.append(Shadowed(exempt if winner is reject else reject, winner))
+        reject, exempt = (reject, None) if winner is reject else (None, exempt)
+    return Applied(reject, exempt, metrics, thresholds), tuple(shadowed)
 
 
 def _first(ordered: _Ordered, *kinds: Kind) -> tuple[Rule | None, list[Shadowed]]:

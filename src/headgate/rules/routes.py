@@ -30,10 +30,10 @@ from headgate.errors import (
     InvalidRequest,
     InvalidSettings,
     OutcomeUnknown,
-    StoreRefused,
+    StoreRejected,
     StoreUnavailable,
 )
-from headgate.fleet.reach_api import ReachedDoc, reached_doc
+from headgate.fleet.api import ReachedDoc, reached_doc
 from headgate.fleet.routes import NO_FLEET
 from headgate.http.documents import UnderWay, etag, json_response
 from headgate.http.routes import REACH_PATTERN, Call, Caller, DryRun, Plain, Route, SettingsBody
@@ -55,9 +55,9 @@ from headgate.rules.settings import (
     rule_schema,
 )
 
-REST_SETTINGS = table((Setting("reason", "Why it rests at this agent.", text()),))
+REST_SETTINGS = table((Setting("reason", "Why it is suspended at this agent.", text()),))
 RULES_AT_A_TIME = 200
-MAX_REFUSED_TOLD = 50
+MAX_REJECTED_TOLD = 50
 
 
 class RulesQuery(msgspec.Struct, frozen=True):
@@ -96,7 +96,7 @@ class Ruling:
             await asyncio.sleep(0)  # Checks come in between.
         shown = [doc for doc in docs if call.query.all or doc.state != "ended"]
         faults = [f"{rule}: {fault}" for rule, fault in self._rules.faults.items()]
-        return json_response(RulesDoc(shown, faults[:MAX_REFUSED_TOLD]))
+        return json_response(RulesDoc(shown, faults[:MAX_REJECTED_TOLD]))
 
     async def rule(self, call: Plain) -> Response:
         entry = await self._known(call.place("rule"))
@@ -191,7 +191,7 @@ class Ruling:
             if error.status != 409:
                 raise
             raise InvalidRequest(f"{error}; {rest}", status=409) from None
-        except (OutcomeUnknown, StoreRefused):
+        except (OutcomeUnknown, StoreRejected):
             raise
         except StoreUnavailable as error:
             if not is_shared:
@@ -339,7 +339,7 @@ class Ruling:
 
 _RULES = "/v1/rules"
 _RULE = f"{_RULES}/{{rule}}"
-_FAULTS = "a rule with faults, all of which are listed: metrics that are not measured, an end that "
+_FAULTS = "a rule with faults, all of which are listed; metrics that are not measured. An end that "
 _FAULTS += "has passed or is too far, more than this agent allows"
 
 
@@ -364,7 +364,7 @@ RULING_ROUTES = (
     ),
     Route(
         "POST", _RULES, "add_rule", "Set a rule", RuleDoc, created=True,
-        role=Caller.OPERATOR, query=DryRun, body=SettingsBody(_rule_schema), refuses=_FAULTS,
+        role=Caller.OPERATOR, query=DryRun, body=SettingsBody(_rule_schema), rejects=_FAULTS,
         example={"dry_run": "true"},
         sends={"target": "etl", "kind": "ratio", "ratio": 0.9, "for": "2h", "reason": "too much"},
         about="The [settings of a rule](rules.md). `copies` says which agents of the "
@@ -375,7 +375,7 @@ RULING_ROUTES = (
         "POST", f"{_RULES}/favor", "favor", "Prioritize a client by throttling all the others",
         RulesDoc, created=True, role=Caller.OPERATOR, query=DryRun,
         body=SettingsBody(_favor_schema),
-        refuses=f"{_FAULTS}; two names that are too long together",
+        rejects=f"{_FAULTS}. Two names that are too long together",
         example={"dry_run": "true"}, sends={"target": "billing", "for": "1h"},
         about="Sets two rules: a ratio on all others (`over`), none on `target`.",
     ),
@@ -384,24 +384,24 @@ RULING_ROUTES = (
     ),
     Route(
         "PATCH", _RULE, "change_rule", "Change some settings of a rule, or extend it", RuleDoc,
-        role=Caller.OPERATOR, query=DryRun, body=SettingsBody(_patch_schema), refuses=_FAULTS,
+        role=Caller.OPERATOR, query=DryRun, body=SettingsBody(_patch_schema), rejects=_FAULTS,
         sends={"for": "2h"},
     ),
     Route(
         "DELETE", _RULE, "lift_rule", "Lift a rule before its end", RulesDoc,
-        role=Caller.OPERATOR, query=DryRun, refuses="a rule of a fleet that this agent is not in",
+        role=Caller.OPERATOR, query=DryRun, rejects="a rule of a fleet that this agent is not in",
         about="A rule of a pair is lifted together with the other one.",
     ),
     Route(
         "PUT", f"{_RULE}/rest", "rest_rule", "Suspend a rule of the fleet at this agent", RulesDoc,
         role=Caller.OPERATOR, query=DryRun,
         body=SettingsBody(lambda: settings_schema(REST_SETTINGS)),
-        refuses="a rule of this agent's own", sends={"reason": "etcd is unavailable"},
+        rejects="a rule of this agent's own", sends={"reason": "etcd is unavailable"},
         about="At this agent alone, while it cannot be lifted.",
     ),
     Route(
         "DELETE", f"{_RULE}/rest", "wake_rule", "End that suspension", RulesDoc,
-        role=Caller.OPERATOR, query=DryRun, refuses="a rule that is not suspended here",
+        role=Caller.OPERATOR, query=DryRun, rejects="a rule that is not suspended here",
     ),
 )  # fmt: skip
 

@@ -26,6 +26,7 @@ from headgate.base.ports import ChangeLog, Clock
 from headgate.base.stored import read_object
 from headgate.changes.model import NOTES, Change, ChangeKind, quoted, unquoted
 from headgate.changes.reach import HERE, Place
+from headgate.changes.state import counted_from, ends_at
 from headgate.changes.time import STEP_S, ChangeTime, TimeMark, parse_mark
 from headgate.errors import Conflict, Fault, HeadgateError, InvalidSettings, StoreUnavailable
 from headgate.metrics.lint import Advice, Severity
@@ -134,11 +135,18 @@ class RuleKeeper:
             return self.time.has_used_up(item, own=own)
         logs = self._rules.logs
         log = logs.fleet if not own else logs.own if item.reach == HERE else logs.shard
-        entries = (log.entries.get(rule_id) for rule_id in log.ids_of(item.id))
-        return any(
-            entry is not None and entry.origin.n == item.n and self._rules.ended(entry)
-            for entry in entries
-        )
+        found = (log.entries.get(rule_id) for rule_id in log.ids_of(item.id))
+        entries = [entry for entry in found if entry is not None and entry.origin.n == item.n]
+        if entries or not own:
+            return any(map(self._rules.ended, entries))
+        return item.reach == HERE and self._has_used_up(item)
+
+    def _has_used_up(self, item: Change) -> bool:
+        """Of a rule that is no longer so: it says itself where its time was."""
+        ruled_at, end_s = (item.value or {}).get("ruled_at"), ends_at(item)
+        if not isinstance(ruled_at, int | float) or end_s is None:
+            return False
+        return self.time.term(counted_from(item), end_s, ruled_at).has_ended(self._clock.now())
 
     def parts_of(self, item_id: str) -> tuple[str, ...]:
         """The ids under which a change of a log is in force here."""
@@ -193,7 +201,7 @@ class RuleKeeper:
         if outcome is not None:
             await self._rules.take(of, outcome)
             said = {"rules": len(outcome.entries), "gone": len(outcome.gone)}
-            log.info("rules.followed", **said, refused=len(outcome.faults), reach=of.name)
+            log.info("rules.followed", **said, rejected=len(outcome.faults), reach=of.name)
 
     async def _recall(self) -> None:
         if entries := await self._notes.recall():

@@ -36,7 +36,7 @@ from headgate.base.units import SECONDS_PATTERN, SHARE_PATTERN, Amount, amount_t
 from headgate.errors import Fault, InvalidName, InvalidSettings
 from headgate.metrics.builtins import BUILTINS
 from headgate.metrics.lint import Advice, Severity
-from headgate.metrics.settings import limit_of
+from headgate.metrics.settings import limit_of, stored_limit
 from headgate.rules.matching import (
     DEFAULT_CEILING,
     EVERYONE,
@@ -85,7 +85,7 @@ class KnownMetric(NamedTuple):
     at_least: bool = False
     """Whether it breaches at its very threshold."""
 
-    def refuses_now(self, limit: float) -> bool:
+    def rejects_now(self, limit: float) -> bool:
         if self.value is None:
             return False
         return self.value > limit or (self.at_least and self.value == limit)
@@ -207,13 +207,17 @@ _BY_UNIT: Mapping[str, Mapping[str, Any]] = {
     }
 )
 def _thresholds(value: object) -> Mapping[str, float]:
+    return _limits(value, _limit)
+
+
+def _limits(value: object, read: Callable[[str, object], float]) -> Mapping[str, float]:
     given = mapping(value)
     if len(given) > MAX_METRICS:
         raise ValueError(f"has {len(given)} entries, at most {MAX_METRICS}")
     limits = {}
     for name, limit in given.items():
         try:
-            limits[parse_metric(name)] = _limit(name, limit)
+            limits[parse_metric(name)] = read(name, limit)
         except ValueError as error:
             raise ValueError(f"{name} {error}") from None
     return MappingProxyType(limits)
@@ -226,6 +230,14 @@ def _limit(metric: str, given: object) -> float:
     if isinstance(limit, Amount):  # Its unit is set where it is measured, and not known here.
         raise ValueError(f"is {limit.text!r}, must be a number in the unit of {metric}")
     return float(limit)
+
+
+def _stored_limit(metric: str, given: object) -> float:
+    """Earlier versions stored bare numbers, in the unit of the metric."""
+    limit = _AMOUNT(given)
+    if isinstance(limit, Amount):
+        return _limit(metric, given)
+    return float(stored_limit(limit, BUILTINS.get(metric)))
 
 
 def limit_told(metric: str, limit: float) -> str:
@@ -576,7 +588,7 @@ def _unmeetable(name: str, limit: float, metric: KnownMetric, *, recurs: bool) -
             f"the metric's threshold of {limit_told(name, metric.threshold)}, which locks out "
             f"every client: set {limit_told(name, lowest)} or more; {LOCK_OUT}"
         )
-    if metric.value is not None and metric.refuses_now(limit) and not recurs:
+    if metric.value is not None and metric.rejects_now(limit) and not recurs:
         return (
             f"is {limit_told(name, limit)} for all clients, and {name} is "
             f"{limit_told(name, metric.value)} on {metric.value_on} now, so the agent would reject "
@@ -635,6 +647,14 @@ def written(rule: Rule, schedule: Schedule | None) -> dict[str, Any]:
     return given if schedule is None else given | {"schedule": schedule.written()}
 
 
+def with_limit_units(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """As people write it, of a rule that a log has."""
+    if not stored.get("thresholds"):
+        return dict(stored)
+    limits = _limits(stored["thresholds"], _stored_limit)
+    return {**stored, "thresholds": {name: limit_text(name, n) for name, n in limits.items()}}
+
+
 def _charged(value: object) -> Mapping[str, float]:
     given = mapping(value)
     kept = list(given.items())[:MAX_CHARGED]
@@ -645,6 +665,7 @@ _KEPT_ROWS = {
     **RULE_SETTINGS,
     **table(
         (
+            Setting("thresholds", "", lambda value: _limits(value, _stored_limit)),
             Setting("created_at", "", parse_date_time),
             Setting("created_by", "", any_text()),
             Setting("set_at", "", parse_date_time),

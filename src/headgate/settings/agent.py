@@ -1,6 +1,6 @@
 """An agent's file, read once, into frozen values.
 
-headgate.toml  ──load_settings──►  Settings  ──►  main.py hands values (never this) to objects
+headgate.toml  ──load_settings──►  Settings  ──►  assemble.py hands values to objects
 
 The environment may override what is in [agent]: HEADGATE_LISTEN for `listen`, and so on.
 """
@@ -123,7 +123,7 @@ def parse_settings(
     document = Document(toml_tables(content, source), SECTIONS)
     settings = _read(document, environment)
     try:
-        document.refuse_faults()
+        document.reject_faults()
     except InvalidSettings as error:
         raise placed(error, content, source) from None
     return replace(settings, source=source)

@@ -92,7 +92,7 @@ class Document:
                 if (made := self.read(entry, struct, f"{place}.{index}")) is not None:
                     yield index, made
 
-    def refuse_faults(self) -> None:
+    def reject_faults(self) -> None:
         if self.faults:
             raise InvalidSettings(list(dict.fromkeys(self.faults)))
 

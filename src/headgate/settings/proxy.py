@@ -1,6 +1,6 @@
 """A proxy's file, read once, into frozen values.
 
-proxy.toml  ──load_proxy_settings──►  ProxySettings  ──►  proxymain.py hands values to objects
+proxy.toml  ──load_proxy_settings──►  ProxySettings  ──►  proxy/assemble.py hands values to objects
 
 What the parts of a proxy take as it is written is declared with them (proxy/model.py); what the
 file says otherwise is here. The environment may override what is in [proxy]:
@@ -511,7 +511,7 @@ def _read(document: Document, environment: Mapping[str, str]) -> ProxySettings:
     # Of a table that has faults, only these are told: what it would have come to is not known.
     whole = _whole_faults(settings, has_agent="agent" in document.tables)
     document.faults += [f for f in whole if not document.is_broken(f.place.partition(".")[0])]
-    document.refuse_faults()
+    document.reject_faults()
     return replace(settings, advice=tuple(_advise(settings, bool(proxy.cpus))))
 
 
@@ -746,8 +746,8 @@ def _odd_gate(settings: ProxySettings) -> Iterator[tuple[str, str, str]]:
         yield "gate-for-nobody", "gate.clients", "is empty: the health gate is for nobody"
     if gate.action is Act.DELAY and gate.max_delayed == 0:
         yield "no-queue", "gate.max_delayed", "is 0: nothing can wait, so `delay` blocks"
-    if gate.on_loss is Act.REFUSE:
-        message = "is 'refuse': with the agent gone, the gate blocks its clients"
+    if gate.on_loss is Act.BLOCK:
+        message = "is 'block': with the agent gone, the gate blocks its clients"
         yield "fail-closed", "gate.on_loss", message
     if settings.release.target >= settings.release.most:
         message = "is not below max: the rate would rise until it is cut"

@@ -1,25 +1,29 @@
-"""A shard as a document.   ShardView ──shard_doc──► ShardDoc, for status, the CLI and programs"""
+"""A shard as a document.   ShardView ──shard_doc──► ShardDoc, for status, the CLI and programs
+
+With each replica's upstream (upstream_members), and advice to its operator (shard_advice).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from urllib.parse import urlsplit
 
 import msgspec
 
 from headgate.changes.exchange_api import CopiesDoc
 from headgate.changes.state import CopyState
-from headgate.check.activity import Activity
 from headgate.check.answers import MetricDoc, metric_doc
 from headgate.check.decide import judge
 from headgate.check.health import Window, stand
-from headgate.fleet.reach_api import ReachedDoc
+from headgate.check.model import Activity
+from headgate.check.reasons import duration, quantity
+from headgate.fleet.api import ReachedDoc
 from headgate.metrics.model import Debounce, MetricSpec
 from headgate.metrics.samples import Absent, Instant, Reading
 from headgate.shard.model import MemberView, ShardView, Skip
 from headgate.shard.topology import Downstream, Following, Leading, RoleSeen, Unled
-from headgate.shard.upstreams import bytes_behind, upstream_members
 
 Specs = Mapping[str, MetricSpec]
 
@@ -129,7 +133,7 @@ class ShardDoc(msgspec.Struct, frozen=True):
     copies: CopiesDoc | None = None
     """In the answer to a change of the shard: which other agents have it."""
     reached: ReachedDoc | None = None
-    """Of a change in a fleet's log: whom it reaches."""
+    """Of a change in a fleet's log: which agents it reaches."""
 
 
 def shard_doc(
@@ -295,3 +299,184 @@ def _unjudged(name: str, reading: Reading, now: Instant) -> MetricDoc:
 
 def _since(at: float | None, now: Instant) -> float | None:
     return None if at is None else max(0.0, now.mono_s - at)
+
+
+# --- upstreams -----------------------------------------------------------------------------------
+
+# Which server replicates from which, as far as servers report: for drawing, never for deciding.
+#
+# A server knows its upstream by an address or an identity, and its replicas by the names they
+# give; agents know members by name and URL. If these match in more than one way, the answer is
+# unknown.
+
+
+def upstream_members(members: Sequence[MemberView]) -> dict[str, str]:
+    """Replica → the member that it replicates from."""
+    roles, listed = _roles(members), _listings(members)
+    by_server_id = _unique((role.server_id, name) for name, role in roles.items())
+    by_place = _unique([*_hosts(members), *((view.member.name,) * 2 for view in members)])
+    found = {}
+    for name, role in roles.items():
+        above = by_server_id.get(role.upstream_id)
+        if above is None and name in listed:
+            above, _ = listed[name]
+        if above is None:
+            above = by_place.get(_host(role.upstream))
+        if above is not None and above != name:
+            found[name] = above
+    return found
+
+
+def bytes_behind(members: Sequence[MemberView]) -> dict[str, int]:
+    """Replica → bytes, from the list of whichever member's server has it."""
+    return {
+        name: replica.bytes_behind
+        for name, (_, replica) in _listings(members).items()
+        if replica.bytes_behind is not None
+    }
+
+
+def _listings(members: Sequence[MemberView]) -> dict[str, tuple[str, Downstream]]:
+    """Member → who lists it, and as what: by its own name, else by an address of its own."""
+    hosts = _unique(_hosts(members))
+    found: dict[str, list[tuple[str, Downstream]]] = {}
+    names = {view.member.name for view in members}
+    for lister, role in _roles(members).items():
+        for replica in role.downstream:
+            known = hosts.get(replica.name) or hosts.get(replica.host)
+            member = replica.name if replica.name in names else known
+            if member is not None and member != lister:
+                found.setdefault(member, []).append((lister, replica))
+    return {member: places[0] for member, places in found.items() if len(places) == 1}
+
+
+def _unique(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Key → value, where the key is not empty and has one value only."""
+    values: dict[str, set[str]] = {}
+    for key, value in pairs:
+        values.setdefault(key, set()).add(value)
+    return {key: held.pop() for key, held in values.items() if key and len(held) == 1}
+
+
+def _roles(members: Sequence[MemberView]) -> Mapping[str, RoleSeen]:
+    reports = ((view.member.name, view.member.report) for view in members)
+    return {name: report.role for name, report in reports if report and report.role}
+
+
+def _hosts(members: Sequence[MemberView]) -> list[tuple[str, str]]:
+    return [(_host_of(view), view.member.name) for view in members]
+
+
+def _host_of(view: MemberView) -> str:
+    report = view.member.report
+    try:
+        return urlsplit((report.url if report else "") or view.member.url).hostname or ""
+    except ValueError:
+        return ""
+
+
+def _host(place: str) -> str:
+    """Of host:port."""
+    return (place.rpartition(":")[0] or place).strip("[]")
+
+
+# --- advice --------------------------------------------------------------------------------------
+
+# Warnings about a shard for its operator.   ShardDoc ──► lines of advice
+
+SKEW_S = 0.1
+"""Clocks that differ by more are worth a warning, although lag is corrected for it."""
+JUST_JOINED_S = 900.0
+HOPELESS = "HOPELESS: "
+"""Prefix of advice about a replica that the agent skips automatically."""
+SETTLING_S = 30.0
+
+
+def shard_advice(doc: ShardDoc, *, uptime_s: float) -> list[str]:
+    hopeless = [
+        f"{HOPELESS}{doc.database}: {told}" for member in doc.members for told in _hopeless(member)
+    ]
+    return [*hopeless, *(f"{doc.database}: {told}" for told in _told(doc, uptime_s))]
+
+
+def _hopeless(member: MemberDoc) -> Iterator[str]:
+    for metric in member.hopeless:
+        yield (
+            f"{member.member} does not count for {metric}, and clients are admitted without it: "
+            f"{member.asides[metric]}; repair or rebuild it"
+        )
+
+
+def _told(doc: ShardDoc, uptime_s: float) -> Iterator[str]:
+    if doc.cause == "split_brain":
+        yield f"split brain in {doc.shard}, every check with scope shard is rejected: {doc.detail}"
+    for replica in doc.unwatched:
+        yield _unwatched(doc, replica)
+    for member in doc.members:
+        yield from _skewed(member)
+        yield from _aside(doc, member)
+        # To an agent that has just started, everybody has just joined.
+        if (member.joined_s_ago or 0.0) < uptime_s - SETTLING_S:
+            yield from _newcomer(doc, member)
+
+
+def _unwatched(doc: ShardDoc, replica: Downstream) -> str:
+    called = replica_name(replica)
+    return (
+        f"replica {called} of {doc.shard} has no agent, so its lag does not count: run an "
+        f"agent for it and `headgate shard add-peer {doc.database} {replica.name or 'NAME'} "
+        f"https://{replica.host or 'HOST'}:8087`, or set discover"
+    )
+
+
+def replica_name(replica: Downstream) -> str:
+    if replica.name and replica.host and replica.name != replica.host:
+        return f"{replica.name} ({replica.host})"
+    return replica.name or replica.host or "without a name"
+
+
+def _skewed(member: MemberDoc) -> Iterator[str]:
+    ahead_s = member.clock_ahead_s
+    if ahead_s is not None and abs(ahead_s) > SKEW_S:
+        side = "ahead of" if ahead_s > 0 else "behind"
+        yield (
+            f"the clock of {member.member} is {duration(abs(ahead_s))} {side} the primary's; "
+            "lag is corrected for it, but synchronize both with NTP"
+        )
+
+
+def _aside(doc: ShardDoc, member: MemberDoc) -> Iterator[str]:
+    skip = member.skip
+    if skip is not None:
+        yield (
+            f"{member.member} is skipped by {skip.who} for another "
+            f"{duration(skip.until_s)}: {skip.reason}; "
+            f"`headgate shard unskip {doc.database} {member.member}` ends that"
+        )
+        return
+    metrics_by_why: dict[str, list[str]] = {}
+    for metric, why in member.asides.items():
+        if metric in member.hopeless:
+            continue
+        metrics_by_why.setdefault(why, []).append(metric)
+    for why, metrics in metrics_by_why.items():
+        yield f"{member.member} is skipped for {', '.join(sorted(metrics))}: {why}"
+
+
+def _newcomer(doc: ShardDoc, member: MemberDoc) -> Iterator[str]:
+    """It holds up everybody while it catches up, and nobody meant it to."""
+    joined_s = member.joined_s_ago
+    if joined_s is None or joined_s > JUST_JOINED_S or member.role != "replica":
+        return
+    for reading in member.readings:
+        if reading.state == "breached" and reading.metric not in member.asides:
+            yield (
+                f"{member.member} joined {duration(joined_s)} ago and its {reading.metric} is "
+                f"{_value(reading)}, which blocks the shard: `headgate shard skip "
+                f"{doc.database} {member.member} --for 30m --reason catching-up`, or give "
+                f"{reading.metric} a grace_s"
+            )
+
+
+def _value(reading: MetricDoc) -> str:
+    return "unknown" if reading.value is None else quantity(reading.value, reading.unit)

@@ -14,9 +14,9 @@ from collections.abc import Callable
 import structlog
 
 from headgate.base.ports import Clock, HeartbeatWriter
-from headgate.check.activity import Activity
 from headgate.check.demand import NEVER, Demand, Work
-from headgate.errors import ProbeFailed, WriteRefused
+from headgate.check.model import Activity
+from headgate.errors import ProbeFailed, WriteRejected
 
 log = structlog.get_logger()
 
@@ -43,7 +43,7 @@ class Heartbeat:
         self._lease_s = lease_s
         self._stands_aside = stands_aside
         """True if it is known, without a query, that this agent must not write a beat."""
-        self.on_refused: Callable[[str], None] = lambda detail: None
+        self.on_rejected: Callable[[str], None] = lambda detail: None
         """Called with the server's message if it takes no writes or says it is no primary."""
         self.on_written: Callable[[], None] = lambda: None
         self._timeout_s = max(1.0, 2 * interval_s)
@@ -95,9 +95,9 @@ class Heartbeat:
         try:
             async with asyncio.timeout(self._timeout_s):
                 written = await self._writer.beat(resting=resting)
-        except WriteRefused as error:
+        except WriteRejected as error:
             self._mark(error.detail)
-            self.on_refused(error.detail)
+            self.on_rejected(error.detail)
         except ProbeFailed as error:
             self._mark(error.detail)
         except TimeoutError:
@@ -107,7 +107,7 @@ class Heartbeat:
             if written:
                 self.on_written()
             else:
-                self.on_refused("it says that it is not a primary")
+                self.on_rejected("it says that it is not a primary")
             self.beats_total += written
             self._demand.count(Work.BEATS, int(written))
 

@@ -17,10 +17,9 @@ from headgate.check.board import Board
 from headgate.check.demand import NEVER, Demand
 from headgate.errors import PeerFailed
 from headgate.metrics.samples import Absent, Cause, Reading
-from headgate.shard.fences import FenceWatcher
 from headgate.shard.heartbeat import Heartbeat
 from headgate.shard.model import Pull
-from headgate.shard.roles import RoleWatcher
+from headgate.shard.roles import FenceWatcher, RoleWatcher
 from headgate.shard.topology import Member, MemberReport, Role, RoleSeen
 
 log = structlog.get_logger()
@@ -78,7 +77,7 @@ class LocalMember:
         if heartbeat is None:
             self.watcher.write_done()
         else:
-            heartbeat.on_refused = self.watcher.write_refused
+            heartbeat.on_rejected = self.watcher.write_rejected
             heartbeat.on_written = self.watcher.write_done
 
     def report(self, board: Board, now: float, url: str) -> MemberReport:

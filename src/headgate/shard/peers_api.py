@@ -16,7 +16,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-from headgate.check.activity import Activity
+from headgate.check.model import Activity
 from headgate.errors import InvalidName, InvalidRequest, PeerFailed
 from headgate.metrics.samples import Absent, Cause, Instant, Reading, Sample, reading_of
 from headgate.shard.model import Pull, Pulled

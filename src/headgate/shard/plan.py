@@ -26,7 +26,7 @@ class PeerPlan:
 
 @dataclass(frozen=True, slots=True)
 class ShardPlan:
-    """One database's place in its shard, as main.py hands it over."""
+    """One database's place in its shard, as assemble.py hands it over."""
 
     database: str
     shard: str

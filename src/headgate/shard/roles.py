@@ -3,7 +3,7 @@
 Read every `interval_s` while a client needs it. If the server closes the connection, the role is
 void at once: a primary that goes away is no primary from that moment on, not from the next read
 on. The role is void, too, when another part sees that the server takes no writes: the heartbeat,
-or the fence (fences.py).
+or the fence (FenceWatcher).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 import structlog
 
-from headgate.base.ports import Clock, RoleProbe
-from headgate.check.activity import Activity
+from headgate.base.ports import Clock, FenceProbe, RoleProbe
 from headgate.check.demand import NEVER, Demand, Work
+from headgate.check.model import Activity
 from headgate.errors import ProbeFailed
 from headgate.metrics.samples import Absent, Cause
 from headgate.shard.topology import Role, RoleSeen
@@ -51,7 +51,7 @@ class RoleWatcher:
         """Called after those."""
         self._void_at = NEVER
         """A primary that was read before this time does not count."""
-        self._refused = ""
+        self._rejected = ""
         """The server's answer to a write, if it has taken none since."""
         self._voided = asyncio.Event()
 
@@ -76,16 +76,16 @@ class RoleWatcher:
             self._publish(Absent(Cause.FAILED, detail, self._now()))
         self._voided.set()
 
-    def write_refused(self, detail: str) -> None:
+    def write_rejected(self, detail: str) -> None:
         """Of the heartbeat. Until one is written, or the server calls itself a replica, it is no
         primary, whatever its settings say."""
-        self._refused = f"the server rejected the heartbeat: {detail}"
-        self.void(self._refused)
+        self._rejected = f"the server rejected the heartbeat: {detail}"
+        self.void(self._rejected)
 
     def write_done(self) -> None:
         """The heartbeat was written, or none is wanted any more."""
-        if self._refused:
-            self._refused = ""
+        if self._rejected:
+            self._rejected = ""
             self._voided.set()
 
     async def run(self) -> None:
@@ -141,10 +141,10 @@ class RoleWatcher:
         if isinstance(seen, Absent):
             return seen
         if seen.role is Role.REPLICA:
-            self._refused = ""
+            self._rejected = ""
             return seen
-        if self._refused:
-            return Absent(Cause.FAILED, self._refused, self._now())
+        if self._rejected:
+            return Absent(Cause.FAILED, self._rejected, self._now())
         if seen.taken_at <= self._void_at:
             detail = "the server took no writes a moment ago; its role is being read again"
             return Absent(Cause.FAILED, detail, self._now())
@@ -165,3 +165,73 @@ def _words(seen: RoleSeen | Absent) -> str:
     if isinstance(seen, Absent):
         return f"unknown ({seen.cause.value})"
     return seen.role.value if seen.term is None else f"{seen.role.value}, timeline {seen.term}"
+
+
+# --- fences --------------------------------------------------------------------------------------
+
+# See quickly that a primary has become read only.   FenceProbe ──► FenceWatcher ──► RoleWatcher
+#
+# A MySQL or MariaDB server becomes a replica without closing a connection, so nothing tells the
+# agent. While clients check the shard, one short statement every 25 ms finds out, on a connection
+# that no other probe can delay. Otherwise it is idle. If it fails, the role is still read every
+# `collect_interval_s`, and `fault` says so.
+
+LOOK_EVERY_S = 0.025
+AGAIN_S = 1.0
+"""Pause after a look that failed."""
+
+
+class FenceWatcher:
+    def __init__(
+        self, watcher: RoleWatcher, probe: FenceProbe, clock: Clock, demand: Demand
+    ) -> None:
+        self._watcher = watcher
+        self._probe = probe
+        self._clock = clock
+        self._demand = demand
+        self._stirred = asyncio.Event()
+        self.fault = ""
+        """Why the last look failed; empty: it did not."""
+        watcher.on_read = self._stirred.set
+
+    async def run(self) -> None:
+        try:
+            while True:
+                if self._is_wanted():
+                    await self._look()
+                    await self._clock.sleep(AGAIN_S if self.fault else LOOK_EVERY_S)
+                else:
+                    self._stirred.clear()
+                    await self._stirred.wait()
+        except asyncio.CancelledError:
+            await self._close()
+            raise
+
+    def _is_wanted(self) -> bool:
+        now = self._clock.now().mono_s
+        return self._watcher.is_primary and self._demand.shard_state(now) is Activity.AWAKE
+
+    async def _look(self) -> None:
+        self._demand.count(Work.PROBES)
+        try:
+            takes_writes = await self._probe.read()
+        except ProbeFailed as error:
+            self._mark(error.detail)
+            return
+        self._mark("")
+        if not takes_writes:
+            self._watcher.void("the server has become read only; its role is being read again")
+
+    def _mark(self, fault: str) -> None:
+        if fault and not self.fault:
+            log.warning("fence.away", database=self._watcher.database, detail=fault)
+        elif self.fault and not fault:
+            log.info("fence.back", database=self._watcher.database)
+        self.fault = fault
+
+    async def _close(self) -> None:
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._probe.close()
+        except (TimeoutError, ProbeFailed, OSError) as error:
+            log.warning("fence.close_failed", database=self._watcher.database, error=str(error))

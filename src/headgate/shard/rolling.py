@@ -14,9 +14,19 @@ from headgate.check.board import READINGS_KEPT
 from headgate.check.health import MetricStatus, Selection, Window, stand
 from headgate.metrics.model import AbsencePolicy, MetricSpec, RollupOf
 from headgate.metrics.samples import Absent, Cause, Instant, Reading, Sample
-from headgate.shard.hopeless import Courses, applies, follow, skip_hopeless
 from headgate.shard.members import LocalMember
-from headgate.shard.rollup import Aggregate, AsideKind, MemberReading, Rolled, roll_up, shard_spec
+from headgate.shard.rollup import (
+    Aggregate,
+    AsideKind,
+    Courses,
+    MemberReading,
+    Rolled,
+    applies,
+    follow,
+    roll_up,
+    shard_spec,
+    skip_hopeless,
+)
 from headgate.shard.roster import Roster
 from headgate.shard.topology import Downstream, Member, Role, not_following
 

@@ -1,27 +1,35 @@
 """The shard over HTTP: other agents pull and wake, operators look, skip and add members.
+A replica forwards checks of the shard to its primary.
 
 Control ──► Peering ──► Shards (answers, and keeps what operators set), Demands (wakes)
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Protocol, Unpack
 
 import msgspec
 from starlette.responses import Response
 
 from headgate.base.names import parse_database
+from headgate.base.ports import PeerLink
 from headgate.changes.exchange_api import copies_doc
 from headgate.changes.items import By
 from headgate.changes.reach import Reach
 from headgate.changes.state import ChangeMade, Reached
+from headgate.check.board import Board
+from headgate.check.decide import asks_shard
 from headgate.check.demand import Demands
 from headgate.check.questions import DATABASE_SCHEMA, Span
+from headgate.check.routes import CheckRoutes
 from headgate.check.views import Views
-from headgate.errors import InvalidName, InvalidRequest
-from headgate.fleet.reach_api import reached_doc
-from headgate.http.documents import UnderWay, json_response, seconds
+from headgate.errors import InvalidName, InvalidRequest, PeerFailed
+from headgate.fleet.api import reached_doc
+from headgate.http.asgi import AsgiBridge
+from headgate.http.auth import Peer
+from headgate.http.documents import UnderWay, json_response, reply, seconds
+from headgate.http.listener import Answer, Request
 from headgate.http.routes import Call, Caller, DryRun, NoQuery, Plain, Reaching, Route, Unread
 from headgate.metrics.routes import parsed_reach
 from headgate.metrics.service import NoSuchMetric
@@ -37,6 +45,7 @@ from headgate.shard.peers_api import (
     encode_report,
     parse_peer_url,
 )
+from headgate.shard.service import Shards
 from headgate.shard.topology import MemberReport
 
 MAX_REASON_CHARS = 500
@@ -217,10 +226,10 @@ PEERING_ROUTES = (
     Route(
         "PUT", _SKIP, "skip", "Skip a replica for a while", ShardDoc,
         role=Caller.OPERATOR, query=Reaching, body=SkipBody,
-        refuses="a time that is not above 0 and at most 7d; a reach beyond the shard",
+        rejects="a time that is not above 0 and at most 7d; a reach beyond the shard",
         example={"dry_run": "true"}, sends={"for": "30m", "reason": "rebuild"},
-        about="For the shard, unless `reach` is `host`. `reached` says whom a fleet's log tells of "
-        "it, `copies` which agents of a shard without one have it.",
+        about="For the shard, unless `reach` is `host`. `reached` says which agents a fleet's log "
+        "reaches, `copies` which agents of a shard without one have it.",
     ),
     Route(
         "DELETE", _SKIP, "unskip", "Count a skipped replica again", ShardDoc,
@@ -229,7 +238,7 @@ PEERING_ROUTES = (
     Route(
         "POST", f"{_SHARD}/handover", "hand_over", "Announce a planned switchover", ShardDoc,
         role=Caller.OPERATOR, query=NoQuery, body=HandoverBody,
-        refuses="a time that is not above 0 and at most 1h",
+        rejects="a time that is not above 0 and at most 1h",
         sends={"for": "60s", "reason": "upgrade"},
         about="At the primary's agent; 409 at a replica's. Checks at shard scope are rejected from "
         "now on: [announce a switchover](shard.md#announce-a-planned-switchover).",
@@ -280,3 +289,80 @@ def _places(call: Call[Any, Any]) -> tuple[str, str]:
     except InvalidName as error:
         raise InvalidName(str(error).replace("database name", "member name")) from None
     return call.place("database"), member
+
+
+# --- forwarding ----------------------------------------------------------------------------------
+
+# Forward checks of a shard to its primary's agent, if the settings say so.
+#
+# A check that this agent cannot answer itself is forwarded unchanged, and so is the answer; the
+# primary's agent counts it. If that agent does not answer, the client gets its address, as
+# without forwarding. Everything else is answered here, as always.
+
+FORWARD_TIMEOUT_S = 0.5
+FORWARDED = "x-headgate-forwarded"
+
+
+class Forwarder:
+    """Between the listener and the routes."""
+
+    def __init__(
+        self, routes: CheckRoutes, bridge: AsgiBridge, board: Board, shards: Shards
+    ) -> None:
+        self._routes = routes
+        self._bridge = bridge
+        self._board = board
+        self._shards = shards
+
+    def prepare(self, request: Request) -> Answer | bytes | None:
+        """Never a repeatable answer: the agent to forward to may change with each check."""
+        if self._is_for_primary(request):
+            return None
+        answer = self._routes.prepare(request)
+        return answer() if callable(answer) else answer
+
+    async def serve(
+        self, request: Request, peer: Peer, send: Callable[[bytes], Awaitable[None]]
+    ) -> bool:
+        if not self._is_for_primary(request):
+            return await self._bridge.serve(request, peer, send)
+        await send(await self._forwarded(request) or self._answered_here(request))
+        return request.keep_alive
+
+    def _is_for_primary(self, request: Request) -> bool:
+        if any(name.lower() == FORWARDED.encode() for name, _ in request.headers):
+            return False  # Once is enough: two agents must not send a question to and fro.
+        return self._link(request) is not None
+
+    def _link(self, request: Request) -> PeerLink | None:
+        check = self._routes.check_in(request)
+        health = self._board.healths.get(check.database) if check else None
+        if check is None or health is None or not asks_shard(check, health):
+            return None
+        return self._shards.primary_link(check.database)
+
+    async def _forwarded(self, request: Request) -> bytes | None:
+        link = self._link(request)
+        if link is None:
+            return None
+        try:
+            status, body, headers = await link.ask(
+                "GET" if request.method == "HEAD" else request.method,
+                request.target.decode("ascii"),
+                request.body,
+                {"content-type": "application/json", FORWARDED: "1"},
+                timeout_s=FORWARD_TIMEOUT_S,
+            )
+        except (PeerFailed, InvalidRequest):
+            return None
+        return _relayed(status, body, headers.get("retry-after"), request)
+
+    def _answered_here(self, request: Request) -> bytes:
+        answer = self._routes.prepare(request)
+        assert answer is not None, "only checks are forwarded"
+        return answer() if callable(answer) else answer
+
+
+def _relayed(status: int, body: bytes, retry_after: str | None, request: Request) -> bytes:
+    wait_s = int(retry_after) if retry_after and retry_after.isdigit() else None
+    return reply(status, body, retry_after_s=wait_s, head_only=request.method == "HEAD")

@@ -22,14 +22,13 @@ from headgate.changes.reach import HERE, Level, Place, Reach, of_shard
 from headgate.changes.state import ChangeMade, LogState
 from headgate.changes.time import ChangeTime
 from headgate.changes.writer import Draft
-from headgate.check.activity import Activity
 from headgate.check.board import Board
 from headgate.check.demand import Demands
+from headgate.check.model import Activity
 from headgate.errors import HeadgateError, InvalidName, InvalidRequest, WrongShard
 from headgate.fleet.members import FleetMember
 from headgate.metrics.samples import Reading
 from headgate.rules.drafts import ChangeAuthor
-from headgate.shard.fences import FenceWatcher
 from headgate.shard.handovers import Handovers
 from headgate.shard.hearsay import Hearsay
 from headgate.shard.heartbeat import Heartbeat
@@ -53,7 +52,7 @@ from headgate.shard.patroni import PatroniFollower
 from headgate.shard.plan import PeerPlan as PeerPlan
 from headgate.shard.plan import ShardPlan as ShardPlan
 from headgate.shard.plan import fits, found_peer
-from headgate.shard.roles import RoleWatcher
+from headgate.shard.roles import FenceWatcher, RoleWatcher
 from headgate.shard.rollup import AGGREGATES, Aggregate
 from headgate.shard.shard import NoSuchMember as NoSuchMember
 from headgate.shard.shard import Shard
@@ -586,7 +585,7 @@ class Shards:
         who: str,
         dry_run: bool = False,
     ) -> ChangeMade:
-        """In force here at once: whoever asked need not wait until it is heard of."""
+        """In force here at once: the caller need not wait until it is followed."""
         made = await make(draft, who, dry_run=dry_run)
         if not dry_run:
             await self.follow(made.items, ())

@@ -142,7 +142,7 @@ ROLLUP_SETTINGS = (
     Setting(
         "hopeless_for_s",
         "With rollup_of = `replicas`: skip a replica whose value was above hopeless_factor times "
-        "its threshold for this long, if it alone kept the gate closed and the value did not "
+        "its threshold for this long. Only if it alone kept the gate closed and the value did not "
         "fall; never more than half of the replicas. 0 never skips one.",
         seconds(0, 30 * 86400),
         default=_OWN.hopeless_for_s,

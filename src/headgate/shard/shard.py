@@ -19,10 +19,10 @@ import structlog
 
 from headgate.base.ports import Clock
 from headgate.base.supervise import supervised
-from headgate.check.activity import Activity, most_awake
 from headgate.check.board import Board
 from headgate.check.demand import NEVER, Demand, Work, sleep_unless
 from headgate.check.health import ShardHealth
+from headgate.check.model import Activity, most_awake
 from headgate.errors import HeadgateError, PeerFailed
 from headgate.metrics.model import MetricSpec
 from headgate.metrics.samples import Absent, Cause, Instant, Reading
@@ -37,8 +37,7 @@ from headgate.shard.members import (
 from headgate.shard.model import Handover, MemberView, Pull, ShardView
 from headgate.shard.rolling import Rolling, problems
 from headgate.shard.rollup import Aggregate
-from headgate.shard.roster import Roster
-from headgate.shard.succession import Succession
+from headgate.shard.roster import Roster, Succession
 from headgate.shard.topology import (
     Following,
     Leading,

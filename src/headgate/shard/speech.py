@@ -10,16 +10,15 @@ from dataclasses import dataclass, replace
 
 from headgate.base.names import Scope
 from headgate.changes.reach import Place
-from headgate.check.activity import Activity
 from headgate.check.decide import IDLE_CAUSES, is_idle, judge
 from headgate.check.health import Health
-from headgate.check.model import Finding, Verdict
-from headgate.fleet.members import FleetMember
-from headgate.fleet.told import (
+from headgate.check.model import Activity, Finding, Verdict
+from headgate.fleet.members import (
     HEALTHY,
     IDLE,
     PASSING,
     UNHEALTHY,
+    FleetMember,
     MemberTold,
     MetricTold,
     ShardTold,
@@ -181,7 +180,7 @@ def _metric_dated(told: MetricTold, before: MetricTold | None, at: float) -> Met
 # --- how many are rejected --------------------------------------------------------------------
 
 
-class RefusedShare:
+class RejectedShare:
     """Checks and rejections of the last minute by database. An observer of the recorder."""
 
     def __init__(self) -> None:
@@ -193,8 +192,8 @@ class RefusedShare:
             if verdict is Verdict.WRONG_AGENT:
                 continue  # Redirected to the right agent: neither admitted nor rejected.
             steps = self._steps.setdefault(database, [(0, 0)])
-            checks, refused = steps[-1]
-            steps[-1] = (checks + times, refused + times * (verdict is not Verdict.OK))
+            checks, rejected = steps[-1]
+            steps[-1] = (checks + times, rejected + times * (verdict is not Verdict.OK))
 
     def turn(self, mono_s: float) -> None:
         """Called about once a second."""
@@ -210,4 +209,4 @@ class RefusedShare:
         """Number of checks, and the share that was rejected; None if there were none."""
         steps = [step for database in databases for step in self._steps.get(database, ())]
         checks = sum(count for count, _ in steps)
-        return checks, sum(refused for _, refused in steps) / checks if checks else None
+        return checks, sum(rejected for _, rejected in steps) / checks if checks else None

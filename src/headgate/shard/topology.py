@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 
-from headgate.check.activity import Activity
+from headgate.check.model import Activity
 from headgate.metrics.samples import Absent, Cause, Reading
 
 MAX_CASCADE = 16

@@ -38,8 +38,6 @@ from headgate.history.records import (
     Report,
     Tally,
 )
-from headgate.store.counts import AddTallies
-from headgate.store.entries import check_commit, check_report, check_step, check_tallies
 from headgate.store.file import (
     DEADLINE_OPS,
     OpenFile,
@@ -54,28 +52,37 @@ from headgate.store.file import (
     spoils_connection,
     transaction,
 )
-from headgate.store.locallog import AddAudit, Commit, read_audit, read_count, read_listing
-from headgate.store.looking import (
-    HistoryScope,
-    read_asked,
-    read_client_sums,
-    read_metric_minutes,
-    read_sums,
-    read_tallies,
+from headgate.store.locallog import (
+    AddAudit,
+    Commit,
+    check_commit,
+    check_report,
+    check_step,
+    check_tallies,
+    read_audit,
+    read_count,
+    read_listing,
 )
 from headgate.store.salvage import salvage
 from headgate.store.statecopy import SUFFIX, CopyPart
 from headgate.store.statements import (
     AddBudgetMinutes,
     AddMetricMinutes,
+    AddTallies,
     ForgetBatch,
     ForgetOldest,
     ForgetReports,
+    HistoryScope,
     PutReport,
     Touch,
     Write,
+    read_asked,
     read_budget_minutes,
+    read_client_sums,
+    read_metric_minutes,
     read_reports,
+    read_sums,
+    read_tallies,
     used_bytes,
 )
 from headgate.store.worker import Job, Ticket, Worker

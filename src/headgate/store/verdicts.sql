@@ -1,4 +1,5 @@
--- Version 8: verdicts by their names of today, in the history of an earlier version.
+-- Version 8: the names of today, in the history of an earlier version: verdicts, and metrics that
+-- were unavailable.
 -- None of the new names was used before, so no two kinds become one.
 
 UPDATE kinds SET verdict = CASE verdict
@@ -8,3 +9,5 @@ UPDATE kinds SET verdict = CASE verdict
     WHEN 'MISDIRECTED' THEN 'WRONG_AGENT'
     ELSE verdict
 END;
+
+ALTER TABLE metric_minutes RENAME COLUMN absent TO unavailable;

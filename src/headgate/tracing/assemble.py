@@ -31,13 +31,12 @@ def check_tracing(settings: Settings) -> None:
         _trust(settings.tracing)
 
 
-def tracer_of(settings: Settings, clock: Clock) -> OtelTracer | None:
+def assemble(settings: Settings, clock: Clock) -> OtelTracer | None:
     tracing = settings.tracing
     if tracing is None:
         return None
     _library()
-    from headgate.tracing.collector import Collector
-    from headgate.tracing.outbox import Outbox
+    from headgate.tracing.outbox import Collector, Outbox
     from headgate.tracing.spans import OtelTracer, Shares, TraceResource, encoded, rejected
 
     collector = Collector(

@@ -16,8 +16,8 @@ from headgate.base.ports import Fact, Span, Tracer
 from headgate.base.traceparent import parse_traceparent
 from headgate.check.model import PASSING, Check
 from headgate.check.questions import FRENO_ROUTES
+from headgate.http.auth import Peer
 from headgate.http.listener import Answer, Handlers, Request
-from headgate.http.peers import Peer
 
 Facts = dict[str, Fact]
 Send = Callable[[bytes], Awaitable[None]]

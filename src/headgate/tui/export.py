@@ -94,7 +94,7 @@ def _looked(
         look(api, trend)
         feed.ask_all((*view.sources, *view.extras))
         if view.name == "clients" and trend.picture.status is not None:
-            held = sorted(trend.picture.status.clients, key=lambda c: -(c.refused_for_s or 0.0))
+            held = sorted(trend.picture.status.clients, key=lambda c: -(c.rejected_for_s or 0.0))
             feed.ask_strips([one.client for one in held[:MAX_STRIPS]])
     return Scene(trend.picture, feed.told, feed.strips)
 

@@ -13,7 +13,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from headgate.budgets.api import PatternDoc, StateDoc
-from headgate.check.api import AuditDoc, RefusalDoc
+from headgate.check.api import AuditDoc, RejectionDoc
 from headgate.check.reasons import duration
 from headgate.cli.render import Canvas, drawn, local_time, note_text, plain, text_of
 from headgate.present.budgets import policy_view, violations_view
@@ -60,7 +60,7 @@ def draw_rules(scene: Scene, ask: ViewRequest) -> ScreenPage:
     if not isinstance(found, RulesDoc):
         return ScreenPage(missing(told, "rules"))
     rules = rows_of(rule for rule in found.rules if _mentions(rule, ask.filter))
-    fixed = [*dated(told, ask), *(note_text(not_here(one)) for one in found.refused)]
+    fixed = [*dated(told, ask), *(note_text(not_here(one)) for one in found.rejected)]
     if not rules:
         none = f"no rule matches {ask.filter!r}" if found.rules else NO_RULE
         return ScreenPage([*fixed, Text(none, style="dim")])
@@ -86,9 +86,9 @@ def _rule_cells(rule: RuleRow) -> Sequence[str | Text]:
     return doc.id, target, what, rule.left, doc.created_by, rule.why, clients
 
 
-# --- refusals and audit ------------------------------------------------------------------------
+# --- rejections and audit ------------------------------------------------------------------------
 
-REFUSAL_COLUMNS = (
+REJECTION_COLUMNS = (
     ScreenColumn("when", 8, 8, 2),
     ScreenColumn("client", 12, 32, 1),
     ScreenColumn("database", 6, 14, 5),
@@ -105,7 +105,7 @@ AUDIT_COLUMNS = (
 
 
 def draw_past(scene: Scene, ask: ViewRequest) -> ScreenPage:
-    lists = [_refusal_rows(scene.of("refusals"), ask), _audit_rows(scene.of("audit"), ask)]
+    lists = [_rejection_rows(scene.of("rejections"), ask), _audit_rows(scene.of("audit"), ask)]
     (head, rows), (other_head, others) = lists if ask.tab == 0 else reversed(lists)
     tail = [*other_head, *(Text("  ").append_text(one.draw()) for one in others)]
     if not rows:
@@ -113,21 +113,21 @@ def draw_past(scene: Scene, ask: ViewRequest) -> ScreenPage:
     return ScreenPage(head, rows, tail=tail)
 
 
-def _refusal_rows(
+def _rejection_rows(
     told: LastAnswer, ask: ViewRequest
 ) -> tuple[list[RenderableType], list[ScreenRow]]:
     if told.value is None:
         return missing(told, "rejections"), []
-    found = _matching(told.value.refusals, ask.filter)
+    found = _matching(told.value.rejections, ask.filter)
     title: RenderableType = Text(f"rejected lately: {len(found):,}", style="bold")
     if not found:
         return [title, Text("  no check was rejected lately", style="dim")], []
-    items = [(f"r{n} {one.at}", _refusal_cells(one)) for n, one in enumerate(found)]
-    head, rows = listed(REFUSAL_COLUMNS, items, ask.canvas.width)
+    items = [(f"r{n} {one.at}", _rejection_cells(one)) for n, one in enumerate(found)]
+    head, rows = listed(REJECTION_COLUMNS, items, ask.canvas.width)
     return [*dated(told, ask), title, head], rows
 
 
-def _refusal_cells(one: RefusalDoc) -> Sequence[str]:
+def _rejection_cells(one: RejectionDoc) -> Sequence[str]:
     said = one.answer
     why = said.reason.removeprefix(f"{said.database}: ")
     return local_time(one.at, "%H:%M:%S"), said.app, said.database, said.verdict, why

@@ -14,10 +14,10 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from headgate.check.api import AuditsDoc, RefusalsDoc
+from headgate.check.api import AuditsDoc, RejectionsDoc
 from headgate.cli.api import Api, with_query
 from headgate.errors import BadDocument, HeadgateError
-from headgate.history.starvation_api import StarvationDoc
+from headgate.history.api import StarvationDoc
 from headgate.rules.api import RulesDoc
 from headgate.tui.trend import PastMinute, Picture
 
@@ -182,7 +182,7 @@ def sources(chosen: Chosen) -> Mapping[str, Source]:
     return {
         "rules": Source(2.0, partial(_whole, RulesDoc, DOCUMENTS["rules"])),
         "starvation": Source(5.0, partial(_whole, StarvationDoc, DOCUMENTS["starvation"])),
-        "refusals": Source(2.0, partial(_whole, RefusalsDoc, DOCUMENTS["refusals"])),
+        "rejections": Source(2.0, partial(_whole, RejectionsDoc, DOCUMENTS["rejections"])),
         "audit": Source(5.0, partial(_whole, AuditsDoc, DOCUMENTS["audit"])),
         "budgets": Source(budgets_s, partial(_budgets, chosen.database)),
         "fleet": Source(fleet_s, partial(_fleet, chosen.fleet)),
@@ -231,7 +231,7 @@ def strip(timeline: TimelineDoc) -> ThrottledStrip:
     for one in timeline.bins:
         at = int((_instant(one.at) - begin).total_seconds() // 60 // timeline.step_minutes)
         if 0 <= at < len(shares):
-            shares[at] = one.sums.refused_share if one.sums.checks else None
+            shares[at] = one.sums.rejected_share if one.sums.checks else None
     by = timeline.total.by[0].by if timeline.total.by else ""
     return ThrottledStrip(shares, by)
 
@@ -243,7 +243,7 @@ DOCUMENTS: Mapping[str, str] = {
     "rules": "/v1/rules",
     "starvation": "/v1/starvation",
     "budgets": "/v1/budgets",
-    "refusals": with_query("/v1/refusals", {"limit": LIST_LIMIT}),
+    "rejections": with_query("/v1/rejections", {"limit": LIST_LIMIT}),
     "audit": with_query("/v1/audit", {"limit": LIST_LIMIT}),
     "metric_minutes": with_query("/v1/history/metrics", {"since": HISTORY_SINCE}),
     "timeline": with_query("/v1/history/timeline", {"since": "1h", "step": "5m"}),

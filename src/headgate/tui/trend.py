@@ -170,7 +170,9 @@ def _went_back(before: Clients, now: Clients) -> bool:
     """The agent has started to count again."""
     for key, client in now.items():
         past = before.get(key)
-        if past is not None and (client.admitted < past.admitted or client.refused < past.refused):
+        if past is not None and (
+            client.admitted < past.admitted or client.rejected < past.rejected
+        ):
             return True
     return False
 
@@ -181,6 +183,6 @@ def _rates(before: Clients, now: Clients, elapsed_s: float) -> dict[Key, tuple[f
     for key, client in now.items():
         past = before.get(key)
         if past is not None and elapsed_s > 0:
-            admitted, refused = client.admitted - past.admitted, client.refused - past.refused
-            rates[key] = (admitted / elapsed_s, refused / elapsed_s)
+            admitted, rejected = client.admitted - past.admitted, client.rejected - past.rejected
+            rates[key] = (admitted / elapsed_s, rejected / elapsed_s)
     return rates

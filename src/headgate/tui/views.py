@@ -110,11 +110,11 @@ VIEWS: Mapping[str, View] = {
     for one in (
         View(
             "1", "overview", "what to do, what is unhealthy, who is throttled, by what, since when",
-            _drawn_by("overview:draw"), extras=("rules",), hints=("w wake",),
+            _drawn_by("page:draw"), extras=("rules",), hints=("w wake",),
         ),
         View(
             "2", "shard", "the replica set as a tree: lag, roles, causes; each metric's curve",
-            _drawn_by("overview:draw_shards"), hints=("w wake",),
+            _drawn_by("page:draw_shards"), hints=("w wake",),
         ),
         View(
             "3", "clients", "by levels: rates, throttled since when and by what, the last hour",
@@ -135,7 +135,7 @@ VIEWS: Mapping[str, View] = {
         ),
         View(
             "6", "past", "which checks were rejected lately, and who changed what",
-            _drawn_by("lists:draw_past"), ("refusals", "audit"),
+            _drawn_by("lists:draw_past"), ("rejections", "audit"),
             hints=("Tab other list", "/ filter"), acts={"tab": _other_list},
         ),
         View(

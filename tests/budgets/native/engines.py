@@ -15,15 +15,15 @@ from headgate.budgets.ask import (
     StatementAnswer,
     StatementCheck,
     StatementIdentity,
+    budget_key,
 )
 from headgate.budgets.bucket import Bucket
 from headgate.budgets.compiled import compile_policy
 from headgate.budgets.cost import Pattern
-from headgate.budgets.hashes import budget_key
 from headgate.budgets.ledger import BudgetTotals, Holding, Ledger
 from headgate.budgets.matching import Matched, Now, RuleSet
+from headgate.budgets.native.debits import CompiledRules
 from headgate.budgets.native.ledger import NativeHolding, NativeLedger, region_sizes
-from headgate.budgets.native.matching import CompiledRules
 from headgate.budgets.policy import Policy
 
 

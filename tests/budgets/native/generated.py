@@ -15,8 +15,8 @@ from headgate.budgets.ask import (
     StatementFlags,
     StatementIdentity,
 )
-from headgate.budgets.fingerprint import fingerprint
 from headgate.budgets.matching import Now
+from headgate.budgets.sql_text import fingerprint
 
 MS = 1_000_000
 

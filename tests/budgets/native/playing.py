@@ -21,8 +21,8 @@ from headgate.budgets.ask import (
     StatementFlags,
     StatementIdentity,
     StatementVerdict,
+    budget_key,
 )
-from headgate.budgets.hashes import budget_key
 from headgate.budgets.ledger import BudgetTotals
 from headgate.budgets.matching import Matched, Now
 from headgate.budgets.parse import parse_policy

@@ -7,9 +7,15 @@ from typing import Any
 
 import pytest
 
-from headgate.budgets.ask import Limit, Match, StatementCheck, StatementFlags, StatementVerdict
+from headgate.budgets.ask import (
+    Limit,
+    Match,
+    StatementCheck,
+    StatementFlags,
+    StatementVerdict,
+    budget_key,
+)
 from headgate.budgets.compiled import compile_policy
-from headgate.budgets.hashes import budget_key
 from headgate.budgets.native.debits import RegionDebits
 from headgate.budgets.native.layout import HgRegion
 from headgate.budgets.native.ledger import NativeLedger, region_bytes, region_sizes
@@ -56,13 +62,13 @@ def test_checks_and_statements_debit_one_bucket() -> None:
     server = Server(HALF)
     debits = RegionDebits(server.memory)
     assert server.runs(600 * MS, S) is StatementVerdict.RUN
-    refused = debits.debit(ETL, declared(600 * MS))
-    assert refused is not None
-    assert (refused.answer.verdict, refused.answer.decided_by) == (
+    blocked = debits.debit(ETL, declared(600 * MS))
+    assert blocked is not None
+    assert (blocked.answer.verdict, blocked.answer.decided_by) == (
         StatementVerdict.BLOCK,
         Limit.BUCKET,
     )
-    assert (refused.owed_ns, refused.answer.retry_ns) == (600 * MS, 400 * MS)
+    assert (blocked.owed_ns, blocked.answer.retry_ns) == (600 * MS, 400 * MS)
     admitted = debits.debit(ETL, declared(300 * MS))
     assert admitted is not None
     assert (admitted.answer.verdict, admitted.owed_ns) == (StatementVerdict.RUN, 600 * MS)
@@ -142,6 +148,6 @@ def test_a_policy_that_is_not_sound_is_not_gone_by() -> None:
     assert RegionDebits(server.memory).debit(ETL, declared(1)) is not None
 
 
-def test_memory_that_is_no_region_is_refused() -> None:
+def test_memory_that_is_no_region_is_blocked() -> None:
     with pytest.raises(MeterFailed, match="no region that could be charged"):
         RegionDebits(mmap.mmap(-1, 1 << 16))

@@ -12,8 +12,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.budgets import fingerprint as shapes
-from headgate.budgets import hashes
+from headgate.budgets import ask
+from headgate.budgets import sql_text as shapes
 from headgate.budgets.ask import (
     Dialect,
     Statement,
@@ -23,10 +23,10 @@ from headgate.budgets.ask import (
 )
 from headgate.budgets.compiled import compile_policy
 from headgate.budgets.matching import Now, RuleSet
-from headgate.budgets.native import matching as native
+from headgate.budgets.native import debits as native
 from headgate.budgets.parse import parse_policy
 from headgate.budgets.policy import Policy
-from headgate.budgets.tags import read_tags
+from headgate.budgets.sql_text import read_tags
 from tests.budgets.native import generated as made
 from tests.budgets.native.engines import Native, Reference, Sizes
 
@@ -55,7 +55,7 @@ def test_a_text_has_the_same_tags(text: bytes, dialect: Dialect) -> None:
 @examples(30)
 @given(st.integers(0, 2**64 - 1), st.binary(max_size=30))
 def test_one_hash(seed: int, data: bytes) -> None:
-    assert native.hashed(seed, data) == hashes.hg_hash(seed, data)
+    assert native.hashed(seed, data) == ask.hg_hash(seed, data)
 
 
 @examples(30)

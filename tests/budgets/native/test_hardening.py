@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headgate.budgets.native.library import CHECKOUT, CORE, FLAGS, HARDENED, LINKED, built
-from headgate.proxy.library import RELAY
+from headgate.proxy.memory import RELAY
 from tests.fixtures.pgkits import extended_kit
 
 ROOT = Path(__file__).parents[3]

@@ -8,13 +8,19 @@ from typing import Any
 
 import pytest
 
-from headgate.budgets.ask import Limit, Match, StatementCheck, StatementFlags, StatementVerdict
+from headgate.budgets.ask import (
+    Limit,
+    Match,
+    StatementCheck,
+    StatementFlags,
+    StatementVerdict,
+    budget_key,
+)
 from headgate.budgets.compiled import compile_policy
-from headgate.budgets.hashes import budget_key
 from headgate.budgets.native.ledger import NativeLedger, region_bytes, region_sizes
 from headgate.budgets.native.region import RegionView
 from headgate.budgets.parse import parse_policy
-from headgate.errors import MeterFailed, PolicyRefused
+from headgate.errors import MeterFailed, PolicyRejected
 
 S = 1_000_000_000
 ETL = {"name": "etl", "mode": "enforce", "rate": 10, "capacity": 100, "max_workers": 2}
@@ -49,16 +55,16 @@ def test_the_head_says_what_is_in_force() -> None:
     assert made.view.policy() == compiled(ETL)
 
 
-def test_a_refused_policy_leaves_the_last_good_one_and_its_reason() -> None:
+def test_a_rejected_policy_leaves_the_last_good_one_and_its_reason() -> None:
     """R132."""
     made = ledger()
-    with pytest.raises(PolicyRefused, match="not newer"):
+    with pytest.raises(PolicyRejected, match="not newer"):
         made.publish(compiled({**ETL, "rate": 20}))
-    with pytest.raises(PolicyRefused, match="checksum"):
+    with pytest.raises(PolicyRejected, match="checksum"):
         made.publish(compiled(ETL, version=2)[:-1] + b"x")
     head = made.view.head()
-    assert (head.version, head.refused_policies) == (1, 2)
-    assert "checksum" in head.refusal
+    assert (head.version, head.rejected_policies) == (1, 2)
+    assert "checksum" in head.rejection
     made.publish(compiled({**ETL, "rate": 20}), force=True)
     assert made.view.policy() == compiled({**ETL, "rate": 20})
 
@@ -109,7 +115,7 @@ def test_counts_and_patterns_are_read_as_they_were_counted() -> None:
     assert made.view.head().median_k == 10_000.0
 
 
-def test_a_refusal_is_told_in_full() -> None:
+def test_a_rejection_is_told_in_full() -> None:
     made = ledger()
     _, holding = made.take(etl(), given(S))
     answer, nothing = made.take(etl(), given(S + 1))
@@ -149,7 +155,7 @@ def test_two_ledgers_may_share_a_region() -> None:
         NativeLedger(cpus_milli=2000, workers=20, sizes=sizes, memory=memory, seat=2)
 
 
-def test_what_cannot_be_is_refused_with_a_reason() -> None:
+def test_what_cannot_be_is_rejected_with_a_reason() -> None:
     with pytest.raises(ValueError, match=r"buckets 15.*powers of two"):
         region_bytes(region_sizes(buckets=15))
     with pytest.raises(ValueError, match="less memory than the sizes ask for"):
@@ -199,7 +205,7 @@ def test_nothing_in_a_foreign_region_is_trusted(at: int, value: bytes, fault: st
 
 
 @pytest.mark.parametrize("length", [0, 100, 5000])
-def test_a_region_that_is_cut_off_is_refused(length: int) -> None:
+def test_a_region_that_is_cut_off_is_rejected(length: int) -> None:
     with pytest.raises(MeterFailed, match="cannot be read as a region"):
         RegionView(raw()[:length])
 

@@ -13,7 +13,7 @@ import pytest
 from headgate.budgets.ask import Limit, StatementIdentity, StatementVerdict
 from headgate.budgets.native.layout import HgRegion, HgTrace
 from headgate.budgets.native.ledger import NativeLedger, core, region_bytes, region_sizes
-from headgate.budgets.pgext.trace_reader import MAX_REFUSED, TRACE, traces_in
+from headgate.budgets.pgext.meter import MAX_BLOCKED, TRACE, traces_in
 from headgate.budgets.traces import Trace, TraceBatch
 from headgate.errors import MeterFailed
 
@@ -97,11 +97,11 @@ def test_a_trace_is_read_as_it_was_written() -> None:
     )
 
 
-def test_a_refusal_stands_for_no_more_than_there_can_be() -> None:
+def test_a_block_stands_for_no_more_than_there_can_be() -> None:
     ring = Ring()
     ring.write(weight=1e7, actual_ns=0, verdict=3)
     ring.write(weight=5000.0)
-    assert [trace.weight for trace in ring.read().traces] == [MAX_REFUSED, 5000.0]
+    assert [trace.weight for trace in ring.read().traces] == [MAX_BLOCKED, 5000.0]
 
 
 def test_who_has_no_name_and_no_address_has_none() -> None:
@@ -160,7 +160,7 @@ def test_a_region_may_keep_none() -> None:
     assert ring.read() == TraceBatch((), 0, 0, 0)
 
 
-def test_a_ring_that_lies_outside_is_refused() -> None:
+def test_a_ring_that_lies_outside_is_blocked() -> None:
     ring = Ring()
     head = HgRegion.from_buffer(ring.memory)
     head.traces_at = head.length

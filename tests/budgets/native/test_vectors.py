@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from headgate.budgets.ask import Dialect
-from headgate.budgets.fingerprint import fingerprint, shape
-from headgate.budgets.native import matching as native
-from headgate.budgets.tags import ParsedTags, read_tags
+from headgate.budgets.native import debits as native
+from headgate.budgets.sql_text import ParsedTags, fingerprint, read_tags, shape
 from tests.budgets.native.engines import Engine, Native, Reference, Sizes
 from tests.budgets.native.playing import PATH, Player, document, sizes_of
 

@@ -8,10 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from headgate.budgets.pgext import build, locate
+from headgate.budgets.pgext import build, operate
 from headgate.budgets.pgext.build import BuildFailed, PgConfig, missing_for, read_pg_config
-from headgate.budgets.pgext.locate import ServerNotFound, ServerSettings, find_pg_config
-from headgate.budgets.pgext.operate import Extension, conf_lines
+from headgate.budgets.pgext.operate import (
+    Extension,
+    ServerNotFound,
+    ServerSettings,
+    conf_lines,
+    find_pg_config,
+)
 from tests.fixtures import pgkits
 from tests.fixtures.pgkits import NEWEST, OLDEST, ExtendedServers
 
@@ -47,7 +52,7 @@ def test_missing_tools_are_named(config: PgConfig, monkeypatch: pytest.MonkeyPat
     assert "package make" in said and "packages gcc and libc6-dev" in said
 
 
-def test_an_unsupported_version_is_refused_before_anything_is_built(config: PgConfig) -> None:
+def test_an_unsupported_version_is_rejected_before_anything_is_built(config: PgConfig) -> None:
     said = missing_for(replace(config, major=13, version="PostgreSQL 13.4"))
     assert said == ["PostgreSQL 13.4 is not supported: the extension is made for 14 to 18"]
 
@@ -92,13 +97,13 @@ def test_what_is_preloaded_already_stays() -> None:
 def test_a_running_server_leads_to_its_own_pg_config(extended_servers: ExtendedServers) -> None:
     server = extended_servers.of(NEWEST)
     by_data = find_pg_config(None, server.data_dir, None)
-    asked = locate.ask_server(server.dsn())
+    asked = operate.ask_server(server.dsn())
     assert asked.major == NEWEST and asked.preloaded == "pg_headgate"
     by_dsn = find_pg_config(None, None, asked)
     assert by_data.bin_dir == by_dsn.bin_dir == server.kit.bin_dir
 
 
-def test_the_wrong_pg_config_for_a_server_is_refused(extended_servers: ExtendedServers) -> None:
+def test_the_wrong_pg_config_for_a_server_is_rejected(extended_servers: ExtendedServers) -> None:
     server = extended_servers.of(NEWEST)
     other = pgkits.kit(OLDEST).pg_config
     with pytest.raises(Exception, match=f"the server is a Postgres {NEWEST}"):
@@ -114,7 +119,7 @@ def test_a_server_that_is_down_is_known_by_its_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "PG_VERSION").write_text("15\n")
-    monkeypatch.setattr(locate, "PLACES", (str(pgkits.KITS / "{major}" / "bin" / "pg_config"),))
+    monkeypatch.setattr(operate, "PLACES", (str(pgkits.KITS / "{major}" / "bin" / "pg_config"),))
     assert find_pg_config(None, tmp_path, None).major == 15
     (tmp_path / "PG_VERSION").write_text("99\n")
     with pytest.raises(ServerNotFound, match="postgresql-server-dev-99"):
@@ -122,12 +127,12 @@ def test_a_server_that_is_down_is_known_by_its_version(
 
 
 def test_several_servers_have_to_be_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locate, "PLACES", (str(pgkits.KITS / "{major}" / "bin" / "pg_config"),))
+    monkeypatch.setattr(operate, "PLACES", (str(pgkits.KITS / "{major}" / "bin" / "pg_config"),))
     with pytest.raises(ServerNotFound, match=r"--pg-config, --data-directory or --server"):
         find_pg_config(None, None, None)
 
 
 def test_a_server_that_cannot_be_reached_is_told_without_its_password() -> None:
     with pytest.raises(ServerNotFound) as told:
-        locate.ask_server("host=127.0.0.1 port=1 user=me password=s3cret dbname=x")
+        operate.ask_server("host=127.0.0.1 port=1 user=me password=s3cret dbname=x")
     assert "s3cret" not in str(told.value)

@@ -33,7 +33,7 @@ class Flood:
         self.seated = threading.Semaphore(0)
         self.admitted_at = [0.0] * CONNECTIONS
         """When the last statement that was admitted began."""
-        self.refused = [False] * CONNECTIONS
+        self.rejected = [False] * CONNECTIONS
         self._threads = [threading.Thread(target=self._run, args=(n,)) for n in range(CONNECTIONS)]
 
     @contextmanager
@@ -57,10 +57,10 @@ class Flood:
                 try:
                     session.execute(DEAR)
                 except errors.InsufficientResources:
-                    self.refused[number] = True
+                    self.rejected[number] = True
                     self._stop.wait(0.02)
                 else:
-                    self.refused[number] = False
+                    self.rejected[number] = False
                     self.admitted_at[number] = began_at
 
 
@@ -88,11 +88,11 @@ def test_a_drowning_server_takes_a_policy_and_lets_go_of_it(
         done = extension.enable(full_server.traffic_dir, file, within_s=60, anyway=False)
         in_force_at = time.monotonic()
         assert done["state"] == "in force"
-        eventually(lambda: all(flood.refused))
+        eventually(lambda: all(flood.rejected))
         assert max(flood.admitted_at) < in_force_at, "whatever begins from then on goes by it"
         found = extension.status(full_server.traffic_dir, None)
         assert found["problems"] == [] and len(found["backends"]) == CONNECTIONS
         assert {one["version"] for one in found["backends"]} == {done["version"]}
         off = extension.disable(full_server.traffic_dir, purge=False, within_s=60)
         assert off["state"] == "in force"
-        eventually(lambda: not any(flood.refused))
+        eventually(lambda: not any(flood.rejected))

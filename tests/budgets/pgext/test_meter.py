@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from headgate.budgets.ask import budget_key
 from headgate.budgets.compiled import compile_policy
-from headgate.budgets.hashes import budget_key
 from headgate.budgets.native.layout import HgBucket, HgCount, HgPattern, HgSeat
 from headgate.budgets.pgext.debits import RegionLedger
 from headgate.budgets.pgext.directory import SERVER_FILE
@@ -40,7 +40,7 @@ def filled() -> bytearray:
     """Version 12, under which `etl` has blocked, owes and runs."""
     etl = {"name": "etl", "mode": "enforce", "rate": 50, "capacity": 100, "max_workers": 3}
     body, key = compile_policy(policy(etl), 12), budget_key("etl")
-    told = {"health": 2, "health_until_ms": 99, "refused_policies": 1, "refusal": b"too large"}
+    told = {"health": 2, "health_until_ms": 99, "rejected_policies": 1, "rejection": b"too large"}
     head = region(version=12, crc=int.from_bytes(body[12:16], "little"), area=2, **told)
     memory = memory_of(head)
     memory[head.areas_at[1] : head.areas_at[1] + len(body)] = body
@@ -62,7 +62,7 @@ async def test_everything_counted_is_read(folder: Path) -> None:
     """R137: violations, fill and k, without a connection."""
     with region_file(folder, filled()):
         readings = await RegionMeter(folder).read()
-    assert (readings.version, readings.refused, readings.refusal) == (12, 1, "too large")
+    assert (readings.version, readings.rejected, readings.rejection) == (12, 1, "too large")
     assert readings.health is ServerHealth.UNHEALTHY
     assert [(seat.pid, seat.version) for seat in readings.seats] == [(77, 11)]
     counts = readings.budgets["etl"]
@@ -102,7 +102,7 @@ def test_a_restarted_server_is_found_again(folder: Path) -> None:
         ({"counts_at": 1 << 40}, "do not lie within"),
     ],
 )
-def test_a_region_that_is_none_is_refused(folder: Path, given: dict[str, int], why: str) -> None:
+def test_a_region_that_is_none_is_rejected(folder: Path, given: dict[str, int], why: str) -> None:
     with region_file(folder, memory_of(region(**given))), pytest.raises(MeterFailed, match=why):
         RegionMeter(folder).read_now()
 

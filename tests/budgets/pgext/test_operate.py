@@ -23,7 +23,7 @@ from headgate.budgets.pgext.meter import RegionMeter, force_in
 from headgate.budgets.pgext.operate import Extension
 from headgate.budgets.pgext.publisher import FilePolicySink
 from headgate.cli.app import app
-from headgate.errors import HeadgateError, InvalidSettings, MeterFailed, PolicyRefused
+from headgate.errors import HeadgateError, InvalidSettings, MeterFailed, PolicyRejected
 from tests.budgets.pgext.builders import blocking, policy
 from tests.fixtures.eventually import eventually
 from tests.fixtures.pgkits import NEWEST, ExtendedServer, ExtendedServers, majors, start_extended
@@ -123,18 +123,18 @@ def test_what_the_server_does_not_take_leaves_the_last_good_one(
     good = enabled(server, written(tmp_path, blocking("etl")))["version"]
     eventually(lambda: not runs(session))
     path = server.traffic_dir / POLICY_FILE
-    whole, refused = path.read_bytes(), force_in(server.traffic_dir).refused
+    whole, rejected = path.read_bytes(), force_in(server.traffic_dir).rejected
     older = compile_policy(policy(), good - 1 or 1)
     for count, bad in enumerate((b"garbage", whole[:-8], older, whole[:40] + b"\1" + whole[41:])):
         replace_whole(path, bad)
         eventually(
             lambda count=count: (  # type: ignore[misc]
-                not runs(session) and force_in(server.traffic_dir).refused == refused + count + 1
+                not runs(session) and force_in(server.traffic_dir).rejected == rejected + count + 1
             )
         )
         found = Extension().status(server.traffic_dir, None)
         assert found["in_force"]["version"] == good
-        assert found["in_force"]["refusal"] and found["problems"]
+        assert found["in_force"]["rejection"] and found["problems"]
     assert enabled(server, written(tmp_path, blocking("etl")))["version"] == good + 1
 
 
@@ -244,7 +244,7 @@ def purged(server: ExtendedServer) -> None:
             runs(session)
         try:
             done = Extension().disable(server.traffic_dir, purge=True, within_s=0.01)
-        except PolicyRefused:
+        except PolicyRejected:
             return False
         return bool(done["removed"] == [POLICY_FILE])
 
@@ -264,7 +264,7 @@ def test_a_server_that_is_down_can_be_told_beforehand(servers_dir: Path, tmp_pat
             session.execute("SELECT 1")
 
 
-def test_a_policy_that_has_no_room_is_refused_with_the_setting_that_gives_it(
+def test_a_policy_that_has_no_room_is_rejected_with_the_setting_that_gives_it(
     servers_dir: Path, tmp_path: Path
 ) -> None:
     small = {"pg_headgate.policy_memory": "64kB"}
@@ -272,7 +272,7 @@ def test_a_policy_that_has_no_room_is_refused_with_the_setting_that_gives_it(
         with server.connect() as session:
             session.execute(ETL)
         many = (blocking(f"user{n}", name=f"budget{n}") for n in range(1000))
-        with running(busy_client(server)), pytest.raises(PolicyRefused, match="policy_memory"):
+        with running(busy_client(server)), pytest.raises(PolicyRejected, match="policy_memory"):
             enabled(server, written(tmp_path, *many), within_s=WITHIN_S)
 
 

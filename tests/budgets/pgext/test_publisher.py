@@ -17,12 +17,19 @@ import pytest
 
 from headgate.budgets.compiled import compile_policy, read_compiled
 from headgate.budgets.pgext import threads
-from headgate.budgets.pgext.directory import HEALTH_FILE, OFF_FILE, POLICY_FILE, NoServer, opened
-from headgate.budgets.pgext.policyfile import head_of, stamped
+from headgate.budgets.pgext.directory import (
+    HEALTH_FILE,
+    OFF_FILE,
+    POLICY_FILE,
+    NoServer,
+    head_of,
+    opened,
+    stamped,
+)
 from headgate.budgets.pgext.publisher import FilePolicySink
 from headgate.budgets.pgext.threads import OneCall
 from headgate.budgets.policy import Policy
-from headgate.errors import PolicyRefused
+from headgate.errors import PolicyRejected
 from tests.budgets.pgext.builders import blocking, owner_only, policy
 from tests.fixtures.eventually import aeventually
 from tests.fixtures.fakes import HandClock
@@ -112,7 +119,7 @@ def test_switching_off_twice_publishes_once(folder: Path, sink: FilePolicySink) 
 
 
 def test_nothing_there_can_be_switched_off_but_not_on(folder: Path, sink: FilePolicySink) -> None:
-    with pytest.raises(PolicyRefused, match="--policy FILE"):
+    with pytest.raises(PolicyRejected, match="--policy FILE"):
         sink.switch_on(None)
     sink.switch_off()
     assert read_compiled(lying_there(folder)).off
@@ -144,16 +151,16 @@ def test_a_missing_folder_says_what_makes_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o750, 0o707, 0o755])
-def test_a_folder_open_to_others_is_refused(folder: Path, sink: FilePolicySink, mode: int) -> None:
+def test_a_folder_open_to_others_is_rejected(folder: Path, sink: FilePolicySink, mode: int) -> None:
     folder.chmod(mode)
-    with pytest.raises(PolicyRefused, match=f"mode 0{mode:o}.*chmod 0700"):
+    with pytest.raises(PolicyRejected, match=f"mode 0{mode:o}.*chmod 0700"):
         sink.publish_now(policy())
 
 
-def test_a_link_in_place_of_the_folder_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_a_link_in_place_of_the_folder_is_rejected(folder: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(folder)
-    with pytest.raises(PolicyRefused, match="is no folder, or a link"):
+    with pytest.raises(PolicyRejected, match="is no folder, or a link"):
         FilePolicySink(link, HandClock()).publish_now(policy())
 
 
@@ -179,7 +186,7 @@ def test_a_publisher_that_hangs_holds_others_for_a_bounded_time(
     folder: Path, sink: FilePolicySink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headgate.budgets.pgext.directory.LOCK_WAIT_S", 0.05)
-    with opened(folder), pytest.raises(PolicyRefused, match="another publisher"):
+    with opened(folder), pytest.raises(PolicyRejected, match="another publisher"):
         sink.publish_now(policy())
 
 
@@ -194,7 +201,7 @@ def test_root_gives_files_to_the_folders_owner(folder: Path, sink: FilePolicySin
 @as_root
 def test_a_folder_of_somebody_else_says_whose_it_is(folder: Path, sink: FilePolicySink) -> None:
     os.chown(folder, NOBODY, NOBODY)
-    with being(NOBODY - 1), pytest.raises(PolicyRefused, match=f"user {NOBODY - 1}"):
+    with being(NOBODY - 1), pytest.raises(PolicyRejected, match=f"user {NOBODY - 1}"):
         sink.publish_now(policy())
 
 
@@ -225,7 +232,7 @@ def test_a_full_disk_leaves_the_last_good_policy(folder: Path) -> None:
         sink = FilePolicySink(folder, HandClock())
         sink.publish_now(policy(blocking("etl")))
         before = lying_there(folder)
-        with pytest.raises(PolicyRefused, match=r"No space left.*make room.*last good"):
+        with pytest.raises(PolicyRejected, match=r"No space left.*make room.*last good"):
             sink.publish_now(many_budgets(2000))
         assert lying_there(folder) == before
         assert [path.name for path in folder.iterdir()] == [POLICY_FILE]
@@ -238,7 +245,7 @@ def test_a_read_only_disk_leaves_the_last_good_policy(folder: Path) -> None:
         sink = FilePolicySink(folder, HandClock())
         sink.publish_now(policy(blocking("etl")))
         subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True, timeout=60)
-        with pytest.raises(PolicyRefused, match=r"Read-only.*mounted read-only.*last good"):
+        with pytest.raises(PolicyRejected, match=r"Read-only.*mounted read-only.*last good"):
             sink.publish_now(policy())
         assert head_of(lying_there(folder)) is not None
 
@@ -282,7 +289,7 @@ def test_what_was_off_stays_off_though_its_file_is_gone(folder: Path, sink: File
 async def test_a_call_that_hangs_is_not_begun_again_beside_itself() -> None:
     """Nor does it hold a thread that others need, or the process."""
     goes_on, calls = threading.Event(), list[int]()
-    one = OneCall("looking at a disk", PolicyRefused)
+    one = OneCall("looking at a disk", PolicyRejected)
 
     def hangs() -> int:
         calls.append(1)
@@ -293,8 +300,8 @@ async def test_a_call_that_hangs_is_not_begun_again_beside_itself() -> None:
         async with asyncio.timeout(0.05):
             await one.run(hangs)
     for _ in range(3):
-        with pytest.raises(PolicyRefused, match="has not come back"):
-            await OneCall("looking at a disk", PolicyRefused).run(hangs)
+        with pytest.raises(PolicyRejected, match="has not come back"):
+            await OneCall("looking at a disk", PolicyRejected).run(hangs)
     goes_on.set()
     await aeventually(lambda: "looking at a disk" not in threads._at_work)
     assert await one.run(hangs) == 2

@@ -248,8 +248,8 @@ def test_without_a_quorum_rules_stay_and_setting_one_says_so(
             member.pause()
         try:
             body = {"target": "other", "kind": "hold", "reason": "x", "reach": "fleet"}
-            refused = fleet.lone.request("POST", "/v1/rules", body, unix=True)
-            assert refused.status == 503 and b"store" in refused.body, refused.body
+            rejected = fleet.lone.request("POST", "/v1/rules", body, unix=True)
+            assert rejected.status == 503 and b"store" in rejected.body, rejected.body
             go_on()
             for agent in fleet.all.values():
                 eventually(lambda one=agent: stale_for_s(one) > for_s, within_s=for_s + DEADLINE_S)  # type: ignore[misc]

@@ -17,7 +17,7 @@ from headgate.errors import (
     Conflict,
     LeaseLost,
     OutcomeUnknown,
-    StoreRefused,
+    StoreRejected,
     StoreUnavailable,
 )
 from tests.fixtures.etcd import EtcdCluster, etcd_store
@@ -301,7 +301,7 @@ async def test_every_request_is_counted_by_its_outcome(store: EtcdStore) -> None
     ("fault", "outcome"),
     [
         (StoreUnavailable("away"), "unavailable"),
-        (StoreRefused("who are you"), "refused"),
+        (StoreRejected("who are you"), "rejected"),
         (OutcomeUnknown("no answer"), "unknown"),
         (RuntimeError("a bug"), "other"),
     ],
@@ -337,7 +337,7 @@ def test_endpoints_are_addresses(text: str, url: str, authority: str) -> None:
 @pytest.mark.parametrize(
     "text", ["etcd-1:2379", "https://me:secret@etcd", "https://etcd/v3", "ftp://etcd", ""]
 )
-def test_what_is_no_endpoint_is_refused(text: str) -> None:
+def test_what_is_no_endpoint_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="must be like"):
         parse_endpoint(text)
 

@@ -1,4 +1,4 @@
-"""Who gets into etcd, and what is told to whom it refuses; with real members.
+"""Who gets into etcd, and what is told to whom it rejects; with real members.
 
 One cluster for all: it wants TLS, a certificate of each client, a user and a password.
 """
@@ -16,7 +16,7 @@ import pytest
 from headgate.base.keyvalue import Put
 from headgate.changes.etcd import EtcdStore, load_access
 from headgate.demo.servers import scratch_parent
-from headgate.errors import InvalidSettings, OutcomeUnknown, StoreRefused, StoreUnavailable
+from headgate.errors import InvalidSettings, OutcomeUnknown, StoreRejected, StoreUnavailable
 from tests.fixtures.etcd import EtcdCluster
 from tests.fixtures.eventually import DEADLINE_S
 from tests.fleet.live.certificates import Authority, Pair
@@ -92,9 +92,9 @@ Question = Callable[[EtcdStore], Awaitable[None]]
 EACH = pytest.mark.parametrize("question", [listing, commit, watch], ids=lambda q: q.__name__)
 
 
-async def refusal(store: EtcdStore, question: Question) -> str:
+async def rejection(store: EtcdStore, question: Question) -> str:
     async with aclosing_store(store):
-        with pytest.raises(StoreRefused) as told:
+        with pytest.raises(StoreRejected) as told:
             await question(store)
         assert "secret" not in str(told.value)
         return str(told.value)
@@ -118,33 +118,33 @@ async def test_with_everything_right_it_works(guarded: Guarded) -> None:
 
 
 @EACH
-async def test_a_wrong_password_is_refused_with_what_to_check(
+async def test_a_wrong_password_is_rejected_with_what_to_check(
     guarded: Guarded, question: Question
 ) -> None:
     store = guarded.store(password_file=guarded.password_file("wrong", "wrong"))
-    told = await refusal(store, question)
+    told = await rejection(store, question)
     assert "'agent'" in told
     assert "password_file" in told
 
 
 @EACH
 async def test_nobody_unnamed_gets_in(guarded: Guarded, question: Question) -> None:
-    told = await refusal(guarded.store(username=""), question)
+    told = await rejection(guarded.store(username=""), question)
     assert "username" in told
 
 
 @EACH
 async def test_another_prefix_is_not_ours(guarded: Guarded, question: Question) -> None:
-    told = await refusal(guarded.store(prefix="/other/"), question)
+    told = await rejection(guarded.store(prefix="/other/"), question)
     assert "grant" in told
 
 
 @EACH
-async def test_a_certificate_with_a_name_is_refused_by_the_gateway(
+async def test_a_certificate_with_a_name_is_rejected_by_the_gateway(
     guarded: Guarded, question: Question
 ) -> None:
     named = guarded.authority.issue("named", common_name="agent")
-    told = await refusal(guarded.store(cert=named), question)
+    told = await rejection(guarded.store(cert=named), question)
     assert "common name" in told
 
 
@@ -153,7 +153,7 @@ async def test_a_member_of_another_authority_is_not_believed(
     guarded: Guarded, question: Question
 ) -> None:
     other = Authority(guarded.folder, "other")
-    told = await refusal(guarded.store(ca=other.path), question)
+    told = await rejection(guarded.store(ca=other.path), question)
     assert "set ca of [fleet]" in told
 
 
@@ -166,7 +166,7 @@ async def test_a_client_certificate_that_it_does_not_take(
     alien = Authority(guarded.folder, "alien").issue("alien")
     shown = {"none": None, "expired": expired, "alien": alien}[why]
     store = guarded.store(cert=shown, shows_certificate=shown is not None)
-    assert "cert and key of [fleet]" in await refusal(store, question)
+    assert "cert and key of [fleet]" in await rejection(store, question)
 
 
 async def test_a_change_under_an_expired_certificate_is_told_with_the_remedy(
@@ -174,11 +174,11 @@ async def test_a_change_under_an_expired_certificate_is_told_with_the_remedy(
 ) -> None:
     expired = guarded.authority.issue("expired", expired=True)
     async with aclosing_store(guarded.store(cert=expired)) as store:
-        with pytest.raises((StoreRefused, OutcomeUnknown), match="cert and key of"):
+        with pytest.raises((StoreRejected, OutcomeUnknown), match="cert and key of"):
             await commit(store)
 
 
-async def test_a_member_with_an_expired_certificate_is_refused(folder: Path) -> None:
+async def test_a_member_with_an_expired_certificate_is_rejected(folder: Path) -> None:
     authority = Authority(folder, "late")
     certificates = authority.cluster(with_clients=False, expired=True)
     with EtcdCluster.started(certificates=certificates) as cluster:
@@ -187,7 +187,7 @@ async def test_a_member_with_an_expired_certificate_is_refused(folder: Path) -> 
             EtcdStore(cluster.endpoints, access, PREFIX, timeout_s=DEADLINE_S, roll=lambda: 0.0)
         ) as store:
             for question in (listing, commit, watch):
-                with pytest.raises(StoreRefused, match="certificate has expired"):
+                with pytest.raises(StoreRejected, match="certificate has expired"):
                     await question(store)
 
 
@@ -219,10 +219,10 @@ async def test_a_password_and_a_certificate_that_were_renewed_are_used(guarded: 
     password = guarded.password_file("stale", "renewed")
     pair = guarded.authority.issue("renewed", expired=True)
     async with aclosing_store(guarded.store(password_file=password, cert=pair)) as store:
-        with pytest.raises(StoreRefused, match="certificate"):
+        with pytest.raises(StoreRejected, match="certificate"):
             await listing(store)
         guarded.authority.issue("renewed")
-        with pytest.raises(StoreRefused):
+        with pytest.raises(StoreRejected):
             await listing(store)
         guarded.password_file("secret", "renewed")
         await listing(store)

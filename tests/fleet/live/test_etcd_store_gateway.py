@@ -13,7 +13,7 @@ import pytest
 
 from headgate.base.keyvalue import Put
 from headgate.changes.etcd import EtcdAccess, EtcdStore, gateway
-from headgate.errors import LeaseLost, OutcomeUnknown, StoreRefused, StoreUnavailable
+from headgate.errors import LeaseLost, OutcomeUnknown, StoreRejected, StoreUnavailable
 
 PATIENCE_S = 3.0
 """What a member that says nothing costs, or half of it. Everybody else here answers at once."""
@@ -32,7 +32,7 @@ def says(body: object, status: int = 200) -> Answer:
     return answer
 
 
-def refuses(code: int, message: str, status: int = 400, *, newer: bool = False) -> Answer:
+def rejects(code: int, message: str, status: int = 400, *, newer: bool = False) -> Answer:
     """`newer`: as etcd 3.5.16 of Debian 13 says it."""
     old = {} if newer else {"error": message}
     return says({**old, "message": message, "code": code}, status)
@@ -144,12 +144,12 @@ BAD: dict[str, Answer] = {
     "drips": drips,
     "no etcd": says(b"<html>", 404),
     "proxy error": says(b"<html>bad gateway", 502),
-    "no leader": refuses(14, "etcdserver: no leader", 503),
+    "no leader": rejects(14, "etcdserver: no leader", 503),
     "no leader for a stream": says(
         {"error": {"grpc_code": 14, "message": "etcdserver: no leader"}}, 503
     ),
-    "timed out": refuses(14, "etcdserver: request timed out", 503),
-    "deadline": refuses(2, "context deadline exceeded", 500),
+    "timed out": rejects(14, "etcdserver: request timed out", 503),
+    "deadline": rejects(2, "context deadline exceeded", 500),
 }
 
 
@@ -275,8 +275,8 @@ async def test_nonsense_ends_a_watch(pair: list[Member], store: EtcdStore, line:
 async def test_what_somebody_has_to_mend_is_not_asked_of_every_member(
     pair: list[Member], store: EtcdStore, answer: tuple[int, str, int], words: str, newer: bool
 ) -> None:
-    pair[0].answer = refuses(*answer, newer=newer)
-    with pytest.raises(StoreRefused, match=words):
+    pair[0].answer = rejects(*answer, newer=newer)
+    with pytest.raises(StoreRejected, match=words):
         await store.commit([], [Put("a", b"")])
     assert pair[1].asked == 0
 
@@ -285,7 +285,7 @@ async def test_what_somebody_has_to_mend_is_not_asked_of_every_member(
 async def test_a_lease_that_is_gone_is_told_so(
     pair: list[Member], store: EtcdStore, newer: bool
 ) -> None:
-    pair[0].answer = refuses(5, "etcdserver: requested lease not found", 404, newer=newer)
+    pair[0].answer = rejects(5, "etcdserver: requested lease not found", 404, newer=newer)
     with pytest.raises(LeaseLost):
         await store.renew(7)
     await store.revoke(7)

@@ -17,7 +17,7 @@ from headgate.changes.etcd import client
 from headgate.changes.etcd.client import CatchUp, CommitOrder, Missed, WatchReader, lines, widest
 from headgate.changes.etcd.faults import EtcdSilent, NoToken
 from headgate.changes.etcd.messages import EventAnswer, Keys, KeyValue
-from headgate.errors import Compacted, StoreRefused
+from headgate.errors import Compacted, StoreRejected
 from tests.fixtures.eventually import DEADLINE_S
 
 PREFIXES = ("a", "b", "c")
@@ -74,7 +74,7 @@ async def test_a_message_without_an_end_is_not_kept_for_ever() -> None:
         (
             '{"result":{"header":{},"canceled":true,"cancel_reason":'
             '"rpc error: code = PermissionDenied desc = etcdserver: permission denied"}}',
-            StoreRefused,
+            StoreRejected,
             "grant",
         ),
         (

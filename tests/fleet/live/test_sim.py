@@ -15,8 +15,8 @@ from bench.fleet_sim_net import Rates
 from bench.fleet_sim_scenes import Storm
 from bench.fleet_sim_time import Deadlock, VirtualLoop, run
 
+from headgate.fleet import beat as fleet_timing
 from headgate.fleet import registrar
-from headgate.fleet import timing as fleet_timing
 
 SHARDS = 20
 MANY_SHARDS = 60

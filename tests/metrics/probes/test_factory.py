@@ -1,8 +1,11 @@
-"""What can be built, and what is refused before anything is connected."""
+"""What can be built, and what is rejected before anything is connected."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -10,8 +13,10 @@ from headgate.errors import InvalidSettings
 from headgate.metrics.builtins import BUILTINS
 from headgate.metrics.model import Builtin, Engine, MetricSpec
 from headgate.metrics.probes import DatabaseProbes
-from headgate.metrics.probes.disk import used_share
+from headgate.metrics.probes.connections import Lane
+from headgate.metrics.probes.host import used_share
 from headgate.metrics.probes.mysql_session import parse_address
+from headgate.metrics.probes.server import MAX_FACT_CHARS, ServerFacts
 from headgate.metrics.samples import Cause
 from headgate.metrics.settings import parse_metric_settings
 from tests.metrics.probes.reading import failure
@@ -50,7 +55,7 @@ def test_every_custom_source_can_be_built(raw: dict[str, object]) -> None:
     assert probes_of(Engine.POSTGRES).probe_for(spec)
 
 
-def test_an_engine_refuses_what_it_has_not() -> None:
+def test_an_engine_rejects_what_it_has_not() -> None:
     spec = MetricSpec("archive_backlog", Builtin("archive_backlog"), threshold=1)
     with pytest.raises(InvalidSettings, match="cannot be measured on mysql"):
         probes_of(Engine.MYSQL).probe_for(spec)
@@ -65,7 +70,7 @@ def test_an_engine_refuses_what_it_has_not() -> None:
         {"method": "heartbeat", "heartbeat_table": ""},
     ],
 )
-def test_wrong_options_of_lag_are_refused(engine: Engine, options: dict[str, str]) -> None:
+def test_wrong_options_of_lag_are_rejected(engine: Engine, options: dict[str, str]) -> None:
     spec = parse_metric_settings("lag", {"options": options}, engine)
     with pytest.raises(InvalidSettings):
         probes_of(engine).probe_for(spec)
@@ -82,7 +87,7 @@ async def test_closed_probes_do_not_connect_again(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("engine", list(Engine))
-async def test_a_refused_connection_names_the_place(engine: Engine) -> None:
+async def test_a_rejected_connection_names_the_place(engine: Engine) -> None:
     probes = probes_of(engine)
     failed = await failure(probes.probe_for(parse_metric_settings("pool_usage", {}, engine)))
     assert failed.cause is Cause.FAILED
@@ -118,7 +123,7 @@ def test_a_given_password_beats_the_addresss_own() -> None:
         "mysql://me:hunter2@[::1/app",
     ],
 )
-def test_an_address_that_is_none_is_refused_without_quoting_it(text: str) -> None:
+def test_an_address_that_is_none_is_rejected_without_quoting_it(text: str) -> None:
     with pytest.raises(InvalidSettings) as caught:
         DatabaseProbes("main", Engine.MYSQL, text)
     assert "databases.main.dsn" in str(caught.value)
@@ -127,3 +132,23 @@ def test_an_address_that_is_none_is_refused_without_quoting_it(text: str) -> Non
 
 def test_disk_usage_is_a_share(tmp_path: Path) -> None:
     assert 0 < used_share(str(tmp_path)) <= 1
+
+
+# --- what a server says of itself is text, whatever its driver has for it ------------------
+
+
+class Told:
+    label = "main at db"
+
+    @asynccontextmanager
+    async def session(self, timeout_s: float) -> AsyncIterator[Told]:
+        yield self
+
+    async def rows(self, query: str) -> list[tuple[object, object]]:
+        return [(b"version", b"11.4 caf\xe9"), ("max_connections", 151), ("long", "x" * 2000)]
+
+
+async def test_bytes_are_told_as_their_letters() -> None:
+    found = await ServerFacts(cast("Lane[Any]", Told()), Engine.MYSQL, 1.0).read()
+    assert found["version"] == "11.4 caf\N{REPLACEMENT CHARACTER}"
+    assert found["max_connections"] == "151" and len(found["long"]) == MAX_FACT_CHARS

@@ -33,7 +33,7 @@ async def judged(
     return as_measured(await heartbeat_lag(row, skew or ClockSkew(), account))
 
 
-async def refused(
+async def rejected(
     row: HeartbeatRow, native: Number | ProbeFailed = 0.0, skew: ClockSkew | None = None
 ) -> ProbeFailed:
     with pytest.raises(ProbeFailed) as caught:
@@ -49,7 +49,7 @@ async def test_a_fresh_row_is_its_age_whatever_the_server_thinks() -> None:
 async def test_a_dead_writer_is_no_lag(interval_s: float | None, dead_after_s: float) -> None:
     young = await judged(HeartbeatRow("t", dead_after_s - 0.01, interval_s))
     assert young == Measured(dead_after_s - 0.01)
-    dead = await refused(HeartbeatRow("t", dead_after_s + 0.01, interval_s, server="db-a:5432"))
+    dead = await rejected(HeartbeatRow("t", dead_after_s + 0.01, interval_s, server="db-a:5432"))
     assert dead.cause is Cause.HEARTBEAT_DEAD
     assert "db-a:5432" in dead.detail
     assert "heartbeat_interval_s" in dead.detail
@@ -57,7 +57,7 @@ async def test_a_dead_writer_is_no_lag(interval_s: float | None, dead_after_s: f
 
 async def test_a_replica_that_is_truly_behind_is_behind_and_not_without_a_writer() -> None:
     assert await judged(HeartbeatRow("t", 20.0), native=18.0) == Measured(20.0)
-    assert (await refused(HeartbeatRow("t", 30.0), native=18.0)).cause is Cause.HEARTBEAT_DEAD
+    assert (await rejected(HeartbeatRow("t", 30.0), native=18.0)).cause is Cause.HEARTBEAT_DEAD
 
 
 @pytest.mark.parametrize("native", [STOPPED, BROKEN])
@@ -82,8 +82,8 @@ async def test_an_idle_shard_does_not_look_lagged_while_its_heartbeat_rests() ->
     seen = await judged(resting, native=0.0)
     assert seen == Measured(0.0, Cause.HEARTBEAT_IDLE, "heartbeat is idle, native positions")
     assert await judged(resting, native=BROKEN) == BROKEN
-    assert (await refused(resting, native=STOPPED)).cause is Cause.REPLICATION_STOPPED
-    blind = await refused(resting, native=BLIND)
+    assert (await rejected(resting, native=STOPPED)).cause is Cause.REPLICATION_STOPPED
+    blind = await rejected(resting, native=BLIND)
     assert blind.cause is Cause.HEARTBEAT_IDLE
     assert "may not see" in blind.detail
 
@@ -95,7 +95,7 @@ async def test_a_little_skew_is_clamped_and_flagged() -> None:
 
 
 async def test_much_skew_is_never_zero() -> None:
-    failed = await refused(HeartbeatRow("t", -0.2))
+    failed = await rejected(HeartbeatRow("t", -0.2))
     assert failed.cause is Cause.CLOCK_SKEW
     assert "NTP" in failed.detail
 
@@ -113,8 +113,8 @@ async def test_skew_that_does_not_matter_is_corrected_in_silence() -> None:
     assert await judged(HeartbeatRow("t", 1.0), skew=ClockSkew(0.05)) == Measured(0.95)
 
 
-async def test_a_correction_that_leads_into_the_future_is_refused() -> None:
-    failed = await refused(HeartbeatRow("t", 1.0), skew=ClockSkew(2.0))
+async def test_a_correction_that_leads_into_the_future_is_rejected() -> None:
+    failed = await rejected(HeartbeatRow("t", 1.0), skew=ClockSkew(2.0))
     assert failed.cause is Cause.CLOCK_SKEW
     assert "corrected" in failed.detail
 

@@ -224,7 +224,7 @@ async def test_the_text_of_a_wrong_answer_is_never_shown(
     assert "S3cret" not in failed.detail
 
 
-async def test_a_refused_connection_is_a_failure() -> None:
+async def test_a_rejected_connection_is_a_failure() -> None:
     failed = await failure(HttpProbe("mine", Http("http://127.0.0.1:1/x"), DEADLINE_S))
     assert failed.cause is Cause.FAILED
     assert "refused" in failed.detail
@@ -290,7 +290,7 @@ async def test_https_is_verified(site: Site) -> None:
 @pytest.mark.parametrize(
     "parts", [{"pointer": "no/slash"}, {"series": "two words"}, {"series": "a{b}"}]
 )
-def test_a_pointer_or_series_that_is_none_is_refused_early(parts: dict[str, str]) -> None:
+def test_a_pointer_or_series_that_is_none_is_rejected_early(parts: dict[str, str]) -> None:
     with pytest.raises(InvalidSettings):
         HttpProbe("mine", Http("http://127.0.0.1/x", **parts), 1.0)
 

@@ -18,7 +18,7 @@ PREFIX = "[HEADGATE] Traffic Control: budget "
 # Statements are judged by the tag that they carry: what the tests look at by, is not.
 JUDGED = ({"match": {"tag.job": "etl"}},)
 TAG = "/*job='etl'*/"
-MYSQL_REFUSED = 1205
+MYSQL_BLOCKED = 1205
 
 
 def etl(**limits: Any) -> Document:

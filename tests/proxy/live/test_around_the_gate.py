@@ -19,14 +19,14 @@ from psycopg import errors
 from pymysql.constants import CLIENT
 
 from headgate.budgets.ask import Dialect
-from headgate.budgets.fingerprint import fingerprint
+from headgate.budgets.sql_text import fingerprint
 from tests.fixtures.eventually import eventually
 from tests.fixtures.mariadb import MariaDBServer
 from tests.fixtures.pgkits import ExtendedServer
 from tests.fixtures.proxies import budget
 from tests.proxy.live import wire
 from tests.proxy.live.conftest import MariaDBGate, PostgresGate
-from tests.proxy.live.limits import MYSQL_REFUSED, NOTHING_FITS, ONE_PLACE, TAG, mariadb_occupied
+from tests.proxy.live.limits import MYSQL_BLOCKED, NOTHING_FITS, ONE_PLACE, TAG, mariadb_occupied
 from tests.proxy.live.ways import DATABASE
 
 ROWS = 3
@@ -122,7 +122,7 @@ def test_nothing_leads_past_a_limit_of_0_in_mariadb(
             session.query("SET NAMES latin1")
         with pytest.raises(pymysql.err.MySQLError) as caught:
             session.query(text)
-    assert caught.value.args[0] == MYSQL_REFUSED
+    assert caught.value.args[0] == MYSQL_BLOCKED
     assert rows_left(victims) == ROWS
 
 
@@ -144,7 +144,7 @@ def test_a_driver_signs_in_under_a_limit_of_0(mariadb_gate: MariaDBGate) -> None
             try:
                 session.query(text)
             except pymysql.err.MySQLError as error:
-                assert error.args[0] != MYSQL_REFUSED, (text, error)
+                assert error.args[0] != MYSQL_BLOCKED, (text, error)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_every_statement_of_a_string_is_judged_in_mariadb(
         pytest.raises(pymysql.err.MySQLError) as caught,
     ):
         session.query(f"{before}; DELETE FROM t {TAG}")
-    assert caught.value.args[0] == MYSQL_REFUSED
+    assert caught.value.args[0] == MYSQL_BLOCKED
     assert rows_left(victims) == ROWS
 
 

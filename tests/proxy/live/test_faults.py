@@ -344,7 +344,7 @@ def test_sessions_beyond_the_limits_are_told_so(
             with pytest.raises(psycopg.OperationalError) as caught:
                 way.connect()
             assert "headgate" in str(caught.value)
-            # Until it has hung up, the one that was refused counts as well.
+            # Until it has hung up, the one that was blocked counts as well.
             eventually(lambda: proxy.sessions() == 2)
             with way.connect(user="clerk"), pytest.raises(psycopg.OperationalError):
                 way.connect(user="clerk", options="-c work_mem=1MB")
@@ -353,9 +353,9 @@ def test_sessions_beyond_the_limits_are_told_so(
     with ProxyProcess.started("mysql", mariadb_server.port, {"proxy": limits}) as proxy:
         mysql_way = MariaDBWay("limits", proxy.port)
         with mysql_way.pymysql(), mysql_way.pymysql():
-            with pytest.raises(pymysql.err.OperationalError) as refused:
+            with pytest.raises(pymysql.err.OperationalError) as blocked:
                 mysql_way.pymysql()
-            assert refused.value.args[0] == 1040
+            assert blocked.value.args[0] == 1040
 
 
 @pytest.mark.parametrize("user", [SCRAM_USER, "postgres"])
@@ -394,10 +394,10 @@ def test_who_only_says_a_name_does_not_lock_its_owner_out_of_mariadb(
                 peer.send(struct.pack("<I", len(said) | 1 << 24) + said)
                 assert peer.receive(5)[4] == 0xFE  # the server waits for the password
             with way.pymysql(database=None, password="secret"):
-                with pytest.raises(pymysql.err.OperationalError) as refused:
+                with pytest.raises(pymysql.err.OperationalError) as blocked:
                     way.pymysql(database=None, password="secret")
-                assert refused.value.args[0] == 1040
-                assert "max_sessions_per_user" in refused.value.args[1]
+                assert blocked.value.args[0] == 1040
+                assert "max_sessions_per_user" in blocked.value.args[1]
 
 
 def test_logins_from_one_address_are_bounded(postgres: ExtendedServer) -> None:

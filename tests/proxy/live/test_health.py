@@ -28,10 +28,10 @@ Rules = Callable[[str], str]
 GATE = {
     "clients": ["etl"],
     "mode": "enforce",
-    "action": "refuse",
+    "action": "block",
     "statements": "all",
     "stale_after_s": 60,
-    "on_loss": "refuse",
+    "on_loss": "block",
 }
 # A metric that a test can move: sleeping sessions of one name, counted by the agent itself.
 METRIC = (
@@ -41,7 +41,7 @@ METRIC = (
 
 
 def hold(agent: AgentProcess, target: str) -> str:
-    """A rule that refuses everything of the target; its id."""
+    """A rule that blocks everything of the target; its id."""
     body = {"target": target, "kind": "hold", "reason": "a test", "for": "1h"}
     answer = agent.request("POST", "/v1/rules", body, unix=True)
     assert answer.status == 201, answer.body
@@ -104,7 +104,7 @@ def pressure(server: ExtendedServer) -> Iterator[None]:
         yield
 
 
-def refusal(session: psycopg.Connection[Any], text: str = "SELECT 1") -> str:
+def block(session: psycopg.Connection[Any], text: str = "SELECT 1") -> str:
     """What is said to it; empty where it runs."""
     try:
         session.execute(text)
@@ -113,35 +113,35 @@ def refusal(session: psycopg.Connection[Any], text: str = "SELECT 1") -> str:
     return ""
 
 
-def refuses(session: psycopg.Connection[Any], text: str = "SELECT 1") -> bool:
-    return refusal(session, text) != ""
+def blocks(session: psycopg.Connection[Any], text: str = "SELECT 1") -> bool:
+    return block(session, text) != ""
 
 
-def test_the_health_gate_refuses_whom_it_is_for_while_the_database_is_not_healthy(
+def test_the_health_gate_blocks_whom_it_is_for_while_the_database_is_not_healthy(
     linked: Linked, postgres: ExtendedServer
 ) -> None:
     """R98, R100: others pass; so does priority 0."""
     _, _, way = linked
     with way.connect(application_name="etl") as etl, way.connect(application_name="web") as web:
-        eventually(lambda: not refuses(etl))
+        eventually(lambda: not blocks(etl))
         with pressure(postgres):
-            eventually(lambda: "pressure" in refusal(etl))
-            assert not refuses(web)
-            assert not refuses(etl, "SELECT 1 /*priority='0'*/")
-        eventually(lambda: not refuses(etl))
+            eventually(lambda: "pressure" in block(etl))
+            assert not blocks(web)
+            assert not blocks(etl, "SELECT 1 /*priority='0'*/")
+        eventually(lambda: not blocks(etl))
 
 
 def test_a_rule_of_the_agent_holds_for_statements_too(linked: Linked, rules: Rules) -> None:
     """R95, R98: whoever it names, whatever the health."""
     agent, _, way = linked
     with way.connect(application_name="report:nightly") as session:
-        assert not refuses(session)
+        assert not blocks(session)
         rule = rules("report")
-        eventually(lambda: refuses(session))
+        eventually(lambda: blocks(session))
         with way.connect(application_name="web") as other:
-            assert not refuses(other)
+            assert not blocks(other)
         agent.request("DELETE", f"/v1/rules/{rule}", unix=True)
-        eventually(lambda: not refuses(session))
+        eventually(lambda: not blocks(session))
 
 
 def test_the_health_gate_delays_until_the_database_is_well_again(
@@ -160,7 +160,7 @@ def test_the_health_gate_delays_until_the_database_is_well_again(
         way.connect(application_name="etl") as etl,
         other_gate(proxy, postgres, action="delay", max_delay_s=600, on_loss="delay"),
     ):
-        eventually(lambda: not refuses(etl))
+        eventually(lambda: not blocks(etl))
         delayed = proxy.client("etl")["delayed"]
         with pressure(postgres):
             waiting = eventually(held)
@@ -195,7 +195,7 @@ def test_a_rule_on_a_level_holds_a_name_that_was_never_seen(
 
         def passes(name: str) -> bool:
             with way.connect(application_name=name) as session:
-                return not refuses(session)
+                return not blocks(session)
 
         eventually(lambda: not passes("weekly"))
         assert not any(passes(f"weekly:run-{number}") for number in range(10))
@@ -220,14 +220,14 @@ def test_an_agent_that_is_gone_leaves_what_the_settings_say(
         way.connect(application_name="web") as web,
         other_gate(proxy, postgres, stale_after_s=1),
     ):
-        eventually(lambda: not refuses(etl))
+        eventually(lambda: not blocks(etl))
         agent.kill()
         try:
-            eventually(lambda: refuses(etl))
-            assert not refuses(web)
+            eventually(lambda: blocks(etl))
+            assert not blocks(web)
         finally:
             agent.start()
-        eventually(lambda: not refuses(etl))
+        eventually(lambda: not blocks(etl))
 
 
 # ── Failover ─────────────────────────────────────────────────────────────────

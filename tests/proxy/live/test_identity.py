@@ -15,7 +15,7 @@ from tests.fixtures.eventually import eventually
 from tests.fixtures.mariadb import MariaDBServer
 from tests.fixtures.pgkits import ExtendedServer
 from tests.fixtures.proxies import ProxyProcess, budget
-from tests.proxy.live.limits import MYSQL_REFUSED
+from tests.proxy.live.limits import MYSQL_BLOCKED
 from tests.proxy.live.ways import MariaDBWay, PostgresWay
 
 SECRET = b"sixteen bytes or more"
@@ -111,7 +111,7 @@ def test_names_of_mariadb_clients(mariadb_proxy: ProxyProcess) -> None:
         eventually(lambda: seen(mariadb_proxy, "by-tag") >= 1)
 
 
-def refused(proxy: ProxyProcess, comment: str, user: str = "postgres") -> bool:
+def blocked(proxy: ProxyProcess, comment: str, user: str = "postgres") -> bool:
     with PostgresWay("identity", proxy.port).connect(user=user) as session:
         try:
             session.execute(f"SELECT 1 {comment}")
@@ -126,8 +126,8 @@ TIER = "/*tier='vip'*/"
 def test_a_bound_tag_counts_only_from_its_users(postgres_proxy: ProxyProcess) -> None:
     """R149: a budget sees it from them, and from nobody else."""
     before = postgres_proxy.status()["statements"]["untrusted_tags"]
-    assert refused(postgres_proxy, TIER, user="clerk")
-    assert not refused(postgres_proxy, TIER)
+    assert blocked(postgres_proxy, TIER, user="clerk")
+    assert not blocked(postgres_proxy, TIER)
     assert postgres_proxy.status()["statements"]["untrusted_tags"] > before
 
 
@@ -146,7 +146,7 @@ def test_a_bound_tag_counts_only_from_its_users(postgres_proxy: ProxyProcess) ->
 def test_a_signed_tag_counts_from_whom_it_was_signed_for(
     postgres_proxy: ProxyProcess, made: Callable[[], str], is_believed: bool
 ) -> None:
-    assert refused(postgres_proxy, made()) is is_believed
+    assert blocked(postgres_proxy, made()) is is_believed
 
 
 def test_bound_and_signed_tags_in_mariadb(mariadb_proxy: ProxyProcess) -> None:
@@ -159,7 +159,7 @@ def test_bound_and_signed_tags_in_mariadb(mariadb_proxy: ProxyProcess) -> None:
                 return int(error.args[0])
         return 0
 
-    assert number(TIER, "headgate_app") == MYSQL_REFUSED
+    assert number(TIER, "headgate_app") == MYSQL_BLOCKED
     assert number(TIER, "headgate_test") == 0
-    assert number(signed("headgate_test", tier="vip"), "headgate_test") == MYSQL_REFUSED
+    assert number(signed("headgate_test", tier="vip"), "headgate_test") == MYSQL_BLOCKED
     assert number(signed("headgate_app", tier="vip"), "headgate_test") == 0

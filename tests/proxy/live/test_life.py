@@ -300,7 +300,7 @@ def test_certificates_are_read_again_by_a_reload(
         way.connect().close()
 
 
-def test_a_reload_says_what_waits_for_a_restart_and_refuses_what_is_wrong(
+def test_a_reload_says_what_waits_for_a_restart_and_blocks_what_is_wrong(
     proxied: Proxied,
 ) -> None:
     proxy, way = proxied

@@ -1,4 +1,4 @@
-"""Budgets in the query path of MariaDB: refused, warned of, held, and let through."""
+"""Budgets in the query path of MariaDB: blocked, warned of, held, and let through."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.proxy.live import wire
 from tests.proxy.live.conftest import MariaDBGate
 from tests.proxy.live.limits import (
     LONGEST_DELAY_S,
-    MYSQL_REFUSED,
+    MYSQL_BLOCKED,
     NOTHING_FITS,
     ONE_PLACE,
     PATIENT,
@@ -35,21 +35,21 @@ from tests.proxy.live.test_pymysql import new_name, table
 Run = Callable[[str], Any]
 
 
-def refused(run: Callable[[], Any]) -> str:
-    """The message of a refusal; a failure if there is none."""
+def blocked(run: Callable[[], Any]) -> str:
+    """The message of a block; a failure if there is none."""
     try:
         run()
     except (pymysql.err.MySQLError, mysql.connector.Error) as error:
         number = error.args[0] if isinstance(error, pymysql.err.MySQLError) else error.errno
-        assert number == MYSQL_REFUSED, error
+        assert number == MYSQL_BLOCKED, error
         return str(error)
-    raise AssertionError("it was not refused")
+    raise AssertionError("it was not blocked")
 
 
-# ── Refused ──────────────────────────────────────────────────────────────────
+# ── Blocked ──────────────────────────────────────────────────────────────────
 
 
-def test_a_query_is_refused_and_the_session_goes_on(mariadb_gate: MariaDBGate) -> None:
+def test_a_query_is_blocked_and_the_session_goes_on(mariadb_gate: MariaDBGate) -> None:
     mariadb_gate.proxy.publish(NOTHING_FITS)
     with (
         mariadb_gate.way.pymysql() as session,
@@ -57,14 +57,14 @@ def test_a_query_is_refused_and_the_session_goes_on(mariadb_gate: MariaDBGate) -
         mariadb_gate.proxy.counting() as risen,
     ):
         for _ in range(3):
-            told = refused(lambda: cursor.execute(f"SELECT 1 {TAG}"))
+            told = blocked(lambda: cursor.execute(f"SELECT 1 {TAG}"))
             assert "etl" in told
             cursor.execute("SELECT 7")
             assert cursor.fetchone() == (7,)
     assert (risen["blocked"], risen["admitted"]) == (3, 0)
 
 
-def test_a_refusal_says_which_budget_how_much_and_when_to_come_back(
+def test_a_block_says_which_budget_how_much_and_when_to_come_back(
     mariadb_gate: MariaDBGate,
 ) -> None:
     """R143."""
@@ -75,12 +75,12 @@ def test_a_refusal_says_which_budget_how_much_and_when_to_come_back(
         gate.way.pymysql() as session,
         session.cursor() as cursor,
     ):
-        told = refused(lambda: cursor.execute(f"SELECT 1 {TAG}"))
+        told = blocked(lambda: cursor.execute(f"SELECT 1 {TAG}"))
     assert '"etl"' in told and "1 of 1 workers" in told
     assert "retry" in told.lower()
 
 
-def test_a_prepared_statement_is_refused_when_it_is_executed(mariadb_gate: MariaDBGate) -> None:
+def test_a_prepared_statement_is_blocked_when_it_is_executed(mariadb_gate: MariaDBGate) -> None:
     session = mariadb_gate.way.connector()
     try:
         cursor = session.cursor(prepared=True)
@@ -88,7 +88,7 @@ def test_a_prepared_statement_is_refused_when_it_is_executed(mariadb_gate: Maria
         assert cursor.fetchall() == [(2,)]
         mariadb_gate.proxy.publish(NOTHING_FITS)
         for _ in range(2):
-            refused(lambda: cursor.execute(f"SELECT ? + 1 {TAG}", (1,)))
+            blocked(lambda: cursor.execute(f"SELECT ? + 1 {TAG}", (1,)))
         mariadb_gate.proxy.publish()
         cursor.execute(f"SELECT ? + 1 {TAG}", (3,))
         assert cursor.fetchall() == [(4,)]
@@ -108,12 +108,12 @@ def test_several_statements_in_one_text_are_judged_before_any_is_sent(
         session.cursor() as cursor,
     ):
         texts = f"INSERT INTO {name} VALUES (1); INSERT INTO {name} VALUES (2) {TAG}"
-        refused(lambda: cursor.execute(texts))
+        blocked(lambda: cursor.execute(texts))
         cursor.execute(f"SELECT COUNT(*) FROM {name}")
         assert cursor.fetchone() == (0,)
 
 
-def test_a_refused_statement_never_reaches_the_server(
+def test_a_blocked_statement_never_reaches_the_server(
     mariadb_gate: MariaDBGate, mariadb_server: MariaDBServer
 ) -> None:
     mariadb_gate.proxy.publish(NOTHING_FITS)
@@ -127,11 +127,11 @@ def test_a_refused_statement_never_reaches_the_server(
 
         before = questions()
         for _ in range(5):
-            refused(lambda: cursor.execute(f"SELECT 1 {TAG}"))
+            blocked(lambda: cursor.execute(f"SELECT 1 {TAG}"))
         assert questions() == before + 1
 
 
-def test_a_refused_statement_leaves_a_transaction_as_an_error_of_the_server_would(
+def test_a_blocked_statement_leaves_a_transaction_as_an_error_of_the_server_would(
     mariadb_gate: MariaDBGate,
 ) -> None:
     """An ERR does not end a transaction in MySQL: its client decides."""
@@ -141,7 +141,7 @@ def test_a_refused_statement_leaves_a_transaction_as_an_error_of_the_server_woul
         cursor = session.cursor()
         session.begin()
         cursor.execute(f"INSERT INTO {name} VALUES (1)")
-        refused(lambda: cursor.execute(f"INSERT INTO {name} VALUES (2) {TAG}"))
+        blocked(lambda: cursor.execute(f"INSERT INTO {name} VALUES (2) {TAG}"))
         session.rollback()
         cursor.execute(f"SELECT COUNT(*) FROM {name}")
         assert cursor.fetchone() == (0,)
@@ -173,9 +173,9 @@ def test_the_first_statement_after_autocommit_was_switched_off_is_judged(
     with table(gate.way, "a INT") as name, gate.way.pymysql(autocommit=False) as session:
         cursor = session.cursor()
         with mariadb_occupied(gate.proxy, gate.way):
-            refused(lambda: cursor.execute(f"INSERT INTO {name} VALUES (1) {TAG}"))
+            blocked(lambda: cursor.execute(f"INSERT INTO {name} VALUES (1) {TAG}"))
             session.commit()
-            refused(lambda: cursor.execute(f"INSERT INTO {name} VALUES (1) {TAG}"))
+            blocked(lambda: cursor.execute(f"INSERT INTO {name} VALUES (1) {TAG}"))
 
 
 def test_a_cursor_that_was_admitted_is_fetched_as_inside_a_transaction(
@@ -261,7 +261,7 @@ def test_what_waits_for_a_place_runs_when_it_is_free(mariadb_gate: MariaDBGate, 
         session.close()
 
 
-def test_patience_ends_in_a_refusal(mariadb_gate: MariaDBGate) -> None:
+def test_patience_ends_in_a_block(mariadb_gate: MariaDBGate) -> None:
     gate = mariadb_gate
     gate.proxy.publish(etl(max_workers=1, max_delay_s=0.15))
     with (
@@ -270,7 +270,7 @@ def test_patience_ends_in_a_refusal(mariadb_gate: MariaDBGate) -> None:
         session.cursor() as cursor,
     ):
         began = time.monotonic()
-        refused(lambda: cursor.execute(f"SELECT 1 {TAG}"))
+        blocked(lambda: cursor.execute(f"SELECT 1 {TAG}"))
         assert time.monotonic() - began >= 0.15
 
 

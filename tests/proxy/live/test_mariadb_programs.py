@@ -118,9 +118,9 @@ def test_native_passwords_are_the_servers_own(my: MariaDBWay, native_user: str) 
     with pytest.raises(pymysql.OperationalError) as caught:
         my.pymysql(user=native_user, password="wrong")
     assert caught.value.args[0] == 1045
-    with pytest.raises(mysql.connector.Error) as refused:
+    with pytest.raises(mysql.connector.Error) as blocked:
         my.connector(user=native_user, password="wrong")
-    assert refused.value.errno == 1045
+    assert blocked.value.errno == 1045
 
 
 async def test_native_passwords_of_aiomysql(my: MariaDBWay, native_user: str) -> None:

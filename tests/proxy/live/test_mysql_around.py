@@ -11,7 +11,7 @@ from tests.fixtures.eventually import eventually
 from tests.fixtures.mariadb import MariaDBServer
 from tests.fixtures.proxies import budget
 from tests.proxy.live.conftest import MariaDBGate
-from tests.proxy.live.limits import MYSQL_REFUSED, NOTHING_FITS, ONE_PLACE, TAG
+from tests.proxy.live.limits import MYSQL_BLOCKED, NOTHING_FITS, ONE_PLACE, TAG
 from tests.proxy.live.test_mysql_commands import EXECUTE, PREPARE, Commands
 from tests.proxy.live.test_pymysql import table
 from tests.proxy.live.ways import MariaDBWay
@@ -28,7 +28,7 @@ def rows_of(way: MariaDBWay, name: str) -> int:
 
 
 @pytest.mark.parametrize("length", range(5))
-def test_types_of_a_refused_execution_never_become_a_command(
+def test_types_of_a_blocked_execution_never_become_a_command(
     mariadb_gate: MariaDBGate, length: int
 ) -> None:
     """H4: they would be put in front of an EXECUTE that ends before its parameters."""
@@ -46,7 +46,7 @@ def test_types_of_a_refused_execution_never_become_a_command(
         talk.send(EXECUTE, struct.pack("<IBI", statement, 0, 1) + nulls + b"\1" + types)
         with pytest.raises(pymysql.err.MySQLError) as caught:
             talk.read()
-        assert caught.value.args[0] == MYSQL_REFUSED
+        assert caught.value.args[0] == MYSQL_BLOCKED
         gate.proxy.publish()
         talk.send(EXECUTE, struct.pack("<I", statement) + b"'\0\0\0\0"[:length])
         with pytest.raises(pymysql.err.MySQLError) as caught:
@@ -76,7 +76,7 @@ def test_the_statement_before_one_that_cannot_be_prepared_is_judged(
         finally:
             mariadb_server.query(f"SET GLOBAL {count} = {before['n']}")
         talk.send(EXECUTE, struct.pack("<IBI", 2**32 - 1, 0, 1))
-        assert error_of(talk) == MYSQL_REFUSED
+        assert error_of(talk) == MYSQL_BLOCKED
         gate.proxy.publish()
         assert rows_of(gate.way, name) == 3
 
@@ -115,7 +115,7 @@ def test_a_report_behind_a_denied_dump_does_not_end_the_next_statements_place(
         eventually(lambda: gate.proxy.running() == 1)
         with pytest.raises(pymysql.err.MySQLError) as caught:
             other.cursor().execute(f"SELECT 1 {TAG}")
-        assert caught.value.args[0] == MYSQL_REFUSED
+        assert caught.value.args[0] == MYSQL_BLOCKED
         holder.cursor().execute("DO RELEASE_LOCK('headgate_around')")
         session._next_seq_id = 1
         talk.read()
@@ -143,7 +143,7 @@ def test_a_command_that_is_work_by_another_name_is_judged(mariadb_gate: MariaDBG
     with mariadb_gate.way.pymysql() as session:
         talk = Commands(session)
         talk.send(0x07, b"\x04")
-        assert error_of(talk) == MYSQL_REFUSED
+        assert error_of(talk) == MYSQL_BLOCKED
         session.ping(reconnect=False)
         mariadb_gate.proxy.publish()
         talk.send(0x07, b"\x04")

@@ -83,7 +83,7 @@ def pooler_dir(servers_dir: Path) -> Path:
 
 
 @pytest.mark.parametrize("mode", ["session", "transaction"])
-def test_pgbouncer_in_front_passes_refusals_on(
+def test_pgbouncer_in_front_passes_blocks_on(
     postgres: ExtendedServer, pooler_dir: Path, mode: str
 ) -> None:
     with (

@@ -1,4 +1,4 @@
-"""Budgets in the query path of Postgres: refused, warned of, held, and let through."""
+"""Budgets in the query path of Postgres: blocked, warned of, held, and let through."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ def detail(error: psycopg.Error) -> dict[str, str]:
     return dict(word.split("=", 1) for word in error.diag.message_detail.split())
 
 
-# ── Refused ──────────────────────────────────────────────────────────────────
+# ── Blocked ──────────────────────────────────────────────────────────────────
 
 
 @asking
-def test_what_does_not_fit_is_refused_and_the_session_goes_on(
+def test_what_does_not_fit_is_blocked_and_the_session_goes_on(
     postgres_gate: PostgresGate, ask: Asking
 ) -> None:
     postgres_gate.proxy.publish(NOTHING_FITS)
@@ -90,7 +90,7 @@ def test_what_does_not_fit_is_refused_and_the_session_goes_on(
 
 
 @asking
-def test_a_refusal_says_which_budget_how_much_and_when_to_come_back(
+def test_a_block_says_which_budget_how_much_and_when_to_come_back(
     postgres_gate: PostgresGate, ask: Asking
 ) -> None:
     """R143: the same words as the extension's."""
@@ -112,7 +112,7 @@ def test_a_refusal_says_which_budget_how_much_and_when_to_come_back(
     assert "etry" in (diag.message_hint or "")
 
 
-def test_a_refused_statement_never_reaches_the_server(
+def test_a_blocked_statement_never_reaches_the_server(
     postgres_gate: PostgresGate, postgres: ExtendedServer
 ) -> None:
     gate = postgres_gate
@@ -128,7 +128,7 @@ def test_a_refused_statement_never_reaches_the_server(
     assert seen == ("SELECT 'the last that came'",)
 
 
-async def test_asyncpg_is_refused_in_its_prepared_form(postgres_gate: PostgresGate) -> None:
+async def test_asyncpg_is_blocked_in_its_prepared_form(postgres_gate: PostgresGate) -> None:
     session = await postgres_gate.way.asyncpg()
     try:
         statement = await session.prepare(f"SELECT $1::int {TAG}")
@@ -146,7 +146,7 @@ async def test_asyncpg_is_refused_in_its_prepared_form(postgres_gate: PostgresGa
         await session.close()
 
 
-def test_a_statement_parsed_before_and_bound_later_is_refused(
+def test_a_statement_parsed_before_and_bound_later_is_blocked(
     postgres_gate: PostgresGate,
 ) -> None:
     """Parse and Flush first, as some drivers do; Bind, Execute and Sync after the answer."""
@@ -201,7 +201,7 @@ def test_several_statements_in_one_text_are_judged_before_any_is_sent(
         assert session.execute(f"SELECT count(*) FROM {name}").fetchone() == (0,)
 
 
-def test_a_copy_is_refused_before_it_begins(postgres_gate: PostgresGate) -> None:
+def test_a_copy_is_blocked_before_it_begins(postgres_gate: PostgresGate) -> None:
     gate = postgres_gate
     gate.proxy.publish(NOTHING_FITS)
     with table(gate.way, "a int") as name, gate.way.connect() as session:
@@ -217,7 +217,7 @@ def test_a_copy_is_refused_before_it_begins(postgres_gate: PostgresGate) -> None
 # ── Transactions (R148, and no half of one is committed) ─────────────────────
 
 
-def test_a_refusal_at_the_start_of_a_transaction_aborts_it(postgres_gate: PostgresGate) -> None:
+def test_a_block_at_the_start_of_a_transaction_aborts_it(postgres_gate: PostgresGate) -> None:
     gate = postgres_gate
     gate.proxy.publish(NOTHING_FITS)
     with table(gate.way, "a int") as name, gate.way.connect() as session:
@@ -235,7 +235,7 @@ def test_a_refusal_at_the_start_of_a_transaction_aborts_it(postgres_gate: Postgr
 def test_no_half_of_a_transaction_is_committed_by_raw_messages(
     postgres_gate: PostgresGate, form: str
 ) -> None:
-    """BEGIN, refused, another, COMMIT: sent at once, with a Sync after each."""
+    """BEGIN, blocked, another, COMMIT: sent at once, with a Sync after each."""
     gate = postgres_gate
     gate.proxy.publish(NOTHING_FITS)
     with table(gate.way, "a int") as name, wire.Peer(gate.proxy.port) as peer:
@@ -268,7 +268,7 @@ def test_a_pipeline_without_sync_between_is_one_transaction(postgres_gate: Postg
         assert session.execute(f"SELECT count(*) FROM {name}").fetchone() == (0,)
 
 
-def test_a_refusal_between_two_syncs_leaves_its_neighbours(postgres_gate: PostgresGate) -> None:
+def test_a_block_between_two_syncs_leaves_its_neighbours(postgres_gate: PostgresGate) -> None:
     gate = postgres_gate
     gate.proxy.publish(NOTHING_FITS)
     with wire.Peer(gate.proxy.port) as peer:
@@ -276,9 +276,9 @@ def test_a_refusal_between_two_syncs_leaves_its_neighbours(postgres_gate: Postgr
         texts = ["SELECT 1", f"SELECT 2 {TAG}", "SELECT 3", f"SELECT 4 {TAG}", "SELECT 5"]
         peer.send(b"".join(map(_extended, texts)))
         found = [[kind for kind, _ in peer.messages_until(b"Z")] for _ in texts]
-    ran, refused = [b"1", b"2", b"D", b"C", b"Z"], [b"E", b"Z"]
+    ran, blocked = [b"1", b"2", b"D", b"C", b"Z"], [b"E", b"Z"]
     assert [answers[-2:] for answers in found] == [
-        ran[-2:], refused, ran[-2:], refused, ran[-2:],
+        ran[-2:], blocked, ran[-2:], blocked, ran[-2:],
     ]  # fmt: skip
 
 
@@ -310,7 +310,7 @@ def test_a_budget_may_ask_to_be_heard_inside_transactions(postgres_gate: Postgre
         assert session.execute(f"SELECT count(*) FROM {name}").fetchone() == (0,)
 
 
-def test_a_savepoint_takes_a_refusal_back(postgres_gate: PostgresGate) -> None:
+def test_a_savepoint_takes_a_block_back(postgres_gate: PostgresGate) -> None:
     """As it would an error of the server's own."""
     gate = postgres_gate
     gate.proxy.publish(NOTHING_FITS)
@@ -362,7 +362,7 @@ def test_a_dry_run_says_what_it_would_do_and_lets_everything_run(postgres: Exten
             assert simple(session, text_for(simple)) == [(7,)]
         assert [text.startswith(PREFIX) for text in heard] == [True]
         row = proxy.client("postgres")
-        assert (row["warned"], row["refused_total"]) == (1, 0)
+        assert (row["warned"], row["blocked_total"]) == (1, 0)
 
 
 # ── Held ─────────────────────────────────────────────────────────────────────
@@ -387,7 +387,7 @@ def test_what_waits_for_a_place_runs_when_it_is_free(
     assert (risen["delayed"], risen["admitted"], waiting(gate.proxy)) == (1, 2, 0)
 
 
-def test_patience_ends_in_a_refusal(postgres_gate: PostgresGate) -> None:
+def test_patience_ends_in_a_block(postgres_gate: PostgresGate) -> None:
     """R94: the delay is bounded."""
     gate = postgres_gate
     gate.proxy.publish(etl(max_workers=1, max_delay_s=0.15))
@@ -582,7 +582,7 @@ def test_wall_time_at_the_server_is_what_a_budget_is_charged(
     assert 0.19e9 < risen["charged_ns"] <= took_ns
 
 
-def test_a_budget_in_debt_refuses_and_says_when(postgres_gate: PostgresGate) -> None:
+def test_a_budget_in_debt_blocks_and_says_when(postgres_gate: PostgresGate) -> None:
     gate = postgres_gate
     # Of 4 CPUs: 80 ms, at 0.4 ms a second. By a name of its own: nobody else pays its debt.
     gate.proxy.publish(budget("debtor", rules=JUDGED, rate=0.01, capacity=2))

@@ -74,7 +74,7 @@ def test_who_says_goodbye_keeps_the_place_of_what_still_runs(
 
 
 @pytest.mark.parametrize(
-    "refused",
+    "blocked",
     [
         pytest.param(wire.query(f"BEGIN; SELECT 1 {TAG}"), id="string"),
         pytest.param(
@@ -87,11 +87,11 @@ def test_who_says_goodbye_keeps_the_place_of_what_still_runs(
         ),
     ],
 )
-def test_a_refusal_behind_a_begin_fails_its_transaction(one: PostgresGate, refused: bytes) -> None:
+def test_a_block_behind_a_begin_fails_its_transaction(one: PostgresGate, blocked: bytes) -> None:
     """Else what follows it would be committed without it."""
     with postgres_occupied(one.proxy, one.way), wire.Peer(one.way.port) as peer:
         peer.log_in()
-        peer.send(refused + wire.query("SELECT 2"))
+        peer.send(blocked + wire.query("SELECT 2"))
         assert peer.messages_until(b"Z")[-1] == (b"Z", b"E")
         answer = peer.messages_until(b"Z")
         assert [wire.fields(body)["C"] for kind, body in answer if kind == b"E"] == ["25P02"]

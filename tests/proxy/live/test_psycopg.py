@@ -301,7 +301,7 @@ def test_copy_in_that_the_client_gives_up_writes_nothing(pg: PostgresWay) -> Non
         assert cursor.execute("SELECT count(*) FROM t").fetchone() == (0,)
 
 
-def test_copy_in_that_the_server_refuses_leaves_the_session(pg: PostgresWay) -> None:
+def test_copy_in_that_the_server_blocks_leaves_the_session(pg: PostgresWay) -> None:
     with pg.connect() as session, session.cursor() as cursor:
         cursor.execute("CREATE TEMP TABLE t (a int)")
         with (

@@ -4,7 +4,7 @@ free, nor a read; and what called a function or read a table was never free.
 The grammars of tests/fixtures/sqltexts.py write the texts. The reader says what it takes each for.
 Those that it would let by, or take for a read, are run at a real server, in sessions of all those
 modes and character sets that the text may mean something else in; and the server says what it has
-executed: MariaDB by its counters of commands and of rows, and by triggers that refuse each write;
+executed: MariaDB by its counters of commands and of rows, and by triggers that block each write;
 Postgres by the tags of its answers, by the transaction ids it gave away, and by its function's
 notices.
 """
@@ -85,7 +85,7 @@ def differ(server: Server, grammar: Grammar, batches: int) -> None:
     before = server.understood
     run()
     assert found == []
-    # Else the servers refused all of it, and nothing was tried.
+    # Else the servers blocked all of it, and nothing was tried.
     assert server.understood - before > batches * A_BATCH // 10
 
 

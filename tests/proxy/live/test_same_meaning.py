@@ -21,17 +21,17 @@ from headgate.budgets.ask import (
     StatementIdentity,
     StatementVerdict,
 )
-from headgate.budgets.fingerprint import fingerprint
 from headgate.budgets.ledger import Ledger
 from headgate.budgets.matching import Now, RuleSet
 from headgate.budgets.parse import parse_policy
+from headgate.budgets.sql_text import fingerprint
 from tests.fixtures.proxies import Document, ProxyProcess, budget
 from tests.proxy.live.conftest import MariaDBGate, PostgresGate
-from tests.proxy.live.limits import MYSQL_REFUSED
+from tests.proxy.live.limits import MYSQL_BLOCKED
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "traffic.json"
 USERS = {Dialect.POSTGRES: ("postgres", "clerk"), Dialect.MYSQL: ("headgate_test", "headgate_app")}
-REFUSED_BY = re.compile(r'budget "([^"]+)"')
+BLOCKED_BY = re.compile(r'budget "([^"]+)"')
 CLOSED: Document = {"max_workers": 0}
 
 
@@ -100,7 +100,7 @@ STATEMENTS = [
 
 
 def reference(rules: RuleSet, asked: Asked, dialect: Dialect, database: str) -> str | None:
-    """The budget that refuses it, or None."""
+    """The budget that blocks it, or None."""
     who = StatementIdentity(
         USERS[dialect][asked.user], database, asked.application or None, ip_address("127.0.0.1")
     )
@@ -140,29 +140,29 @@ def by_mariadb(gate: MariaDBGate, asked: Asked) -> str | None:
         try:
             session.cursor().execute(asked.text)
         except pymysql.err.MySQLError as error:
-            assert error.args[0] == MYSQL_REFUSED, error
+            assert error.args[0] == MYSQL_BLOCKED, error
             return _named(str(error))
     return None
 
 
 def _named(message: str) -> str:
-    found = REFUSED_BY.search(message)
+    found = BLOCKED_BY.search(message)
     assert found is not None, message
     return found[1]
 
 
-def test_postgres_refuses_what_the_reference_refuses(postgres_gate: PostgresGate) -> None:
+def test_postgres_blocks_what_the_reference_blocks(postgres_gate: PostgresGate) -> None:
     postgres_gate.proxy.publish(*policy(Dialect.POSTGRES))
     wanted = expected(Dialect.POSTGRES)
     assert [by_postgres(postgres_gate, asked) for asked in STATEMENTS] == wanted
 
 
-def test_mariadb_refuses_what_the_reference_refuses(mariadb_gate: MariaDBGate) -> None:
+def test_mariadb_blocks_what_the_reference_blocks(mariadb_gate: MariaDBGate) -> None:
     mariadb_gate.proxy.publish(*policy(Dialect.MYSQL))
     assert [by_mariadb(mariadb_gate, asked) for asked in STATEMENTS] == expected(Dialect.MYSQL)
 
 
-def test_both_refuse_the_same_but_for_what_their_dialects_say() -> None:
+def test_both_block_the_same_but_for_what_their_dialects_say() -> None:
     postgres, mariadb = expected(Dialect.POSTGRES), expected(Dialect.MYSQL)
     assert postgres == mariadb
     assert {"both", "export", "near", "shape", "app", "each", None} == set(postgres)
@@ -177,7 +177,7 @@ def tag_vectors(dialect: str) -> list[tuple[str, dict[str, str]]]:
 
 
 def play_tags(proxy: ProxyProcess, dialect: str, run: Any) -> None:
-    """Each vector's tags are a budget that admits nothing: a text is refused by the first budget
+    """Each vector's tags are a budget that admits nothing: a text is blocked by the first budget
     all of whose tags the vectors say that it has."""
     vectors = tag_vectors(dialect)
     budgets = [
@@ -242,6 +242,6 @@ def test_exempt_users_pass_in_either(
     exempt = ["clerk", "headgate_app"]
     for gate in (postgres_gate, mariadb_gate):
         gate.proxy.publish(shut, exempt_usernames=exempt)
-    for user, refused in ((0, "shut"), (1, None)):
+    for user, blocked in ((0, "shut"), (1, None)):
         asked = Asked("SELECT 1 /*job='x'*/", user=user)
-        assert by_postgres(postgres_gate, asked) == by_mariadb(mariadb_gate, asked) == refused
+        assert by_postgres(postgres_gate, asked) == by_mariadb(mariadb_gate, asked) == blocked

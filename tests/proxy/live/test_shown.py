@@ -105,7 +105,7 @@ def test_a_changed_user_counts_as_the_one_it_has_become(mariadb_server: MariaDBS
         first = way.connector()
         first.cmd_change_user(username="headgate_app", password="", database="parity")
         second = way.connector()
-        with pytest.raises(mysql.connector.Error) as refused:
+        with pytest.raises(mysql.connector.Error) as blocked:
             second.cmd_change_user(username="headgate_app", password="", database="parity")
-        assert refused.value.errno == 1040
+        assert blocked.value.errno == 1040
         first.close()

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.proxy.library import relay_library
+from headgate.proxy.memory import relay_library
 from tests.fixtures.eventually import DEADLINE_S
 from tests.fixtures.pgkits import ExtendedServer, kit
 from tests.fixtures.proxies import PORT, ProxyProcess

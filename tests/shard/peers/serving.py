@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 
 from headgate.base.clock import SystemClock
 from headgate.changes.state import ChangeMade, Copies
-from headgate.check.activity import Activity, Idleness
 from headgate.check.board import Board
 from headgate.check.checker import Checker
 from headgate.check.demand import Demands
+from headgate.check.model import Activity, Idleness
 from headgate.check.routes import CheckRoutes
 from headgate.check.sampler import Sampler
 from headgate.check.views import AgentFacts, Parts, Views

@@ -10,7 +10,7 @@ from headgate.base.keyvalue import Changes, KeyEvent, Listing
 from headgate.changes.mirror import Mirror
 from headgate.changes.model import HEAD
 from headgate.changes.state import item_bytes
-from headgate.errors import Compacted, StoreRefused, StoreUnavailable
+from headgate.errors import Compacted, StoreRejected, StoreUnavailable
 from headgate.fleet.feed_reader import AgentReader
 from tests.changes.fleetfakes import GONE, PREFIXES, FeedLink, item, set_items, wide
 from tests.fixtures.fakes import HandClock
@@ -105,13 +105,13 @@ async def test_an_agent_that_changed_stores_is_found_out() -> None:
     ("status", "kind", "words"),
     [
         (410, Compacted, "not now"),
-        (401, StoreRefused, "token_file"),
-        (403, StoreRefused, "token_file"),
+        (401, StoreRejected, "token_file"),
+        (403, StoreRejected, "token_file"),
         (404, StoreUnavailable, "no \\[fleet\\]"),
         (503, StoreUnavailable, "answered 503: not now"),
     ],
 )
-async def test_what_is_refused_says_what_to_do(
+async def test_what_is_rejected_says_what_to_do(
     status: int, kind: type[StoreUnavailable], words: str
 ) -> None:
     link, _ = primary()

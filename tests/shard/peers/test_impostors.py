@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headgate.errors import PeerFailed
 from headgate.metrics.samples import Cause, Instant
-from headgate.shard.peers.line import MAX_ANSWER_BYTES, MAX_HEAD_BYTES
+from headgate.shard.peers import MAX_ANSWER_BYTES, MAX_HEAD_BYTES
 from headgate.shard.peers_api import encode_report
 from headgate.shard.topology import MemberReport
 from tests.fixtures.eventually import aeventually

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from headgate.base.clock import SystemClock
-from headgate.check.activity import Activity
+from headgate.check.model import Activity
 from headgate.errors import InvalidName, InvalidRequest, InvalidSettings, PeerFailed
 from headgate.http.listener import Limits
 from headgate.metrics.samples import Absent, Cause, Sample
+from headgate.shard import peers
 from headgate.shard.model import Pull
-from headgate.shard.peers import HttpPeerLink, PeerAccess, line, load_access, open_link
-from headgate.shard.peers.access import host_trust
+from headgate.shard.peers import HttpPeerLink, PeerAccess, host_trust, load_access, open_link
 from headgate.shard.topology import Role, RoleSeen
 from tests.fixtures.eventually import aeventually, eventually
 from tests.shard.peers.authority import Authority
@@ -262,7 +262,7 @@ def test_a_dead_agent_is_not_hammered(run: Run, monkeypatch: pytest.MonkeyPatch)
                 with pytest.raises(PeerFailed):
                     await link.pull(question(), timeout_s=ANSWER_S)
             assert time.monotonic() - began >= 0.35
-            monkeypatch.setattr(line, "RECONNECT_PAUSE_S", 3600.0)
+            monkeypatch.setattr(peers, "RECONNECT_PAUSE_S", 3600.0)
             with pytest.raises(PeerFailed):
                 await link.pull(question(), timeout_s=ANSWER_S)
             with pytest.raises(PeerFailed) as failed:
@@ -406,7 +406,7 @@ def test_a_certificate_that_nobody_was_told_to_believe_is_none(
     assert failed.cause is Cause.FAILED and "401" in failed.detail
 
 
-def test_a_certificate_of_another_authority_is_refused(
+def test_a_certificate_of_another_authority_is_rejected(
     serve: Serve, run: Run, authority: Authority, tmp_path: Path
 ) -> None:
     (tmp_path / "other").mkdir()
@@ -417,7 +417,7 @@ def test_a_certificate_of_another_authority_is_refused(
     assert not agent.shards.asked
 
 
-def test_no_certificate_where_one_would_do_is_refused(
+def test_no_certificate_where_one_would_do_is_rejected(
     serve: Serve, run: Run, authority: Authority
 ) -> None:
     agent = serve(Plan(tls=authority.server(believes=authority.ca_path), tokens=False))
@@ -463,17 +463,17 @@ def test_plain_words_spoken_to_a_tls_port(serve: Serve, run: Run, authority: Aut
     assert failed.cause in (Cause.UNREACHABLE, Cause.INVALID)
 
 
-# --- what an agent may refuse --------------------------------------------------------------
+# --- what an agent may reject --------------------------------------------------------------
 
 
-def test_another_shard_is_refused_in_the_peers_words(serve: Serve, run: Run) -> None:
+def test_another_shard_is_rejected_in_the_peers_words(serve: Serve, run: Run) -> None:
     """R39: a mistake in somebody's settings crosses no shards."""
     failed = run(failure(serve().url, ask=question(shard="commerce/80-")))
     assert failed.cause is Cause.FAILED
     assert "409" in failed.detail and "belongs to shard 'commerce/-80'" in failed.detail
 
 
-def test_another_database_is_refused_in_the_peers_words(serve: Serve, run: Run) -> None:
+def test_another_database_is_rejected_in_the_peers_words(serve: Serve, run: Run) -> None:
     failed = run(failure(serve().url, ask=question(database="other")))
     assert failed.cause is Cause.FAILED and "no database 'other'" in failed.detail
 
@@ -483,7 +483,7 @@ def test_an_agent_that_belongs_to_no_shard(serve: Serve, run: Run) -> None:
     assert failed.cause is Cause.FAILED and "belongs to a shard" in failed.detail
 
 
-def test_a_wake_up_call_may_be_refused(serve: Serve, run: Run) -> None:
+def test_a_wake_up_call_may_be_rejected(serve: Serve, run: Run) -> None:
     agent = serve()
 
     async def wakes() -> None:
@@ -560,21 +560,23 @@ def test_a_crowd_is_turned_away_and_not_kept(serve: Serve, run: Run) -> None:
 
 def test_secrets_are_not_shown() -> None:
     assert "hunter2" not in repr(PeerAccess("hunter2"))
-    with pytest.raises(InvalidName) as refused:
+    with pytest.raises(InvalidName) as rejected:
         open_link("https://u:hunter2@db-b", TOKEN, sender="a", now=LOCAL.now)
-    assert "hunter2" not in str(refused.value)
+    assert "hunter2" not in str(rejected.value)
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"two words\n", b"\xff\n", "tökén\n".encode()])
-def test_a_token_file_without_a_token_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_token_file_without_a_token_is_rejected(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "token"
     path.write_bytes(content)
-    with pytest.raises(InvalidSettings) as refused:
+    with pytest.raises(InvalidSettings) as rejected:
         load_access(token_file=path, ca=None, cert=None, key=None)
-    assert refused.value.faults[0].place == "peers.token_file"
+    assert rejected.value.faults[0].place == "peers.token_file"
 
 
-def test_certificates_that_cannot_be_used_are_refused(tmp_path: Path, authority: Authority) -> None:
+def test_certificates_that_cannot_be_used_are_rejected(
+    tmp_path: Path, authority: Authority
+) -> None:
     empty, missing = tmp_path / "empty", tmp_path / "missing"
     empty.write_text("")
     for ca, cert, place in [
@@ -583,9 +585,9 @@ def test_certificates_that_cannot_be_used_are_refused(tmp_path: Path, authority:
         (authority.ca_path, missing, "peers.cert"),
         (authority.ca_path, empty, "peers.cert"),
     ]:
-        with pytest.raises(InvalidSettings) as refused:
+        with pytest.raises(InvalidSettings) as rejected:
             load_access(token_file=None, ca=ca, cert=cert, key=cert)
-        assert refused.value.faults[0].place == place
+        assert rejected.value.faults[0].place == place
 
 
 def test_whom_a_link_trusts_without_settings(authority: Authority) -> None:

@@ -73,7 +73,7 @@ class HgRegion(Structure):
         ("enabled", c_uint32),
         ("published_ms", c_int64),
         ("health", c_uint32),
-        ("refused_policies", c_uint32),
+        ("rejected_policies", c_uint32),
         ("health_until_ms", c_int64),
         ("secret", c_uint64),
         ("line_end", c_uint8 * 48),
@@ -82,7 +82,7 @@ class HgRegion(Structure):
         ("pattern_evictions", c_uint64),
         ("counts_full", c_uint64),
         ("traced", c_uint64),
-        ("refusal", c_char * 128),
+        ("rejection", c_char * 128),
         ("end", c_uint8 * 24),
     ]
 
@@ -332,7 +332,7 @@ _OFFSETS: tuple[tuple[type[Structure], str], ...] = (
     (HgRegion, "health"),
     (HgRegion, "secret"),
     (HgRegion, "median_k"),
-    (HgRegion, "refusal"),
+    (HgRegion, "rejection"),
     (HgSeat, "version"),
     (HgSeat, "left_out"),
     (HgCount, "warned"),

@@ -51,7 +51,7 @@ from headgate.budgets.native.layout import (
 )
 from headgate.budgets.native.library import load
 from headgate.budgets.native.region import BucketView, RegionView
-from headgate.errors import PolicyRefused
+from headgate.errors import PolicyRejected
 
 _ALIGNMENT = 64
 _QUESTION: list[Any] = [c_void_p, c_void_p, POINTER(HgMatches), POINTER(HgAsk), POINTER(HgAnswer)]
@@ -162,7 +162,7 @@ class NativeLedger:
     def publish(self, compiled: bytes, *, force: bool = False, wall_ms: int = 0) -> None:
         why = core().hg_publish(self._address, compiled, len(compiled), force, wall_ms)
         if why is not None:
-            raise PolicyRefused(f"a policy of {len(compiled)} bytes was not taken: {why.decode()}")
+            raise PolicyRejected(f"a policy of {len(compiled)} bytes was not taken: {why.decode()}")
 
     def tell_health(self, healthy: bool, until_ms: int) -> None:
         core().hg_tell_health(self._address, healthy, until_ms)

@@ -43,8 +43,8 @@ class RegionHead:
     crc: int
     enabled: bool
     published_ms: int
-    refused_policies: int
-    refusal: str
+    rejected_policies: int
+    rejection: str
     """Why the last one was."""
     health: int
     """0 not reported yet, 1 healthy, 2 unhealthy."""
@@ -164,8 +164,8 @@ class RegionView:
             crc=head.crc,
             enabled=bool(head.enabled),
             published_ms=head.published_ms,
-            refused_policies=head.refused_policies,
-            refusal=head.refusal.decode(errors="replace"),
+            rejected_policies=head.rejected_policies,
+            rejection=head.rejection.decode(errors="replace"),
             health=head.health,
             health_until_ms=head.health_until_ms,
             cpus_milli=head.cpus_milli,

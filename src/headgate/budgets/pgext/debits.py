@@ -13,9 +13,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from headgate.budgets.ask import DebitResult, DebitState, budget_key
 from headgate.budgets.charging import asked, debit_of
-from headgate.budgets.debits import DebitResult, DebitState
-from headgate.budgets.hashes import budget_key
 from headgate.budgets.native.debits import RegionDebits
 from headgate.budgets.pgext.directory import ServerFile, read_server_file
 from headgate.budgets.pgext.region import opened_region

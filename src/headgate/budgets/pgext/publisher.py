@@ -15,20 +15,24 @@ from pathlib import Path
 
 from headgate.base.ports import Clock
 from headgate.budgets.compiled import compile_policy
-from headgate.budgets.pgext.directory import HEALTH_FILE, OFF_FILE, POLICY_FILE, Folder, opened
-from headgate.budgets.pgext.meter import force_in, is_off_in
-from headgate.budgets.pgext.policyfile import (
+from headgate.budgets.pgext.directory import (
+    HEALTH_FILE,
     MAX_POLICY_BYTES,
     MAX_VERSION,
+    OFF_FILE,
+    POLICY_FILE,
+    Folder,
     PolicyHead,
     head_of,
     health_bytes,
+    opened,
     stamped,
 )
+from headgate.budgets.pgext.meter import force_in, is_off_in
 from headgate.budgets.pgext.threads import OneCall
 from headgate.budgets.policy import Policy
 from headgate.budgets.readings import Lying, Published
-from headgate.errors import MeterFailed, PolicyRefused
+from headgate.errors import MeterFailed, PolicyRejected
 
 
 class FilePolicySink:
@@ -44,9 +48,9 @@ class FilePolicySink:
         self._seen: tuple[int, int, int] | None = None
         """Which file `_lying` is of: inode, time of change and size."""
         self._lying: Lying | None = None
-        self._publishing = OneCall(f"publishing to {directory}", PolicyRefused)
-        self._looking = OneCall(f"looking at {directory}", PolicyRefused)
-        self._telling = OneCall(f"telling {directory} its health", PolicyRefused)
+        self._publishing = OneCall(f"publishing to {directory}", PolicyRejected)
+        self._looking = OneCall(f"looking at {directory}", PolicyRejected)
+        self._telling = OneCall(f"telling {directory} its health", PolicyRejected)
 
     def describe(self) -> str:
         return f"the file {self._directory / POLICY_FILE}"
@@ -78,7 +82,7 @@ class FilePolicySink:
             self._seen = self._lying = None
             return None
         except OSError as error:
-            raise PolicyRefused(f"{path} cannot be read: {error.strerror}") from None
+            raise PolicyRejected(f"{path} cannot be read: {error.strerror}") from None
         with os.fdopen(fd, "rb") as file:
             about = os.fstat(fd)
             seen = (about.st_ino, about.st_mtime_ns, about.st_size)
@@ -95,7 +99,7 @@ class FilePolicySink:
             there = _present(folder)
             present = head_of(there)
             if body is None and present is None:
-                raise PolicyRefused(
+                raise PolicyRejected(
                     f"there is no policy in {folder.path} to switch on: give one (--policy FILE)"
                 )
             published = self._put(folder, body or there, present, off=False)
@@ -144,7 +148,7 @@ class FilePolicySink:
         """Above all that are known: the file may be gone, and the server have its policy still."""
         known = (self._version, present.version if present else 0, _in_force(folder.path))
         if max(known) >= MAX_VERSION:
-            raise PolicyRefused(f"{folder.path}: version {max(known)} is the last that there is")
+            raise PolicyRejected(f"{folder.path}: version {max(known)} is the last that there is")
         return max(known) + 1
 
     def _wall_ms(self) -> int:

@@ -5,10 +5,10 @@
 A stream has several watches, and etcd keeps the order within each of them only. It sends what each
 of them missed one watch after the other, and not when that is all: CatchUp knows from a reading
 what has to come. From then on a commit's pieces follow each other, one for each watch that it
-meets, and CommitOrder holds them until something newer comes, or nothing for a moment. In that case
-nobody knows whether it was all: the way may have gone silent in between. So the commit is told, but
-not that it is whole, until something newer has come. A piece that comes later than that has us list
-anew.
+matches, and CommitOrder holds them until something newer comes, or nothing for a moment. Then
+nobody knows whether it was all: the way may have gone silent in between. So the commit is reported,
+but not as whole, until something newer has come. A piece that comes later than that has us list
+again.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from headgate.errors import (
     Conflict,
     LeaseLost,
     OutcomeUnknown,
-    StoreRefused,
+    StoreRejected,
     StoreUnavailable,
 )
 from headgate.history.records import AuditEntry
@@ -74,7 +74,7 @@ OUTCOMES: Mapping[type[Exception], str] = {
     LeaseLost: "lease_lost",
     Compacted: "compacted",
     OutcomeUnknown: "unknown",
-    StoreRefused: "refused",
+    StoreRejected: "rejected",
     StoreUnavailable: "unavailable",
     Exception: "other",
 }
@@ -496,7 +496,7 @@ class Ranges:
     The entry `store` below our prefix holds a name made up for the data: cluster ids do not change
     when the same members come back with empty disks. No reader of ours ever sees it.
 
-    One is for one question: `any_member` also asks one that has lost the others.
+    One is for one request: `any_member` also accepts one that has lost the others.
     """
 
     def __init__(self, gateway: Gateway, keys: Keys, *, any_member: bool = False) -> None:

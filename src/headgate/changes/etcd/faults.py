@@ -19,7 +19,7 @@ from headgate.errors import (
     HeadgateError,
     LeaseLost,
     OutcomeUnknown,
-    StoreRefused,
+    StoreRejected,
     StoreUnavailable,
 )
 
@@ -34,11 +34,11 @@ _TOKEN_TROUBLE = ("invalid auth token", "revision of auth store is old", "user n
 
 
 class EtcdSilent(Exception):
-    def __init__(self, words: str, *, sent: bool = True, refused: bool = False) -> None:
+    def __init__(self, words: str, *, sent: bool = True, rejected: bool = False) -> None:
         super().__init__(words)
         self.sent = sent
         """A change may have been made."""
-        self.refused = refused
+        self.rejected = rejected
         """An operator has to fix it."""
 
 
@@ -49,8 +49,8 @@ class NoToken(Exception):
 def given_up(troubles: Sequence[tuple[str, EtcdSilent]]) -> StoreUnavailable:
     """No member answered: what each of them had."""
     words = "; ".join(f"{where}: {trouble}" for where, trouble in troubles)
-    refused = all(trouble.refused for _, trouble in troubles)
-    return (StoreRefused if refused else StoreUnavailable)(f"etcd: {words}")
+    rejected = all(trouble.rejected for _, trouble in troubles)
+    return (StoreRejected if rejected else StoreUnavailable)(f"etcd: {words}")
 
 
 def unknown(where: str, trouble: EtcdSilent) -> OutcomeUnknown:
@@ -95,12 +95,12 @@ def of_tls(error: ssl.SSLError, *, sent: bool = False) -> EtcdSilent:
     if isinstance(error, ssl.SSLCertVerificationError):
         remedy = "set ca of [fleet] to the CA that signed it, or renew the certificate"
         words = f"its certificate is not trusted: {error.verify_message}; {remedy}"
-        return EtcdSilent(words, sent=sent, refused=True)
+        return EtcdSilent(words, sent=sent, rejected=True)
     reason = (error.reason or str(error)).lower().replace("_", " ")
     if "alert" in reason and ("certificate" in reason or "unknown ca" in reason):
         remedy = "set cert and key of [fleet] to one that it trusts and that has not expired"
         words = f"it rejects our certificate ({reason}); {remedy}"
-        return EtcdSilent(words, sent=sent, refused=True)
+        return EtcdSilent(words, sent=sent, rejected=True)
     hint = " (does it need http://?)" if "eof" in reason or "version" in reason else ""
     return EtcdSilent(f"TLS failed: {reason}{hint}", sent=sent or "alert" in reason)
 
@@ -147,15 +147,15 @@ def _of_stranger(where: str, status: int, body: bytes) -> HeadgateError | EtcdSi
     if "CommonName" in words:
         return _named_certificate(where)
     if "HTTPS" in words:
-        return EtcdSilent("it needs TLS: use https://, not http://", sent=False, refused=True)
+        return EtcdSilent("it needs TLS: use https://, not http://", sent=False, rejected=True)
     if status == 404:
         message = "answered 404: not etcd, or one without its gateway (enable-grpc-gateway)"
-        return EtcdSilent(message, sent=False, refused=True)
+        return EtcdSilent(message, sent=False, rejected=True)
     return EtcdSilent(f"answered {status}: {words}", sent=status != 429)
 
 
-def _named_certificate(where: str) -> StoreRefused:
-    return StoreRefused(
+def _named_certificate(where: str) -> StoreRejected:
+    return StoreRejected(
         f"etcd {where}: its gateway accepts no client certificate with a common name (CN): use one "
         "without for cert of [fleet], and username and password_file to log in"
     )
@@ -169,8 +169,8 @@ def of_error(where: str, told: ErrorAnswer) -> HeadgateError | EtcdSilent | NoTo
         return LeaseLost(f"etcd {where}: the lease is gone: it expired, or was revoked")
     if "has been compacted" in words:
         return Compacted(f"etcd {where}: {words}")
-    if refusal := _refusal(where, code, words):
-        return refusal
+    if rejection := _rejection(where, code, words):
+        return rejection
     return EtcdSilent(_short(words), sent=not any(early in words for early in _NOTHING_DONE))
 
 
@@ -181,15 +181,15 @@ def of_reason(where: str, reason: str) -> HeadgateError | EtcdSilent | NoToken:
     return of_error(where, ErrorAnswer(words or "ended the watch without a reason", code))
 
 
-def _refusal(where: str, code: int, words: str) -> StoreRefused | None:
+def _rejection(where: str, code: int, words: str) -> StoreRejected | None:
     if "CommonName" in words:
         return _named_certificate(where)
     if code == PERMISSION_DENIED:
         remedy = "grant its role readwrite on the prefix of [fleet] (etcdctl role grant-permission)"
-        return StoreRefused(f"etcd {where}: {words}: {remedy}")
+        return StoreRejected(f"etcd {where}: {words}: {remedy}")
     if "space exceeded" in words:
         remedy = "compact and defragment it, then etcdctl alarm disarm"
-        return StoreRefused(f"etcd {where} accepts no more changes: {words}; {remedy}")
+        return StoreRejected(f"etcd {where} accepts no more changes: {words}; {remedy}")
     if code == INVALID_ARGUMENT:
-        return StoreRefused(f"etcd {where}: {_short(words)}")
+        return StoreRejected(f"etcd {where}: {_short(words)}")
     return None

@@ -25,7 +25,7 @@ from headgate.changes.etcd.messages import read_token, written
 from headgate.errors import (
     Fault,
     InvalidSettings,
-    StoreRefused,
+    StoreRejected,
     StoreUnavailable,
 )
 
@@ -117,7 +117,7 @@ def _fault(setting: str, message: str) -> InvalidSettings:
 
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-MAX_REFUSAL_BYTES = 64 * 1024
+MAX_REJECTION_BYTES = 64 * 1024
 MAX_CONNECTIONS = 16
 # Each watch has its own connection, as long as it is open: one for each cluster that is followed.
 MAX_STREAMS = 1024
@@ -286,7 +286,7 @@ class Gateway:
             ) as response:
                 is_answered = True
                 if response.status_code != 200:
-                    told = await self._read(response, MAX_REFUSAL_BYTES)
+                    told = await self._read(response, MAX_REJECTION_BYTES)
                     raise faults.of_answer(endpoint.authority, response.status_code, told)
                 yield response
         except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
@@ -294,7 +294,7 @@ class Gateway:
             trouble = faults.of_transport(error, _now_s() - began_s, over_http=over_http)
             if not is_answered and trouble.sent:
                 trouble = await self._diagnosed(endpoint, trouble)
-            if trouble.refused:
+            if trouble.rejected:
                 self._access = self._access.renewed()
             raise trouble from None
 
@@ -385,8 +385,8 @@ class Gateway:
             if "authentication is not enabled" in str(trouble):
                 return ""
             # The request itself has not been sent yet.
-            raise EtcdSilent(str(trouble), sent=False, refused=trouble.refused) from None
-        except StoreRefused as error:
+            raise EtcdSilent(str(trouble), sent=False, rejected=trouble.rejected) from None
+        except StoreRejected as error:
             if "authentication failed" in str(error):
                 raise _WrongPassword("authentication failed") from None
             raise
@@ -395,9 +395,9 @@ class Gateway:
         except msgspec.DecodeError:
             raise EtcdSilent("did not answer with a token", sent=False) from None
 
-    def _not_let_in(self, endpoint: Endpoint, words: str) -> StoreRefused:
+    def _not_let_in(self, endpoint: Endpoint, words: str) -> StoreRejected:
         who = f"the user {self._access.username!r}" if self._access.username else "anybody unnamed"
-        return StoreRefused(
+        return StoreRejected(
             f"etcd {endpoint.authority} rejects the login of {who} ({words}): "
             "check username and password_file of [fleet]"
         )
@@ -452,8 +452,9 @@ WITHIN_S = 0.3
 
 async def why_hung_up(host: str, port: int, tls: ssl.SSLContext) -> ssl.SSLError | None:
     """Why a member did so before it answered; None: it takes our certificate, or nobody is there to
-    tell. With TLS 1.3 a member refuses a client's certificate after we believe to be connected: the
-    question then breaks a pipe, and the reason lies unread behind it. Who asks nothing reads it."""
+    tell. With TLS 1.3 a member rejects a client's certificate after we believe to be connected: the
+    question then breaks a pipe, and the reason lies unread behind it. A client that sends
+    nothing reads it."""
     try:
         async with asyncio.timeout(WITHIN_S):
             reader, writer = await asyncio.open_connection(host, port, ssl=tls)

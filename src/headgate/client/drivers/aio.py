@@ -175,8 +175,8 @@ async def _connect(target: Target) -> PooledConnection:
     for family, address in await _resolve(target.host, target.port):
         try:
             return connection_over(await _connected(family, address), target)
-        except OSError as refused:
-            fault = refused
+        except OSError as rejected:
+            fault = rejected
     raise fault
 
 

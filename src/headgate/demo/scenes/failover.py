@@ -67,7 +67,7 @@ def promises(
 ) -> list[Promise]:
     old, new = handover.old.name, handover.new.name
     led = f"{handover.leads_after_s:.2f} s after" if handover.led_at < NEVER else "not after"
-    refusals = ", ".join(f"{why} {count}" for why, count in handover.refusals.most_common())
+    rejections = ", ".join(f"{why} {count}" for why, count in handover.rejections.most_common())
     wrong = len(handover.wrong) + len(_wrong_to_jobs(jobs, handover))
     roles = {seat.name: seat.role for seat in frames[-1].seats}
     desks = [desk for frame in frames if frame.at > handover.admits_at for desk in frame.desks]
@@ -79,7 +79,9 @@ def promises(
             f"{new}'s agent led the shard, {led} its promotion",
             handover.led_at < NEVER and handover.promoting_at <= handover.led_at,
         ),
-        Promise(f"while no agent led, checks were rejected: {refusals}", bool(handover.refusals)),
+        Promise(
+            f"while no agent led, checks were rejected: {rejections}", bool(handover.rejections)
+        ),
         Promise(
             f"of {len(handover.told)} answers watched, {wrong} were an OK from an outdated view",
             wrong == 0 and bool(handover.told),

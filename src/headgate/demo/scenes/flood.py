@@ -12,7 +12,7 @@ from headgate.demo.tour import PageHint, Promise, ScenePlay, TourScene
 
 REPLAY_SHARE = 0.7
 MINUTE = len("2026-03-01T07:10")
-REFUSALS = f"/v1/refusals?app={ETL}"
+REJECTIONS = f"/v1/rejections?app={ETL}"
 GREEDY_S, ASKING_S = 4.0, 6.0
 CLEARLY_S = 0.25
 """Above the threshold, so that no single reading decides."""
@@ -36,13 +36,13 @@ def _play(run: ScenePlay) -> Sequence[Promise]:
     stage.arrange(Scenery(slow_share=REPLAY_SHARE))
     run.tell("the jobs check again, and wait when they are rejected")
     asking = run.watch(ASKING_S, was_tried)
-    stage.refused_at = _refused_at(stage)
+    stage.rejected_at = _rejected_at(stage)
     return promises(greedy, asking, [job.name for job in stage.jobs if job.works])
 
 
-def _refused_at(stage: Stage) -> str:
+def _rejected_at(stage: Stage) -> str:
     """The lag goes up and down about its threshold: a link to now would show either."""
-    found = stage.speaker.get(REFUSALS)["refusals"]
+    found = stage.speaker.get(REJECTIONS)["rejections"]
     return f"{str(found[0]['at'])[:MINUTE]}Z" if found else ""
 
 
@@ -51,9 +51,9 @@ def _looks(stage: Stage) -> Sequence[PageHint]:
         PageHint("lag against its threshold, with the breach shaded", "/"),
         PageHint("when it was throttled, and each rejection in full", f"/clients/{ETL}"),
     )
-    if not stage.refused_at:
+    if not stage.rejected_at:
         return looks
-    asked = urlencode({"app": ETL, "database": "main", "at": stage.refused_at})
+    asked = urlencode({"app": ETL, "database": "main", "at": stage.rejected_at})
     return (*looks, PageHint("why it was rejected in that minute", f"/explain?{asked}"))
 
 

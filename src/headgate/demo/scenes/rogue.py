@@ -34,10 +34,10 @@ class Shed:
 
     warned: int
     done_warned: int
-    refused: int
-    refusal: str
-    jobs_refused: int
-    critical_refused: int
+    blocked: int
+    block: str
+    jobs_blocked: int
+    critical_blocked: int
     before_s: float | None
     flooded_s: float | None
     enforced_s: float | None
@@ -94,17 +94,17 @@ def _enforce(run: ScenePlay, arrived_at: float) -> Shed:
 
     def is_over() -> bool:
         has_read = dashboard.took_s(calm_at) is not None
-        return rogue.refused > 0 and has_read and _counts(stage, "important", "blocked") >= 0
+        return rogue.blocked > 0 and has_read and _counts(stage, "important", "blocked") >= 0
 
     run.watch(ENFORCED_S, lambda frames: is_over())
     stage.export_query_id = _query_id(stage)
     return Shed(
         warned=warned,
         done_warned=done_warned,
-        refused=rogue.refused,
-        refusal=rogue.last_refusal,
-        jobs_refused=_counts(stage, "important", "blocked"),
-        critical_refused=dashboard.refused,
+        blocked=rogue.blocked,
+        block=rogue.last_block,
+        jobs_blocked=_counts(stage, "important", "blocked"),
+        critical_blocked=dashboard.blocked,
         before_s=dashboard.took_s(arrived_at - BEFORE_S, arrived_at, share=MEDIAN),
         flooded_s=dashboard.took_s(arrived_at, enforced_at, share=MEDIAN),
         enforced_s=dashboard.took_s(calm_at, share=MEDIAN),
@@ -148,14 +148,14 @@ def promises(shed: Shed) -> list[Promise]:
             shed.warned > 0 and shed.done_warned > 0,
         ),
         Promise(
-            f"enforced, {shed.refused} statements were blocked with SQLSTATE 53000: "
-            f"{shed.refusal or 'none'}",
-            shed.refused > 0 and ROGUE_BUDGET in shed.refusal,
+            f"enforced, {shed.blocked} statements were blocked with SQLSTATE 53000: "
+            f"{shed.block or 'none'}",
+            shed.blocked > 0 and ROGUE_BUDGET in shed.block,
         ),
         Promise(
-            f"best effort shed first: {shed.jobs_refused} of the jobs' statements blocked, "
-            f"{shed.critical_refused} of the dashboard's",
-            shed.jobs_refused == 0 and shed.critical_refused == 0,
+            f"best effort shed first: {shed.jobs_blocked} of the jobs' statements blocked, "
+            f"{shed.critical_blocked} of the dashboard's",
+            shed.jobs_blocked == 0 and shed.critical_blocked == 0,
         ),
         Promise(
             f"the dashboard went on: its reads took {_ms(shed.before_s)}, "

@@ -24,10 +24,10 @@ def chunks(frames: Iterable[Frame], job: str) -> int:
 def held(frames: Iterable[Frame]) -> set[str]:
     """Jobs that were seen held."""
     desks = (desk for frame in frames for desk in frame.desks)
-    return {desk.name for desk in desks if desk.refused_for_s is not None}
+    return {desk.name for desk in desks if desk.rejected_for_s is not None}
 
 
 def all_go_on(frames: Sequence[Frame]) -> bool:
     """Whether every job was admitted in the last of them, and the shard is calm."""
     last = frames[-1]
-    return is_calm(last) and all(d.chunks and d.refused_for_s is None for d in last.desks)
+    return is_calm(last) and all(d.chunks and d.rejected_for_s is None for d in last.desks)

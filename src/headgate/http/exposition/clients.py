@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from heapq import nlargest
+from itertools import islice
 
 from headgate.base.crowds import OTHER
 from headgate.base.names import Scope
@@ -12,6 +13,7 @@ from headgate.base.prometheus import Row
 from headgate.history.clientele import ClientRecord
 from headgate.history.recorder import BUDGET, RULE
 from headgate.http.exposition.series import Scrape, Series
+from headgate.rules.matching import Kind, Rule
 
 WINDOWS = {"5m": 300.0, "1h": 3600.0, "24h": 86400.0}
 HELD_S = 60.0
@@ -70,9 +72,9 @@ def _held(look: Scrape) -> list[tuple[float, str, str, ClientRecord]]:
     """(for how long, database, client, its record)"""
     now_s = look.now.wall_s
     return [
-        (max(0.0, now_s - record.refused_since), database, client, record)
+        (max(0.0, now_s - record.rejected_since), database, client, record)
         for database, client, record in look.parts.recorder.clients()
-        if record.refused_since is not None and record.last_at > now_s - HELD_S
+        if record.rejected_since is not None and record.last_at > now_s - HELD_S
     ]
 
 
@@ -85,7 +87,7 @@ def _held_clients(look: Scrape) -> Iterator[Row]:
 def _held_seconds(look: Scrape) -> Iterator[Row]:
     longest = nlargest(MAX_NAMED, _held(look), key=lambda item: (item[0], item[2]))
     for held_s, database, client, record in longest:
-        scope, metric = decider(record.refused_by)
+        scope, metric = decider(record.rejected_by)
         yield (database, client, record.last_verdict.value, scope, metric), held_s
 
 
@@ -240,5 +242,98 @@ CLIENTS = (
         (),
         "Batches of such decisions that arrived again, and were not counted again.",
         _repeated,
+    ),
+)
+
+
+# --- rules in force, and when they end.   RuleBook ──► rows --------------------------------
+# By target and kind, not by id: an id is used once, and a series each would never end.
+
+
+IN_FORCE, WAITING, SUSPENDED = "in_force", "waiting", "suspended"
+STATES = (IN_FORCE, WAITING, SUSPENDED)
+FIRST = (Kind.EXEMPT, Kind.HOLD)
+"""If there are too many to list: exemptions and holds first."""
+
+Place = tuple[str, str, str]
+"""(database, target, kind)"""
+
+
+def state_of(rule: Rule, look: Scrape) -> str | None:
+    """None: it has ended, and is kept only to be shown."""
+    if look.now.wall_s >= rule.expires_at:
+        return None
+    if rule.id in look.parts.checker.rules.suspended:
+        return SUSPENDED
+    return IN_FORCE if rule.in_force(look.now.wall_s) else WAITING
+
+
+def _rules(look: Scrape) -> Iterator[Row]:
+    counts = Counter((rule.kind, state_of(rule, look)) for rule in look.parts.checker.rules.rules)
+    for kind in Kind:
+        for state in STATES:
+            yield (kind.value, state), float(counts[kind, state])
+
+
+def _by_place(look: Scrape) -> Mapping[Place, list[Rule]]:
+    found: dict[Place, list[Rule]] = {}
+    for rule in look.parts.checker.rules.rules:
+        if state_of(rule, look) == IN_FORCE:
+            found.setdefault((rule.database, rule.target, rule.kind.value), []).append(rule)
+    telling = {kind.value for kind in FIRST}
+    named = sorted(found, key=lambda place: (place[2] not in telling, place))
+    return {place: found[place] for place in islice(named, MAX_NAMED)}
+
+
+def _left(look: Scrape) -> Iterator[Row]:
+    for place, rules in _by_place(look).items():
+        yield place, max(rule.expires_at for rule in rules) - look.now.wall_s
+
+
+def _age(look: Scrape) -> Iterator[Row]:
+    for place, rules in _by_place(look).items():
+        yield place, max(0.0, look.now.wall_s - min(_since(rule, look) for rule in rules))
+
+
+def _since(rule: Rule, look: Scrape) -> float:
+    wall_s = look.now.wall_s
+    begun = [begin for begin, end in rule.windows or () if begin <= wall_s < end]
+    return max([rule.created_at, *begun])
+
+
+def _revision(look: Scrape) -> Iterator[Row]:
+    yield (), float(look.parts.checker.rules.revision)
+
+
+RULES = (
+    Series(
+        "headgate_rules",
+        "gauge",
+        ("kind", "state"),
+        "Rules that have not ended: `in_force`, `waiting` for their schedule, or "
+        "`suspended` because they starve others.",
+        _rules,
+    ),
+    Series(
+        "headgate_rule_seconds_left",
+        "gauge",
+        ("database", "target", "kind"),
+        "Time until the last rule in force of that kind on that target expires; `database` "
+        "is empty for rules that apply everywhere. At most 100.",
+        _left,
+    ),
+    Series(
+        "headgate_rule_in_force_seconds",
+        "gauge",
+        ("database", "target", "kind"),
+        "Time since the first of them was set, or its window began.",
+        _age,
+    ),
+    Series(
+        "headgate_rules_revision",
+        "gauge",
+        (),
+        "Grows with each change of the rules in force.",
+        _revision,
     ),
 )

@@ -10,17 +10,12 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import CollectorRegistry
 
 from headgate.base.prometheus import CONTENT_TYPE, head, lines
-from headgate.http.exposition.agent import AGENT
-from headgate.http.exposition.budgets import BUDGETS
-from headgate.http.exposition.clients import CLIENTS
-from headgate.http.exposition.fleet import FLEET
-from headgate.http.exposition.health import HEALTH
-from headgate.http.exposition.pacing import PACING
-from headgate.http.exposition.policies import POLICIES
-from headgate.http.exposition.rules import RULES
+from headgate.http.exposition.agent import AGENT, WATCHING
+from headgate.http.exposition.budgets import BUDGETS, POLICIES
+from headgate.http.exposition.clients import CLIENTS, RULES
+from headgate.http.exposition.health import HEALTH, PACING
 from headgate.http.exposition.series import Scrape, Series, Works
-from headgate.http.exposition.shards import SHARDS
-from headgate.http.exposition.watching import WATCHING
+from headgate.http.exposition.shards import FLEET, SHARDS
 
 if TYPE_CHECKING:
     from headgate.check.views import Views

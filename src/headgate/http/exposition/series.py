@@ -38,8 +38,7 @@ LABELS: dict[str, str] = {
     "limit": "`concurrency`, `burst`, `capacity`; of warnings also `threshold`",
     "member": "members of the database's shard, at most 256",
     "metric": "those of the settings, and of changes at run time; `(rule)` or `(budget)` if one of "
-    "these decided, whichever it was; empty if nothing rejected the check; `other` for names that "
-    "are no metric's",
+    "these decided. Empty if nothing rejected the check; `other` for names that are no metric's",
     "mode": "`off`, `warn`, `enforce`",
     "outcome": "a closed list, named with the series",
     "quantile": "`0.1`, `0.5`, `0.9`",

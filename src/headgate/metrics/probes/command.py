@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from headgate.errors import Fault, InvalidSettings, ProbeFailed
-from headgate.metrics.probes.messages import one_line
-from headgate.metrics.probes.numbers import number_in_text
+from headgate.metrics.probes.numbers import number_in_text, one_line
 from headgate.metrics.probes.threads import OneThread
 from headgate.metrics.samples import Cause
 

@@ -13,16 +13,18 @@ from headgate.errors import Fault, InvalidSettings
 from headgate.metrics.model import Builtin, Command, Engine, Http, MetricSpec, Plugin, Sql
 from headgate.metrics.probes.command import CommandProbe, found_program
 from headgate.metrics.probes.connections import Lane, SessionProbe
-from headgate.metrics.probes.disk import DiskProbe
 from headgate.metrics.probes.heartbeats import ClockSkew, Writer
-from headgate.metrics.probes.host import HERE, HOST_METRICS, HostFiles, HostProbe
-from headgate.metrics.probes.kit import Kit
+from headgate.metrics.probes.host import HERE, HOST_METRICS, DiskProbe, HostFiles, HostProbe
 from headgate.metrics.probes.plugin import load_plugin
-from headgate.metrics.probes.roles import SqlFenceProbe, SqlRoleProbe
-from headgate.metrics.probes.server_facts import ServerFacts
-from headgate.metrics.probes.sessions import SqlSessionsProbe
-from headgate.metrics.probes.statements import SqlStatementsProbe
-from headgate.metrics.probes.tables import split_table
+from headgate.metrics.probes.server import (
+    Kit,
+    ServerFacts,
+    SqlFenceProbe,
+    SqlRoleProbe,
+    SqlSessionsProbe,
+    SqlStatementsProbe,
+    split_table,
+)
 from headgate.metrics.samples import Number
 
 HEARTBEAT_TIMEOUT_S = 1.0

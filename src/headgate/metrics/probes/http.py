@@ -21,8 +21,7 @@ from prometheus_client.samples import Sample as Series
 
 from headgate.errors import Fault, InvalidSettings, ProbeFailed
 from headgate.metrics.model import Http
-from headgate.metrics.probes.messages import one_line
-from headgate.metrics.probes.numbers import kind_of, number_in_text, number_of
+from headgate.metrics.probes.numbers import kind_of, number_in_text, number_of, one_line
 from headgate.metrics.probes.threads import OneThread
 from headgate.metrics.samples import Cause
 

@@ -8,28 +8,36 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from pymysql import err
 
 from headgate.errors import ProbeFailed
+from headgate.history.sessions import MAX_GROUPS, SessionGroup
 from headgate.metrics.probes.connections import Reader
 from headgate.metrics.probes.heartbeats import ClockSkew, Enders
-from headgate.metrics.probes.kit import Kit, MakeReader, Options, plain
-from headgate.metrics.probes.mysql_heartbeat import MysqlBeat, end_write
-from headgate.metrics.probes.mysql_lag import lag
-from headgate.metrics.probes.mysql_replication import is_read_only, takes_writes
-from headgate.metrics.probes.mysql_role import MysqlRole
-from headgate.metrics.probes.mysql_session import MysqlConnector, MysqlSession
-from headgate.metrics.probes.mysql_sessions import mysql_sessions
-from headgate.metrics.probes.mysql_tables import (
+from headgate.metrics.probes.mysql_replication import (
+    MysqlBeat,
+    MysqlRole,
+    end_write,
+    is_read_only,
+    lag,
+    takes_writes,
+)
+from headgate.metrics.probes.mysql_session import (
+    MISSING_CODES,
+    NOT_ALLOWED_CODES,
+    PROGRAM_NAME,
+    MysqlConnector,
+    MysqlSession,
+    code_of,
     create_statements,
     create_table,
     may_need_table,
     quoted,
 )
 from headgate.metrics.probes.numbers import number_of, one_number, one_shown
-from headgate.metrics.probes.tables import split_table
+from headgate.metrics.probes.server import Kit, MakeReader, Options, group_of, plain, split_table
 from headgate.metrics.samples import Cause
 
 MAX_CUSTOM_ROWS = 2
@@ -209,3 +217,35 @@ def kit(name: str, dsn: str, password: str | None, skew: ClockSkew) -> Kit[Mysql
         sessions=mysql_sessions,
         fence=takes_writes,
     )
+
+
+# --- who is connected to a MySQL or MariaDB server, and who of them is at work -----------------
+# The process list knows no program's name; where the server keeps what clients say of
+# themselves (performance_schema), `program_name` is taken from there.
+
+
+# Replicas and the server's own threads are no clients. A user without PROCESS sees only itself.
+SESSIONS = f"""
+SELECT p.USER, {{program}}, SUBSTRING_INDEX(p.HOST, ':', 1), COUNT(*),
+       SUM(p.COMMAND NOT IN ('Sleep')) AS active
+FROM information_schema.PROCESSLIST AS p {{join}}
+WHERE p.ID <> CONNECTION_ID() AND p.COMMAND NOT LIKE 'Binlog Dump%' AND p.COMMAND <> 'Daemon'
+  AND p.USER NOT IN ('system user', 'event_scheduler') AND {{program}} <> '{PROGRAM_NAME}'
+GROUP BY 1, 2, 3 ORDER BY active DESC, 4 DESC, 1, 2, 3 LIMIT {MAX_GROUPS}
+"""  # noqa: S608 -- constants only
+NAMED = SESSIONS.format(
+    program="COALESCE(a.ATTR_VALUE, '')",
+    join="LEFT JOIN performance_schema.session_connect_attrs AS a "
+    "ON a.PROCESSLIST_ID = p.ID AND a.ATTR_NAME = 'program_name'",
+)
+NAMELESS = SESSIONS.format(program="''", join="")
+
+
+async def mysql_sessions(session: MysqlSession) -> Sequence[SessionGroup]:
+    try:
+        rows = await session.rows(NAMED)
+    except err.Error as error:
+        if code_of(error) not in NOT_ALLOWED_CODES | MISSING_CODES:
+            raise
+        rows = await session.rows(NAMELESS)
+    return [group_of(*row) for row in rows]

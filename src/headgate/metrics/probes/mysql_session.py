@@ -16,7 +16,7 @@ from pymysql.constants import CLIENT, ER
 
 from headgate.base.paths import expanded
 from headgate.errors import Fault, InvalidSettings, ProbeFailed
-from headgate.metrics.probes.messages import one_line
+from headgate.metrics.probes.numbers import one_line
 from headgate.metrics.samples import Cause
 
 PROGRAM_NAME = "headgate"
@@ -27,7 +27,7 @@ ON_CONNECT = (
     "SET SESSION time_zone = 'SYSTEM', SESSION lock_wait_timeout = 1,"
     " SESSION innodb_lock_wait_timeout = 1"
 )
-MARIADB_STATEMENT_TIMEOUT, MYSQL_QUERY_TIMEOUT, TLS_REFUSED = 1969, 3024, 2026
+MARIADB_STATEMENT_TIMEOUT, MYSQL_QUERY_TIMEOUT, TLS_REJECTED = 1969, 3024, 2026
 TIMEOUT_CODES = {MARIADB_STATEMENT_TIMEOUT, MYSQL_QUERY_TIMEOUT, ER.LOCK_WAIT_TIMEOUT}
 NOT_ALLOWED_CODES = {
     ER.DBACCESS_DENIED_ERROR,
@@ -59,7 +59,7 @@ class MysqlProbeConnection(aiomysql.Connection):  # type: ignore[misc]  # aiomys
     async def _request_authentication(self) -> None:
         if self._ssl_context and not self.server_capabilities & CLIENT.SSL:
             message = "the server offers no TLS, but ssl_ca demands it"
-            raise err.OperationalError(TLS_REFUSED, message)
+            raise err.OperationalError(TLS_REJECTED, message)
         await super()._request_authentication()
 
     async def _read_bytes(self, num_bytes: int) -> bytes:
@@ -278,3 +278,38 @@ def _ssl_context(ssl_ca: str | None, place: str) -> ssl.SSLContext | None:
     except OSError as error:
         message = f"names ssl_ca = {ssl_ca}, which cannot be used: {error.strerror or error}"
         raise InvalidSettings([Fault(place, message)]) from None
+
+
+# --- the tables that Headgate writes -----------------------------------------------------------
+
+
+def create_statements(table: tuple[str, ...], columns: str) -> tuple[str, ...]:
+    schema = f"CREATE DATABASE IF NOT EXISTS {quoted(table[:1])}"
+    create = f"CREATE TABLE IF NOT EXISTS {quoted(table)} ({columns}) ENGINE=InnoDB"
+    return (schema, create) if len(table) == 2 else (create,)
+
+
+def may_need_table(error: Exception) -> bool:
+    """A server that lets us write nothing says "denied" even where there is no table."""
+    return code_of(error) in MISSING_CODES | NOT_ALLOWED_CODES
+
+
+async def create_table(
+    session: MysqlSession, table: tuple[str, ...], statements: tuple[str, ...]
+) -> None:
+    try:
+        for statement in statements:
+            await session.run(statement)
+    except err.Error as error:
+        if code_of(error) not in NOT_ALLOWED_CODES:
+            raise
+        rights = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {quoted(table)}"
+        to_run = [*statements, f"{rights} TO {await session.account()}"]
+        if len(table) == 1 and session.schema:
+            to_run.insert(0, f"USE {quoted((session.schema,))}")
+        message = f"{error.args[1]}; as an administrator run: {'; '.join(to_run)}"
+        raise ProbeFailed(Cause.FAILED, message) from None
+
+
+def quoted(parts: tuple[str, ...]) -> str:
+    return ".".join("`" + part.replace("`", "``") + "`" for part in parts)

@@ -23,9 +23,9 @@ def value_of(number: Number) -> float:
 def number_of(value: object) -> float:
     """`value` as a float. Text is no number here, not even "12": a query may cast."""
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-        _refuse(f"answered {kind_of(value)} and no number")
+        _reject(f"answered {kind_of(value)} and no number")
     if not math.isfinite(value):
-        _refuse(f"answered {value}, which is not a finite number")
+        _reject(f"answered {value}, which is not a finite number")
     return float(value)
 
 
@@ -34,26 +34,26 @@ def number_in_text(text: str) -> float:
     try:
         value = float(text.strip())
     except ValueError:
-        _refuse(f"answered {kind_of(text.strip())} and no number")
+        _reject(f"answered {kind_of(text.strip())} and no number")
     return number_of(value)
 
 
 def one_number(rows: Sequence[Sequence[object]]) -> float:
     """The number in the only column of the only row."""
     if not rows:
-        _refuse("answered no row; it must answer exactly one")
+        _reject("answered no row; it must answer exactly one")
     if len(rows) > 1:
-        _refuse("answered more than one row; it must answer exactly one (aggregate, or LIMIT 1)")
+        _reject("answered more than one row; it must answer exactly one (aggregate, or LIMIT 1)")
     [row] = rows
     if len(row) != 1:
-        _refuse(f"answered {len(row)} columns; it must answer exactly one")
+        _reject(f"answered {len(row)} columns; it must answer exactly one")
     return number_of(row[0])
 
 
 def one_shown(rows: Sequence[Sequence[object]]) -> float:
     """The number in the last column of the only row: what SHOW answers is name, value as text."""
     if len(rows) != 1:
-        _refuse(f"answered {'more than one row' if rows else 'no row'}; it must answer exactly one")
+        _reject(f"answered {'more than one row' if rows else 'no row'}; it must answer exactly one")
     value = rows[0][-1]
     return number_in_text(value) if isinstance(value, str) else number_of(value)
 
@@ -69,5 +69,19 @@ def kind_of(value: object) -> str:
     return f"a value of type {type(value).__name__}"
 
 
-def _refuse(what: str) -> NoReturn:
+def _reject(what: str) -> NoReturn:
     raise ProbeFailed(Cause.INVALID, what)
+
+
+# --- what a server said, fit for one line of a report ------------------------------------------
+
+
+MAX_MESSAGE_CHARS = 500
+
+
+def one_line(said: object, secret: str = "") -> str:
+    """Without line breaks, bounded, and without `secret` should it stand in there."""
+    text = "; ".join(line.strip() for line in str(said).splitlines() if line.strip())
+    if secret:
+        text = text.replace(secret, "***")
+    return text[:MAX_MESSAGE_CHARS] or type(said).__name__

@@ -30,9 +30,8 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from headgate.errors import Fault, InvalidSettings, ProbeFailed
-from headgate.metrics.probes.kit import Options
-from headgate.metrics.probes.messages import one_line
-from headgate.metrics.probes.numbers import number_of
+from headgate.metrics.probes.numbers import number_of, one_line
+from headgate.metrics.probes.server import Options
 from headgate.metrics.probes.threads import OneThread
 from headgate.metrics.samples import Cause
 

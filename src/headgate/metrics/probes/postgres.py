@@ -7,29 +7,38 @@ sessions must not count as 0, so those queries ask for the right to see along wi
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import psycopg
 
 from headgate.errors import Fault, InvalidSettings, ProbeFailed
+from headgate.history.sessions import MAX_GROUPS, SessionGroup
 from headgate.metrics.probes.connections import Reader
 from headgate.metrics.probes.heartbeats import ClockSkew, Enders
-from headgate.metrics.probes.kit import Kit, MakeReader, Options, plain
-from headgate.metrics.probes.messages import one_line
-from headgate.metrics.probes.numbers import number_of, one_number, one_shown
-from headgate.metrics.probes.postgres_heartbeat import HeartbeatLag, PostgresBeat
-from headgate.metrics.probes.postgres_lag import REMEMBER_REPLICA_S, PostgresNativeLag
-from headgate.metrics.probes.postgres_replication import may_not_see
-from headgate.metrics.probes.postgres_role import PostgresRole
+from headgate.metrics.probes.numbers import number_of, one_line, one_number, one_shown
+from headgate.metrics.probes.postgres_replication import (
+    REMEMBER_REPLICA_S,
+    HeartbeatLag,
+    PostgresBeat,
+    PostgresNativeLag,
+    PostgresRole,
+    may_not_see,
+)
 from headgate.metrics.probes.postgres_session import (
     APPLICATION_NAME,
     PostgresConnector,
     PostgresSession,
     Row,
 )
-from headgate.metrics.probes.postgres_sessions import postgres_sessions
-from headgate.metrics.probes.postgres_statements import postgres_statements
-from headgate.metrics.probes.tables import split_table
+from headgate.metrics.probes.server import (
+    MAX_ROWS,
+    Kit,
+    MakeReader,
+    Options,
+    group_of,
+    plain,
+    split_table,
+)
 from headgate.metrics.samples import Cause, Number
 
 NOT_OURS = f"NOT (application_name = '{APPLICATION_NAME}' AND usename = current_user)"
@@ -254,3 +263,80 @@ def kit(name: str, dsn: str, password: str | None, skew: ClockSkew) -> Kit[Postg
         sessions=postgres_sessions,
         statements=postgres_statements,
     )
+
+
+# --- who is connected to a Postgres server, and who of them is at work -------------------------
+
+
+# Without pg_monitor, the state of another role's session is not visible: NULL, no work.
+SESSIONS = f"""
+SELECT usename, application_name, coalesce(host(client_addr), 'local'), count(*)::int8,
+       (count(*) FILTER (WHERE state IN ('active', 'idle in transaction',
+                                         'fastpath function call')))::int8 AS active
+FROM pg_stat_activity
+WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()
+  AND application_name <> '{APPLICATION_NAME}'
+GROUP BY 1, 2, 3 ORDER BY active DESC, 4 DESC, 1, 2, 3 LIMIT {MAX_GROUPS}
+"""  # noqa: S608 -- constants only
+
+
+async def postgres_sessions(session: PostgresSession) -> Sequence[SessionGroup]:
+    return [group_of(*row) for row in await session.rows(SESSIONS)]
+
+
+# --- texts of statements -----------------------------------------------------------------------
+# Texts of statements from Postgres: what sessions run now, and what pg_stat_statements keeps.
+
+
+WITH_QUERY_ID = 140000
+MAX_CHARS = 8000
+"""Of a raw text: what is kept of it is far less."""
+# An idle session shows its last statement, so that short ones are seen, too. Texts of other
+# databases come in encodings of their own, in which `left` may find no end and fail: they are
+# taken whole or not at all.
+RUNNING = f"""
+SELECT query_id, CASE WHEN octet_length(query) <= {MAX_CHARS} THEN query
+  WHEN datname = current_database() THEN left(query, {MAX_CHARS}) ELSE '' END
+FROM pg_stat_activity
+WHERE query_id <> 0 AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+  AND application_name <> '{APPLICATION_NAME}'
+LIMIT {MAX_ROWS}
+"""  # noqa: S608 -- constants only
+WHERE_KEPT = """
+SELECT quote_ident(n.nspname) FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
+WHERE e.extname = 'pg_stat_statements'
+"""
+KEPT = "SELECT queryid, left(query, {}) FROM {}.pg_stat_statements WHERE queryid = ANY(%s) LIMIT {}"
+
+
+async def postgres_statements(
+    session: PostgresSession, wanted: Sequence[int]
+) -> Sequence[tuple[int, str]]:
+    if session.version < WITH_QUERY_ID:
+        return []
+    running = [(int(row[0]), str(row[1])) for row in await session.rows(RUNNING)]
+    return [*running, *(await _kept(session, wanted) if wanted else [])]
+
+
+async def _kept(session: PostgresSession, wanted: Sequence[int]) -> list[tuple[int, str]]:
+    places = await session.rows(WHERE_KEPT)
+    if not places:
+        return []
+    query = KEPT.format(MAX_CHARS, places[0][0], MAX_ROWS)
+    try:
+        rows = await session.rows(query, [[_signed(query_id) for query_id in wanted]])
+    except (
+        psycopg.errors.ObjectNotInPrerequisiteState,  # Created, but not preloaded.
+        psycopg.errors.InsufficientPrivilege,
+        # One text of a database in another encoding, which this one has no letters for: the
+        # extension then tells none at all.
+        psycopg.errors.CharacterNotInRepertoire,
+        psycopg.errors.UntranslatableCharacter,
+    ):
+        return []
+    return [(int(row[0]), str(row[1])) for row in rows]
+
+
+def _signed(query_id: int) -> int:
+    low = query_id % 2**64
+    return low - 2**64 if low >= 2**63 else low

@@ -19,7 +19,7 @@ from psycopg.pq import Conninfo, Format
 from psycopg.rows import TupleRow
 
 from headgate.errors import Fault, InvalidSettings, ProbeFailed
-from headgate.metrics.probes.messages import one_line
+from headgate.metrics.probes.numbers import one_line
 from headgate.metrics.samples import Cause
 
 APPLICATION_NAME = "headgate"

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from headgate.errors import ProbeFailed
-from headgate.metrics.probes.messages import one_line
+from headgate.metrics.probes.numbers import one_line
 from headgate.metrics.samples import Cause
 
 T = TypeVar("T")

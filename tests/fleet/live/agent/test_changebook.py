@@ -124,9 +124,9 @@ async def test_an_id_that_has_ended_may_be_used_for_another_reach(world: BookWor
 async def test_a_rule_that_is_none_changes_nothing(
     world: BookWorld, raw: dict[str, Any], place: str
 ) -> None:
-    with pytest.raises(InvalidSettings) as refused:
+    with pytest.raises(InvalidSettings) as rejected:
         await world.book.put_rule(raw, reach=FLEET, who="ada")
-    assert [fault.place for fault in refused.value.faults] == [place]
+    assert [fault.place for fault in rejected.value.faults] == [place]
     assert (await world.book.items()).n == 0
 
 
@@ -172,7 +172,7 @@ async def test_what_has_ended_within_the_day_is_bounded_too() -> None:
     await world.book.put_rule(HALF, reach=FLEET, who="ada")
 
 
-async def test_what_is_too_long_for_the_store_is_refused_before_it_is_sent(
+async def test_what_is_too_long_for_the_store_is_rejected_before_it_is_sent(
     world: BookWorld,
 ) -> None:
     names = [{"match": {"username": f"{'u' * 200}{at}"}} for at in range(400)]
@@ -223,7 +223,7 @@ async def test_a_patch_of_nothing_new_makes_no_revision(world: BookWorld) -> Non
         ({"ratio": 7}, "must be"),
     ],
 )
-async def test_a_patch_that_is_none_is_refused(
+async def test_a_patch_that_is_none_is_rejected(
     world: BookWorld, raw: dict[str, Any], message: str
 ) -> None:
     await world.book.put_rule(HALF, reach=FLEET, who="ada")
@@ -231,7 +231,9 @@ async def test_a_patch_that_is_none_is_refused(
         await world.book.patch_rule("half", raw, who="bob")
 
 
-async def test_a_change_built_on_an_older_revision_of_the_rule_is_refused(world: BookWorld) -> None:
+async def test_a_change_built_on_an_older_revision_of_the_rule_is_rejected(
+    world: BookWorld,
+) -> None:
     await world.book.put_rule(HALF, reach=FLEET, who="ada")
     await world.book.patch_rule("half", {"ratio": 0.9}, who="bob")
     for change in (
@@ -320,9 +322,9 @@ async def test_a_budgets_end_is_put_off_and_its_name_and_reach_stay(world: BookW
     await world.book.patch_budget("cap", {"for": "2h"}, reach=FLEET, who="ada")
     assert (await world.standing())["cap@fleet"]["expires_at"] == "2023-11-15T00:13:20Z"
     for raw, place in (({"name": "other"}, "name"), ({"reach": "host:x"}, "reach"), ({}, "")):
-        with pytest.raises(InvalidSettings) as refused:
+        with pytest.raises(InvalidSettings) as rejected:
             await world.book.patch_budget("cap", raw, reach=FLEET, who="ada")
-        assert [fault.place for fault in refused.value.faults] == [place]
+        assert [fault.place for fault in rejected.value.faults] == [place]
 
 
 async def test_a_removed_budget_is_put_as_taken_out(world: BookWorld) -> None:
@@ -363,9 +365,9 @@ async def test_a_budget_without_an_end_stays_and_one_with_an_end_is_collected(
 async def test_a_budget_that_is_none_changes_nothing(
     world: BookWorld, name: str, raw: dict[str, Any], place: str
 ) -> None:
-    with pytest.raises(InvalidSettings) as refused:
+    with pytest.raises(InvalidSettings) as rejected:
         await world.book.set_budget(name, raw, reach=FLEET, who="ada")
-    assert [fault.place for fault in refused.value.faults] == [place]
+    assert [fault.place for fault in rejected.value.faults] == [place]
     assert (await world.book.items()).n == 0
 
 
@@ -498,7 +500,7 @@ async def test_an_item_of_another_version_is_told_and_left_alone(world: BookWorl
     await world.store.commit([], [Put(f"{WIDE}rule/odd", b'{"kind": "moon"}'), elsewhere])
     held = await world.book.items()
     assert [name for _, name in held.items] == ["half"]
-    assert len(held.refused) == 2
+    assert len(held.rejected) == 2
     change = await world.book.apply({"rules": []}, who="ada", prune=True)
     assert [item.id for item in change.items] == ["half"]
     assert await world.store.count(ITEMS) == 3

@@ -146,9 +146,9 @@ async def test_a_file_with_one_fault_changes_nothing_and_every_fault_is_told(
     world: BookWorld,
 ) -> None:
     faulty = FILE.replace("ratio = 0.9", "ratio = 9").replace("rate = 20", "rate = 200")
-    with pytest.raises(InvalidSettings) as refused:
+    with pytest.raises(InvalidSettings) as rejected:
         await world.book.apply(read_document(faulty), who="ada")
-    assert [fault.place for fault in refused.value.faults] == ["rules[0].ratio", "budgets[0].rate"]
+    assert [fault.place for fault in rejected.value.faults] == ["rules[0].ratio", "budgets[0].rate"]
     assert (await world.book.items()).n == 0
 
 

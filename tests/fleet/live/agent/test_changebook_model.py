@@ -96,7 +96,7 @@ def test_exports_change_nothing_and_every_revision_can_be_gone_back_to(
             try:
                 await do(world, deed, what)
             except HeadgateError:
-                assert (await world.book.items()).n == n, "refused, and nothing changed"
+                assert (await world.book.items()).n == n, "rejected, and nothing changed"
             exported = await world.book.export()
             stood.setdefault(exported.n, exported.document)
             assert stood[exported.n] == exported.document

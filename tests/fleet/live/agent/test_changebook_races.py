@@ -19,7 +19,7 @@ from headgate.errors import (
     InvalidSettings,
     LeaseLost,
     OutcomeUnknown,
-    StoreRefused,
+    StoreRejected,
     StoreUnavailable,
 )
 from tests.changes.changebook_world import FLEET, HALF, BookWorld, Deed, book_on, file_of
@@ -68,8 +68,8 @@ async def test_of_two_who_set_the_same_id_one_is_told_so(world: BookWorld) -> No
     made = await asyncio.gather(
         *(book.put_rule(HALF, reach=FLEET, who="ada") for book in books), return_exceptions=True
     )
-    (refused,) = [one for one in made if isinstance(one, Conflict)]
-    assert "half already exists" in str(refused)
+    (rejected,) = [one for one in made if isinstance(one, Conflict)]
+    assert "half already exists" in str(rejected)
     assert (await world.book.items()).n == 1
 
 
@@ -90,7 +90,7 @@ async def test_who_is_never_first_is_told_so_after_a_while(world: BookWorld) -> 
     assert "half" not in await world.standing()
 
 
-async def test_a_change_of_the_fleet_as_it_was_is_refused_if_it_is_no_longer(
+async def test_a_change_of_the_fleet_as_it_was_is_rejected_if_it_is_no_longer(
     world: BookWorld,
 ) -> None:
     await world.book.put_rule(HALF, reach=FLEET, who="ada")
@@ -158,11 +158,11 @@ async def test_a_store_that_is_away_is_told_at_once(world: BookWorld) -> None:
 
 
 async def test_a_store_that_lets_nobody_in_says_so(world: BookWorld) -> None:
-    async def refuse() -> None:
-        raise StoreRefused("wrong password for headgate; see [fleet] password_file")
+    async def reject() -> None:
+        raise StoreRejected("wrong password for headgate; see [fleet] password_file")
 
-    world.store.fates = [refuse]
-    with pytest.raises(StoreRefused, match="password_file"):
+    world.store.fates = [reject]
+    with pytest.raises(StoreRejected, match="password_file"):
         await world.book.put_rule(HALF, reach=FLEET, who="ada")
 
 
@@ -264,7 +264,7 @@ async def test_a_rival_in_the_middle_is_built_on_unless_a_revision_was_expected(
 
 
 async def test_a_pair_is_never_parted(world: BookWorld) -> None:
-    """R76: half of a favor refuses everybody, or nobody."""
+    """R76: half of a favor rejects everybody, or nobody."""
     file = file_of(MAX_PART_KEYS - 1)
     shared = {"reach": "fleet", "for": "1h"}
     file["rules"] += [

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headgate.base.keyvalue import Put
 from headgate.shard.election import MAX_DRIFT, Elector, Office
-from headgate.shard.pairs import ServedDatabase
+from headgate.shard.model import ServedDatabase
 from tests.fixtures.fakes import HandClock
 from tests.fixtures.memory_log import KeptInMemory, MemoryLog
 from tests.shard.elections import TTL_S, Pair
@@ -199,7 +199,7 @@ async def test_an_address_that_no_setting_allows_is_not_followed(url: str, told:
     await pair.close()
 
 
-async def test_a_stranger_by_the_same_name_is_refused_loudly() -> None:
+async def test_a_stranger_by_the_same_name_is_rejected_loudly() -> None:
     """R53: a copied settings file. Checks about one server, answered by another's health."""
     pair = Pair("a")
     pair.answer_for("a", main=ServedDatabase(server="7001"))

@@ -12,8 +12,8 @@ from headgate.changes.log_copy import LogCopy
 from headgate.changes.mirror import Mirror
 from headgate.changes.model import HEAD, WIDE, followed_prefixes, shard_items
 from headgate.changes.reach import Level, Reach
-from headgate.errors import Compacted, StoreRefused, StoreUnavailable
-from headgate.fleet.timing import FleetTiming
+from headgate.errors import Compacted, StoreRejected, StoreUnavailable
+from headgate.fleet.beat import FleetTiming
 from tests.builders import NOW
 from tests.changes.fleetfakes import (
     AWAY,
@@ -170,9 +170,9 @@ async def test_a_store_away_for_hours_changes_nothing_but_how_old_it_is() -> Non
         assert follow.told[:2] == [{wide("f-1")}, {"beat"}]
 
 
-async def test_a_store_that_refuses_is_asked_again_and_told() -> None:
+async def test_a_store_that_rejects_is_asked_again_and_told() -> None:
     etcd = FakeReader(KeptInMemory())
-    etcd.fault = StoreRefused("etcd: the password is wrong")
+    etcd.fault = StoreRejected("etcd: the password is wrong")
     async with Follow(etcd) as follow:
         await follow.pass_s(1.0)
         assert follow.follower.state().fault == "etcd: the password is wrong"

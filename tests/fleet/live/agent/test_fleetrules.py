@@ -19,7 +19,7 @@ from headgate.changes.model import Change
 from headgate.changes.reach import Level
 from headgate.changes.state import MAX_ITEM_BYTES, item_bytes
 from headgate.check.snapshot import DatabaseSnapshot
-from headgate.check.snapshots import differs
+from headgate.check.streaming import differs
 from headgate.history.past import rules_at, rules_between
 from headgate.rules.service import RULES, SLICE
 from headgate.rules.settings import RuleLimits
@@ -79,14 +79,14 @@ async def test_a_rule_is_in_force_on_those_databases_that_it_reaches(
 ) -> None:
     await world.follow(rule_item(reach=reach), places=(HERE, OTHER))
     assert world.ids == ids
-    met = {name: world.refused_by(database=name) for name in ("main", "other")}
+    met = {name: world.rejected_by(database=name) for name in ("main", "other")}
     assert [name for name in met.values() if name] == (ids * 2 if ids == ["f-1"] else ids)
 
 
 async def test_a_rule_on_one_database_keeps_its_id_and_reaches_no_other(world: FleetWorld) -> None:
     await world.follow(rule_item(database="main"), places=(HERE, OTHER))
     assert world.ids == ["f-1"]
-    assert world.refused_by(database="other") is None
+    assert world.rejected_by(database="other") is None
     await world.follow(rule_item("f-2", 2, "shard:search/0", database="main"), places=(HERE, OTHER))
     assert world.ids == ["f-1"]
 
@@ -97,17 +97,17 @@ async def test_another_place_is_another_reach(world: FleetWorld) -> None:
     await world.follow(item)
     assert world.ids == ["f-1"]
     await world.follow(item, places=(HERE, OTHER))
-    assert world.ids == ["f-1@main"] and world.refused_by(database="other") is None
+    assert world.ids == ["f-1@main"] and world.rejected_by(database="other") is None
     await world.follow(places=(OTHER,))
-    assert world.ids == [] and world.refused_by() is None
+    assert world.ids == [] and world.rejected_by() is None
 
 
 async def test_both_layers_count_and_are_listed(world: FleetWorld) -> None:
     await world.put(target="etl", ratio=0.9, id="own")
     await world.follow(rule_item())
-    assert world.ids == ["f-1", "own"] and world.refused_by() == "own"
+    assert world.ids == ["f-1", "own"] and world.rejected_by() == "own"
     await world.lift("own", who="ops")
-    assert world.refused_by() == "f-1"
+    assert world.rejected_by() == "f-1"
     entry = world.keeper.entry("f-1")
     assert entry.origin is not None and (entry.origin.n, entry.origin.set_by) == (1, "ann")
     assert world.keeper.is_own("own") and not world.keeper.is_own("f-1")
@@ -117,7 +117,7 @@ async def test_a_name_that_both_have_is_the_agents_own(world: FleetWorld) -> Non
     """Neither takes the place of the other, whichever comes first."""
     await world.put(target="etl", ratio=0.4, id="nightly")
     await world.follow(rule_item("nightly", ratio=0.5))
-    assert world.ids == ["nightly", "nightly@fleet"] and world.refused_by() == "nightly@fleet"
+    assert world.ids == ["nightly", "nightly@fleet"] and world.rejected_by() == "nightly@fleet"
     world.begin()
     await world.follow(rule_item("nightly"))
     assert world.ids == ["nightly"]
@@ -143,9 +143,9 @@ async def test_that_an_item_is_missing_says_nothing(world: FleetWorld) -> None:
     """A store that lost its data must not lift what operators have set."""
     await world.follow(rule_item())
     await world.follow()
-    assert world.refused_by() == "f-1"
+    assert world.rejected_by() == "f-1"
     await world.follow(whole=True)
-    assert world.refused_by() is None and world.ids == []
+    assert world.rejected_by() is None and world.ids == []
 
 
 async def test_who_knows_the_order_is_believed_also_where_revisions_begin_anew(
@@ -165,9 +165,9 @@ async def test_what_is_taken_out_is_out_and_no_late_list_brings_it_back(world: F
     item = rule_item()
     await world.follow(item)
     await world.follow(taken_out(item, 2))
-    assert world.refused_by() is None and world.ids == []
+    assert world.rejected_by() is None and world.ids == []
     await world.follow(item)
-    assert world.refused_by() is None
+    assert world.rejected_by() is None
 
 
 async def test_one_that_moved_to_another_reach_stands_whatever_the_order(world: FleetWorld) -> None:
@@ -184,7 +184,7 @@ async def test_a_lifted_rule_is_still_told_of(world: FleetWorld) -> None:
     await world.follow(rule_item())
     await world.clock.advance(60)
     await world.follow(rule_item(n=2, for_s=60, lifted_by="bob"))
-    assert world.refused_by() is None and world.ids == ["f-1"]
+    assert world.rejected_by() is None and world.ids == ["f-1"]
     assert world.keeper.entry("f-1").spec.lifted_by == "bob"
 
 
@@ -194,22 +194,22 @@ async def test_one_that_cannot_be_read_is_told_and_the_others_stand(world: Fleet
     assert world.ids == ["f-1"] and set(world.keeper.faults) == {"f-9", "no id/"}
     assert "of tomorrow" in world.keeper.faults["f-9"]
     await world.follow(rule_item("f-1", 2, kind="of tomorrow", target="etl"))
-    assert world.refused_by() == "f-1", "the last good one stays"
+    assert world.rejected_by() == "f-1", "the last good one stays"
     await world.follow(rule_item("f-9", 3, ratio=0.9), taken_out(rule_item("f-1"), 4))
-    assert world.refused_by() == "f-9" and set(world.keeper.faults) == {"no id/"}
+    assert world.rejected_by() == "f-9" and set(world.keeper.faults) == {"no id/"}
 
 
 async def test_half_of_a_pair_counts_for_nothing_until_the_other_comes(world: FleetWorld) -> None:
-    """R76: everybody refused, and nobody favored, is what nobody has set."""
+    """R76: everybody rejected, and nobody favored, is what nobody has set."""
     favored = rule_item("f-1", 5, target="fix", kind="ratio", ratio=0.0, pair="f-2")
     reduced = rule_item("f-2", 5, target="all", kind="ratio", ratio=0.9, pair="f-1")
     await world.follow(reduced)
-    assert world.refused_by("web") is None and "f-1" in world.keeper.faults["f-2"]
+    assert world.rejected_by("web") is None and "f-1" in world.keeper.faults["f-2"]
     await world.follow(favored)
-    assert (world.refused_by("web"), world.refused_by("fix")) == ("f-2", "f-1")
+    assert (world.rejected_by("web"), world.rejected_by("fix")) == ("f-2", "f-1")
     assert not world.keeper.faults
     await world.follow(replace(favored, n=6, value={**(favored.value or {}), "odd": 1}))
-    assert world.refused_by("web") is None
+    assert world.rejected_by("web") is None
 
 
 async def test_a_pair_that_meets_some_databases_is_told_as_one(world: FleetWorld) -> None:
@@ -220,7 +220,7 @@ async def test_a_pair_that_meets_some_databases_is_told_as_one(world: FleetWorld
         places=(HERE, OTHER),
     )
     assert world.keeper.entry("f-1@main").spec.pair == "f-2@main"
-    assert world.refused_by("web", "other") is None and world.refused_by("web") == "f-2@main"
+    assert world.rejected_by("web", "other") is None and world.rejected_by("web") == "f-2@main"
 
 
 # --- noticed -------------------------------------------------------------------------------------
@@ -250,9 +250,9 @@ async def test_a_rule_ends_by_itself(world: FleetWorld) -> None:
     """R84: nothing runs here that would end it, and nobody is asked."""
     await world.follow(rule_item())
     await world.clock.leap(3599)
-    assert world.refused_by() == "f-1"
+    assert world.rejected_by() == "f-1"
     await world.clock.leap(1)
-    assert world.refused_by() is None
+    assert world.rejected_by() is None
 
 
 async def test_a_clock_that_is_set_back_does_not_prolong_it(world: FleetWorld) -> None:
@@ -262,9 +262,9 @@ async def test_a_clock_that_is_set_back_does_not_prolong_it(world: FleetWorld) -
         await world.clock.leap(1800)
         world.clock.set_wall(-DAY_S)
         await world.clock.leap(1700)
-        assert world.refused_by() == "f-1"
+        assert world.rejected_by() == "f-1"
         await world.clock.leap(101)
-        assert world.refused_by() is None
+        assert world.rejected_by() is None
 
 
 async def test_nor_does_a_restart_with_the_clock_set_back(world: FleetWorld) -> None:
@@ -275,7 +275,7 @@ async def test_nor_does_a_restart_with_the_clock_set_back(world: FleetWorld) -> 
     for _ in range(4):
         async with world.running():
             await world.clock.leap(1500)
-            in_force.append(world.refused_by() is not None)
+            in_force.append(world.rejected_by() is not None)
         world.clock.set_wall(-1500 - DAY_S)
         await world.restarted()
         await world.follow(item)
@@ -289,9 +289,9 @@ async def test_an_agent_whose_clock_is_behind_gives_it_its_term_and_no_more(
     await world.follow(rule_item(set_at=NOW.wall_s + 600))
     async with world.running():
         await world.clock.leap(3500)
-        assert world.refused_by() == "f-1"
+        assert world.rejected_by() == "f-1"
         await world.clock.leap(102)
-        assert world.refused_by() is None
+        assert world.rejected_by() is None
 
 
 async def test_a_ratio_changed_alone_does_not_prolong_it_and_another_end_does(
@@ -304,9 +304,9 @@ async def test_a_ratio_changed_alone_does_not_prolong_it_and_another_end_does(
         await world.clock.advance(2)
         await world.follow(rule_item(n=2, ratio=0.6))
         await world.clock.leap(1801)
-        assert world.refused_by() is None
+        assert world.rejected_by() is None
         await world.follow(rule_item(n=3, set_at=world.clock.now().wall_s))
-        assert world.refused_by() == "f-1"
+        assert world.rejected_by() == "f-1"
 
 
 async def test_a_clock_that_was_ahead_at_start_takes_no_rule_away_for_good(
@@ -320,7 +320,7 @@ async def test_a_clock_that_was_ahead_at_start_takes_no_rule_away_for_good(
     world.clock.set_wall(-365 * DAY_S)
     await world.restarted()
     await world.follow(item)
-    assert world.refused_by() == "f-1"
+    assert world.rejected_by() == "f-1"
 
 
 # --- kept ----------------------------------------------------------------------------------------
@@ -329,7 +329,7 @@ async def test_a_clock_that_was_ahead_at_start_takes_no_rule_away_for_good(
 async def test_it_is_in_force_before_it_is_kept_and_kept_once(world: FleetWorld) -> None:
     item = rule_item(reach="region:eu-*")
     await world.follow(item)
-    assert world.refused_by() == "f-1" and await world.noted() == {}
+    assert world.rejected_by() == "f-1" and await world.noted() == {}
     async with world.running():
         await world.clock.advance(3)
     kept = (await world.noted())["f-1"]
@@ -345,10 +345,10 @@ async def test_it_is_in_force_before_it_is_kept_and_kept_once(world: FleetWorld)
 async def test_a_store_that_is_away_takes_nothing_away(world: FleetWorld) -> None:
     await world.store.close()
     await world.follow(rule_item())
-    assert world.refused_by() == "f-1"
+    assert world.rejected_by() == "f-1"
     async with world.running():
         await world.clock.advance(3)
-        assert world.refused_by() == "f-1"
+        assert world.rejected_by() == "f-1"
         await world.store.open()
         await world.clock.advance(3)
     assert list(await world.noted()) == ["f-1"]
@@ -413,11 +413,11 @@ async def test_its_past_is_told_like_that_of_others(world: FleetWorld) -> None:
     ratios = []
     for after_s in (30, 120, 900, 1290):
         wall_s = NOW.wall_s + after_s
-        refuse = rules_at(audit, [], wall_s).book.applied(who, "main", wall_s).refuse
-        ratios.append(refuse.ratio if refuse else None)
+        reject = rules_at(audit, [], wall_s).book.applied(who, "main", wall_s).reject
+        ratios.append(reject.ratio if reject else None)
     assert ratios == [None, 0.5, 0.9, None]
     whole = rules_between(audit, [], NOW.wall_s, NOW.wall_s + 1300).book
-    assert whole.applied(who, "main", NOW.wall_s + 900).refuse is not None
+    assert whole.applied(who, "main", NOW.wall_s + 900).reject is not None
     assert await world.noted() == {}
 
 

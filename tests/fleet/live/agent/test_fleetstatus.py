@@ -10,10 +10,9 @@ from typing import Any
 from headgate.base.keyvalue import Compare, Put
 from headgate.changes.model import shard_key
 from headgate.changes.reach import Place
-from headgate.check.activity import Idleness
-from headgate.check.model import Verdict
+from headgate.check.model import Idleness, Verdict
 from headgate.errors import OutcomeUnknown, StoreUnavailable
-from headgate.fleet.members import FleetMember
+from headgate.fleet.members import FleetMember, ShardTold, read_told, told_bytes
 from headgate.fleet.shardstatus import (
     HANDED_OVER_S,
     REFRESH_S,
@@ -21,10 +20,9 @@ from headgate.fleet.shardstatus import (
     FleetStatus,
     StatusSources,
 )
-from headgate.fleet.told import ShardTold, read_told, told_bytes
 from headgate.history.recorder import Key, Recorder
 from headgate.metrics.samples import Absent, Cause
-from headgate.shard.speech import Footing, RefusedShare
+from headgate.shard.speech import Footing, RejectedShare
 from tests.builders import metric
 from tests.fixtures.fakes import UNREACHABLE, primary, replica
 from tests.fixtures.fleet_sights import registered
@@ -321,7 +319,7 @@ async def test_a_shard_that_left_the_settings_is_taken_out_at_once() -> None:
         assert t.status.spoken() == {}
 
 
-# --- how many are refused ----------------------------------------------------------------------
+# --- how many are rejected ----------------------------------------------------------------------
 
 
 def _counted(verdict: Verdict, times: int) -> list[tuple[Key, int]]:
@@ -329,7 +327,7 @@ def _counted(verdict: Verdict, times: int) -> list[tuple[Key, int]]:
 
 
 def test_the_share_of_the_last_minute_is_told() -> None:
-    share = RefusedShare()
+    share = RejectedShare()
     assert share.of(["main"]) == (0, None), "nobody asked: there is no share"
     share.note(_counted(Verdict.OK, 30))
     share.note(_counted(Verdict.THRESHOLD_EXCEEDED, 10))

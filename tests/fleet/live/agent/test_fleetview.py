@@ -15,7 +15,7 @@ from headgate.changes.mirror import Mirror
 from headgate.changes.model import Change, shard_key
 from headgate.changes.state import item_bytes
 from headgate.fleet.cache import RosterFile
-from headgate.fleet.members import FleetMember, member_bytes
+from headgate.fleet.members import FleetMember, ShardTold, member_bytes, told_bytes
 from headgate.fleet.picture import (
     SILENT_KEPT_S,
     VIEW_PREFIXES,
@@ -24,7 +24,6 @@ from headgate.fleet.picture import (
     Noted,
     StoreLink,
 )
-from headgate.fleet.told import ShardTold, told_bytes
 from headgate.fleet.view import AgentProgress, FleetPicture, ShardSeen, ShardState
 from headgate.metrics.samples import Instant
 from tests.builders import NOW

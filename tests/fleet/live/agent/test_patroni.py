@@ -32,7 +32,7 @@ class CutStore(MemoryLog):
         super().__init__(kept)
         self.away = ""
         self.is_silent = False
-        self.refuses_watches = False
+        self.rejects_watches = False
         self.lists = self.watches = 0
 
     async def list(self, prefixes: Sequence[str], *, allow_stale: bool = False) -> Listing:
@@ -45,7 +45,7 @@ class CutStore(MemoryLog):
         self, prefixes: Sequence[str], *, after_revision: int
     ) -> AsyncGenerator[Changes]:
         self.watches += 1
-        if self.refuses_watches:
+        if self.rejects_watches:
             raise StoreUnavailable("etcd: permission denied")
         changes = super().watch(prefixes, after_revision=after_revision)
         try:
@@ -305,10 +305,10 @@ async def test_a_watch_that_left_something_out_is_opened_anew(world: World) -> N
     assert world.store.watches == before + 1, "and not where the list told nothing new"
 
 
-async def test_where_watches_are_refused_lists_become_rare_and_it_is_said_once(
+async def test_where_watches_are_rejected_lists_become_rare_and_it_is_said_once(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    world.store.refuses_watches = True
+    world.store.rejects_watches = True
     world.store.cut("")
     world.store.away = ""
     await world.clock.advance(30)

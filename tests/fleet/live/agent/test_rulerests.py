@@ -29,8 +29,8 @@ async def rest(world: FleetWorld, rule_id: str = "f-1", **more: bool) -> list[st
 
 async def test_a_hold_that_nobody_can_lift_ends_at_this_agent(world: FleetWorld) -> None:
     await world.follow(rule_item(**HOLD))
-    assert await rest(world, dry_run=True) == ["f-1"] and world.refused_by() == "f-1"
-    assert await rest(world) == ["f-1"] and world.refused_by() is None
+    assert await rest(world, dry_run=True) == ["f-1"] and world.rejected_by() == "f-1"
+    assert await rest(world) == ["f-1"] and world.rejected_by() is None
     (entry,) = [entry for entry, _ in world.keeper.entries()]
     wall_s = world.clock.now().wall_s
     assert state_of(entry.spec, entry.in_book(world.clock.now()), wall_s) == "suspended"
@@ -39,7 +39,7 @@ async def test_a_hold_that_nobody_can_lift_ends_at_this_agent(world: FleetWorld)
     assert told.state == "suspended"
     assert ("ann", "rule.rested", "f-1") in await world.actions()
     await world.keeper.rests.end("f-1", who="bob")
-    assert world.refused_by() == "f-1"
+    assert world.rejected_by() == "f-1"
     assert ("bob", "rule.resumed", "f-1") in await world.actions()
 
 
@@ -47,27 +47,27 @@ async def test_it_rests_on_through_news_of_it_and_a_restart(world: FleetWorld) -
     await world.follow(rule_item(**HOLD))
     await rest(world)
     await world.follow(rule_item(n=2, **{**HOLD, "reason": "INC-2"}))
-    assert world.refused_by() is None, "another reason, the same rule"
+    assert world.rejected_by() is None, "another reason, the same rule"
     await world.clock.advance(1)
     await world.restarted()
     await world.keeper.follow([rule_item(n=2, **HOLD)], PLACES)
-    assert world.refused_by() is None
+    assert world.rejected_by() is None
 
 
 async def test_a_rule_that_is_set_anew_by_the_same_name_counts(world: FleetWorld) -> None:
     await world.follow(rule_item(**HOLD))
     await rest(world)
     await world.follow(rule_item(n=3, **HOLD, created_at="2031-01-01T00:00:00Z"))
-    assert world.refused_by() == "f-1"
+    assert world.rejected_by() == "f-1"
 
 
 async def test_all_of_its_parts_rest_or_one(world: FleetWorld) -> None:
     await world.follow(rule_item(**HOLD, reach="shard:*/*"), places=(HERE, OTHER, PLAIN))
     assert world.ids == ["f-1@main", "f-1@other"]
     assert await rest(world, "f-1@main") == ["f-1@main"]
-    assert world.refused_by(database="other") == "f-1@other"
+    assert world.rejected_by(database="other") == "f-1@other"
     assert await rest(world) == ["f-1@main", "f-1@other"]
-    assert world.refused_by(database="other") is None
+    assert world.rejected_by(database="other") is None
 
 
 PLAIN = type(HERE)("eu-1", "commerce", "", "db-1", "third")
@@ -75,13 +75,13 @@ PLAIN = type(HERE)("eu-1", "commerce", "", "db-1", "third")
 
 
 async def test_of_a_pair_both_rest(world: FleetWorld) -> None:
-    """R76: half of a favor refuses everybody, or nobody."""
+    """R76: half of a favor rejects everybody, or nobody."""
     await world.follow(
         rule_item("f-1", kind="ratio", target="etl", ratio=0.0, pair="f-2"),
         rule_item("f-2", kind="ratio", target="all", ratio=0.9, pair="f-1"),
     )
     assert sorted(await rest(world, "f-2")) == ["f-1", "f-2"]
-    assert world.refused_by("web") is None
+    assert world.rejected_by("web") is None
 
 
 async def test_what_is_not_of_the_fleet_or_has_no_reason_does_not_rest(world: FleetWorld) -> None:
@@ -98,5 +98,5 @@ async def test_one_that_cannot_be_kept_rests_all_the_same_and_says_so(world: Fle
     await world.follow(rule_item(**HOLD))
     world.store.puts_left = 0
     (entry,) = await world.keeper.rests.put("f-1", "x", who="ann")
-    assert world.refused_by() is None
+    assert world.rejected_by() is None
     assert "until a restart" in entry.advice[0].message
