@@ -86,7 +86,7 @@ class FeedLinks:
 
 
 class FollowedSources:
-    """Whom to follow: the agent of our primary, where it is another one, and the log itself."""
+    """Sources to follow: the agent of our primary, where it is another one, and the log itself."""
 
     def __init__(
         self, context: AgentContext, shards: Shards, store: SharedLog, feeds: FeedLinks

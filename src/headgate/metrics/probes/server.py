@@ -1,4 +1,4 @@
-"""What a server is asked besides its metrics: role, sessions, statements, facts about itself.
+"""What is read from a server besides its metrics: role, sessions, statements, facts about itself.
 
 And `Kit`: all that the code of an engine (mysql, postgres) brings.
 """
