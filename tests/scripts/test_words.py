@@ -67,7 +67,9 @@ def test_a_bad_page_is_found_line_by_line() -> None:
 
 def test_a_bad_template_is_found_without_its_code() -> None:
     page = '<p title="Whom it meets">\n{% if refused %}Work {{ asked }} anew{% endif %}</p>'
+    page += "\n{{ 'Set it aside' if is_told else 'refused' }}"
     assert found("x.html", words.template_texts(page)) == [
+        "3 “aside”: write skip",
         "1 “Whom”: write client, identity",
         "1 “meets”: write matches, applies to",
         "2 “anew”: write plain words",
