@@ -47,7 +47,7 @@ def test_a_hold_is_previewed_set_and_lifted(site: Site, tab: Page, shot: Shot) -
     tab.goto("/rules")
     shot(tab, "rules-empty")
     tab.get_by_role("link", name="Hold a client").click()
-    tab.get_by_label("For whom").fill("held")
+    tab.get_by_label("Target client").fill("held")
     tab.get_by_label("Why").fill("INC-1 disk is full")
     tab.locator("#f-for").fill("30m")
     preview(tab)
@@ -116,7 +116,7 @@ def test_stricter_limits_and_own_metrics(site: Site, tab: Page) -> None:
     confirm(tab)
     flash(tab, "sets stricter thresholds for etl: threads_running 20")
     tab.get_by_role("link", name="Choose metrics").click()
-    tab.get_by_label("For whom").fill("etl")
+    tab.get_by_label("Target client").fill("etl")
     tab.get_by_label("pool_usage").check()
     preview(tab)
     expect(tab.locator("#preview")).to_contain_text("partial exemption")
@@ -130,11 +130,11 @@ def test_stricter_limits_and_own_metrics(site: Site, tab: Page) -> None:
 
 def test_what_was_typed_survives_another_kind_and_a_window_is_kept(site: Site, tab: Page) -> None:
     tab.goto("/rules/new?kind=hold")
-    tab.get_by_label("For whom").fill("etl")
+    tab.get_by_label("Target client").fill("etl")
     tab.get_by_label("Why").fill("every morning")
     tab.get_by_role("link", name="Throttle by ratio").click()
     expect(tab.get_by_label("Share to reject")).to_be_visible()
-    expect(tab.get_by_label("For whom")).to_have_value("etl")
+    expect(tab.get_by_label("Target client")).to_have_value("etl")
     tab.get_by_label("Share to reject").fill("0.5")
     tab.locator("#more-fields summary").click()
     tab.get_by_label("mon", exact=True).check()
@@ -171,7 +171,7 @@ def test_a_hold_on_all_must_be_said_twice(site: Site, tab: Page) -> None:
 def test_a_form_that_changes_after_its_preview_asks_for_another(site: Site, tab: Page) -> None:
     tab.goto("/rules/new?kind=hold&target=etl&reason=x")
     preview(tab)
-    tab.get_by_label("For whom").fill("al")
+    tab.get_by_label("Target client").fill("al")
     expect(tab.locator("#confirm")).to_be_disabled()
     expect(tab.locator(".stale")).to_be_visible()
     preview(tab)
@@ -315,7 +315,7 @@ def test_who_may_not_change_sees_it_all(
             expect(button).to_be_disabled()
         expect(tab.locator(".why-not")).to_contain_text("cannot change it")
         tab.goto("/rules/new?kind=hold")
-        expect(tab.get_by_label("For whom")).to_be_disabled()
+        expect(tab.get_by_label("Target client")).to_be_disabled()
     shot(visitor_tab, "rules-visitor")
 
 
