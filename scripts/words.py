@@ -116,7 +116,7 @@ def markdown_texts(source: str) -> Iterator[Text]:
 
 def template_texts(source: str) -> Iterator[Text]:
     for number, line in enumerate(source.splitlines(), 1):
-        for expression in re.findall(r"\{\{(.*?)\}\}", line):
+        for expression in re.findall(r"\{[{%](.*?)[%}]\}", line):
             said = re.findall(r"'([^']*)'", expression)
             yield from (Text(number, phrase) for phrase in said if re.search(r"\w .*\w", phrase))
     source = blanked(r"\{#.*?#\}|\{%.*?%\}|<(script|style)\b.*?</\1>", source, " ")

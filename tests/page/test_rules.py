@@ -87,7 +87,7 @@ def set_by(visitor: Visitor, fields: dict[str, str]) -> Reply:
 def test_without_rules_it_says_what_rules_are_and_offers_three(ann: Visitor) -> None:
     shown = text_of(ann.get("/rules"))
     assert "No rule is in force: only the metrics apply." in shown
-    for words in ("Hold a client", "Turn a client down", "Favour one over all others"):
+    for words in ("Hold a client", "Throttle a client", "Favor one over all others"):
         assert words in shown
 
 

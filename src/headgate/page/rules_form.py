@@ -55,7 +55,7 @@ KINDS = {
         ),
         RuleKind(
             FAVOR,
-            "Favour",
+            "Favor",
             "Turns all others down and leaves one client to the metrics: two rules that are set "
             "and lifted together.",
             frozenset({"over", "ratio"}),
@@ -76,7 +76,7 @@ KINDS = {
         ),
         RuleKind(
             "thresholds",
-            "Tighten",
+            "Threshold",
             "Applies stricter thresholds to a client than to all others.",
             frozenset({"thresholds"}),
         ),
