@@ -198,7 +198,7 @@ class Camera:
             shown = " ".join(["$ headgate", *words])
             told.append(f"\x1b[1m{shown}\x1b[0m\n{said.rstrip()}\n")
         whole = re.sub(r"[^ ]*/headgate-demo-\w+", "/tmp/headgate-demo", "\n".join(told))
-        return whole if "REJECTS" in whole and "ask again" in whole else None
+        return whole if "REJECTS" in whole and "retry" in whole.lower() else None
 
     def top(self, frame: Frame) -> bool | None:
         drawn = self._folder / "top.svg"
