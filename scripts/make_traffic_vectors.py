@@ -335,7 +335,7 @@ SCENARIOS = [
         take(500, cost_ms=100),
     ),
     scenario(
-        "15: whoever is blocked under another rate is admitted when told",
+        "15: a statement blocked under another rate is admitted when its wait ends",
         policy(budget("b", rate=1, capacity=100)),
         take(cost_ms=1000),
         change(0, policy(budget("b", rate=100, capacity=100))),

@@ -1,6 +1,6 @@
 """A policy in layers: the settings file's, the fleet's, what was changed on top. Pure.
 
-what is said of budgets ──core/layers_at──► FleetBudget…, BudgetHere…, for a place
+what is said of budgets ──changes/reach.layers_at──► FleetBudget…, BudgetHere…, for a place
 file + fleet ──beneath──► base          base + PolicyChanges ──laid_over──► document ──► Edition
                                         base, document ──changes_on──► PolicyChanges
 items of the own log ──read_budget, read_policy──► BudgetHere, PolicyChanges

@@ -1,4 +1,4 @@
-"""What agents of a shard tell each other of its changes, as JSON.   peers/ ◄──► http/exchange
+"""What agents of a shard tell each other of its changes, as JSON.   shard/peers ◄──► routes
 
 A change crosses as the very bytes that its maker has put: what this version does not know of it is
 passed on to agents that do.

@@ -129,10 +129,10 @@ def wait(
     admitted; with the code of the last rejection (10 to 19, as for `check`) when --max-wait
     is over, and with 20 when no agent answers. What it waits for goes to standard error.
     """
-    from headgate.cli.asking import ClientOptions, Whom, wait_for_permission
+    from headgate.cli.asking import AgentAddress, ClientOptions, wait_for_permission
     from headgate.cli.output import show_json
 
-    asking = ClientOptions(about, silence, Whom.found(agent), quiet)
+    asking = ClientOptions(about, silence, AgentAddress.found(agent), quiet)
     try:
         answer, waited_s = wait_for_permission(asking, max_wait)
     except WaitedTooLong as error:
@@ -241,7 +241,7 @@ def ask_until(api: Api, question: Mapping[str, str | None], *, wait_s: float) ->
                 time.sleep(WAKE_RETRY_S)
                 continue
             pause_s = _pause_s(asked)
-            # Where no further check fits in, the caller is told now, not at the end.
+            # Where no further check fits in, the caller gets its answer now, not at the end.
             if asked.document.get("admitted") is True or time.monotonic() + pause_s > ends_s:
                 return asked
         time.sleep(pause_s)

@@ -86,14 +86,14 @@ class UnavailablePolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Whom:
+class AgentAddress:
     """The agent to check with."""
 
     url: str
     token: str | None = field(repr=False)
 
     @classmethod
-    def found(cls, agent: AgentOptions) -> Whom:
+    def found(cls, agent: AgentOptions) -> AgentAddress:
         from headgate.cli.api import checked_token, default_url, find_target
 
         return cls(find_target(agent.url or default_url()).url, checked_token(agent.token))
@@ -105,7 +105,7 @@ class ClientOptions:
 
     about: About
     silence: UnavailablePolicy
-    whom: Whom
+    agent: AgentAddress
     quiet: bool
 
     def client(self) -> Client:
@@ -115,12 +115,12 @@ class ClientOptions:
         return Client(
             about.app,
             database=tuple(about.database.split(",")),
-            url=self.whom.url,
+            url=self.agent.url,
             metrics=tuple(about.metrics.split(",")) if about.metrics else (),
             scope=cast(Literal["host", "shard"] | None, about.scope),
             on_unavailable=self.silence.on_unavailable,
             unavailable_after_s=self.silence.after_s,
-            token=self.whom.token,
+            token=self.agent.token,
         )
 
 

@@ -179,7 +179,7 @@ def notes_below(metrics: Sequence[MetricDoc], used_cells: int) -> list[str]:
             and (metric.cause or metric.detail)
             and not _fits_in_row(metric, used_cells)
         ):
-            # Without the time: what failed for one reason is told once.
+            # Without the time: what failed for one reason is shown once.
             why = plain(absence_text(structs.replace(metric, unavailable_for_ms=None)))
             names.setdefault(why, []).append(metric.name)
     return [f"{plain(', '.join(who))}: {why}" for why, who in names.items()]

@@ -28,11 +28,11 @@ import typer
 
 from headgate.cli.asking import (
     About,
+    AgentAddress,
     ClientOptions,
     MaxWait,
     Quiet,
     UnavailablePolicy,
-    Whom,
     say,
     wait_for_permission,
 )
@@ -120,7 +120,7 @@ def run(
     finds HEADGATE_APP, HEADGATE_DATABASE, HEADGATE_URL and so on in its environment. Standard
     output is the command's: with --json the summary is one line of JSON on standard error.
     """
-    asking = ClientOptions(about, silence, Whom.found(agent), quiet)
+    asking = ClientOptions(about, silence, AgentAddress.found(agent), quiet)
     pace = JobPace(running.steady, silence.after_s, silence.on_unavailable)
     is_env = running.mode == "env"
     waited_s = 0.0 if is_env else wait_for_permission(asking, running.max_wait).waited_s
@@ -147,7 +147,7 @@ def _become(command: Sequence[str], asking: ClientOptions) -> None:
 
 def environment_of(asking: ClientOptions) -> dict[str, str]:
     """Of the job: ours, and what `headgate wait` and the SDK in it need to check alike."""
-    about, whom = asking.about, asking.whom
+    about, whom = asking.about, asking.agent
     said = {
         "HEADGATE_APP": about.app,
         "HEADGATE_DATABASE": about.database,
@@ -495,7 +495,7 @@ class TerminalOwner:
             return None  # no terminal, or not ours
 
     def _set(self, group: int) -> None:
-        # Whoever sets it from the background is stopped for it, unless that signal is blocked.
+        # A process that sets it from the background is stopped, unless that signal is blocked.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
         try:
             os.tcsetpgrp(self._descriptor, group)

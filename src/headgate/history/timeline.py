@@ -1,4 +1,4 @@
-"""Sums of history as a picture of a day: "07:00–07:25 mostly held by shard/lag".
+"""Sums of history as a picture of a day: "07:00–07:25 mostly throttled by shard/lag".
 
 tallies by step and by client, minutes in which it checked ──timeline──► bins, spans, children
 

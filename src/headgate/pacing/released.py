@@ -1,7 +1,7 @@
 """How many statements a proxy may release, from the health of its database.
 
     readings, what the relay released ──► LoadReading ──stepped──► Steps.rate ──► the relay's bucket
-                                     └──► Backlog ──► core/pacing.step ──► Pace.rate ──┘
+                                     └──► Backlog ──► pacing/model.step ─► Pace.rate ──┘
 
 Two control loops; the settings choose one. STEPS is the one that operators of transaction
 throttlers know: below a target it goes up by at most `max_increase` at a time, between target and
