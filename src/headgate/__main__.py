@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from headgate.cli.pg import PgExtension
     from headgate.cli.top import TopOptions
     from headgate.metrics.lint import MetricLook
+    from headgate.metrics.model import DsnParts, Engine
+    from headgate.settings.starter import Discovery
 
 
 class ThisHost:
@@ -46,6 +48,16 @@ class ThisHost:
         with _needing("agent"):
             from headgate.commands import read_metrics
         return read_metrics(settings)
+
+    def parts_of(self, name: str, engine: Engine, dsn: str) -> DsnParts:
+        with _needing("agent"):
+            from headgate.commands import parts_of
+        return parts_of(name, engine, dsn)
+
+    def discover(self, name: str, engine: Engine, dsn: str, password: str | None) -> Discovery:
+        with _needing("agent"):
+            from headgate.commands import discover
+        return discover(name, engine, dsn, password)
 
     def play(self, *, seconds: float | None, headless: bool, ports: tuple[int, int] | None) -> int:
         with _needing("demo"):

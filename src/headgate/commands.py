@@ -1,5 +1,5 @@
 """What the command line does with a settings file and without an agent: validate it, read its
-metrics once, propose a threshold."""
+metrics once, propose a threshold; and what a server can measure, for a first file."""
 
 from __future__ import annotations
 
@@ -15,21 +15,26 @@ from headgate.fleet.assemble import access_faults
 from headgate.history.assemble import webhook_of
 from headgate.http.assemble import start_faults
 from headgate.metrics.assemble import probe_faults, probes_of
+from headgate.metrics.builtins import BUILTINS
 from headgate.metrics.lint import MetricLook
-from headgate.metrics.model import MetricSpec
+from headgate.metrics.model import Engine, MetricSpec
 from headgate.metrics.probes.calibrate import commit_baseline
-from headgate.metrics.probes.factory import DatabaseProbes
-from headgate.metrics.samples import Measured
+from headgate.metrics.probes.factory import DatabaseProbes, MetricProbe
+from headgate.metrics.probes.factory import parts_of as parts_of
+from headgate.metrics.samples import Cause, Measured, Number
 from headgate.metrics.settings import parse_metric_settings
 from headgate.settings.agent import Settings, examine_settings, load_settings
 from headgate.settings.document import placed, settings_text
 from headgate.settings.sections import DatabaseSettings
+from headgate.settings.starter import OFFERED, OFFERED_ANYWHERE, SUGGESTED, Discovery, is_here
 from headgate.shard.assemble import rollup_plugins, url_faults
 from headgate.shard.settings import plugin_faults
+from headgate.shard.topology import Role
 from headgate.tracing.assemble import check_tracing
 
 CALIBRATION_TIMEOUT_S = 60.0
 CONNECT_S = 5.0
+LOOKS, WARM_UP_S = 4, 0.3
 
 
 def validated(settings_path: Path) -> Settings:
@@ -86,21 +91,72 @@ async def _read_database(database: DatabaseSettings) -> list[MetricLook]:
 async def _read_metric(database: str, probes: DatabaseProbes, spec: MetricSpec) -> MetricLook:
     probe = probes.probe_for(spec)
     threshold = f"{spec.comparison.value} {spec.threshold:g}"
-    value, detail = None, ""
+    value, detail, cause = None, "", ""
     try:
         # The first look connects, which a metric's own timeout does not allow for.
         async with asyncio.timeout(spec.timeout_s + CONNECT_S):
-            number = await probe.read()
+            number = await _warmed_up(probe)
         value, detail = (
             (number.value, number.detail) if isinstance(number, Measured) else (number, "")
         )
     except ProbeFailed as failure:
-        detail = f"{failure.cause.value}: {failure.detail}"
+        detail, cause = f"{failure.cause.value}: {failure.detail}", failure.cause.value
     except TimeoutError:
-        detail = f"no answer in {spec.timeout_s + CONNECT_S:g} s"
+        detail, cause = f"no answer in {spec.timeout_s + CONNECT_S:g} s", Cause.TIMED_OUT.value
     finally:
         await probe.close()
-    return MetricLook(database, spec.name, value, spec.unit, threshold, detail)
+    return MetricLook(database, spec.name, value, spec.unit, threshold, detail, cause)
+
+
+async def _warmed_up(probe: MetricProbe) -> Number:
+    """A share of time needs two readings."""
+    for _ in range(LOOKS - 1):
+        try:
+            return await probe.read()
+        except ProbeFailed as failure:
+            if failure.cause is not Cause.WARMING_UP:
+                raise
+        await asyncio.sleep(WARM_UP_S)
+    return await probe.read()
+
+
+# --- a server that has no settings file yet ----------------------------------------------------
+
+
+def discover(name: str, engine: Engine, dsn: str, password: str | None) -> Discovery:
+    """What it is, and what of it can be measured; ProbeFailed where it cannot be reached."""
+    return asyncio.run(_discover(name, engine, dsn, password))
+
+
+async def _discover(name: str, engine: Engine, dsn: str, password: str | None) -> Discovery:
+    probes, parts = DatabaseProbes(name, engine, dsn, password), parts_of(name, engine, dsn)
+    role = probes.role_probe(timeout_s=CONNECT_S)
+    try:
+        facts = await probes.server_facts(timeout_s=2 * CONNECT_S).read()
+        try:
+            seen = await role.read()
+        except ProbeFailed:  # The metrics say which right is missing.
+            seen = None
+        names = [*SUGGESTED, *(OFFERED if is_here(parts.host) else OFFERED_ANYWHERE)]
+        specs = [
+            parse_metric_settings(one, {}, engine)
+            for one in names
+            if engine in BUILTINS[one].engines
+        ]
+        looks = [await _read_metric(name, probes, spec) for spec in specs]
+        prefix = f"{name} at {parts.where}: "
+        looks = [look._replace(detail=look.detail.replace(prefix, "")) for look in looks]
+    finally:
+        await role.close()
+        await probes.close()
+    return Discovery(
+        engine,
+        parts.where,
+        facts,
+        looks,
+        None if seen is None else seen.role is Role.REPLICA,
+        0 if seen is None else len(seen.downstream),
+    )
 
 
 def calibrate(settings_path: Path, database: str) -> dict[str, float | str]:

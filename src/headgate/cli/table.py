@@ -75,6 +75,9 @@ COMMANDS: Mapping[str, CommandRow] = {
     "wake": CommandRow(
         "shard:wake", "Wake a database that hibernates, and its shard, as a client's check would."
     ),
+    "init": CommandRow(
+        "init:init", "Write a first settings file from what a database server can measure."
+    ),
     "agent": CommandRow("host:agent", "Run the agent."),
     "reload": CommandRow("host:reload", "Have the agent follow its settings file, as SIGHUP does."),
     "demo": CommandRow(

@@ -40,6 +40,8 @@ class MetricLook(NamedTuple):
     threshold: str
     detail: str
     """Why there is no value, or more about it."""
+    cause: str = ""
+    """Why there is none, in a word of the vocabulary: `unsupported`, `failed`, …"""
 
 
 class Severity(Enum):

@@ -16,6 +16,19 @@ class Engine(Enum):
     """MySQL and MariaDB: the probes find out which."""
 
 
+@dataclass(frozen=True, slots=True)
+class DsnParts:
+    """A connection string, taken apart: what may be written down, and the secret in it."""
+
+    dsn: str
+    """Without the password."""
+    password: str | None = field(repr=False)
+    user: str
+    host: str
+    """Empty: a Unix socket."""
+    where: str
+
+
 class Comparison(Enum):
     """When a value breaches. Explicit per metric: pool usage cannot exceed 1."""
 

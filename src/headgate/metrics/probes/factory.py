@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from headgate.errors import Fault, InvalidSettings
-from headgate.metrics.model import Builtin, Command, Engine, Http, MetricSpec, Plugin, Sql
+from headgate.metrics.model import Builtin, Command, DsnParts, Engine, Http, MetricSpec, Plugin, Sql
 from headgate.metrics.probes.command import CommandProbe, found_program
 from headgate.metrics.probes.connections import Lane, SessionProbe
 from headgate.metrics.probes.heartbeats import ClockSkew, Writer
@@ -141,17 +141,26 @@ class DatabaseProbes:
         return DiskProbe(self._lane.label, directory)
 
 
+def parts_of(name: str, engine: Engine, dsn: str) -> DsnParts:
+    """A connection string of `databases.NAME`, taken apart; connects to nothing."""
+    parts: DsnParts = _module(name, engine, "_session").parts_of(name, dsn)
+    return parts
+
+
 def _kit(name: str, engine: Engine, dsn: str, password: str | None, skew: ClockSkew) -> Kit[Any]:
+    kit: Kit[Any] = _module(name, engine).kit(name, dsn, password, skew)
+    return kit
+
+
+def _module(name: str, engine: Engine, part: str = "") -> Any:
     module_name, extra = KITS[engine]
     try:
-        module = import_module(module_name)
+        return import_module(module_name + part)
     except ImportError as error:
         message = (
             f"{engine.value} needs {error.name}, which is not installed: pip install '{extra}'"
         )
         raise InvalidSettings([Fault(f"databases.{name}.engine", message)]) from None
-    kit: Kit[Any] = module.kit(name, dsn, password, skew)
-    return kit
 
 
 def _http(spec: MetricSpec, source: Http) -> MetricProbe:

@@ -16,6 +16,7 @@ from pymysql.constants import CLIENT, ER
 
 from headgate.base.paths import expanded
 from headgate.errors import Fault, InvalidSettings, ProbeFailed
+from headgate.metrics.model import DsnParts
 from headgate.metrics.probes.numbers import one_line
 from headgate.metrics.samples import Cause
 
@@ -266,6 +267,15 @@ def _parsed(dsn: str, password: str | None) -> Address:
         socket=query.get("socket"),
         ssl_ca=query.get("ssl_ca"),
     )
+
+
+def parts_of(name: str, dsn: str) -> DsnParts:
+    address = parse_address(dsn, None, f"databases.{name}.dsn")
+    url = urlsplit(dsn)
+    account, at, place = url.netloc.rpartition("@")
+    kept = url._replace(netloc=f"{account.partition(':')[0]}{at}{place}").geturl()
+    host = "" if address.socket else address.host
+    return DsnParts(kept, address.password or None, address.user or "", host, str(address))
 
 
 def _ssl_context(ssl_ca: str | None, place: str) -> ssl.SSLContext | None:

@@ -14,16 +14,19 @@ import psycopg
 from psycopg import waiting
 from psycopg.abc import AdaptContext, Buffer, PQGen
 from psycopg.adapt import Loader
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import Conninfo, Format
 from psycopg.rows import TupleRow
 
 from headgate.errors import Fault, InvalidSettings, ProbeFailed
+from headgate.metrics.model import DsnParts
 from headgate.metrics.probes.numbers import one_line
 from headgate.metrics.samples import Cause
 
 APPLICATION_NAME = "headgate"
 CONNECT_TIMEOUT_S = 5
+ADDED = {"connect_timeout", "application_name"}
+"""What _params_of sets by itself."""
 # How often psycopg looks for more than its socket; only cancellation interrupts us.
 _WAKE_EVERY_S = 0.1
 
@@ -201,6 +204,22 @@ def _params_of(name: str, dsn: str, password: str | None) -> dict[str, Any]:
     if password is not None:
         params["password"] = password
     return params
+
+
+def parts_of(name: str, dsn: str) -> DsnParts:
+    """The password may stand in the string or in the environment, as libpq reads it."""
+    params = _params_of(name, dsn, None)
+    kept = {key: params[key] for key in params if key not in ADDED | {"password"}}
+    defaults = {option.keyword.decode(): option.val for option in Conninfo.get_defaults()}
+    password = str(params.get("password") or _decoded(defaults.get("password")))
+    user = str(params.get("user") or _decoded(defaults.get("user")))
+    host = str(params.get("host") or params.get("hostaddr") or "")
+    host = "" if host.startswith(("/", "@")) else host
+    return DsnParts(make_conninfo("", **kept), password or None, user, host, _address(params))
+
+
+def _decoded(value: bytes | None) -> str:
+    return (value or b"").decode(errors="replace")
 
 
 def _address(params: dict[str, Any]) -> str:

@@ -236,6 +236,14 @@ UNION ALL SELECT 'extension', coalesce(
 UNION ALL SELECT 'in_recovery', pg_is_in_recovery()::text
 UNION ALL SELECT 'clock', clock_timestamp()::text
 UNION ALL SELECT 'started', pg_postmaster_start_time()::text
+UNION ALL SELECT 'user', current_user::text
+UNION ALL SELECT 'may_monitor', pg_has_role('pg_monitor', 'USAGE')::text
+UNION ALL SELECT 'service', (SELECT string_agg(name, ',') FROM (
+  SELECT rolname::text AS name FROM pg_roles
+  WHERE rolname IN ('rds_superuser', 'cloudsqlsuperuser', 'alloydbsuperuser', 'azure_pg_admin')
+  UNION SELECT 'aurora' FROM pg_proc WHERE proname = 'aurora_version') AS marks)
+UNION ALL SELECT 'heartbeat_table',
+  coalesce(to_regclass('headgate.heartbeat'), to_regclass('percona.heartbeat'))::text
 UNION ALL SELECT name, setting FROM pg_settings WHERE name IN
   ('shared_preload_libraries', 'max_connections', 'wal_level', 'TimeZone')
 """
@@ -244,6 +252,15 @@ SELECT 'version', VERSION() UNION ALL SELECT 'comment', @@version_comment
 UNION ALL SELECT 'read_only', @@read_only UNION ALL SELECT 'clock', UTC_TIMESTAMP(6)
 UNION ALL SELECT 'max_connections', @@max_connections
 UNION ALL SELECT 'performance_schema', @@performance_schema
+UNION ALL SELECT 'user', CURRENT_USER()
+UNION ALL SELECT 'privileges', (SELECT GROUP_CONCAT(privilege_type)
+  FROM information_schema.user_privileges
+  WHERE grantee = CONCAT('''', REPLACE(CURRENT_USER(), '@', '''@'''), ''''))
+UNION ALL SELECT 'service', CONCAT(@@basedir, ' ', @@version_comment, ' ', VERSION())
+UNION ALL SELECT 'heartbeat_table', (SELECT CONCAT(table_schema, '.', table_name)
+  FROM information_schema.tables
+  WHERE table_name = 'heartbeat' AND table_schema IN ('headgate', 'percona')
+  ORDER BY table_schema LIMIT 1)
 """
 QUERIES = {Engine.POSTGRES: POSTGRES, Engine.MYSQL: MYSQL}
 
@@ -263,7 +280,8 @@ class ServerFacts:
         except TimeoutError:
             message = f"{self._lane.label}: no answer in {self._timeout_s:g} s"
             raise ProbeFailed(Cause.TIMED_OUT, message) from None
-        return {_text(name): _text(value)[:MAX_FACT_CHARS] for name, value in rows}
+        known = ((name, value) for name, value in rows if value is not None)
+        return {_text(name): _text(value)[:MAX_FACT_CHARS] for name, value in known}
 
 
 def _text(value: object) -> str:

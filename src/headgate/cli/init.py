@@ -1,0 +1,229 @@
+"""`headgate init`: from a connection string to a settings file that an agent can start with.
+
+    DSN ──► Host.discover ──► what the server can measure ──► headgate.toml, NAME.password
+
+Nothing is written before the server has answered, and nothing that exists is written over.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Protocol
+
+import typer
+
+from headgate.errors import HeadgateError, ProbeFailed
+from headgate.metrics.model import DsnParts, Engine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headgate.metrics.lint import MetricLook
+    from headgate.present.view import Block
+    from headgate.settings.starter import Discovery
+
+Dsn = Annotated[
+    str,
+    typer.Argument(
+        metavar="DSN",
+        help="A libpq connection string, or mysql://USER@HOST:PORT/SCHEMA (MySQL and MariaDB).",
+    ),
+]
+InitDatabase = Annotated[
+    str, typer.Option("--database", metavar="NAME", help="What to call it in checks and rules.")
+]
+Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")]
+PasswordFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--password-file", metavar="FILE", help="A file whose first line is the password."
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing: write the files.")]
+InitJson = Annotated[
+    bool, typer.Option("--json", help="Print what was found as JSON; implies --yes.")
+]
+
+
+class Finder(Protocol):
+    """What looks at a server, beyond this ring (__main__.py)."""
+
+    def parts_of(self, name: str, engine: Engine, dsn: str) -> DsnParts: ...
+
+    def discover(self, name: str, engine: Engine, dsn: str, password: str | None) -> Discovery: ...
+
+    def validate(self, settings: Path) -> None: ...
+
+
+def init(
+    context: typer.Context,
+    dsn: Dsn,
+    database: InitDatabase = "main",
+    output: Output = Path("headgate.toml"),
+    password_file: PasswordFile = None,
+    yes: Yes = False,
+    as_json: InitJson = False,
+) -> None:
+    """Write a first settings file from what a database server can measure.
+
+    Connects, reads each metric once, and changes nothing on the server but the row of
+    commit_delay on MySQL and MariaDB. A password in DSN goes to a file of its own, which only you
+    can read. Exit code 1 where the server cannot be reached: the role to create is then printed.
+    """
+    from headgate.settings.starter import starter_text
+
+    finder: Finder = context.obj
+    engine = Engine.MYSQL if dsn.startswith(("mysql://", "mariadb://")) else Engine.POSTGRES
+    parts = finder.parts_of(database, engine, dsn)
+    secret = output.with_name(f"{database}.password") if password_file is None else password_file
+    _reject_existing([output, *([secret] if password_file is None else [])])
+    password = parts.password if password_file is None else _first_line(password_file)
+    if password is None and not (yes or as_json) and sys.stdin.isatty():
+        password = typer.prompt(
+            f"Password of {parts.user or 'the role'} (empty: none is needed)",
+            default="",
+            show_default=False,
+            hide_input=True,
+            err=True,
+        )
+    try:
+        found = finder.discover(database, engine, parts.dsn, password or None)
+    except ProbeFailed as failure:
+        raise HeadgateError(_unreached(failure, engine, parts)) from None
+    keeps = password if password_file is None else None
+    here = output.parent == Path()
+    text = starter_text(
+        found,
+        database=database,
+        dsn=parts.dsn,
+        password_file=str(secret if here else secret.absolute()) if password else None,
+        folder="" if here else f"{output.parent.absolute()}/",
+    )
+    if as_json:
+        _write(finder, output, text, secret if keeps else None, keeps or "")
+        _show_document(found, output, secret if keeps else None)
+        return
+    from headgate.cli.output import show_blocks
+
+    show_blocks(_found(found))
+    names = f"{output}{f' and {secret}' if keeps else ''}"
+    if not yes and not typer.confirm(f"Write {names}?", default=True, err=True):
+        raise typer.Exit(1)
+    _write(finder, output, text, secret if keeps else None, keeps or "")
+    print(f"\nwrote {names}{' (only you can read the password)' if keeps else ''}\n")
+    print(_next_steps(output, database))
+
+
+def _reject_existing(files: list[Path]) -> None:
+    there = [str(file) for file in files if file.exists()]
+    if there:
+        message = f"{' and '.join(there)} exist{'s' * (len(there) == 1)}, and nothing was written: "
+        raise HeadgateError(f"{message}move it away, or choose another file with --output")
+
+
+def _first_line(path: Path) -> str:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise HeadgateError(f"no password can be read from {path}: {error}") from None
+    if not lines or not lines[0]:
+        raise HeadgateError(f"the first line of {path} must be the password; it is empty")
+    return lines[0]
+
+
+def _unreached(failure: ProbeFailed, engine: Engine, parts: DsnParts) -> str:
+    from headgate.settings.starter import is_here, role_sql
+
+    lines = [f"{failure.detail}; nothing was written", ""]
+    host = "127.0.0.1" if is_here(parts.host) and parts.host else parts.host and "%"
+    for server, statements in role_sql(engine, parts.user or "headgate", host or "localhost"):
+        lines.append(f"Where the role does not exist yet, an administrator creates it ({server}):")
+        lines += [f"  {statement}" for statement in statements]
+    return "\n".join(lines)
+
+
+def _write(finder: Finder, output: Path, text: str, secret: Path | None, password: str) -> None:
+    """The password first: a settings file never names one that is not there."""
+    written: list[Path] = []
+    try:
+        for path, content in ([(secret, f"{password}\n")] if secret else []) + [(output, text)]:
+            mode = 0o600 if path == secret else 0o644
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            written.append(path)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(content)
+        finder.validate(output)
+    except OSError as error:
+        for path in written:
+            path.unlink()
+        message = f"{error.filename or output} cannot be written: {error.strerror}"
+        raise HeadgateError(f"{message}; nothing is left behind") from None
+
+
+def _found(found: Discovery) -> Iterator[Block]:
+    from headgate.present.view import Said, Table, columns, line
+
+    service = f" ({found.service})" if found.service else ""
+    yield line(Said(f"{found.server}{service}", "strong"), f" at {found.where}: {found.role}")
+    grants = found.missing_grants()
+    if grants:
+        yield line(Said("rights are missing; an administrator grants them:", "bad"))
+    for grant in grants:
+        yield line(f"  {grant}")
+    if found.heartbeat_table:
+        yield line(f"heartbeat table {found.heartbeat_table}: lag can be read from it")
+    rows = [_metric_row(look, found.engine) for look in found.looks]
+    yield Table(columns("metric", "now", "rejects", "", right=("now",)), rows)
+
+
+def _metric_row(look: MetricLook, engine: Engine) -> tuple[str, ...]:
+    from headgate.metrics.settings import parse_metric_settings
+    from headgate.present.view import DASH
+    from headgate.settings.starter import OFFERED, amount
+
+    spec = parse_metric_settings(look.metric, {}, engine)
+    if look.value is None:
+        return (
+            look.metric,
+            DASH,
+            "",
+            f"left out: {look.detail.partition('; as an administrator')[0]}",
+        )
+    note = "as a comment: remove its # to use it" if look.metric in OFFERED else ""
+    if spec.breaches(look.value) and not note:
+        note = "rejects now: choose a threshold that fits, or find out why"
+    limit = f"{spec.comparison.value} {amount(spec.threshold, spec.unit)}"
+    return look.metric, amount(look.value, spec.unit), limit, note
+
+
+def _show_document(found: Discovery, output: Path, secret: Path | None) -> None:
+    from headgate.cli.output import show_json
+
+    show_json(
+        {
+            "server": found.server,
+            "service": found.service,
+            "at": found.where,
+            "is_replica": found.is_replica,
+            "replicas": found.replicas,
+            "heartbeat_table": found.heartbeat_table,
+            "missing_grants": found.missing_grants(),
+            "readings": [look._asdict() for look in found.looks],
+            "settings": str(output),
+            "password_file": None if secret is None else str(secret),
+        }
+    )
+
+
+def _next_steps(output: Path, database: str) -> str:
+    socket = (output.parent / "headgate.sock").absolute()
+    return (
+        "next:\n"
+        f"  headgate agent --config {output}\n"
+        "and in another terminal:\n"
+        f"  export HEADGATE_URL=unix://{socket}\n"
+        f"  headgate check --as etl:nightly --database {database}\n"
+        "  headgate top"
+    )
