@@ -261,17 +261,6 @@ def test_the_readme_is_one_short_read() -> None:
     assert len(text.split()) <= 900
 
 
-TOML = re.compile(r"```toml\n(.*?)```", re.DOTALL)
-
-
-def test_the_readmes_settings_are_taken() -> None:
-    """tests/system/test_readme.py runs them, and the commands below them."""
-    block = next(m[1] for m in TOML.finditer((ROOT / "README.md").read_text()) if "[agent]" in m[1])
-    settings = agent_file.parse_settings(block.replace("\n   ", "\n"))
-    assert settings.databases["main"].metrics["idle_in_transaction"].threshold == 50
-    assert settings.advice == ()
-
-
 def toml_blocks() -> list[tuple[str, str]]:
     """Every piece of a settings file in the docs; other TOML (pyproject) is passed over."""
     pages = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]

@@ -166,13 +166,14 @@ LAW: Mapping[str, frozenset[str]] = {
     # A room's assemble.py puts it together from settings; the one above them, all rooms.
     "assemble": INSIDE | EDGES | {"doors", "proxy.dialling", "settings"},
     "commands": INSIDE | EDGES | {"assemble", "settings"},
+    "doctor": INSIDE | EDGES | {"assemble", "commands", "settings"},
     "app": INSIDE | EDGES | MACHINE | {"assemble", "commands", "settings"},
     "demo": INSIDE | EDGES | MACHINE | {"app", "cli", "settings", "tui"},
     "proxy.dialling": INSIDE | {"client", "proxy"},
     "proxy.app": INSIDE | EDGES | MACHINE | {"assemble", "settings"},
     # pgext by itself: a database's host needs neither an agent nor its packages for it.
     "__main__": VALUES
-    | {"app", "budgets.pgext", "cli", "commands", "demo", "proxy.app", "settings", "tui"},
+    | {"app", "budgets.pgext", "cli", "commands", "demo", "doctor", "proxy.app", "settings", "tui"},
     "__init__": frozenset({"client", "version"}),
 }
 FREE = frozenset({"errors", "version"})

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headgate.cli.top import TopOptions
     from headgate.metrics.lint import MetricLook
     from headgate.metrics.model import DsnParts, Engine
-    from headgate.settings.starter import Discovery
+    from headgate.settings.starter import Discovery, Finding
 
 
 class ThisHost:
@@ -58,6 +58,11 @@ class ThisHost:
         with _needing("agent"):
             from headgate.commands import discover
         return discover(name, engine, dsn, password)
+
+    def examine(self, settings: Path) -> Sequence[Finding]:
+        with _needing("agent"):
+            from headgate.doctor import examine
+        return examine(settings)
 
     def play(self, *, seconds: float | None, headless: bool, ports: tuple[int, int] | None) -> int:
         with _needing("demo"):

@@ -4,7 +4,7 @@ metrics once, propose a threshold; and what a server can measure, for a first fi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from headgate.base.assemble import faults_of, peer_access
@@ -129,7 +129,25 @@ def discover(name: str, engine: Engine, dsn: str, password: str | None) -> Disco
 
 
 async def _discover(name: str, engine: Engine, dsn: str, password: str | None) -> Discovery:
-    probes, parts = DatabaseProbes(name, engine, dsn, password), parts_of(name, engine, dsn)
+    here = is_here(parts_of(name, engine, dsn).host)
+    names = [*SUGGESTED, *(OFFERED if here else OFFERED_ANYWHERE)]
+    specs = [
+        parse_metric_settings(one, {}, engine) for one in names if engine in BUILTINS[one].engines
+    ]
+    found, _ = await _seen(name, engine, dsn, DatabaseProbes(name, engine, dsn, password), specs)
+    return found
+
+
+async def discover_database(database: DatabaseSettings) -> tuple[Discovery, float | None]:
+    """With the metrics of its settings; and how far its clock is ahead of this host's, where that
+    is known. ProbeFailed where it cannot be reached."""
+    probes, specs = probes_of(database), list(database.metrics.values())
+    return await _seen(database.name, database.engine, database.dsn, probes, specs)
+
+
+async def _seen(
+    name: str, engine: Engine, dsn: str, probes: DatabaseProbes, specs: Sequence[MetricSpec]
+) -> tuple[Discovery, float | None]:
     role = probes.role_probe(timeout_s=CONNECT_S)
     try:
         facts = await probes.server_facts(timeout_s=2 * CONNECT_S).read()
@@ -137,26 +155,18 @@ async def _discover(name: str, engine: Engine, dsn: str, password: str | None) -
             seen = await role.read()
         except ProbeFailed:  # The metrics say which right is missing.
             seen = None
-        names = [*SUGGESTED, *(OFFERED if is_here(parts.host) else OFFERED_ANYWHERE)]
-        specs = [
-            parse_metric_settings(one, {}, engine)
-            for one in names
-            if engine in BUILTINS[one].engines
-        ]
         looks = [await _read_metric(name, probes, spec) for spec in specs]
-        prefix = f"{name} at {parts.where}: "
-        looks = [look._replace(detail=look.detail.replace(prefix, "")) for look in looks]
     finally:
         await role.close()
         await probes.close()
-    return Discovery(
-        engine,
-        parts.where,
-        facts,
-        looks,
-        None if seen is None else seen.role is Role.REPLICA,
-        0 if seen is None else len(seen.downstream),
-    )
+    where = parts_of(name, engine, dsn).where
+    prefix = f"{name} at {where}: "
+    looks = [look._replace(detail=look.detail.replace(prefix, "")) for look in looks]
+    if seen is None:
+        return Discovery(engine, where, facts, looks), None
+    is_replica = seen.role is Role.REPLICA
+    found = Discovery(engine, where, facts, looks, is_replica, len(seen.downstream))
+    return found, seen.clock_ahead_s
 
 
 def calibrate(settings_path: Path, database: str) -> dict[str, float | str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -12,12 +13,13 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 import headgate
 from headgate.demo import postgres, servers
 from headgate.demo.postgres import PostgresServer
 from tests.fixtures.agents import AgentProcess, postgres_database
-from tests.fixtures.eventually import eventually
+from tests.fixtures.eventually import DEADLINE_S, eventually
 from tests.fixtures.forking import forked_agents
 from tests.fixtures.servers import CACHE_DIR, Pair
 
@@ -44,7 +46,7 @@ def primary(servers_dir: Path) -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def folder(primary: PostgresServer) -> Iterator[Path]:
-    """A folder of one's own, with the settings of the README and the role it asks for."""
+    """A folder of one's own, and a server with the role that the README asks for."""
     home = servers.make_folder(Path("/tmp"), "hg-")
     with psycopg.connect(primary.dsn(), autocommit=True) as connection:
         created = block("sql", "create role").replace("'…'", "%s")
@@ -54,12 +56,6 @@ def folder(primary: PostgresServer) -> Iterator[Path]:
     hba = primary.data_dir / "pg_hba.conf"
     hba.write_text("host all headgate 127.0.0.1/32 scram-sha-256\n" + hba.read_text())
     primary.restart()
-    settings = block("toml", "[agent]").replace(
-        "host=127.0.0.1 ", f"host=127.0.0.1 port={primary.port} "
-    )
-    port = next(servers.free_ports())
-    (home / "headgate.toml").write_text(settings.replace(":8087", f":{port}"))
-    (home / "main.password").write_text(SECRET + "\n")
     yield home
     servers.remove_folders([home])
 
@@ -74,7 +70,7 @@ def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=2 * DEADLINE_S,
     )
 
 
@@ -96,10 +92,24 @@ def is_admitted(folder: Path) -> bool:
             return False
 
 
-def test_from_nothing_to_a_rejected_check_and_back(folder: Path) -> None:
-    lint, start = commands("headgate lint")
-    linted = run(lint, folder)
-    assert linted.returncode == 0, linted.stdout + linted.stderr
+def write_settings(primary: PostgresServer, folder: Path) -> None:
+    """By the README's command, with this server's port and password; on a port that is free."""
+    [init] = commands("headgate init")
+    *words, dsn = shlex.split(init)
+    dsn = make_conninfo(dsn, port=primary.port, password=SECRET)
+    made = run(shlex.join([*words, dsn, "--yes"]), folder)
+    assert made.returncode == 0, made.stderr
+    settings = folder / "headgate.toml"
+    port = next(servers.free_ports())
+    settings.write_text(settings.read_text().replace(":8087", f":{port}"))
+    assert (folder / "main.password").read_text() == f"{SECRET}\n"
+
+
+def test_from_nothing_to_a_rejected_check_and_back(primary: PostgresServer, folder: Path) -> None:
+    write_settings(primary, folder)
+    doctor, start = commands("headgate doctor")
+    tried = run(doctor, folder)
+    assert tried.returncode == 0, tried.stdout + tried.stderr
     with (folder / "agent.log").open("wb") as log:
         agent = subprocess.Popen(
             [sys.executable, "-m", *start.split()], cwd=folder, stdout=log, stderr=log

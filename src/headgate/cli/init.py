@@ -1,4 +1,5 @@
 """`headgate init`: from a connection string to a settings file that an agent can start with.
+`headgate doctor`: whether everything that the file names is there.
 
     DSN ──► Host.discover ──► what the server can measure ──► headgate.toml, NAME.password
 
@@ -18,11 +19,11 @@ from headgate.errors import HeadgateError, ProbeFailed
 from headgate.metrics.model import DsnParts, Engine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from headgate.metrics.lint import MetricLook
     from headgate.present.view import Block
-    from headgate.settings.starter import Discovery
+    from headgate.settings.starter import Discovery, Finding
 
 Dsn = Annotated[
     str,
@@ -41,7 +42,7 @@ PasswordFile = Annotated[
         "--password-file", metavar="FILE", help="A file whose first line is the password."
     ),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing: write the files.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Write the files without a question.")]
 InitJson = Annotated[
     bool, typer.Option("--json", help="Print what was found as JSON; implies --yes.")
 ]
@@ -55,6 +56,8 @@ class Finder(Protocol):
     def discover(self, name: str, engine: Engine, dsn: str, password: str | None) -> Discovery: ...
 
     def validate(self, settings: Path) -> None: ...
+
+    def examine(self, settings: Path) -> Sequence[Finding]: ...
 
 
 def init(
@@ -227,3 +230,44 @@ def _next_steps(output: Path, database: str) -> str:
         f"  headgate check --as etl:nightly --database {database}\n"
         "  headgate top"
     )
+
+
+# --- doctor --------------------------------------------------------------------------------------
+
+DoctorConfig = Annotated[
+    Path, typer.Option("--config", "-c", metavar="FILE", help="The agent's settings file (TOML).")
+]
+DoctorJson = Annotated[bool, typer.Option("--json", help="Print findings as JSON, for programs.")]
+
+
+def doctor(
+    context: typer.Context,
+    config: DoctorConfig = Path("headgate.toml"),
+    as_json: DoctorJson = False,
+) -> None:
+    """Try what an agent needs: databases, rights, clocks, ports, disk, peers.
+
+    One line each: OK, or what to do. Reads each metric once and changes nothing; an agent may run
+    meanwhile. Exit code 1 where something would keep it from working.
+    """
+    from headgate.cli.output import show_blocks, show_json
+    from headgate.present.view import Said, Table, Tone, columns
+
+    finder: Finder = context.obj
+    findings = finder.examine(config)
+    if as_json:
+        show_json(
+            [
+                {"level": one.level.value, "subject": one.subject, "says": one.says}
+                for one in findings
+            ]
+        )
+    else:
+        tones: dict[str, Tone] = {"ok": "good", "advice": "warned", "fault": "bad"}
+        rows = [
+            (Said(one.level.value.upper(), tones[one.level.value]), one.subject, one.says)
+            for one in findings
+        ]
+        show_blocks([Table(columns("", "what", "found"), rows)])
+    if any(one.level.value == "fault" for one in findings):
+        raise typer.Exit(1)

@@ -68,7 +68,9 @@ _PROXY = "what [the proxy](proxy.md) answers"
 _SCREEN = "what one screen is made of: the answers of several routes, by name"
 OWN: Mapping[str, str] = {
     "budget compile": "`file`, `parameter` and its `value`",
-
+    "doctor": "a list of findings: `level` (ok, advice, fault), `subject` and `says`",
+    "init": "what was found on the server (`server`, `readings`, `missing_grants`, …), and the "
+    "files that were written: `settings`, `password_file`",
     "budget lint": _LINTED, "lint": _LINTED, "proxy lint": _LINTED,
     "proxy check": _LINTED,
     "debug bundle": "the manifest: each file of the bundle, or why it is missing",

@@ -83,6 +83,9 @@ COMMANDS: Mapping[str, CommandRow] = {
     "demo": CommandRow(
         "host:demo", "See it work: a real Postgres shard, an agent beside each server, greedy jobs."
     ),
+    "doctor": CommandRow(
+        "init:doctor", "Try what an agent needs: databases, rights, clocks, ports, disk, peers."
+    ),
     "lint": CommandRow("lint:lint", "Validate a configuration file."),
     "page": CommandRow("page:page", "Print a link that signs in at the agent's page, once."),
     "token": CommandRow("host:token", "Make a random token, shown once."),

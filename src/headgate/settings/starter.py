@@ -9,7 +9,9 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from textwrap import wrap
+from typing import NamedTuple
 
 from headgate.base.units import amount_text
 from headgate.metrics.builtins import BUILTINS, BuiltinMetric
@@ -61,6 +63,10 @@ class Discovery:
     """None: this role may not see it."""
     replicas: int = 0
     """That replicate from it now, as far as this role sees them."""
+
+    @property
+    def is_postgres(self) -> bool:
+        return self.engine is Engine.POSTGRES
 
     @property
     def flavor(self) -> str:
@@ -117,6 +123,20 @@ class Discovery:
                 f"grant all on headgate.* to {account};",
             ]
         return grants
+
+
+class Level(Enum):
+    OK = "ok"
+    ADVICE = "advice"
+    FAULT = "fault"
+
+
+class Finding(NamedTuple):
+    """One line of `headgate doctor`."""
+
+    level: Level
+    subject: str
+    says: str
 
 
 def is_here(host: str) -> bool:

@@ -26,7 +26,7 @@ from headgate.metrics.samples import Cause
 APPLICATION_NAME = "headgate"
 CONNECT_TIMEOUT_S = 5
 ADDED = {"connect_timeout", "application_name"}
-"""What _params_of sets by itself."""
+"""What _params_of adds."""
 # How often psycopg looks for more than its socket; only cancellation interrupts us.
 _WAKE_EVERY_S = 0.1
 
