@@ -87,6 +87,9 @@ COMMANDS: Mapping[str, CommandRow] = {
         "init:doctor", "Try what an agent needs: databases, rights, clocks, ports, disk, peers."
     ),
     "lint": CommandRow("lint:lint", "Validate a configuration file."),
+    "files": CommandRow(
+        "files:files", "Print a file for the host: systemd units, alert rules, a dashboard."
+    ),
     "page": CommandRow("page:page", "Print a link that signs in at the agent's page, once."),
     "token": CommandRow("host:token", "Make a random token, shown once."),
     "version": CommandRow("host:version", "Print the version of this command."),
