@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headgate.cli.top import TopOptions
     from headgate.metrics.lint import MetricLook
     from headgate.metrics.model import DsnParts, Engine
-    from headgate.settings.starter import Discovery, Finding
+    from headgate.settings.starter import Diagnosis, Discovery
 
 
 class ThisHost:
@@ -59,7 +59,7 @@ class ThisHost:
             from headgate.commands import discover
         return discover(name, engine, dsn, password)
 
-    def examine(self, settings: Path) -> Sequence[Finding]:
+    def examine(self, settings: Path) -> Sequence[Diagnosis]:
         with _needing("agent"):
             from headgate.doctor import examine
         return examine(settings)

@@ -1,7 +1,7 @@
 """`headgate doctor`: everything that an agent needs from its surroundings, tried once.
 
     settings file ──► databases, rights, clocks, metrics ──► port, state, certificate ──► peers
-                                                                            └──► one Finding each
+                                                                            └──► one Diagnosis each
 
 Nothing is changed; a metric is read as the agent reads it.
 """
@@ -26,7 +26,7 @@ from headgate.commands import discover_database, validated
 from headgate.errors import HeadgateError, InvalidSettings, PeerFailed, ProbeFailed
 from headgate.settings.agent import Settings, advice_on
 from headgate.settings.sections import AgentSettings, DatabaseSettings
-from headgate.settings.starter import Discovery, Finding, Level, amount
+from headgate.settings.starter import Diagnosis, Discovery, amount
 from headgate.shard.peers import PeerAccess, open_link
 from headgate.version import VERSION
 
@@ -45,13 +45,13 @@ class _Answering(msgspec.Struct):
     version: str
 
 
-def examine(settings_path: Path) -> list[Finding]:
+def examine(settings_path: Path) -> list[Diagnosis]:
     try:
         settings = validated(settings_path)
     except InvalidSettings as error:
         return [
-            Finding(
-                Level.FAULT,
+            Diagnosis(
+                "fault",
                 str(settings_path),
                 f"{_line(fault.line)}{fault.place}: {fault.message}",
             )
@@ -64,10 +64,10 @@ def _line(line: int | None) -> str:
     return f"line {line}: " if line else ""
 
 
-async def _examine(settings: Settings, path: Path) -> list[Finding]:
+async def _examine(settings: Settings, path: Path) -> list[Diagnosis]:
     advice = [*settings.advice, *advice_on(settings)]
-    found = [Finding(Level.ADVICE, str(path), f"{one.place}: {one.message}") for one in advice]
-    found = found or [Finding(Level.OK, str(path), "no faults, no advice")]
+    found = [Diagnosis("advice", str(path), f"{one.place}: {one.message}") for one in advice]
+    found = found or [Diagnosis("ok", str(path), "no faults, no advice")]
     for database in settings.databases.values():
         found += [finding async for finding in _database(database)]
     found += [finding async for finding in _listening(settings)]
@@ -80,17 +80,17 @@ async def _examine(settings: Settings, path: Path) -> list[Finding]:
 # --- databases -----------------------------------------------------------------------------------
 
 
-async def _database(database: DatabaseSettings) -> AsyncIterator[Finding]:
+async def _database(database: DatabaseSettings) -> AsyncIterator[Diagnosis]:
     try:
         seen, clock_ahead_s = await discover_database(database)
     except ProbeFailed as failure:
-        yield Finding(Level.FAULT, database.name, f"cannot be reached: {failure.detail}")
+        yield Diagnosis("fault", database.name, f"cannot be reached: {failure.detail}")
         return
-    yield Finding(Level.OK, database.name, f"{seen.server} at {seen.where}: {seen.role}")
+    yield Diagnosis("ok", database.name, f"{seen.server} at {seen.where}: {seen.role}")
     grants = seen.missing_grants()
     if grants:
         says = f"its role lacks rights; as an administrator: {' '.join(grants)}"
-        yield Finding(Level.FAULT, database.name, says)
+        yield Diagnosis("fault", database.name, says)
     if clock_ahead_s is not None:
         yield _clock(database.name, clock_ahead_s)
     for finding in _metrics(database, seen):
@@ -99,34 +99,34 @@ async def _database(database: DatabaseSettings) -> AsyncIterator[Finding]:
         yield finding
 
 
-def _clock(name: str, ahead_s: float) -> Finding:
+def _clock(name: str, ahead_s: float) -> Diagnosis:
     if abs(ahead_s) <= CLOCK_S:
-        return Finding(
-            Level.OK, name, f"its clock agrees with this host's ({ahead_s * 1000:+.0f} ms)"
+        return Diagnosis(
+            "ok", name, f"its clock agrees with this host's ({ahead_s * 1000:+.0f} ms)"
         )
     side = "ahead of" if ahead_s > 0 else "behind"
     says = f"its clock is {abs(ahead_s):.2f} s {side} this host's: keep both by NTP"
-    return Finding(Level.ADVICE, name, says)
+    return Diagnosis("advice", name, says)
 
 
-def _metrics(database: DatabaseSettings, seen: Discovery) -> Iterator[Finding]:
+def _metrics(database: DatabaseSettings, seen: Discovery) -> Iterator[Diagnosis]:
     for look in seen.looks:
         subject, spec = f"{database.name}/{look.metric}", database.metrics[look.metric]
         if look.value is None:
             says = f"has no value, so it rejects checks: {look.detail}"
-            yield Finding(Level.FAULT, subject, says)
+            yield Diagnosis("fault", subject, says)
             continue
         limit = f"{spec.comparison.value} {amount(spec.threshold, spec.unit)}"
         value = f"{amount(look.value, spec.unit)} (rejects {limit})"
         if spec.breaches(look.value):
-            yield Finding(
-                Level.ADVICE, subject, f"{value}: rejects checks now. {look.detail}".rstrip()
+            yield Diagnosis(
+                "advice", subject, f"{value}: rejects checks now. {look.detail}".rstrip()
             )
         else:
-            yield Finding(Level.OK, subject, value)
+            yield Diagnosis("ok", subject, value)
 
 
-def _extension(database: DatabaseSettings, seen: Discovery) -> Iterator[Finding]:
+def _extension(database: DatabaseSettings, seen: Discovery) -> Iterator[Diagnosis]:
     """A policy directory of a Postgres server is for the extension, unless a proxy has it."""
     traffic = database.traffic
     if traffic is None or not traffic.enabled or traffic.directory is None or not seen.is_postgres:
@@ -138,18 +138,18 @@ def _extension(database: DatabaseSettings, seen: Discovery) -> Iterator[Finding]
             "the server does not load pg_headgate, so only a proxy can enforce its budgets: "
             "headgate pg install, or see `headgate proxy status`"
         )
-        yield Finding(Level.ADVICE, database.name, says)
+        yield Diagnosis("advice", database.name, says)
     elif created[:1].isdecimal() and not VERSION.startswith(created):
         says = f"has extension {created}, and this is headgate {VERSION}: headgate pg install"
-        yield Finding(Level.ADVICE, database.name, says)
+        yield Diagnosis("advice", database.name, says)
     else:
-        yield Finding(Level.OK, database.name, f"the server loads pg_headgate ({created})")
+        yield Diagnosis("ok", database.name, f"the server loads pg_headgate ({created})")
 
 
 # --- this host -----------------------------------------------------------------------------------
 
 
-async def _listening(settings: Settings) -> AsyncIterator[Finding]:
+async def _listening(settings: Settings) -> AsyncIterator[Diagnosis]:
     """An agent that runs already is asked for its version; else the port must be free."""
     agent = settings.agent
     if agent.listen is None:
@@ -157,14 +157,14 @@ async def _listening(settings: Settings) -> AsyncIterator[Finding]:
     host, port = agent.listen
     shown, near = f"{host}:{port}", "127.0.0.1" if host in ("0.0.0.0", "") else host  # noqa: S104
     if not _is_taken(host, port):
-        yield Finding(Level.OK, shown, "is free: no agent runs here")
+        yield Diagnosis("ok", shown, "is free: no agent runs here")
         return
     url = f"{'https' if agent.tls_cert else 'http'}://{f'[{near}]' if ':' in near else near}:{port}"
     try:
         status, body = await _ask(url, peer_access(settings))
     except (PeerFailed, HeadgateError) as error:
         says = f"is taken by a program that is no agent, or one with another certificate: {error}"
-        yield Finding(Level.FAULT, shown, says)
+        yield Diagnosis("fault", shown, says)
         return
     yield _answered(shown, status, body)
 
@@ -180,18 +180,18 @@ def _is_taken(host: str, port: int) -> bool:
     return False
 
 
-def _answered(subject: str, status: int, body: bytes) -> Finding:
+def _answered(subject: str, status: int, body: bytes) -> Diagnosis:
     if status in (401, 403):
         says = "rejects our token: token_file of [peers] must hold the same one everywhere"
-        return Finding(Level.FAULT, subject, says)
+        return Diagnosis("fault", subject, says)
     try:
         one = msgspec.json.decode(body, type=_Answering)
     except msgspec.DecodeError:
-        return Finding(Level.FAULT, subject, f"answers HTTP {status}, and is no agent of headgate")
+        return Diagnosis("fault", subject, f"answers HTTP {status}, and is no agent of headgate")
     if one.version != VERSION:
         says = f"agent {one.agent} is version {one.version}, and this is {VERSION}: upgrade one"
-        return Finding(Level.ADVICE, subject, says)
-    return Finding(Level.OK, subject, f"agent {one.agent} {one.version} answers")
+        return Diagnosis("advice", subject, says)
+    return Diagnosis("ok", subject, f"agent {one.agent} {one.version} answers")
 
 
 async def _ask(url: str, access: PeerAccess) -> tuple[int, bytes]:
@@ -203,45 +203,48 @@ async def _ask(url: str, access: PeerAccess) -> tuple[int, bytes]:
     return status, body
 
 
-def _state(agent: AgentSettings) -> Iterator[Finding]:
+def _state(agent: AgentSettings) -> Iterator[Diagnosis]:
     if agent.state is None:
         says = "no state file: changes, audit and history end with the agent. Set state of [agent]"
-        yield Finding(Level.ADVICE, "state", says)
+        yield Diagnosis("advice", "state", says)
         return
     folder, subject = agent.state.parent, str(agent.state)
     if not folder.is_dir():
-        yield Finding(Level.FAULT, subject, f"its folder does not exist: mkdir -p {folder}")
+        yield Diagnosis("fault", subject, f"its folder does not exist: mkdir -p {folder}")
         return
     if not os.access(folder, os.W_OK) or (
         agent.state.exists() and not os.access(agent.state, os.W_OK)
     ):
         says = f"this user may not write it: run doctor as the agent's user, or chown {folder}"
-        yield Finding(Level.FAULT, subject, says)
+        yield Diagnosis("fault", subject, says)
         return
     free = shutil.disk_usage(folder).free
     says = f"{free // MIB:,} MiB free"
     if free < LITTLE_BYTES:
-        level = Level.FAULT if free < NO_BYTES else Level.ADVICE
-        yield Finding(level, subject, f"only {says} on its file system: make room")
+        yield Diagnosis(
+            "fault" if free < NO_BYTES else "advice",
+            subject,
+            f"only {says} on its file system: make room",
+        )
     else:
-        yield Finding(Level.OK, subject, f"can be written, {says}")
+        yield Diagnosis("ok", subject, f"can be written, {says}")
 
 
-def _certificate(agent: AgentSettings) -> Iterator[Finding]:
+def _certificate(agent: AgentSettings) -> Iterator[Diagnosis]:
     if agent.tls_cert is None:
         return
     subject = str(agent.tls_cert)
     try:
         ends_s = expires_at(agent.tls_cert, agent.tls_key)
     except ssl.SSLError as error:
-        yield Finding(Level.FAULT, subject, f"cannot be used: {error}")
+        yield Diagnosis("fault", subject, f"cannot be used: {error}")
         return
     left_s = ends_s - SystemClock().now().wall_s
     days = int(left_s // 86_400)
     if left_s < SOON_S:
-        yield Finding(Level.ADVICE, subject, f"ends in {days} days: renew it, then headgate reload")
+        yield Diagnosis("advice", subject, f"ends in {days} days: renew it, then headgate reload")
     else:
-        yield Finding(Level.OK, subject, f"good for {days} days")
+        yield Diagnosis("ok", subject, f"good for {days} days")
 
 
 def expires_at(cert: Path, key: Path | None) -> float:
@@ -273,7 +276,7 @@ def expires_at(cert: Path, key: Path | None) -> float:
 # --- other agents --------------------------------------------------------------------------------
 
 
-async def _peers(settings: Settings) -> AsyncIterator[Finding]:
+async def _peers(settings: Settings) -> AsyncIterator[Diagnosis]:
     access = peer_access(settings)
     urls = {peer.url: peer.name for one in settings.databases.values() for peer in one.peers}
     for url, name in urls.items():
@@ -281,6 +284,6 @@ async def _peers(settings: Settings) -> AsyncIterator[Finding]:
         try:
             status, body = await _ask(url, access)
         except PeerFailed as error:
-            yield Finding(Level.FAULT, subject, f"does not answer: {error.detail}")
+            yield Diagnosis("fault", subject, f"does not answer: {error.detail}")
         else:
             yield _answered(subject, status, body)

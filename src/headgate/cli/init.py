@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from headgate.metrics.lint import MetricLook
     from headgate.present.view import Block
-    from headgate.settings.starter import Discovery, Finding
+    from headgate.settings.starter import Diagnosis, Discovery
 
 Dsn = Annotated[
     str,
@@ -57,7 +57,7 @@ class Finder(Protocol):
 
     def validate(self, settings: Path) -> None: ...
 
-    def examine(self, settings: Path) -> Sequence[Finding]: ...
+    def examine(self, settings: Path) -> Sequence[Diagnosis]: ...
 
 
 def init(
@@ -257,17 +257,13 @@ def doctor(
     findings = finder.examine(config)
     if as_json:
         show_json(
-            [
-                {"level": one.level.value, "subject": one.subject, "says": one.says}
-                for one in findings
-            ]
+            [{"level": one.level, "subject": one.subject, "says": one.says} for one in findings]
         )
     else:
         tones: dict[str, Tone] = {"ok": "good", "advice": "warned", "fault": "bad"}
         rows = [
-            (Said(one.level.value.upper(), tones[one.level.value]), one.subject, one.says)
-            for one in findings
+            (Said(one.level.upper(), tones[one.level]), one.subject, one.says) for one in findings
         ]
         show_blocks([Table(columns("", "what", "found"), rows)])
-    if any(one.level.value == "fault" for one in findings):
+    if any(one.level == "fault" for one in findings):
         raise typer.Exit(1)

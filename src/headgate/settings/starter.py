@@ -9,9 +9,8 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from textwrap import wrap
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from headgate.base.units import amount_text
 from headgate.metrics.builtins import BUILTINS, BuiltinMetric
@@ -125,16 +124,10 @@ class Discovery:
         return grants
 
 
-class Level(Enum):
-    OK = "ok"
-    ADVICE = "advice"
-    FAULT = "fault"
-
-
-class Finding(NamedTuple):
+class Diagnosis(NamedTuple):
     """One line of `headgate doctor`."""
 
-    level: Level
+    level: Literal["ok", "advice", "fault"]
     subject: str
     says: str
 
