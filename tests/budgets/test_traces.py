@@ -24,7 +24,7 @@ def test_rules_see_the_tags_that_were_traced(tags: dict[bytes, bytes]) -> None:
     assert read_tags(text, Dialect.POSTGRES).pairs == tags
 
 
-def test_flags_of_asking_are_told_from_those_of_the_trace() -> None:
+def test_flags_of_explain_are_distinguished_from_those_of_the_trace() -> None:
     flags = TraceFlag.ABORTED | StatementFlags.IN_TRANSACTION | StatementFlags.NO_DELAY
     found = Trace(0, 0, StatementIdentity(), flags=int(flags))
     assert (found.aborted, found.asked) == (True, StatementFlags.IN_TRANSACTION)

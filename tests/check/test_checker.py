@@ -63,7 +63,7 @@ class World:
         return self.checker.check(check(app))
 
 
-def test_dice_are_waived_after_the_bound_and_then_begin_anew() -> None:
+def test_dice_are_waived_after_the_bound_and_then_start_again() -> None:
     world = World()
     asked = [world.ask(after_s=10.0) for _ in range(9)]
     assert [d.verdict.value for d in asked] == [
@@ -185,7 +185,7 @@ def test_databases_are_counted_apart() -> None:
 # --- seen ------------------------------------------------------------------------------------
 
 
-def test_answers_and_explanations_tell() -> None:
+def test_answers_and_explanations_say_it() -> None:
     world = World()
     rejected = world.ask(after_s=10.0)
     assert (
@@ -206,7 +206,7 @@ def test_answers_and_explanations_tell() -> None:
     assert (admitted.admitted, admitted.dice_waived, admitted.rule) == (True, True, "r")
 
 
-def test_an_explanation_tells_how_long_a_client_waits_though_these_dice_are_kind() -> None:
+def test_an_explanation_says_how_long_a_client_waits_although_these_dice_are_kind() -> None:
     rolls = iter([0.0, 0.95])
     world = World(lambda: next(rolls))
     world.ask()

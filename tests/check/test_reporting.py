@@ -63,7 +63,7 @@ def test_a_batch_counts_once_however_often_it_comes(world: World) -> None:
     assert (world.intake.batches_total, world.intake.repeated_total) == (3, 2)
 
 
-def test_told_and_decided_here_add_up(world: World) -> None:
+def test_reported_and_decided_here_add_up(world: World) -> None:
     world.recorder.record(Decision(OK, check("etl:nightly"), NOW, health()))
     world.take(
         row(times=9), row(REJECTED, 4, "lag"), row(OK, 2, "rule:free"), row(DICED, 1, "rule:r")
@@ -131,7 +131,7 @@ def test_a_database_that_is_not_here_is_counted_as_unknown(world: World) -> None
     assert world.recorder.totals() == {(UNKNOWN_DATABASE, "etl", OK, ""): 3}
 
 
-async def test_a_report_wakes_a_database_that_rests(world: World) -> None:
+async def test_a_report_wakes_a_database_that_is_idle(world: World) -> None:
     """R58: who decides by itself wants it measured as who asks does."""
     await world.clock.advance(700)
     world.demands.tick(world.clock.now().mono_s)

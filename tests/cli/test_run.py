@@ -121,7 +121,7 @@ def test_a_stopped_job_can_be_ended(
         assert state_of(run.pids[1]) != "T"
 
 
-def test_a_job_that_a_signal_ends_is_told_as_a_shell_does(
+def test_a_job_that_a_signal_ends_is_reported_as_a_shell_does(
     agent: ScriptedAgent, running: Start
 ) -> None:
     with running() as run:
@@ -167,7 +167,7 @@ def test_a_stop_has_an_end_where_one_was_set(agent: ScriptedAgent, running: Star
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_job_that_can_pause_by_itself_is_told_by_a_file(
+def test_a_job_that_can_pause_is_notified_by_a_file(
     agent: ScriptedAgent, running: Start, tmp_path: Path, killed: bool
 ) -> None:
     pause = tmp_path / "pause"

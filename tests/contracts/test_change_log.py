@@ -82,7 +82,7 @@ async def test_what_is_not_there_may_be_taken_out(log: ChangeLog) -> None:
     assert await under(log, "") == {"a": b"1"}
 
 
-async def test_an_entry_that_was_taken_out_can_be_made_anew(log: ChangeLog) -> None:
+async def test_an_entry_that_was_taken_out_can_be_recreated(log: ChangeLog) -> None:
     await log.commit([Compare("a", 0)], [Put("a", b"1")])
     await log.commit([], [Put("a", None)])
     await log.commit([Compare("a", 0)], [Put("a", b"2")])

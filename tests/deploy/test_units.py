@@ -112,7 +112,7 @@ def test_the_proxy_may_use_io_uring() -> None:
 
 
 @pytest.mark.parametrize("unit", AGENTS)
-def test_a_stuck_loop_is_restarted_and_says_where_it_stood(unit: str) -> None:
+def test_a_stuck_loop_is_restarted_and_logs_where_it_was_stuck(unit: str) -> None:
     settings = settings_of(unit)
     assert settings["Type"] == ["notify"]
     deadline_s = float(settings["WatchdogSec"][0])
@@ -123,7 +123,7 @@ def test_a_stuck_loop_is_restarted_and_says_where_it_stood(unit: str) -> None:
 
 
 @pytest.mark.parametrize("unit", AGENTS)
-def test_a_rejected_file_is_not_tried_for_ever(unit: str) -> None:
+def test_a_rejected_file_is_not_tried_forever(unit: str) -> None:
     assert settings_of(unit)["RestartPreventExitStatus"] == ["2"]
 
 

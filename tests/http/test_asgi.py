@@ -147,7 +147,7 @@ def test_a_stream_waits_for_a_client_that_does_not_read(served: Served, streams:
         assert streams.produced > held
 
 
-def test_checks_asked_behind_a_stream_wait_their_turn(served: Served, streams: Streams) -> None:
+def test_checks_sent_behind_a_stream_wait_their_turn(served: Served, streams: Streams) -> None:
     with served.talk() as talk:
         talk.send(get("/count") + get(CHECK) + get("/count") + get(CHECK))
         assert talk.reply().body.startswith(b"0\n")

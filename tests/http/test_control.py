@@ -48,7 +48,7 @@ def change(
 # --- looking -------------------------------------------------------------------------------
 
 
-def test_status_tells_the_whole_story(served: Served) -> None:
+def test_status_shows_everything(served: Served) -> None:
     served.ask("GET", CHECK)
     served.measure(lag=7.0)
     status = served.ask("GET", "/v1/status").json
@@ -414,7 +414,7 @@ def test_the_unix_sockets_permissions_stand_in_for_a_token(own: Served) -> None:
 # --- changes that end ----------------------------------------------------------------------
 
 
-def test_the_end_of_a_change_is_told(own: Served) -> None:
+def test_the_end_of_a_change_is_shown(own: Served) -> None:
     """R155"""
     assert own.ask("GET", LAG).json["expires_at"] is None
     end = f"{datetime.now(UTC) + timedelta(days=7):%Y-%m-%dT%H:%M:%SZ}"

@@ -152,7 +152,7 @@ def test_who_decides_locally_is_seen(serve: Serve) -> None:
     assert value(scraped(served), "headgate_local_reports_repeated_total") == 3
 
 
-def test_an_absent_metric_has_no_value(served: Served) -> None:
+def test_an_unavailable_metric_has_no_value(served: Served) -> None:
     """Misleading zero, and its twin, the frozen value."""
     served.lose("lag")
     samples = scraped(served)
@@ -395,7 +395,7 @@ def test_a_standby_says_which_of_the_two_it_is(serve: Serve) -> None:
     assert line.endswith("connection refused")
 
 
-def test_a_database_without_a_shard_is_told_how_to_get_one(serve: Serve) -> None:
+def test_a_database_without_a_shard_says_how_to_get_one(serve: Serve) -> None:
     served = serve(Plan())
     watching(served)
     assert served.call(served.views.shard, "main").shard == "commerce/-80"

@@ -18,7 +18,7 @@ COMMENT = "/*app='run42%3Aetl%3Anightly'*/"
 SHOW = "SELECT current_query(), current_setting('application_name')"
 
 
-def test_each_transaction_asks_once(agent: ScriptedAgent, gate: Client, database: str) -> None:
+def test_each_transaction_checks_once(agent: ScriptedAgent, gate: Client, database: str) -> None:
     agent.script.plays.append(REJECTED)
     with connection_class(gate, app=APP, tags=TAGS).connect(database) as connection:
         assert connection.execute(SHOW).fetchone() == (f"{SHOW} {COMMENT}", APP)
@@ -39,7 +39,7 @@ def test_each_transaction_asks_once(agent: ScriptedAgent, gate: Client, database
         assert len(agent.heard) == 4
 
 
-def test_in_autocommit_each_statement_asks(
+def test_in_autocommit_each_statement_checks(
     agent: ScriptedAgent, gate: Client, database: str
 ) -> None:
     with connection_class(gate).connect(database, autocommit=True) as connection:
@@ -74,7 +74,7 @@ def test_every_kind_of_query_is_tagged(agent: ScriptedAgent, gate: Client, datab
             assert shown is not None and shown[0].endswith(f" {COMMENT}")
 
 
-async def test_async_connections_ask_alike(
+async def test_async_connections_check_alike(
     agent: ScriptedAgent, async_gate: AsyncClient, database: str
 ) -> None:
     agent.script.plays.append(REJECTED)
@@ -99,7 +99,7 @@ async def test_async_connections_ask_alike(
         await connection.tpc_rollback()
 
 
-def test_every_kind_of_cursor_asks(agent: ScriptedAgent, gate: Client, database: str) -> None:
+def test_every_kind_of_cursor_checks(agent: ScriptedAgent, gate: Client, database: str) -> None:
     """Placeholders of raw ones are $1: a doubled percent sign would stay doubled."""
     throttled = connection_class(gate, tags=TAGS)
     with throttled.connect(database, cursor_factory=psycopg.ClientCursor) as connection:
@@ -113,7 +113,7 @@ def test_every_kind_of_cursor_asks(agent: ScriptedAgent, gate: Client, database:
     assert len(agent.heard) == 2
 
 
-def test_two_phases_and_pipelines_ask(agent: ScriptedAgent, gate: Client, database: str) -> None:
+def test_two_phases_and_pipelines_check(agent: ScriptedAgent, gate: Client, database: str) -> None:
     with connection_class(gate).connect(database) as connection:
         connection.tpc_begin("headgate-2")
         assert len(agent.heard) == 1
@@ -152,7 +152,7 @@ def test_the_gates_name_is_the_connections_where_it_has_none(
 
 
 @pytest.mark.parametrize("every", [1, 5])
-def test_a_batch_of_transactions_asks_once(
+def test_a_batch_of_transactions_checks_once(
     agent: ScriptedAgent, gate: Client, database: str, every: int
 ) -> None:
     with connection_class(gate, every=every).connect(database, autocommit=True) as connection:

@@ -131,9 +131,7 @@ def test_a_replica_is_watched_whatever_its_agent_and_its_address_are_called(
 # --- no replicas at all ----------------------------------------------------------------------
 
 
-def test_an_empty_shard_is_rejected_unless_told_otherwise(
-    servers_dir: Path, tmp_path: Path
-) -> None:
+def test_an_empty_shard_is_rejected_unless_configured(servers_dir: Path, tmp_path: Path) -> None:
     """R43: no replica is no lag of 0; whoever runs without replicas says so."""
     with (
         start_postgres_shard(servers_dir, ["db-a"]) as alone,
@@ -448,7 +446,7 @@ def _work(shard: Shard[PostgresServer], agents: ShardAgents) -> dict[str, Any]:
     return done
 
 
-def test_a_shard_that_nobody_asks_about_costs_nothing_and_wakes_as_a_whole(
+def test_a_shard_that_nobody_checks_costs_nothing_and_wakes_as_a_whole(
     shard: Shard[PostgresServer], sleepy: ShardAgents
 ) -> None:
     """R56–R59, R62: no query, message or beat; the first answer is honest, and then comes an OK.
@@ -485,7 +483,7 @@ def _settled_work(shard: Shard[PostgresServer], agents: ShardAgents) -> dict[str
     return last
 
 
-def test_a_question_about_one_replica_wakes_only_that_one(
+def test_a_check_of_one_replica_wakes_only_that_one(
     shard: Shard[PostgresServer], sleepy: ShardAgents
 ) -> None:
     """R58: hosts sleep and wake one by one."""

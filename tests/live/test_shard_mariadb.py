@@ -404,7 +404,7 @@ class TestShard:
     def _follows(shared: Deployment, name: str) -> bool:
         return bool(shared.agents.shard_of(name)["standing"] == "following")
 
-    def test_a_new_primary_takes_over_though_nobody_asks(self, shared: Deployment) -> None:
+    def test_a_new_primary_takes_over_although_nobody_checks(self, shared: Deployment) -> None:
         """R45: and what its predecessor said before is no split brain."""
         shard, [new, _] = shared.shard, shared.replicas
         causes: set[str | None] = set()
@@ -606,7 +606,7 @@ class TestLease:
             lag = eventually(partial(_healthy_lag, resting, replica))
             assert "native" in lag["detail"]
 
-    def test_beats_go_on_while_the_shard_is_asked_about(self, resting: Deployment) -> None:
+    def test_beats_go_on_while_the_shard_is_checked(self, resting: Deployment) -> None:
         """R60: leave to work comes back; no rejection is about lag."""
         primary = resting.primary
 
@@ -623,9 +623,7 @@ class TestLease:
         eventually(lambda: _shard_cause(resting) is None)
         self.await_rest(resting)
 
-    def test_a_question_to_a_replica_wakes_the_primarys_heartbeat(
-        self, resting: Deployment
-    ) -> None:
+    def test_a_check_of_a_replica_wakes_the_primarys_heartbeat(self, resting: Deployment) -> None:
         """R60: honest leave to work, and beats for as long as it asks. How soon, bench/notice.py
         measures."""
         [replica, _] = resting.replicas
@@ -640,7 +638,7 @@ class TestLease:
         resting.await_host(replica, lambda lag: lag["state"] == "healthy" and not lag["cause"])
         self.await_rest(resting)
 
-    def test_an_idle_shard_does_not_look_lagged_when_it_is_asked_again(
+    def test_an_idle_shard_does_not_look_lagged_when_it_is_checked_again(
         self, resting: Deployment
     ) -> None:
         """R57: neither to the first who asks, nor while the heartbeat comes back."""
@@ -656,7 +654,7 @@ class TestLease:
         eventually(is_back)
         assert set(verdicts) == {"OK"}
 
-    def test_binlog_bloat_the_last_word_of_a_dead_replicas_agent_renews_nothing(
+    def test_binlog_bloat_the_last_report_of_a_dead_replicas_agent_renews_nothing(
         self, resting: Deployment
     ) -> None:
         """R60: it was asked just before it died, and is asked no more."""

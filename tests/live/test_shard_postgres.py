@@ -155,7 +155,7 @@ def test_a_hopeless_replica_is_skipped_loudly_and_counts_again_when_it_is_back(
         agents.change(lead, "POST", "metrics/lag/revert")
 
 
-def test_work_on_the_primary_is_held_by_the_slowest_replica(shared: Deployment) -> None:
+def test_work_on_the_primary_is_throttled_by_the_slowest_replica(shared: Deployment) -> None:
     """R38: what is written while one replica does not replay is its lag, in seconds."""
     primary, replica = shared.shard.primary, shared.shard.server(shared.replica)
     execute(primary, "CREATE TABLE IF NOT EXISTS work (n int)")
@@ -236,7 +236,7 @@ def test_a_metric_that_is_removed_on_a_replica_rejects_the_shard(shared: Deploym
 # --- agents that go away -----------------------------------------------------------------------
 
 
-def test_a_replicas_dead_agent_rejects_its_shard_until_somebody_sets_it_aside(
+def test_a_replicas_dead_agent_rejects_its_shard_until_an_operator_skips_it(
     shared: Deployment,
 ) -> None:
     """R42, R150: visibly, for a limited time, audited, and through a restart."""
@@ -345,7 +345,7 @@ def test_a_replicas_frozen_database_rejects_its_shard(shared: Deployment) -> Non
     shared.agents.await_lead(shared.primary)
 
 
-def test_a_replicas_dead_database_rejects_until_missing_for_s_then_stands_aside(
+def test_a_replicas_dead_database_rejects_until_missing_for_s_and_is_then_skipped(
     shared: Deployment,
 ) -> None:
     """R42, R150: a stated policy, and visible."""
@@ -371,7 +371,7 @@ def test_a_replicas_dead_database_rejects_until_missing_for_s_then_stands_aside(
 # --- asked in the wrong place ------------------------------------------------------------------
 
 
-def test_a_replicas_agent_says_where_to_ask(shared: Deployment) -> None:
+def test_a_replicas_agent_says_the_right_agent(shared: Deployment) -> None:
     """R37."""
     path = "/v1/check?app=test:job&database=main&metrics=shard/lag"
     agent = shared.agents[shared.replica]

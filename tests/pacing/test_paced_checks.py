@@ -131,7 +131,7 @@ def test_the_dice_are_rolled_once_for_the_ratio_and_the_turn() -> None:
     assert gate.rolls == 2
 
 
-def test_who_is_exempt_from_all_goes_while_others_are_sent_away() -> None:
+def test_who_is_exempt_from_all_is_admitted_while_others_are_rejected() -> None:
     exempt = _rule("fix", kind=Kind.EXEMPT, justification=Justification.INCIDENT)
     gate = Gate(exempt).exhaust()
     before = gate.pacer.cost_total

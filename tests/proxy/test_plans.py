@@ -194,7 +194,7 @@ async def test_connections_are_one_a_database_few_and_closed_when_idle(world: Wo
     assert all(session.closed for _, session in world.sessions.opened)
 
 
-async def test_how_far_estimates_are_off_is_told(world: World) -> None:
+async def test_the_error_of_estimates_is_reported(world: World) -> None:
     world.patterns = [PatternView(n, 0, 0, 5, 1.0, 1.0, 0.2 * n, 1, 1) for n in (1, 2, 3)]
     state = world.plans.state()
     assert state.figures["calibration_error"] == pytest.approx(0.4)
@@ -291,7 +291,7 @@ async def test_a_table_that_is_locked_is_not_waited_for(side: PlanSession, plans
             await side.cost("SELECT * FROM planned")
 
 
-async def test_a_lost_connection_is_told_apart_from_a_bad_pattern(
+async def test_a_lost_connection_is_distinguished_from_a_bad_pattern(
     side: PlanSession, plans_dsn: str
 ) -> None:
     with psycopg.connect(plans_dsn, autocommit=True) as connection:

@@ -609,7 +609,7 @@ async def test_a_reload_leaves_an_unchanged_shard_undisturbed(open_world: OpenWo
     assert not any(link.closed for link in world.links)
 
 
-async def test_a_reload_that_changes_a_shard_opens_it_anew_and_never_admits_in_between(
+async def test_a_reload_that_changes_a_shard_opens_it_again_and_never_admits_in_between(
     open_world: OpenWorld,
 ) -> None:
     world = await open_world("db-b", "db-c")
@@ -681,7 +681,7 @@ async def test_a_replica_is_known_as_one_and_a_primary_is_not(open_world: OpenWo
     assert world.shards.is_replica("main")
 
 
-async def test_a_primary_that_nobody_asks_about_is_not_taken_for_a_replica(
+async def test_a_primary_that_nobody_checks_is_not_taken_for_a_replica(
     open_world: OpenWorld,
 ) -> None:
     """R60: a lease of 0 beats for ever, although roles are no longer read when it hibernates."""
@@ -704,7 +704,7 @@ async def test_a_heartbeat_is_attached_to_its_database(open_world: OpenWorld) ->
 # --- metrics ------------------------------------------------------------------------------------
 
 
-async def test_a_metric_added_while_leading_is_rolled_up_with_the_next_word_of_everybody(
+async def test_a_metric_added_while_leading_is_rolled_up_with_the_next_report_of_each_member(
     open_world: OpenWorld,
 ) -> None:
     world = await open_world("db-b")

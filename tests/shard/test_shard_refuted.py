@@ -53,7 +53,7 @@ async def test_a_former_primary_that_our_server_lists_is_a_replica_without_an_ag
     assert "db-b" in answers[-1].failing[0].detail
 
 
-async def test_misleading_zero_lag_behind_a_link_that_stands_still(open_world: OpenWorld) -> None:
+async def test_misleading_zero_lag_behind_a_link_that_stops(open_world: OpenWorld) -> None:
     """R22: it has replayed all that it received; its primary knows what it did not receive."""
     world = await open_world("db-b")
     await world.pass_s(0.5, "shard/lag")
@@ -95,7 +95,7 @@ async def test_an_odd_name_in_the_database_stops_nobody(open_world: OpenWorld) -
     assert all("/" not in view.member.name for view in world.view().members)
 
 
-async def test_a_discovered_replica_counts_before_it_is_heard_of(open_world: OpenWorld) -> None:
+async def test_a_discovered_replica_counts_before_it_is_seen(open_world: OpenWorld) -> None:
     """No OK from the primary alone, not for a moment."""
     spec = metric("threads_running", scope="shard", threshold=100)
     world = await open_world(

@@ -62,7 +62,7 @@ LEASE_S = 4.0
 SHORT_LEASE = f'heartbeat_interval_s = 1\nheartbeat_lease_s = {LEASE_S}\nshard = "commerce/-80"'
 
 
-def test_questions_about_a_replica_keep_its_primarys_heartbeat_alive(
+def test_checks_of_a_replica_keep_its_primarys_heartbeat_alive(
     agent: AgentProcess, lent_mariadb: Pair[MariaDBServer]
 ) -> None:
     """R60: where one agent looks after both, and nobody asks about the primary."""

@@ -93,7 +93,7 @@ def headgate(agent: AgentProcess, *arguments: str) -> str:
     return " ".join(ran.out.split())
 
 
-def test_client_starvation_is_told_everywhere_ends_by_itself_and_stays_in_history(
+def test_client_starvation_is_reported_everywhere_ends_automatically_and_stays_in_history(
     agent: AgentProcess, postgres_pair: Pair[PostgresServer], webhook: Webhook
 ) -> None:
     """R68, R79, R88–R91, R138, R144, R145"""

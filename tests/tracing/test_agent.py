@@ -107,7 +107,7 @@ async def one(found: Collector, name: str) -> Told:
     return (await aeventually(lambda: found.named(name)))[0]
 
 
-async def test_what_an_agent_does_is_told(collecting: Collector, tmp_path: Path) -> None:
+async def test_what_an_agent_does_is_reported(collecting: Collector, tmp_path: Path) -> None:
     headers = tmp_path / "headers"
     headers.write_text("# the key\nx-api-key: s3cret\n")
     more = {"background_ratio": 1.0, "headers_file": str(headers), "service_name": "gates"}
@@ -268,7 +268,7 @@ async def test_a_collector_in_trouble_hurts_nobody(
     assert len(collecting.heard) == len([h for h in collecting.heard if h["path"] != "/x"])
 
 
-async def test_a_collector_that_comes_back_is_told_again(
+async def test_a_collector_that_comes_back_gets_reports_again(
     collecting: Collector, tmp_path: Path
 ) -> None:
     collecting.status = 503

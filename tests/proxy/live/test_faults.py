@@ -310,7 +310,7 @@ def test_a_server_that_dies_in_the_middle_of_a_row(own_postgres: ExtendedServer)
             assert (b"D", b"\0\x01\0\0\0\x012") in session.messages_until(b"Z")
 
 
-def test_a_backend_that_is_terminated_ends_its_session_with_the_servers_word(
+def test_a_backend_that_is_terminated_ends_its_session_with_the_servers_message(
     proxy: ProxyProcess, witness: Witness, postgres: ExtendedServer
 ) -> None:
     with PostgresWay("faults", proxy.port).connect() as session, postgres.connect() as admin:
@@ -334,7 +334,7 @@ def test_a_mariadb_session_that_the_server_ends(mariadb_proxy: ProxyProcess) -> 
 # ── Limits ───────────────────────────────────────────────────────────────────
 
 
-def test_sessions_beyond_the_limits_are_told_so(
+def test_sessions_beyond_the_limits_get_an_error_that_says_so(
     postgres: ExtendedServer, mariadb_server: MariaDBServer
 ) -> None:
     limits = {"max_sessions": 3, "max_sessions_per_user": 2}

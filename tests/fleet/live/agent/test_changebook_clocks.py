@@ -85,7 +85,7 @@ async def test_one_that_ended_a_day_ago_is_in_nobodys_way(world: BookWorld) -> N
         (-30.0, ""),
     ],
 )
-async def test_a_clock_that_differs_from_the_fleets_is_told_of(
+async def test_a_clock_that_differs_from_the_fleets_is_reported(
     world: BookWorld, by_s: float, told: str
 ) -> None:
     beat = beat_bytes(Beat("db-7", world.wall_s))

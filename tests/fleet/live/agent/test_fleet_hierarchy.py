@@ -56,7 +56,7 @@ class Shard:
 NEAR = "agent http://primary:8087"
 
 
-async def test_a_replica_hears_of_the_fleet_by_its_primary_alone() -> None:
+async def test_a_replica_learns_of_the_fleet_by_its_primary_alone() -> None:
     async with Shard() as shard:
         await shard.beats(20)
         set_items(shard.kept, item("f-1"))
@@ -182,7 +182,7 @@ async def test_two_that_follow_each_other_find_out_that_nobody_knows_anything() 
         assert shard.replica.mirror.get(wide("f-1")) is not None
 
 
-async def test_a_primary_that_has_not_heard_yet_is_no_sign_of_the_store() -> None:
+async def test_a_primary_without_news_is_no_sign_of_the_store() -> None:
     """Both start with etcd gone; the primary's copy is handed down, and called stale."""
     kept, clock = KeptInMemory(), HandClock()
     set_items(kept, item("f-1"))

@@ -43,7 +43,7 @@ async def test_a_hold_that_nobody_can_lift_ends_at_this_agent(world: FleetWorld)
     assert ("bob", "rule.resumed", "f-1") in await world.actions()
 
 
-async def test_it_rests_on_through_news_of_it_and_a_restart(world: FleetWorld) -> None:
+async def test_it_stays_suspended_through_news_of_it_and_a_restart(world: FleetWorld) -> None:
     await world.follow(rule_item(**HOLD))
     await rest(world)
     await world.follow(rule_item(n=2, **{**HOLD, "reason": "INC-2"}))
@@ -54,7 +54,7 @@ async def test_it_rests_on_through_news_of_it_and_a_restart(world: FleetWorld) -
     assert world.rejected_by() is None
 
 
-async def test_a_rule_that_is_set_anew_by_the_same_name_counts(world: FleetWorld) -> None:
+async def test_a_rule_that_is_set_again_by_the_same_name_counts(world: FleetWorld) -> None:
     await world.follow(rule_item(**HOLD))
     await rest(world)
     await world.follow(rule_item(n=3, **HOLD, created_at="2031-01-01T00:00:00Z"))
@@ -94,7 +94,9 @@ async def test_what_is_not_of_the_fleet_or_has_no_reason_does_not_rest(world: Fl
         await world.keeper.rests.put("f-1", "", who="ann")
 
 
-async def test_one_that_cannot_be_kept_rests_all_the_same_and_says_so(world: FleetWorld) -> None:
+async def test_one_that_cannot_be_kept_is_suspended_all_the_same_and_says_so(
+    world: FleetWorld,
+) -> None:
     await world.follow(rule_item(**HOLD))
     world.store.puts_left = 0
     (entry,) = await world.keeper.rests.put("f-1", "x", who="ann")
