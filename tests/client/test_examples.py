@@ -58,7 +58,7 @@ def test_plain_http_checks_before_each_line() -> None:
     ("play", "code", "message"),
     [
         (answer(503, body=b"", Retry_After="0"), 3, "no agent answered"),
-        (answer(401, body=b""), 2, "rejects the question: 401"),
+        (answer(401, body=b""), 2, "does not accept the request: 401"),
     ],
 )
 def test_plain_http_stops_where_nobody_admits(play: Play, code: int, message: str) -> None:
