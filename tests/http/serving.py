@@ -115,7 +115,7 @@ class Script:
 
 @dataclass
 class Dice:
-    """Lands as told."""
+    """Lands as given."""
 
     lands: float = 0.5
 

@@ -79,7 +79,7 @@ async def test_of_one_name_the_one_that_reaches_less_far_counts() -> None:
 
 
 async def test_what_was_changed_at_the_agent_lies_on_top_over_a_restart() -> None:
-    """Also where what the fleet has set is heard of after the store was read."""
+    """Also where what the fleet has set arrives after the store was read."""
     items = [budget_item(ENFORCED), budget_item(WEB)]
     world = await opened(*items)
     await world.main.book.patch_budget("etl", {"rate": 30}, who="ann")
