@@ -1,4 +1,4 @@
-"""What others put into a store is rejected by its reader, not by whoever shows it."""
+"""What others put into a store is rejected by its reader, not by anyone who shows it."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def told(answer: StatementAnswer) -> tuple[StatementVerdict, int, Limit]:
         ({"capacity": 100}, 0, 0, 2 * S + 1, BUCKET),
     ],
 )
-def test_each_limit_by_itself(
+def test_each_limit_alone(
     settings: dict[str, Any], running: int, owed: int, estimate: int, limit: Limit
 ) -> None:
     """R124: unset is no limit, 0 admits nothing; equal is still allowed."""

@@ -115,7 +115,7 @@ def test_a_bucket_never_has_less_debt_than_the_truth(
     steps: list[tuple[int, int, int, int]],
 ) -> None:
     """Of statements charged by estimate and settled by actual, in any overlap: a second bucket
-    that was told the actual at once, at the start, never owes more."""
+    that got the actual at once, at the start, never has more debt."""
     events = []
     at = 0
     for number, (gap, estimate, at_most, length) in enumerate(steps):

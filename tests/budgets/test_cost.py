@@ -56,7 +56,7 @@ def test_a_step_is_followed_within_eight_executions() -> None:
 
 
 def test_the_cost_of_functions_says_nothing_about_plans_never_seen() -> None:
-    """The planner cannot know them. A guess from them would reject others for ever (R107)."""
+    """The planner cannot know them. A guess from them would reject others forever (R107)."""
     assert estimated(None, MedianCost(1e9, 5)) == 100 * 20_000
     assert estimated(None, MedianCost(1.0, 5)) == 100 * 500
 

@@ -160,7 +160,7 @@ def test_a_block_by_another_budget_is_distinguished() -> None:
     assert outcome.total.after[Fate.BLOCKED] == 2
 
 
-def test_a_budget_with_a_delay_holds_back_what_fits_soon() -> None:
+def test_a_budget_with_a_delay_delays_what_fits_soon() -> None:
     """The ladder: two wait 0.4 s for room; when there is, it is the first one's."""
     traces = [ran(at) for at in range(5)]
     outcome = play(traces, budget(max_delay_s=0.5, **HALF))
@@ -168,7 +168,7 @@ def test_a_budget_with_a_delay_holds_back_what_fits_soon() -> None:
     assert 780 * MS < outcome.total.waited_ns < 800 * MS
 
 
-def test_no_more_wait_than_the_budget_may_hold_back() -> None:
+def test_no_more_wait_than_the_budget_may_delay() -> None:
     traces = [ran(at) for at in range(6)]
     outcome = play(traces, budget(max_delay_s=5, max_delayed=1, **HALF))
     assert fates(outcome) == {Fate.RAN: 3, Fate.DELAYED: 1, Fate.BLOCKED: 2}

@@ -342,7 +342,7 @@ def test_an_idle_cursor_keeps_its_bucket() -> None:
 
 
 def hog_and_tenants(secret: int = 0) -> World:
-    """A table of one set; what tenants owe drains so slowly that they are never soonest empty."""
+    """A table of one set; the debt of tenants drains so slowly that none is empty soon."""
     hog = budget("hog", rules=[{"match": {"username": "hog"}}], **HALF)
     return world(hog, budget(rules=TENANT, rate=0.1, capacity=100), buckets=WAYS, secret=secret)
 

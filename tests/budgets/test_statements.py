@@ -151,7 +151,7 @@ async def test_a_hibernating_database_is_left_asleep(scene: Scene) -> None:
     assert not scene.probe.asked and scene.texts.cause("r") == ASLEEP
 
 
-# --- how much of late ----------------------------------------------------------------------------
+# --- recent use ----------------------------------------------------------------------------------
 
 
 def counted(charged_ns: int, pattern_ns: int, started_ms: int = 1) -> BudgetReadings:

@@ -59,7 +59,7 @@ def test_thinned_traces_stand_for_the_same_cpu(made: list[tuple[int, int]], keep
     assert [t.sequence for t in left] == sorted(t.sequence for t in left)
 
 
-def test_a_dear_statement_is_never_lost_to_chance() -> None:
+def test_an_expensive_statement_is_never_lost_to_chance() -> None:
     traces = [trace(n) for n in range(1000)] + [trace(1000, 10**9)]
     left = thinned(traces, 100)
     assert left[-1] == traces[-1]

@@ -42,7 +42,7 @@ async def three() -> AsyncIterator[Three]:
         await one.stop()
 
 
-# --- what is told --------------------------------------------------------------------------
+# --- what is reported ----------------------------------------------------------------------
 
 
 async def test_a_rule_is_in_force_at_all_agents_of_the_shard_when_it_is_acknowledged(

@@ -99,7 +99,7 @@ def test_an_item_counts_only_under_its_own_key() -> None:
 
 @pytest.mark.parametrize("n", [MAX_N + 1, 10**25, -1])
 def test_a_revision_that_no_fleet_comes_to_is_not_believed(n: int) -> None:
-    """Whoever took it over would take nothing that comes after."""
+    """Anyone who took it over would take nothing that comes after."""
     for read, raw in ((read_item, item_bytes(replace(RULE, n=n))), (read_head, head_bytes(n))):
         with pytest.raises(ValueError, match="n is"):
             read(raw)

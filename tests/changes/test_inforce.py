@@ -65,7 +65,7 @@ async def test_what_is_not_in_force_everywhere_is_reported_with_the_acknowledgme
 
 
 class StubFollower:
-    """What was heard of the fleet's log."""
+    """What was received of the fleet's log."""
 
     def __init__(self, *items: Change) -> None:
         self.mirror = self

@@ -72,8 +72,8 @@ def test_the_narrower_ranks_higher() -> None:
     assert sorted(reaches, key=lambda reach: reach.rank) == reaches
 
 
-def test_only_one_shards_items_lie_by_themselves() -> None:
-    """Nobody else is told of them: messages do not grow with the fleet."""
+def test_only_one_shards_items_have_a_prefix_of_their_own() -> None:
+    """No other agent gets them: messages do not grow with the fleet."""
     alone = item_key(ChangeKind.RULE, "f-1", parse_reach("shard:commerce/-80"))
     wide = item_key(ChangeKind.RULE, "f-1", parse_reach("shard:commerce/*"))
     assert alone == "items/shard/commerce%2F-80/rule/f-1"

@@ -265,7 +265,7 @@ class TestRules:
         decision = ask(health((LAG, 1.0)), rules=self.RULES, app="other", roll=0.99)
         assert decision.verdict is Verdict.ON_HOLD
 
-    def test_stale_policy_a_rule_ends_by_itself(self) -> None:
+    def test_stale_policy_a_rule_ends_on_time(self) -> None:
         assert ask(
             health((metric("lag", max_age_s=100), 1.0)), rules=self.RULES, after_s=61
         ).admitted
@@ -566,5 +566,5 @@ def test_a_hosts_value_never_replaces_the_shards(
 
 
 def _rejecting(spec: MetricSpec, reading: Reading) -> MetricSpec:
-    """As shard/shard.py: an absence that is left after the roll-up rejects."""
+    """As shard/shard.py: an absence that is left after the rollup rejects."""
     return metric(spec.name, absence="reject") if isinstance(reading, Absent) else spec

@@ -1,4 +1,4 @@
-"""Nobody asks: less is done, then nothing; the first question brings everything back."""
+"""Nobody checks: less is done, then nothing; the first check brings everything back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dice that may keep nobody from the metrics for ever, as arithmetic (R82)."""
+"""Dice that may keep nobody from the metrics forever, as arithmetic (R82)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients counted by themselves is counted once, in its minute, and wakes who sleeps."""
+"""What clients counted locally is counted once, in its minute, and wakes who sleeps."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_reported_and_decided_here_add_up(world: World) -> None:
 
 
 def test_each_counts_in_the_minute_in_which_it_was_decided(world: World) -> None:
-    """R134–R136: also when an agent was away and is told late."""
+    """R134–R136: also when an agent was away and gets it late."""
     into_s = NOW.wall_s % 60
     world.take(
         row(times=1), row(times=2, last_s_ago=into_s + 1), row(times=4, last_s_ago=into_s + 90)
@@ -132,7 +132,7 @@ def test_a_database_that_is_not_here_is_counted_as_unknown(world: World) -> None
 
 
 async def test_a_report_wakes_a_database_that_is_idle(world: World) -> None:
-    """R58: who decides by itself wants it measured as who asks does."""
+    """R58: a client that decides locally needs it measured as one that checks does."""
     await world.clock.advance(700)
     world.demands.tick(world.clock.now().mono_s)
     assert world.demands.state("main") is Activity.HIBERNATING

@@ -88,7 +88,7 @@ def test_what_lay_in_a_buffer_is_as_old_as_it_is() -> None:
 
 
 def test_nothing_is_dated_later_than_it_is_read() -> None:
-    """R18: our clock runs slower than the agent's, or stood still for a moment. What was said
+    """R18: our clock runs slower than the agent's, or was stopped for a moment. What was said
     then is no fresher than now, what follows is dated alike, and rules end in time (R84)."""
     wire, _ = opened(FINE)
     beat = wire.hear(wire.writer.beat(at(10.4)), read_s=OURS_S + 10)
@@ -100,7 +100,7 @@ def test_nothing_is_dated_later_than_it_is_read() -> None:
 
 @pytest.mark.parametrize("change", [True, False])
 def test_a_clock_that_stopped_dates_nothing(change: bool) -> None:
-    """A host that slept: its values are as old as nobody here knows, so all is asked for anew."""
+    """A host that slept: its values are as old as nobody here knows, so all is asked for again."""
     wire, _ = opened(FINE)
     now = at(60)
     said = wire.writer.change(FINE, now) if change else wire.writer.beat(now)

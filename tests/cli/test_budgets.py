@@ -1,4 +1,4 @@
-"""Budgets from the command line: what is asked of the agent, and what is shown of its answer."""
+"""Budgets from the command line: what is sent to the agent, and what is shown of its answer."""
 
 from __future__ import annotations
 

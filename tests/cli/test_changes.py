@@ -1,4 +1,4 @@
-"""What operators changed, from the command line: what is asked of the agent, what is shown."""
+"""What operators changed, from the command line: what is sent to the agent, what is shown."""
 
 from __future__ import annotations
 

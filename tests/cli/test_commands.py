@@ -323,7 +323,7 @@ def test_check_does_not_run_in_circles(scripted: ScriptedAgent, run: Run) -> Non
         assert (len(scripted.heard), len(other.heard)) == (2, 1)
 
 
-def test_check_that_is_sent_to_nobody_has_no_leave(scripted: ScriptedAgent, run: Run) -> None:
+def test_check_that_is_sent_to_nobody_has_no_permission(scripted: ScriptedAgent, run: Run) -> None:
     scripted.replies["GET", "/v1/check"] = wrong_agent(REFUSED_URL)
     ran = run(*CHECK)
     assert ran.code == 20

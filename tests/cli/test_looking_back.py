@@ -1,4 +1,4 @@
-"""history, replay, starvation, clients --rogue: what is asked of the agent, and what is shown."""
+"""history, replay, starvation, clients --rogue: what is sent to the agent, and what is shown."""
 
 from __future__ import annotations
 

@@ -223,7 +223,7 @@ def test_a_budget_of_the_fleet_is_shown_confirmed_and_built_on_what_was_seen(
 
 
 def test_a_budget_with_a_reach_names_no_database(run: Run, keeper: ScriptedAgent) -> None:
-    """It is for every database that its reach meets: one that is named would mean less."""
+    """It is for every database that its reach matches: one that is named would mean less."""
     for command in (("create", "main", "etl", "rate=20"), ("delete", "main", "etl")):
         for reach in (("--fleet",), ("--shard", "commerce/*")):
             ran = run("budget", *command, *reach, "--yes")

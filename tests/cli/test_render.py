@@ -211,7 +211,7 @@ def test_a_dry_run_shows_the_first_probe_or_why_there_is_none() -> None:
 
 
 def test_status_marks_what_guards_only_when_named() -> None:
-    """A metric that judges nothing must not look like one that does."""
+    """A metric that decides nothing must not look like one that does."""
     off = builders.metric("loadavg", state="disabled", value=None, age_ms=None)
     other = builders.database(other_metrics=[builders.metric("queue"), off])
     text = shown(status_page(read(StatusDoc, builders.status(databases=[other])), Canvas()))

@@ -1,4 +1,4 @@
-"""Rules from the command line: what is asked of the agent, and what is shown of its answer."""
+"""Rules from the command line: what is sent to the agent, and what is shown of its answer."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def test_every_change_has_a_dry_run_and_a_document(
 def test_a_change_is_built_on_what_was_seen(
     agent: ScriptedAgent, run: Run, argv: list[str], method: str, body: Any
 ) -> None:
-    """R86: If-Match, so that the loser of two is told."""
+    """R86: If-Match, so that the loser of two gets a conflict."""
     assert run("rule", *argv).code == 0
     heard = sent(agent)
     assert (heard.method, heard.path, heard.body) == (method, f"{RULES}/r-1", body)
@@ -284,7 +284,7 @@ def test_a_command_called_wrongly_contacts_nobody(
 # --- looking ---------------------------------------------------------------------------------
 
 
-def test_rules_are_a_table_with_exemptions_aloud(agent: ScriptedAgent, run: Run) -> None:
+def test_rules_are_a_table_with_exemptions_marked(agent: ScriptedAgent, run: Run) -> None:
     """R78"""
     waiting = rule(
         "rush",
@@ -343,7 +343,7 @@ def test_one_rule_shows_all_that_is_known(agent: ScriptedAgent, run: Run) -> Non
 def test_the_matches_of_a_rule_of_the_fleet_are_of_one_agent_alone(
     agent: ScriptedAgent, run: Run, known: dict[str, Any], told: str
 ) -> None:
-    """Nobody is to think that it hits nobody, for nobody asks the agent that shows the fleet."""
+    """Nobody is to think that it matches nobody: no client checks with an agent of the view."""
     agent.says(RULES, rule("f-1", reach="fleet", n=12, **known), method="POST", status=200)
     ran = run("rule", "hold", "etl", "--fleet", "--reason", "x", "--dry-run")
     assert told in " ".join(ran.out.split())

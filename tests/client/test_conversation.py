@@ -50,7 +50,7 @@ SILENT = NoAnswer("no answer in 1 s")
 
 @dataclass
 class Talk:
-    """Plays the driver: replies from a script, and time that passes only as told."""
+    """Plays the driver: replies from a script, and time that passes only as given."""
 
     patience: Patience = field(default_factory=Patience)
     dice: Callable[[], float] = lambda: 0.5

@@ -225,7 +225,7 @@ async def test_a_connection_closed_while_idle_is_replaced(
 async def test_a_connection_closed_under_the_check_is_replaced_once(
     start_agent: StartAgent, make_caller: MakeCaller, dropped: Play
 ) -> None:
-    """A kept connection may end just as it is used: asked anew, on a new connection."""
+    """A kept connection may end just as it is used: asked again, on a new connection."""
     agent = start_agent(OK, dropped, OK, dropped, dropped)
     gate = make_caller(agent.url)
     assert await gate.check()

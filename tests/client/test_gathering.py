@@ -93,7 +93,7 @@ async def test_a_rejection_is_waited_out_and_all_are_checked_again(
 async def test_a_blocking_client_checks_with_nobody_behind_a_rejection(
     agents: dict[str, ScriptedAgent],
 ) -> None:
-    """And begins with whoever rejected last: of three agents one is asked in vain."""
+    """And begins with the agent that rejected last: of three agents one is tried in vain."""
     agents["users"].script.default = rejected("users")
     gate = caller("sync", agents)
     for _ in range(4):

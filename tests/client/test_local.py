@@ -135,7 +135,7 @@ def test_breaches_and_rules_are_obeyed_as_they_come(agent: Served, opened: Opene
     assert (answer.verdict, answer.decided, answer.raw["rule"]) == ("ON_HOLD", "local", "r1")
 
 
-def test_a_rule_ends_here_by_itself(agent: Served, opened: Opened) -> None:
+def test_a_rule_ends_here_on_time(agent: Served, opened: Opened) -> None:
     """R84, and without another word from the agent."""
     gate = opened()
 
@@ -310,7 +310,7 @@ def test_an_idle_database_is_woken_by_a_check(agent: Served, opened: Opened) -> 
         return demand.state
 
     def is_asked() -> bool:
-        # Each time anew: what was decided here before is still to be told, and wakes it as well.
+        # Each time: what was decided here before is still to be reported, and wakes it as well.
         assert agent.call(rest) is not Activity.AWAKE
         return gate.check().decided == "agent"
 

@@ -1,4 +1,4 @@
-"""What is kept from one local check to the next: it never says what deciding anew would not."""
+"""What is kept from one local check to the next: it never says what deciding again would not."""
 
 from __future__ import annotations
 

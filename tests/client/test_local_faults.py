@@ -172,7 +172,7 @@ def test_an_agent_that_stops_in_order_ends_its_streams(
 
 
 def test_a_stopped_client_does_not_take_what_it_missed_for_fresh(agent: AgentProcess) -> None:
-    """What lay in the socket's buffer while this process stood still is as old as it is."""
+    """What lay in the socket's buffer while this process was stopped is as old as it is."""
     with opened(agent.url) as gate:
         aged(FRESH_S)
         assert gate._only is not None

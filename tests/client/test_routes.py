@@ -32,7 +32,7 @@ def ask_at(url: str | None) -> Play:
 
 @pytest.fixture
 def agents() -> Iterator[list[ScriptedAgent]]:
-    """Three, all of them saying OK unless told otherwise."""
+    """Three, all of them saying OK by default."""
     with ExitStack() as started:
         yield [started.enter_context(ScriptedAgent()) for _ in range(3)]
 

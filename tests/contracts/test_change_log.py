@@ -1,4 +1,4 @@
-"""What `ChangeLog` of base/ports.py promises, asked of every log: SQLite's, etcd's, memory's.
+"""What `ChangeLog` of base/ports.py promises, tested with every log: SQLite's, etcd's, memory's.
 
 What only a fleet's log has (watches, leases, several clients) is in test_change_log_shared.py, what
 only an agent's own has (its audit, its file, its bounds) in test_change_log_own.py.

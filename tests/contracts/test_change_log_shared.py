@@ -168,7 +168,7 @@ async def test_a_large_change_arrives(fleet: Fleet) -> None:
 async def test_changes_that_are_no_longer_known_are_not_left_out_in_silence(
     fleet: Fleet,
 ) -> None:
-    """R84: the reader is told to list anew, and from there on it goes on."""
+    """R84: the reader has to list again, and from there on it goes on."""
     store = fleet.client()
     begun = await store.commit([], [Put("a", b"1")])
     await store.commit([], [Put("a", b"2")])

@@ -49,7 +49,7 @@ def test_a_scene_that_the_page_began_outlives_the_lag_of_a_key(
     assert director.shown(frame(1)).slow_for_s is None
 
 
-def test_the_lag_of_a_key_ends_by_itself(
+def test_the_lag_of_a_key_ends_automatically(
     director: Director, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live, "LAG_S", 0.0)

@@ -39,7 +39,7 @@ def test_every_scene_says_what_happens_and_where_to_look() -> None:
 
 
 def test_why_a_job_was_rejected_is_explained_for_that_minute() -> None:
-    """By the time that somebody looks, the lag is below its threshold again."""
+    """By the time that someone looks, the lag is below its threshold again."""
     assert not any("explain" in look.path for look in flood.SCENE.looks(empty_stage()))
     *_, why = flood.SCENE.looks(empty_stage(rejected_at="2026-03-01T07:10:05Z"))
     assert why.path.endswith("&at=2026-03-01T07%3A10%3A05Z")
@@ -188,7 +188,7 @@ def test_calm_needs_a_lag_that_is_known() -> None:
 
 
 class TestFailover:
-    """The shard has no primary for as long as whoever looks on wants it, and never for ever."""
+    """The shard has no primary for as long as the viewer wants it, and never forever."""
 
     @staticmethod
     def begun(monkeypatch: pytest.MonkeyPatch, steps: list[str]) -> Tour:

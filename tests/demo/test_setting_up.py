@@ -1,4 +1,4 @@
-"""What the demo decides before anything runs: ports, settings, who judges statements."""
+"""What the demo decides before anything runs: ports, settings, who decides on statements."""
 
 from __future__ import annotations
 

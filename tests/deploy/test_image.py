@@ -151,7 +151,7 @@ def test_a_dead_one_is_not_healthy_and_the_message_says_where(
     assert capsys.readouterr().err.startswith(f"{url}/healthz: ")
 
 
-def test_it_is_a_program_that_runs_by_itself() -> None:
+def test_it_is_a_program_that_runs_alone() -> None:
     done = subprocess.run(
         [sys.executable, "-I", DEPLOY / "healthcheck.py"],
         env={"HEADGATE_URL": "unix:///gone/a"},

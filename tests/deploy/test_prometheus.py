@@ -116,7 +116,7 @@ def test_every_command_of_an_alert_exists() -> None:
 
 
 def test_every_series_that_is_queried_exists() -> None:
-    """A typing error in a selector is no fault to Prometheus: it has no data, for ever."""
+    """A typing error in a selector is no fault to Prometheus: it has no data, forever."""
     kinds = {s.name: s.kind for s in SERIES} | {s.name: s.kind for s in PROXY_SERIES}
     known = {*kinds, *(rule["record"] for rule in prometheus.rules() if "record" in rule)}
     known |= {f"{name}_bucket" for name, kind in kinds.items() if kind == "histogram"}

@@ -84,7 +84,7 @@ def test_there_is_little_to_attack(unit: str, tmp_path: Path) -> None:
 
 
 def test_the_proxy_has_the_agents_sandbox() -> None:
-    """M8: it reads bytes of whoever connects."""
+    """M8: it reads bytes of anyone who connects."""
     agent, proxy = settings_of(AGENTS[0]), settings_of(PROXY)
     assert {name: proxy.get(name) for name in SANDBOX} == {name: agent[name] for name in SANDBOX}
 

@@ -85,7 +85,7 @@ def test_a_database_without_a_shard_is_a_member_too() -> None:
     assert read_member(alone.key, member_bytes(alone)) == alone
 
 
-def test_its_place_is_what_a_reach_meets() -> None:
+def test_its_place_is_what_a_reach_matches() -> None:
     assert parse_reach("region:eu-*").meets(MEMBER.place)
     assert parse_reach("host:agent-a").meets(MEMBER.place)
     assert not parse_reach("shard:commerce/80-").meets(MEMBER.place)

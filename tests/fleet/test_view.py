@@ -64,7 +64,7 @@ def test_an_agent_is_behind_only_when_its_time_to_report_is_over(
 
 
 def test_an_agent_that_lags_is_not_forgiven_because_there_is_something_still_newer() -> None:
-    """Somebody changes rules every few seconds, for an hour."""
+    """Someone changes rules every few seconds, for an hour."""
     for step_s in (0.5, 3.0, 10.0, 200.0):
         wanted = WantedRevision()
         for at in range(1, 1000):

@@ -47,7 +47,7 @@ def test_sums_by_level_stay_exact_whatever_names_are_made_up() -> None:
     assert made.totals()["main", "other:etl:nightly", Verdict.OK, ""] == 490
 
 
-def test_what_clients_decided_by_themselves_collapses_alike() -> None:
+def test_what_clients_decided_locally_collapses_alike() -> None:
     made = Recorder(max_clients=10)
     for number in range(50):
         told = Counted(check(f"u{number}:etl"), Verdict.OK, "", 3)
@@ -81,7 +81,7 @@ def test_names_that_are_used_once_push_nobody_out() -> None:
 
 
 def test_who_gives_its_place_up_leaves_its_counts_to_its_like() -> None:
-    """Every check is shown with somebody, and no counter jumps: its own has ended."""
+    """Every check is shown with a client, and no counter jumps: its own has ended."""
     made = Recorder(max_clients=2)
     for _ in range(5):
         made.record(decision("a:etl"))

@@ -1,4 +1,4 @@
-"""Rogue client: sessions in the database whose owner never asks (R138)."""
+"""Rogue client: sessions in the database whose owner never checks (R138)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_a_database_that_hibernates_is_left_in_peace() -> None:
 
 
 async def test_a_client_seen_before_an_idle_time_is_not_listed_throughout_it() -> None:
-    """An absence is no stale number: whoever worked there may be gone for hours."""
+    """An absence is no stale number: anyone who worked there may be gone for hours."""
     probe = Listed()
     rogues, _, demands = watched(probe)
     await rogues.look()

@@ -1,4 +1,4 @@
-"""Rogue client: works in the database, never asks (R138)."""
+"""Rogue client: works in the database, never checks (R138)."""
 
 from __future__ import annotations
 

@@ -284,7 +284,7 @@ async def test_metrics_are_kept_by_the_minute() -> None:
 
 
 async def test_exempt_admissions_are_counted_by_their_rule() -> None:
-    """Loud: what an exemption admitted is told apart, and sums stay exact."""
+    """Loud: what an exemption admitted is distinguished, and sums stay exact."""
     agent = Agent(EXEMPT)
     agent.measure(lag=9.0)
     await agent.work(1, "fix:x")

@@ -297,7 +297,7 @@ def test_percent_encoding_is_undone_once(served: Served, escaped: str, app: str 
 
 
 def test_a_read_check_uses_the_callers_threshold(served: Served) -> None:
-    """R34: and says of itself that it is no leave to write."""
+    """R34: and says of itself that it is no permission to write."""
     served.measure(lag=3.0)
     ask = "/v1/check-read?app=web&database=main&threshold="
     assert served.ask("GET", f"{ask}2.5").status == 429

@@ -230,7 +230,7 @@ def test_a_disabled_metric_is_shown_as_such_and_enabled_again(own: Served) -> No
     eventually(lambda: own.ask("GET", CHECK + "&metrics=lag").status == 200)
 
 
-def test_a_metric_outside_the_default_set_says_that_it_guards_nothing_by_itself(
+def test_a_metric_outside_the_default_set_says_that_it_protects_nothing(
     own: Served,
 ) -> None:
     raw: dict[str, dict[str, Any]] = {"lag": {}, "threads_running": {}}

@@ -48,7 +48,7 @@ ONLY_WITH_SHARDS = {
     "headgate_peer_messages_total",
     "headgate_heartbeat_writes_total",
 }
-# When somebody has given its place up; tests/history/test_clientele.py counts them.
+# When someone has given its place up; tests/history/test_clientele.py counts them.
 ONLY_FORGETFUL = "headgate_checks_forgotten_total"
 # With a paced metric; tests/http/test_pacing.py has them.
 ONLY_FAIR = "headgate_dice_waived_total"
@@ -177,7 +177,7 @@ def fall_idle(served: Served, activity: Activity) -> None:
 def test_an_idle_database_is_neither_healthy_nor_at_fault(
     serve: Serve, activity: Activity, cause: Cause
 ) -> None:
-    """B12: whoever alerts on 0 is not called because a job has ended."""
+    """B12: anyone who alerts on 0 is not called because a job has ended."""
     served = serve(Plan())
     main = {"database": "main"}
     assert value(scraped(served), "headgate_database_idle", **main) == 0

@@ -138,7 +138,7 @@ def test_marks_lead_from_a_listing_to_the_changes_and_on(following: World) -> No
 def test_another_agent_gets_what_this_one_has_with_the_stores_own_revisions(
     following: World,
 ) -> None:
-    """A replica may go from its primary's feed to the store and back without listing anew."""
+    """A replica may go from its primary's feed to the store and back without listing again."""
     following.put(b=b'{"x": 1}', c=b"\x00\xff")
     ours = following.mirror.listing((HEAD, *PREFIXES))
     assert following.listed((HEAD, *PREFIXES)) == ours

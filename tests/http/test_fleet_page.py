@@ -177,7 +177,7 @@ async def test_an_empty_fleet_says_what_to_do() -> None:
 
 
 async def test_what_agents_report_is_text_and_never_markup() -> None:
-    """Whoever can write to the store could otherwise act in an operator's browser."""
+    """Anyone who can write to the store could otherwise act in an operator's browser."""
     seat = member_told(EVIL, "primary", url="javascript:alert(1)", problem=EVIL)
     told = shard_told(EVIL, seat, state="unhealthy", problem=EVIL, region=EVIL, agent=EVIL)
     members = [registered(EVIL, EVIL, 1, url="javascript:alert(2)", host=EVIL, version=EVIL)]

@@ -41,7 +41,7 @@ def test_a_request_that_stops_half_way_is_408(serve: Serve) -> None:
     served, waiting = serve(Plan(limits=SLOW)), set(BEGUN)
 
     def answered(talk: Talk) -> bool:
-        """False: this test stood still before it sent anything, and was taken for silent."""
+        """False: this test was stopped before it sent anything, and was taken for silent."""
         try:
             reply = talk.reply()
         except RemoteDisconnected:
@@ -173,7 +173,7 @@ def test_a_client_that_checks_and_never_reads_is_cut_off(serve: Serve, target: s
 
 
 def test_a_slow_reader_gets_every_answer(serve: Serve) -> None:
-    """Held back, not cut off; a request that is late because nobody listened is not late."""
+    """Delayed, not cut off; a request that is late because nobody listened is not late."""
     served = serve(Plan(limits=SLOW._replace(request_timeout_s=60.0), tended=False))
     count = 5000
     with served.talk(unix=True) as talk:

@@ -174,7 +174,7 @@ def test_a_setting_said_twice_is_rejected(served: Served) -> None:
 
 
 def test_status_and_explain_say_the_same_every_time(served: Served) -> None:
-    """R144: an answer that hangs on dice is told as odds."""
+    """R144: an answer that hangs on dice is shown as odds."""
     change(served, "POST", RULES, {"target": "all", "ratio": 0.5})
     for _ in range(12):
         assert served.ask("GET", "/v1/status").json["databases"][0]["verdict"] == "OK"

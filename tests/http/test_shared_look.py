@@ -1,4 +1,4 @@
-"""Many who ask for the same at once are one look at the store, and nobody is told of the past."""
+"""Many who ask for the same at once are one look at the store, and nobody gets an old answer."""
 
 from __future__ import annotations
 

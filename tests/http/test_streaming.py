@@ -55,7 +55,7 @@ class Listener:
                 yield kind.removeprefix("event: "), json.loads(data.removeprefix("data: "))
 
     def until(self, kind: str, **fields: Any) -> dict[str, Any]:
-        """The next event of that kind whose fields are as told."""
+        """The next event of that kind whose fields are as given."""
         for found, document in self.events():
             if found == kind and all(document.get(n) == v for n, v in fields.items()):
                 return document

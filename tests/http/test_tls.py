@@ -53,7 +53,7 @@ def test_rejections_are_counted(serve: Serve, plan: Plan, trusting: ssl.SSLConte
     served = serve(replace(plan, limits=LIMITS._replace(request_timeout_s=2.0)))
 
     def is_answered(sent: bytes, status: int) -> bool:
-        """False: this test stood still before it sent anything, and was taken for silent."""
+        """False: this test was stopped before it sent anything, and was taken for silent."""
         with served.talk().wrapped(trusting) as talk:
             try:
                 reply = talk.send(sent).reply()

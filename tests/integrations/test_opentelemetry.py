@@ -1,4 +1,4 @@
-"""Spans of a client: one for each wait, with what held it, in the trace of whoever waits."""
+"""Spans of a client: one for each wait, with what throttled it, in the caller's trace."""
 
 from __future__ import annotations
 

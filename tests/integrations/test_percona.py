@@ -130,7 +130,7 @@ def test_pt_online_schema_change_checks_after_each_chunk(
 def test_headgate_run_stops_pt_archiver_between_its_transactions(
     agent: ScriptedAgent, table: Pair[MariaDBServer]
 ) -> None:
-    """Without a plug-in: every row is a transaction, and a stop lasts no longer than told."""
+    """Without a plug-in: every row is a transaction, and a stop lasts no longer than configured."""
     agent.script.plays.extend([OK, SOON])
     ran = run(
         "pt-archiver", "--source", dsn(table.primary), "--where", "id <= 200", "--purge",

@@ -55,7 +55,7 @@ def test_in_autocommit_each_statement_checks(
 def test_tags_leave_one_prepared_statement(
     agent: ScriptedAgent, gate: Client, database: str
 ) -> None:
-    """Each text that differs would be prepared anew, up to the cache's hundred."""
+    """Each text that differs would be prepared again, up to the cache's hundred."""
     with connection_class(gate, tags=TAGS).connect(database) as connection:
         for number in range(30):
             connection.execute("SELECT %s + 1", (number,))
@@ -134,7 +134,7 @@ def test_two_phases_and_pipelines_check(agent: ScriptedAgent, gate: Client, data
 def test_bytes_may_be_in_any_encoding(
     agent: ScriptedAgent, gate: Client, database: str, tags: dict[str, str]
 ) -> None:
-    """In UTF-8 the last byte of `à` is a no-break space to whoever reads it as Latin-1."""
+    """In UTF-8 the last byte of `à` is a no-break space to anyone who reads it as Latin-1."""
     with connection_class(gate, tags=tags).connect(database) as connection:
         shown = connection.execute("SELECT 1 AS à".encode())
         assert shown.description is not None and shown.description[0].name == "à"

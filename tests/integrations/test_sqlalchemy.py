@@ -125,7 +125,7 @@ def impatient(agent: ScriptedAgent) -> Iterator[Client]:
 def test_a_connection_that_was_rejected_stays_throttled_and_whole(
     agent: ScriptedAgent, impatient: Client, engine: Engine
 ) -> None:
-    """Left within its begin, it would run what comes next unasked, and commit nothing of it."""
+    """Left within its begin, it would run what follows without a check, and commit none of it."""
     Base.metadata.create_all(engine)
     throttle(engine, impatient)
     agent.script.plays.extend([REJECTED] * 5)

@@ -368,7 +368,7 @@ class Demoted(MysqlBeat):
 async def test_a_write_that_read_only_stops_is_distinguished_from_other_faults(
     mariadb_pair: Pair[MariaDBServer],
 ) -> None:
-    """Error 1290: whoever hears of it knows that the server is no primary any more."""
+    """Error 1290: after it the agent knows that the server is no primary any more."""
     primary = mariadb_pair.primary
     connector = MysqlConnector("main", f"mysql://{APP_USER}@127.0.0.1:{primary.port}/")
     async with heartbeats(mariadb_pair) as writer:

@@ -1,4 +1,4 @@
-"""Old heartbeats in MariaDB: stopped, broken, resting and dead are four different things.
+"""Old heartbeats in MariaDB: stopped, broken, paused and dead are four different things.
 
 And a beat that the server holds up: it is given up here, and ended there.
 """

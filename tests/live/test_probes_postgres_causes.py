@@ -1,4 +1,4 @@
-"""Old heartbeats in Postgres: stopped, broken, resting and dead are four different things."""
+"""Old heartbeats in Postgres: stopped, broken, paused and dead are four different things."""
 
 from __future__ import annotations
 

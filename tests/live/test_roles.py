@@ -366,7 +366,7 @@ def end_sessions(server: AnyServer) -> None:
 def test_what_an_idle_postgres_says_is_not_taken_for_its_end(
     postgres_pair: Pair[PostgresServer], loop: str
 ) -> None:
-    """A reloaded setting is reported to idle sessions unasked."""
+    """A reloaded setting is reported to idle sessions without a request."""
     primary = postgres_pair.primary
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""Sessions as real servers list them: who is at work, and who never asks (R138)."""
+"""Sessions as real servers list them: who is at work, and who never checks (R138)."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def test_a_paused_replica_rejects_the_shard_and_itself_but_not_the_primarys_host
 def test_a_hopeless_replica_is_skipped_loudly_and_counts_again_when_it_is_back(
     shared: Deployment,
 ) -> None:
-    """B9: its replay stands still, and nothing that the gate does can help it."""
+    """B9: its replay is stopped, and nothing that the gate does can help it."""
     agents, lead = shared.agents, shared.primary
     agents.change(lead, "PATCH", "metrics/lag", {"hopeless_for_s": 3, "hopeless_factor": 2})
     try:
@@ -167,7 +167,7 @@ def test_work_on_the_primary_is_throttled_by_the_slowest_replica(shared: Deploym
 
 
 def test_self_and_shard_are_understood_as_vitess_writes_them(shared: Deployment) -> None:
-    """R41: lag looks at the shard unless told otherwise, other metrics at the host."""
+    """R41: lag looks at the shard by default, other metrics at the host."""
     metrics = shared.lead.check(metrics="lag,queue,self/lag,shard/queue")["metrics"]
     assert [(m["metric"], m["scope"]) for m in metrics] == [
         ("lag", "shard"), ("queue", "host"), ("lag", "host"), ("queue", "shard")
@@ -293,7 +293,7 @@ def test_a_replicas_frozen_agent_rejects_its_shard(shared: Deployment) -> None:
 
 
 def test_losing_all_replicas_agents_is_no_zero_lag(shared: Deployment) -> None:
-    """R43: misleading zero. Nor is it one when all of them are set aside."""
+    """R43: misleading zero. Nor is it one when all of them are skipped."""
     agents, lead = shared.agents, shared.primary
     with ended(agents["db-b"]), ended(agents["db-c"]):
         answer = agents.await_rejection(lead, because("unreachable", "db-b", "db-c"))
@@ -427,7 +427,7 @@ def test_pulling_without_a_peers_token_is_rejected(shared: Deployment) -> None:
 
 
 def test_a_peer_of_another_shard_is_rejected_with_words(shared: Deployment) -> None:
-    """R39: not even by a mistake in somebody's settings."""
+    """R39: not even by a mistake in someone's settings."""
     body = {
         "version": 1, "shard": "commerce/80-", "database": "main", "sender": "db-x",
         "activity": "awake", "wait_s": 0, "sent_wall_s": 0,

@@ -207,7 +207,7 @@ async def test_it_is_removed_for_all_and_comes_back_when_that_ends(world: World)
     assert world.threshold() == 5
 
 
-async def test_it_ends_by_itself_at_every_agent(world: World) -> None:
+async def test_it_ends_on_time_at_every_agent(world: World) -> None:
     change = await world.wide().patch("main", "lag", {"threshold": "2s", "for": "60s"}, who="ops")
     assert world.threshold() == 2 and ends_at(change.items[0]) is not None
     await world.clock.advance(61)

@@ -85,7 +85,7 @@ async def world() -> AsyncIterator[World]:
 
 
 async def test_a_threshold_changes_without_a_new_probe_and_counts_at_once(world: World) -> None:
-    """R1, R139: the value at hand is judged by the new threshold."""
+    """R1, R139: the value at hand is decided by the new threshold."""
     world.probes.values["lag"] = 3.0
     await world.clock.advance(1.1)
     assert world.passes()
@@ -504,7 +504,7 @@ async def test_an_added_metric_that_ends_is_gone(world: World) -> None:
     assert "queue" not in world.board.healths["main"].standings
 
 
-async def test_the_loop_ends_a_change_by_itself(world: World) -> None:
+async def test_the_loop_ends_a_change_on_time(world: World) -> None:
     await world.book.patch("main", "lag", {"threshold": "2s", "for": "10s"}, who="ops")
     running = asyncio.create_task(world.book.run())
     await world.clock.advance(15)

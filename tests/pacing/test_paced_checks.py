@@ -32,7 +32,7 @@ UNTIL = NOW.wall_s + 3600
 
 
 class Gate:
-    """A checker with a paced metric, whose dice land as told."""
+    """A checker with a paced metric, whose dice land as given."""
 
     def __init__(self, *rules: Rule, lag: float | None = 0.1, anonymous: bool = False) -> None:
         self.rolls = 0
@@ -175,7 +175,7 @@ class _Charged(NamedTuple):
 
 
 def _with_budget(**limits: Any) -> Rejecting:
-    """In which a second and a half of CPU are owed already."""
+    """In which a second and a half of CPU are debt already."""
     gate, budget = Gate(), {"name": "etl", "mode": "enforce", **limits}
     edition = Edition(0, {}, parse_policy({"budgets": [budget]}))
     charged = _Charged(edition, LedgerOf("main", None, 1000))

@@ -246,7 +246,7 @@ def test_who_does_not_load_a_paced_metric_is_not_paced(check: Check) -> None:
 
 
 def test_a_client_with_the_default_set_is_paced_by_the_metrics_in_it() -> None:
-    """The paced metric stands outside of it: a check that names none is not judged by it."""
+    """The paced metric stands outside of it: a check that names none is not decided by it."""
     standings = {s.spec.name: s for s in (health().standings["lag"], standing(LOAD))}
     seen = health_of("main", standings, default=["loadavg"])
     pacer = in_debt()

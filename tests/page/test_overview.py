@@ -282,7 +282,7 @@ def test_each_member_has_its_state(more: dict[str, Any], word: str) -> None:
 
 
 def test_a_primary_is_not_blamed_for_the_lag_of_its_replicas() -> None:
-    """It measures it by its own account, and it is told with them."""
+    """It measures it by its own account, and it is shown with them."""
     late = reading(state="breached", value=9.0)
     doc = shard(seat("db-a", readings=[late]), seat("db-b", readings=[late]))
     assert [row.word for row in tree(doc)] == ["healthy", "breached"]

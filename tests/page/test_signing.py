@@ -83,7 +83,7 @@ def test_a_wrong_token_opens_nothing(served: Served, token: str) -> None:
 
 
 def test_guessing_is_slowed_down_and_locks_nobody_out(tmp_path: Path) -> None:
-    """A right token and a right link always open the page, whoever guesses meanwhile."""
+    """A right token and a right link always open the page, even while others guess."""
     with serving(LOOPS["asyncio"], tmp_path) as served:
         for _ in range(MAX_FAILURES):
             assert Visitor(served).post("/sign-in", {"token": "wrong"}).status == 401

@@ -149,7 +149,7 @@ LAGGING = (ToldReading("lag", "s", "breached"),)
     ],
 )
 def test_a_replica_is_used_rested_or_left(told: ToldMember, standing: ServerUse) -> None:
-    """An agent's silence or a lag ends no session; following somebody else does."""
+    """An agent's silence or a lag ends no session; following another one does."""
     assert fitness_of(told).standing is standing
 
 

@@ -1,4 +1,4 @@
-"""What the relay is told of each client: the agents' own rules and judgement (R95, R98, R100)."""
+"""What the relay gets for each client: the agents' own rules and decisions (R95, R98, R100)."""
 
 from __future__ import annotations
 
@@ -365,7 +365,7 @@ async def test_reports_say_which_rule_and_which_metric() -> None:
     assert world.gates.explained(another).health.by == ""
 
 
-# --- names that nobody has heard of yet ---------------------------------------------------------
+# --- names that nobody has seen yet -------------------------------------------------------------
 
 
 def test_levels_are_each_part_of_a_target_and_all_together_in_order() -> None:
@@ -376,7 +376,7 @@ def test_levels_are_each_part_of_a_target_and_all_together_in_order() -> None:
 
 
 async def test_what_a_rule_speaks_of_has_a_gate_before_anybody_of_that_name_comes() -> None:
-    """R95: else whoever makes up a name for each statement is never held."""
+    """R95: else anyone who makes up a name for each statement is never on hold."""
     world = World(GateTerms(("batch:nightly",), GateMode.ENFORCE, Act.BLOCK))
     await world.hear(view(SICK, rule("etl", kind=Kind.HOLD)))
     assert set(world.relay.levels) == {"batch", "nightly", "batch:nightly", "etl"}

@@ -1,4 +1,4 @@
-"""A new process takes over, or does not; either way somebody serves."""
+"""A new process takes over, or does not; either way someone serves."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ async def test_an_old_one_that_dies_before_it_saw_ready(old: Old, tmp_path: Path
 
 
 async def test_words_that_are_no_hand_over(old: Old, tmp_path: Path) -> None:
-    """Whoever finds the socket cannot crash the one that serves."""
+    """Anyone who finds the socket cannot crash the one that serves."""
     loop = asyncio.get_running_loop()
     for words in (b"GET / HTTP/1.1\r\n\n", b"[]\n", b'{"format": 99}\n', b"\n"):
         line = socket.socket(socket.AF_UNIX)

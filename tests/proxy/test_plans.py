@@ -296,7 +296,7 @@ async def test_a_lost_connection_is_distinguished_from_a_bad_pattern(
 ) -> None:
     with psycopg.connect(plans_dsn, autocommit=True) as connection:
         connection.execute(
-            # Waits for its end: a process that has not heard of it yet would go on.
+            # Waits for its end: a process that does not know of it yet would go on.
             "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity "
             "WHERE application_name = 'headgate-proxy'"
         )

@@ -153,7 +153,7 @@ class RelayModel(FakeRelay):
 
 
 class ProxiedHerd(Herd):
-    """200 workers that never ask: their statements are held by the relay."""
+    """200 workers that never check: their statements are delayed by the relay."""
 
     def __init__(self, world: World, terms: ReleaseTerms, gate: GateTerms) -> None:
         super().__init__(Variant.PACED, world)

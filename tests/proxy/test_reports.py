@@ -144,7 +144,7 @@ async def test_an_old_one_that_ends_after_the_hand_over_looks_no_more() -> None:
 
 
 async def test_what_nobody_kept_account_of_is_not_reported_as_if_it_were_current() -> None:
-    """Reports were off for a while, or for ever."""
+    """Reports were off for a while, or forever."""
     stage = Stage(counts(JOB, statements=3, admitted=3))
     stage.relay.table = [counts(JOB, statements=90, admitted=90)]
     await stage.clock.advance(60.0)

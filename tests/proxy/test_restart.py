@@ -22,7 +22,7 @@ from tests.fixtures.proxies import ProxyProcess
 
 @pytest.fixture(scope="module")
 def proxy() -> Iterator[ProxyProcess]:
-    """In front of a server that is not there: nobody asks it anything."""
+    """In front of a server that is not there: nothing is sent to it."""
     with ProxyProcess.started("postgres", 1, forked=False) as started:
         yield started
 

@@ -1,4 +1,4 @@
-"""A proxy's settings: what is wrong is told with its place, what is odd is told at all."""
+"""A proxy's settings: what is wrong is reported with its place, and so is what is odd."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def test_exemptions_are_shown_in_status() -> None:
 
 
 def test_partial_exemptions_are_shown_in_status() -> None:
-    """R80: metrics of one's own that leave out what others are judged by."""
+    """R80: metrics of one's own that leave out what others are decided by."""
     known = {"lag": KnownMetric(5.0, True), "pool_usage": KnownMetric(1.0, True)}
     rules = [
         rule("m", kind=Kind.METRICS, metrics=("lag",)),

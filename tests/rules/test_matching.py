@@ -557,7 +557,7 @@ def test_on_its_end_the_next_rule_applies_without_a_sweeper() -> None:
     ]  # fmt: skip
 
 
-def test_a_window_opens_and_closes_by_itself() -> None:
+def test_a_window_opens_and_closes_on_time() -> None:
     rush = rule("rush", "etl", Kind.HOLD, windows=((W + 10, W + 20), (W + 30, W + 40)))
     book, who = RuleBook([rush]), parse_identity("etl")
     held = [book.applied(who, "main", W + s).reject is not None for s in range(0, 50, 5)]

@@ -434,7 +434,7 @@ async def test_who_is_favored_within_a_category_is_not_rejected_with_it(world: W
 
 
 async def test_favor_takes_effect_at_once_and_whole(world: World) -> None:
-    """One transaction, one new book: nobody is ever judged by one half of it."""
+    """One transaction: no check ever sees one half of it."""
     books_before = len(world.books)
     favored, reduced = await world.favor("fix", who="ops")
     assert len(world.books) == books_before + 1
@@ -568,7 +568,7 @@ async def test_rules_survive_a_restart_as_they_were(world: World) -> None:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-async def test_a_rule_ends_by_itself(world: World, restart: bool) -> None:
+async def test_a_rule_ends_on_time(world: World, restart: bool) -> None:
     """R84: nothing runs here that would end it."""
     await world.put(**HALF)
     await world.clock.leap(3599)

@@ -99,7 +99,7 @@ def test_a_metric_that_is_not_ours_is_shown_without_a_threshold() -> None:
     assert (gone.state, gone.cause, gone.unavailable_for_ms) == ("unavailable", "failed", 2000)
 
 
-def test_a_skip_ends_by_itself() -> None:
+def test_a_skip_ends_on_time() -> None:
     [_, shown] = doc(member(skip=SKIP)).members
     assert shown.skip is not None
     assert (shown.skip.who, shown.skip.reason, shown.skip.until_s) == ("ops", "rebuild", 1200)

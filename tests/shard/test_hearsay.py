@@ -198,7 +198,7 @@ async def test_where_a_servers_list_leads_nowhere_what_the_agents_say_counts(
 async def test_a_primary_of_another_cluster_by_the_same_shard_name_is_no_split_brain(
     open_world: OpenWorld,
 ) -> None:
-    """A copied settings file: the stranger is told of, and its data is not ours."""
+    """A copied settings file: the stranger is reported, and its data is not ours."""
     ours, theirs = replace(primary(), cluster="7001"), replace(primary(), cluster="7002")
     world = await open_world("db-b", role=ours, discover=HOSTS)
     world.agents["db-x"] = FakeAgent(world.clock, "db-x")

@@ -200,7 +200,7 @@ def test_all_replicas_unreachable() -> None:
 
 
 def test_all_replicas_gone_for_long_is_an_empty_shard_that_rejects() -> None:
-    """R43: setting the last one aside leaves nobody, not 0."""
+    """R43: skipping the last one leaves nobody, not 0."""
     gone = absent(Cause.UNREACHABLE, "no route")
     rolled = roll(member("b", gone, missing_for_s=3600), member("c", gone, missing_for_s=3600))
     assert missing(rolled).cause is Cause.EMPTY_SHARD
@@ -286,13 +286,13 @@ def test_labels_choose_members() -> None:
 
 
 def test_labels_that_nobody_has_reported_yet_may_be_the_ones() -> None:
-    """R42: one that was never heard of is missing, not left out."""
+    """R42: one that was never seen is missing, not left out."""
     parts = [member("b", 1.0, region="eu"), member("c", absent(Cause.NEVER_READ), unheard=True)]
     rolled = roll(*parts, rollup_labels={"region": "eu"})
     assert missing(rolled).cause is Cause.NEVER_READ
 
 
-# --- set aside, visibly and for a bounded time ------------------------------------------------
+# --- skipped, visibly and for a bounded time --------------------------------------------------
 
 
 def test_a_skip_ends_by_the_readers_clock_without_a_sweeper() -> None:
@@ -401,7 +401,7 @@ def test_a_plug_in_that_answers_no_number_is_not_healthy(plugin: Aggregate) -> N
 
 
 def test_a_plug_in_that_raises_makes_the_metric_unavailable() -> None:
-    """The roll-up is total: one broken plug-in must not stop the other metrics."""
+    """The rollup is total: one broken plug-in must not stop the other metrics."""
     rolled = roll(member("b", 1.0), rollup="own", aggregates={"own": broken})
     assert isinstance(rolled.reading, Absent) and not rolled.excused
 

@@ -110,7 +110,7 @@ async def test_an_unreachable_replica_is_skipped_after_its_time_and_named(
 
 
 async def test_all_replicas_gone_is_never_no_lag(open_world: OpenWorld) -> None:
-    """R43: missing, then set aside, and rejected all the while."""
+    """R43: missing, then skipped, and rejected all the while."""
     world = await open_world("db-b", "db-c", metrics=(metric("lag", missing_for_s=2),))
     await world.pass_s(1)
     for agent in world.agents.values():
@@ -158,7 +158,7 @@ async def test_a_metric_that_a_member_does_not_have_is_not_healthy(open_world: O
 
 
 async def test_values_of_a_member_age_while_it_is_silent(open_world: OpenWorld) -> None:
-    """R18: the last good word of a member that hangs is not good for ever."""
+    """R18: the last good word of a member that hangs is not good forever."""
     world = await open_world("db-b")
     await world.pass_s(1)
     assert world.ask().admitted
@@ -181,7 +181,7 @@ async def test_a_change_of_state_is_seen_within_two_intervals(open_world: OpenWo
 async def test_a_member_with_labels_unknown_is_not_left_out_by_labels(
     open_world: OpenWorld,
 ) -> None:
-    """R42: one that was never heard of may carry the label; leaving it out would be guessing."""
+    """R42: one that was never seen may carry the label; leaving it out would be guessing."""
     spec = metric("lag", rollup_labels={"region": "eu"})
     world = await open_world("db-b", "db-c", metrics=(spec,), prepare=db_c_is_away)
     world.agents["db-b"].labels = {"region": "eu"}
@@ -321,7 +321,7 @@ async def test_a_search_wakes_the_agents_it_contacts_and_is_not_repeated_for_eac
 async def test_who_was_the_primary_last_is_a_hint(
     open_world: OpenWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever it is will know better; but not for ever."""
+    """Whoever it is will know better; but not forever."""
     monkeypatch.setattr("headgate.shard.roster.HINT_MAX_AGE_S", 20.0)
     world = await open_world("db-b", role=replica())
     await world.answer("db-b", primary())
@@ -378,7 +378,7 @@ async def test_a_promotion_warms_up_and_never_answers_from_the_old_view(
 async def test_after_a_promotion_values_of_the_last_term_do_not_count(
     open_world: OpenWorld,
 ) -> None:
-    """R45: each member has to be heard of since."""
+    """R45: each member has to be seen since."""
     world = await open_world("db-b", "db-c")
     await world.pass_s(1)
     assert world.ask().admitted
@@ -497,7 +497,7 @@ async def test_split_brain_ends_when_the_other_steps_down(open_world: OpenWorld)
 
 
 async def meet_rival(open_world: OpenWorld, ours: int | None, theirs: int | None) -> ShardWorld:
-    """db-b pulls from us, says that it is the primary, and is never heard of again."""
+    """db-b pulls from us, says that it is the primary, and is never seen again."""
 
     def db_b_is_away(world: ShardWorld) -> None:
         world.agents["db-b"].fault = UNREACHABLE
@@ -766,7 +766,7 @@ async def test_a_pull_brings_role_readings_and_the_age_of_the_last_check(
 async def test_a_waiting_pull_is_answered_when_something_begins_to_fail(
     open_world: OpenWorld,
 ) -> None:
-    """Missed uptick: a breach is heard of at once, at one message per interval."""
+    """Missed uptick: a breach is seen at once, at one message per interval."""
     world = await open_world("db-b", role=replica())
     await world.pass_s(1)
     held = asyncio.ensure_future(world.answer("db-b", primary(), wait_s=600.0))
@@ -848,7 +848,7 @@ async def test_a_shard_that_slept_alone_is_brought_back_at_once(open_world: Open
 async def test_a_shard_that_hibernated_does_not_count_that_time_as_a_members_silence(
     open_world: OpenWorld,
 ) -> None:
-    """R59: nobody is set aside for having been asked nothing."""
+    """R59: nobody is skipped for having had no check."""
     spec = metric("lag", missing_for_s=5)
     world = await open_world("db-b", "db-c", metrics=(spec,), idleness=SHORT)
     await world.pass_s(30, "self/lag", every_s=0.5)

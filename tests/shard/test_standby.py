@@ -282,7 +282,7 @@ async def test_it_takes_over_when_the_leader_is_gone(elected: ElectedWorld) -> N
     assert elected.seats[other].takeovers_total == 1 and changes == [False]
 
 
-async def test_while_the_store_is_away_each_answers_by_itself_and_says_so(
+async def test_while_the_store_is_away_each_answers_alone_and_says_so(
     elected: ElectedWorld,
 ) -> None:
     """R53"""

@@ -1,4 +1,4 @@
-"""An agent that may open few files says so, and serves whoever asks (N3, N4)."""
+"""An agent that may open few files says so, and serves every client (N3, N4)."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def verdicts(agent: AgentProcess, app: str, count: int = 200) -> list[str]:
     return [agent.check(app=app)["verdict"] for _ in range(count)]
 
 
-def test_a_hold_on_a_category_reaches_every_job_of_it_and_ends_by_itself(
+def test_a_hold_on_a_category_reaches_every_job_of_it_and_ends_on_time(
     agent: AgentProcess,
 ) -> None:
     """R65, R69, R84"""

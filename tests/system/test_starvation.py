@@ -80,7 +80,7 @@ def webhook() -> Iterator[Webhook]:
 
 @contextmanager
 def rogue(server: PostgresServer) -> Iterator[None]:
-    """At work in the database, without ever having asked."""
+    """At work in the database, without a check."""
     with psycopg.connect(server.dsn(), application_name=ROGUE) as connection:
         connection.execute("select 1")  # In a transaction from here on.
         yield

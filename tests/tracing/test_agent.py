@@ -1,4 +1,4 @@
-"""A real agent and a real collector: what is told, below what, and that nobody is hurt."""
+"""A real agent and a real collector: what is reported, below what, and that nobody is hurt."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ async def test_what_an_agent_does_is_reported(collecting: Collector, tmp_path: P
         assert kept.facts["headgate.change.action"] == "metric.set"
         assert kept.facts["headgate.change.who"].startswith("uid:")
 
-        # The probe was started anew by that request, and is no part of it.
+        # The probe was started again by that request, and is no part of it.
         before = len(collecting.named("probe"))
         await aeventually(lambda: len(collecting.named("probe")) > before + 2)
         assert all(probe.parent_id == "" for probe in collecting.named("probe"))
@@ -178,7 +178,7 @@ async def test_checks_are_traced_where_their_caller_traces_them(
             s for s in collecting.named("check") if s.facts.get("headgate.verdict") == "ON_HOLD"
         ]
         assert held.facts["headgate.rule"]
-        # Scrapes are not told, unless somebody wants to know.
+        # Scrapes are not traced by default.
         assert (await ask(agent, "GET", "/healthz"))[0] == 200
         assert (await ask(agent, "GET", "/metrics", traceparent=PARENT))[0] == 200
         assert (await one(collecting, "GET /metrics")).parent_id == PARENT[36:52]

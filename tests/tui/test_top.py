@@ -289,7 +289,7 @@ def woken(agent: ScriptedAgent) -> list[str]:
 
 
 def test_looking_wakes_nobody_unless_requested(busy: ScriptedAgent, run: Run) -> None:
-    """R56: an open screen must not keep what nobody asks about from hibernating."""
+    """R56: an open screen must not keep what nobody checks from hibernating."""
     assert run("top", "--once", "--interval", "0.1s").code == 0
     assert woken(busy) == []
     ran = run("top", "--once", "--wake", "--interval", "0.1s")

@@ -75,7 +75,7 @@ async def test_two_agents_that_change_at_once_lose_nothing(
 async def test_every_reader_gets_each_revision_whole(
     books: list[ChangeBook], stores: list[Recording]
 ) -> None:
-    """Number and items are one commit: whoever has the number has the items."""
+    """Number and items are one commit: anyone who has the number has the items."""
     change = asyncio.create_task(books[0].apply(file_of(150), who="ada"))
     seen: dict[int, Counter[int]] = {}
     async with asyncio.timeout(DEADLINE_S):

@@ -1,4 +1,4 @@
-"""Who gets into etcd, and what is told to whom it rejects; with real members.
+"""Who gets into etcd, and what it says to those it rejects; with real members.
 
 One cluster for all: it wants TLS, a certificate of each client, a user and a password.
 """

@@ -1,4 +1,4 @@
-"""Members that answer nonsense, late or not at all: which one is asked next, and what is told."""
+"""Members that answer nonsense, late or not at all: which one is tried next, and the error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ways around the gate that somebody has found: none of them leads past a limit of 0.
+"""Ways around the gate that someone has found: none of them leads past a limit of 0.
 
 The budget is for a user, admits nothing, and is enforced. Whatever that user writes, and however:
 the server must not do it.

@@ -146,7 +146,7 @@ def test_an_endless_startup_is_ended(postgres: ExtendedServer) -> None:
 
 
 def _brought_to(proxy: ProxyProcess, state: bytes, user: str = "postgres") -> wire.Peer:
-    """A client that has got such a message; anew where that took longer than the proxy waits."""
+    """A client that has got such a message; again where that took longer than the proxy waits."""
 
     def begun() -> wire.Peer | None:
         peer = wire.Peer(proxy.port)
@@ -235,7 +235,7 @@ def test_a_client_that_never_reads_costs_bounded_memory(
 
 
 def test_texts_of_prepared_statements_are_bounded(postgres: ExtendedServer) -> None:
-    """L9: beyond half of max_buffer_mb they are judged as unknown, and go on."""
+    """L9: beyond half of max_buffer_mb they are decided as unknown, and go on."""
     tables = {"proxy": {"max_buffer_mb": 4}}
     with ProxyProcess.started("postgres", postgres.port, tables) as proxy, ExitStack() as stack:
         text = "SELECT {} /*" + "x" * 6900 + "*/"

@@ -467,7 +467,7 @@ def test_plain_http_sent_to_a_tls_port(serve: Serve, run: Run, authority: Author
 
 
 def test_another_shard_is_rejected_in_the_peers_words(serve: Serve, run: Run) -> None:
-    """R39: a mistake in somebody's settings crosses no shards."""
+    """R39: a mistake in someone's settings crosses no shards."""
     failed = run(failure(serve().url, ask=question(shard="commerce/80-")))
     assert failed.cause is Cause.FAILED
     assert "409" in failed.detail and "belongs to shard 'commerce/-80'" in failed.detail

@@ -1,4 +1,4 @@
-"""What is set for the fleet is judged, kept with who and what, and never half of it (R83–R87)."""
+"""What is set for the fleet is validated, kept with its author, and never half of it (R83–R87)."""
 
 from __future__ import annotations
 

@@ -316,7 +316,7 @@ async def test_what_was_set_since_counts_and_gets_a_number_that_is_new(world: Bo
 async def test_a_store_that_has_lost_nothing_in_force_gets_the_number(
     world: BookWorld,
 ) -> None:
-    """Else agents take it for an old one for ever."""
+    """Else agents take it for an old one forever."""
     change = await world.book.restore([], who="ada", known_n=40)
     assert (change.after_n, change.changes) == (41, ())
     assert (await world.book.revision(41)).summary == "nothing but the number"

@@ -36,7 +36,7 @@ def rule(name: str) -> dict[str, object]:
 
 
 def rival(world: BookWorld, name: str) -> Deed:
-    """Somebody else, who is first."""
+    """Another one, who is first."""
     return lambda: world.other.put_rule(rule(name), reach=FLEET, who="eve")
 
 

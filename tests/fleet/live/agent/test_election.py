@@ -145,7 +145,7 @@ async def test_a_commit_whose_answer_was_lost_is_found_again() -> None:
     await pair.close()
 
 
-async def test_a_restarted_agent_answers_by_itself_until_its_last_term_is_over() -> None:
+async def test_a_restarted_agent_answers_alone_until_its_last_term_is_over() -> None:
     """It was killed, and serves at the same address again. Whether the key that it finds there is
     its own ghost's or another agent's of the same address, nobody can tell: it is not taken."""
     pair = Pair("a", "b")
@@ -332,7 +332,7 @@ async def test_a_store_that_was_recreated_is_listed_until_it_is_watched_again(pa
 
 
 async def test_a_machine_that_slept_has_no_term_left_when_it_wakes() -> None:
-    """R53: its monotonic clock stood still meanwhile; what counts is one that did not."""
+    """R53: its monotonic clock was stopped meanwhile; what counts is one that was not."""
     clock, slept_s = HandClock(), [0.0]
     elector = Elector(
         MemoryLog(KeptInMemory(mono_s=lambda: clock.now().mono_s)),

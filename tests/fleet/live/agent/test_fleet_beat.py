@@ -1,4 +1,4 @@
-"""The beat: one writer goes on, somebody steps in, nobody stampedes."""
+"""The beat: one writer goes on, someone steps in, nobody stampedes."""
 
 from __future__ import annotations
 

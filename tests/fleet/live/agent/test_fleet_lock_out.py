@@ -32,7 +32,7 @@ def world_knowing(known: Mapping[str, KnownMetric]) -> BookWorld:
     return world
 
 
-# --- whoever sets it -------------------------------------------------------------------------
+# --- the agent that sets it ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("known", [LAG, {}], ids=["a database", "no database"])
@@ -99,7 +99,7 @@ async def test_what_was_set_can_be_extended_by_an_agent_that_cannot_validate_it(
         await blind.apply(wider, who="bob")
 
 
-# --- whoever hears of it ---------------------------------------------------------------------
+# --- the agents that get it ------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ async def world() -> FleetWorld:
 
 
 def named(world: FleetWorld) -> tuple[str, ...]:
-    """By which metrics a client is judged; none: by the agent's own."""
+    """By which metrics a client is decided; none: by the agent's own."""
     applied = world._applied("etl:nightly", "main")
     return tuple(name for rule in applied.metrics for name in rule.metrics)
 

@@ -271,7 +271,7 @@ def test_ten_thousand_items_deleted_by_hand_are_reported_once() -> None:
     assert len(known.kept()) == 10_000
 
 
-async def test_what_is_put_back_or_ends_by_itself_is_no_longer_missed() -> None:
+async def test_what_is_put_back_or_ends_is_no_longer_missed() -> None:
     kept, clock = KeptInMemory(), HandClock()
     soon = {"expires_at": iso(NOW.wall_s + 30.0)}
     set_items(kept, item("f-1"), item("f-2"), item("f-3", value=soon))
@@ -420,7 +420,7 @@ REST = Changes((KeyEvent(wide("f-2"), item_bytes(item("f-2", n=2)), 10),), 9)
 
 @pytest.mark.parametrize("relisted", [True, False])
 async def test_the_rest_of_a_commit_reaches_who_was_handed_a_part_of_it(relisted: bool) -> None:
-    """R84: also whoever comes back from elsewhere, or from the disk."""
+    """R84: also anyone who comes back from elsewhere, or from the disk."""
     known, other, recalled = mirror(), mirror(), mirror()
     known.adopt(Listing((), 5, "s"), PREFIXES)
     other.adopt(known.listing(ALL), PREFIXES, authoritative=False)

@@ -60,7 +60,7 @@ class World:
         self.mark = self.primary.mark
 
     def recall(self) -> None:
-        """The replica's agent is started anew, from its disk."""
+        """The replica's agent is started again, from its disk."""
         copy = self.replica.copy(0.0)
         self.replica, self.mark = Mirror(HandClock(), max_log_records=4), 0
         self.replica.recall(copy)

@@ -69,7 +69,7 @@ class World:
 
 
 async def test_n_is_reported_once_it_is_in_force() -> None:
-    """Whoever waits for it after a change may rely on it."""
+    """Anyone who waits for it after a change may rely on it."""
     async with World() as world:
         world.rules.takes_s = 0.5
         n = set_items(world.kept, item("f-1"))

@@ -208,7 +208,7 @@ async def test_a_role_that_flaps_is_reported_seldom(other: str) -> None:
 
 
 async def test_a_lease_of_when_the_fleet_was_small_is_replaced_in_its_own_time() -> None:
-    """Granted before the first beat told how many there are: 1,670 renewals a second for ever."""
+    """Granted before the first beat told how many there are: 1,670 renewals a second forever."""
     world = World()
     await world.clock.advance(10)
     other = Put("shards/x", b"told", world.registrar.lease_id)
@@ -246,7 +246,7 @@ async def test_nobody_registers_before_the_size_of_the_fleet_is_known() -> None:
 
 
 async def test_a_recreated_store_is_no_reason_to_hurry() -> None:
-    """Everybody's lease is lost at once, and everybody hears of it at once."""
+    """Everybody's lease is lost at once, and everybody learns of it at once."""
     world = World(spread_s=50.0)
     await world.clock.advance(200)
     world.kept.revoke(1)
@@ -355,7 +355,7 @@ async def test_another_host_that_calls_its_member_alike_is_reported(world: World
 
 
 async def test_a_passive_agent_leaves_registering_to_the_active_one(open_world: OpenWorld) -> None:
-    """Both have the same members; whoever looks for one must find the agent that answers."""
+    """Both have the same members; anyone who looks for one must find the agent that answers."""
     world = await open_world()
     told: list[int] = []
     world.shards.on_roles = lambda: told.append(

@@ -92,7 +92,7 @@ async def test_a_rule_on_one_database_keeps_its_id_and_reaches_no_other(world: F
 
 
 async def test_another_place_is_another_reach(world: FleetWorld) -> None:
-    """The settings file was changed: what is known already is judged anew."""
+    """The settings file was changed: what is known already is validated again."""
     item = rule_item(reach="shard:commerce/-80")
     await world.follow(item)
     assert world.ids == ["f-1"]
@@ -151,7 +151,7 @@ async def test_that_an_item_is_missing_says_nothing(world: FleetWorld) -> None:
 async def test_who_knows_the_order_is_believed_also_where_revisions_start_again(
     world: FleetWorld,
 ) -> None:
-    """A store that was made anew counts from 1; what is set in it since counts."""
+    """A store that was recreated counts from 1; what is set in it since counts."""
     old = rule_item(n=57, reach="shard:commerce/-80")
     await world.follow(old, whole=True)
     books = len(world.books)
@@ -248,7 +248,7 @@ async def test_clients_that_decide_locally_get_it(world: FleetWorld) -> None:
 # --- clocks (R84, R87) ---------------------------------------------------------------------------
 
 
-async def test_a_rule_ends_by_itself(world: FleetWorld) -> None:
+async def test_a_rule_ends_on_time(world: FleetWorld) -> None:
     """R84: nothing runs here that would end it, and nobody is asked."""
     await world.follow(rule_item())
     await world.clock.leap(3599)
@@ -287,7 +287,7 @@ async def test_nor_does_a_restart_with_the_clock_set_back(world: FleetWorld) -> 
 async def test_an_agent_whose_clock_is_behind_gives_it_its_term_and_no_more(
     world: FleetWorld,
 ) -> None:
-    """Set by somebody whose clock is ahead of ours: counted from when it was heard of."""
+    """Set by someone whose clock is ahead of ours: counted from when it arrived."""
     await world.follow(rule_item(set_at=NOW.wall_s + 600))
     async with world.running():
         await world.clock.leap(3500)

@@ -107,7 +107,7 @@ def _calm() -> ShardWorld:
     return ShardWorld("db-b", metrics=(metric("lag", interval_s=2.0),), collect_interval_s=2.0)
 
 
-# --- what is told ------------------------------------------------------------------------------
+# --- what is reported --------------------------------------------------------------------------
 
 
 async def test_the_primarys_agent_reports_how_its_shard_is() -> None:
@@ -194,7 +194,7 @@ async def test_a_server_that_does_not_answer_is_unhealthy_and_not_idle() -> None
     assert "connection refused" in told.metrics[0].detail
 
 
-# --- when it is told ---------------------------------------------------------------------------
+# --- when it is reported -----------------------------------------------------------------------
 
 
 async def test_values_that_move_are_not_reported_each_time() -> None:

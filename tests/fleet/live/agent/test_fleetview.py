@@ -117,7 +117,7 @@ async def test_a_rule_of_another_shard_leaves_nobody_here_behind() -> None:
 
 
 async def test_the_newest_item_that_is_collected_leaves_nobody_behind() -> None:
-    """Who starts after that never hears of it: its revision is no more to be reached (R86)."""
+    """Who starts after that never learns of it: its revision is no more to be reached (R86)."""
     lifted = replace(rule_item("f-2", "fleet", 9), value=None)
     sight = Sight(*entries_of(told=[TOLD], members=MEMBERS, items=[RULE, lifted]))
     await sight.picture()

@@ -193,7 +193,7 @@ async def test_a_replica_whose_server_does_not_answer_is_one_by_patronis_report(
 
 
 async def test_a_report_that_was_not_confirmed_is_dated_so(world: World) -> None:
-    """Whoever uses it judges its age: a follower that is cut off confirms nothing."""
+    """Anyone who uses it judges its age: a follower that is cut off confirms nothing."""
     world.server.says = SLOW
     world.store.cut("etcd: no quorum")
     await world.clock.advance(30)

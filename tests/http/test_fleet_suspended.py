@@ -1,4 +1,4 @@
-"""A rule of the fleet that cannot be lifted: what is said, and how it rests at one agent."""
+"""A rule of the fleet that cannot be lifted: what is said, and how it is suspended at one agent."""
 
 from __future__ import annotations
 

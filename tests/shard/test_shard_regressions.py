@@ -118,7 +118,7 @@ async def test_clients_are_sent_only_where_the_settings_say(open_world: OpenWorl
 
 
 async def test_a_sleeping_member_is_not_a_missing_one(open_world: OpenWorld) -> None:
-    """R59: asleep for as long as nobody asks, which says nothing against it."""
+    """R59: asleep for as long as nobody checks, which says nothing against it."""
     world = await open_world("db-b", metrics=(metric("lag", missing_for_s=2, empty="admit"),))
     now = world.clock.now().mono_s
     world.agents["db-b"].values["lag"] = Absent(Cause.HIBERNATING, "nobody asks", now)
@@ -128,7 +128,7 @@ async def test_a_sleeping_member_is_not_a_missing_one(open_world: OpenWorld) -> 
 
 
 async def test_a_reload_is_whole_at_every_moment(open_world: OpenWorld) -> None:
-    """Whoever looks while the old shard is being closed finds the new one."""
+    """Anyone who looks while the old shard is being closed finds the new one."""
     world = await open_world("db-b")
     await world.pass_s(1, "shard/lag")
     plan = world.plan("main", labels={"region": "eu"})
