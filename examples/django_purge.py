@@ -1,4 +1,4 @@
-"""A management command that waits for leave: <app>/management/commands/purge_orders.py.
+"""A management command that waits until admitted: <app>/management/commands/purge_orders.py.
 
 HEADGATE = {"app": "shop", "database": "main"}     in the settings
 manage.py purge_orders --max-wait 600              checks as purge_orders:shop

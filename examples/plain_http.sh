@@ -1,10 +1,10 @@
 #!/bin/sh
-# Ask before each piece of work, with nothing but curl.
+# Check before each piece of work, with nothing but curl.
 #
 #   HEADGATE_URL=http://127.0.0.1:8087 examples/plain_http.sh APP DATABASE COMMAND [ARGUMENT...]
 #
 # Runs COMMAND once for each line of standard input, which it gets as its last argument.
-# Only status 200 admits. A rejection says in Retry-After when to come back; when nobody
+# Only status 200 admits. A rejection says in Retry-After when to retry. When no agent
 # answers for UNAVAILABLE_AFTER seconds, the work stops.
 set -eu
 
@@ -13,26 +13,26 @@ unavailable_after=${UNAVAILABLE_AFTER:-10}
 app=$1 database=$2
 shift 2
 
-# Prints "status retry-after"; the status is 000 when nobody answered.
-ask() {
+# Prints "status retry-after"; the status is 000 when no agent answered.
+check() {
     curl --silent --output /dev/null --max-time 1 --get \
         --data-urlencode "app=$app" --data-urlencode "database=$database" \
         --write-out '%{http_code} %header{retry-after}' "$url/v1/check" || true
 }
 
-wait_for_leave() {
+wait_until_admitted() {
     silent=0
     while :; do
-        answer=$(ask)
+        answer=$(check)
         status=${answer%% *} retry_after=${answer#* }
         case $status in
             200) return ;;
-            400 | 401 | 403) echo "$app: the agent rejects the question: $status" >&2; exit 2 ;;
+            400 | 401 | 403) echo "$app: the agent does not accept the request: $status" >&2; exit 2 ;;
             404 | 417 | 421 | 424 | 429) silent=0 ;;
             *) silent=$((silent + 1)) ;;
         esac
         if [ "$silent" -ge "$unavailable_after" ]; then
-            echo "$app: no agent answered at $url for $silent questions" >&2
+            echo "$app: no agent answered at $url for $silent checks" >&2
             exit 3
         fi
         sleep "${retry_after:-1}"
@@ -40,6 +40,6 @@ wait_for_leave() {
 }
 
 while IFS= read -r item; do
-    wait_for_leave
+    wait_until_admitted
     "$@" "$item" </dev/null
 done

@@ -1,4 +1,4 @@
-"""A purge with psycopg: every transaction waits for leave; application_name tells who it is.
+"""A purge with psycopg: every transaction waits until admitted; application_name is its identity.
 
 PGHOST=… PGDATABASE=… HEADGATE_URL=http://127.0.0.1:8087 python examples/psycopg_purge.py
 """

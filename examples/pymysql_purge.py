@@ -1,4 +1,4 @@
-"""A purge with a plain DB-API driver (PyMySQL): every transaction waits for leave.
+"""A purge with a plain DB-API driver (PyMySQL): every transaction waits until admitted.
 
 MYSQL_PORT=… HEADGATE_URL=http://127.0.0.1:8087 python examples/pymysql_purge.py
 """

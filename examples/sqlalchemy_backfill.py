@@ -1,4 +1,4 @@
-"""A backfill with SQLAlchemy: every transaction waits for leave, and is tagged with who it is.
+"""A backfill with SQLAlchemy: every transaction waits until admitted, tagged with its identity.
 
     DATABASE_URL=postgresql+psycopg://… HEADGATE_URL=http://127.0.0.1:8087 \\
         python examples/sqlalchemy_backfill.py

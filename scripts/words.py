@@ -1,8 +1,9 @@
 """Check the words of everything that people read.  scripts/words.py [--update] [PATH…]
 
-Docs, the page's templates and the string literals of src/ are compared with the vocabulary of
-docs/reference/glossary.md: no banned words, no British spellings, no requirement numbers, no
-sentence of more than 30 words, no term that the glossary lacks, no how-to of more than 80 lines.
+Docs, the page's templates, the string literals and comments of src/, and the comments of deploy/
+and examples/ are compared with the vocabulary of docs/reference/glossary.md: no banned words, no
+British spellings, no requirement numbers, no sentence of more than 30 words, no term that the
+glossary lacks, no how-to of more than 80 lines.
 
 scripts/words.pending has the files that are not clean yet, each with its number of findings. A
 number may only fall: more findings fail the check, and so do fewer until --update records them. A
@@ -12,8 +13,10 @@ file that is not listed has to be clean. With PATHs: print all of their findings
 from __future__ import annotations
 
 import ast
+import io
 import re
 import sys
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +26,7 @@ PENDING = ROOT / "scripts" / "words.pending"
 GLOSSARY = "docs/reference/glossary.md"
 MAX_WORDS = 30
 MAX_HOWTO_LINES = 80
+COMMENTED = {".logrotate", ".pm", ".service", ".sh", ".sysusers", ".tpl", ".yaml", ".yml"}
 # Where the numbers are looked up.
 NUMBERED = {"docs/requirements.md"}
 
@@ -134,6 +138,18 @@ def literal_texts(source: str) -> Iterator[Text]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
             yield Text(node.lineno, node.value)
+    # Tokens are slow: only where a line with a comment may have a finding.
+    if any("#" in line and BANNED_PATTERN.search(line) for line in source.splitlines()):
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            if token.type == tokenize.COMMENT:
+                yield Text(token.start[0], REQUIREMENT.sub("", token.string))
+
+
+def comment_texts(source: str) -> Iterator[Text]:
+    """Of shell, YAML, Perl, units and charts: lines that are comments."""
+    for number, line in enumerate(source.splitlines(), 1):
+        if re.match(r"\s*(#|\{\{-? ?/\*)", line):
+            yield Text(number, line)
 
 
 def sources() -> Iterator[tuple[str, Iterator[Text]]]:
@@ -145,6 +161,14 @@ def sources() -> Iterator[tuple[str, Iterator[Text]]]:
         yield str(path.relative_to(ROOT)), template_texts(path.read_text())
     for path in sorted(ROOT.glob("src/headgate/**/*.py")):
         yield str(path.relative_to(ROOT)), literal_texts(path.read_text())
+    for folder in ("deploy", "examples"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix == ".py":
+                yield str(path.relative_to(ROOT)), literal_texts(path.read_text())
+            elif path.name == "NOTES.txt":
+                yield str(path.relative_to(ROOT)), template_texts(path.read_text())
+            elif path.suffix in COMMENTED or path.name == "Dockerfile":
+                yield str(path.relative_to(ROOT)), comment_texts(path.read_text())
 
 
 # ── What is wrong with them ──────────────────────────────────────────────────

@@ -88,7 +88,7 @@ def section(text: str, heading: str) -> str:
         ("[databases.NAME.metrics.METRIC]", METRIC_SETTINGS),
     ],
 )
-def test_every_setting_stands_in_its_own_table(heading: str, table: Mapping[str, object]) -> None:
+def test_every_setting_is_in_its_own_table(heading: str, table: Mapping[str, object]) -> None:
     """`url` and `database` are names elsewhere, too: the right section has to have them."""
     heading = "Tokens" if heading == "[[tokens]]" else heading
     told = section(page("settings.md"), f"## {heading}")
@@ -104,7 +104,7 @@ def test_every_setting_stands_in_its_own_table(heading: str, table: Mapping[str,
         ("## Favor", FAVOR_SETTINGS),
     ],
 )
-def test_every_setting_of_a_rule_stands_in_its_own_table(
+def test_every_setting_of_a_rule_is_in_its_own_table(
     heading: str, table: Mapping[str, object]
 ) -> None:
     told = section(f"\n{page('rules.md')}", heading).split("\n## ")[0]
@@ -120,7 +120,7 @@ def test_every_setting_of_a_rule_stands_in_its_own_table(
         ("## [policy]", POLICY_SETTINGS),
     ],
 )
-def test_every_setting_of_a_budget_stands_in_its_own_table(
+def test_every_setting_of_a_budget_is_in_its_own_table(
     heading: str, table: Mapping[str, object]
 ) -> None:
     shown = re.findall(r"^\| `(\w+)` \|", section(page("budgets.md"), heading), re.MULTILINE)
@@ -129,7 +129,7 @@ def test_every_setting_of_a_budget_stands_in_its_own_table(
 
 
 @pytest.mark.parametrize("heading", sorted(proxy_file.STRUCTS))
-def test_every_setting_of_a_proxy_stands_in_its_own_table(heading: str) -> None:
+def test_every_setting_of_a_proxy_is_in_its_own_table(heading: str) -> None:
     told = section(page("proxy.md"), f"### {heading}").split("\n## ")[0]
     shown = re.findall(r"^\| `(\w+)` \|", told, re.MULTILINE)
     assert shown == list(table_of(proxy_file.STRUCTS[heading]))

@@ -23,7 +23,7 @@ from headgate.client.events import EVENTS
 from tests.http.serving import Plan, Served, serving
 
 ROOT = Path(__file__).parent.parent
-ASKING = ROOT / "docs" / "howto" / "ask-from-a-job.md"
+ASKING = ROOT / "docs" / "howto" / "check-from-a-job.md"
 SDK = ROOT / "docs" / "reference" / "sdk.md"
 WITHOUT = ROOT / "docs" / "explanation" / "without-a-throttler.md"
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)

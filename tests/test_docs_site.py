@@ -30,7 +30,7 @@ def test_every_picture_of_the_program_can_be_made_again() -> None:
         assert f'"{name}"' in script, f"{image} is made by nothing"
 
 
-def test_the_site_asks_nobody_outside_and_says_what_its_search_takes() -> None:
+def test_the_site_contacts_nobody_outside_and_says_what_its_search_takes() -> None:
     """The generator's plug-in for a search without a server fetches a script from elsewhere."""
     project = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]
     assert "offline" not in project.get("plugins", {})

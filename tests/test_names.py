@@ -1,15 +1,20 @@
-"""One name means one thing: no two public classes share a name."""
+"""One name means one thing: no two public classes share a name, and a file that is named exists."""
 
 from __future__ import annotations
 
 import ast
+import io
+import re
+import tokenize
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parent.parent / "src"
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src"
 
 
 def public_classes(tree: ast.AST) -> Iterator[str]:
@@ -63,3 +68,123 @@ def test_a_shared_name_is_found(other: str) -> None:
 )
 def test_private_inner_and_imported_classes_share_no_name(other: str) -> None:
     assert shared_names({"a.py": "class Gate: ...", "b.py": other}) == {}
+
+
+# ── Files that comments, docstrings and pages name ───────────────────────────
+
+# Paths from here are as a reader writes them: `check/decide.py`, `docs/testing.md`.
+BASES = ("", "src/headgate/", "tests/", "docs/", "deploy/")
+ENDINGS = (".py", ".c", ".h", ".sql", ".md")
+# Of other projects, made at run time, or no file although there is a room of that name.
+FOREIGN = frozenset(
+    {
+        "deploy/fleet-headgate-view",
+        "env.py",
+        "manage.py",
+        "my_probes.py",
+        "my_rollups.py",
+        "pg_headgate/health",
+        "pg_headgate/policy",
+        "plancat.c",
+        "queue_depth.py",
+        "shard/lag",
+        "shard/loadavg",
+        "shard/member",
+    }
+)
+NAMED = re.compile(
+    r"(?<![\w/.@:~$*<>{}=-])"
+    r"((?:[a-z_]\w*/)*[a-z_][\w-]*(?:\.(?:py|c|h|sql|md)\b)?)(?:\.[a-z_]\w*)?(?![\w/<{*-])"
+)
+
+
+def remarks(path: str, source: str) -> Iterator[str]:
+    """What a file says besides its code."""
+    if path.endswith(".py"):
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            if token.type == tokenize.COMMENT:
+                yield token.string
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+                yield str(node.value.value)
+    elif path.endswith((".c", ".h")):
+        yield from re.findall(r"/\*.*?\*/|//[^\n]*", source, re.DOTALL)
+    else:
+        yield source
+
+
+@cache
+def files() -> frozenset[str]:
+    tops = [top for top in ROOT.iterdir() if top.name[0] != "." or top.name == ".github"]
+    every = (path for top in tops for path in (top.rglob("*") if top.is_dir() else [top]))
+    return frozenset(str(path.relative_to(ROOT)) for path in every if path.is_file())
+
+
+@cache
+def known_names() -> frozenset[str]:
+    """Files by path and by name alone, paths without their endings, and folders."""
+    names = set(files())
+    for path in map(Path, files()):
+        names |= {path.name, str(path.with_suffix("")), *map(str, path.parents)}
+    return frozenset(names)
+
+
+@cache
+def folders() -> frozenset[str]:
+    """What a path begins with: rooms, packages and the folders at the top."""
+    return frozenset(
+        path.removeprefix("src/headgate/").partition("/")[0] for path in files() if "/" in path
+    )
+
+
+def missing_files(path: str, source: str) -> set[str]:
+    """What is named as a file, or as something in a known folder, and does not exist."""
+    bases = (*BASES, f"{Path(path).parent}/")
+
+    def missing(text: str) -> set[str]:
+        return {
+            name
+            for name in set(NAMED.findall(text)) - FOREIGN
+            if name.endswith(ENDINGS) or ("/" in name and name.partition("/")[0] in folders())
+            if not any(f"{base}{name}" in known_names() for base in bases)
+        }
+
+    # To parse is slow: only where the code or a remark has such a name.
+    return missing(source) and {name for said in remarks(path, source) for name in missing(said)}
+
+
+def test_every_file_that_a_remark_or_a_page_names_is_there() -> None:
+    read = [path for path in files() if path.endswith(ENDINGS) and "/data/" not in path]
+    assert {
+        path: missing
+        for path in sorted(read)
+        if (missing := missing_files(path, (ROOT / path).read_text()))
+    } == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("src/headgate/check/board.py", '"""As rules/gone.py does it."""'),
+        ("src/headgate/check/board.py", "# Validated first (gone.py)."),
+        ("src/headgate/check/board.py", 'class A:\n    b = 1\n    """Of check/gone."""'),
+        ("src/headgate/check/board.py", "# check/gone.decide has the reason."),
+        ("tests/check/test_board.py", "# tests/gone has the others."),
+        ("native/bucket.c", "/* As in native/gone.h. */\nint a;"),
+        ("docs/testing.md", "See [the rest](gone.md) and `scripts/gone`."),
+    ],
+)
+def test_a_file_that_is_gone_is_found(path: str, source: str) -> None:
+    assert missing_files(path, source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "# check/decide.py, decide.py, check/decide, check/ and check/decide.decide are there.",
+        "# So is metrics/probes; /check/gone is an address, rules/*.py many files.",
+        'path = "rules/gone.py"',
+    ],
+)
+def test_what_is_there_and_what_is_no_file_is_not_found(source: str) -> None:
+    assert missing_files("src/headgate/check/board.py", source) == set()

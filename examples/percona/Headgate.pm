@@ -1,12 +1,12 @@
-# Percona Toolkit's pt-archiver and pt-online-schema-change, asking before each chunk.
+# Percona Toolkit's pt-archiver and pt-online-schema-change: check before each chunk.
 #
 #   export HEADGATE_URL=http://127.0.0.1:8087 HEADGATE_APP=orders:pt-archiver HEADGATE_DATABASE=main
 #   PERL5LIB=examples/percona pt-archiver --source D=shop,t=orders,m=Headgate --limit 500 --commit-each …
 #   pt-online-schema-change --plugin examples/percona/Headgate.pm …
 #
-# Perl's own modules only. Status 200 admits, and nothing else does. A rejection says when to come
-# back. Silence is borne for HEADGATE_UNAVAILABLE_AFTER seconds (10); then the tool ends, or goes on
-# unthrottled where HEADGATE_ON_UNAVAILABLE is `open`.
+# Perl's own modules only. Status 200 admits, and nothing else does. A rejection says when to
+# retry. Without an answer for HEADGATE_UNAVAILABLE_AFTER seconds (10) the tool ends, or goes on
+# unthrottled if HEADGATE_ON_UNAVAILABLE is `open`.
 package Headgate;
 
 use strict;
@@ -28,7 +28,7 @@ sub gate {
          $ENV{HEADGATE_TOKEN} ? (Authorization => "Bearer $ENV{HEADGATE_TOKEN}") : (),
       }),
    }, $class;
-   $self->{question} = sprintf '%s/v1/check?app=%s&database=%s', $self->{url},
+   $self->{check_url} = sprintf '%s/v1/check?app=%s&database=%s', $self->{url},
       map { _escaped($_) } $self->{app}, $self->{database};
    return $self;
 }
@@ -39,23 +39,23 @@ sub _escaped {
    return $text;
 }
 
-# One question: 1 for go, 0 for no, undef for silence; and how many seconds to wait.
-sub ask {
+# One check: 1 for admitted, 0 for rejected, undef for no answer; and how many seconds to wait.
+sub check {
    my ($self) = @_;
-   my $answer = $self->{http}->get($self->{question});
+   my $answer = $self->{http}->get($self->{check_url});
    my $status = $answer->{status};
    return (1, 0) if $status == 200;
-   die "headgate: $self->{url} rejects the question: $status $answer->{content}\n"
+   die "headgate: $self->{url} does not accept the request: $status $answer->{content}\n"
       if $status =~ /^(400|401|403)$/;
    my $pause = $answer->{headers}{'retry-after'} || 1;
    $pause = $MAX_PAUSE_S if $pause !~ /^\d+$/ || $pause > $MAX_PAUSE_S;
    return ($status =~ /^(404|417|421|424|429)$/ ? 0 : undef, $pause);
 }
 
-# As ask(), where silence has become a yes, a no or the end by now.
-sub leave {
+# As check(), but after too long without an answer: admitted if open, else the tool ends.
+sub permission {
    my ($self) = @_;
-   my ($admitted, $pause) = $self->ask();
+   my ($admitted, $pause) = $self->check();
    if (defined $admitted) {
       delete $self->{silent_since};
       return ($admitted, $pause);
@@ -68,10 +68,10 @@ sub leave {
       $self->{url}, $silent;
 }
 
-sub wait_for_leave {
+sub wait_until_admitted {
    my ($self) = @_;
    while (1) {
-      my ($admitted, $pause) = $self->leave();
+      my ($admitted, $pause) = $self->permission();
       return if $admitted;
       Time::HiRes::sleep($pause);
    }
@@ -94,12 +94,12 @@ sub new {
 sub is_archivable {
    my ($self) = @_;
    return 1 if $self->{rows}++ % $self->{limit};
-   my ($admitted, $pause) = $self->leave();
+   my ($admitted, $pause) = $self->permission();
    return 1 if $admitted;
    # Ends the transaction that only read: an old snapshot keeps the server from purging.
    $self->{dbh}->commit() if !$self->{dbh}{AutoCommit} && !$self->{locks};
    Time::HiRes::sleep($pause);
-   $self->wait_for_leave();
+   $self->wait_until_admitted();
    return 1;
 }
 
@@ -124,14 +124,14 @@ sub new {
 
 sub before_copy_rows {
    my ($self) = @_;
-   $self->{gate}->wait_for_leave();
+   $self->{gate}->wait_until_admitted();
 }
 
 # Newer versions: after each chunk, whether or not there are replicas.
 sub on_copy_rows_after_nibble {
    my ($self) = @_;
    $self->{by_nibble} = 1;
-   $self->{gate}->wait_for_leave();
+   $self->{gate}->wait_until_admitted();
 }
 
 # Older versions, with replicas: the tool looks at their lag after each chunk, and waits (with a
@@ -140,7 +140,7 @@ sub get_slave_lag {
    my ($self) = @_;
    return sub {
       return 0 if $self->{by_nibble};
-      my ($admitted) = $self->{gate}->leave();
+      my ($admitted) = $self->{gate}->permission();
       return $admitted ? 0 : 86_400;
    };
 }

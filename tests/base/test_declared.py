@@ -61,7 +61,7 @@ def test_values_are_read_by_their_types_into_the_struct_and_those_within() -> No
     )
 
 
-def test_every_fault_is_told_at_once() -> None:
+def test_every_fault_is_reported_at_once() -> None:
     assert told({"color": "green", "wait_s": "30", "deep": "yes"}) == [
         "thing.color: is 'green', must be one of 'red', 'blue'",
         "thing.wait_s: is 30, which has no unit: 30s or 30m?",
@@ -70,11 +70,11 @@ def test_every_fault_is_told_at_once() -> None:
     ]
 
 
-def test_a_misspelled_key_is_not_told_to_be_missing_as_well() -> None:
+def test_a_misspelled_key_is_not_reported_as_missing_as_well() -> None:
     assert told({"ulr": "u"}) == ["thing.ulr: unknown setting 'ulr'; did you mean 'url'?"]
 
 
-def test_what_several_keys_together_tell_is_told_of_structs_within_as_well() -> None:
+def test_faults_of_several_keys_together_are_reported_structs_within_as_well() -> None:
     assert told({"url": "u", "tls": "on"}) == ["thing.tls_ca: is missing: tls needs it"]
 
 

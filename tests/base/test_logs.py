@@ -49,6 +49,6 @@ def test_one_fault_hides_no_other(flood: Flood) -> None:
     assert told(flood, "store.fault", 1) == [None]
 
 
-def test_what_people_do_is_always_told(flood: Flood) -> None:
+def test_units_that_people_write_are_always_written(flood: Flood) -> None:
     """Each change of a rule has its line, however many a script makes."""
     assert len(told(flood, "rule.set", 1000, "info")) == 1000

@@ -45,7 +45,7 @@ def test_words_of_a_webhooks_path_are_no_secrets_and_its_keys_are(url: str) -> N
     assert url.rpartition("/")[2] not in scrub(f"posted to {url}, key {url.rpartition('/')[2]}")
 
 
-def test_a_path_that_is_one_word_is_found_whole() -> None:
+def test_a_path_of_one_part_is_found_whole() -> None:
     assert "hooked/word" in set(secrets_in_address("https://h/hooked/word", whole_path=True))
 
 

@@ -1,4 +1,4 @@
-"""A settings file that lacks something it had is not followed unless somebody says so (B8)."""
+"""A settings file that lacks something it had is not followed unless someone says so (B8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What others put into a store is rejected by its reader, not by whoever shows it."""
+"""What others put into a store is rejected by its reader, not by anyone who shows it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _member(raw: bytes) -> object:
         (read_told, TOLD, b"HOST"),
     ],
 )
-def test_half_a_character_is_rejected_by_whoever_reads_it(
+def test_half_a_character_is_rejected_by_every_reader(
     read: Callable[[bytes], object], raw: bytes, word: bytes, half: bytes
 ) -> None:
     """One such key would have the page of the whole fleet fail, for everybody."""
@@ -65,7 +65,7 @@ def test_what_is_no_object_is_a_value_error(raw: bytes) -> None:
 
 
 @given(st.binary(max_size=30), st.sampled_from([b"%s", b'{"a":"%s"}', b'{"%s":1}']))
-def test_whatever_is_read_can_be_told(raw: bytes, around: bytes) -> None:
+def test_whatever_is_read_can_be_written(raw: bytes, around: bytes) -> None:
     try:
         document = read_object(around % raw)
     except ValueError:

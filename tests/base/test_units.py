@@ -68,7 +68,7 @@ def test_a_key_takes_its_own_unit_as_a_number_or_any_as_a_text() -> None:
         (size(4, 64, 1 << 20), 65, "is 65 MiB, must be from 4 MiB to 64 MiB"),
     ],
 )
-def test_what_does_not_fit_is_told_in_its_unit(read: object, value: object, told: str) -> None:
+def test_what_does_not_fit_is_reported_in_its_unit(read: object, value: object, told: str) -> None:
     assert callable(read)
     with pytest.raises(ValueError, match=f"^{re.escape(told)}$"):
         read(value)

@@ -88,7 +88,7 @@ class Site:
         for rule in self.rules():
             self.agent.request("DELETE", f"/v1/rules/{rule['id']}", unix=True)
 
-    # --- the API, as somebody on the host ---------------------------------------------------
+    # --- the API, as someone on the host ----------------------------------------------------
 
     def api(self, method: str, path: str, body: Any = None, **query: object) -> Any:
         """The document, of a request that must be answered well."""

@@ -6,7 +6,7 @@ from tests.browser.driving import Page, expect
 from tests.browser.site import Shot, Site
 
 
-def test_a_change_appears_by_itself_and_is_found_by_its_target(
+def test_a_change_appears_without_a_reload_and_is_found_by_its_target(
     site: Site, tab: Page, shot: Shot
 ) -> None:
     first = site.rule(target="audited", ratio=0.25, reason="INC-4")

@@ -244,7 +244,7 @@ def test_forgiving_removing_and_going_back_are_each_confirmed(site: Traffic, tab
     assert site.budgets["exports"]["rate"] == 0
 
 
-def test_one_that_somebody_else_removes_says_so(site: Traffic, tab: Page) -> None:
+def test_a_budget_that_another_user_removes_says_so(site: Traffic, tab: Page) -> None:
     site.api("PUT", "/v1/budgets/main/exports", NOTHING)
     tab.goto("/budgets/main/exports")
     site.api("DELETE", "/v1/budgets/main/exports")
@@ -256,7 +256,7 @@ def test_one_that_somebody_else_removes_says_so(site: Traffic, tab: Page) -> Non
 # --- the form -------------------------------------------------------------------------------------
 
 
-def test_a_form_tells_faults_at_their_fields_and_makes_what_it_showed(
+def test_a_form_reports_faults_at_their_fields_and_makes_what_it_showed(
     site: Traffic, tab: Page, shot: Shot
 ) -> None:
     tab.goto("/budgets/main")
@@ -302,7 +302,7 @@ def test_a_form_tells_faults_at_their_fields_and_makes_what_it_showed(
     assert "done=" not in tab.url, "a reload does not tell it again"
 
 
-def test_a_change_that_somebody_else_made_meanwhile_is_not_lost(site: Traffic, tab: Page) -> None:
+def test_a_change_that_another_user_made_meanwhile_is_not_lost(site: Traffic, tab: Page) -> None:
     site.api("PUT", "/v1/budgets/main/exports", NOTHING)
     tab.goto("/budgets/main/exports")
     tab.get_by_role("link", name="Change …").click()
@@ -335,7 +335,9 @@ def test_nothing_is_wider_than_a_phone(site: Traffic, tab: Page, shot: Shot) -> 
 # --- who may, and how -----------------------------------------------------------------------------
 
 
-def test_a_viewer_looks_and_is_told_why_not(site: Traffic, viewer_tab: Page, shot: Shot) -> None:
+def test_a_viewer_looks_and_sees_why_changes_are_not_allowed(
+    site: Traffic, viewer_tab: Page, shot: Shot
+) -> None:
     site.api("PUT", "/v1/budgets/main/exports", NOTHING)
     viewer_tab.goto("/budgets/main/exports")
     expect(viewer_tab.locator("#why-not")).to_contain_text("vic may look, not change")

@@ -9,7 +9,9 @@ from tests.browser.driving import Page, expect
 from tests.browser.site import Shot, Site
 
 
-def test_who_is_held_is_seen_and_leads_to_its_rule(site: Site, tab: Page, shot: Shot) -> None:
+def test_a_throttled_client_is_seen_and_leads_to_its_rule(
+    site: Site, tab: Page, shot: Shot
+) -> None:
     rule = site.rule(target="hf", kind="hold", reason="INC-1")
     site.check("hf:job", times=3)
     tab.goto("/clients?q=hf:job")
@@ -22,7 +24,7 @@ def test_who_is_held_is_seen_and_leads_to_its_rule(site: Site, tab: Page, shot: 
     expect(tab).to_have_url(re.compile(rf"/rules#rule-{rule['id']}$"))
 
 
-def test_only_who_is_held_can_be_asked_for(site: Site, tab: Page) -> None:
+def test_the_list_can_show_throttled_clients_only(site: Site, tab: Page) -> None:
     site.check("free:job")
     tab.goto("/clients?q=free:job")
     expect(tab.locator("#clients-table tbody tr")).to_have_count(1)

@@ -28,7 +28,7 @@ def test_an_identity_is_explained_and_the_address_can_be_shared(
     assert not [one for one in site.get("/v1/clients")["clients"] if one["client"] == "shared:job"]
 
 
-def test_a_name_that_cannot_be_is_told_beside_the_form(tab: Page) -> None:
+def test_an_impossible_name_is_reported_beside_the_form(tab: Page) -> None:
     tab.goto("/explain")
     form = tab.locator("#explain-identity")
     form.get_by_label("Client").fill("<img src=x>")
@@ -39,7 +39,7 @@ def test_a_name_that_cannot_be_is_told_beside_the_form(tab: Page) -> None:
     expect(tab.locator("#explained")).to_contain_text("fine on main: admitted OK")
 
 
-def test_where_no_database_has_budgets_a_statement_is_not_asked_for(tab: Page) -> None:
+def test_where_no_database_has_budgets_there_is_no_form_for_statements(tab: Page) -> None:
     tab.goto("/explain")
     form = tab.locator("#explain-statement")
     expect(form).to_contain_text("No database of this agent has budgets")

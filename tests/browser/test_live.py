@@ -51,7 +51,7 @@ def test_an_old_picture_is_never_dated_as_new(
     expect(tab.locator("body")).not_to_have_class("is-old")
 
 
-def test_who_was_signed_out_meanwhile_is_told(site: Site, tab: Page) -> None:
+def test_a_user_who_was_signed_out_meanwhile_sees_it(site: Site, tab: Page) -> None:
     tab.goto("/rules")
     expect(tab.locator("#ended")).to_be_hidden()
     tab.context.clear_cookies()

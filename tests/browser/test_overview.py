@@ -106,7 +106,7 @@ def test_another_range_is_kept_by_the_address(site: Site, tab: Page) -> None:
     expect(tab.get_by_role("link", name="24h")).to_have_attribute("aria-current", "true")
 
 
-def test_a_chart_whose_history_failed_asks_again(
+def test_a_chart_whose_history_failed_loads_again(
     site: Site, tab: Page, watches: dict[Page, Watch]
 ) -> None:
     watches[tab].tolerated.append("net::ERR_FAILED")

@@ -75,7 +75,7 @@ def test_a_hold_is_previewed_set_and_lifted(site: Site, tab: Page, shot: Shot) -
     assert kept == ["rule.lifted", "rule.set"]
 
 
-def test_one_is_favoured_over_all_others(site: Site, tab: Page) -> None:
+def test_one_is_favored_over_all_others(site: Site, tab: Page) -> None:
     """R76"""
     tab.goto("/rules/new?kind=favor&target=migration")
     tab.get_by_label("Share to reject").fill("95%")
@@ -168,7 +168,7 @@ def test_a_hold_on_all_must_be_said_twice(site: Site, tab: Page) -> None:
     assert site.rules() == []
 
 
-def test_a_form_that_changes_after_its_preview_asks_for_another(site: Site, tab: Page) -> None:
+def test_a_form_that_changes_after_its_preview_needs_another(site: Site, tab: Page) -> None:
     tab.goto("/rules/new?kind=hold&target=etl&reason=x")
     preview(tab)
     tab.get_by_label("Target client").fill("al")
@@ -246,7 +246,7 @@ def test_a_pair_is_lifted_as_one_and_set_again(site: Site, tab: Page) -> None:
     assert sorted(rule["target"] for rule in site.rules()) == ["etl", "migration:etl"]
 
 
-def test_who_was_not_the_first_is_shown_how_it_stands(site: Site, tab: Page, shot: Shot) -> None:
+def test_the_loser_of_a_race_sees_the_state_now(site: Site, tab: Page, shot: Shot) -> None:
     made = site.rule(target="etl", ratio=0.9, **{"for": "1h"})
     tab.goto("/rules")
     open_dialog(tab, "Lift", made["id"])
@@ -261,7 +261,7 @@ def test_who_was_not_the_first_is_shown_how_it_stands(site: Site, tab: Page, sho
     assert site.rules() == []
 
 
-def test_a_rule_that_somebody_has_lifted_says_so(site: Site, tab: Page) -> None:
+def test_a_rule_that_another_user_has_lifted_says_so(site: Site, tab: Page) -> None:
     made = site.rule(target="etl", kind="hold", reason="x")
     tab.goto("/rules")
     open_dialog(tab, "Extend", made["id"])

@@ -54,7 +54,7 @@ def test_a_token_signs_in_and_the_cookie_is_kept_from_scripts(
     assert visitor_tab.evaluate("document.cookie") == ""
 
 
-def test_a_wrong_token_is_told_and_nothing_is_kept(visitor_tab: Page) -> None:
+def test_a_wrong_token_is_reported_and_nothing_is_kept(visitor_tab: Page) -> None:
     visitor_tab.goto("/sign-in")
     visitor_tab.get_by_label("Token").fill("wrong")
     visitor_tab.get_by_role("button", name="Sign in").click()

@@ -106,7 +106,7 @@ def test_a_link_to_another_agent_says_that_one_signs_in_there(strip: Page) -> No
     expect(strip.get_by_text("sign in by the address in the terminal")).to_be_visible()
 
 
-def test_a_statement_is_filled_in_and_asked_about_and_nothing_hidden_is_touched(
+def test_a_statement_is_filled_in_and_explained_and_nothing_hidden_is_touched(
     strip: Page,
 ) -> None:
     strip.get_by_role("link", name="a statement").click()

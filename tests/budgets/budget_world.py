@@ -133,7 +133,7 @@ class BudgetWorld:
         return TrafficPlan("main", base, self.source, "dir", lambda: gear, own_role=self.own_role)
 
     async def start(self) -> BudgetWorld:
-        """As main.py does: the log first, then the settings; then the loop."""
+        """As app.py does: the log first, then the settings; then the loop."""
         await self.store.open()
         await self.log.load()
         await self.budgets.adopt([self.plan()])

@@ -66,7 +66,7 @@ def told(answer: StatementAnswer) -> tuple[StatementVerdict, int, Limit]:
         ({"capacity": 100}, 0, 0, 2 * S + 1, BUCKET),
     ],
 )
-def test_each_limit_by_itself(
+def test_each_limit_alone(
     settings: dict[str, Any], running: int, owed: int, estimate: int, limit: Limit
 ) -> None:
     """R124: unset is no limit, 0 admits nothing; equal is still allowed."""
@@ -115,7 +115,7 @@ def test_a_parallel_statement_takes_a_place_for_each_worker() -> None:
     assert asked(standing(2, max_workers=4), workers=3).verdict is BLOCK
 
 
-def test_inside_a_transaction_nobody_is_blocked_or_held_back() -> None:
+def test_inside_a_transaction_nobody_is_blocked_or_delayed() -> None:
     """R148."""
     broken = standing(burst=0.001, max_delay_s=5)
     answer = asked(broken, estimate=S, flags=IN_TXN)
@@ -147,7 +147,7 @@ def test_more_workers_than_there_are_places_run_alone() -> None:
 DELAYING: dict[str, Any] = {"rate": 50, "capacity": 100, "max_delay_s": 1}
 
 
-def test_what_would_soon_fit_is_held_back_instead() -> None:
+def test_what_would_soon_fit_is_delayed_instead() -> None:
     soon, later = standing(0, 2 * S, **DELAYING), standing(0, 2 * S, **DELAYING)
     answer = asked(soon, estimate=S // 2)
     assert (told(answer), answer.retry_ns) == ((DELAY, 0, BUCKET), S // 2)
@@ -204,7 +204,7 @@ def test_an_enforced_budget_may_warn_early(
     assert asked(warns, estimate=estimate).thresholds == (NONE,)
 
 
-def test_a_warning_that_is_no_threshold_is_told_first() -> None:
+def test_a_warning_that_is_no_threshold_is_reported_first() -> None:
     near = standing(8, max_workers=10, warning_threshold=80)
     assert told(asked(near, standing(burst=0, mode="warn"))) == (WARN, 1, QUERY)
     assert asked(near, standing(burst=0)).thresholds == (CONCURRENCY, NONE)

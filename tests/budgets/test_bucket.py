@@ -37,7 +37,7 @@ def test_units() -> None:
 
 
 @given(COSTS, RATES, CPUS)
-def test_a_cost_is_rounded_in_the_buckets_favour(cost: int, rate: int, cpus: int) -> None:
+def test_a_cost_is_rounded_in_the_buckets_favor(cost: int, rate: int, cpus: int) -> None:
     there = drain_ns(cost, rate, cpus)
     assert cost <= cpu_ns(there, rate, cpus)
     assert cost == 0 or cpu_ns(there - 1, rate, cpus) <= cost
@@ -111,9 +111,11 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_a_bucket_never_owes_less_than_the_truth(steps: list[tuple[int, int, int, int]]) -> None:
+def test_a_bucket_never_has_less_debt_than_the_truth(
+    steps: list[tuple[int, int, int, int]],
+) -> None:
     """Of statements charged by estimate and settled by actual, in any overlap: a second bucket
-    that was told the actual at once, at the start, never owes more."""
+    that got the actual at once, at the start, never has more debt."""
     events = []
     at = 0
     for number, (gap, estimate, at_most, length) in enumerate(steps):

@@ -38,7 +38,7 @@ def made(**settings: Any) -> Budget:
 # --- a ledger ------------------------------------------------------------------------------------
 
 
-def test_what_is_declared_is_owed_until_it_has_drained() -> None:
+def test_a_declared_cost_is_debt_until_it_has_drained() -> None:
     own, budget = OwnLedger(cpus_milli=1000), made()
     debits = [own.debit(budget, 600_000_000, NOW) for _ in range(2)]
     assert [one.state for one in debits] == [DebitState.CHARGED, DebitState.OVER]
@@ -83,7 +83,7 @@ def test_a_budget_that_could_delay_never_holds_a_check() -> None:
     assert own.debit(budget, S, NOW).state is DebitState.OVER
 
 
-def test_what_never_fits_is_told_so() -> None:
+def test_what_never_fits_says_so() -> None:
     rejected = OwnLedger(cpus_milli=1000).debit(made(burst=10), S, NOW)
     assert rejected.retry_after_s is None
     assert rejected.note == (
@@ -130,7 +130,7 @@ async def test_the_servers_ledger_is_used_where_it_can_be_had() -> None:
     assert "no server has" in LedgerOf("main", None, 1000).describe()
 
 
-def test_a_check_asks_for_the_budgets_own_bucket() -> None:
+def test_a_check_uses_the_budgets_own_bucket() -> None:
     budget = made(rules=[{"each": ["tag.tenant"]}])
     assert own_bucket(budget).label == b""
     assert asked(5, NOW).now_ns == 100 * S
@@ -232,7 +232,7 @@ async def test_a_database_without_traffic_control_has_no_budgets(gate_of: Any) -
         ({"when": "unhealthy"}, "it applies only when the database is unhealthy"),
     ],
 )
-async def test_a_budget_that_rests_is_not_charged(
+async def test_a_budget_that_is_off_is_not_charged(
     gate_of: Any, settings: dict[str, Any], why: str
 ) -> None:
     gate = await gate_of({**HALF, "capacity": 0, **settings})

@@ -185,7 +185,7 @@ def test_a_conjunction_is_found_under_its_rarest_pair_alone() -> None:
     assert by_key[1:] == [(5, 0)] * 7
 
 
-def test_prefixes_are_told_longest_first_and_ipv4_before_ipv6() -> None:
+def test_prefixes_are_listed_longest_first_and_ipv4_before_ipv6() -> None:
     """R117: one probe for a mask length in use."""
     addresses = ["10.0.0.0/8", "2001:db8::/32", "10.1.2.3", "::/0", "11.0.0.0/8"]
     whole = compiled({"rules": [{"match": {"remote_address": one}} for one in addresses]})
@@ -269,7 +269,7 @@ def test_a_policy_that_lies_with_a_right_checksum_is_rejected_or_read(at: int, l
         read_compiled(bytes(whole))
 
 
-def test_status_can_tell_versions_and_budgets_apart() -> None:
+def test_status_can_show_versions_and_budgets_apart() -> None:
     read = read_compiled(compiled({"rate": 5}, {"mode": "off"}, {"mode": "enforce"}, version=9))
     assert [(b.name, b.mode, b.rate_mpct) for b in read.policy.budgets] == [
         ("b0", Mode.WARN, 5_000),

@@ -55,8 +55,8 @@ def test_a_step_is_followed_within_eight_executions() -> None:
         assert abs(estimated(known) - new) <= 0.101 * abs(new - old)
 
 
-def test_what_functions_cost_tells_nothing_about_plans_never_seen() -> None:
-    """The planner cannot know them. A guess from them would reject others for ever (R107)."""
+def test_the_cost_of_functions_says_nothing_about_plans_never_seen() -> None:
+    """The planner cannot know them. A guess from them would reject others forever (R107)."""
     assert estimated(None, MedianCost(1e9, 5)) == 100 * 20_000
     assert estimated(None, MedianCost(1.0, 5)) == 100 * 500
 
@@ -84,7 +84,7 @@ def test_the_median_moves_by_small_steps() -> None:
     assert host == MedianCost(100.0 * 17 / 16 * 17 / 16 * 16 / 17, 5)
 
 
-def test_a_cost_that_is_told_is_taken_as_it_is() -> None:
+def test_a_given_cost_is_taken_as_it_is() -> None:
     """R146."""
     known = after(10 * MS)
     assert estimated(known, flags=StatementFlags.COST_GIVEN, cost_ns=5) == 5

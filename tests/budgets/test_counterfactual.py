@@ -121,7 +121,7 @@ def test_the_policy_that_was_in_force_gives_the_verdicts_that_were_recorded(
 # --- what changes ------------------------------------------------------------------------------
 
 
-def test_what_a_budget_would_have_blocked_is_told_by_client_and_time() -> None:
+def test_what_a_budget_would_have_blocked_is_listed_by_client_and_time() -> None:
     """R145: by budget, client and hour."""
     hour_ms = 3_600_000
     traces = [ran(at) for at in range(5)] + [ran(hour_ms, user="etl"), ran(hour_ms + 1, 10)]
@@ -138,7 +138,7 @@ def test_what_a_budget_would_have_blocked_is_told_by_client_and_time() -> None:
     assert total.changed_error == 0
 
 
-def test_a_budget_that_warns_changes_nothing_and_tells_what_enforcing_would() -> None:
+def test_a_budget_that_warns_changes_nothing_and_shows_what_enforcing_would() -> None:
     traces = [ran(at) for at in range(5)]
     outcome = play(traces, budget(mode="warn", **HALF))
     assert fates(outcome) == {Fate.RAN: 3, Fate.WARNED: 2}
@@ -152,7 +152,7 @@ def test_what_was_blocked_would_have_run_without_the_budget() -> None:
     assert outcome.total.cpu_after_ns == 900 * MS
 
 
-def test_a_block_by_another_budget_is_told_apart() -> None:
+def test_a_block_by_another_budget_is_distinguished() -> None:
     traces = [ran(at) for at in range(5)]
     outcome = play(traces, budget("tight", **HALF), budget("wide", rate=90, capacity=6000))
     assert fates(outcome, "tight") == {Fate.RAN: 3, Fate.BLOCKED: 2}
@@ -160,7 +160,7 @@ def test_a_block_by_another_budget_is_told_apart() -> None:
     assert outcome.total.after[Fate.BLOCKED] == 2
 
 
-def test_a_budget_with_a_delay_holds_back_what_fits_soon() -> None:
+def test_a_budget_with_a_delay_delays_what_fits_soon() -> None:
     """The ladder: two wait 0.4 s for room; when there is, it is the first one's."""
     traces = [ran(at) for at in range(5)]
     outcome = play(traces, budget(max_delay_s=0.5, **HALF))
@@ -168,7 +168,7 @@ def test_a_budget_with_a_delay_holds_back_what_fits_soon() -> None:
     assert 780 * MS < outcome.total.waited_ns < 800 * MS
 
 
-def test_no_more_wait_than_the_budget_may_hold_back() -> None:
+def test_no_more_wait_than_the_budget_may_delay() -> None:
     traces = [ran(at) for at in range(6)]
     outcome = play(traces, budget(max_delay_s=5, max_delayed=1, **HALF))
     assert fates(outcome) == {Fate.RAN: 3, Fate.DELAYED: 1, Fate.BLOCKED: 2}
@@ -230,7 +230,7 @@ def test_rules_match_tags_queries_and_addresses_of_a_trace() -> None:
     assert fates(outcome, "query") == {Fate.BLOCKED: 1}
 
 
-def test_clients_are_told_by_any_key() -> None:
+def test_clients_are_grouped_by_any_key() -> None:
     trace = ran(0, user="etl", tags=((b"tenant", b"acme"),), query_id=2**64 - 5)
     stage = replace(ONE_CPU, by=("username", "tag.tenant", "query", "database"))
     (row,) = play([trace], budget(**HALF), stage=stage).rows
@@ -251,12 +251,12 @@ def test_cheap_statements_that_were_drawn_count_for_those_they_stand_for() -> No
     assert 100 < total.changed_error < 300
 
 
-def test_a_drawn_statement_is_judged_by_its_own_cost() -> None:
+def test_a_drawn_statement_is_decided_by_its_own_cost() -> None:
     """Not by that of all for which it stands: none of them breaks the limit."""
     assert not play([ran(0, 1, weight=1000.0)], budget(burst=1)).total.changed
 
 
-def test_places_are_held_as_long_as_all_that_a_trace_stands_for() -> None:
+def test_places_are_taken_as_long_as_all_that_a_trace_represents() -> None:
     outcome = play([ran(0, 1, weight=100.0), ran(50, 1), ran(100, 1)], budget(max_workers=1))
     assert fates(outcome) == {Fate.RAN: 101, Fate.BLOCKED: 1}
 
@@ -278,7 +278,7 @@ def test_one_blocked_before_planning_costs_what_its_like_costs() -> None:
     assert alone.total.cpu_after_ns == 1
 
 
-def test_one_that_nobody_estimated_is_judged_by_the_mean_of_its_like() -> None:
+def test_one_that_nobody_estimated_is_decided_by_the_mean_of_its_like() -> None:
     """No budget concerned it then: 200 ms and 600 ms, so 400 ms expected of either."""
     both = [ran(0, 200, estimate_ns=0, query_id=7), ran(5000, 600, estimate_ns=0, query_id=7)]
     assert fates(play(both, budget(burst=39))) == {Fate.BLOCKED: 2}

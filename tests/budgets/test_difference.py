@@ -24,7 +24,7 @@ def lines(before: Policy, after: Policy) -> list[str]:
 ETL = {"name": "etl", "rate": 20, "capacity": 200}
 
 
-def test_a_changed_setting_is_told_with_what_it_was() -> None:
+def test_a_changed_setting_is_reported_with_what_it_was() -> None:
     after = {**ETL, "rate": 12.5, "mode": "enforce", "expires_at": "2026-11-16T09:00:00Z"}
     assert lines(policy(ETL), policy(after)) == [
         "etl: mode warn → enforce",

@@ -65,7 +65,7 @@ def test_every_rule_of_every_budget_is_accounted_for() -> None:
     ]
 
 
-def test_an_exempt_user_is_told_so() -> None:
+def test_an_explanation_for_an_exempt_user_says_so() -> None:
     rules = rule_set(budget(), exempt_usernames=["app"])
     (only,) = findings(rules, WHO, TEXT, Now())
     assert (only.outcome, only.why) == (RuleOutcome.EXEMPT, "no rule applies to the user app")
@@ -133,7 +133,7 @@ def test_inside_a_transaction_it_says_so() -> None:
     assert told.lines()[1] == "inside a transaction: a limit is exceeded, but it may go on"
 
 
-def test_asking_why_changes_nothing() -> None:
+def test_explain_changes_nothing() -> None:
     w = world(budget(rate=50, capacity=100))
     explained(w)
     assert list(w.ledger.buckets()) == []

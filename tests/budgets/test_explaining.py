@@ -33,7 +33,7 @@ def checker(lag: float, *rules: Rule) -> Checker:
 
 
 @pytest.mark.parametrize("order", list(DiceOrder))
-def test_an_explanation_tells_the_odds_and_not_one_throw(order: DiceOrder) -> None:
+def test_an_explanation_has_the_odds_and_not_one_throw(order: DiceOrder) -> None:
     made = checker(1.0, Rule("r", "etl", ratio=0.5, order=order))
     doc = explain_doc(made.explain(check("etl")), made.rules)
     assert (doc.verdict, doc.odds) == ("OK", 0.5)

@@ -67,7 +67,7 @@ async def test_a_patch_changes_what_it_says_and_null_takes_out() -> None:
         await book.patch_budget("etl", {"name": "web"}, who="ann")
 
 
-async def test_what_is_wrong_changes_nothing_and_is_told_by_its_own_place() -> None:
+async def test_what_is_wrong_changes_nothing_and_is_reported_by_its_own_place() -> None:
     """R132: the last good one stays."""
     world = await opened(base=document(WEB, ETL))
     before, published = world.main.book.edition, len(world.server.policies)
@@ -88,7 +88,7 @@ async def test_nothing_changes_in_a_dry_run() -> None:
     assert world.main.book.edition == before and len(world.server.policies) == 1
 
 
-async def test_the_loser_of_two_changes_is_told() -> None:
+async def test_the_loser_of_two_changes_gets_a_conflict() -> None:
     world = await opened()
     book = world.main.book
     first = await book.set_budget("etl", ETL, who="ann", expect=0)
@@ -331,7 +331,7 @@ async def test_a_file_is_kept_once_the_store_is_back() -> None:
     assert await world.actions() == [("headgate", "policy.read")]
 
 
-async def test_while_the_changes_are_not_known_no_server_is_told() -> None:
+async def test_while_the_changes_are_not_known_no_server_gets_a_policy() -> None:
     """A switch that was thrown must not be undone because the disk cannot be read."""
     world = BudgetWorld(base=document(ETL))
     await world.budgets.adopt([world.plan()])
@@ -343,7 +343,7 @@ async def test_while_the_changes_are_not_known_no_server_is_told() -> None:
     assert world.server.modes == {"etl": "warn"}
 
 
-async def test_changes_of_another_version_are_told_and_left_out() -> None:
+async def test_changes_of_another_version_are_reported_and_left_out() -> None:
     """Also of the items that a change puts and takes out: an agent of that version needs them."""
     store = MemoryStore()
     await store.open()
@@ -403,13 +403,13 @@ async def test_what_was_taken_out_a_day_ago_is_forgotten_but_for_the_revision() 
 
 
 @pytest.mark.parametrize("given", [{"for": "soon"}, {"for": "2h", "expires_at": 2e9}])
-async def test_an_end_is_said_once_and_in_words_that_are_understood(given: dict[str, Any]) -> None:
+async def test_an_end_is_said_once_and_in_plain_words(given: dict[str, Any]) -> None:
     world = await opened()
     with pytest.raises(InvalidSettings, match=r"^for: "):
         await world.main.book.set_budget("etl", {**ETL, **given}, who="ann")
 
 
-async def test_a_large_policy_is_judged_beside_the_loop() -> None:
+async def test_a_large_policy_is_validated_beside_the_loop() -> None:
     world = await opened()
     many = [
         {**ETL, "name": f"b{n}", "rules": [{"match": {"username": f"u{n}"}}]} for n in range(600)
@@ -422,7 +422,7 @@ async def test_a_large_policy_is_judged_beside_the_loop() -> None:
     assert isinstance(entry.before["budgets"], list), "of so many, the names"
 
 
-async def test_who_only_asks_holds_up_nobody_who_changes() -> None:
+async def test_a_reader_delays_no_change() -> None:
     """A dry run needs no token; it must not stand between an operator and the switch."""
     world = await BudgetWorld(document(ETL)).start()
     book = world.main.book

@@ -52,7 +52,7 @@ def test_many_moderate_statements_are_too_much_together() -> None:
     assert w.check(300 * MS).verdict is StatementVerdict.RUN
 
 
-def test_three_overlapping_long_statements_are_held_to_one() -> None:
+def test_three_overlapping_long_statements_are_limited_to_one() -> None:
     """R128: each of 40 s, none long enough for a timeout."""
     w = world(budget(max_workers=1))
     first = held(w.take(40 * S))
@@ -121,7 +121,7 @@ def test_inside_a_transaction_debt_may_exceed_the_capacity() -> None:
     assert (w.counts().admitted, w.counts().passed) == (3, 2)
 
 
-def test_an_early_look_judges_by_what_is_known() -> None:
+def test_an_early_look_decides_by_what_is_known() -> None:
     w = world(budget(burst=10, max_workers=1))
     for _ in range(3):
         _, holding = w.ledger.take((), (), StatementCheck(0, plan_cost=10.0, pattern=7))
@@ -168,7 +168,7 @@ def test_cancelled_statements_give_back_and_pay() -> None:
     assert w.take(MS)[0].verdict is StatementVerdict.RUN
 
 
-def test_a_cursor_at_rest_holds_its_charge_but_no_place() -> None:
+def test_an_idle_cursor_keeps_its_charge_but_no_place() -> None:
     w = world(budget(max_workers=1, **HALF))
     cursor = w.ledger.pause(held(w.take(400 * MS)))
     other = held(w.take(MS))
@@ -200,7 +200,7 @@ def test_another_rate_keeps_the_debt_and_another_epoch_forgives_it() -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 100), (100, 1), (1, 50), (50, 8)])
-def test_whoever_is_blocked_under_another_rate_is_admitted_when_told(
+def test_a_statement_blocked_under_another_rate_is_admitted_when_promised(
     before: float, after: float
 ) -> None:
     """R110: a changed rate takes effect with the look, even where everything is blocked."""
@@ -232,7 +232,7 @@ def test_after_a_change_of_rate_nothing_is_given_back() -> None:
 
 
 @pytest.mark.parametrize("limits", [{"burst": 20}, {"rate": 7, "capacity": 20}, {"capacity": 20}])
-def test_whoever_was_too_dear_once_is_tried_again(limits: dict[str, Any]) -> None:
+def test_a_pattern_that_was_too_expensive_once_is_tried_again(limits: dict[str, Any]) -> None:
     """R106: nothing is learnt of what never runs. One at a time, and then rarely."""
     w = world(budget(**limits))
     learn(w.ledger, 7, 100.0, 800 * MS, now_ns=w.now_ns)
@@ -253,7 +253,7 @@ def test_whoever_was_too_dear_once_is_tried_again(limits: dict[str, Any]) -> Non
     assert w.ledger.estimate_ns(StatementCheck(0, plan_cost=100.0, pattern=7)) < 300 * MS
 
 
-def test_the_dearer_the_rarer_and_an_explicit_zero_never() -> None:
+def test_the_more_expensive_the_rarer_and_an_explicit_zero_never() -> None:
     w = world(budget(burst=20))
     learn(w.ledger, 7, 100.0, 100 * S)
     for age_s, verdict in ((9_999, StatementVerdict.BLOCK), (10_000, StatementVerdict.RUN)):
@@ -315,7 +315,7 @@ def test_else_the_one_that_would_be_empty_soonest_is_forgiven_and_counted() -> N
     assert (w.counts().evicted, w.counts().forgiven_ns) == (1, min(costs) - 5 * MS)
 
 
-def test_a_bucket_that_is_held_is_never_evicted() -> None:
+def test_a_bucket_in_use_is_never_evicted() -> None:
     """All are: the statement runs uncounted."""
     w = world(budget(rules=TENANT, max_workers=1), buckets=WAYS)
     holdings = fill(w, [MS] * EACH_WAYS)
@@ -327,7 +327,7 @@ def test_a_bucket_that_is_held_is_never_evicted() -> None:
     assert b"t=3" not in labels(w)
 
 
-def test_a_cursor_at_rest_keeps_its_bucket() -> None:
+def test_an_idle_cursor_keeps_its_bucket() -> None:
     """R128: it is counted when it goes on, and pays for what it took."""
     w = world(budget(rules=TENANT, max_workers=1, **HALF), buckets=WAYS)
     cursor = w.ledger.pause(held(w.take(MS, b"SELECT 1 /*t=c*/")))
@@ -342,7 +342,7 @@ def test_a_cursor_at_rest_keeps_its_bucket() -> None:
 
 
 def hog_and_tenants(secret: int = 0) -> World:
-    """A table of one set; what tenants owe drains so slowly that they are never soonest empty."""
+    """A table of one set; the debt of tenants drains so slowly that none is empty soon."""
     hog = budget("hog", rules=[{"match": {"username": "hog"}}], **HALF)
     return world(hog, budget(rules=TENANT, rate=0.1, capacity=100), buckets=WAYS, secret=secret)
 

@@ -61,14 +61,14 @@ def test_limits_that_are_not_what_they_seem(budget: dict[str, Any], code: str, p
     assert all(one.severity is Severity.WARNING for one in advice(budget))
 
 
-def test_a_share_of_the_workers_is_judged_only_if_their_number_is_known() -> None:
+def test_a_share_of_the_workers_is_validated_only_if_their_number_is_known() -> None:
     budget = {**FINE, "concurrency": 1}
     assert advice(budget) == advice(budget, workers=100) == []
     (found,) = advice(budget, workers=20)
     assert "1 % of 20 workers, which is 0.2, rounded up to 1" in found.message
 
 
-def test_a_kill_switch_is_told_plainly_and_wants_an_end() -> None:
+def test_a_kill_switch_is_shown_plainly_and_wants_an_end() -> None:
     """R124."""
     switch = {"mode": "enforce", "max_workers": 0, "rules": [ETL]}
     first, second = advice(switch)
@@ -79,7 +79,7 @@ def test_a_kill_switch_is_told_plainly_and_wants_an_end() -> None:
     assert "would block, once enforced," in found.message
 
 
-def test_shares_above_the_whole_server_are_told_once() -> None:
+def test_shares_above_the_whole_server_are_reported_once() -> None:
     enforced = {**FINE, "mode": "enforce", "rate": 60}
     (found,) = advice(enforced, enforced, {**FINE, "rate": 60}, cpus=8)
     assert (found.code, found.place) == ("rates-above-100", "budgets")
@@ -87,7 +87,7 @@ def test_shares_above_the_whole_server_are_told_once() -> None:
     assert advice(enforced, {**enforced, "rate": 40}) == []
 
 
-def test_a_rule_for_everything_is_told() -> None:
+def test_a_rule_for_everything_is_reported() -> None:
     assert told({**FINE, "rules": [{}]}) == [("match-all", "budgets[0].rules[0]")]
 
 
@@ -131,7 +131,7 @@ def test_where_no_agent_publishes_its_role_is_to_be_exempt() -> None:
     assert told(budget, exempt=(*exempt, "headgate"), agents=("headgate",)) == []
 
 
-def test_a_budget_without_rules_is_told_and_nothing_else_is_said_of_its_zero() -> None:
+def test_a_budget_without_rules_is_reported_and_its_zero_is_not() -> None:
     """R146: it is for checks that name it."""
     (found,) = advice({"mode": "enforce", "max_workers": 0, "rules": []})
     assert (found.code, found.place) == ("no-rule", "budgets[0]")
@@ -153,7 +153,7 @@ def test_the_administrator_is_not_locked_out_by(budget: dict[str, Any]) -> None:
     }  # fmt: skip
 
 
-def test_limits_on_the_administrator_and_on_replication_are_told() -> None:
+def test_limits_on_the_administrator_and_on_replication_are_reported() -> None:
     budget = {**FINE, "mode": "enforce", "rules": [{"match": {"username": "dba"}}, {}]}
     found = told(budget, administrators=["dba"], replicators=["copy"], exempt=("copy",))
     assert sorted(found) == [
@@ -209,7 +209,7 @@ def test_a_rule_beside_a_broader_one_says_nothing() -> None:
     assert shadows([ETL, {"match": {"username": "web"}}]) == []
 
 
-def test_the_same_rule_again_is_told_once() -> None:
+def test_the_same_rule_again_is_reported_once() -> None:
     assert shadows([ETL, ETL]) == [("duplicate", "budgets[0].rules[1]")]
     assert shadows([{}, {}]) == [("duplicate", "budgets[0].rules[1]")]
 
@@ -226,7 +226,7 @@ def test_a_prefix_that_keeps_addresses_from_another_budget_says_something() -> N
     assert found == [("longer-prefix", "budgets[1].rules[0].match.remote_address")]
 
 
-def test_longer_prefixes_that_take_addresses_away_are_told() -> None:
+def test_longer_prefixes_that_take_addresses_away_are_reported() -> None:
     """R117: the longest prefix alone applies, whatever budget it belongs to."""
     wide = {**FINE, "rules": [at("10.0.0.0/8")]}
     (found,) = advice(wide, {**FINE, "rules": [at("10.1.0.0/16"), at("10.2.0.0/16")]})
@@ -242,7 +242,7 @@ def test_longer_prefixes_that_take_addresses_away_are_told() -> None:
 
 
 @pytest.mark.parametrize("lasting", [{"when": "unhealthy"}, {"expires_at": 10}])
-def test_a_budget_that_rests_or_is_over_hides_nothing(lasting: dict[str, Any]) -> None:
+def test_a_budget_that_is_off_or_over_hides_nothing(lasting: dict[str, Any]) -> None:
     wide = {**FINE, "rules": [at("10.0.0.0/8")]}
     longer = {**FINE, **lasting, "rules": [at("10.1.0.0/16")]}
     assert told(wide, longer) == []
@@ -255,7 +255,7 @@ def test_a_prefix_that_longer_ones_cover_says_nothing() -> None:
     assert shadows([at("10.0.0.0/8")], halves) == [("shadowed", place)]
 
 
-def test_the_same_advice_a_thousand_times_is_told_briefly() -> None:
+def test_the_same_advice_a_thousand_times_is_reported_briefly() -> None:
     """What ten thousand rules cost, bench/bounds.py says."""
     rules = [{"match": {"tag.tenant": f"t{n % 1010}", "username": "web"}} for n in range(2_020)]
     found = advice({**FINE, "rules": rules})

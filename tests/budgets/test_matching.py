@@ -104,7 +104,7 @@ def test_a_budget_that_only_warns_hides_no_enforced_one() -> None:
     assert names(rules, address="10.1.2.3") == ["host"]
 
 
-def test_an_expired_or_resting_budget_hides_no_other() -> None:
+def test_an_expired_or_disabled_budget_hides_no_other() -> None:
     rules = rule_set(
         budget("wide", rules=[match(remote_address="10.0.0.0/8")]),
         budget("gone", rules=[match(remote_address="10.1.0.0/16")], expires_at=2000),
@@ -144,7 +144,7 @@ def test_a_budget_may_bite_only_under_pressure(
     assert bool(names(rules, now=Now(0, healthy))) is bites
 
 
-def test_no_rule_concerns_an_exempt_user() -> None:
+def test_no_rule_applies_to_an_exempt_user() -> None:
     rules = rule_set(budget(rules=[{}, match(tag_a="1")]), exempt_usernames=["monitor"])
     assert matched(rules, "SELECT 1 /*a=1*/", username="monitor") == Matched()
     assert names(rules, username="Monitor") == ["b"]

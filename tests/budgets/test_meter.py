@@ -53,7 +53,7 @@ async def test_what_came_between_two_looks_is_kept_by_the_minute() -> None:
     ]
 
 
-async def test_counters_that_begin_anew_after_a_crash_are_never_negative() -> None:
+async def test_counters_that_restart_after_a_crash_are_never_negative() -> None:
     world = await BudgetWorld().start()
     world.server.counts(etl=blocked(100))
     await world.budgets.tick()
@@ -75,7 +75,7 @@ async def test_of_a_server_that_is_younger_than_the_agent_everything_counts() ->
     assert await kept(world) == [(0, "etl", "blocked", "capacity", 5)]
 
 
-async def test_what_cannot_be_read_is_told_and_is_no_zero() -> None:
+async def test_what_cannot_be_read_is_reported_and_is_no_zero() -> None:
     world = await BudgetWorld().start()
     watch = world.main.watch
     assert watch is not None

@@ -185,7 +185,7 @@ def rule_fault(**rule: Any) -> str:
     ],
     ids=lambda part: str(part)[:20],
 )
-def test_a_wrong_setting_is_told_with_its_place(name: str, value: Any, told: str) -> None:
+def test_a_wrong_setting_is_reported_with_its_place(name: str, value: Any, told: str) -> None:
     assert fault(**{name: value}).startswith(told)
 
 
@@ -235,7 +235,7 @@ def test_concurrency_is_given_once() -> None:
         (None, "match: must be a table of keys and values"),
     ],
 )
-def test_a_wrong_condition_is_told_with_its_place(match: Any, told: str) -> None:
+def test_a_wrong_condition_is_reported_with_its_place(match: Any, told: str) -> None:
     assert rule_fault(match=match).startswith(told)
 
 
@@ -249,7 +249,7 @@ def test_a_wrong_condition_is_told_with_its_place(match: Any, told: str) -> None
         ([5], "each[0]: must be the name of a key"),
     ],
 )
-def test_a_wrong_each_key_is_told_with_its_place(each: Any, told: str) -> None:
+def test_a_wrong_each_key_is_reported_with_its_place(each: Any, told: str) -> None:
     assert rule_fault(each=each).startswith(told)
 
 
@@ -273,12 +273,12 @@ def test_a_wrong_each_key_is_told_with_its_place(each: Any, told: str) -> None:
         ),
     ],
 )
-def test_a_wrong_document_is_told_with_its_place(document: Any, told: str) -> None:
+def test_a_wrong_document_is_reported_with_its_place(document: Any, told: str) -> None:
     (only,) = faults(document)
     assert f"{only}".startswith(told.removeprefix(": "))
 
 
-def test_every_fault_is_told_at_once_and_with_its_line() -> None:
+def test_every_fault_is_reported_at_once_and_with_its_line() -> None:
     text = (
         'polcy = 1\n[[budgets]]\nname = "a"\nrate = 120\n[[budgets]]\nname = "a"\n'
         '[[budgets.rules]]\n[[ budgets.rules ]] # the second\neach = ["tenant"]\n'
@@ -296,7 +296,7 @@ def test_every_fault_is_told_at_once_and_with_its_line() -> None:
     ]
 
 
-def test_the_same_mistake_ten_thousand_times_is_not_told_ten_thousand_times() -> None:
+def test_the_same_mistake_ten_thousand_times_is_not_listed_ten_thousand_times() -> None:
     told = faults({"budgets": [{"name": f"b{n}", "rat": 5} for n in range(10_000)]})
     assert len(told) == MAX_FAULTS + 1
     assert told[-1] == f"there may be more: parsing stopped after {MAX_FAULTS} faults"
@@ -312,7 +312,7 @@ def test_more_than_the_servers_can_hold_is_rejected_before_it_is_read() -> None:
         parse_budget({"name": "a", "rules": rules * 2})
 
 
-def test_a_single_budget_tells_its_faults_at_the_place_given() -> None:
+def test_a_single_budget_reports_its_faults_at_the_place_given() -> None:
     with pytest.raises(InvalidSettings, match=r"^body\.rate: 120 is more than 100$"):
         parse_budget({"name": "b", "rate": 120}, "body")
     with pytest.raises(InvalidSettings, match=r"^budget: must be a table"):

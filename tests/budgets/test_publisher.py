@@ -64,7 +64,7 @@ async def test_what_hangs_is_not_begun_beside_itself(monkeypatch: pytest.MonkeyP
     assert outlet.fault == ""
 
 
-async def test_a_passive_agent_tells_nobody_until_it_takes_over() -> None:
+async def test_a_passive_agent_publishes_nothing_until_it_takes_over() -> None:
     world = await BudgetWorld(document(ETL), passive=True).start()
     await world.main.book.set_budget("web", WEB, who="ann")
     assert world.server.policies == [] and world.server.health == []
@@ -108,7 +108,7 @@ async def test_such_a_budget_keeps_the_metrics_awake_and_others_do_not() -> None
     assert keepers == set(), "nor once traffic control is gone"
 
 
-async def test_health_that_cannot_be_told_is_seen() -> None:
+async def test_health_that_cannot_be_published_is_seen() -> None:
     world = await BudgetWorld(document(PRESSED)).start()
     world.watch_lag()
     world.measure(1.0)
@@ -124,7 +124,7 @@ async def test_health_that_cannot_be_told_is_seen() -> None:
 # --- what lies there -------------------------------------------------------------------------
 
 
-async def test_a_policy_that_is_gone_or_older_is_put_back_and_told() -> None:
+async def test_a_policy_that_is_gone_or_older_is_put_back_and_reported() -> None:
     """R132: a restore of the data directory does not lift limits."""
     world = await BudgetWorld(document(ETL)).start()
     (outlet,) = world.main.publisher.outlets
@@ -215,7 +215,7 @@ async def test_the_agents_own_role_is_exempt_whatever_the_policy_says() -> None:
     assert any("u63 is left out" in str(one) for one in world.main.edition.advice)
 
 
-async def test_a_look_that_hangs_is_seen_and_holds_up_nothing(
+async def test_a_look_that_hangs_is_seen_and_delays_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = await BudgetWorld(document(ETL)).start()

@@ -96,7 +96,7 @@ def test_the_longest_key_and_value_still_count() -> None:
     assert read_tags(b"/*" + key + b"='" + value + b"'*/", PG).pairs == {key: value}
 
 
-def test_of_a_key_given_twice_the_last_one_stands() -> None:
+def test_of_a_key_given_twice_the_last_one_counts() -> None:
     tags = read_tags(b"/*a='1'*/ SELECT 1 /*a='2',b='3'*/", PG)
     assert (tags.pairs, tags.duplicates) == ({b"a": b"2", b"b": b"3"}, 1)
 

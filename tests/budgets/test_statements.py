@@ -110,7 +110,7 @@ def test_texts_are_bounded_in_number_and_length(scene: Scene) -> None:
 # --- looking -------------------------------------------------------------------------------------
 
 
-async def test_only_what_has_no_text_is_asked_for_and_not_again_at_once(scene: Scene) -> None:
+async def test_only_missing_texts_are_read_and_not_again_at_once(scene: Scene) -> None:
     scene.watch.readings = readings(7, 8)
     assert scene.texts.cause("headgate") == NOT_LOOKED
     scene.probe.tells = [(7, "select x where y = 1")]
@@ -151,7 +151,7 @@ async def test_a_hibernating_database_is_left_asleep(scene: Scene) -> None:
     assert not scene.probe.asked and scene.texts.cause("r") == ASLEEP
 
 
-# --- how much of late ----------------------------------------------------------------------------
+# --- recent use ----------------------------------------------------------------------------------
 
 
 def counted(charged_ns: int, pattern_ns: int, started_ms: int = 1) -> BudgetReadings:
@@ -164,7 +164,7 @@ def counted(charged_ns: int, pattern_ns: int, started_ms: int = 1) -> BudgetRead
     )
 
 
-def test_what_is_taken_of_late_is_not_known_before_two_readings() -> None:
+def test_recent_use_is_not_known_before_two_readings() -> None:
     rates = Rates()
     rates.note(None, counted(0, 0), 0.0)
     assert rates.budget_cpus("etl") is None and rates.pattern_cpus(7) is None
@@ -174,7 +174,7 @@ def test_what_is_taken_of_late_is_not_known_before_two_readings() -> None:
     assert rates.budget_cpus("another") == 0.0
 
 
-def test_what_is_taken_of_late_fades_and_begins_anew_with_the_server() -> None:
+def test_recent_use_fades_and_restarts_with_the_server() -> None:
     rates, now = Rates(), counted(SECOND_NS, SECOND_NS)
     rates.note(counted(0, 0), now, 1.0)
     rates.note(now, now, 4 * MEMORY_S)

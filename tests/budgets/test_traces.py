@@ -24,7 +24,7 @@ def test_rules_see_the_tags_that_were_traced(tags: dict[bytes, bytes]) -> None:
     assert read_tags(text, Dialect.POSTGRES).pairs == tags
 
 
-def test_flags_of_asking_are_told_from_those_of_the_trace() -> None:
+def test_flags_of_explain_are_distinguished_from_those_of_the_trace() -> None:
     flags = TraceFlag.ABORTED | StatementFlags.IN_TRANSACTION | StatementFlags.NO_DELAY
     found = Trace(0, 0, StatementIdentity(), flags=int(flags))
     assert (found.aborted, found.asked) == (True, StatementFlags.IN_TRANSACTION)
@@ -59,7 +59,7 @@ def test_thinned_traces_stand_for_the_same_cpu(made: list[tuple[int, int]], keep
     assert [t.sequence for t in left] == sorted(t.sequence for t in left)
 
 
-def test_a_dear_statement_is_never_lost_to_chance() -> None:
+def test_an_expensive_statement_is_never_lost_to_chance() -> None:
     traces = [trace(n) for n in range(1000)] + [trace(1000, 10**9)]
     left = thinned(traces, 100)
     assert left[-1] == traces[-1]

@@ -84,7 +84,7 @@ def world(*budgets: Mapping[str, Any], **ledger: Any) -> World:
 
 
 def learn(ledger: Ledger, pattern: int, plan_cost: float, actual_ns: int, **settle: Any) -> None:
-    """A statement of the pattern that no budget concerns."""
+    """A statement of the pattern that no budget matches."""
     _, holding = ledger.take((), (), StatementCheck(0, plan_cost=plan_cost, pattern=pattern))
     assert holding is not None
     ledger.settle(holding, actual_ns, settle.pop("now_ns", 0), **settle)

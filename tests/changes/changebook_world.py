@@ -30,7 +30,7 @@ DAY_S = 86_400.0
 
 
 class QuickClock:
-    """Whoever sleeps lets the time pass."""
+    """Anyone who sleeps lets the time pass."""
 
     def __init__(self) -> None:
         self._now = NOW

@@ -1,4 +1,4 @@
-"""Agents of one shard, each with its own log; the links between them lose what they are told to."""
+"""Agents of one shard, each with its own log; the links between them lose what the test says."""
 
 from __future__ import annotations
 

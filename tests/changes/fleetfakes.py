@@ -1,4 +1,4 @@
-"""Sources that fail when they are told to, and another agent's feed without its HTTP."""
+"""Sources that fail when the test says, and another agent's feed without its HTTP."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ class Follow:
             await settle()
 
     async def beats(self, kept: KeptInMemory, seconds: float, **beat: object) -> None:
-        """Time passes, and somebody beats every two seconds of it."""
+        """Time passes, and someone beats every two seconds of it."""
         for _ in range(round(seconds / 2)):
             await self.pass_s(2.0)
             write_beat(kept, **beat)  # type: ignore[arg-type]

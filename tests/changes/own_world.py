@@ -1,6 +1,6 @@
 """The agent's own log, for tests of what it puts in force.
 
-log = OwnLog(store, clock)            as main.py does: the rooms first, with `make=log.make` and
+log = OwnLog(store, clock)            as app.py does: the rooms first, with `make=log.make` and
                                       `time=log.time`,
 log.attach(shards, metrics)           then they are in force by it
 await log.load()                      at each start

@@ -30,7 +30,7 @@ def item(value: Any, kind: ChangeKind = ChangeKind.RULE, item_id: str = "half") 
     return Change(kind, item_id, EVERYWHERE, value, 12, NOW_S - 60, "ops")
 
 
-def test_a_rule_is_told_with_what_is_left_of_it() -> None:
+def test_a_rule_is_reported_with_what_is_left_of_it() -> None:
     doc = change_doc(item(RULE), NOW_S)
     assert (doc.state, doc.left_s, doc.says) == (
         "in_force",
@@ -52,7 +52,7 @@ def test_a_budget_may_have_no_end() -> None:
 
 
 @pytest.mark.parametrize("kind", list(ChangeKind))
-def test_what_cannot_be_read_is_told_as_such(kind: ChangeKind) -> None:
+def test_what_cannot_be_read_is_reported_as_such(kind: ChangeKind) -> None:
     """One of a newer version is in the list, and says that it is not understood."""
     doc = change_doc(item({"magic": True}, kind), NOW_S)
     assert doc.state == "unreadable" and "cannot be read by this agent" in doc.says
@@ -78,7 +78,7 @@ POLICY = {"policy": {}, "order": [], "mode_cap": "off", "of_fleet": []}
         ("handover", "s", {**SKIP, "member": "db-a"}, "db-a is about to step down: rebuilt"),
     ],
 )  # fmt: skip
-def test_what_was_set_at_one_agent_is_told_in_a_line(
+def test_what_was_set_at_one_agent_is_reported_in_a_line(
     kind: str, item_id: str, value: Any, says: str
 ) -> None:
     change = Change(ChangeKind(kind), item_id, HERE, value, 12, NOW_S - 60, "ops")
@@ -99,7 +99,7 @@ def test_what_a_newer_version_set_says_so_and_shows_no_secret() -> None:
     assert doc.value == {"api_token": "…"}
 
 
-def test_a_change_tells_what_comes_and_goes_with_what_it_does() -> None:
+def test_a_change_shows_what_comes_and_goes_and_its_effect() -> None:
     taken = item({**RULE, "lifted_by": "ann"})
     changes = (
         Edit(None, item(RULE)),
@@ -120,7 +120,7 @@ def test_a_change_tells_what_comes_and_goes_with_what_it_does() -> None:
     ]
 
 
-def test_a_large_change_is_told_in_part_and_counted_whole() -> None:
+def test_a_large_change_is_shown_in_part_and_counted_whole() -> None:
     changes = tuple(Edit(None, item(RULE, item_id=f"r-{n}")) for n in range(1200))
     doc = change_made_doc(ChangeMade(3, 4, changes), Log.FLEET)
     assert (len(doc.difference), doc.difference_total) == (MAX_CHANGES_TOLD, 1200)
@@ -144,11 +144,11 @@ def test_a_large_change_is_told_in_part_and_counted_whole() -> None:
         ),
     ],
 )
-def test_whom_it_reaches_is_one_line(reached: Reached, told: str) -> None:
+def test_the_reach_of_a_change_is_one_line(reached: Reached, told: str) -> None:
     assert reached_says(reached) == told
 
 
-def test_the_reach_is_told_as_it_is_written() -> None:
+def test_the_reach_is_shown_as_it_is_written() -> None:
     reached = Reached(1, 1, 0, ("x",), "", Reach(Level.SHARD, "commerce/*"))
     doc = change_made_doc(ChangeMade(0, 0, (), reached, dry_run=True), Log.FLEET)
     assert doc.reached is not None

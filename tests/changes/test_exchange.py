@@ -42,7 +42,7 @@ async def three() -> AsyncIterator[Three]:
         await one.stop()
 
 
-# --- what is told --------------------------------------------------------------------------
+# --- what is reported ----------------------------------------------------------------------
 
 
 async def test_a_rule_is_in_force_at_all_agents_of_the_shard_when_it_is_acknowledged(
@@ -57,7 +57,7 @@ async def test_a_rule_is_in_force_at_all_agents_of_the_shard_when_it_is_acknowle
     assert a.digest == b.digest == c.digest
 
 
-async def test_a_skip_and_a_metric_of_the_shard_are_told_as_rules_are(three: Three) -> None:
+async def test_a_skip_and_a_metric_of_the_shard_are_sent_as_rules_are(three: Three) -> None:
     a, b, c = three
     reach = await a.exchange.reach(None, ["main"])
     assert reach == REACH and await b.exchange.reach(None, ["main"]) == HERE
@@ -76,7 +76,7 @@ async def test_a_skip_and_a_metric_of_the_shard_are_told_as_rules_are(three: Thr
         assert {kind: held[kind, named[kind]].value for kind in named} == values
 
 
-async def test_what_is_for_one_agent_alone_is_told_to_nobody(three: Three) -> None:
+async def test_what_is_for_one_agent_alone_is_sent_to_nobody(three: Three) -> None:
     a, b, _ = three
     done = await a.set_here("mine")
     assert done.copies is None
@@ -85,7 +85,7 @@ async def test_what_is_for_one_agent_alone_is_told_to_nobody(three: Three) -> No
     assert not any(offer.entries for _, _, offer in a.net.offers)
 
 
-async def test_a_replica_that_is_away_holds_up_no_change_and_is_told_of(three: Three) -> None:
+async def test_a_replica_that_is_away_delays_no_change_and_is_reported(three: Three) -> None:
     a, b, c = three
     await c.kill()
     await a.clock.advance(EVERY_S)
@@ -97,7 +97,7 @@ async def test_a_replica_that_is_away_holds_up_no_change_and_is_told_of(three: T
     assert not has_all and "connection refused" in fault
 
 
-async def test_a_replica_that_hangs_holds_up_a_change_for_a_second(three: Three) -> None:
+async def test_a_replica_that_hangs_delays_a_change_for_a_second(three: Three) -> None:
     a, b, _ = three
     await a.clock.advance(EVERY_S)
 
@@ -121,7 +121,7 @@ async def test_a_shard_of_one_says_that_nobody_else_is_known() -> None:
     await a.stop()
 
 
-async def test_a_replica_that_comes_back_is_told_what_it_has_missed(three: Three) -> None:
+async def test_a_replica_that_comes_back_gets_what_it_has_missed(three: Three) -> None:
     a, _, c = three
     await a.put("old")
     await c.kill()
@@ -135,7 +135,7 @@ async def test_a_replica_that_comes_back_is_told_what_it_has_missed(three: Three
     assert a.state(c) == (True, "")
 
 
-async def test_a_member_that_appears_is_told_everything(three: Three) -> None:
+async def test_a_member_that_appears_gets_everything(three: Three) -> None:
     a, b, c = three
     for n in range(5):
         await a.put(f"r{n}", f"job{n}")
@@ -216,7 +216,7 @@ async def test_an_old_primary_that_returns_brings_nothing_back_that_was_lifted(
     assert a.in_force_now() == b.in_force_now() == c.in_force_now() == set()
 
 
-async def test_what_an_old_primary_kept_and_told_nobody_comes_with_it(three: Three) -> None:
+async def test_what_an_old_primary_kept_and_sent_to_nobody_comes_with_it(three: Three) -> None:
     """Killed between the commit and the first push: acknowledged to nobody, or as 0 of 2."""
     a, b, c = three
     a.net.cut |= {("db-a", "db-b"), ("db-a", "db-c")}
@@ -232,7 +232,7 @@ async def test_what_an_old_primary_kept_and_told_nobody_comes_with_it(three: Thr
     assert a.in_force_now() == b.in_force_now() == c.in_force_now() == {"alone", "meanwhile"}
 
 
-async def test_a_new_leader_hears_what_others_have_before_it_changes_anything(
+async def test_a_new_leader_receives_what_others_have_before_it_changes_anything(
     three: Three,
 ) -> None:
     """One copy of two: what the new leader lacks, the other one has. A rule that was lifted there
@@ -344,7 +344,7 @@ async def test_while_a_switchover_is_announced_the_old_primary_still_changes(thr
     assert b.in_force_now() == {"half"}
 
 
-async def test_a_shard_at_rest_is_woken_by_a_change(three: Three) -> None:
+async def test_an_idle_shard_is_woken_by_a_change(three: Three) -> None:
     a, b, _ = three
     a.rest()
     demand = a.demands.by_database["main"]
@@ -363,7 +363,7 @@ async def test_a_shard_that_does_not_wake_is_not_changed(three: Three) -> None:
     assert a.in_force_now() == b.in_force_now() == set()
 
 
-async def test_a_shard_at_rest_exchanges_rarely_and_a_change_at_once(three: Three) -> None:
+async def test_an_idle_shard_exchanges_rarely_and_a_change_at_once(three: Three) -> None:
     a, b, _ = three
     a.rest()
     await a.clock.advance(RESTING_S)
@@ -552,7 +552,7 @@ async def test_nothing_crosses_to_another_shard_or_cluster(three: Three) -> None
     await a.answer(Offer(SHARD, "main", "db-x", zero))
 
 
-async def test_so_many_answers_are_held_and_no_more(three: Three) -> None:
+async def test_a_bounded_number_of_answers_is_held(three: Three) -> None:
     a, *_ = three
     await a.put("half")
 
@@ -605,7 +605,7 @@ async def test_a_standby_has_every_acknowledged_change(pair: Three) -> None:
     assert not [by for by, to, _ in active.net.offers if (by, to) == ("db-a", "db-a") and not by]
 
 
-async def test_a_passive_standby_changes_nothing_of_the_shard_and_tells_replicas_nothing(
+async def test_a_passive_standby_changes_nothing_of_the_shard_and_sends_replicas_nothing(
     pair: Three,
 ) -> None:
     active, standby, _ = pair
@@ -636,7 +636,7 @@ async def test_a_standby_takes_over_with_all_of_it_and_hands_back_what_changed(
     assert active.in_force_now() == {"stays", "new"}
 
 
-async def test_a_standby_is_asked_a_few_times_a_minute_while_nothing_changes(
+async def test_a_standby_is_pulled_a_few_times_a_minute_while_nothing_changes(
     pair: Three,
 ) -> None:
     active, standby, _ = pair
@@ -668,7 +668,7 @@ async def test_what_was_lifted_is_kept_for_a_month_and_then_dropped_by_all(three
     assert a.digest == b.digest == c.digest == "0" * 64
 
 
-async def test_what_ended_a_day_ago_is_forgotten_by_the_book_and_kept_for_others(
+async def test_what_ended_a_day_ago_is_forgotten_by_the_log_and_kept_for_others(
     three: Three,
 ) -> None:
     a, b, _ = three
@@ -682,7 +682,7 @@ async def test_what_ended_a_day_ago_is_forgotten_by_the_book_and_kept_for_others
     assert a.digest == b.digest
 
 
-async def test_who_was_away_for_long_hears_of_a_lift_as_long_as_anybody_has_it(
+async def test_a_member_that_was_away_for_long_learns_of_a_lift_while_any_member_has_it(
     three: Three,
 ) -> None:
     """What was lifted a month ago is dropped by all. Who still has it standing takes it, though it
@@ -743,7 +743,7 @@ async def test_what_was_dropped_is_known_though_the_answer_was_lost(three: Three
 # --- going back ----------------------------------------------------------------------------
 
 
-async def test_nobody_goes_back_behind_what_it_heard_of_late(three: Three) -> None:
+async def test_nobody_goes_back_behind_what_it_received_lately(three: Three) -> None:
     """What stood in the shard then, an agent that came to it later does not know."""
     a, b, _ = three
     await a.put("half")
@@ -762,7 +762,7 @@ async def test_nobody_goes_back_behind_what_it_heard_of_late(three: Three) -> No
     assert a.in_force_now() == {"half", "mine"} and b.in_force_now() == {"half"}
 
 
-async def test_what_was_heard_of_at_once_goes_back_at_a_new_leader(three: Three) -> None:
+async def test_what_was_received_at_once_goes_back_at_a_new_leader(three: Three) -> None:
     a, b, _ = three
     await a.put("half")
     before = b.book.held.n
@@ -774,7 +774,9 @@ async def test_what_was_heard_of_at_once_goes_back_at_a_new_leader(three: Three)
     assert b.in_force_now() == {"half"}
 
 
-async def test_a_new_leader_does_not_go_back_before_it_heard_of_the_others(three: Three) -> None:
+async def test_a_new_leader_does_not_roll_back_before_it_has_the_others_copies(
+    three: Three,
+) -> None:
     a, b, c = three
     await a.put("half")
     before = b.book.held.n

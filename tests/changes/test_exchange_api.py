@@ -65,7 +65,7 @@ def test_an_answer_comes_out_as_it_went_in(answer: ExchangeAnswer) -> None:
 
 
 @given(st.binary(max_size=100))
-def test_what_is_neither_is_told_so(body: bytes) -> None:
+def test_what_is_neither_is_rejected(body: bytes) -> None:
     with pytest.raises(InvalidRequest, match="exchange"):
         decode_offer(body)
     with pytest.raises(PeerFailed, match="exchange"):
@@ -79,7 +79,7 @@ def test_fields_of_a_newer_version_are_passed_over() -> None:
     assert decode_answer(body) == ExchangeAnswer(EMPTY)
 
 
-def test_who_has_a_copy_is_a_document_with_the_words_for_it() -> None:
+def test_who_has_a_copy_is_a_document_with_a_text_for_it() -> None:
     doc = copies_doc(Copies(1, 2, ("db-c does not answer",)))
     assert doc is not None
     assert (doc.have, doc.of, doc.standby) == (1, 2, None)

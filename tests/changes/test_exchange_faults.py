@@ -26,7 +26,7 @@ FATES = ("", "", "lost", "answer lost", "twice", "late")
 
 @dataclass
 class Acknowledged:
-    """What somebody was told is so."""
+    """What someone was told is so."""
 
     everywhere: bool
     """With a copy at every agent that was known."""
@@ -85,15 +85,15 @@ class Drill:
             self.reasons[name] = reason
 
     def standing(self) -> list[str]:
-        """Those that its leader knows of. One that was lifted, and whose leader has not heard of
-        that, is left alone: who changes it anew has it count again."""
+        """Those that its leader knows of. One that was lifted, and whose leader does not know of
+        that, is left alone: who changes it again has it count again."""
         known = self.leader.in_force_now()
         return [name for name, told in self.told.items() if name in known and not told.lifted]
 
     # --- faults --------------------------------------------------------------------------------
 
     async def promote(self) -> None:
-        """The leader is killed, and another one leads that has heard of nothing since."""
+        """The leader is killed, and another one leads that knows of nothing since."""
         old = self.leader
         others = [one for one in self.agents if one is not old and one.is_up]
         if not others:

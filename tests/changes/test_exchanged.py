@@ -129,7 +129,7 @@ def test_what_takes_the_place_of_one_from_a_fast_clock_has_its_own_time(
     assert ends_at(after) == NOW_S + 60
 
 
-def test_a_change_without_a_word_of_a_lift_does_not_bring_it_back() -> None:
+def test_a_change_without_a_lift_does_not_undo_one() -> None:
     """One leader has changed a rule many times, and told nobody; the next one lifts it."""
     first = succeeding(item(value={"target": "etl"}, n=1), None)
     changed = first
@@ -233,7 +233,7 @@ def test_a_version_of_an_item() -> None:
 
 
 @given(st.binary(max_size=60))
-def test_what_is_no_item_is_told_so(raw: bytes) -> None:
+def test_what_is_no_item_is_rejected(raw: bytes) -> None:
     with pytest.raises(ValueError):
         version_of(raw)
 
@@ -315,7 +315,7 @@ def over(name: str, ago_s: float) -> tuple[str, Change]:
     return one.key, one
 
 
-def test_what_stands_is_never_dropped_and_the_rest_after_a_month() -> None:
+def test_what_is_in_force_is_never_dropped_and_the_rest_after_a_month() -> None:
     stands = item("s", {"target": "etl"}, set_at=0.0)
     ended = item("e", {"expires_at": "2023-01-01T00:00:00Z"}, set_at=0.0)
     items = dict([over("new", KEEP_S - 1), over("old", KEEP_S + 1)])

@@ -143,7 +143,7 @@ OWN: dict[str, list[dict[str, Any]]] = {
 }
 
 
-def test_without_a_word_an_entry_of_an_agents_own_log_is_for_that_agent() -> None:
+def test_an_entry_of_an_agents_own_log_is_for_that_agent_by_default() -> None:
     file = parse_file(OWN, default_reach=HERE)
     assert {(entry.id, entry.reach) for entry in file.entries} == {
         ("a", HERE),

@@ -110,7 +110,7 @@ async def test_a_file_is_one_revision_and_in_force_when_it_is_acknowledged(
     assert [skip.member for skip in world.shards.skips("main")] == ["db-x"]
 
 
-async def test_differences_are_told_kind_by_kind(world: ChangesWorld) -> None:
+async def test_differences_are_reported_kind_by_kind(world: ChangesWorld) -> None:
     change = await world.apply(read_document(FILE), dry_run=True)
     assert [one.line for one in change.differences] == [
         "rule etl-slow: added",
@@ -188,7 +188,7 @@ async def test_what_says_no_more_than_the_settings_file_is_no_change(world: Chan
 # --- validated by the rooms ----------------------------------------------------------------------
 
 
-async def test_every_fault_is_told_with_its_place(world: ChangesWorld) -> None:
+async def test_every_fault_is_reported_with_its_place(world: ChangesWorld) -> None:
     found = await faults(
         world,
         rules={"id": "a", "target": "etl", "ratio": 9},
@@ -493,7 +493,7 @@ async def test_metrics_of_a_fleet_are_patches_of_what_each_agent_has(world: Chan
     ],
     ids=str,
 )
-async def test_what_cannot_be_set_for_a_fleet_is_told(
+async def test_what_cannot_be_set_for_a_fleet_is_reported(
     world: ChangesWorld, change: dict[str, Any], place: str
 ) -> None:
     entry = {"database": "main", "metric": "lag", "reach": "fleet", "threshold": "3s", **change}
@@ -559,7 +559,7 @@ def test_an_export_of_metrics_of_a_fleet_changes_nothing(deeds: list[tuple[Any, 
 # --- what this version does not know -------------------------------------------------------------
 
 
-async def test_what_no_file_can_have_is_told_and_nobody_takes_it_out() -> None:
+async def test_what_no_file_can_have_is_reported_and_nobody_takes_it_out() -> None:
     world = ChangesWorld()
     await world.store.open()
     policy = {"policy": {}, "order": [], "mode_cap": "off", "of_fleet": []}
@@ -858,7 +858,7 @@ def test_an_export_that_is_applied_again_changes_nothing(deeds: list[tuple[str, 
     asyncio.run(play())
 
 
-async def test_an_export_stands_at_another_agent_as_it_stood_here(world: ChangesWorld) -> None:
+async def test_an_export_gives_another_agent_what_was_in_force_here(world: ChangesWorld) -> None:
     await world.apply(read_document(FILE))
     document = await world.exported()
     other = await ChangesWorld(clock=world.clock).start()

@@ -76,7 +76,7 @@ def test_items_and_revisions_read_as_they_were_written() -> None:
     assert read_head(head_bytes(7)) == 7
 
 
-def test_a_field_of_a_newer_version_is_left_aside() -> None:
+def test_a_field_of_a_newer_version_is_ignored() -> None:
     raw = json.dumps({**item_document(RULE), "colour": "red"}).encode()
     assert read_item(raw) == RULE
 
@@ -99,7 +99,7 @@ def test_an_item_counts_only_under_its_own_key() -> None:
 
 @pytest.mark.parametrize("n", [MAX_N + 1, 10**25, -1])
 def test_a_revision_that_no_fleet_comes_to_is_not_believed(n: int) -> None:
-    """Whoever took it over would take nothing that comes after."""
+    """Anyone who took it over would take nothing that comes after."""
     for read, raw in ((read_item, item_bytes(replace(RULE, n=n))), (read_head, head_bytes(n))):
         with pytest.raises(ValueError, match="n is"):
             read(raw)
@@ -124,7 +124,7 @@ def test_no_value_of_another_version_breaks_a_reader(value: Any, field: str) -> 
 # --- which counts ------------------------------------------------------------------------------
 
 
-def test_of_several_with_one_name_the_newest_counts_and_of_one_revision_the_standing_one() -> None:
+def test_of_several_with_one_name_the_newest_counts_and_of_one_revision_the_one_in_force() -> None:
     moved = replace(RULE, reach=EVERYWHERE, n=4)
     left = replace(RULE, value=None, n=4)
     for items in ([RULE, moved, left], [left, moved, RULE], [moved, left]):
@@ -143,11 +143,11 @@ def test_of_several_with_one_name_the_newest_counts_and_of_one_revision_the_stan
         ({"rate": 1}, True),
     ],
 )
-def test_what_stands_is_told_by_its_own_end(value: Any, is_so: bool) -> None:
+def test_what_is_in_force_is_sent_with_its_own_end(value: Any, is_so: bool) -> None:
     assert stands(replace(RULE, value=value), NOW_S) is is_so
 
 
-def test_differences_tell_what_was_said_and_not_who_said_it() -> None:
+def test_differences_show_what_was_set_and_not_who_set_it() -> None:
     value = dict(RULE.value or {})
     after = replace(RULE, reach=EVERYWHERE, value={**value, "ratio": 0.9, "set_at": "later"})
     told = difference(Edit(RULE, after))
@@ -209,7 +209,7 @@ def test_leases_outlive_what_is_of_use_by_a_day() -> None:
     assert lease_s(replace(RULE, value={"rate": 1}), NOW_S) == 0
 
 
-def test_what_is_too_long_is_told_with_its_name() -> None:
+def test_what_is_too_long_is_reported_with_its_name() -> None:
     (fault,) = oversized([added(RULE), added(replace(RULE, id="b", value={"x": "y" * 70_000}))])
     assert fault.place == "rule b"
     assert "at most 65,536" in fault.message

@@ -53,7 +53,7 @@ async def test_a_room_that_fails_keeps_no_other_from_a_change_and_gets_it_later(
     assert broken.known.keys() == {"s a", "s b"} and in_force.faults == []
 
 
-async def test_what_is_not_in_force_everywhere_is_told_with_the_acknowledgment() -> None:
+async def test_what_is_not_in_force_everywhere_is_reported_with_the_acknowledgment() -> None:
     store = MemoryStore()
     await store.open()
     log = OwnLog(store, HandClock())
@@ -65,7 +65,7 @@ async def test_what_is_not_in_force_everywhere_is_told_with_the_acknowledgment()
 
 
 class StubFollower:
-    """What was heard of the fleet's log."""
+    """What was received of the fleet's log."""
 
     def __init__(self, *items: Change) -> None:
         self.mirror = self

@@ -26,7 +26,7 @@ MINE, THEIRS, NONE = {"commerce/-80"}, {"commerce/80-"}, {""}
         (None, MINE | NONE, False, HERE),
         (None, {"elsewhere"}, False, HERE),
         (None, MINE, True, HERE),
-        # What somebody said.
+        # What someone said.
         ("host", MINE, False, HERE),
         ("host:db-a", MINE, False, HERE),
         ("host:db-a", MINE, True, HERE),

@@ -34,7 +34,7 @@ NOWHERE = Place(host="db-7", database="main")
         ("host:**7", True),
     ],
 )
-def test_a_reach_meets_a_place(text: str, meets: bool) -> None:
+def test_a_reach_matches_a_place(text: str, meets: bool) -> None:
     assert parse_reach(text).meets(HERE) is meets
 
 
@@ -42,7 +42,7 @@ def test_a_reach_meets_a_place(text: str, meets: bool) -> None:
     "text",
     ["", "all", "shard", "shard:", "fleet:x", "shard:a b", "shard:a?", "Fleet", "host:é", 7, None],
 )
-def test_what_is_no_reach_is_told(text: object) -> None:
+def test_what_is_no_reach_is_reported(text: object) -> None:
     with pytest.raises(ValueError, match=r"must|takes no pattern"):
         parse_reach(text)
 
@@ -60,7 +60,7 @@ def test_a_pattern_of_many_stars_is_matched_before_the_end_of_days() -> None:
     assert not reach.meets(Place(shard="a" * 127))
 
 
-def test_a_place_that_was_not_said_is_met_by_the_fleet_alone() -> None:
+def test_a_place_that_was_not_said_is_matched_by_the_fleet_alone() -> None:
     assert EVERYWHERE.meets(NOWHERE)
     assert not parse_reach("region:*").meets(NOWHERE)
     assert not parse_reach("shard:*").meets(NOWHERE)
@@ -72,8 +72,8 @@ def test_the_narrower_ranks_higher() -> None:
     assert sorted(reaches, key=lambda reach: reach.rank) == reaches
 
 
-def test_only_one_shards_items_lie_by_themselves() -> None:
-    """Nobody else is told of them: messages do not grow with the fleet."""
+def test_only_one_shards_items_have_a_prefix_of_their_own() -> None:
+    """No other agent gets them: messages do not grow with the fleet."""
     alone = item_key(ChangeKind.RULE, "f-1", parse_reach("shard:commerce/-80"))
     wide = item_key(ChangeKind.RULE, "f-1", parse_reach("shard:commerce/*"))
     assert alone == "items/shard/commerce%2F-80/rule/f-1"
@@ -86,7 +86,7 @@ names = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,40}", fullmatch=True)
 
 
 @given(st.sampled_from([level for level in Level if level is not Level.FLEET]), names)
-def test_an_exact_reach_round_trips_and_meets_that_name_alone(level: Level, name: str) -> None:
+def test_an_exact_reach_round_trips_and_matches_that_name_alone(level: Level, name: str) -> None:
     reach = parse_reach(f"{level.value}:{name}")
     assert parse_reach(str(reach)) == reach == Reach(level, name)
     assert reach.is_exact and reach.meets(Place(**{level.value: name}))

@@ -221,14 +221,14 @@ def test_the_reason_names_the_shard_and_who_in_it(
     assert (document["verdict"], document["reason"]) == (verdict, reason)
 
 
-def test_what_is_wrong_with_the_shard_is_told_once_and_first() -> None:
+def test_what_is_wrong_with_the_shard_is_said_once_and_first() -> None:
     known = health((LAG, 0.1), (THREADS, 500), shard=shard_health((LAG, SPLIT), (THREADS, SPLIT)))
     told = reason_of(decided(known, "shard/lag", "shard/threads_running", "host/threads_running"))
     assert told.count("split brain") == 1
     assert told.index("split brain") < told.index("threads_running is 500")
 
 
-def test_a_misdirected_client_is_told_where_to_ask() -> None:
+def test_a_misdirected_client_gets_the_right_agent() -> None:
     """R37, R38"""
     document = rendered(in_shard(ELSEWHERE, primary="db-a", ask="https://db-a:8087"))
     assert document["ask"] == "https://db-a:8087"
@@ -236,7 +236,7 @@ def test_a_misdirected_client_is_told_where_to_ask() -> None:
     assert rendered(in_shard(7.0, ask="https://db-a:8087"))["ask"] is None
 
 
-def test_breaches_are_told_before_absences() -> None:
+def test_breaches_come_before_unavailable_metrics() -> None:
     told = reason_of(decided(health((LAG, absent()), (THREADS, 500), (POOL, 2.0))))
     assert told.index("threads_running is") < told.index("pool_usage is") < told.index("lag has")
 

@@ -63,7 +63,7 @@ class World:
         return self.checker.check(check(app))
 
 
-def test_dice_are_waived_after_the_bound_and_then_begin_anew() -> None:
+def test_dice_are_waived_after_the_bound_and_then_start_again() -> None:
     world = World()
     asked = [world.ask(after_s=10.0) for _ in range(9)]
     assert [d.verdict.value for d in asked] == [
@@ -74,7 +74,7 @@ def test_dice_are_waived_after_the_bound_and_then_begin_anew() -> None:
 
 
 def test_waiting_waives_no_metric() -> None:
-    """R71: its turn is to be judged, not to be admitted."""
+    """R71: its turn is to be decided, not to be admitted."""
     world = World()
     world.lag(7.0)
     asked = [world.ask(after_s=10.0) for _ in range(4)]
@@ -156,7 +156,7 @@ def test_names_made_up_per_check_fill_no_memory_and_push_nobody_out() -> None:
 
 
 def test_those_without_a_clock_of_their_own_share_one() -> None:
-    """As a class, they are not kept out for longer either."""
+    """As a class, they are not throttled for longer either."""
     world = World(fairness=Fairness(BOUND_S, max_clients=1))
     world.ask("first:etl")
     asked = [world.ask(f"u{number}:etl", after_s=1.0).admitted for number in range(62)]
@@ -185,7 +185,7 @@ def test_databases_are_counted_apart() -> None:
 # --- seen ------------------------------------------------------------------------------------
 
 
-def test_answers_and_explanations_tell() -> None:
+def test_answers_and_explanations_say_it() -> None:
     world = World()
     rejected = world.ask(after_s=10.0)
     assert (
@@ -206,7 +206,7 @@ def test_answers_and_explanations_tell() -> None:
     assert (admitted.admitted, admitted.dice_waived, admitted.rule) == (True, True, "r")
 
 
-def test_an_explanation_tells_how_long_a_client_waits_though_these_dice_are_kind() -> None:
+def test_an_explanation_says_how_long_a_client_waits_although_these_dice_are_kind() -> None:
     rolls = iter([0.0, 0.95])
     world = World(lambda: next(rolls))
     world.ask()

@@ -98,7 +98,7 @@ def test_the_boundary_is_explicit_per_metric(spec: object, value: float, verdict
 
 
 @pytest.mark.parametrize("cause", list(Cause))
-def test_no_absence_is_ever_healthy(cause: Cause) -> None:
+def test_no_unavailable_metric_is_ever_healthy(cause: Cause) -> None:
     """R9, R151: whatever the cause, and although an earlier value was fine."""
     decision = ask(health((LAG, window(sample(0.0, age_s=1), absent(cause)))))
     assert decision.verdict in (
@@ -135,13 +135,13 @@ def test_never_collected_is_its_own_answer() -> None:
     assert decision.failing[0].cause is Cause.NEVER_READ
 
 
-def test_a_breach_says_more_than_an_absence() -> None:
+def test_a_breach_says_more_than_an_unavailable_metric() -> None:
     decision = ask(health((LAG, absent(Cause.TIMED_OUT)), (THREADS, 500)))
     assert decision.verdict is Verdict.THRESHOLD_EXCEEDED
     assert {f.ref.metric for f in decision.failing} == {"lag", "threads_running"}
 
 
-def test_hold_stands_in_for_a_bounded_time() -> None:
+def test_hold_replaces_a_missing_value_for_a_bounded_time() -> None:
     held = metric("lag", absence="hold", hold_s=10)
     known = health((held, window(sample(1.0, age_s=0), absent(Cause.TIMED_OUT))))
     decision = ask(known, after_s=9.9)
@@ -157,7 +157,7 @@ def test_hold_keeps_a_breach_as_well() -> None:
     assert ask(known, after_s=1).verdict is Verdict.THRESHOLD_EXCEEDED
 
 
-def test_ignore_passes_an_absence_but_not_a_breach() -> None:
+def test_ignore_passes_an_unavailable_metric_but_not_a_breach() -> None:
     spec = metric("lag", absence="ignore")
     assert ask(health((spec, None))).admitted
     assert findings(ask(health((spec, None))))[0].state is State.IGNORED
@@ -165,7 +165,7 @@ def test_ignore_passes_an_absence_but_not_a_breach() -> None:
     assert ask(health((spec, 9.0)), after_s=100).admitted
 
 
-def test_noisy_metric_is_debounced_only_when_asked() -> None:
+def test_noisy_metric_is_debounced_only_when_configured() -> None:
     """R11"""
     noisy = metric("lag", debounce="3 of 5")
     values = [sample(v) for v in (1, 9, 1, 9, 1)]
@@ -265,7 +265,7 @@ class TestRules:
         decision = ask(health((LAG, 1.0)), rules=self.RULES, app="other", roll=0.99)
         assert decision.verdict is Verdict.ON_HOLD
 
-    def test_stale_policy_a_rule_ends_by_itself(self) -> None:
+    def test_stale_policy_a_rule_ends_on_time(self) -> None:
         assert ask(
             health((metric("lag", max_age_s=100), 1.0)), rules=self.RULES, after_s=61
         ).admitted
@@ -305,7 +305,7 @@ specs = st.builds(
     ratio=st.floats(0, 1),
     named=st.booleans(),
 )
-def test_decide_never_raises_and_admits_only_what_every_judgement_passes(
+def test_decide_never_raises_and_admits_only_what_every_metric_admits(
     metrics: dict[str, tuple[object, list[Reading]]],
     after_s: float,
     roll: float,
@@ -374,7 +374,7 @@ class TestShardScope:
             assert decision.failing[0].ref.scope is SHARD
 
     @pytest.mark.parametrize("name", ["self/lag", "host/lag"])
-    def test_massive_read_on_one_replica_asks_that_host_only(self, name: str) -> None:
+    def test_massive_read_on_one_replica_checks_that_host_only(self, name: str) -> None:
         """R38"""
         ours_lags = in_shard(health((LAG, 9.0)), standing(LAG, 1.0))
         shard_lags = in_shard(health((LAG, 1.0)), standing(LAG, 9.0))
@@ -402,7 +402,7 @@ class TestShardScope:
         assert [str(f.ref) for f in decision.failing] == ["host/lag"]
 
     @pytest.mark.parametrize("names", [(), ("lag",), ("shard/lag",), ("self/lag", "shard/lag")])
-    def test_a_question_asked_of_a_replicas_agent_is_answered_with_where_to_ask(
+    def test_a_check_at_a_replicas_agent_is_answered_with_the_right_agent(
         self, names: tuple[str, ...]
     ) -> None:
         """R37"""
@@ -411,7 +411,7 @@ class TestShardScope:
         assert decision.ask == "https://db-a:8087"
         assert decision.retry_after_s is not None
 
-    def test_a_breach_here_does_not_hide_where_to_ask(self) -> None:
+    def test_a_breach_here_does_not_hide_the_right_agent(self) -> None:
         known = without_speaker(health((LAG, 1.0), (THREADS, 500)), **FOLLOWING)  # type: ignore[arg-type]
         decision = ask(known)
         assert decision.verdict is Verdict.WRONG_AGENT
@@ -440,7 +440,7 @@ class TestShardScope:
 
     @pytest.mark.parametrize("policy", ["ignore", "hold", "reject"])
     @pytest.mark.parametrize("cause", [Cause.NO_PRIMARY, Cause.ELSEWHERE, Cause.WARMING_UP])
-    def test_no_policy_on_absence_lets_a_shard_without_a_speaker_pass(
+    def test_no_policy_on_unavailable_metrics_admits_for_a_shard_without_a_speaker(
         self, policy: str, cause: Cause
     ) -> None:
         """R9: the host's own value may be ignored or held; the shard's has no speaker."""
@@ -481,7 +481,7 @@ class TestShardScope:
         assert not ask(known, "shard/lag", after_s=1.001, read_threshold=3.0).admitted
 
     @pytest.mark.parametrize("policy", ["ignore", "hold"])
-    def test_no_policy_on_absence_outlives_the_role(self, policy: str) -> None:
+    def test_no_policy_on_unavailable_metrics_outlives_the_role(self, policy: str) -> None:
         """R53: a shard that was rolled up once, and whose agent has heard nothing since."""
         lenient = metric("lag", absence=policy)
         known = in_shard(health((lenient, 1.0)), standing(lenient, 1.0, until_s=1.0))
@@ -498,7 +498,7 @@ class TestShardScope:
         assert not ask(known, "shard/lag", read_threshold=2.5).admitted
         assert ask(known, "self/lag", read_threshold=2.5).admitted
 
-    def test_what_counts_as_a_question_about_the_shard(self) -> None:
+    def test_what_counts_as_a_check_of_the_shard(self) -> None:
         """R58, R60"""
         known = without_speaker(health((LAG, 1.0), (THREADS, 3)), **FOLLOWING)  # type: ignore[arg-type]
         asked = [(), ("lag",), ("shard/threads_running",), ("self/lag", "shard/lag")]
@@ -538,7 +538,7 @@ shard_readings = st.none() | st.floats(0, 20).map(sample) | st.builds(absent, CA
     policy=st.sampled_from(list(AbsencePolicy)),
     ok_if_unknown=st.booleans(),
 )
-def test_a_hosts_value_never_stands_in_for_the_shards(
+def test_a_hosts_value_never_replaces_the_shards(
     lag: Reading | None,
     threads: Reading | None,
     host_lag: float,
@@ -566,5 +566,5 @@ def test_a_hosts_value_never_stands_in_for_the_shards(
 
 
 def _rejecting(spec: MetricSpec, reading: Reading) -> MetricSpec:
-    """As shard/shard.py: an absence that is left after the roll-up rejects."""
+    """As shard/shard.py: an absence that is left after the rollup rejects."""
     return metric(spec.name, absence="reject") if isinstance(reading, Absent) else spec

@@ -1,4 +1,4 @@
-"""Nobody asks: less is done, then nothing; the first question brings everything back."""
+"""Nobody checks: less is done, then nothing; the first check brings everything back."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ async def test_a_passive_standby_is_not_kept_awake_by_those_it_sends_away(world:
     assert world.demand.state is HIBERNATING
 
 
-async def test_questions_keep_it_awake(world: World) -> None:
+async def test_checks_keep_it_awake(world: World) -> None:
     for _ in range(20):
         await world.clock.advance(1)
         world.checker.check(check())
@@ -246,14 +246,14 @@ async def test_a_member_that_is_pulled_no_longer_goes_back_to_sleep(world: World
     assert world.demand.state is HIBERNATING
 
 
-async def test_a_sleepy_primary_does_not_put_an_asked_member_to_sleep(world: World) -> None:
+async def test_an_idle_primary_does_not_idle_a_member_that_is_checked(world: World) -> None:
     """Hosts hibernate independently (R58)."""
     world.checker.check(check())
     world.demand.follow(HIBERNATING, now=world.clock.now().mono_s, for_s=10)
     assert world.demand.state is AWAKE
 
 
-async def test_a_search_does_not_put_to_sleep_whom_the_primary_keeps_awake(world: World) -> None:
+async def test_a_search_does_not_idle_members_that_the_primary_keeps_awake(world: World) -> None:
     """Another replica's agent that looks for the primary pulls, too, and wants nothing."""
     await world.until(HIBERNATING)
     now = world.clock.now().mono_s
@@ -262,7 +262,7 @@ async def test_a_search_does_not_put_to_sleep_whom_the_primary_keeps_awake(world
     assert world.demand.state is AWAKE
 
 
-async def test_a_wake_is_as_good_as_a_question_about_the_shard(world: World) -> None:
+async def test_a_wake_is_as_good_as_a_check_of_the_shard(world: World) -> None:
     await world.until(HIBERNATING)
     woken: list[int] = []
     world.demand.on_shard_asked = lambda: woken.append(1)
@@ -282,7 +282,7 @@ class TestTheShards:
         world.board.set_shard("main", ShardHealth("s", {spec.name: rolled}))
         return world.demand
 
-    async def test_questions_about_the_host_are_no_demand_for_the_shard(
+    async def test_checks_of_the_host_are_no_demand_for_the_shard(
         self, world: World, demand: Demand
     ) -> None:
         asked: list[int] = []
@@ -293,7 +293,7 @@ class TestTheShards:
         assert demand.state is AWAKE and asked == []
         assert demand.shard_state(world.clock.now().mono_s) is HIBERNATING
 
-    async def test_the_first_question_about_the_shard_is_noticed_among_many_about_the_host(
+    async def test_the_first_check_of_the_shard_is_noticed_among_many_of_the_host(
         self, world: World, demand: Demand
     ) -> None:
         """R58: not a quarter of a second later."""
@@ -327,7 +327,7 @@ async def test_never_means_never(world: World) -> None:
     assert world.demand.state is AWAKE
 
 
-async def test_a_database_that_is_gone_is_not_asked_for() -> None:
+async def test_a_database_that_is_gone_needs_no_check() -> None:
     world = World()
     await world.close()
     world.demands.shut("main")

@@ -1,4 +1,4 @@
-"""Dice that may keep nobody from the metrics for ever, as arithmetic (R82)."""
+"""Dice that may keep nobody from the metrics forever, as arithmetic (R82)."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_more_idleness_never_means_more_work(a_s: float, b_s: float, idleness: I
 
 
 @given(st.lists(st.sampled_from(list(Activity)), min_size=1))
-def test_whoever_is_most_awake_decides(states: list[Activity]) -> None:
+def test_the_most_awake_one_decides(states: list[Activity]) -> None:
     awake = most_awake(*states)
     assert awake in states
     assert (AWAKE in states) is (awake is AWAKE)

@@ -82,7 +82,7 @@ def test_a_query_that_is_wrong_names_its_place(query: str, field: str | None) ->
 
 
 @pytest.mark.parametrize(("text", "cost"), [("100", 100.0), ("0.5", 0.5), ("1e9", 1e9)])
-def test_a_declared_cost_is_part_of_the_question_in_every_dialect(text: str, cost: float) -> None:
+def test_a_declared_cost_is_part_of_the_check_in_every_dialect(text: str, cost: float) -> None:
     """R142: rows, chunks, whatever the client counts in."""
     query = f"app=a&database=main&cost={text}"
     assert parse_check_query(query)[0].cost == cost
@@ -214,7 +214,7 @@ def test_any_query_is_a_check_or_rejected(query: str) -> None:
             assert rejected.status == 400
 
 
-def test_a_read_check_reads_lag_unless_told() -> None:
+def test_a_read_check_reads_lag_by_default() -> None:
     asked, _ = parse_read_query("app=web&database=main&threshold=2.5")
     assert asked == check("web", "lag", read_threshold=2.5)
     other, _ = parse_read_query("app=web&database=main&threshold=1&metric=shard/pool_usage")
@@ -246,7 +246,7 @@ def test_a_read_threshold_that_is_none(text: str) -> None:
         ),
     ],
 )
-def test_a_path_as_freno_is_asked(path: str, expected: object) -> None:
+def test_a_path_as_freno_gets_it(path: str, expected: object) -> None:
     assert parse_freno(path.split("/")) == expected
 
 

@@ -1,4 +1,4 @@
-"""What clients counted by themselves is counted once, in its minute, and wakes who sleeps."""
+"""What clients counted locally is counted once, in its minute, and wakes who sleeps."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_batch_counts_once_however_often_it_comes(world: World) -> None:
     assert (world.intake.batches_total, world.intake.repeated_total) == (3, 2)
 
 
-def test_told_and_decided_here_add_up(world: World) -> None:
+def test_reported_and_decided_here_add_up(world: World) -> None:
     world.recorder.record(Decision(OK, check("etl:nightly"), NOW, health()))
     world.take(
         row(times=9), row(REJECTED, 4, "lag"), row(OK, 2, "rule:free"), row(DICED, 1, "rule:r")
@@ -81,7 +81,7 @@ def test_told_and_decided_here_add_up(world: World) -> None:
 
 
 def test_each_counts_in_the_minute_in_which_it_was_decided(world: World) -> None:
-    """R134–R136: also when an agent was away and is told late."""
+    """R134–R136: also when an agent was away and gets it late."""
     into_s = NOW.wall_s % 60
     world.take(
         row(times=1), row(times=2, last_s_ago=into_s + 1), row(times=4, last_s_ago=into_s + 90)
@@ -131,8 +131,8 @@ def test_a_database_that_is_not_here_is_counted_as_unknown(world: World) -> None
     assert world.recorder.totals() == {(UNKNOWN_DATABASE, "etl", OK, ""): 3}
 
 
-async def test_a_report_wakes_a_database_that_rests(world: World) -> None:
-    """R58: who decides by itself wants it measured as who asks does."""
+async def test_a_report_wakes_a_database_that_is_idle(world: World) -> None:
+    """R58: a client that decides locally needs it measured as one that checks does."""
     await world.clock.advance(700)
     world.demands.tick(world.clock.now().mono_s)
     assert world.demands.state("main") is Activity.HIBERNATING

@@ -98,7 +98,7 @@ async def test_a_failing_probe_keeps_its_cause_and_since_when(
     assert latest(board) == Sample(2.0, began + 3)
 
 
-async def test_a_defect_in_a_probe_becomes_an_absence_and_probing_goes_on(
+async def test_a_defect_in_a_probe_makes_its_metric_unavailable_and_probing_goes_on(
     board: Board, sampler: Sampler, clock: HandClock
 ) -> None:
     spec = metric("lag", interval_s=1)

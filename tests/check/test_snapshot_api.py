@@ -88,7 +88,7 @@ def test_what_lay_in_a_buffer_is_as_old_as_it_is() -> None:
 
 
 def test_nothing_is_dated_later_than_it_is_read() -> None:
-    """R18: our clock runs slower than the agent's, or stood still for a moment. What was said
+    """R18: our clock runs slower than the agent's, or was stopped for a moment. What was said
     then is no fresher than now, what follows is dated alike, and rules end in time (R84)."""
     wire, _ = opened(FINE)
     beat = wire.hear(wire.writer.beat(at(10.4)), read_s=OURS_S + 10)
@@ -99,8 +99,8 @@ def test_nothing_is_dated_later_than_it_is_read() -> None:
 
 
 @pytest.mark.parametrize("change", [True, False])
-def test_a_clock_that_stood_still_dates_nothing(change: bool) -> None:
-    """A host that slept: its values are as old as nobody here knows, so all is asked for anew."""
+def test_a_clock_that_stopped_dates_nothing(change: bool) -> None:
+    """A host that slept: its values are as old as nobody here knows, so all is asked for again."""
     wire, _ = opened(FINE)
     now = at(60)
     said = wire.writer.change(FINE, now) if change else wire.writer.beat(now)
@@ -120,7 +120,7 @@ def test_a_change_says_only_what_changed() -> None:
     assert snapshot is not None and snapshot.view.rules.rules == (rule,)
 
 
-def test_of_a_thousand_rules_the_one_that_changed_is_told() -> None:
+def test_of_a_thousand_rules_the_one_that_changed_is_reported() -> None:
     rules = [Rule(f"r{n}", f"c{n}", 0.5, NOW.wall_s + 60, reason="load") for n in range(1000)]
     wire, _ = opened(FINE._replace(rules=RuleBook(rules)))
     rules[7] = replace(rules[7], ratio=0.9)
@@ -132,7 +132,7 @@ def test_of_a_thousand_rules_the_one_that_changed_is_told() -> None:
     assert len(kept) == 999 and kept["r7"].ratio == 0.9 and "r500" not in kept
 
 
-def test_rules_that_nobody_is_judged_by_stay_at_home() -> None:
+def test_rules_that_no_client_needs_stay_at_home() -> None:
     rules = [
         Rule("past", "etl", 0.5, NOW.wall_s - 1),
         Rule("other", "etl", 0.5, NOW.wall_s + 60, database="replica"),
@@ -142,7 +142,7 @@ def test_rules_that_nobody_is_judged_by_stay_at_home() -> None:
     assert [rule.id for rule in snapshot.view.rules.rules] == ["kept"]
 
 
-def test_a_rule_ends_by_its_own_time_without_another_word() -> None:
+def test_a_rule_ends_by_its_own_time_without_another_message() -> None:
     """R84: the agent's time of day runs on here, by our monotonic clock."""
     _, snapshot = opened(FINE._replace(rules=RuleBook([Rule("r", "etl", 1.0, NOW.wall_s + 30)])))
     check = Check(parse_identity("etl:nightly"), "main")
@@ -162,7 +162,7 @@ def test_an_agent_whose_clock_was_set_is_followed() -> None:
     assert after.wall_ahead_s - before.wall_ahead_s == pytest.approx(3600, abs=0.01)
 
 
-def test_where_a_number_comes_from_is_not_told() -> None:
+def test_the_source_of_a_number_is_not_sent() -> None:
     spec = replace(LAG, source=Sql("SELECT secret FROM vault"))
     wire = Wire()
     assert b"secret" not in wire.writer.change(
@@ -206,7 +206,7 @@ def test_what_is_not_as_it_should_be_is_named(data: str, told: str) -> None:
         wire.reader.take("snapshot", data, OURS_S)
 
 
-def test_a_version_from_the_future_is_told_apart() -> None:
+def test_a_version_from_the_future_is_distinguished() -> None:
     wire = Wire()
     with pytest.raises(WrongVersion, match="the snapshot has version 2, this SDK reads 1"):
         wire.reader.take("snapshot", broken(version=2), OURS_S)

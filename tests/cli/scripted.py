@@ -35,7 +35,7 @@ class Heard:
 
 @dataclass
 class ScriptedAgent:
-    """Replies by (method, path); a function is called with what was heard."""
+    """Replies by (method, path); a function is called with what was received."""
 
     replies: dict[tuple[str, str], Reply | Callable[[Heard], Reply]] = field(default_factory=dict)
     heard: list[Heard] = field(default_factory=list)
@@ -118,7 +118,7 @@ def _handler(agent: ScriptedAgent) -> type[BaseHTTPRequestHandler]:
             raise AttributeError(name)
 
         def log_message(self, *args: Any) -> None:
-            """Quiet: what was heard is in `heard`."""
+            """Quiet: what was received is in `heard`."""
 
         def address_string(self) -> str:
             return "test"

@@ -158,7 +158,7 @@ def test_token_and_if_match_are_sent(scripted: ScriptedAgent) -> None:
     assert (heard.query, heard.body) == ({"dry_run": "true"}, {"a": 1})
 
 
-def test_questions_are_quoted(scripted: ScriptedAgent) -> None:
+def test_queries_are_quoted(scripted: ScriptedAgent) -> None:
     scripted.says("/v1/check", builders.answer())
     connect(scripted.url, None).ask("/v1/check", app="a b&c=d", database="main", metrics=None)
     assert scripted.heard[0].query == {"app": "a b&c=d", "database": "main"}
@@ -179,7 +179,7 @@ def test_a_rejection_is_an_answer_and_a_problem_is_an_error(scripted: ScriptedAg
         connect(scripted.url, None).ask("/v1/check")
 
 
-def test_every_fault_of_rejected_settings_is_told(scripted: ScriptedAgent) -> None:
+def test_every_fault_of_rejected_settings_is_reported(scripted: ScriptedAgent) -> None:
     faults = ["metrics.q.threshold: is missing", "metrics.q.sql: must be one SELECT"]
     scripted.replies["PUT", "/x"] = problem(422, "these settings are rejected", faults)
     with pytest.raises(InvalidRequest) as rejected:
@@ -225,7 +225,7 @@ def test_a_hung_agent_costs_the_timeout_and_no_more() -> None:
         connect(url, None, timeout_s=0.2).get("/v1/status")
 
 
-def test_one_that_is_there_and_busy_is_not_told_to_be_started() -> None:
+def test_one_that_runs_and_is_busy_is_not_said_to_need_a_start() -> None:
     """And a change that it may be at work on is not repeated blindly."""
     with raw_server(b"", hang=True) as url, pytest.raises(AgentSilent) as busy:
         connect(url, None, timeout_s=1.0).change("POST", "/v1/changes/apply", {})
@@ -236,7 +236,7 @@ def test_one_that_is_there_and_busy_is_not_told_to_be_started() -> None:
     assert "repeat" not in str(slow.value)
 
 
-def test_the_scripted_agent_speaks_as_heard(scripted: ScriptedAgent) -> None:
+def test_the_scripted_agent_speaks_as_recorded(scripted: ScriptedAgent) -> None:
     scripted.replies["GET", "/echo"] = lambda heard: Reply({"method": heard.method})
     assert connect(scripted.url, None).get("/echo").document == {"method": "GET"}
     assert isinstance(scripted.heard[0], Heard)

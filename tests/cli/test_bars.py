@@ -13,7 +13,7 @@ MARKS = st.sampled_from([UNICODE, ASCII])
 
 
 @given(st.floats(-1, 1e9), st.integers(1, 60), st.booleans(), MARKS)
-def test_a_bar_is_always_as_wide_as_asked(
+def test_a_bar_is_always_as_wide_as_requested(
     share: float, cells: int, over: bool, marks: Marks
 ) -> None:
     assert len(bar(share, cells, marks, over=over).plain) == cells

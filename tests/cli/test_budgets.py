@@ -1,4 +1,4 @@
-"""Budgets from the command line: what is asked of the agent, and what is shown of its answer."""
+"""Budgets from the command line: what is sent to the agent, and what is shown of its answer."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_the_list_shows_how_full_who_is_rejected_and_what_to_do(
         assert "headgate budget forgive main etl" in shown.out
 
 
-def test_what_is_wrong_stands_above_the_table(agent: ScriptedAgent, run: Run) -> None:
+def test_what_is_wrong_is_printed_above_the_table(agent: ScriptedAgent, run: Run) -> None:
     broken = {**OUTLET, "is_current": False, "fault": "disk full", "fault_for_s": 90.0}
     agent.says(
         MAIN,
@@ -276,9 +276,7 @@ def test_violations_are_shown_by_limit_and_minute(agent: ScriptedAgent, run: Run
     assert "no violation" in run("budget", "violations", "main").out
 
 
-def test_an_explanation_tells_the_verdict_and_what_would_help(
-    agent: ScriptedAgent, run: Run
-) -> None:
+def test_an_explanation_has_the_verdict_and_what_would_help(agent: ScriptedAgent, run: Run) -> None:
     """R144"""
     doc = {
         "verdict": "block",
@@ -384,7 +382,7 @@ def test_a_budget_is_made_of_words(agent: ScriptedAgent, run: Run) -> None:
         (("mode", "main", "etl", "off", "--all"), "mode main off --all"),
     ],
 )
-def test_what_was_typed_wrongly_is_told_and_not_sent(
+def test_what_was_typed_wrongly_is_reported_and_not_sent(
     agent: ScriptedAgent, run: Run, argv: tuple[str, ...], told: str
 ) -> None:
     shown = run("budget", *argv)
@@ -392,7 +390,7 @@ def test_what_was_typed_wrongly_is_told_and_not_sent(
     assert all(heard.method == "GET" for heard in agent.heard)
 
 
-def test_every_word_of_the_api_is_no_name() -> None:
+def test_every_keyword_of_the_api_is_no_name() -> None:
     routes = (*BUDGET_ROUTES, *REPLAY_ROUTES)
     paths = [r.path.split("/")[4] for r in routes if r.path.count("/") >= 4]
     assert {word for word in paths if word != "{name}"} == TAKEN_NAMES
@@ -452,7 +450,7 @@ def test_what_became_of_a_change_is_shown(agent: ScriptedAgent, run: Run) -> Non
     assert rejected.code == 1 and "rate: 120 is more than 100" in rejected.err
 
 
-def test_what_is_not_as_it_seems_stands_above_the_table(agent: ScriptedAgent, run: Run) -> None:
+def test_surprises_are_printed_above_the_table(agent: ScriptedAgent, run: Run) -> None:
     others = {**OUTLET, "others_version": 23}
     given = {"is_off": True, "has_policy": False, "own_role": "headgate", "published": [others]}
     said = document({**ETL, "mode": "enforce"}, exempt_usernames=["monitor"])
@@ -478,7 +476,7 @@ def test_a_rule_for_everything_can_be_typed() -> None:
 # --- files -----------------------------------------------------------------------------------
 
 
-def test_a_file_is_judged_without_an_agent(run: Run, file: Path, tmp_path: Path) -> None:
+def test_a_file_is_validated_without_an_agent(run: Run, file: Path, tmp_path: Path) -> None:
     good = run("budget", "lint", str(file), url="http://127.0.0.1:9")
     assert good.code == 0
     wrong = tmp_path / "wrong.toml"

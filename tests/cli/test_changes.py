@@ -1,4 +1,4 @@
-"""What operators changed, from the command line: what is asked of the agent, what is shown."""
+"""What operators changed, from the command line: what is sent to the agent, what is shown."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_a_fleet_without_rules_says_so(run: Run, agent: ScriptedAgent) -> None:
 @pytest.mark.parametrize(
     "given", [("shard:commerce/*",), ("--shard", "commerce/*")], ids=lambda given: given[0]
 )
-def test_a_reach_is_told_by_word_and_by_option(
+def test_a_reach_is_given_by_name_and_by_option(
     run: Run, agent: ScriptedAgent, given: tuple[str, ...]
 ) -> None:
     agent.says("/v1/fleet/reach", built(ReachedDoc, REACHED))
@@ -289,7 +289,7 @@ def test_apply_in_a_script_needs_a_yes(run: Run, agent: ScriptedAgent, file: Pat
     assert "APPLIED the fleet is at revision 14 (was 13)" in said(ran)
 
 
-def test_apply_asks_on_a_terminal_and_makes_just_what_was_shown(
+def test_apply_wants_a_yes_on_a_terminal_and_makes_just_what_was_shown(
     agent: ScriptedAgent, file: Path
 ) -> None:
     with terminal("changes", "apply", "--fleet", str(file), HEADGATE_URL=agent.url) as shown:
@@ -302,14 +302,16 @@ def test_apply_asks_on_a_terminal_and_makes_just_what_was_shown(
     assert (made.query, made.headers["if-match"]) == ({"log": "fleet"}, '"13"')
 
 
-def test_what_is_so_already_is_not_asked_for(run: Run, agent: ScriptedAgent, file: Path) -> None:
+def test_what_is_so_already_needs_no_confirmation(
+    run: Run, agent: ScriptedAgent, file: Path
+) -> None:
     same = change(changed=False, difference=[], difference_total=0, after_n=13, dry_run=True)
     agent.says(f"{CHANGES}/apply", same, method="POST")
     ran = run("changes", "apply", "--fleet", str(file))
     assert ran.code == 0 and "UNCHANGED" in ran.out and len(agent.heard) == 1
 
 
-def test_faults_are_told_with_the_file_and_its_lines(
+def test_faults_are_reported_with_the_file_and_its_lines(
     run: Run, agent: ScriptedAgent, tmp_path: Path
 ) -> None:
     path = tmp_path / "bad.toml"
@@ -322,7 +324,7 @@ def test_faults_are_told_with_the_file_and_its_lines(
     assert "line 4, rule: unknown" in ran.err and "line 1, rules[0].id: is missing" in ran.err
 
 
-def test_what_the_agent_finds_wrong_is_told_with_lines_too(
+def test_what_the_agent_finds_wrong_is_reported_with_lines_too(
     run: Run, agent: ScriptedAgent, file: Path
 ) -> None:
     faults = ["rules[0].ratio: is 1.5, must be at most 1"]
@@ -362,7 +364,7 @@ def test_rollback_and_restore_are_shown_and_made(run: Run, agent: ScriptedAgent)
     )
 
 
-def test_several_revisions_are_told(run: Run, agent: ScriptedAgent) -> None:
+def test_several_revisions_are_shown(run: Run, agent: ScriptedAgent) -> None:
     agent.says(f"{CHANGES}/rollback", change(revisions=3, after_n=16), method="POST")
     assert "was 13, in 3 revisions" in run("changes", "rollback", "--fleet", "1", "--yes").out
 
@@ -401,7 +403,7 @@ def own_change(**given: Any) -> dict[str, Any]:
     return change(log="agent", reached=None, **given)
 
 
-def test_without_a_word_the_asked_agents_own_log_is_meant(
+def test_without_a_reach_the_agents_own_log_is_used(
     run: Run, agent: ScriptedAgent, own: Path
 ) -> None:
     metric = item(kind="metric", id="main/lag", reach="host", says="threshold = 10")
@@ -477,7 +479,7 @@ def test_a_change_of_a_shard_says_who_has_it(run: Run, agent: ScriptedAgent, own
     assert "1 of 2 replicas" in run("changes", "apply", str(own), "--yes").out
 
 
-def test_it_asks_for_this_agent(agent: ScriptedAgent, own: Path) -> None:
+def test_it_checks_for_this_agent(agent: ScriptedAgent, own: Path) -> None:
     agent.says(f"{CHANGES}/apply", own_change(), method="POST")
     with terminal("changes", "apply", str(own), HEADGATE_URL=agent.url) as shown:
         eventually(lambda: "Change it at this agent?" in shown.text)

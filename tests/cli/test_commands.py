@@ -88,7 +88,7 @@ def test_verdicts_reach_the_shell(scripted: ScriptedAgent, verdict: Verdict) -> 
     assert ran.stderr == ""
 
 
-def test_without_an_agent_there_is_no_leave_to_work() -> None:
+def test_without_an_agent_there_is_no_permission_to_work() -> None:
     ran = headgate(*CHECK, HEADGATE_URL=REFUSED_URL)
     assert ran.returncode == 20
     assert ran.stdout == ""
@@ -119,7 +119,7 @@ def test_an_incoherent_leave_is_none(
     assert "the agent's answer cannot be shown" in ran.err
 
 
-def test_check_asks_for_the_metrics_it_was_given(scripted: ScriptedAgent, run: Run) -> None:
+def test_check_sends_the_metrics_it_was_given(scripted: ScriptedAgent, run: Run) -> None:
     scripted.says("/v1/check", builders.answer())
     run(*CHECK, "--metrics", "lag,self/threads_running")
     assert scripted.heard[0].query["metrics"] == "lag,self/threads_running"
@@ -142,7 +142,7 @@ def test_check_charges_a_budget(scripted: ScriptedAgent, run: Run) -> None:
     assert "may work on main; 0.5 s of CPU charged to budget etl" in ran.out
 
 
-def test_a_budget_that_warns_is_told(scripted: ScriptedAgent, run: Run) -> None:
+def test_a_budget_that_warns_is_reported(scripted: ScriptedAgent, run: Run) -> None:
     debit = builders.debit(state="warned", note="budget etl warns: full")
     scripted.says("/v1/check", builders.answer(budget=debit))
     assert "; budget etl warns: full" in run(*CHECK, "--budget", "etl", "--cpu-s", "0.5").out
@@ -178,9 +178,7 @@ def test_check_waits_until_admitted(scripted: ScriptedAgent, run: Run) -> None:
     assert len(scripted.heard) == 4
 
 
-def test_check_does_not_ask_sooner_than_told_nor_wait_in_vain(
-    scripted: ScriptedAgent, run: Run
-) -> None:
+def test_check_does_not_retry_too_soon_nor_wait_in_vain(scripted: ScriptedAgent, run: Run) -> None:
     """R143: where the agent says an hour and half of one is left, the answer is given now."""
     scripted.says("/v1/check", builders.rejection(retry_after_ms=3_600_000), status=429)
     assert run(*CHECK, "--wait", "30m").code == 10
@@ -286,7 +284,7 @@ def test_check_and_explain_pass_on_the_scope(scripted: ScriptedAgent, run: Run) 
         assert scripted.heard[-1].query["scope"] == "shard"
 
 
-def test_check_asks_where_it_is_sent_and_says_so(scripted: ScriptedAgent, run: Run) -> None:
+def test_check_goes_where_it_is_sent_and_says_so(scripted: ScriptedAgent, run: Run) -> None:
     """R37"""
     with ScriptedAgent().serving() as primary:
         scripted.replies["GET", "/v1/check"] = wrong_agent(primary.url)
@@ -325,7 +323,7 @@ def test_check_does_not_run_in_circles(scripted: ScriptedAgent, run: Run) -> Non
         assert (len(scripted.heard), len(other.heard)) == (2, 1)
 
 
-def test_check_that_is_sent_to_nobody_has_no_leave(scripted: ScriptedAgent, run: Run) -> None:
+def test_check_that_is_sent_to_nobody_has_no_permission(scripted: ScriptedAgent, run: Run) -> None:
     scripted.replies["GET", "/v1/check"] = wrong_agent(REFUSED_URL)
     ran = run(*CHECK)
     assert ran.code == 20
@@ -354,7 +352,7 @@ def test_shard_without_a_name_is_helpful(run: Run) -> None:
     assert run("shard").code in (0, 2)
 
 
-def test_a_member_is_set_aside_and_counts_again(scripted: ScriptedAgent, run: Run) -> None:
+def test_a_member_is_skipped_and_counts_again(scripted: ScriptedAgent, run: Run) -> None:
     path = f"{SHARD}/skips/db-b"
     scripted.says(path, builders.shard(), method="PUT")
     scripted.says(path, builders.shard(), method="DELETE")
@@ -427,7 +425,7 @@ def test_wake_wakes_and_status_does_not(scripted: ScriptedAgent, run: Run) -> No
     assert [heard.method for heard in scripted.heard] == ["GET"]
 
 
-def test_reload_tells_what_is_in_force_and_what_waits(scripted: ScriptedAgent, run: Run) -> None:
+def test_reload_shows_what_is_in_force_and_what_waits(scripted: ScriptedAgent, run: Run) -> None:
     """B8: and how a drop is confirmed."""
     done = {"settings": "/etc/h.toml", "databases": ["main"], "waiting": ["agent", "peers"]}
     scripted.says("/v1/reload", done, method="POST")
@@ -496,7 +494,7 @@ UNTHROTTLED = {
 }
 
 
-def test_history_and_audit_pass_on_what_was_asked(scripted: ScriptedAgent, run: Run) -> None:
+def test_history_and_audit_pass_on_what_was_requested(scripted: ScriptedAgent, run: Run) -> None:
     scripted.says("/v1/history/timeline", TIMELINE)
     scripted.says("/v1/unthrottled", {"unthrottled": [UNTHROTTLED]})
     scripted.says("/v1/audit", {"audit": []})
@@ -573,7 +571,7 @@ def test_add_does_not_replace_what_is_there(scripted: ScriptedAgent, run: Run) -
     assert [heard.method for heard in scripted.heard] == ["GET"]
 
 
-def test_rejected_settings_are_told_with_every_fault(scripted: ScriptedAgent, run: Run) -> None:
+def test_rejected_settings_are_reported_with_every_fault(scripted: ScriptedAgent, run: Run) -> None:
     faults = ["metrics.queue_depth.threshold: is missing (or 0)"]
     scripted.replies["PUT", QUEUE] = problem(422, "these settings are rejected", faults)
     ran = run("metrics", "add", "main", "queue_depth", "sql=select 1")
@@ -685,7 +683,7 @@ def test_a_dry_run_prints_what_it_would_have_done(scripted: ScriptedAgent, run: 
         (("threshold=5", "--for", "30"), "is 30, which has no unit: 30s or 30m?"),
     ],
 )
-def test_what_was_typed_wrongly_is_told_and_not_sent(
+def test_what_was_typed_wrongly_is_reported_and_not_sent(
     scripted: ScriptedAgent, run: Run, argv: tuple[str, ...], told: str
 ) -> None:
     ran = run("metrics", "set", "main", "queue_depth", *argv)
@@ -709,7 +707,7 @@ def test_set_without_a_setting_is_a_usage_error(scripted: ScriptedAgent, run: Ru
     assert scripted.heard == []
 
 
-def test_a_change_that_somebody_else_made_in_between_is_not_overwritten(
+def test_a_change_that_another_user_made_in_between_is_not_overwritten(
     scripted: ScriptedAgent, run: Run
 ) -> None:
     scripted.says(QUEUE, builders.metric_view(revision=3))
@@ -720,7 +718,7 @@ def test_a_change_that_somebody_else_made_in_between_is_not_overwritten(
     assert scripted.heard[-1].headers["if-match"] == '"3"'
 
 
-def test_a_dry_run_says_so_and_asks_for_one(scripted: ScriptedAgent, run: Run) -> None:
+def test_a_dry_run_says_so_and_requests_one(scripted: ScriptedAgent, run: Run) -> None:
     """R140."""
     scripted.says(QUEUE, builders.metric_view("queue_depth"), method="PUT")
     argv = ("metrics", "add", "main", "queue_depth", "sql=select 1", "threshold=1")
@@ -784,7 +782,7 @@ def test_a_token_comes_with_settings_that_hold_only_its_digest(run: Run) -> None
     assert run("token", "--role", "root").code == 2
 
 
-def test_the_version_is_told(run: Run) -> None:
+def test_the_version_is_shown(run: Run) -> None:
     assert run("version").out == f"headgate {VERSION}\n"
     assert json.loads(run("version", "--json").out) == {"version": VERSION}
 
@@ -824,7 +822,7 @@ def test_output_survives_a_terminal_that_knows_no_unicode(scripted: ScriptedAgen
     assert "BREACHED" in ran.stdout
 
 
-def test_the_agent_command_judges_settings_without_starting(run: Run, tmp_path: Path) -> None:
+def test_the_agent_command_validates_settings_without_starting(run: Run, tmp_path: Path) -> None:
     good, bad = tmp_path / "good.toml", tmp_path / "bad.toml"
     good.write_text(HOST_ONLY)
     bad.write_text("[agent]\nlisen = 1\n")

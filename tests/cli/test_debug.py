@@ -403,7 +403,7 @@ def test_what_is_too_large_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -
     assert (entry.state, entry.why) == ("missing", "left out: the bundle is full")
 
 
-def test_what_hangs_is_given_up_and_its_source_not_asked_again(
+def test_what_hangs_is_given_up_and_its_source_not_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import threading

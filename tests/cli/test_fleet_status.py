@@ -88,7 +88,7 @@ def test_one_is_not_called_many() -> None:
 
 
 @pytest.mark.parametrize("canvas", [WIDE, NARROW])
-def test_who_lags_and_who_has_a_rule_is_told(canvas: Canvas) -> None:
+def test_lagging_shards_and_those_with_a_rule_are_shown(canvas: Canvas) -> None:
     page = page_of(fleet_of(large_fleet(12)), canvas)
     assert "36 agents: 1 BEHIND" in " ".join(page.split())
     assert "behind: at 8 of 12" in page or canvas is NARROW
@@ -103,12 +103,12 @@ def test_names_stay_in_one_piece_on_a_narrow_terminal() -> None:
         assert name in page
 
 
-def test_only_shards_where_only_some_were_asked_for() -> None:
+def test_only_the_chosen_shards() -> None:
     page = page_of(fleet_of(large_fleet(12)), shards_only=True)
     assert "f-0a1b2c" not in page
 
 
-def test_a_store_that_is_not_heard_is_no_empty_place() -> None:
+def test_a_store_out_of_reach_is_no_empty_place() -> None:
     fleet = msgspec.structs.replace(fleet_of(entries_of(n=50)), source="")
     assert "at revision 50 · STALE: its store does not answer · shown by view-1" in page_of(fleet)
 
@@ -135,7 +135,7 @@ def test_a_servers_message_does_not_steer_the_terminal() -> None:
 # --- the command -------------------------------------------------------------------------------
 
 
-def test_the_command_asks_for_what_was_chosen(scripted: ScriptedAgent, run: Run) -> None:
+def test_the_command_requests_what_was_chosen(scripted: ScriptedAgent, run: Run) -> None:
     scripted.says(PATH, fleet_document(large_fleet(12)))
     ran = run("fleet", "status", "--unhealthy", "--shard", "commerce/*", "--page", "2")
     assert ran.code == 0

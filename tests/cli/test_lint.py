@@ -80,7 +80,7 @@ def test_a_file_that_is_not_there_is_a_fault(run: Run, settings: Path) -> None:
     assert "cannot be read: No such file" in ran.out
 
 
-def test_the_headers_file_of_tracing_is_judged_as_well(run: Run, settings: Path) -> None:
+def test_the_headers_file_of_tracing_is_validated_as_well(run: Run, settings: Path) -> None:
     """With a fault in it the agent does not start. What a line says may be a key, and stays."""
     headers = settings.with_name("headers")
     settings.write_text(
@@ -96,7 +96,9 @@ def test_the_headers_file_of_tracing_is_judged_as_well(run: Run, settings: Path)
     assert "fault tracing.service_name: is empty" in run("lint", str(settings)).out
 
 
-def test_the_policy_file_that_a_database_names_is_judged_as_well(run: Run, settings: Path) -> None:
+def test_the_policy_file_that_a_database_names_is_validated_as_well(
+    run: Run, settings: Path
+) -> None:
     """With a fault in it the agent would not start."""
     policy = settings.parent / "policy.toml"
     policy.write_text('[[budgets]]\nname = "etl"\nrate = 120\n')
@@ -137,7 +139,7 @@ options = {{ method = "magic" }}
 """
 
 
-def test_what_an_agent_would_reject_at_its_start_is_told_all_at_once(
+def test_what_an_agent_would_reject_at_its_start_is_reported_all_at_once(
     run: Run, settings: Path
 ) -> None:
     """A3: files, addresses, plug-ins and connection strings, each with its line."""
@@ -203,7 +205,7 @@ def test_connect_reads_each_metric_once(run: Run, settings: Path) -> None:
     assert [one["value"] for one in found["readings"]] == [None, 7.0, None]
 
 
-def test_all_faults_are_told_at_once(
+def test_all_faults_are_reported_at_once(
     run: Run, settings: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the file, of the environment, and of what only building the parts can tell."""

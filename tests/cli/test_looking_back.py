@@ -1,4 +1,4 @@
-"""history, replay, starvation, clients --rogue: what is asked of the agent, and what is shown."""
+"""history, replay, starvation, clients --rogue: what is sent to the agent, and what is shown."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_times_are_those_of_the_machine() -> None:
     assert "mostly throttled between 08:00 and 08:25 by shard/lag" in page
 
 
-def test_nobody_asked_and_never_held_are_said() -> None:
+def test_no_checks_and_never_throttled_are_said() -> None:
     empty = TIMELINE | {"total": sums(0, 0), "bins": [], "spans": [], "children": []}
     assert "no checks" in shown(drawn(timeline_view(read(TimelineDoc, empty), UTC), CANVAS))
     fine = TIMELINE | {"spans": []}
@@ -164,7 +164,7 @@ def test_nobody_asked_and_never_held_are_said() -> None:
     assert "at no time was it mostly throttled" in told
 
 
-def test_history_asks_for_minutes(
+def test_history_requests_minutes(
     scripted: ScriptedAgent, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scripted.says("/v1/history/timeline", TIMELINE)
@@ -180,7 +180,7 @@ def test_history_asks_for_minutes(
     assert "mostly throttled between" in capsys.readouterr().out
 
 
-def test_a_run_far_longer_than_usual_is_told() -> None:
+def test_a_run_far_longer_than_usual_is_reported() -> None:
     """R91"""
     runs = {
         "since": "2026-03-01T05:00:00Z",
@@ -260,7 +260,7 @@ def test_a_past_instant_is_sent_with_its_zone(text: str, at: str) -> None:
         moment("2027-01-01", NOW, NOW.tzinfo)
 
 
-def test_explain_asks_about_the_past(
+def test_explain_reads_the_past(
     scripted: ScriptedAgent, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scripted.says("/v1/explain", PAST)
@@ -338,7 +338,7 @@ def test_replay_sends_the_rule_of_a_file(
         ({"checks": 0}, "no client that it matches has checked at this agent"),
     ],
 )
-def test_a_dry_run_tells_what_the_last_hour_would_have_been(
+def test_a_dry_run_shows_what_the_last_hour_would_have_been(
     scripted: ScriptedAgent, total: dict[str, Any], told: str
 ) -> None:
     """R145: before it goes live."""
@@ -346,7 +346,7 @@ def test_a_dry_run_tells_what_the_last_hour_would_have_been(
     assert told in last_hour(connect(scripted.url, None), {"target": "etl", "ratio": 0.9})
 
 
-def test_a_dry_run_stands_where_nothing_can_be_replayed(scripted: ScriptedAgent) -> None:
+def test_a_dry_run_works_where_nothing_can_be_replayed(scripted: ScriptedAgent) -> None:
     assert last_hour(connect(scripted.url, None), {"target": "etl"}) == ""
 
 

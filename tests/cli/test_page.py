@@ -57,7 +57,7 @@ def test_by_a_url_the_link_is_at_that_url(scripted: ScriptedAgent, run: Run) -> 
     assert json.loads(run("page", "--json").out)["path"] == LINK
 
 
-def test_the_browser_is_opened_where_that_is_asked_for(
+def test_the_browser_is_opened_on_request(
     scripted: ScriptedAgent, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
@@ -74,7 +74,7 @@ def test_the_browser_is_opened_where_that_is_asked_for(
     assert ran.code and "no browser could be opened" in ran.err
 
 
-def test_an_agent_that_serves_no_page_is_told_as_it_tells(
+def test_an_agent_that_serves_no_page_is_reported_as_it_says(
     scripted: ScriptedAgent, run: Run
 ) -> None:
     told = {"status": 404, "detail": "this agent serves no page: set `enabled = true` in [page]"}

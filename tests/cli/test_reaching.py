@@ -82,14 +82,14 @@ def test_every_command_that_sets_a_rule_takes_a_reach(
     ],
     ids=lambda command: " ".join(command[:2]),
 )
-def test_a_change_says_whom_it_reaches_although_nobody_was_asked(
+def test_a_change_says_where_it_applies_without_a_confirmation(
     run: Run, agent: ScriptedAgent, command: tuple[str, ...]
 ) -> None:
     """A script says yes beforehand, and has seen no preview."""
     assert SAYS in said(run(*command, "--yes"))
 
 
-def test_a_rule_of_the_fleet_rests_at_one_agent(run: Run, agent: ScriptedAgent) -> None:
+def test_a_rule_of_the_fleet_is_suspended_at_one_agent(run: Run, agent: ScriptedAgent) -> None:
     path = f"{RULES}/f-1a2b3c/rest"
     resting = rule("f-1a2b3c", reach="fleet", n=14, suspended="by ann at this agent: etcd is away")
     document = {"rules": [resting], "rejected": [], "reached": None}
@@ -115,7 +115,7 @@ def test_a_change_that_reaches_nobody_says_so_first(run: Run, agent: ScriptedAge
     assert "SET" in ran.out and "NOBODY host:typo: matches no registered agent" in said(ran)
 
 
-def test_without_a_reach_nothing_is_asked_and_nothing_is_said_of_one(
+def test_without_a_reach_there_is_no_confirmation_and_no_text_about_one(
     run: Run, agent: ScriptedAgent
 ) -> None:
     assert run(*HALF).code == 0
@@ -123,7 +123,7 @@ def test_without_a_reach_nothing_is_asked_and_nothing_is_said_of_one(
     assert "reach" not in made.body
 
 
-def test_a_preview_says_whom_it_reaches(run: Run, agent: ScriptedAgent) -> None:
+def test_a_preview_says_where_it_applies(run: Run, agent: ScriptedAgent) -> None:
     for command in (HALF, ("favor", "etl")):
         agent.heard.clear()
         ran = run(*command, "--shard", "commerce/*", "--dry-run")
@@ -131,7 +131,7 @@ def test_a_preview_says_whom_it_reaches(run: Run, agent: ScriptedAgent) -> None:
         assert [heard.query for heard in changes(agent)] == [{"dry_run": "true"}]
 
 
-def test_a_script_is_told_to_say_yes_and_has_seen_whom_it_would_reach(
+def test_a_script_has_to_say_yes_after_it_saw_where_it_would_apply(
     run: Run, agent: ScriptedAgent
 ) -> None:
     ran = run(*HALF, "--shard", "commerce/*")
@@ -204,7 +204,7 @@ def keeper(scripted: ScriptedAgent) -> ScriptedAgent:
     ],
     ids=lambda part: part[0] if isinstance(part, tuple) else part,
 )
-def test_a_budget_of_the_fleet_is_shown_asked_for_and_built_on_what_was_seen(
+def test_a_budget_of_the_fleet_is_shown_confirmed_and_built_on_what_was_seen(
     run: Run,
     keeper: ScriptedAgent,
     command: tuple[str, ...],
@@ -223,7 +223,7 @@ def test_a_budget_of_the_fleet_is_shown_asked_for_and_built_on_what_was_seen(
 
 
 def test_a_budget_with_a_reach_names_no_database(run: Run, keeper: ScriptedAgent) -> None:
-    """It is for every database that its reach meets: one that is named would mean less."""
+    """It is for every database that its reach matches: one that is named would mean less."""
     for command in (("create", "main", "etl", "rate=20"), ("delete", "main", "etl")):
         for reach in (("--fleet",), ("--shard", "commerce/*")):
             ran = run("budget", *command, *reach, "--yes")
@@ -255,7 +255,7 @@ def said_err(ran: Ran) -> str:
     [("--fleet", "--shard", "x"), ("--shard", ""), ("--region", "a b"), ("--host", "é")],
     ids=str,
 )
-def test_a_reach_that_is_none_is_rejected_before_anybody_is_asked(
+def test_an_invalid_reach_is_rejected_before_any_agent_is_contacted(
     run: Run, agent: ScriptedAgent, options: tuple[str, ...]
 ) -> None:
     ran = run(*HALF, *options)
@@ -295,7 +295,7 @@ def wide_metric(heard: Heard) -> Reply:
         (("revert", "*", "lag"), "POST", f"{EVERY_LAG}/revert", "REVERTED"),
     ],
 )
-def test_a_metric_is_changed_for_all_once_it_is_told_whom_that_reaches(
+def test_a_metric_is_changed_for_all_after_its_reach_was_shown(
     run: Run,
     scripted: ScriptedAgent,
     command: tuple[str, ...],

@@ -74,7 +74,7 @@ def test_a_rate_is_short_at_any_size(rate: float, text: str) -> None:
     assert f"paced  slow start: {text} of cost" in shown(status_page(status, Canvas(120)), 120)
 
 
-def test_status_tells_the_whole_story() -> None:
+def test_status_shows_everything() -> None:
     text = shown(status_page(BUSY, Canvas(120)), 120)
     for told in (
         "agent db1 0.1.0 · up 3.2 h",
@@ -134,7 +134,7 @@ def test_an_ascii_terminal_gets_ascii_marks() -> None:
     assert "####" in text
 
 
-def test_states_are_words_and_without_colour_nothing_is_lost() -> None:
+def test_states_have_names_and_without_color_nothing_is_lost() -> None:
     page = status_page(BUSY, Canvas(120))
     plain = shown(page, 120)
     colourless = shown(page, 120, force_terminal=True, no_color=True)
@@ -153,7 +153,7 @@ def test_names_are_neither_markup_nor_escape_sequences() -> None:
     assert "\x07" not in text
 
 
-def test_a_rejection_says_why_and_when_to_ask_again() -> None:
+def test_a_rejection_says_why_and_when_to_retry() -> None:
     text = squeezed(shown(answer_page(read(AnswerDoc, builders.rejection()), Canvas())))
     assert text.startswith("REJECTED etl:nightly on main: lag is 7.2 s, above its threshold of 5 s")
     assert "retry in 1.4 s" in text
@@ -211,7 +211,7 @@ def test_a_dry_run_shows_the_first_probe_or_why_there_is_none() -> None:
 
 
 def test_status_marks_what_guards_only_when_named() -> None:
-    """A metric that judges nothing must not look like one that does."""
+    """A metric that decides nothing must not look like one that does."""
     off = builders.metric("loadavg", state="disabled", value=None, age_ms=None)
     other = builders.database(other_metrics=[builders.metric("queue"), off])
     text = shown(status_page(read(StatusDoc, builders.status(databases=[other])), Canvas()))
@@ -243,7 +243,7 @@ def test_metrics_are_listed_with_their_origin_and_advice() -> None:
     assert "no metric is configured" in shown(metrics_page(MetricsDoc([]), Canvas()))
 
 
-def test_the_end_of_a_change_stands_in_the_list_and_with_its_metric() -> None:
+def test_the_end_of_a_change_is_in_the_list_and_with_its_metric() -> None:
     """R155"""
     view = read(MetricView, builders.metric_view("queue", expires_at="2026-03-01T12:00:00Z"))
     stays = read(MetricView, builders.metric_view())
@@ -294,7 +294,7 @@ def test_the_audit_says_who_changed_what_from_what() -> None:
 LONG = "connection to server at 127.0.0.1, port 1 failed: Connection refused; is it running?"
 
 
-def test_a_long_message_stands_once_beneath_its_table() -> None:
+def test_a_long_message_is_printed_once_beneath_its_table() -> None:
     dead = [builders.absent(name, cause="failed", detail=LONG) for name in ("lag", "lock_waits")]
     dead[1]["unavailable_for_ms"] = 9000
     metrics = [read(MetricDoc, document) for document in dead]
@@ -304,7 +304,7 @@ def test_a_long_message_stands_once_beneath_its_table() -> None:
     assert "failed for 2.2 s" in text and "failed for 9.0 s" in text
 
 
-def test_a_rejection_of_a_page_is_told_as_a_sentence() -> None:
+def test_a_rejection_of_a_page_is_a_sentence() -> None:
     dead = builders.absent("lock_waits", cause="failed", detail=LONG)
     answer = builders.rejection(reason=LONG * 5, metrics=[builders.breached(), dead])
     line = squeezed(shown(answer_page(read(AnswerDoc, answer), Canvas(160)), 160))
@@ -329,7 +329,7 @@ def test_a_frame_shows_databases_clients_and_rates() -> None:
     assert "██" in text
 
 
-def test_an_unreachable_agent_is_said_and_its_last_words_are_dated() -> None:
+def test_an_unreachable_agent_is_shown_and_its_last_report_is_dated() -> None:
     trend = Trend("http://127.0.0.1:8087")
     trend.take(BUSY, 10.0)
     text = framed(trend.lose("connection refused", 15.0), now_s=18.0)

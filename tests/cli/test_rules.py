@@ -1,4 +1,4 @@
-"""Rules from the command line: what is asked of the agent, and what is shown of its answer."""
+"""Rules from the command line: what is sent to the agent, and what is shown of its answer."""
 
 from __future__ import annotations
 
@@ -236,14 +236,14 @@ def test_every_change_has_a_dry_run_and_a_document(
 def test_a_change_is_built_on_what_was_seen(
     agent: ScriptedAgent, run: Run, argv: list[str], method: str, body: Any
 ) -> None:
-    """R86: If-Match, so that the loser of two is told."""
+    """R86: If-Match, so that the loser of two gets a conflict."""
     assert run("rule", *argv).code == 0
     heard = sent(agent)
     assert (heard.method, heard.path, heard.body) == (method, f"{RULES}/r-1", body)
     assert heard.headers["if-match"] == '"7"'
 
 
-def test_the_loser_is_told(agent: ScriptedAgent, run: Run) -> None:
+def test_the_loser_gets_a_conflict(agent: ScriptedAgent, run: Run) -> None:
     told = "rule r-1 is at revision 8, not 7: somebody changed it in between"
     agent.replies["PATCH", f"{RULES}/r-1"] = problem(412, told)
     ran = run("rule", "change", "r-1", "--ratio", "0.5")
@@ -274,7 +274,7 @@ def test_a_rejected_rule_shows_every_fault(agent: ScriptedAgent, run: Run) -> No
         ["rule", "exempt", "etl", "--reason", "x"],
     ],
 )
-def test_a_command_called_wrongly_asks_nobody(
+def test_a_command_called_wrongly_contacts_nobody(
     agent: ScriptedAgent, run: Run, argv: list[str]
 ) -> None:
     assert run(*argv).code == 2
@@ -284,7 +284,7 @@ def test_a_command_called_wrongly_asks_nobody(
 # --- looking ---------------------------------------------------------------------------------
 
 
-def test_rules_are_a_table_with_exemptions_aloud(agent: ScriptedAgent, run: Run) -> None:
+def test_rules_are_a_table_with_exemptions_marked(agent: ScriptedAgent, run: Run) -> None:
     """R78"""
     waiting = rule(
         "rush",
@@ -316,7 +316,7 @@ def test_a_suspended_exemption_is_not_announced_as_one(agent: ScriptedAgent, run
     assert not out.startswith("EXEMPT") and "SUSPENDED: it starves web" in out
 
 
-def test_without_rules_everybody_is_judged_alike(agent: ScriptedAgent, run: Run) -> None:
+def test_without_rules_every_client_is_treated_alike(agent: ScriptedAgent, run: Run) -> None:
     agent.says(RULES, {"rules": []})
     assert "no rule is in force" in run("rules").out
 
@@ -340,10 +340,10 @@ def test_one_rule_shows_all_that_is_known(agent: ScriptedAgent, run: Run) -> Non
         ({"clients": [], "clients_total": None}, "not known: this agent has no database"),
     ],
 )
-def test_whom_a_rule_of_the_fleet_meets_is_told_of_one_agent_alone(
+def test_the_matches_of_a_rule_of_the_fleet_are_of_one_agent_alone(
     agent: ScriptedAgent, run: Run, known: dict[str, Any], told: str
 ) -> None:
-    """Nobody is to think that it hits nobody, for nobody asks the agent that shows the fleet."""
+    """Nobody is to think that it matches nobody: no client checks with an agent of the view."""
     agent.says(RULES, rule("f-1", reach="fleet", n=12, **known), method="POST", status=200)
     ran = run("rule", "hold", "etl", "--fleet", "--reason", "x", "--dry-run")
     assert told in " ".join(ran.out.split())
@@ -383,7 +383,7 @@ def test_a_change_for_the_shard_says_who_has_a_copy(agent: ScriptedAgent, run: R
     assert str(COPIES["says"]) in " ".join(run("rule", "lift", "r-1").out.split())
 
 
-def test_what_reaches_no_further_than_the_shard_is_not_asked_for(
+def test_what_reaches_no_further_than_the_shard_needs_no_confirmation(
     agent: ScriptedAgent, run: Run
 ) -> None:
     """The agent's own log: there is nobody else whom it could surprise."""
@@ -425,14 +425,14 @@ def explained(**given: Any) -> ExplainDoc:
 
 
 @pytest.mark.parametrize("share", ["-0.1", "-1", "-.5"])
-def test_a_share_below_zero_is_told_as_one(run: Run, share: str) -> None:
+def test_a_share_below_zero_is_shown_as_one(run: Run, share: str) -> None:
     done = run("rule", "ratio", "etl", share)
     assert done.code == 2 and f"ratio is {share}, must be 0 up to below 1" in done.err.replace(
         "\n", " "
     )
 
 
-def test_what_hangs_on_dice_is_told_as_a_chance() -> None:
+def test_what_depends_on_dice_is_shown_as_a_chance() -> None:
     assert chance_text(explained(odds=0.001, rule="r-1")) == "with a chance of 0.1% (rule r-1)"
     assert chance_text(explained(odds=None, rule="r-1")) == ""
 
@@ -454,7 +454,7 @@ def test_what_hangs_on_dice_is_told_as_a_chance() -> None:
         ("rule thresholds etl lag", "must read NAME=VALUE, such as lag=2s"),
     ],
 )
-def test_a_number_without_its_unit_is_told_and_not_sent(
+def test_a_number_without_its_unit_is_reported_and_not_sent(
     agent: ScriptedAgent, run: Run, argv: str, told: str
 ) -> None:
     ran = run(*argv.split())

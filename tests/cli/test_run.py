@@ -121,7 +121,7 @@ def test_a_stopped_job_can_be_ended(
         assert state_of(run.pids[1]) != "T"
 
 
-def test_a_job_that_a_signal_ends_is_told_as_a_shell_does(
+def test_a_job_that_a_signal_ends_is_reported_as_a_shell_does(
     agent: ScriptedAgent, running: Start
 ) -> None:
     with running() as run:
@@ -167,7 +167,7 @@ def test_a_stop_has_an_end_where_one_was_set(agent: ScriptedAgent, running: Star
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_job_that_can_pause_by_itself_is_told_by_a_file(
+def test_a_job_that_can_pause_is_notified_by_a_file(
     agent: ScriptedAgent, running: Start, tmp_path: Path, killed: bool
 ) -> None:
     pause = tmp_path / "pause"
@@ -334,7 +334,7 @@ def test_options_behind_the_command_are_its_own(start: Callable[..., Ended]) -> 
     ("advised_s", "pause"), [(0.0, 1.0), (0.4, 1.0), (1.7, 1.7), (2.0, 2.0), (60.0, 1.25)]
 )
 def test_a_hold_that_is_lifted_is_noticed_soon(advised_s: float, pause: float) -> None:
-    """R32: told to come back in a minute, a job that stands still asks within two seconds."""
+    """R32: rejected for a minute, a job that is stopped checks within two seconds."""
     assert pause_s(1.0, advised_s, roll=0.25) == pause
 
 
@@ -356,7 +356,7 @@ def test_a_rejection_stops_at_once_after_a_steady_run() -> None:
 
 
 def test_silence_changes_nothing_for_a_while() -> None:
-    """R50: and an answer in between starts that time anew."""
+    """R50: and an answer in between starts that time again."""
     pacer = JobPacer(JobPace(0.0, unavailable_after_s=3.0, on_unavailable="closed"), started_s=0.0)
     assert [pacer.unheard(t, t + 1.0) for t in (1.0, 2.0)] == [Move.STAY, Move.STAY]
     assert pacer.heard(True, 3.5) is Move.STAY

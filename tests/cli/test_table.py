@@ -113,7 +113,7 @@ def test_nothing_said_is_answered_with_help(run: Run, group: tuple[str, ...]) ->
 @pytest.mark.parametrize(
     ("typed", "meant"), [(("stauts",), "status"), (("budget", "lst"), "list")], ids=str
 )
-def test_a_misspelt_command_is_told_the_nearest(
+def test_a_misspelt_command_is_answered_with_the_nearest(
     run: Run, typed: tuple[str, ...], meant: str
 ) -> None:
     ran = run(*typed)

@@ -87,7 +87,7 @@ def test_split_brain_is_loud_and_both_are_shown() -> None:
     assert text.count("  primary  ") == 2
 
 
-def test_a_shard_without_a_primary_is_told_once() -> None:
+def test_a_shard_without_a_primary_is_reported_once() -> None:
     """By its members, each of which says why it is none."""
     detail = "no member is known to be the primary (db-a: connection refused)"
     lost = builders.member("db-a", role=None, role_detail="connection refused", readings=[])
@@ -100,7 +100,7 @@ def test_a_shard_without_a_primary_is_told_once() -> None:
     assert text.count("connection refused") == 1
 
 
-def test_who_follows_says_where_to_ask() -> None:
+def test_an_agent_that_follows_says_the_right_agent() -> None:
     text = drawn(standing="following", primary="db-a", primary_url="https://db-a:8087")
     assert "→ following db-a: check at https://db-a:8087 at shard scope" in text
 
@@ -111,7 +111,7 @@ def test_warming_up_is_said() -> None:
     )
 
 
-def test_an_absent_reading_is_no_number() -> None:
+def test_an_unavailable_reading_is_no_number() -> None:
     """R151"""
     gone = builders.absent("lag", cause="replication_broken", detail="error 1062", unit="s")
     assert "lag ✖ unavailable: replication broken for 2.2 s" in drawn(
@@ -130,7 +130,7 @@ def test_an_absent_reading_is_no_number() -> None:
         unique_by=lambda row: row[0],
     )
 )
-def test_whoever_follows_whom_nobody_is_lost_or_drawn_twice(
+def test_nobody_is_lost_or_drawn_twice_however_they_replicate(
     rows: list[tuple[str, str | None, bool]],
 ) -> None:
     """Circles, unknown upstreams, several primaries: servers may tell anything."""
@@ -227,7 +227,7 @@ def test_top_has_the_shard_in_a_line() -> None:
     assert "├─" not in text
 
 
-def test_a_member_without_a_copy_of_the_changes_is_told_with_the_reason() -> None:
+def test_a_member_without_a_copy_of_the_changes_is_reported_with_the_reason() -> None:
     """R164"""
     copy = {"has_all": False, "exchanged_s_ago": 42.0, "fault": "the disk is full"}
     behind, whole = (

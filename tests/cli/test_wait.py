@@ -76,7 +76,7 @@ def test_what_cannot_be_meant_is_a_usage_error(run: Run, argv: tuple[str, ...]) 
     assert run(*WAIT, *argv).code == 2
 
 
-def test_the_environment_says_who_asks(
+def test_the_environment_names_the_client(
     scripted: ScriptedAgent, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scripted.says("/v1/check", builders.answer(database="orders"))

@@ -32,7 +32,7 @@ def test_a_servers_message_does_not_steer_the_terminal(text: str, shown: str) ->
     assert plain(text) == shown
 
 
-def test_an_absence_without_detail_still_has_its_cause() -> None:
+def test_an_unavailable_metric_without_detail_still_has_its_cause() -> None:
     metric = read(
         MetricDoc, builders.absent(detail="", unavailable_for_ms=None, cause="never_read")
     )

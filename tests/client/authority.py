@@ -1,4 +1,4 @@
-"""Somebody who signs certificates, for as long as a test run."""
+"""Someone who signs certificates, for as long as a test run."""
 
 from __future__ import annotations
 

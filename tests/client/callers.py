@@ -99,5 +99,5 @@ CALLERS: dict[str, type[SyncCaller] | type[AsyncCaller]] = {
 
 
 def feed_in_use() -> Feed:
-    """The newest of this process that somebody uses: those that were left stay for a while."""
+    """The newest of this process that someone uses: those that were left stay for a while."""
     return [feed for feed in FEEDS._all() if feed.users][-1]

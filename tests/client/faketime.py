@@ -1,4 +1,4 @@
-"""A clock that moves only when somebody sleeps, and dice with known faces."""
+"""A clock that moves only when someone sleeps, and dice with known faces."""
 
 from __future__ import annotations
 

@@ -34,13 +34,13 @@ def decision(database: str, *, admitted: bool) -> Decision:
     return decide(check, None, RuleBook(), now=Instant(10.0, 1e9), roll=0.5)
 
 
-def test_the_agent_reads_a_question() -> None:
+def test_the_agent_reads_a_check() -> None:
     check, _ = questions.parse_check_query(query_of(ASKER.may_write(METRICS)))
     assert (check.identity.text, check.database) == ("job7:etl", "main")
     assert tuple(str(ref) for ref in check.metrics) == METRICS
 
 
-def test_the_agent_reads_several_questions() -> None:
+def test_the_agent_reads_several_checks() -> None:
     body = BOTH.may_write(METRICS).request.partition(b"\r\n\r\n")[2]
     checks, as_batch, _ = questions.parse_check_body(body)
     assert as_batch

@@ -152,7 +152,7 @@ def test_json_that_is_no_object_is_rejected(body: bytes) -> None:
         parse_answer(body, ("main",))
 
 
-def test_no_rejection_parks_a_client_for_ever() -> None:
+def test_no_rejection_parks_a_client_forever() -> None:
     assert parse(bodies.rejection(retry_after_ms=1e15)).retry_after_s == 3600
     assert parse(bodies.rejection(retry_after_ms=-5)).retry_after_s == 0
 

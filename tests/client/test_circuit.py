@@ -157,7 +157,7 @@ assert gate.wait().unthrottled
 """
 
 
-def test_a_child_forked_in_an_outage_goes_on_and_probes_by_itself() -> None:
+def test_a_child_forked_in_an_outage_goes_on_and_probes_alone() -> None:
     with ScriptedAgent(default=Play(b"", close=True)) as agent:
         subprocess.run(
             [sys.executable, "-W", "error", "-c", FORKING],

@@ -153,7 +153,7 @@ def test_a_guard_lets_the_body_s_error_through(gate: Client) -> None:
         raise ZeroDivisionError
 
 
-def test_each_call_of_a_throttled_function_asks(gate: Client, agent: ScriptedAgent) -> None:
+def test_each_call_of_a_throttled_function_checks(gate: Client, agent: ScriptedAgent) -> None:
     @gate.throttled
     def purge(before: int, *, table: str = "events") -> str:
         """Removes old rows."""
@@ -274,7 +274,7 @@ async def test_a_thousand_tasks_share_a_few_connections(agent: ScriptedAgent) ->
     assert agent.script.connections <= 8
 
 
-async def test_a_cancelled_question_leaves_no_connection_in_doubt(agent: ScriptedAgent) -> None:
+async def test_a_cancelled_check_leaves_no_connection_in_doubt(agent: ScriptedAgent) -> None:
     """Its late answer must not be taken for the next question's."""
     agent.script.plays.append(Play(b"HTTP/1.1 200 OK\r\n", hold=True))
     agent.script.plays.append(REJECTED)
@@ -288,7 +288,7 @@ async def test_a_cancelled_question_leaves_no_connection_in_doubt(agent: Scripte
     assert [heard.connection for heard in agent.heard] == [1, 2]
 
 
-async def test_a_cancelled_wait_stops_asking(agent: ScriptedAgent) -> None:
+async def test_a_cancelled_wait_stops_checking(agent: ScriptedAgent) -> None:
     agent.script.default = answer(429, bodies.rejection(retry_after_ms=60_000))
     async with AsyncClient("etl", database="main", url=agent.url) as gate:
         task = asyncio.create_task(gate.wait())

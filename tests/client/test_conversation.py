@@ -50,7 +50,7 @@ SILENT = NoAnswer("no answer in 1 s")
 
 @dataclass
 class Talk:
-    """Plays the driver: replies from a script, and time that passes only as told."""
+    """Plays the driver: replies from a script, and time that passes only as given."""
 
     patience: Patience = field(default_factory=Patience)
     dice: Callable[[], float] = lambda: 0.5
@@ -145,7 +145,7 @@ def test_unavailable_says_who_what_how_long_and_what_next() -> None:
 
 @pytest.mark.parametrize("status", [400, 401, 403, 405, 413, 414, 415, 422, 431])
 @pytest.mark.parametrize("on_unavailable", ["open", "closed"])
-def test_a_wrong_question_is_raised_at_once(status: int, on_unavailable: Any) -> None:
+def test_a_wrong_check_is_raised_at_once(status: int, on_unavailable: Any) -> None:
     """Asking again would not help, and going ahead unthrottled would hide the mistake."""
     problem = encoded({"status": status, "detail": "the token is not known", "field": "token"})
     with pytest.raises(InvalidRequest, match="the token is not known") as caught:
@@ -164,7 +164,7 @@ def test_an_agent_that_is_not_known_by_that_name_is_no_silence(on_unavailable: A
         Talk(Patience(on_unavailable=on_unavailable)).wait([response(421, problem, **headers)])
 
 
-def test_a_read_check_is_never_a_leave_to_write() -> None:
+def test_a_read_check_is_never_a_permission_to_write() -> None:
     """R34."""
     answer = Talk().check(response(200, encoded(bodies.ok(read_only=True))), READ_QUESTION)
     assert answer.admitted
@@ -248,14 +248,14 @@ def test_waited_too_long_goes_from_process_to_process() -> None:
     assert WaitedTooLong("too long").answer is None
 
 
-def test_no_sleep_towards_a_question_that_cannot_be_asked_in_time() -> None:
+def test_no_sleep_towards_a_check_that_cannot_be_sent_in_time() -> None:
     talk = Talk()
     with pytest.raises(WaitedTooLong):
         talk.wait([rejection(60_000)], deadline_s=30)
     assert talk.time.slept == []
 
 
-def test_the_last_question_is_asked_at_the_deadline() -> None:
+def test_the_last_check_is_sent_at_the_deadline() -> None:
     talk = Talk()
     with pytest.raises(WaitedTooLong):
         talk.wait(itertools.repeat(REJECTED), deadline_s=1.0)
@@ -277,7 +277,7 @@ def test_the_client_s_own_limit_is_the_default_deadline() -> None:
     assert Talk(Patience(max_wait_s=0.1)).wait([*[REJECTED] * 9, OK], deadline_s=60)
 
 
-def test_every_piece_of_work_asks_anew() -> None:
+def test_every_piece_of_work_checks_again() -> None:
     """R30, R33: an OK is never kept."""
     talk = Talk()
     for _ in range(3):
@@ -360,7 +360,7 @@ def test_a_restart_within_the_bounded_wait_goes_unnoticed(silences: int) -> None
     assert Talk().wait([*[SILENT] * silences, OK]).verdict == "OK"
 
 
-def test_a_rejection_in_between_starts_the_bounded_wait_anew() -> None:
+def test_a_rejection_in_between_starts_the_bounded_wait_again() -> None:
     """R50: an agent that rejects is there."""
     talk = Talk(Patience(on_unavailable="open", unavailable_after_s=3.0), silence_s=1.0)
     cycles: list[Reply] = [SILENT, SILENT, rejection(2500)] * 20
@@ -398,7 +398,7 @@ def test_a_closed_client_waits_a_long_outage_out_once() -> None:
 
 
 @pytest.mark.parametrize(("roll", "every_s"), [(0.0, 10.0), (0.5, 12.5), (0.99, 14.95)])
-def test_a_black_holed_agent_is_asked_now_and_then(roll: float, every_s: float) -> None:
+def test_a_black_holed_agent_is_tried_now_and_then(roll: float, every_s: float) -> None:
     """R49: each question costs a whole timeout, so most pieces of work go on without one."""
     talk = declared(roll=roll)
     began_s, worked_s = talk.time.now_s, 0.0
@@ -430,7 +430,7 @@ def test_a_rejected_probe_is_a_rejection() -> None:
     assert talk.wait([REJECTED, OK]).verdict == "OK"
 
 
-def test_any_answered_question_ends_an_outage() -> None:
+def test_any_answered_check_ends_an_outage() -> None:
     talk = declared()
     talk.check(REJECTED)
     assert talk.wait([SILENT, OK]).verdict == "OK"
@@ -448,7 +448,7 @@ def test_one_piece_of_work_probes_for_all() -> None:
     assert end.value.value.unthrottled
 
 
-def test_work_that_takes_minutes_is_not_held_up_anew() -> None:
+def test_work_that_takes_minutes_is_not_delayed_again() -> None:
     talk = declared()
     for _ in range(5):
         talk.time.now_s += 300
@@ -464,7 +464,7 @@ def test_a_declared_outage_is_forgotten_when_nobody_works() -> None:
 
 @pytest.mark.parametrize("on_unavailable", ["open", "closed"])
 @pytest.mark.parametrize("deadline_s", [0, 0.2, 2])
-def test_a_deadline_is_no_leave_to_go_on(on_unavailable: Any, deadline_s: float) -> None:
+def test_a_deadline_is_no_permission_to_go_on(on_unavailable: Any, deadline_s: float) -> None:
     """R47: a caller in a hurry says nothing about the agent, which may answer the next one."""
     talk = Talk(Patience(on_unavailable=on_unavailable), silence_s=0.25)
     told = f"the deadline of {deadline_s:g} s came before the 10 s of unavailable_after_s"

@@ -26,7 +26,7 @@ def request(cost: float | None, *databases: str) -> bytes:
 @pytest.mark.parametrize(
     ("cost", "asked"), [(None, b"database=main "), (100, b"&cost=100.0 "), (0.5, b"&cost=0.5 ")]
 )
-def test_a_cost_is_asked_with_and_only_if_given(cost: float | None, asked: bytes) -> None:
+def test_a_cost_is_sent_only_if_given(cost: float | None, asked: bytes) -> None:
     assert asked in request(cost)
 
 
@@ -46,7 +46,7 @@ def test_a_cost_that_no_agent_would_take_is_rejected_before_it_is_sent(cost: Any
 @pytest.mark.parametrize(
     ("items_cost", "costs"), [(True, ["3.0", "3.0", "1.0"]), (False, [None, None, None])]
 )
-async def test_chunks_declare_their_size_only_if_asked(
+async def test_chunks_declare_their_size_only_if_configured(
     items_cost: bool, costs: list[str | None]
 ) -> None:
     with ScriptedAgent() as agent:
@@ -57,7 +57,7 @@ async def test_chunks_declare_their_size_only_if_asked(
         assert [cost_of(heard.line) for heard in agent.heard] == [*costs, *costs]
 
 
-async def test_one_question_may_cost_more_than_the_others() -> None:
+async def test_one_check_may_cost_more_than_the_others() -> None:
     with ScriptedAgent() as agent:
         with Client("etl", database="main", url=agent.url, cost=2) as gate:
             gate.check()

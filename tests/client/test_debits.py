@@ -69,7 +69,7 @@ def test_only_the_agent_can_charge_and_it_is_remembered_by_the_budget() -> None:
     assert check_of(asked[0]) is None
 
 
-def test_over_budget_is_waited_out_as_told() -> None:
+def test_over_budget_is_waited_out_for_the_given_time() -> None:
     over = {**bodies.rejection(retry_after_ms=20), "verdict": "OVER_BUDGET"}
     with ScriptedAgent([answer(429, over)]) as agent:
         slept: list[float] = []

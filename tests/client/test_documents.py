@@ -59,7 +59,7 @@ def asker(databases: list[str], scope: str | None = None) -> RequestBuilder:
     ],
     ids=lambda question: question.request.split(b" HTTP")[0].decode(),
 )
-def test_a_question_fits_its_route(question: Question) -> None:
+def test_a_check_fits_its_route(question: Question) -> None:
     head, _, body = question.request.partition(b"\r\n\r\n")
     method, target, _ = head.split(b"\r\n")[0].decode().split(" ")
     url = urlsplit(target)

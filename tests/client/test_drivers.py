@@ -90,7 +90,7 @@ async def test_several_databases_in_one_call(
     }
 
 
-async def test_wait_asks_until_admitted(start_agent: StartAgent, make_caller: MakeCaller) -> None:
+async def test_wait_checks_until_admitted(start_agent: StartAgent, make_caller: MakeCaller) -> None:
     agent = start_agent(REJECTED, REJECTED, OK)
     gate = make_caller(agent.url)
     assert await gate.wait()
@@ -106,9 +106,7 @@ async def test_waited_too_long(start_agent: StartAgent, make_caller: MakeCaller)
         await gate.wait(deadline_s=1)
 
 
-async def test_one_question_for_each_chunk(
-    start_agent: StartAgent, make_caller: MakeCaller
-) -> None:
+async def test_one_check_for_each_chunk(start_agent: StartAgent, make_caller: MakeCaller) -> None:
     """R30."""
     agent = start_agent(REJECTED)
     gate = make_caller(agent.url)
@@ -119,7 +117,7 @@ async def test_one_question_for_each_chunk(
     assert len(agent.heard) == 6
 
 
-async def test_a_guard_asks(start_agent: StartAgent, make_caller: MakeCaller) -> None:
+async def test_a_guard_checks(start_agent: StartAgent, make_caller: MakeCaller) -> None:
     agent = start_agent(REJECTED, OK)
     assert await make_caller(agent.url).guarded()
     assert len(agent.heard) == 2
@@ -197,9 +195,7 @@ async def test_a_server_that_closes_each_time(
     assert agent.script.connections == 3
 
 
-async def test_a_restart_between_questions(
-    start_agent: StartAgent, make_caller: MakeCaller
-) -> None:
+async def test_a_restart_between_checks(start_agent: StartAgent, make_caller: MakeCaller) -> None:
     agent = start_agent()
     gate = make_caller(agent.url)
     assert await gate.check()
@@ -226,10 +222,10 @@ async def test_a_connection_closed_while_idle_is_replaced(
 
 
 @pytest.mark.parametrize("dropped", [Play(b"", close=True), Play(b"", reset=True)])
-async def test_a_connection_closed_under_the_question_is_replaced_once(
+async def test_a_connection_closed_under_the_check_is_replaced_once(
     start_agent: StartAgent, make_caller: MakeCaller, dropped: Play
 ) -> None:
-    """A kept connection may end just as it is used: asked anew, on a new connection."""
+    """A kept connection may end just as it is used: asked again, on a new connection."""
     agent = start_agent(OK, dropped, OK, dropped, dropped)
     gate = make_caller(agent.url)
     assert await gate.check()
@@ -239,7 +235,7 @@ async def test_a_connection_closed_under_the_question_is_replaced_once(
     assert [heard.connection for heard in agent.heard] == [1, 1, 2, 2, 3]
 
 
-async def test_an_answer_to_no_question_is_not_taken_for_one(
+async def test_an_answer_to_no_request_is_not_taken_for_one(
     start_agent: StartAgent, make_caller: MakeCaller
 ) -> None:
     """A second OK behind the first must not answer the next question (R33)."""
@@ -269,7 +265,7 @@ async def test_a_closed_client_says_so(start_agent: StartAgent, make_caller: Mak
     await gate.close()
 
 
-async def test_a_wrong_question_is_the_caller_s_error(
+async def test_a_wrong_check_is_the_caller_s_error(
     start_agent: StartAgent, make_caller: MakeCaller
 ) -> None:
     problem = {"status": 401, "detail": "this agent does not know the token"}

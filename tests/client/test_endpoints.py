@@ -28,7 +28,7 @@ def asked(pair: list[ScriptedAgent]) -> list[int]:
     return [len(agent.heard) for agent in pair]
 
 
-async def test_the_next_is_asked_when_the_first_is_gone_and_is_stayed_with(
+async def test_the_next_is_used_when_the_first_is_gone_and_is_kept(
     pair: list[ScriptedAgent], make_caller: MakeCaller
 ) -> None:
     told: list[Event] = []
@@ -75,7 +75,7 @@ async def test_a_first_that_is_still_gone_is_looked_for_seldom(
     assert asked(pair) == [2, 10]
 
 
-async def test_a_rejection_is_an_answer_and_the_other_is_not_asked_for_a_better_one(
+async def test_a_rejection_is_an_answer_and_the_other_is_not_tried_for_a_better_one(
     pair: list[ScriptedAgent], make_caller: MakeCaller
 ) -> None:
     """R50"""
@@ -146,7 +146,7 @@ def test_one_authority_for_the_https_of_several() -> None:
         Client("etl", database="main", url=["http://a", "http://b"], tls_ca=__file__)
 
 
-def test_a_lone_agent_is_asked_as_ever(pair: list[ScriptedAgent]) -> None:
+def test_a_lone_agent_is_used_as_ever(pair: list[ScriptedAgent]) -> None:
     pair[0].script.plays.append(OK)
     with Client("etl", database="main", url=[pair[0].url]) as gate:
         assert gate.check()

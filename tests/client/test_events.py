@@ -147,7 +147,7 @@ def test_what_cannot_be_called_is_rejected(on_event: Any) -> None:
         Client("etl", database="main", on_event=on_event)
 
 
-def test_without_a_hook_nothing_is_made_to_be_told() -> None:
+def test_without_a_hook_no_event_is_made() -> None:
     assert events_of(None) is None
     assert events_of([]) is None
     gate = Client("etl", database="main")

@@ -43,7 +43,7 @@ def shell_loop(agent: ScriptedAgent, stdin: str) -> subprocess.CompletedProcess[
 
 
 @needs_curl
-def test_plain_http_asks_before_each_line() -> None:
+def test_plain_http_checks_before_each_line() -> None:
     with ScriptedAgent([OK, NOW, NOW, OK]) as agent:
         done = shell_loop(agent, "a\nb c\n")
     assert (done.returncode, done.stdout) == (0, "done a\ndone b c\n")
@@ -58,7 +58,7 @@ def test_plain_http_asks_before_each_line() -> None:
     ("play", "code", "message"),
     [
         (answer(503, body=b"", Retry_After="0"), 3, "no agent answered"),
-        (answer(401, body=b""), 2, "rejects the question: 401"),
+        (answer(401, body=b""), 2, "does not accept the request: 401"),
     ],
 )
 def test_plain_http_stops_where_nobody_admits(play: Play, code: int, message: str) -> None:
@@ -68,7 +68,7 @@ def test_plain_http_stops_where_nobody_admits(play: Play, code: int, message: st
     assert message in done.stderr
 
 
-def test_backfill_asks_before_each_chunk(postgres_pair: Pair[PostgresServer]) -> None:
+def test_backfill_checks_before_each_chunk(postgres_pair: Pair[PostgresServer]) -> None:
     """R30: 1,200 rows in chunks of 500 are three pieces of work."""
     primary = postgres_pair.primary
     with psycopg.connect(primary.dsn(), autocommit=True) as connection:

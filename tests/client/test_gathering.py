@@ -77,7 +77,7 @@ async def test_the_answer_says_who_rejected(kind: str, agents: dict[str, Scripte
     await gate.close()
 
 
-async def test_a_rejection_is_waited_out_and_all_are_asked_anew(
+async def test_a_rejection_is_waited_out_and_all_are_checked_again(
     kind: str, agents: dict[str, ScriptedAgent]
 ) -> None:
     """R30: an OK of one is not kept while another rejects."""
@@ -90,10 +90,10 @@ async def test_a_rejection_is_waited_out_and_all_are_asked_anew(
     await gate.close()
 
 
-async def test_a_blocking_client_asks_nobody_behind_a_rejection(
+async def test_a_blocking_client_checks_with_nobody_behind_a_rejection(
     agents: dict[str, ScriptedAgent],
 ) -> None:
-    """And begins with whoever rejected last: of three agents one is asked in vain."""
+    """And begins with the agent that rejected last: of three agents one is tried in vain."""
     agents["users"].script.default = rejected("users")
     gate = caller("sync", agents)
     for _ in range(4):
@@ -102,7 +102,7 @@ async def test_a_blocking_client_asks_nobody_behind_a_rejection(
     await gate.close()
 
 
-async def test_an_asynchronous_client_asks_all_at_once() -> None:
+async def test_an_asynchronous_client_checks_with_all_at_once() -> None:
     waiting = asyncio.Barrier(3)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -164,7 +164,7 @@ async def test_a_rejection_outweighs_silence(kind: str, agents: dict[str, Script
     await gate.close()
 
 
-async def test_a_wrong_question_to_one_is_the_caller_s_error(
+async def test_a_wrong_check_of_one_is_the_caller_s_error(
     kind: str, agents: dict[str, ScriptedAgent]
 ) -> None:
     agents["audit"].script.default = answer(401, body=b"")
@@ -174,7 +174,7 @@ async def test_a_wrong_question_to_one_is_the_caller_s_error(
     await gate.close()
 
 
-async def test_databases_of_one_agent_are_asked_about_in_one_question(
+async def test_databases_of_one_agent_are_checked_in_one_request(
     agents: dict[str, ScriptedAgent],
 ) -> None:
     both = answer(200, bodies.batch(bodies.ok("orders"), bodies.ok("users")))

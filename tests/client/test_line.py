@@ -68,7 +68,7 @@ async def test_nobody_goes_on_unthrottled_because_the_line_is_long() -> None:
 
 
 @in_virtual_time
-async def test_the_line_before_a_silent_agent_is_told_at_once() -> None:
+async def test_the_line_before_a_silent_agent_is_printed_at_once() -> None:
     """R49: not each of them finds out for itself, eight at a time."""
     async with (
         answering_after(3600) as url,

@@ -78,7 +78,7 @@ def rule(ratio: float = 1.0, target: str = "etl", **more: Any) -> Rule:
 # --- what is decided here ------------------------------------------------------------------
 
 
-def test_the_agent_is_asked_until_there_is_a_snapshot(
+def test_checks_go_to_the_agent_until_there_is_a_snapshot(
     agent: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Too many listen, so there is none to be had; then there is."""
@@ -135,7 +135,7 @@ def test_breaches_and_rules_are_obeyed_as_they_come(agent: Served, opened: Opene
     assert (answer.verdict, answer.decided, answer.raw["rule"]) == ("ON_HOLD", "local", "r1")
 
 
-def test_a_rule_ends_here_by_itself(agent: Served, opened: Opened) -> None:
+def test_a_rule_ends_here_on_time(agent: Served, opened: Opened) -> None:
     """R84, and without another word from the agent."""
     gate = opened()
 
@@ -214,7 +214,7 @@ def test_a_wait_goes_on_when_the_snapshot_says_so(agent: Served, opened: Opened)
     assert len(slept) == before + 1
 
 
-def test_who_listens_to_events_hears_of_local_checks(agent: Served, opened: Opened) -> None:
+def test_event_listeners_get_local_checks(agent: Served, opened: Opened) -> None:
     heard: list[events.Event] = []
     opened("listener", on_event=heard.append).check()
     asked = [event for event in heard if isinstance(event, events.Asked)]
@@ -285,7 +285,7 @@ def test_a_client_that_is_forgotten_leaves_nothing_behind(agent: Served) -> None
 # --- what is asked all the same ------------------------------------------------------------
 
 
-def test_paced_work_is_always_asked_for(agent: Served, opened: Opened) -> None:
+def test_paced_work_always_checks_with_the_agent(agent: Served, opened: Opened) -> None:
     """R142: one bucket, in one place, is the only exact one."""
     gate = opened("paced")
     agent.run_there(lambda: agent.book.patch("main", "lag", {"pace": True}, who="ann"))
@@ -299,7 +299,7 @@ def test_paced_work_is_always_asked_for(agent: Served, opened: Opened) -> None:
         agent.call(agent.pacers.look, "main")
 
 
-def test_a_database_that_rests_is_woken_by_asking(agent: Served, opened: Opened) -> None:
+def test_an_idle_database_is_woken_by_a_check(agent: Served, opened: Opened) -> None:
     """R58"""
     gate = opened("waker")
     demand = agent.demands.by_database["main"]
@@ -310,7 +310,7 @@ def test_a_database_that_rests_is_woken_by_asking(agent: Served, opened: Opened)
         return demand.state
 
     def is_asked() -> bool:
-        # Each time anew: what was decided here before is still to be told, and wakes it as well.
+        # Each time: what was decided here before is still to be reported, and wakes it as well.
         assert agent.call(rest) is not Activity.AWAKE
         return gate.check().decided == "agent"
 
@@ -459,7 +459,7 @@ def decide(gate, times):
 """
 
 
-def test_a_process_tells_its_last_counts_when_it_ends(agent: Served) -> None:
+def test_a_process_reports_its_last_counts_when_it_ends(agent: Served) -> None:
     run_job("gate = headgate.Client('ends', database='main', local=True); decide(gate, 777)",
             agent.base_url)  # fmt: skip
     assert agent.counted("ends") == 777
@@ -487,7 +487,7 @@ gate.close()
     assert agent.counted("forks") == 500 + 2 * 300 + 100
 
 
-def test_questions_of_all_kinds_are_counted_however_many_there_are(
+def test_checks_of_all_kinds_are_counted_however_many_there_are(
     agent: Served, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each with a threshold of its own: what is known of them is bounded, the counts are not."""

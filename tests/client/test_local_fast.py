@@ -1,4 +1,4 @@
-"""What is kept from one local check to the next: it never says what deciding anew would not."""
+"""What is kept from one local check to the next: it never says what deciding again would not."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_the_preferred_agent_is_gone_back_to_when_its_stream_is_there_again(
     assert endpoints.current is TARGET
 
 
-def test_whoever_spoke_for_the_shard_is_believed_while_the_own_agent_is_silent(
+def test_the_last_speaker_of_the_shard_is_believed_while_the_own_agent_is_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """R37: its stream is read all the time; and it is asked there when that falls silent, too."""

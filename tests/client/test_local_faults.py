@@ -172,7 +172,7 @@ def test_an_agent_that_stops_in_order_ends_its_streams(
 
 
 def test_a_stopped_client_does_not_take_what_it_missed_for_fresh(agent: AgentProcess) -> None:
-    """What lay in the socket's buffer while this process stood still is as old as it is."""
+    """What lay in the socket's buffer while this process was stopped is as old as it is."""
     with opened(agent.url) as gate:
         aged(FRESH_S)
         assert gate._only is not None
@@ -253,7 +253,7 @@ def whole() -> bytes:
         (whole().replace(b'"value":0.1', b'"value":1' + b"0" * 400), "not a finite number"),
     ],
 )
-def test_garbage_is_named_and_the_agent_is_asked(
+def test_garbage_is_named_and_the_agent_decides(
     stream: bytes, told: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_feed, "BACKOFF_BASE_S", 0.01)
@@ -267,7 +267,7 @@ def test_garbage_is_named_and_the_agent_is_asked(
         liar.close()
 
 
-def test_a_stream_is_asked_for_again_later_and_later_and_never_in_step(
+def test_a_stream_is_reopened_later_and_later_and_never_in_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """R32: a herd that lost its agent does not come back as one."""
@@ -341,7 +341,7 @@ def told_at(*ages_s: float) -> bytes:
     ("said_s", "told"),
     [(60.0, "this host's clock stopped for "), (-9.0, " s old when it is read")],
 )
-def test_a_stream_that_cannot_be_dated_is_asked_for_anew(
+def test_a_stream_that_cannot_be_dated_is_reopened(
     said_s: float, told: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R18: this host slept for a minute, or that of the agent did."""
@@ -356,7 +356,7 @@ def test_a_stream_that_cannot_be_dated_is_asked_for_anew(
         liar.close()
 
 
-def test_a_stream_that_began_slowly_is_asked_for_again_soon(
+def test_a_stream_that_began_slowly_is_reopened_soon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What it says looks older than it is, by as much as its first word took to come."""
@@ -388,7 +388,7 @@ def test_a_stream_that_began_slowly_is_asked_for_again_soon(
         liar.close()
 
 
-def test_over_a_long_way_streams_are_not_asked_for_again_and_again(
+def test_over_a_long_way_streams_are_not_reopened_again_and_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(local_feed, "system_dice", lambda: 0.5)

@@ -1,4 +1,4 @@
-"""What a process decided by itself is told whole, whatever names it makes up (R68, R69)."""
+"""What a process decided locally is reported whole, whatever names it makes up (R68, R69)."""
 
 from __future__ import annotations
 

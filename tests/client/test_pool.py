@@ -34,7 +34,7 @@ def test_a_quiet_connection_is_lent_to_one_at_a_time(pool: Pool, ends: Ends) -> 
     assert pool.take() is None
 
 
-def test_a_connection_that_speaks_unasked_is_dropped(pool: Pool, ends: Ends) -> None:
+def test_a_connection_that_sends_without_a_request_is_dropped(pool: Pool, ends: Ends) -> None:
     """A late or second answer must not be read as the next question's (R33)."""
     ours, theirs = ends
     pool.give(PooledConnection(ours))

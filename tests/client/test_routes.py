@@ -32,7 +32,7 @@ def ask_at(url: str | None) -> Play:
 
 @pytest.fixture
 def agents() -> Iterator[list[ScriptedAgent]]:
-    """Three, all of them saying OK unless told otherwise."""
+    """Three, all of them saying OK by default."""
     with ExitStack() as started:
         yield [started.enter_context(ScriptedAgent()) for _ in range(3)]
 
@@ -49,7 +49,7 @@ def counts(agents: list[ScriptedAgent]) -> list[int]:
 # --- following -----------------------------------------------------------------------------------
 
 
-async def test_it_asks_where_it_is_sent_and_remembers(
+async def test_it_checks_where_it_is_sent_and_remembers(
     agents: list[ScriptedAgent], make_caller: MakeCaller
 ) -> None:
     """R37"""
@@ -141,7 +141,7 @@ async def test_nowhere_to_go_is_a_rejection(
     assert (answered.verdict, answered.reason) == ("WRONG_AGENT", REASON)
 
 
-async def test_an_agent_that_points_at_itself_is_asked_once(
+async def test_an_agent_that_points_at_itself_is_tried_once(
     agents: list[ScriptedAgent], make_caller: MakeCaller
 ) -> None:
     home = agents[0]
@@ -163,7 +163,7 @@ async def test_following_can_be_switched_off(
 # --- coming back ---------------------------------------------------------------------------------
 
 
-async def test_a_primary_that_fell_silent_is_asked_after_at_home(
+async def test_a_primary_that_fell_silent_is_looked_up_at_home(
     agents: list[ScriptedAgent], make_caller: MakeCaller
 ) -> None:
     """R51: a failover costs one question, not the bounded wait."""
@@ -187,7 +187,7 @@ async def test_a_primary_that_fell_silent_is_asked_after_at_home(
     ],
     ids=["misdirects to nowhere", "knows it no more", "cannot speak for it"],
 )
-async def test_a_former_primary_is_not_asked_for_ever(
+async def test_a_former_primary_is_not_tried_forever(
     agents: list[ScriptedAgent], make_caller: MakeCaller, now_says: Play
 ) -> None:
     home, old, new = agents
@@ -248,7 +248,7 @@ def both(*parts: dict[str, Any]) -> Play:
     return answer(200 if all(part["admitted"] for part in parts) else 421, bodies.batch(*parts))
 
 
-async def test_of_several_databases_each_is_asked_about_where_it_is_spoken_for(
+async def test_of_several_databases_each_is_checked_where_its_shard_is_led(
     agents: list[ScriptedAgent], make_caller: MakeCaller
 ) -> None:
     """R38: cross-shard work consults each shard's primary."""
@@ -323,7 +323,7 @@ def test_never_from_tls_to_plain_text(authority: Authority) -> None:
     assert onward.trust.host == "db-a"
 
 
-async def test_over_tls_the_callers_authority_is_asked_for(
+async def test_over_tls_the_callers_authority_is_used(
     authority: Authority, make_caller: MakeCaller
 ) -> None:
     tls = authority.vouches_for("127.0.0.1")

@@ -190,7 +190,7 @@ def test_what_is_not_known_is_not_made_up() -> None:
         ((None, None, None, math.inf), "target_s"),
     ],
 )
-def test_impossible_sizes_are_rejected_when_asked_for(
+def test_impossible_sizes_are_rejected_at_the_call(
     given_sizes: tuple[int | None, int | None, int | None, float | None], place: str
 ) -> None:
     with pytest.raises(InvalidSettings, match=place):
@@ -287,7 +287,7 @@ def test_an_unknown_utilization_is_no_reason_to_grow(job: Job, agent: ScriptedAg
     assert job.sizes(range(300), chunk_s=0.01) == [100, 100, 100]
 
 
-def test_each_chunk_is_asked_for(job: Job, agent: ScriptedAgent) -> None:
+def test_each_chunk_is_checked(job: Job, agent: ScriptedAgent) -> None:
     """R30, also where a rejection comes in between."""
     agent.script.plays.extend([at(0.2), REJECTED, REJECTED])
     assert job.sizes(range(30), chunk_s=0.0, size=10) == [10, 10, 10]
@@ -494,7 +494,7 @@ def test_a_key_needs_a_cursor_and_a_saved_key_its_key(job: Job) -> None:
 # --- progress -------------------------------------------------------------------------------
 
 
-def test_progress_is_told_after_each_chunk(job: Job) -> None:
+def test_progress_is_reported_after_each_chunk(job: Job) -> None:
     told: list[Progress] = []
 
     def body(chunk: list[int]) -> None:

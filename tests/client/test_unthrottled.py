@@ -75,7 +75,7 @@ def test_too_many_are_not_kept() -> None:
     assert periods.pending[0].started_s == 5
 
 
-def test_one_at_a_time_tells_and_what_failed_is_told_later() -> None:
+def test_one_at_a_time_reports_and_failed_reports_follow_later() -> None:
     periods = Periods()
     periods.piece(1.0)
     periods.ended(2.0)
@@ -115,7 +115,7 @@ def test_what_was_before_a_fork_is_left_to_the_parent() -> None:
     assert len(periods.due(9.0)) == 1
 
 
-def test_the_agent_reads_what_is_told() -> None:
+def test_the_agent_reads_the_reports() -> None:
     periods = Periods()
     for number in range(MAX_PENDING):
         periods.piece(number)
@@ -132,7 +132,7 @@ def test_the_agent_reads_what_is_told() -> None:
 # --- and told -------------------------------------------------------------------------------
 
 
-async def test_the_agent_that_is_back_is_told(
+async def test_an_agent_that_is_back_gets_the_report(
     agent: ScriptedAgent, make_caller: MakeCaller
 ) -> None:
     told: list[Event] = []
@@ -175,7 +175,7 @@ async def test_work_does_not_wait_for_a_report_that_hangs(
     agent.stop()
 
 
-async def test_a_report_that_fails_is_told_again_with_the_next_answers(
+async def test_a_report_that_fails_is_sent_again_with_the_next_answers(
     agent: ScriptedAgent, make_caller: MakeCaller
 ) -> None:
     caller = make_caller(agent.url, **SETTINGS)

@@ -1,4 +1,4 @@
-"""What `ChangeLog` of base/ports.py promises, asked of every log: SQLite's, etcd's, memory's.
+"""What `ChangeLog` of base/ports.py promises, tested with every log: SQLite's, etcd's, memory's.
 
 What only a fleet's log has (watches, leases, several clients) is in test_change_log_shared.py, what
 only an agent's own has (its audit, its file, its bounds) in test_change_log_own.py.
@@ -82,7 +82,7 @@ async def test_what_is_not_there_may_be_taken_out(log: ChangeLog) -> None:
     assert await under(log, "") == {"a": b"1"}
 
 
-async def test_an_entry_that_was_taken_out_can_be_made_anew(log: ChangeLog) -> None:
+async def test_an_entry_that_was_taken_out_can_be_recreated(log: ChangeLog) -> None:
     await log.commit([Compare("a", 0)], [Put("a", b"1")])
     await log.commit([], [Put("a", None)])
     await log.commit([Compare("a", 0)], [Put("a", b"2")])

@@ -283,7 +283,7 @@ async def test_of_another_file_nothing_is_taken_back(tmp_path: Path) -> None:
     await stores[1].close()
 
 
-async def test_a_file_that_cannot_be_opened_still_tells_its_log(tmp_path: Path) -> None:
+async def test_a_file_that_cannot_be_opened_still_shows_its_log(tmp_path: Path) -> None:
     """An operator's rule must not be dropped because another process holds the file."""
     path = tmp_path / "state.db"
     store, other = sqlite_store(path), sqlite_store(path)

@@ -94,7 +94,7 @@ async def test_changes_of_others_come_in_order_each_once(fleet: Fleet) -> None:
         assert await events_of(watch, 5) == wanted
 
 
-async def test_a_watch_that_waits_is_told(fleet: Fleet) -> None:
+async def test_a_waiting_watch_gets_the_change(fleet: Fleet) -> None:
     one, other = fleet.client(), fleet.client()
     begun = (await one.list(["a"])).revision
     async with aclosing(one.watch(["a"], after_revision=begun)) as watch:
@@ -116,7 +116,7 @@ async def test_a_watch_from_before_begins_with_what_was_missed(fleet: Fleet) -> 
         ]
 
 
-async def test_a_commit_is_told_whole(fleet: Fleet) -> None:
+async def test_a_commit_arrives_whole(fleet: Fleet) -> None:
     store = fleet.client()
     begun = await store.commit([], [Put("b/gone", b"")])
     puts = [Put("a/1", b""), Put("b/1", b""), Put("b/gone", None), Put("a/2", b"")]
@@ -137,7 +137,7 @@ async def _first_with_events(watch: AsyncGenerator[Changes]) -> Changes:
     raise AssertionError("a watch ends by an error only")
 
 
-async def test_what_no_prefix_names_is_not_told(fleet: Fleet) -> None:
+async def test_what_no_prefix_names_does_not_arrive(fleet: Fleet) -> None:
     one, other = fleet.client(), fleet.client()
     begun = (await one.list(["a/"])).revision
     async with aclosing(one.watch(["a/", "beat"], after_revision=begun)) as watch:
@@ -156,7 +156,7 @@ async def test_the_order_holds_across_prefixes_also_overlapping_ones(fleet: Flee
         assert [event.key for event in await events_of(watch, len(keys))] == keys
 
 
-async def test_a_large_change_is_told(fleet: Fleet) -> None:
+async def test_a_large_change_arrives(fleet: Fleet) -> None:
     store = fleet.client()
     value = b"x" * 60_000
     begun = (await store.list(["a/"])).revision
@@ -168,7 +168,7 @@ async def test_a_large_change_is_told(fleet: Fleet) -> None:
 async def test_changes_that_are_no_longer_known_are_not_left_out_in_silence(
     fleet: Fleet,
 ) -> None:
-    """R84: the reader is told to list anew, and from there on it goes on."""
+    """R84: the reader has to list again, and from there on it goes on."""
     store = fleet.client()
     begun = await store.commit([], [Put("a", b"1")])
     await store.commit([], [Put("a", b"2")])
@@ -183,7 +183,7 @@ async def test_changes_that_are_no_longer_known_are_not_left_out_in_silence(
         assert await events_of(watch, 1) == [KeyEvent("a", b"4", revision)]
 
 
-async def test_a_rejected_commit_is_not_told(fleet: Fleet) -> None:
+async def test_a_rejected_commit_does_not_arrive(fleet: Fleet) -> None:
     store = fleet.client()
     begun = (await store.list(["a"])).revision
     async with aclosing(store.watch(["a"], after_revision=begun)) as watch:
@@ -247,7 +247,7 @@ async def test_nothing_can_be_put_under_a_lease_that_is_not_there(fleet: Fleet) 
     assert await store.count("") == 0
 
 
-async def test_an_entry_put_anew_without_the_lease_stays(fleet: Fleet) -> None:
+async def test_an_entry_put_again_without_the_lease_stays(fleet: Fleet) -> None:
     store = fleet.client()
     lease = await store.grant(60)
     await store.commit([], [Put("a", b"1", lease=lease.id)])

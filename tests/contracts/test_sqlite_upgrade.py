@@ -512,7 +512,7 @@ async def test_a_copy_of_version_6_is_older_than_what_was_set_since(of_version_6
     await store.close()
 
 
-async def test_what_cannot_be_read_is_left_out_and_the_rest_stands(of_version_6: Path) -> None:
+async def test_what_cannot_be_read_is_left_out_and_the_rest_stays(of_version_6: Path) -> None:
     with closing(sqlite3.connect(of_version_6, isolation_level=None)) as connection:
         connection.executescript(
             """

@@ -105,7 +105,7 @@ async def test_sums_by_step_and_by_client(store: Store) -> None:
     assert len(await history.sums((), since_minute=10, until_minute=20, limit=2)) == 2
 
 
-async def test_minutes_in_which_somebody_asked(store: Store) -> None:
+async def test_minutes_in_which_a_client_checked(store: Store) -> None:
     await store.add_tallies([*TALLIES, Tally(11, "other", "run1:etl", "PACED", "", 6)])
     found = await store.minutes_asked(("etl",), since_minute=10, until_minute=20)
     assert found == [(10, 3, 0), (11, 17, 11), (15, 1, 0)]

@@ -49,7 +49,7 @@ def test_a_scene_that_the_page_began_outlives_the_lag_of_a_key(
     assert director.shown(frame(1)).slow_for_s is None
 
 
-def test_the_lag_of_a_key_ends_by_itself(
+def test_the_lag_of_a_key_ends_automatically(
     director: Director, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live, "LAG_S", 0.0)
@@ -58,7 +58,7 @@ def test_the_lag_of_a_key_ends_by_itself(
     assert held_back(director) == ["db-c", ""]
 
 
-def test_a_scene_played_again_from_the_page_tells_its_outcome_again(director: Director) -> None:
+def test_a_scene_played_again_from_the_page_reports_its_outcome_again(director: Director) -> None:
     for times in (1, 2):
         director.tour.go(1)
         eventually(lambda: not director.tour.busy)
@@ -66,7 +66,7 @@ def test_a_scene_played_again_from_the_page_tells_its_outcome_again(director: Di
         assert told(director).count("scene 1: 1 of 1 promises kept") == times
 
 
-def test_another_leader_is_told_with_what_becomes_of_the_page(director: Director) -> None:
+def test_another_leader_is_shown_with_what_becomes_of_the_page(director: Director) -> None:
     """There is none in between, as through a promotion."""
     first, nobody, second = (
         Frame(at, (seat("db-a", role_a), seat("db-b", role_b)), ())

@@ -38,8 +38,8 @@ def test_every_scene_says_what_happens_and_where_to_look() -> None:
         assert all(look.path.startswith("/") and look.text for look in looks)
 
 
-def test_why_a_job_was_rejected_is_asked_of_the_minute_in_which_it_was() -> None:
-    """By the time that somebody looks, the lag is below its threshold again."""
+def test_why_a_job_was_rejected_is_explained_for_that_minute() -> None:
+    """By the time that someone looks, the lag is below its threshold again."""
     assert not any("explain" in look.path for look in flood.SCENE.looks(empty_stage()))
     *_, why = flood.SCENE.looks(empty_stage(rejected_at="2026-03-01T07:10:05Z"))
     assert why.path.endswith("&at=2026-03-01T07%3A10%3A05Z")
@@ -79,7 +79,7 @@ class TestFlood:
         high = (*self.ASKING[:-1], both(17, 2.1))
         assert any("came down" in text for text in broken(flood.promises(self.GREEDY, high, JOBS)))
 
-    def test_a_job_that_was_never_held_breaks_it(self) -> None:
+    def test_a_job_that_was_never_throttled_breaks_it(self) -> None:
         free = [both(10 + n, lag_s) for n, lag_s in enumerate((3.0, 1.0, 1.0, 1.0, 1.0))]
         assert any("THROTTLED" in text for text in broken(flood.promises(self.GREEDY, free, JOBS)))
 
@@ -188,7 +188,7 @@ def test_calm_needs_a_lag_that_is_known() -> None:
 
 
 class TestFailover:
-    """The shard has no primary for as long as whoever looks on wants it, and never for ever."""
+    """The shard has no primary for as long as the viewer wants it, and never forever."""
 
     @staticmethod
     def begun(monkeypatch: pytest.MonkeyPatch, steps: list[str]) -> Tour:

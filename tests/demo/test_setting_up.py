@@ -1,4 +1,4 @@
-"""What the demo decides before anything runs: ports, settings, who judges statements."""
+"""What the demo decides before anything runs: ports, settings, who decides on statements."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def no_relay() -> object:
     raise NativeUnavailable("no C compiler to build the relay with: install gcc")
 
 
-def test_the_best_that_can_be_built_judges_statements(tmp_path: Path) -> None:
+def test_the_best_that_can_be_built_decides_on_statements(tmp_path: Path) -> None:
     library = tmp_path / "pg_headgate.so"
     inside = traffic.choose(tmp_path, lambda folder: library)
     assert inside.way is Enforcement.EXTENSION

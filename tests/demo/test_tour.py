@@ -100,7 +100,7 @@ def test_a_scene_sees_the_frames_of_its_own_time_only() -> None:
         assert tour.promises[1][0].kept, tour.promises[1][0].text
 
 
-def test_the_page_is_told_of_every_scene_and_where_to_look() -> None:
+def test_the_page_gets_every_scene_and_where_to_look() -> None:
     with tour_of(scene("one"), scene("two")) as (tour, _):
         tour.go(2)
         eventually(lambda: tour.done)
@@ -124,7 +124,7 @@ def pausing(title: str) -> TourScene:
     return replace(scene(title), play=play)
 
 
-def test_what_would_be_over_too_soon_lasts_until_whoever_looks_on_goes_on() -> None:
+def test_what_would_be_over_too_soon_lasts_until_the_viewer_goes_on() -> None:
     with tour_of(pausing("one"), scene("two"), pauses=True) as (tour, told):
         tour.go(1)
         eventually(lambda: tour.waits_for == "it comes back")

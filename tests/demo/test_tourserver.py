@@ -56,7 +56,7 @@ def test_a_page_of_an_agent_reads_and_steps(guide: TourServer) -> None:
     assert ask(guide, "POST", '{"to": "back"}', Origin=PAGE).document == {"scene": 2}
 
 
-def test_a_browser_may_ask_before_it_posts(guide: TourServer) -> None:
+def test_a_browser_may_send_a_preflight_before_it_posts(guide: TourServer) -> None:
     allowed = ask(guide, "OPTIONS", Origin=PAGE)
     assert allowed.status == 204 and "POST" in allowed.headers["Access-Control-Allow-Methods"]
     assert allowed.headers["Access-Control-Allow-Headers"] == "Content-Type"

@@ -272,7 +272,7 @@ def test_no_policy_cuts_a_database_off() -> None:
 
 
 @pytest.mark.parametrize("values", ["view", "everything"])
-def test_the_view_is_asked_how_it_is(values: str) -> None:
+def test_the_view_is_checked_for_its_health(values: str) -> None:
     (container,) = rendered(values).view_pod()["spec"]["containers"]
     scheme = "HTTPS" if values == "everything" else "HTTP"
     told = {
@@ -335,7 +335,7 @@ def test_an_agents_name_fits_however_long_the_release_is() -> None:
 # ── Before it is too late ──
 
 
-def test_settings_are_judged_before_anything_is_changed() -> None:
+def test_settings_are_validated_before_anything_is_changed() -> None:
     found = rendered("everything")
     jobs = found.all_of("Job")
     assert [job["metadata"]["name"] for job in jobs] == [

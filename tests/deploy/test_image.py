@@ -144,14 +144,14 @@ def test_an_agent_that_serves_is_healthy(healthcheck: ModuleType, listening: str
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "https://127.0.0.1:1", "unix:///gone/a"])
-def test_one_that_is_gone_is_not_and_the_words_say_where(
+def test_a_dead_one_is_not_healthy_and_the_message_says_where(
     healthcheck: ModuleType, url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert healthcheck.main({"HEADGATE_URL": url}) == 1
     assert capsys.readouterr().err.startswith(f"{url}/healthz: ")
 
 
-def test_it_is_a_program_that_runs_by_itself() -> None:
+def test_it_is_a_program_that_runs_alone() -> None:
     done = subprocess.run(
         [sys.executable, "-I", DEPLOY / "healthcheck.py"],
         env={"HEADGATE_URL": "unix:///gone/a"},

@@ -52,7 +52,7 @@ def is_ready(message: Message) -> bool:
     return message.get("READY") == "1"
 
 
-def test_a_manager_hears_of_the_whole_life_of_an_agent(
+def test_a_manager_learns_of_the_whole_life_of_an_agent(
     watched: AgentProcess, manager: Manager
 ) -> None:
     """Also under it: a process that is frozen falls silent, which is what gets it restarted."""

@@ -115,8 +115,8 @@ def test_every_command_of_an_alert_exists() -> None:
             assert any(" ".join(words[:n]) in known for n in (2, 3)), f"{rule['alert']}: {command}"
 
 
-def test_every_series_that_is_asked_for_exists() -> None:
-    """A typing error in a selector is no fault to Prometheus: it has no data, for ever."""
+def test_every_series_that_is_queried_exists() -> None:
+    """A typing error in a selector is no fault to Prometheus: it has no data, forever."""
     kinds = {s.name: s.kind for s in SERIES} | {s.name: s.kind for s in PROXY_SERIES}
     known = {*kinds, *(rule["record"] for rule in prometheus.rules() if "record" in rule)}
     known |= {f"{name}_bucket" for name, kind in kinds.items() if kind == "histogram"}
@@ -133,7 +133,7 @@ def test_counters_are_read_as_rates_and_gauges_are_not() -> None:
         assert counters <= rated, f"{one}: a counter as it stands says nothing"
 
 
-def test_lines_of_two_agents_can_be_told_apart() -> None:
+def test_lines_of_two_agents_can_be_distinguished() -> None:
     """Every agent beside a server may call its database `main`."""
     for panel in dashboard()["panels"]:
         for target in panel.get("targets", ()) if panel["type"] == "timeseries" else ():

@@ -84,7 +84,7 @@ def test_there_is_little_to_attack(unit: str, tmp_path: Path) -> None:
 
 
 def test_the_proxy_has_the_agents_sandbox() -> None:
-    """M8: it reads bytes of whoever connects."""
+    """M8: it reads bytes of anyone who connects."""
     agent, proxy = settings_of(AGENTS[0]), settings_of(PROXY)
     assert {name: proxy.get(name) for name in SANDBOX} == {name: agent[name] for name in SANDBOX}
 
@@ -112,7 +112,7 @@ def test_the_proxy_may_use_io_uring() -> None:
 
 
 @pytest.mark.parametrize("unit", AGENTS)
-def test_a_stuck_loop_is_restarted_and_says_where_it_stood(unit: str) -> None:
+def test_a_stuck_loop_is_restarted_and_logs_where_it_was_stuck(unit: str) -> None:
     settings = settings_of(unit)
     assert settings["Type"] == ["notify"]
     deadline_s = float(settings["WatchdogSec"][0])
@@ -123,7 +123,7 @@ def test_a_stuck_loop_is_restarted_and_says_where_it_stood(unit: str) -> None:
 
 
 @pytest.mark.parametrize("unit", AGENTS)
-def test_a_rejected_file_is_not_tried_for_ever(unit: str) -> None:
+def test_a_rejected_file_is_not_tried_forever(unit: str) -> None:
     assert settings_of(unit)["RestartPreventExitStatus"] == ["2"]
 
 

@@ -157,7 +157,7 @@ def _trouble(world: Everything) -> None:
 
 
 def _old_rules(now_s: float, revision: int) -> RuleBook:
-    """Set anew each time, so that their revision grows."""
+    """Set again each time, so that their revision grows."""
     old = Rule("o", "old", kind=Kind.HOLD, expires_at=now_s + 60.0, created_at=now_s - 2 * DAY_S)
     book = RuleBook((*rules(now_s), old, Rule("s", "resting", kind=Kind.EXEMPT)))
     draft = book.draft(now_s)

@@ -14,7 +14,7 @@ import sys
 
 def main() -> None:
     left = json.loads(sys.argv[1])
-    # Python's own: a command finds them as the machine has them, unless told otherwise.
+    # Python's own: a command finds them as the machine has them, by default.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     for name in left["ignored"]:

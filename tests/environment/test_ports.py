@@ -28,7 +28,7 @@ input()
 
 @contextmanager
 def claiming(*prefix: str) -> Iterator[range]:
-    """Another test process, until it is told to end."""
+    """Another test process, until it should end."""
     process = subprocess.Popen(
         [*prefix, sys.executable, "-c", CLAIM],
         cwd=ROOT,

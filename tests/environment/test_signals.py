@@ -50,7 +50,7 @@ def test_control_c_ends_what_watches(tmp_path: Path, argv: tuple[str, ...], show
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_what_waits_for_leave_can_be_ended(
+def test_a_wait_for_permission_can_be_ended(
     agent: ScriptedAgent, tmp_path: Path, number: signal.Signals
 ) -> None:
     agent.script.default = HELD
@@ -115,7 +115,7 @@ def test_a_job_finds_its_signals_as_they_should_be(
     assert blocked == set()
 
 
-def test_a_jobs_exit_code_is_heard_although_ends_of_children_were_ignored(
+def test_a_jobs_exit_code_is_known_although_ends_of_children_were_ignored(
     agent: ScriptedAgent,
 ) -> None:
     done = ran(DEAF, *RUN, "--url", agent.url, "--", "sh", "-c", "exit 7")

@@ -39,7 +39,7 @@ def test_a_retry_is_never_farther_than_half_again_the_spread(
     assert 0 <= retry_in_s(attempt, roll, spread) <= 1.5 * max(spread, LONGEST_RETRY_S)
 
 
-def test_ten_thousand_that_retry_ask_no_oftener_than_at_a_start() -> None:
+def test_ten_thousand_that_retry_do_not_come_more_often_than_at_a_start() -> None:
     """The mean between two tries is one spreading: 200 of them a second."""
     rolls = [(i + 0.5) / 100 for i in range(100)]
     mean_s = sum(retry_in_s(7, roll, spread_s(10_000)) for roll in rolls) / 100
@@ -91,7 +91,7 @@ def test_a_beat_comes_back_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b"\xff", b"nope", b"[" * 10_000, b" " * 5000])
-def test_what_is_no_beat_is_told(raw: bytes) -> None:
+def test_what_is_no_beat_is_reported(raw: bytes) -> None:
     with pytest.raises(ValueError):
         read_beat(raw)
 

@@ -58,7 +58,7 @@ def test_many_small_entries_are_paged_too() -> None:
 
 
 @given(st.lists(st.lists(st.one_of(SIZES, st.none()), min_size=1, max_size=4), max_size=6))
-def test_commits_come_whole_and_in_order_or_are_listed_anew(
+def test_commits_come_whole_and_in_order_or_are_listed_again(
     commits: list[list[int | None]],
 ) -> None:
     events = tuple(

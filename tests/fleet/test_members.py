@@ -73,7 +73,7 @@ def test_agents_that_call_theirs_alike_do_not_write_over_each_other() -> None:
 
 
 @given(st.lists(st.tuples(st.text("a@.%/", max_size=3), st.text("a@.%/", min_size=1, max_size=3))))
-def test_whoever_they_are_each_has_a_key_of_its_own(names: list[tuple[str, str]]) -> None:
+def test_each_agent_has_a_key_of_its_own(names: list[tuple[str, str]]) -> None:
     members = {replace(MEMBER, host=host, member=member) for host, member in names}
     assert len({one.key for one in members}) == len(members)
     assert {read_member(one.key, member_bytes(one)) for one in members} == members
@@ -85,7 +85,7 @@ def test_a_database_without_a_shard_is_a_member_too() -> None:
     assert read_member(alone.key, member_bytes(alone)) == alone
 
 
-def test_its_place_is_what_a_reach_meets() -> None:
+def test_its_place_is_what_a_reach_matches() -> None:
     assert parse_reach("region:eu-*").meets(MEMBER.place)
     assert parse_reach("host:agent-a").meets(MEMBER.place)
     assert not parse_reach("shard:commerce/80-").meets(MEMBER.place)
@@ -136,7 +136,7 @@ JSON = st.recursive(
 )
 
 
-def test_what_is_told_comes_back() -> None:
+def test_what_is_written_comes_back() -> None:
     assert read_told(told_bytes(TOLD)) == TOLD
 
 
@@ -152,7 +152,7 @@ def test_readers_of_the_preview_find_their_fields() -> None:
     assert json.loads(told_bytes(replace(TOLD, state="unhealthy")))["healthy"] is False
 
 
-def test_a_newer_speakers_fields_are_left_aside() -> None:
+def test_a_newer_speakers_fields_are_ignored() -> None:
     document = json.loads(told_bytes(TOLD)) | {"weather": "fine"}
     document["members"][0]["mood"] = 3
     assert read_told(json.dumps(document).encode()) == TOLD
@@ -163,13 +163,13 @@ def test_a_newer_speakers_fields_are_left_aside() -> None:
     [b"", b"\xff", b"[]", b"{}", b'{"shard":"a"}', b'{"shard":"a","state":"odd"}',
      b'{"shard":"","state":"healthy"}', b" " * (MAX_TOLD_BYTES + 1), b"[" * 60_000],
 )  # fmt: skip
-def test_what_tells_of_no_shard_is_rejected(raw: bytes) -> None:
+def test_what_belongs_to_no_shard_is_rejected(raw: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
         read_told(raw)
 
 
 @given(st.dictionaries(st.sampled_from(list(ShardTold.__slots__)), JSON))
-def test_no_document_of_somebody_elses_breaks_a_reader(document: dict[str, object]) -> None:
+def test_no_document_of_another_kind_breaks_a_reader(document: dict[str, object]) -> None:
     try:
         told = read_told(json.dumps(document).encode())
     except ValueError:
@@ -264,7 +264,9 @@ FLEET = [
         ("shard:elsewhere", (0, 0, 0)),
     ],
 )
-def test_who_is_told_of_twice_is_counted_once(text: str, expected: tuple[int, int, int]) -> None:
+def test_a_member_that_is_named_twice_is_counted_once(
+    text: str, expected: tuple[int, int, int]
+) -> None:
     found = reached_by([parse_reach(text)], FLEET)
     assert (found.shards, found.hosts, found.unhealthy) == expected
     assert found.unknown == ""
@@ -289,7 +291,7 @@ def test_what_strangers_write_breaks_no_preview(raw: bytes) -> None:
     assert (found.shards, found.hosts) == (1, 1)
 
 
-def test_only_what_a_pattern_may_meet_is_read() -> None:
+def test_only_what_a_pattern_may_match_is_read() -> None:
     assert prefixes_of([parse_reach("shard:a/b*c")]) == ("shards/a%2Fb", "members/a%2Fb")
     everything = ("shards/", "members/")
     assert prefixes_of([parse_reach("shard:*x")]) == everything

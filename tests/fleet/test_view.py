@@ -56,7 +56,7 @@ def seen(
         (None, 9999.0, AgentProgress.UNKNOWN),
     ],
 )
-def test_an_agent_is_behind_only_when_its_time_to_tell_is_over(
+def test_an_agent_is_behind_only_when_its_time_to_report_is_over(
     n: int | None, now: float, expected: AgentProgress
 ) -> None:
     wanted = WantedRevision(7, seen_at=1000.0)
@@ -64,7 +64,7 @@ def test_an_agent_is_behind_only_when_its_time_to_tell_is_over(
 
 
 def test_an_agent_that_lags_is_not_forgiven_because_there_is_something_still_newer() -> None:
-    """Somebody changes rules every few seconds, for an hour."""
+    """Someone changes rules every few seconds, for an hour."""
     for step_s in (0.5, 3.0, 10.0, 200.0):
         wanted = WantedRevision()
         for at in range(1, 1000):
@@ -76,7 +76,7 @@ def test_an_agent_that_lags_is_not_forgiven_because_there_is_something_still_new
         assert len(wanted.marks) <= 100
 
 
-def test_what_concerns_a_shard_and_what_concerns_all_are_both_wanted() -> None:
+def test_what_applies_to_a_shard_and_what_applies_to_all_are_both_expected() -> None:
     wide, own = WantedRevision().then(3, 100.0).then(9, 500.0), WantedRevision().then(5, 300.0)
     for wanted in (wide.joined(own), own.joined(wide)):
         assert [wanted.surpassed_at(n) for n in (0, 3, 5)] == [100.0, 300.0, 500.0]
@@ -114,12 +114,12 @@ def test_an_agent_that_rejected_an_item_does_not_have_it() -> None:
     assert picture.counts.rejecting == 2
 
 
-def test_a_large_fleet_is_given_the_time_that_it_spreads_its_words_over() -> None:
+def test_a_large_fleet_gets_the_time_over_which_it_spreads_its_reports() -> None:
     assert grace_s(0.5) < 15
     assert grace_s(50.0) > 3 * 50.0
 
 
-def test_what_was_told_of_an_agent_never_takes_it_back() -> None:
+def test_what_an_agent_reported_is_never_taken_back() -> None:
     """Its own word and its primary's come at different times: the newer one counts."""
     told = shard_told("a/0", member_told("db-b", n=5))
     [agent] = seen(told, members=(registered("a/0", "db-b", 7),)).agents
@@ -129,7 +129,7 @@ def test_what_was_told_of_an_agent_never_takes_it_back() -> None:
     assert agent.n == 9
 
 
-def test_two_agents_that_call_theirs_alike_are_both_shown_and_told_of() -> None:
+def test_two_agents_with_the_same_name_are_both_shown_and_reported() -> None:
     """With the same settings on two hosts: neither is lost from the count, nor healed over."""
     told = shard_told("a/0", member_told("main", "primary", host="c"))
     first = registered("a/0", "main", host="a", at=T0 - 60)
@@ -163,7 +163,7 @@ def test_agents_that_have_just_registered_are_given_time_to_find_their_primary()
     assert seen(members=members, first_seen_at=900.0).condition is ShardState.SILENT
 
 
-def test_one_that_rests_is_not_unhealthy() -> None:
+def test_one_that_is_idle_is_not_unhealthy() -> None:
     assert seen(shard_told("a/0", state="idle")).condition is ShardState.IDLE
 
 
@@ -205,7 +205,7 @@ SHARDS = st.lists(
 
 
 @given(SHARDS)
-def test_the_order_does_not_depend_on_who_told_first(shards: list[ShardSeen]) -> None:
+def test_the_order_does_not_depend_on_who_reported_first(shards: list[ShardSeen]) -> None:
     ordered = picture_of(1, shards, (), ()).shards
     assert picture_of(1, reversed(shards), (), ()).shards == ordered
     loud = [one.condition is ShardState.UNHEALTHY for one in ordered]

@@ -1,4 +1,4 @@
-"""A webhook that is slow, gone or rude delays nothing, fills nothing, and is told of."""
+"""A webhook that is slow, gone or rude delays nothing, fills nothing, and is reported."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_sums_by_level_stay_exact_whatever_names_are_made_up() -> None:
     assert made.totals()["main", "other:etl:nightly", Verdict.OK, ""] == 490
 
 
-def test_what_clients_decided_by_themselves_collapses_alike() -> None:
+def test_what_clients_decided_locally_collapses_alike() -> None:
     made = Recorder(max_clients=10)
     for number in range(50):
         told = Counted(check(f"u{number}:etl"), Verdict.OK, "", 3)
@@ -56,7 +56,7 @@ def test_what_clients_decided_by_themselves_collapses_alike() -> None:
     assert len(names(made)) == 11
 
 
-def test_a_newcomer_that_keeps_asking_gets_the_place_of_one_that_is_silent() -> None:
+def test_a_newcomer_that_keeps_checking_gets_the_place_of_one_that_is_silent() -> None:
     made = Recorder(max_clients=10)
     flood(made, 50)
     made.drain(at(IDLE_S / 2).wall_s)
@@ -81,7 +81,7 @@ def test_names_that_are_used_once_push_nobody_out() -> None:
 
 
 def test_who_gives_its_place_up_leaves_its_counts_to_its_like() -> None:
-    """Every check is shown with somebody, and no counter jumps: its own has ended."""
+    """Every check is shown with a client, and no counter jumps: its own has ended."""
     made = Recorder(max_clients=2)
     for _ in range(5):
         made.record(decision("a:etl"))
@@ -99,7 +99,7 @@ def test_who_gives_its_place_up_leaves_its_counts_to_its_like() -> None:
     assert made.forgotten == {("main", Verdict.OK): 5}
 
 
-def test_what_was_counted_but_not_told_yet_keeps_its_place() -> None:
+def test_what_was_counted_but_not_reported_yet_keeps_its_place() -> None:
     made = Recorder(max_clients=1)
     made.record(decision("a:etl"))
     for _ in range(2):
@@ -128,7 +128,7 @@ def test_crowds_are_bounded_and_give_way_as_well(monkeypatch: pytest.MonkeyPatch
     assert sum(made.totals().values()) + sum(made.forgotten.values()) == 300
 
 
-def test_churn_does_not_make_a_client_that_asks_a_stranger(
+def test_churn_does_not_make_a_client_that_checks_a_stranger(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """R138: known by its levels, with a record or without, and in bounded memory."""

@@ -38,7 +38,7 @@ async def opened() -> Rules:
     return rules
 
 
-async def test_a_rule_stood_from_when_it_was_set_until_it_ended_or_was_lifted() -> None:
+async def test_a_rule_was_in_force_from_when_it_was_set_until_it_ended_or_was_lifted() -> None:
     rules = await opened()
     await rules.clock.advance(100)
     short = await rules.put(target="etl", ratio=0.5, **{"for": "60s"})
@@ -108,7 +108,7 @@ def ids(book: RuleBook, wall_s: float) -> list[str]:
     return [original_id(rule.id) for rule in book.applied(ETL, "main", wall_s).rules]
 
 
-async def test_one_book_tells_the_rules_of_every_instant() -> None:
+async def test_one_log_has_the_rules_of_every_instant() -> None:
     """R145: what was set later, or lifted since, must not stand among the rules of then."""
     rules = await opened()
     await rules.clock.advance(100)

@@ -85,7 +85,7 @@ def test_rows_of_a_minute_are_bounded_and_sums_stay_exact(
     assert [t.client for t in recorder.drain(at(61).wall_s)] == ["late"]
 
 
-def test_the_shards_metric_is_told_apart_from_the_hosts() -> None:
+def test_the_shards_metric_is_distinguished_from_the_hosts() -> None:
     """R134"""
     lag = metric("lag")
     known = health((lag, 1.0), shard=shard_health((lag, 9.0)))
@@ -95,7 +95,7 @@ def test_the_shards_metric_is_told_apart_from_the_hosts() -> None:
     assert recorder.totals() == {("main", "etl", Verdict.THRESHOLD_EXCEEDED, "shard/lag"): 1}
 
 
-def test_watchers_are_told_each_count_once() -> None:
+def test_watchers_get_each_count_once() -> None:
     recorder = Recorder(max_clients=10)
     told: list[tuple[Key, int]] = []
     recorder.watch(told.extend)
@@ -122,7 +122,7 @@ def test_tallies_fall_into_their_minutes() -> None:
     assert sum(recorder.totals().values()) == 3
 
 
-def test_how_long_a_client_has_been_held() -> None:
+def test_how_long_a_client_has_been_throttled() -> None:
     recorder = Recorder(max_clients=10)
     recorder.record(decision(lag=9, after_s=0))
     recorder.record(decision(lag=9, after_s=30))

@@ -85,7 +85,7 @@ def test_a_rule_that_another_hides_changes_nothing_and_names_it() -> None:
     assert not change.changes and change.shadowed_by == "r1"
 
 
-def test_whom_it_is_not_for_is_left_alone() -> None:
+def test_clients_that_it_does_not_match_are_left_alone() -> None:
     change = changed(rule(ratio=0.9), tally(OK, 40, client="report"))
     assert not change.changes and change.shadowed_by == ""
 
@@ -105,7 +105,7 @@ THRESHOLDS = {"kind": Kind.THRESHOLDS, "thresholds": {"lag": 2.0}}
         (1.0, 3.0, (0, 40, How.BOUNDED)),
     ],
 )
-def test_a_stricter_threshold_is_told_from_the_minutes_metrics(
+def test_a_stricter_threshold_is_replayed_from_the_minutes_metrics(
     low: float, high: float, expected: tuple[float, float, How]
 ) -> None:
     change = changed(rule(**THRESHOLDS), tally(OK, 40), metrics=(minute(low=low, high=high),))
@@ -122,12 +122,12 @@ def test_of_its_limits_only_those_count_that_no_other_rule_comes_before() -> Non
     assert after(change) == (60, 60, How.EXACT)
 
 
-def test_without_the_metric_it_cannot_be_told() -> None:
+def test_without_the_metric_it_cannot_be_replayed() -> None:
     change = changed(rule(**THRESHOLDS), tally(OK, 40))
     assert after(change) == (0, 40, How.UNKNOWN) and change.changes
 
 
-def test_an_absent_metric_is_no_zero() -> None:
+def test_an_unavailable_metric_is_no_zero() -> None:
     lost = MetricMinute(HOUR, "main", "lag", 60, 60, 0, 0.0, None, None, 5.0)
     assert changed(rule(**THRESHOLDS), tally(OK, 40), metrics=(lost,)).after.how is How.UNKNOWN
 
@@ -150,7 +150,7 @@ def test_an_exemption_is_void_while_any_metric_is_above_its_ceiling() -> None:
     assert after(change) == (0, 0, How.EXACT)
 
 
-def test_an_exemption_admits_whom_pacing_sent_away() -> None:
+def test_an_exemption_admits_clients_that_pacing_rejected() -> None:
     paced = [tally(OK, 50), tally("PACED", 50)]
     change = changed(rule(kind=Kind.EXEMPT), *paced, by=gate(paced=True))
     assert after(change) == (100, 100, How.EXACT)
@@ -182,13 +182,13 @@ def test_dice_that_fell_after_the_metrics_say_who_had_passed_them() -> None:
     assert (change.after.low, change.after.how) == (60, How.EXPECTED)
 
 
-def test_who_was_held_has_not_met_the_metrics() -> None:
+def test_a_check_on_hold_was_not_decided_by_metrics() -> None:
     book = RuleBook([Rule("r1", "all", kind=Kind.HOLD)])
     now = [tally(OK, 5), tally("ON_HOLD", 95, "rule:r1")]
     assert after(changed(rule(ratio=0.5), *now, book=book)) == (2.5, 50, How.BOUNDED)
 
 
-def test_a_threshold_in_a_shard_is_judged_by_the_value_that_judged_the_check() -> None:
+def test_a_threshold_in_a_shard_is_compared_with_the_value_that_decided_the_check() -> None:
     """The host is calm; what the check met is the shard's."""
     of_shard = gate("lag", lag=DecidingMetric("lag", "shard/lag"))
     measured = (minute("lag", 0, 0), minute("shard/lag", 3, 3))
@@ -198,14 +198,14 @@ def test_a_threshold_in_a_shard_is_judged_by_the_value_that_judged_the_check() -
     assert not changed(rule(**THRESHOLDS), tally(OK, 50), metrics=measured, by=counted).changes
 
 
-def test_a_limit_on_what_nobody_is_judged_by_changes_nothing() -> None:
+def test_a_limit_on_a_metric_that_nobody_uses_changes_nothing() -> None:
     assert not changed(rule(**THRESHOLDS), tally(OK, 50), by=gate("pool")).changes
 
 
 ABSENT = (minute("pool", 1, 1, absent=59), minute("lag", 1, 1))
 
 
-def test_rejections_for_absence_are_freed_where_the_metric_no_longer_judges() -> None:
+def test_rejections_by_an_unavailable_metric_end_where_the_metric_no_longer_counts() -> None:
     now = [tally(OK, 1), tally("METRIC_UNAVAILABLE", 59, "pool")]
     both = gate("lag", "pool")
     by_lag = rule(kind=Kind.METRICS, metrics=("lag",))
@@ -216,7 +216,7 @@ def test_rejections_for_absence_are_freed_where_the_metric_no_longer_judges() ->
     assert after(exempt) == (1, 1, How.EXACT)
 
 
-def test_whom_a_check_without_a_name_was_rejected_for_no_rule_helps() -> None:
+def test_no_rule_helps_a_check_that_was_rejected_for_having_no_name() -> None:
     now = [tally("ON_HOLD", 7, client="anonymous")]
     change = changed(rule(target="all", kind=Kind.EXEMPT), *now, metrics=(minute(),))
     assert after(change) == (0, 0, How.EXACT)
@@ -229,7 +229,7 @@ def test_where_the_rules_changed_within_the_minute_it_is_bounded() -> None:
     assert after(change) == (0, 40, How.BOUNDED)
 
 
-def test_before_the_rules_of_then_are_known_nothing_is_told() -> None:
+def test_before_the_rules_of_then_are_known_nothing_is_replayed() -> None:
     change = changed(rule(ratio=0.5), tally(OK, 40), known_from_s=HOUR * 60 + 60.0)
     assert after(change) == (0, 40, How.UNKNOWN)
 
@@ -250,7 +250,7 @@ def test_who_was_rejected_by_what_is_in_no_default_set_names_metrics_itself() ->
     assert after(changed(rule(**THRESHOLDS), *now, metrics=calm)) == (0, 10, How.BOUNDED)
 
 
-def test_other_metrics_to_judge_by() -> None:
+def test_other_metrics_to_decide_by() -> None:
     now = [tally(OK, 10), tally(LAG, 90, "lag")]
     by_load = rule(kind=Kind.METRICS, metrics=("loadavg",))
     calm = minute("loadavg", low=0, high=1)

@@ -1,4 +1,4 @@
-"""Rogue client: sessions in the database whose owner never asks (R138)."""
+"""Rogue client: sessions in the database whose owner never checks (R138)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def asks(recorder: Recorder, client: str) -> None:
     recorder.record(decide(check(client), known, NO_RULES, now=at(0), roll=0.5))
 
 
-async def test_who_works_and_never_asked_is_listed() -> None:
+async def test_who_works_and_never_checked_is_listed() -> None:
     rogues, recorder, _ = watched(Listed())
     asks(recorder, "etl:nightly")
     await rogues.look()
@@ -65,8 +65,8 @@ async def test_a_database_that_hibernates_is_left_in_peace() -> None:
     assert probe.reads == 0
 
 
-async def test_who_was_seen_before_a_rest_is_not_told_throughout_it() -> None:
-    """An absence is no stale number: whoever worked there may be gone for hours."""
+async def test_a_client_seen_before_an_idle_time_is_not_listed_throughout_it() -> None:
+    """An absence is no stale number: anyone who worked there may be gone for hours."""
     probe = Listed()
     rogues, _, demands = watched(probe)
     await rogues.look()

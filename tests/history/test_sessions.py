@@ -1,4 +1,4 @@
-"""Rogue client: works in the database, never asks (R138)."""
+"""Rogue client: works in the database, never checks (R138)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def looked(*groups: SessionGroup, times: int = 10) -> Presence:
     return presence
 
 
-def test_who_never_asked_is_suspected_with_its_share() -> None:
+def test_who_never_checked_is_suspected_with_its_share() -> None:
     [found] = suspects(looked(ETL, ROGUE), frozenset({"etl", "nightly"}))
     assert found.who.user == "alice" and found.sessions == 1
     assert found.share == pytest.approx(1 / 3) and found.active_mean == pytest.approx(1.0)

@@ -89,7 +89,7 @@ def test_evidence_and_proposal_come_with_a_finding() -> None:
     assert finding.starved_s == pytest.approx(895) and finding.rejections == 180
 
 
-def test_a_level_is_told_once_for_all_its_clients() -> None:
+def test_a_level_is_reported_once_for_all_its_clients() -> None:
     day = Course()
     day.go(700, PINNED, a_etl=REJECTED, b_etl=REJECTED, c_report=REJECTED)
     assert [(f.client, f.is_level, f.members) for f in day.found] == [
@@ -104,7 +104,7 @@ def test_one_admitted_client_of_a_level_is_the_level_progressing() -> None:
     assert [f.client for f in day.found] == ["a:etl"]
 
 
-def test_those_without_a_name_are_told_by_their_level() -> None:
+def test_those_without_a_name_are_reported_by_their_level() -> None:
     """R69, R88: of names that are made up without end, the level is what is starved."""
     [finding] = Course().pass_by(900, PINNED, {"other:etl:nightly": REJECTED}).found
     assert finding.is_level and finding.client == "etl"

@@ -83,7 +83,7 @@ def test_one_that_is_switched_off_rejects_nobody() -> None:
     assert (found.at_least, found.at_most, found.rejected, found.unknown) == (0, 0, 5, 0)
 
 
-def test_the_shards_value_counts_where_checks_are_judged_by_it() -> None:
+def test_the_shards_value_counts_where_checks_are_decided_by_it() -> None:
     values = [minute(0, 1, 1), minute(0, 9, 9, "shard/lag")]
     tallies = [checks(0, 4, EXCEEDED, "shard/lag")]
     of_shard = metric("lag", threshold=5, scope="shard")

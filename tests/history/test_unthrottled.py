@@ -52,13 +52,13 @@ async def test_a_period_is_dated_by_the_agents_clock(book: UnthrottledBook) -> N
     assert book.since(NOW.wall_s - 4) == []
 
 
-async def test_told_twice_it_counts_once(book: UnthrottledBook) -> None:
+async def test_reported_twice_it_counts_once(book: UnthrottledBook) -> None:
     assert await book.take("etl", ["main"], [told(1), told(2)]) == 2
     assert await book.take("etl", ["main"], [told(2), told(3)]) == 1
     assert len(book.since(0)) == 3
 
 
-async def test_two_that_tell_at_once_are_both_heard(book: UnthrottledBook) -> None:
+async def test_two_reports_at_once_both_count(book: UnthrottledBook) -> None:
     taken = await asyncio.gather(*(book.take("etl", ["main"], [told(n)]) for n in range(10)))
     assert sum(taken) == len(book.since(0)) == 10
 
@@ -154,7 +154,7 @@ async def test_reports_are_bounded_in_bytes(
     assert len(to_json(by_client["c8"].value)) <= MAX_ROW_BYTES
 
 
-async def test_too_many_reports_are_sent_away_and_come_back(store: MemoryStore) -> None:
+async def test_too_many_reports_are_rejected_and_come_back(store: MemoryStore) -> None:
     """H5: by address, and in all."""
     clock = HandClock()
     book = UnthrottledBook(store, clock)
@@ -181,7 +181,7 @@ class AwayStore(MemoryStore):
         await super().put_report(report, forget=forget)
 
 
-async def test_what_the_store_does_not_take_is_told_again() -> None:
+async def test_what_the_store_rejects_is_reported_again() -> None:
     store = AwayStore()
     await store.open()
     book = UnthrottledBook(store, HandClock())

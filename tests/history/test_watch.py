@@ -91,7 +91,7 @@ class Agent:
 EXEMPT = Rule("r7", "fix", kind=Kind.EXEMPT)
 
 
-async def test_client_starvation_is_told_once_and_its_end_too() -> None:
+async def test_client_starvation_is_reported_once_and_its_end_too() -> None:
     agent = Agent()
     agent.measure(lag=9.0)
     await agent.work(9, "etl:nightly")
@@ -221,7 +221,7 @@ async def test_an_exemption_that_harms_nobody_is_left_alone() -> None:
     assert agent.suspended == [] and agent.watch.findings == ()
 
 
-async def test_differential_metric_starvation_names_who_is_judged_by_less() -> None:
+async def test_differential_metric_starvation_names_who_depends_on_fewer_metrics() -> None:
     """R80, R90"""
     agent = Agent(Rule("r1", "backfill", kind=Kind.METRICS, metrics=("loadavg",)))
     agent.measure(lag=9.0)
@@ -250,7 +250,7 @@ async def test_a_stricter_threshold_of_ones_own_is_named() -> None:
     ],
     ids=["hold", "dice", "dice after metrics"],
 )
-async def test_what_an_operator_asked_for_is_no_starvation(rule: Rule) -> None:
+async def test_what_an_operator_wanted_is_no_starvation(rule: Rule) -> None:
     """R91"""
     agent = Agent(rule)
     await agent.work(20, "etl:nightly", "backfill:x")
@@ -284,7 +284,7 @@ async def test_metrics_are_kept_by_the_minute() -> None:
 
 
 async def test_exempt_admissions_are_counted_by_their_rule() -> None:
-    """Loud: what an exemption admitted is told apart, and sums stay exact."""
+    """Loud: what an exemption admitted is distinguished, and sums stay exact."""
     agent = Agent(EXEMPT)
     agent.measure(lag=9.0)
     await agent.work(1, "fix:x")

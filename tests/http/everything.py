@@ -1,4 +1,4 @@
-"""An agent and a proxy of which everything can be told: each series of /metrics has a row.
+"""An agent and a proxy of which everything is shown: each series of /metrics has a row.
 
 The parts are the real ones; what would take hours (starvation), a server with the extension or a
 fleet is put into them as a value.

@@ -115,7 +115,7 @@ class Script:
 
 @dataclass
 class Dice:
-    """Lands as told."""
+    """Lands as given."""
 
     lands: float = 0.5
 
@@ -308,7 +308,7 @@ class Served:
         self.checker.rules = book
 
     async def run(self) -> None:
-        """Tend, as main.py does, until told to stop."""
+        """Tend, as app.py does, until stopped."""
         while not self._stop.is_set():
             if self._plan.tended:
                 self.listener.tend(self._loop.time())

@@ -134,7 +134,7 @@ def test_a_stream_ends_when_its_client_hangs_up(
 
 
 def test_a_stream_waits_for_a_client_that_does_not_read(served: Served, streams: Streams) -> None:
-    """Bounded memory: the app is held back, and goes on when the client does."""
+    """Bounded memory: the app is delayed, and goes on when the client does."""
     with served.talk() as talk:
         talk.send(get("/large"))
         connection = served.connection(talk)
@@ -147,7 +147,7 @@ def test_a_stream_waits_for_a_client_that_does_not_read(served: Served, streams:
         assert streams.produced > held
 
 
-def test_checks_asked_behind_a_stream_wait_their_turn(served: Served, streams: Streams) -> None:
+def test_checks_sent_behind_a_stream_wait_their_turn(served: Served, streams: Streams) -> None:
     with served.talk() as talk:
         talk.send(get("/count") + get(CHECK) + get("/count") + get(CHECK))
         assert talk.reply().body.startswith(b"0\n")

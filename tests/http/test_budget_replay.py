@@ -106,7 +106,7 @@ def test_one_budget_is_played_besides_those_in_force(served: Made) -> None:
     }
 
 
-def test_only_what_is_asked_for_is_played(served: Made) -> None:
+def test_only_the_chosen_scenes_are_played(served: Made) -> None:
     made = served((4000, "etl", 600), (1000, "etl", 600), (10, "etl", 600))
     assert [replay(made, since_s=s).json["traces"] for s in (100, 2000, 86400)] == [1, 2, 3]
     assert [replay(made, since_s=s).json["step_s"] for s in (3600, 7200)] == [60, 3600]
@@ -157,7 +157,7 @@ def test_the_page_says_who_would_have_been_blocked(served: Made) -> None:
     assert "of the policy in force, a replay tells 0 blocks; 0 were" in page
 
 
-def test_at_eighty_columns_no_word_is_cut(served: Made) -> None:
+def test_at_eighty_columns_nothing_is_cut_within_a_word(served: Made) -> None:
     made = served(*BUSY)
     found = read(BudgetReplayDoc, replay(made, policy={"budgets": [WATCHED, TIGHT]}).json)
     page = shown(drawn(replay_view(found), Canvas(80)), Canvas(80))

@@ -142,7 +142,7 @@ def test_the_servers_own_counters_are_shown(served: Served, traffic: Traffic) ->
     assert (pattern["query_id"], pattern["k"], pattern["error"]) == ("-42", 12.5, 0.1)
 
 
-def test_a_database_without_traffic_control_is_told_apart(served: Served) -> None:
+def test_a_database_without_traffic_control_is_distinguished(served: Served) -> None:
     for path in (f"{BUDGETS}/replica", f"{BUDGETS}/nowhere/state", f"{MAIN}/nothing"):
         assert is_problem(served.ask("GET", path), 404)
     detail = served.ask("GET", f"{BUDGETS}/replica").json["detail"]
@@ -203,7 +203,7 @@ def test_a_dry_run_shows_the_difference_and_changes_nothing(
     assert is_problem(change(served, "DELETE", f"{MAIN}/etl?dryrun=true"), 400, field="dryrun")
 
 
-def test_faults_are_told_by_their_places_and_the_last_good_stays(
+def test_faults_are_reported_by_their_places_and_the_last_good_stays(
     served: Served, traffic: Traffic
 ) -> None:
     """R132"""
@@ -241,7 +241,7 @@ def test_only_operators_change_and_everybody_looks(served: Served) -> None:
     assert change(served, "POST", f"{MAIN}/lint", {"budgets": []}, token=VIEWER).status == 200
 
 
-def test_one_request_stops_everything_and_is_told_in_the_status(
+def test_one_request_stops_everything_and_is_shown_in_the_status(
     served: Served, traffic: Traffic
 ) -> None:
     reply = change(served, "PATCH", MAIN, {"mode_cap": "off"})
@@ -259,7 +259,7 @@ def test_one_request_stops_everything_and_is_told_in_the_status(
     assert traffic.server.modes == {"etl": "enforce"}
 
 
-def test_what_is_owed_is_forgiven(served: Served, traffic: Traffic) -> None:
+def test_debt_is_forgiven(served: Served, traffic: Traffic) -> None:
     reply = change(served, "POST", f"{MAIN}/etl/forgive")
     assert reply.status == 200 and described(reply, f"{ONE}/forgive", "post")
     assert reply.json["budget"]["settings"]["epoch"] == 1
@@ -277,7 +277,7 @@ def test_this_agent_alone_is_meant_where_nothing_else_is_said(served: Served) ->
     assert is_problem(wider, 409, field="reach")
 
 
-def test_a_server_that_cannot_be_told_is_seen_in_every_place(
+def test_a_server_that_cannot_get_its_policy_is_seen_in_every_place(
     served: Served, traffic: Traffic
 ) -> None:
     traffic.server.fault = "disk full"
@@ -299,7 +299,7 @@ def test_a_server_that_cannot_be_told_is_seen_in_every_place(
 # --- linting, violations ---------------------------------------------------------------------
 
 
-def test_a_document_is_judged_without_being_taken(served: Served) -> None:
+def test_a_document_is_validated_without_being_taken(served: Served) -> None:
     reply = change(served, "POST", f"{MAIN}/lint", {"budgets": [WEB, {"name": "x", "rate": 5}]})
     assert reply.status == 200 and described(reply, f"{PATH}/lint", "post")
     assert (reply.json["budgets"], reply.json["rules"]) == (2, 1)
@@ -307,7 +307,7 @@ def test_a_document_is_judged_without_being_taken(served: Served) -> None:
     assert is_problem(change(served, "POST", f"{MAIN}/lint", {"budget": []}), 422)
 
 
-def test_violations_are_told_by_budget_and_minute(served: Served, traffic: Traffic) -> None:
+def test_violations_are_reported_by_budget_and_minute(served: Served, traffic: Traffic) -> None:
     """R137"""
     traffic.reads(served)
     counts = BudgetCounts(blocked={"capacity": 9, "burst": 1}, warned={"burst": 4}, delayed=7)
@@ -352,7 +352,7 @@ def test_a_statement_is_explained_by_what_the_server_counts(
     )
 
 
-def test_whom_no_rule_concerns_runs_and_is_told_why(served: Served) -> None:
+def test_a_statement_that_no_rule_matches_runs_and_says_why(served: Served) -> None:
     told = explain(served, sql="select 1", username="web", remote_address="10.0.0.1").json
     assert (told["verdict"], told["budgets"], told["estimate_ms"]) == ("run", [], None)
     (rule,) = told["rules"]
@@ -361,7 +361,7 @@ def test_whom_no_rule_concerns_runs_and_is_told_why(served: Served) -> None:
     assert "only rules can be explained: not running" in note
 
 
-def test_without_the_server_nobody_can_tell(served: Served, traffic: Traffic) -> None:
+def test_without_the_server_nobody_knows(served: Served, traffic: Traffic) -> None:
     told = explain(served, sql="select 1", username="etl", cost_ms=5000)
     assert described(told, f"{PATH}/explain", "post")
     assert (told.json["verdict"], told.json["decided_by"]) == ("unknown", None)
@@ -383,7 +383,7 @@ def test_without_the_server_nobody_can_tell(served: Served, traffic: Traffic) ->
         {"sql": "x", "user": "etl"},
     ],
 )
-def test_a_question_that_cannot_be_understood_is_rejected(
+def test_a_query_that_cannot_be_understood_is_rejected(
     served: Served, body: dict[str, Any]
 ) -> None:
     reply = explain(served, **body)
@@ -434,7 +434,7 @@ def test_what_is_no_text_or_no_number_is_the_askers_fault(served: Served, body: 
     assert reply.status == 400, reply.body
 
 
-def test_a_budget_cannot_take_a_word_of_the_apis_own(served: Served) -> None:
+def test_a_budget_cannot_have_a_name_of_the_apis_own(served: Served) -> None:
     """It could not be looked at."""
     assert {"replay", "state"} <= RESERVED_NAMES == TAKEN_NAMES
     reply = change(served, "PUT", f"{MAIN}/state", {"rate": 5, "capacity": 50})
@@ -444,7 +444,7 @@ def test_a_budget_cannot_take_a_word_of_the_apis_own(served: Served) -> None:
     assert "word of the API" in str(reply.body)
 
 
-def test_the_switch_for_all_judges_nothing_anew(served: Served, traffic: Traffic) -> None:
+def test_the_switch_for_all_validates_nothing_again(served: Served, traffic: Traffic) -> None:
     """It has no time to lose: of ten thousand budgets, too."""
     before = served.budgets.of("main").edition
     assert change(served, "PATCH", MAIN, {"mode_cap": "off"}).json["mode_cap"] == "off"

@@ -133,7 +133,7 @@ def test_what_was_applied_is_listed_with_its_reach_and_its_revision(served: Serv
     assert by_id["cap@region:eu-*"]["says"].startswith("warn: 20% of the server")
 
 
-def test_a_dry_run_tells_what_would_change_and_changes_nothing(served: Served) -> None:
+def test_a_dry_run_shows_what_would_change_and_changes_nothing(served: Served) -> None:
     reply = applied(served, query="?dry_run=true")
     assert described(reply, "/apply", "post")
     assert (reply.json["dry_run"], reply.json["changed"], reply.json["after_n"]) == (True, True, 0)
@@ -172,7 +172,7 @@ def test_what_a_file_does_not_name_stays_but_for_prune(served: Served) -> None:
     assert {item["id"]: item["state"] for item in ended}["cap@region:eu-*"] == "removed"
 
 
-def test_a_change_is_told_setting_by_setting(served: Served) -> None:
+def test_a_change_is_shown_setting_by_setting(served: Served) -> None:
     applied(served)
     reply = applied(served, {"rules": [{**HALF, "ratio": 0.9}]})
     (one,) = reply.json["difference"]
@@ -183,7 +183,7 @@ def test_a_change_is_told_setting_by_setting(served: Served) -> None:
     assert "ratio 0.5 → 0.9" in one["line"]
 
 
-def test_every_fault_of_a_file_is_told_with_its_place(served: Served) -> None:
+def test_every_fault_of_a_file_is_reported_with_its_place(served: Served) -> None:
     file = {"rules": [{**HALF, "ratio": 1.5}], "budgets": [{**CAP, "mode": "maybe"}]}
     reply = applied(served, file)
     assert is_problem(reply, 422)
@@ -200,7 +200,7 @@ def test_what_was_built_on_an_older_state_is_rejected(served: Served) -> None:
 # --- history and the way back --------------------------------------------------------------------
 
 
-def test_history_tells_who_did_what_and_one_of_it_in_full(served: Served) -> None:
+def test_history_shows_who_did_what_and_one_entry_in_full(served: Served) -> None:
     applied(served)
     applied(served, {"rules": [{**HALF, "ratio": 0.9}]})
     history = ask(served, "GET", "/history", token=VIEWER)
@@ -286,7 +286,7 @@ def test_a_body_that_says_something_twice_is_rejected(served: Served) -> None:
     assert is_problem(applied(served, b"{"), 400)
 
 
-def test_a_store_that_is_away_is_told_apart_from_a_change_that_may_have_been_made(
+def test_a_store_that_is_away_is_distinguished_from_a_change_that_may_have_been_made(
     served: Served, store: FaultyStore
 ) -> None:
     """A commit whose answer was lost is not said to have changed nothing."""
@@ -300,7 +300,7 @@ def test_a_store_that_is_away_is_told_apart_from_a_change_that_may_have_been_mad
     assert "nothing was changed" not in unknown.json["detail"]
 
 
-def test_what_cannot_be_read_is_told_and_the_rest_is_listed(
+def test_what_cannot_be_read_is_reported_and_the_rest_is_listed(
     served: Served, store: FaultyStore
 ) -> None:
     applied(served)
@@ -311,7 +311,7 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_listed(
     assert any("strange" in told for told in listed["rejected"])
 
 
-def test_a_revision_that_cannot_be_read_is_told_and_not_nothing(
+def test_a_revision_that_cannot_be_read_is_reported_and_not_nothing(
     served: Served, store: FaultyStore
 ) -> None:
     applied(served)
@@ -342,7 +342,7 @@ def test_an_agent_of_no_fleet_says_how_to_join_one(tmp_path: Path) -> None:
 # --- whom it reaches -----------------------------------------------------------------------------
 
 
-def test_a_reach_is_told_before_anything_is_set(served: Served) -> None:
+def test_a_reach_is_shown_before_anything_is_set(served: Served) -> None:
     reply = served.ask("GET", "/v1/fleet/reach?reach=shard:commerce/*")
     assert described(reply, "/v1/fleet/reach", "get")
     assert (reply.json["reach"], reply.json["shards"]) == ("shard:commerce/*", None)

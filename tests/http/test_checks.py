@@ -80,7 +80,7 @@ def test_a_breach_rejects_with_value_threshold_and_age(served: Served) -> None:
     assert answer["utilization"] == 5.0
 
 
-def test_only_the_named_metrics_are_judged(served: Served) -> None:
+def test_only_the_named_metrics_count(served: Served) -> None:
     served.measure(lag=7.0)
     assert served.ask("GET", f"{CHECK}&metrics=threads_running,pool_usage").status == 200
     assert served.ask("GET", f"{CHECK}&metrics=threads_running,lag").status == 429
@@ -172,7 +172,7 @@ def test_detail_lists_metrics_of_an_admission(served: Served) -> None:
 # --- POST ----------------------------------------------------------------------------------
 
 
-def test_post_asks_once(served: Served) -> None:
+def test_post_checks_once(served: Served) -> None:
     question = {"app": "etl", "database": "main", "metrics": ["lag", "threads_running"]}
     reply = post(served, question)
     assert (reply.status, reply.json["verdict"], reply.json["database"]) == (200, "OK", "main")
@@ -247,7 +247,7 @@ def test_a_body_of_another_type_is_rejected(served: Served, content_type: str) -
         ("TRACE", "/healthz", "GET, HEAD"),
     ],
 )
-def test_a_wrong_method_is_told_the_right_ones(
+def test_a_wrong_method_is_answered_with_the_right_ones(
     served: Served, method: str, path: str, allow: str
 ) -> None:
     reply = served.ask(method, path)
@@ -297,7 +297,7 @@ def test_percent_encoding_is_undone_once(served: Served, escaped: str, app: str 
 
 
 def test_a_read_check_uses_the_callers_threshold(served: Served) -> None:
-    """R34: and says of itself that it is no leave to write."""
+    """R34: and says of itself that it is no permission to write."""
     served.measure(lag=3.0)
     ask = "/v1/check-read?app=web&database=main&threshold="
     assert served.ask("GET", f"{ask}2.5").status == 429

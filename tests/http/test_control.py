@@ -48,7 +48,7 @@ def change(
 # --- looking -------------------------------------------------------------------------------
 
 
-def test_status_tells_the_whole_story(served: Served) -> None:
+def test_status_shows_everything(served: Served) -> None:
     served.ask("GET", CHECK)
     served.measure(lag=7.0)
     status = served.ask("GET", "/v1/status").json
@@ -230,7 +230,7 @@ def test_a_disabled_metric_is_shown_as_such_and_enabled_again(own: Served) -> No
     eventually(lambda: own.ask("GET", CHECK + "&metrics=lag").status == 200)
 
 
-def test_a_metric_outside_the_default_set_says_that_it_guards_nothing_by_itself(
+def test_a_metric_outside_the_default_set_says_that_it_protects_nothing(
     own: Served,
 ) -> None:
     raw: dict[str, dict[str, Any]] = {"lag": {}, "threads_running": {}}
@@ -414,7 +414,7 @@ def test_the_unix_sockets_permissions_stand_in_for_a_token(own: Served) -> None:
 # --- changes that end ----------------------------------------------------------------------
 
 
-def test_the_end_of_a_change_is_told(own: Served) -> None:
+def test_the_end_of_a_change_is_shown(own: Served) -> None:
     """R155"""
     assert own.ask("GET", LAG).json["expires_at"] is None
     end = f"{datetime.now(UTC) + timedelta(days=7):%Y-%m-%dT%H:%M:%SZ}"

@@ -61,7 +61,7 @@ LARGE = settings(
 )
 
 
-def test_the_questions_are_answered_as_they_should(served: Served) -> None:
+def test_the_checks_are_answered_as_they_should(served: Served) -> None:
     with served.talk() as talk:
         for asked in QUESTIONS:
             for _ in range(2):

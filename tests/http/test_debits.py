@@ -46,7 +46,7 @@ def test_the_first_goes_and_the_second_comes_back_later(served: Served) -> None:
     assert second.json["budget"]["state"] == "over"
 
 
-def test_the_same_request_is_decided_anew_each_time(served: Served) -> None:
+def test_the_same_request_is_decided_again_each_time(served: Served) -> None:
     """The bytes of an admission are kept for questions that are alike: never these."""
     owed = [ask(served, "budget=etl&cpu_s=0.1").json["budget"]["owed_s"] for _ in range(3)]
     assert owed == pytest.approx([0.0, 0.1, 0.2], abs=0.01)
@@ -95,7 +95,7 @@ def test_a_posted_check_debits_alike(served: Served) -> None:
     assert [post(served, body).status for _ in range(2)] == [200, 429]
 
 
-def test_a_question_about_several_databases_names_no_budget(served: Served) -> None:
+def test_a_check_of_several_databases_names_no_budget(served: Served) -> None:
     body = {"checks": [{"database": "main"}], "budget": "etl", "cpu_s": 1}
     reply = post(served, body)
     assert is_problem(reply, 400, field="budget")

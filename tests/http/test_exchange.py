@@ -306,7 +306,7 @@ def test_the_leader_sets_for_the_shard_by_default_and_says_who_has_it(start: Sta
     assert states["half"] == "ended" and len(states) == 3
 
 
-def test_a_dry_run_tells_nobody(start: Start) -> None:
+def test_a_dry_run_notifies_nobody(start: Start) -> None:
     a, b = start("a"), start("b")
     lead(a, b)
     reply = change(a, "POST", "/v1/rules?dry_run=true", RULE)
@@ -451,7 +451,9 @@ def test_a_replicas_agent_says_where_to_set_it(served: Served) -> None:
     assert (own.status, own.json["reach"]) == (201, None)
 
 
-def test_what_the_shard_set_is_lifted_where_it_leads_and_rests_anywhere(served: Served) -> None:
+def test_what_the_shard_set_is_lifted_where_it_leads_and_can_be_suspended_anywhere(
+    served: Served,
+) -> None:
     follow(served, "https://db-x:8087")
     assert tell(served, offer(entries=(rule_entry(),))).status == 200
     for method, body in (("DELETE", None), ("PATCH", {"ratio": 0.1})):

@@ -48,7 +48,7 @@ ONLY_WITH_SHARDS = {
     "headgate_peer_messages_total",
     "headgate_heartbeat_writes_total",
 }
-# When somebody has given its place up; tests/history/test_clientele.py counts them.
+# When someone has given its place up; tests/history/test_clientele.py counts them.
 ONLY_FORGETFUL = "headgate_checks_forgotten_total"
 # With a paced metric; tests/http/test_pacing.py has them.
 ONLY_FAIR = "headgate_dice_waived_total"
@@ -152,7 +152,7 @@ def test_who_decides_locally_is_seen(serve: Serve) -> None:
     assert value(scraped(served), "headgate_local_reports_repeated_total") == 3
 
 
-def test_an_absent_metric_has_no_value(served: Served) -> None:
+def test_an_unavailable_metric_has_no_value(served: Served) -> None:
     """Misleading zero, and its twin, the frozen value."""
     served.lose("lag")
     samples = scraped(served)
@@ -177,7 +177,7 @@ def fall_idle(served: Served, activity: Activity) -> None:
 def test_an_idle_database_is_neither_healthy_nor_at_fault(
     serve: Serve, activity: Activity, cause: Cause
 ) -> None:
-    """B12: whoever alerts on 0 is not called because a job has ended."""
+    """B12: anyone who alerts on 0 is not called because a job has ended."""
     served = serve(Plan())
     main = {"database": "main"}
     assert value(scraped(served), "headgate_database_idle", **main) == 0
@@ -395,7 +395,7 @@ def test_a_standby_says_which_of_the_two_it_is(serve: Serve) -> None:
     assert line.endswith("connection refused")
 
 
-def test_a_database_without_a_shard_is_told_how_to_get_one(serve: Serve) -> None:
+def test_a_database_without_a_shard_says_how_to_get_one(serve: Serve) -> None:
     served = serve(Plan())
     watching(served)
     assert served.call(served.views.shard, "main").shard == "commerce/-80"

@@ -98,7 +98,7 @@ def test_a_rule_in_force_says_since_when_and_how_long_yet(world: Everything) -> 
     assert 7200 <= age["saved"] < 7300
 
 
-def test_a_suspended_exemption_is_told_apart(world: Everything) -> None:
+def test_a_suspended_exemption_is_distinguished(world: Everything) -> None:
     served = world.served
     book, now_s = served.checker.rules, served.clock.now().wall_s
     draft = book.draft(now_s)
@@ -124,7 +124,7 @@ def test_many_rules_are_named_in_part_and_counted_in_full(world: Everything) -> 
 # --- who is held, and by what --------------------------------------------------------------------
 
 
-def test_who_is_held_says_by_what_and_for_how_long(world: Everything) -> None:
+def test_a_throttled_client_says_by_what_and_for_how_long(world: Everything) -> None:
     text = world.agent()
     by = ("client", "verdict", "scope", "metric")
     held = told_by(text, "headgate_client_held_seconds", *by)
@@ -148,7 +148,7 @@ def test_recent_clients_are_counted_by_window(world: Everything) -> None:
     assert counted["replica", "24h"] == 0
 
 
-def test_who_went_without_a_throttler_is_told(world: Everything) -> None:
+def test_a_client_that_worked_without_a_throttler_is_shown(world: Everything) -> None:
     """R55"""
     text = world.agent()
     assert told(text, "headgate_unthrottled_seconds", "client") == {"etl:nightly": 53.0}
@@ -158,7 +158,7 @@ def test_who_went_without_a_throttler_is_told(world: Everything) -> None:
 # --- health ------------------------------------------------------------------------------------
 
 
-def test_an_absence_names_its_cause_and_scope(world: Everything) -> None:
+def test_an_unavailable_metric_names_its_cause_and_scope(world: Everything) -> None:
     world.served.lose("threads_running", Cause.TIMED_OUT)
     absent = told_by(
         world.agent(), "headgate_metric_unavailable", "database", "metric", "scope", "cause"
@@ -182,7 +182,7 @@ def test_seconds_since_healthy_grow_while_it_is_not(world: Everything) -> None:
 # --- budgets (R137) ------------------------------------------------------------------------------
 
 
-def test_how_well_costs_are_foreseen_is_told_over_all_patterns(world: Everything) -> None:
+def test_the_accuracy_of_estimated_costs_is_over_all_patterns(world: Everything) -> None:
     text = world.agent()
     error = told(text, "headgate_budget_estimate_error", "quantile")
     assert error == dict.fromkeys(("0.1", "0.5", "0.9"), 0.1)
@@ -191,13 +191,13 @@ def test_how_well_costs_are_foreseen_is_told_over_all_patterns(world: Everything
     assert told(text, "headgate_budgets", "mode") == {"off": 0, "warn": 0, "enforce": 1}
 
 
-def test_sessions_of_rogues_are_told_by_user(world: Everything) -> None:
+def test_sessions_of_rogue_clients_are_counted_by_user(world: Everything) -> None:
     """R138; by program or host there would be no bound."""
     users = told(world.agent(), "headgate_rogue_user_sessions_active", "user")
     assert users == {"alice": 2.0}
 
 
-def test_the_process_is_told_of_as_everywhere(world: Everything) -> None:
+def test_the_process_has_the_usual_metrics(world: Everything) -> None:
     text = world.agent()
     lag = told(text, "headgate_loop_lag_seconds_bucket", "le")
     assert lag["0.001"] == 0 and lag["0.0025"] == 1 <= lag["+Inf"]

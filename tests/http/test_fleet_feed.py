@@ -138,7 +138,7 @@ def test_marks_lead_from_a_listing_to_the_changes_and_on(following: World) -> No
 def test_another_agent_gets_what_this_one_has_with_the_stores_own_revisions(
     following: World,
 ) -> None:
-    """A replica may go from its primary's feed to the store and back without listing anew."""
+    """A replica may go from its primary's feed to the store and back without listing again."""
     following.put(b=b'{"x": 1}', c=b"\x00\xff")
     ours = following.mirror.listing((HEAD, *PREFIXES))
     assert following.listed((HEAD, *PREFIXES)) == ours
@@ -180,7 +180,7 @@ def test_no_answer_is_longer_than_another_agent_takes(following: World) -> None:
     assert pages == 2
 
 
-def test_pages_of_a_listing_that_is_kept_no_longer_are_asked_for_anew(following: World) -> None:
+def test_pages_of_a_listing_that_is_no_longer_kept_are_listed_again(following: World) -> None:
     gone = following.ask(page(*PREFIXES, **{"revision": 1, "from": "x"}))
     assert is_problem(gone, 410) and "list again" in gone.json["detail"]
 
@@ -223,7 +223,7 @@ def test_commits_are_not_torn_where_an_answer_is_full(following: World) -> None:
     assert told == ["0a", "0b", "1a", "1b", "2a", "2b", "3a", "3b"]
 
 
-def test_a_commit_that_no_answer_holds_has_its_reader_list_anew(following: World) -> None:
+def test_a_commit_that_no_answer_holds_has_its_reader_list_again(following: World) -> None:
     after = following.mirror.revision
     following.put(**{f"big{number}": bytes(50_000) for number in range(5)})
     with pytest.raises(Compacted):
@@ -231,7 +231,7 @@ def test_a_commit_that_no_answer_holds_has_its_reader_list_anew(following: World
     assert len(following.listed().entries) == 6
 
 
-def test_changes_of_before_what_is_known_here_have_their_reader_list_anew(
+def test_changes_of_before_what_is_known_here_have_their_reader_list_again(
     following: World,
 ) -> None:
     for number in range(MAX_LOG_BYTES // 60_000 + 2):
@@ -240,7 +240,7 @@ def test_changes_of_before_what_is_known_here_have_their_reader_list_anew(
         following.next_changes(1)
 
 
-def test_a_reader_of_another_store_lists_anew(following: World) -> None:
+def test_a_reader_of_another_store_lists_again(following: World) -> None:
     other = changes_of(*PREFIXES, after=1, store_id="another")
     assert is_problem(following.ask(other), 410)
 
@@ -277,7 +277,7 @@ def test_what_is_not_followed_here_is_not_said_to_be_empty(following: World) -> 
         ({"after": 1, "beat": 1}, "beat"),
     ],
 )
-def test_a_question_that_is_none_is_told_so(
+def test_an_invalid_query_is_rejected_as_such(
     following: World, more: dict[str, object], field: str
 ) -> None:
     reply = following.ask(changes_of(BEAT, **more))

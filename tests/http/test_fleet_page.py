@@ -130,7 +130,7 @@ async def test_the_page_is_whole_and_needs_no_script(shards: int) -> None:
     assert response.headers["content-type"].startswith("text/html")
 
 
-async def test_a_script_asks_for_the_living_part_only() -> None:
+async def test_a_script_loads_the_changing_part_only() -> None:
     """Else focus and scroll were lost with every look."""
     text, _ = await page(large_fleet(3), "region=eu-*", script=True)
     assert "<html" not in text
@@ -176,8 +176,8 @@ async def test_an_empty_fleet_says_what_to_do() -> None:
     assert "Nothing is set for the fleet" in text
 
 
-async def test_what_agents_tell_is_text_and_never_markup() -> None:
-    """Whoever can write to the store could otherwise act in an operator's browser."""
+async def test_what_agents_report_is_text_and_never_markup() -> None:
+    """Anyone who can write to the store could otherwise act in an operator's browser."""
     seat = member_told(EVIL, "primary", url="javascript:alert(1)", problem=EVIL)
     told = shard_told(EVIL, seat, state="unhealthy", problem=EVIL, region=EVIL, agent=EVIL)
     members = [registered(EVIL, EVIL, 1, url="javascript:alert(2)", host=EVIL, version=EVIL)]
@@ -193,7 +193,7 @@ async def test_what_agents_tell_is_text_and_never_markup() -> None:
     assert not [link for link in tags.links if link.startswith("javascript")]
 
 
-async def test_it_asks_for_itself_again_unless_told_not_to() -> None:
+async def test_it_reloads_itself_unless_switched_off() -> None:
     text, _ = await page([])
     assert '<meta http-equiv="refresh" content="10">' in text
     text, _ = await page([], "refresh=30")
@@ -256,7 +256,7 @@ async def test_a_program_gets_the_same_as_a_person() -> None:
     assert "1 agent is behind" in doc["advice"][0]
 
 
-async def test_a_rule_as_the_book_writes_it_says_how_long_it_still_holds() -> None:
+async def test_a_rule_as_the_log_writes_it_says_how_long_it_is_still_in_force() -> None:
     world = BookWorld()
     await world.book.put_rule(HALF, reach=COMMERCE, who="ada")
     entries = (await world.store.list(("",))).entries
@@ -276,7 +276,7 @@ async def test_a_rule_of_a_newer_version_is_listed_all_the_same() -> None:
     assert doc["items"][0]["says"] == "cannot be read by this version"
 
 
-async def test_only_what_was_asked_for_is_sent() -> None:
+async def test_only_what_was_requested_is_sent() -> None:
     doc = await document(large_fleet(200), "unhealthy=true&per_page=1")
     assert len(doc["shards"]) == 1
     assert doc["matching"] == doc["pages"] == doc["counts"]["unhealthy"] + doc["counts"]["silent"]
@@ -287,7 +287,7 @@ async def test_only_what_was_asked_for_is_sent() -> None:
     ["unhealthy=yes", "page=0", "page=-1", "page=1e9", "page=²", "per_page=501", "rules_page=x",
      "shard=a%20b", "region=%3Cscript%3E", "cluster=" + "x" * 200, "colour=red", "refresh=1"],
 )  # fmt: skip
-async def test_a_question_that_cannot_be_answered_says_why(query: str) -> None:
+async def test_a_query_that_cannot_be_answered_says_why(query: str) -> None:
     with pytest.raises(InvalidRequest, match=r".+") as rejected:
         await document(large_fleet(3), query)
     assert rejected.value.status == 400

@@ -133,7 +133,7 @@ def test_the_last_good_edition_is_not_what_a_change_is_built_on(
     assert served.ask("GET", CHECK).status == 200
 
 
-def test_its_past_is_told_like_that_of_others(served: Served, store: FaultyStore) -> None:
+def test_its_past_is_reported_like_that_of_others(served: Served, store: FaultyStore) -> None:
     """R144, R145: by the audit of the agent where it was in force."""
     change(served, "POST", RULES, HOLD)
     follow(served, store)
@@ -149,7 +149,7 @@ def test_its_past_is_told_like_that_of_others(served: Served, store: FaultyStore
     assert replayed.status == 200
 
 
-def test_a_dry_run_tells_whom_it_would_reach_and_changes_nothing(
+def test_a_dry_run_shows_where_it_would_apply_and_changes_nothing(
     served: Served, store: FaultyStore
 ) -> None:
     served.ask("GET", CHECK)
@@ -243,7 +243,7 @@ def test_an_id_that_nobody_knows_is_looked_for_in_both(served: Served) -> None:
     assert is_problem(change(served, "PATCH", f"{RULES}/nobody", {"ratio": 0.1}), 404)
 
 
-def test_one_that_this_version_cannot_read_is_told_of(served: Served, store: FaultyStore) -> None:
+def test_one_that_this_version_cannot_read_is_reported(served: Served, store: FaultyStore) -> None:
     odd = rule_item("f-1", 1, kind="of tomorrow", target="etl")
     served.run_there(lambda: store.commit([], [Put(odd.key, item_bytes(odd))]))
     follow(served, store)
@@ -289,7 +289,7 @@ def budgets(served: Served) -> Mapping[str, Any]:
     return {budget["name"]: budget for budget in found}
 
 
-def test_a_budget_is_set_for_the_fleet_and_told_with_its_reach(
+def test_a_budget_is_set_for_the_fleet_and_shown_with_its_reach(
     served: Served, store: FaultyStore
 ) -> None:
     tried = change(served, "PUT", f"{BUDGET}?dry_run=true", {**CAP, "reach": SHARD})
@@ -339,7 +339,7 @@ def test_two_reaches_are_two_budgets(served: Served) -> None:
     assert is_problem(odd, 400, field="dryrun")
 
 
-def test_one_that_cannot_stand_here_is_told_in_the_status(
+def test_one_that_cannot_apply_here_is_reported_in_the_status(
     served: Served, store: FaultyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many = [{"match": {"username": f"u{n}"}} for n in range(7)]

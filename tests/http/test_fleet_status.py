@@ -65,14 +65,14 @@ def look(state: FollowState, **more: Any) -> FleetLook:
     return FleetLook(Follower(state), **more)
 
 
-def test_a_fleet_that_is_heard_is_one_quiet_line() -> None:
+def test_a_fleet_that_is_followed_is_one_quiet_line() -> None:
     doc = look(FRESH).doc(NOW)
     assert doc.says == "n 14 from etcd 10.0.0.1:2379, last seen 1.0 s ago"
     assert (doc.heard_s_ago, doc.stale_for_s, doc.kept) == (1.0, None, 0)
     assert look(FRESH).advice() == []
 
 
-def test_a_fleet_that_is_not_heard_is_told_with_what_stays_in_force() -> None:
+def test_a_fleet_that_is_out_of_reach_is_reported_with_what_stays_in_force() -> None:
     (told,) = look(STALE).advice()
     assert "no contact for" in told and "etcd: no answer in 2 s" in told
     assert "n 14 stay in force" in told
@@ -110,7 +110,7 @@ def test_items_deleted_by_hand_are_not_called_a_store_that_went_back() -> None:
     assert "1 item that stay in force" in told
 
 
-def test_what_others_have_by_the_same_names_is_told_of_and_bounded() -> None:
+def test_what_others_have_by_the_same_names_is_reported_and_bounded() -> None:
     told = amiss(
         {"db-a": "https://copy:8087"}, {"ghost": "it does not count"}, {"c/0": "db-x at u"}
     )
@@ -122,7 +122,7 @@ def test_what_others_have_by_the_same_names_is_told_of_and_bounded() -> None:
     assert len(many) == MAX_TOLD + 1 and many[-1] == f"{20 - MAX_TOLD} more of this kind"
 
 
-def test_what_else_is_amiss_is_told() -> None:
+def test_what_else_is_wrong_is_reported() -> None:
     """A beat that cannot be written, a copy that cannot be kept: nothing else would show it."""
     assert look(FRESH, notes=lambda: ["the disk is full"]).advice() == ["fleet: the disk is full"]
 
@@ -162,7 +162,7 @@ def test_an_agent_stays_ready_while_its_fleet_is_away(served: Served) -> None:
     assert any("no contact for" in advice for advice in status["advice"])
 
 
-def test_an_agent_of_no_fleet_tells_nothing_of_one(served: Served) -> None:
+def test_an_agent_of_no_fleet_reports_nothing_of_one(served: Served) -> None:
     assert served.ask("GET", "/v1/status").json["fleet"] is None
     assert served.ask("GET", "/readyz").json["notes"] == []
     assert scraped(served) == {}

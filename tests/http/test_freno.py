@@ -66,7 +66,7 @@ def test_the_one_number_is_the_replication_lag_unless_another_metric_rejects(
     assert (rejected["Value"], rejected["Threshold"]) == (101, 100), "else the one that rejects"
 
 
-def test_a_read_check_shows_the_lag_and_the_threshold_it_was_asked_with(served: Served) -> None:
+def test_a_read_check_shows_the_lag_and_the_threshold_it_came_with(served: Served) -> None:
     """B2"""
     served.measure(lag=0.75, threads_running=99.0)
     for threshold in (1.5, 0.5):
@@ -93,7 +93,7 @@ def test_threshold_exceeded_is_429(served: Served) -> None:
 
 
 @pytest.mark.parametrize("ratio", [1.0, 0.6])
-def test_app_denied_is_417_whether_held_or_diced(served: Served, ratio: float) -> None:
+def test_app_denied_is_417_whether_on_hold_or_by_ratio(served: Served, ratio: float) -> None:
     served.rule(Rule("r", "gh-ost", ratio, FAR))
     reply = served.ask("GET", "/check/gh-ost/mysql/main")
     assert (reply.status, reply.json["StatusCode"]) == (417, 417)
@@ -159,7 +159,7 @@ def test_a_name_that_is_none_is_400(served: Served, app: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/lb-check", "/_ping", "/status", "/leader-check"])
-def test_load_balancers_hear_200(served: Served, path: str) -> None:
+def test_load_balancers_get_200(served: Served, path: str) -> None:
     reply = served.ask("GET", path)
     assert (reply.status, reply.headers["Content-Type"]) == (200, "application/json")
     whole = {"StatusCode": 200, "Message": "OK"}
@@ -242,7 +242,7 @@ def test_there_is_no_memcache_to_read_from(served: Served) -> None:
     }
 
 
-def test_an_agent_that_can_be_asked_is_its_own_leader(served: Served) -> None:
+def test_an_agent_that_answers_is_its_own_leader(served: Served) -> None:
     for path in ("/raft/leader", "/consensus/leader"):
         assert served.ask("GET", path).json == "test-agent"
     for path in ("/raft/state", "/consensus/state"):
@@ -281,7 +281,7 @@ def test_a_replicas_agent_names_the_primarys_as_leader(serve: Serve) -> None:
     assert served.ask("GET", "/lb-check").status == 200
 
 
-def test_an_agent_that_stands_by_is_no_leader(served: Served) -> None:
+def test_a_passive_agent_is_no_leader(served: Served) -> None:
     served.call(setattr, served.checker, "active_agent", "https://first:8087")
     try:
         assert served.ask("GET", "/leader-check").status == 404

@@ -48,7 +48,7 @@ def test_nothing_is_read_under_another_sites_name(served: Served, path: str, hos
 
 
 @pytest.mark.parametrize("host", OWN)
-def test_by_its_address_and_its_own_names_it_is_asked(served: Served, host: str) -> None:
+def test_by_its_address_and_its_own_names_it_answers(served: Served, host: str) -> None:
     for path in ("/v1/status", "/v1/check?app=etl&database=main", "/healthz"):
         assert served.ask("GET", path, Host=host).status == 200
 
@@ -66,7 +66,7 @@ def test_without_a_host_it_is_no_browser(served: Served) -> None:
         assert talk.reply().status == 200
 
 
-def test_whoever_has_a_token_is_no_web_site(served: Served) -> None:
+def test_a_caller_with_a_token_is_no_web_site(served: Served) -> None:
     """A peer, a scraper or an operator goes on under whatever name it has for the agent."""
     for token, status in ((OPERATOR, 200), (VIEWER, 200), ("guessed", 421), ("", 421)):
         reply = served.ask(

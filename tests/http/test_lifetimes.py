@@ -41,7 +41,7 @@ def test_a_request_that_stops_half_way_is_408(serve: Serve) -> None:
     served, waiting = serve(Plan(limits=SLOW)), set(BEGUN)
 
     def answered(talk: Talk) -> bool:
-        """False: this test stood still before it sent anything, and was taken for silent."""
+        """False: this test was stopped before it sent anything, and was taken for silent."""
         try:
             reply = talk.reply()
         except RemoteDisconnected:
@@ -109,7 +109,7 @@ def patch_of_lag() -> bytes:
 # --- silent and slow readers ---------------------------------------------------------------
 
 
-def test_a_connection_that_asks_nothing_is_closed(serve: Serve) -> None:
+def test_a_connection_that_sends_nothing_is_closed(serve: Serve) -> None:
     """And one that goes on asking stays, well past that time."""
     served = serve(Plan(limits=IDLE, tended=False))
     with ExitStack() as stack:
@@ -143,7 +143,7 @@ def test_after_a_stall_of_the_agent_what_came_meanwhile_is_read_first(serve: Ser
 
 
 @pytest.mark.parametrize("target", [CHECK, "/v1/status"])
-def test_a_client_that_asks_and_never_reads_is_cut_off(serve: Serve, target: str) -> None:
+def test_a_client_that_checks_and_never_reads_is_cut_off(serve: Serve, target: str) -> None:
     """Its answers must not pile up: the agent stops listening to it, then ends it."""
     served = serve(Plan(limits=IDLE, tended=False))
     with served.talk(unix=True) as talk:
@@ -173,7 +173,7 @@ def test_a_client_that_asks_and_never_reads_is_cut_off(serve: Serve, target: str
 
 
 def test_a_slow_reader_gets_every_answer(serve: Serve) -> None:
-    """Held back, not cut off; a request that is late because nobody listened is not late."""
+    """Delayed, not cut off; a request that is late because nobody listened is not late."""
     served = serve(Plan(limits=SLOW._replace(request_timeout_s=60.0), tended=False))
     count = 5000
     with served.talk(unix=True) as talk:
@@ -198,7 +198,7 @@ def the_only(served: Served) -> Connection:
 # --- too many ------------------------------------------------------------------------------
 
 
-def test_too_many_connections_hear_503_and_the_seated_are_served(serve: Serve) -> None:
+def test_too_many_connections_get_503_and_the_first_ones_are_served(serve: Serve) -> None:
     served = serve(Plan(limits=Limits(3, 65536, 600, 600)))
     seated = [served.talk() for _ in range(3)]
     assert [talk.ask("GET", CHECK).status for talk in seated] == [200] * 3
@@ -229,7 +229,7 @@ def test_a_flood_of_connections_is_bounded_too(serve: Serve) -> None:
     eventually(served.settled)
 
 
-def test_a_connection_that_never_asks_is_closed_as_soon_as_a_late_request(serve: Serve) -> None:
+def test_a_connection_that_never_sends_is_closed_as_soon_as_a_late_request(serve: Serve) -> None:
     """N3: its time counts from when it was accepted, not from its first byte."""
     served = serve(Plan(limits=SLOW))
     with ExitStack() as stack:
@@ -243,7 +243,7 @@ def test_a_connection_that_never_asks_is_closed_as_soon_as_a_late_request(serve:
     eventually(served.settled)
 
 
-def test_those_that_never_ask_give_way_to_whoever_comes(serve: Serve) -> None:
+def test_those_that_never_send_give_way_to_new_ones(serve: Serve) -> None:
     """N3: they held every place until their time was over."""
     served = serve(Plan(limits=Limits(8, 65536, request_timeout_s=60.0, idle_timeout_s=60.0)))
     with ExitStack() as stack:
@@ -332,7 +332,7 @@ def test_a_stop_lets_the_request_under_way_finish(serve: Serve) -> None:
     assert not served.listener.connections
 
 
-def test_a_stop_does_not_wait_for_ever(serve: Serve) -> None:
+def test_a_stop_does_not_wait_forever(serve: Serve) -> None:
     store = SlowStore()
     served = serve(Plan(store=store))
     with served.talk() as busy:
@@ -344,7 +344,7 @@ def test_a_stop_does_not_wait_for_ever(serve: Serve) -> None:
     eventually(served.settled)
 
 
-def test_a_connection_made_while_stopping_is_turned_away(serve: Serve) -> None:
+def test_a_connection_made_while_stopping_is_rejected(serve: Serve) -> None:
     served = serve(Plan())
     served.call(setattr, served.listener, "stopping", True)
     with served.talk() as talk:

@@ -63,7 +63,7 @@ async def test_the_unix_socket_comes_first() -> None:
     assert lookers.order[:2] == ["a", LOCAL]
 
 
-async def test_who_crowds_is_told_to_come_back_and_others_are_not() -> None:
+async def test_crowding_clients_get_a_time_to_retry_and_others_do_not() -> None:
     lookers = Lookers()
     await lookers.come(*["a"] * (MAX_WAITING_EACH + 1))
     (crowding,) = await lookers.come("a")

@@ -52,7 +52,7 @@ def test_the_very_next_repeat_after_a_breach_is_rejected(served: Served, raw: by
             assert talk.send(raw).reply(method(raw)).status == status
 
 
-def test_a_repeat_tells_the_rules_of_its_own_decision(served: Served) -> None:
+def test_a_repeat_shows_the_rules_of_its_own_decision(served: Served) -> None:
     """The bytes of an admission are kept only while the same rules had a say in it."""
     limits = Rule("strict", "etl", 0, FAR, Kind.THRESHOLDS, thresholds={"lag": 4.0})
     with served.talk() as talk:
@@ -104,7 +104,7 @@ def test_a_repeat_expires_with_its_sample(served: Served, raw: bytes) -> None:
         assert talk.send(raw).reply(method(raw)).status == lost
 
 
-def test_the_rule_of_an_admission_is_shown_only_while_it_stands(served: Served) -> None:
+def test_the_rule_of_an_admission_is_shown_only_while_it_is_in_force(served: Served) -> None:
     served.dice.lands = 0.9
     served.rule(Rule("half", "etl", 0.5, FAR))
     with served.talk() as talk:

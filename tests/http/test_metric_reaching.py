@@ -91,7 +91,7 @@ def test_it_is_removed_for_all(served: Served, store: MemoryLog) -> None:
     assert served.ask("GET", LAG).status == 404
 
 
-def test_what_is_not_in_force_here_is_told(served: Served, store: MemoryLog) -> None:
+def test_what_is_not_in_force_here_is_shown(served: Served, store: MemoryLog) -> None:
     path = "/v1/databases/orders/metrics/lag?reach=fleet"
     assert change(served, "PUT", path, {"interval_s": 9, "max_age_s": 1}).status == 200
     follow(served, store)

@@ -148,7 +148,7 @@ def test_what_a_newer_version_set_is_listed_and_not_understood(served: Served) -
     assert not applied(served, {}, "?prune=true").json["changed"]
 
 
-def test_an_entry_that_cannot_be_read_is_told(served: Served) -> None:
+def test_an_entry_that_cannot_be_read_is_reported(served: Served) -> None:
     key = f"{ITEMS}wide/rule/strange"
     served.run_there(lambda: served.store.commit([], [Put(key, b'{"kind": "wish"}')]))
     served.run_there(served.own.load)
@@ -207,7 +207,7 @@ def test_an_export_that_is_applied_again_changes_nothing(served: Served) -> None
         ("quotas", {}, "quotas"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place(
+def test_what_is_wrong_is_reported_with_its_place(
     served: Served, section: str, entry: Any, place: str
 ) -> None:
     reply = applied(served, {section: [entry]})

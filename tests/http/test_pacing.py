@@ -66,7 +66,7 @@ def test_freno_s_clients_are_paced_without_a_change(paced: Served, method: str) 
         assert "allowance" in reply.json["Message"]
 
 
-def test_a_herd_is_sent_away_to_different_times(paced: Served) -> None:
+def test_a_herd_is_rejected_with_different_times(paced: Served) -> None:
     waits = []
     with paced.talk() as talk:
         for number in range(20):
@@ -75,7 +75,7 @@ def test_a_herd_is_sent_away_to_different_times(paced: Served) -> None:
     assert len(set(waits)) == 20
 
 
-def test_who_reads_or_asks_for_other_metrics_goes(paced: Served) -> None:
+def test_a_read_check_or_one_with_other_metrics_is_admitted(paced: Served) -> None:
     assert paced.ask("GET", f"{CHECK}&metrics=threads_running").status == 200
     assert paced.ask("GET", "/v1/check-read?app=a&database=main&threshold=2").status == 200
     assert paced.ask("GET", "/v1/check?app=a&database=replica").status == 200
@@ -131,7 +131,7 @@ def test_work_on_two_databases_is_not_charged_to_one_alone(serve: Serve) -> None
 # --- what operators see ------------------------------------------------------------------------
 
 
-def test_status_tells_the_rate_the_set_point_and_who_waits(paced: Served) -> None:
+def test_status_shows_the_rate_the_set_point_and_who_waits(paced: Served) -> None:
     paced.ask("GET", CHECK)
     database = next(
         d for d in paced.ask("GET", "/v1/status").json["databases"] if d["database"] == "main"

@@ -85,7 +85,7 @@ def test_nobody_else_does_not_even_from_loopback(
     assert not served.shards.asked and not served.shards.woken_by
 
 
-def test_who_is_no_peer_is_told_what_to_configure(served: Agent) -> None:
+def test_a_caller_that_is_no_peer_learns_what_to_configure(served: Agent) -> None:
     words = pull(served, pull_body(), None).json["detail"]
     for setting in ("token_file", "cert", "key", "[[tokens]]", "tls_client_ca"):
         assert setting in words
@@ -233,7 +233,7 @@ def test_everybody_may_look_at_the_shard(served: Agent) -> None:
     assert is_problem(served.ask("GET", "/v1/databases/nowhere/shard"), 404)
 
 
-def test_a_member_is_set_aside_for_a_while_and_for_a_reason(served: Agent) -> None:
+def test_a_member_is_skipped_for_a_while_and_for_a_reason(served: Agent) -> None:
     """R150"""
     reply = change(served, "PUT", SKIP, SKIPPED)
     assert (reply.status, reply.json["shard"]) == (200, SHARD)
@@ -269,7 +269,7 @@ def test_a_switchover_is_announced_by_an_operator_and_taken_back(served: Agent) 
     assert served.shards.handovers == []
 
 
-def test_the_socket_stands_in_for_a_token(served: Agent) -> None:
+def test_the_socket_replaces_a_token(served: Agent) -> None:
     reply = served.ask("PUT", SKIP, body=json.dumps(SKIPPED).encode(), unix=True, **JSON)
     assert reply.status == 200
     assert served.shards.who[0].startswith("uid:")
@@ -342,7 +342,7 @@ def test_a_member_whose_name_is_none_is_rejected(served: Agent, path: str, body:
     assert "member name" in reply.json["detail"]
 
 
-def test_a_wish_that_is_not_understood_changes_nothing(served: Agent) -> None:
+def test_a_request_that_is_not_understood_changes_nothing(served: Agent) -> None:
     assert is_problem(change(served, "PUT", f"{SKIP}?dryrun=true", SKIPPED), 400, field="dryrun")
     assert is_problem(change(served, "PUT", f"{SKIP}?reach=here", SKIPPED), 400, field="reach")
     assert not served.shards.skipped

@@ -41,7 +41,7 @@ def rejected(served: Served, raw: bytes, status: int) -> bool:
     ["GET {} HTTP/1.1\r\nConnection: close\r\n\r\n", "GET {} HTTP/1.0\r\n\r\n"],
     ids=["close", "1.0"],
 )
-def test_a_connection_that_is_not_kept_is_closed_and_told_so(
+def test_a_connection_that_is_not_kept_is_closed_and_says_so(
     served: Served, target: str, head: str
 ) -> None:
     with served.talk() as talk:

@@ -22,7 +22,7 @@ def served(serve: Serve) -> Served:
     return serve(Traffic({**ETL, "mode": "enforce"}).plan)
 
 
-def test_the_policy_is_served_as_servers_are_told_it(served: Served) -> None:
+def test_the_policy_is_served_as_servers_get_it(served: Served) -> None:
     reply = served.ask("GET", MAIN)
     assert reply.status == 200 and described(reply, PATH, "get")
     [budget] = parse_policy(reply.json["document"]).budgets
@@ -48,7 +48,7 @@ def test_a_change_and_the_switch_for_all_show_at_once(served: Served) -> None:
     assert {b["mode"] for b in capped.json["document"]["budgets"]} == {"off"}
 
 
-def test_a_budget_that_has_ended_by_itself_is_not_told_any_more(serve: Serve) -> None:
+def test_a_budget_that_has_ended_is_no_longer_served(serve: Serve) -> None:
     ended = {**ETL, "expires_at": "2023-11-14T22:13:30Z"}
     served = serve(Traffic(ended, {**WEB, "name": "web"}).plan)
     told = served.ask("GET", MAIN).json["document"]["budgets"]

@@ -35,7 +35,7 @@ def test_what_the_sdk_writes_is_counted_once(served: Served) -> None:
     assert (served.counted("sdk:a", "OK"), served.counted("sdk:a")) == (7, 9)
 
 
-def test_every_kind_of_question_and_verdict_is_taken(served: Served) -> None:
+def test_every_kind_of_check_and_verdict_is_taken(served: Served) -> None:
     named = check("sdk:b", "lag", "shard/pool_usage", scope=Scope.SHARD)
     read = check("sdk:b", "lag")._replace(read_threshold=2.5)
     made = [Counted(one, verdict, "rule:r-1", 1) for one in (named, read) for verdict in Verdict]

@@ -73,7 +73,7 @@ def test_a_rule_is_set_seen_and_counts_at_once(served: Served) -> None:
     assert described(one, "/v1/rules/{rule}", "get") and one.headers["ETag"] == '"1"'
 
 
-def test_a_dry_run_shows_whom_it_would_meet_and_changes_nothing(served: Served) -> None:
+def test_a_dry_run_shows_which_clients_match_and_changes_nothing(served: Served) -> None:
     """R140"""
     served.ask("GET", CHECK)
     for method, path, body in [
@@ -102,7 +102,7 @@ def test_a_ratio_or_an_end_is_changed_alone(served: Served) -> None:
     assert extended["ratio"] == 0.9 and extended["left_s"] > 86_000
 
 
-def test_the_loser_of_two_changes_is_told(served: Served) -> None:
+def test_the_loser_of_two_changes_gets_a_conflict(served: Served) -> None:
     change(served, "POST", RULES, HALF)
     assert change(served, "PATCH", f"{RULES}/half", {"ratio": 0.6}, If_Match='"1"').status == 200
     late = change(served, "PATCH", f"{RULES}/half", {"ratio": 0.7}, If_Match='"1"')
@@ -173,8 +173,8 @@ def test_a_setting_said_twice_is_rejected(served: Served) -> None:
     assert is_problem(reply, 400, field="ratio") and listed(served) == []
 
 
-def test_status_and_explain_tell_the_same_every_time(served: Served) -> None:
-    """R144: an answer that hangs on dice is told as odds."""
+def test_status_and_explain_say_the_same_every_time(served: Served) -> None:
+    """R144: an answer that hangs on dice is shown as odds."""
     change(served, "POST", RULES, {"target": "all", "ratio": 0.5})
     for _ in range(12):
         assert served.ask("GET", "/v1/status").json["databases"][0]["verdict"] == "OK"
@@ -225,7 +225,7 @@ def test_an_explanation_is_as_described(served: Served) -> None:
     assert doc["matched"][0]["rule"] == "half"
 
 
-def test_advice_is_told_with_the_rule(served: Served) -> None:
+def test_advice_comes_with_the_rule(served: Served) -> None:
     """R80"""
     body = {"target": "etl", "kind": "metrics", "metrics": ["lag"]}
     told = change(served, "POST", RULES, body).json["advice"]

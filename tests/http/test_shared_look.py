@@ -1,4 +1,4 @@
-"""Many who ask for the same at once are one look at the store, and nobody is told of the past."""
+"""Many who ask for the same at once are one look at the store, and nobody gets an old answer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_who_asks_meanwhile_gets_the_next_look_together() -> None:
+async def test_requests_that_come_meanwhile_share_the_next_look() -> None:
     """It begins after they asked: they see what they changed before."""
     slow = Slow()
     shared = SharedLook(slow.look)
@@ -47,7 +47,7 @@ async def test_who_asks_meanwhile_gets_the_next_look_together() -> None:
     assert await shared.look() == 3
 
 
-async def test_a_fault_is_told_to_all_and_the_next_look_is_anew() -> None:
+async def test_a_fault_goes_to_all_and_the_next_look_starts_again() -> None:
     slow = Slow()
     slow.fault = StoreUnavailable("away")
     slow.let.set()

@@ -55,7 +55,7 @@ class Listener:
                 yield kind.removeprefix("event: "), json.loads(data.removeprefix("data: "))
 
     def until(self, kind: str, **fields: Any) -> dict[str, Any]:
-        """The next event of that kind whose fields are as told."""
+        """The next event of that kind whose fields are as given."""
         for found, document in self.events():
             if found == kind and all(document.get(n) == v for n, v in fields.items()):
                 return document
@@ -93,7 +93,7 @@ def test_a_stream_begins_with_hello_and_the_whole(served: Served, unix: bool) ->
         assert document["rules"]["set"] == []
 
 
-def test_a_breach_and_a_rule_are_told_as_changes(served: Served) -> None:
+def test_a_breach_and_a_rule_are_sent_as_changes(served: Served) -> None:
     with listening(served) as listener:
         first = listener.until("snapshot", after=None)
         served.measure(lag=99.0)
@@ -183,7 +183,7 @@ def test_a_reader_that_does_not_read_is_dropped_and_others_go_on(
     sock.close()
 
 
-def test_too_many_listeners_are_told_to_ask(serve: Serve) -> None:
+def test_too_many_listeners_have_to_poll(serve: Serve) -> None:
     served = serve(Plan())
     served.broadcasts.max_subscribers = 1
     with listening(served) as listener:
@@ -220,7 +220,7 @@ def test_an_address_that_takes_all_places_gives_way_to_another(serve: Serve) -> 
         ("database=main&app=a%20b", 400, "client name"),
     ],
 )
-def test_a_wrong_question_says_what_is_wrong(
+def test_a_wrong_query_says_what_is_wrong(
     served: Served, query: str, status: int, told: str
 ) -> None:
     reply = served.ask("GET", f"/v1/snapshot?{query}")

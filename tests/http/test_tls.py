@@ -48,12 +48,12 @@ def test_checks_and_control(serve: Serve, plan: Plan, trusting: ssl.SSLContext) 
     eventually(served.settled)
 
 
-def test_rejections_are_heard(serve: Serve, plan: Plan, trusting: ssl.SSLContext) -> None:
+def test_rejections_are_counted(serve: Serve, plan: Plan, trusting: ssl.SSLContext) -> None:
     """TLS has no half-closed state: the words must leave before the end."""
     served = serve(replace(plan, limits=LIMITS._replace(request_timeout_s=2.0)))
 
     def is_answered(sent: bytes, status: int) -> bool:
-        """False: this test stood still before it sent anything, and was taken for silent."""
+        """False: this test was stopped before it sent anything, and was taken for silent."""
         with served.talk().wrapped(trusting) as talk:
             try:
                 reply = talk.send(sent).reply()
@@ -67,7 +67,7 @@ def test_rejections_are_heard(serve: Serve, plan: Plan, trusting: ssl.SSLContext
     eventually(served.settled)
 
 
-def test_a_slow_reader_is_held_back(serve: Serve, plan: Plan, trusting: ssl.SSLContext) -> None:
+def test_a_slow_reader_is_delayed(serve: Serve, plan: Plan, trusting: ssl.SSLContext) -> None:
     """Rejections, since they are long: the buffers of two sockets fill sooner."""
     served = serve(plan)
     served.measure(lag=7.0, threads_running=500.0, pool_usage=1.0)

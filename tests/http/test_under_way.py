@@ -38,7 +38,7 @@ async def test_what_became_of_it_is_logged_where_nobody_listens(
     assert fault is None or _only(logged)["detail"] == fault
 
 
-async def test_who_listens_is_told_and_nothing_is_logged() -> None:
+async def test_event_listeners_are_called_and_nothing_is_logged() -> None:
     async def change() -> None:
         raise StoreUnavailable("away")
 

@@ -32,7 +32,7 @@ def report(app: str, *periods: dict[str, Any], **changes: Any) -> dict[str, Any]
     return {"app": app, "databases": ["main"], "periods": list(periods)} | changes
 
 
-def test_a_period_is_told_and_seen(served: Served) -> None:
+def test_a_period_is_reported_and_seen(served: Served) -> None:
     app = "etl:told"
     assert tell(served, report(app, period(1), period(2, pieces=1, ended_ago_ms=2500))).json == {
         "taken": 2
@@ -50,7 +50,7 @@ def test_a_period_is_told_and_seen(served: Served) -> None:
     assert len(of_level) == 2
 
 
-def test_it_stands_in_history_and_status_and_not_in_the_audit(served: Served) -> None:
+def test_it_is_in_history_and_status_and_not_in_the_audit(served: Served) -> None:
     """H5: of the audit, nobody without a token can push an operator's change out of sight."""
     tell(served, report("etl:shown", period(11)))
     history = served.ask("GET", "/v1/history?app=etl:shown").json
@@ -61,7 +61,7 @@ def test_it_stands_in_history_and_status_and_not_in_the_audit(served: Served) ->
     assert not [e for e in entries if "unthrottled" in e["action"] or "client:" in e["who"]]
 
 
-def test_a_flood_of_reports_is_sent_away(serve: Serve) -> None:
+def test_a_flood_of_reports_is_rejected(serve: Serve) -> None:
     """H5."""
     served = serve(Plan())
     sent = msgspec.json.encode(report("etl:flood", period(21)))

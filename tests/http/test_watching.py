@@ -136,9 +136,7 @@ def test_what_became_of_every_clients_checks(
     assert watched.ask("GET", "/v1/history/clients?step=1m").status == 400
 
 
-def test_metrics_that_are_cut_are_told_to_be(
-    watched: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_metrics_that_are_cut_say_so(watched: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     now = minute_now(watched)
     minutes = [MetricMinute(now - n, "main", "cut", 1, 0, 0, 1.0, 1.0, 1.0, 5.0) for n in range(9)]
     watched.run_there(lambda: watched.store.add_metric_minutes(minutes))
@@ -186,7 +184,7 @@ def test_a_look_back_that_takes_too_long_is_ended_with_advice(
         ("ap=x", 400, "unknown parameter"),
     ],
 )
-def test_a_question_that_cannot_be_answered_is_rejected_with_the_reason(
+def test_a_query_that_cannot_be_answered_is_rejected_with_the_reason(
     watched: Served, query: str, status: int, told: str
 ) -> None:
     reply = watched.ask("GET", f"/v1/history/timeline?{query}")
@@ -296,7 +294,7 @@ def test_status_says_it_first(watching: Served) -> None:
     watching.reset()
 
 
-def test_who_never_asks_is_listed(watching: Served) -> None:
+def test_who_never_checks_is_listed(watching: Served) -> None:
     """R138"""
     found = ok(watching.ask("GET", "/v1/rogues"))
     [suspect] = found["suspects"]
@@ -363,7 +361,7 @@ def test_explain_at_a_past_instant(watched: Served) -> None:
     assert any("no metric of that minute" in told for told in quiet["unknown"])
 
 
-def test_explain_at_tells_of_forgotten_times(watched: Served) -> None:
+def test_explain_at_reports_forgotten_times(watched: Served) -> None:
     found = ok(past(watched, "app=pt&database=main&at=20d"))
     assert any("have expired" in told for told in found["unknown"])
     named = ok(past(watched, "app=pt&database=main&at=2026-01-01T07:10:00Z"))
@@ -388,7 +386,7 @@ def test_a_past_that_cannot_be_explained_is_rejected(
     assert reply.status == status and told in reply.json["detail"], reply.json
 
 
-def test_a_run_far_longer_than_its_own_past_is_told(watched: Served) -> None:
+def test_a_run_far_longer_than_its_own_past_is_reported(watched: Served) -> None:
     """R91"""
     runs = [
         (ago, "u1:rn", "OK", "", 1)

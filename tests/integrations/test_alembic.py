@@ -65,7 +65,7 @@ def test_each_migration_and_each_batch_waits(
         assert connection.execute("SELECT count(*) FROM t WHERE done").fetchone() == (25,)
 
 
-def test_offline_nothing_is_asked(
+def test_offline_nothing_is_checked(
     agent: ScriptedAgent, config: Config, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command.upgrade(config, "a2", sql=True)

@@ -27,7 +27,7 @@ def connection(gate: Client) -> Iterator[Any]:
     connection.close()
 
 
-def test_each_transaction_asks_once(agent: ScriptedAgent, connection: Any) -> None:
+def test_each_transaction_checks_once(agent: ScriptedAgent, connection: Any) -> None:
     """What sqlite3 runs outside of one, as it does DDL and SELECT, is a transaction of its own."""
     agent.script.plays.append(REJECTED)
     with connection.cursor() as cursor:
@@ -60,7 +60,7 @@ def test_attributes_are_the_drivers_read_and_written(
         assert other.execute("SELECT count(*) FROM t").fetchone() == (0,)
 
 
-def test_shortcuts_and_scripts_ask_too(agent: ScriptedAgent, gate: Client) -> None:
+def test_shortcuts_and_scripts_check_too(agent: ScriptedAgent, gate: Client) -> None:
     connection = dbapi.connect(sqlite3, gate, ":memory:", isolation_level=None, tags=TAGS)
     seen: list[str] = []
     connection.set_trace_callback(seen.append)
@@ -74,7 +74,7 @@ def test_shortcuts_and_scripts_ask_too(agent: ScriptedAgent, gate: Client) -> No
     connection.close()
 
 
-def test_beginnings_of_other_names_ask(agent: ScriptedAgent, gate: Client, database: str) -> None:
+def test_beginnings_of_other_names_check(agent: ScriptedAgent, gate: Client, database: str) -> None:
     """Each with psycopg, of which the wrapper knows nothing but names; bytes and all."""
     connection = dbapi.connect(psycopg, gate, database, tags=TAGS)
     with connection.transaction():
@@ -112,7 +112,7 @@ def test_what_would_go_around_it_is_rejected(gate: Client) -> None:
         dbapi.throttled(Loops(), sqlite3, gate)
 
 
-def test_in_autocommit_each_statement_asks_but_none_within_begin(
+def test_in_autocommit_each_statement_checks_but_none_within_begin(
     agent: ScriptedAgent, gate: Client
 ) -> None:
     connection = dbapi.connect(sqlite3, gate, ":memory:", isolation_level=None)
@@ -125,7 +125,7 @@ def test_in_autocommit_each_statement_asks_but_none_within_begin(
     connection.close()
 
 
-def test_a_batch_of_transactions_asks_once(agent: ScriptedAgent, gate: Client) -> None:
+def test_a_batch_of_transactions_checks_once(agent: ScriptedAgent, gate: Client) -> None:
     connection = dbapi.connect(sqlite3, gate, ":memory:", every=10)
     for _ in range(20):
         connection.cursor().execute("SELECT 1")

@@ -36,7 +36,7 @@ def shown(parameters: tuple[int, ...] | None = None) -> str:
         return str(cursor.fetchone()[0])
 
 
-def test_each_transaction_asks_once(agent: ScriptedAgent, gate: Client) -> None:
+def test_each_transaction_checks_once(agent: ScriptedAgent, gate: Client) -> None:
     agent.script.plays.append(REJECTED)
     with throttled(gate, {"app": "etl:nightly"}):
         assert shown() == f"{SHOW} {COMMENT}"
@@ -53,9 +53,7 @@ def test_each_transaction_asks_once(agent: ScriptedAgent, gate: Client) -> None:
     assert len(agent.heard) == 5
 
 
-def test_a_transaction_that_was_rolled_back_is_followed_by_one_that_asks(
-    agent: ScriptedAgent, gate: Client
-) -> None:
+def test_a_transaction_after_a_rollback_checks(agent: ScriptedAgent, gate: Client) -> None:
     with connection.execute_wrapper(Throttle(gate)):
         for _ in range(2):
             with pytest.raises(ZeroDivisionError), transaction.atomic():
@@ -80,7 +78,9 @@ def status() -> str:
     return str(connection.connection.info.transaction_status.name)
 
 
-def test_transactions_that_are_none_of_atomics_ask_once(agent: ScriptedAgent, gate: Client) -> None:
+def test_transactions_that_are_none_of_atomics_check_once(
+    agent: ScriptedAgent, gate: Client
+) -> None:
     """Autocommit off, BEGIN by hand: once the server knows of a transaction nothing waits."""
     connection.ensure_connection()
     seen: list[str] = []
@@ -116,14 +116,14 @@ def test_one_that_is_throttled_within_a_transaction_waits_for_the_next(
     assert agent.heard == []
 
 
-def test_a_request_says_its_view_and_never_asks(agent: ScriptedAgent) -> None:
+def test_a_request_says_its_view_and_never_checks(agent: ScriptedAgent) -> None:
     body = Browser().get("/orders/7").content.decode()
     assert body == f"{SHOW} /*app='shop',controller='orders',framework='django'*/"
     assert Browser().get("/orders/8").content.decode() == body
     assert agent.heard == []
 
 
-def test_a_command_asks_before_each_chunk(agent: ScriptedAgent) -> None:
+def test_a_command_checks_before_each_chunk(agent: ScriptedAgent) -> None:
     out = StringIO()
     call_command(Purge(), "--as", "run7", "--max-wait", "60", stdout=out)
     written = out.getvalue().splitlines()

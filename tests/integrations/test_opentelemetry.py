@@ -1,4 +1,4 @@
-"""Spans of a client: one for each wait, with what held it, in the trace of whoever waits."""
+"""Spans of a client: one for each wait, with what throttled it, in the caller's trace."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def parents(agent: ScriptedAgent) -> list[str]:
     return [heard.headers.get("traceparent", "") for heard in agent.heard]
 
 
-def test_a_wait_tells_what_held_it(agent: ScriptedAgent, gate: Client, spans: Spans) -> None:
+def test_a_wait_reports_what_throttled_it(agent: ScriptedAgent, gate: Client, spans: Spans) -> None:
     held = answer(429, bodies.rejection(retry_after_ms=10, rule="r7"), Retry_After="1")
     agent.script.plays.extend([REJECTED, held, OK])
     with spans.provider.get_tracer("job").start_as_current_span("job") as job:
@@ -72,7 +72,7 @@ def test_a_wait_tells_what_held_it(agent: ScriptedAgent, gate: Client, spans: Sp
         assert (sent.trace_id, sent.span_id) == (wait.context.trace_id, wait.context.span_id)
 
 
-def test_a_trace_that_is_not_sampled_leaves_the_question_as_it_was(
+def test_a_trace_that_is_not_sampled_leaves_the_check_as_it_was(
     agent: ScriptedAgent, gate: Client
 ) -> None:
     gate.check()

@@ -83,7 +83,7 @@ def count(server: MariaDBServer, where: str = "1") -> int:
     return int(server.query(f"SELECT count(*) AS n FROM shop.orders WHERE {where}")[0]["n"])
 
 
-def test_pt_archiver_asks_before_each_chunk(
+def test_pt_archiver_checks_before_each_chunk(
     agent: ScriptedAgent, table: Pair[MariaDBServer]
 ) -> None:
     agent.script.plays.extend([NOW, NOW])
@@ -111,7 +111,7 @@ def test_pt_archiver_ends_where_no_agent_answers(
     assert count(table.primary) == 1000
 
 
-def test_pt_online_schema_change_asks_after_each_chunk(
+def test_pt_online_schema_change_checks_after_each_chunk(
     agent: ScriptedAgent, table: Pair[MariaDBServer]
 ) -> None:
     agent.script.plays.append(NOW)
@@ -130,7 +130,7 @@ def test_pt_online_schema_change_asks_after_each_chunk(
 def test_headgate_run_stops_pt_archiver_between_its_transactions(
     agent: ScriptedAgent, table: Pair[MariaDBServer]
 ) -> None:
-    """Without a plug-in: every row is a transaction, and a stop lasts no longer than told."""
+    """Without a plug-in: every row is a transaction, and a stop lasts no longer than configured."""
     agent.script.plays.extend([OK, SOON])
     ran = run(
         "pt-archiver", "--source", dsn(table.primary), "--where", "id <= 200", "--purge",

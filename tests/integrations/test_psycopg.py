@@ -18,7 +18,7 @@ COMMENT = "/*app='run42%3Aetl%3Anightly'*/"
 SHOW = "SELECT current_query(), current_setting('application_name')"
 
 
-def test_each_transaction_asks_once(agent: ScriptedAgent, gate: Client, database: str) -> None:
+def test_each_transaction_checks_once(agent: ScriptedAgent, gate: Client, database: str) -> None:
     agent.script.plays.append(REJECTED)
     with connection_class(gate, app=APP, tags=TAGS).connect(database) as connection:
         assert connection.execute(SHOW).fetchone() == (f"{SHOW} {COMMENT}", APP)
@@ -39,7 +39,7 @@ def test_each_transaction_asks_once(agent: ScriptedAgent, gate: Client, database
         assert len(agent.heard) == 4
 
 
-def test_in_autocommit_each_statement_asks(
+def test_in_autocommit_each_statement_checks(
     agent: ScriptedAgent, gate: Client, database: str
 ) -> None:
     with connection_class(gate).connect(database, autocommit=True) as connection:
@@ -55,7 +55,7 @@ def test_in_autocommit_each_statement_asks(
 def test_tags_leave_one_prepared_statement(
     agent: ScriptedAgent, gate: Client, database: str
 ) -> None:
-    """Each text that differs would be prepared anew, up to the cache's hundred."""
+    """Each text that differs would be prepared again, up to the cache's hundred."""
     with connection_class(gate, tags=TAGS).connect(database) as connection:
         for number in range(30):
             connection.execute("SELECT %s + 1", (number,))
@@ -74,7 +74,7 @@ def test_every_kind_of_query_is_tagged(agent: ScriptedAgent, gate: Client, datab
             assert shown is not None and shown[0].endswith(f" {COMMENT}")
 
 
-async def test_async_connections_ask_alike(
+async def test_async_connections_check_alike(
     agent: ScriptedAgent, async_gate: AsyncClient, database: str
 ) -> None:
     agent.script.plays.append(REJECTED)
@@ -99,7 +99,7 @@ async def test_async_connections_ask_alike(
         await connection.tpc_rollback()
 
 
-def test_every_kind_of_cursor_asks(agent: ScriptedAgent, gate: Client, database: str) -> None:
+def test_every_kind_of_cursor_checks(agent: ScriptedAgent, gate: Client, database: str) -> None:
     """Placeholders of raw ones are $1: a doubled percent sign would stay doubled."""
     throttled = connection_class(gate, tags=TAGS)
     with throttled.connect(database, cursor_factory=psycopg.ClientCursor) as connection:
@@ -113,7 +113,7 @@ def test_every_kind_of_cursor_asks(agent: ScriptedAgent, gate: Client, database:
     assert len(agent.heard) == 2
 
 
-def test_two_phases_and_pipelines_ask(agent: ScriptedAgent, gate: Client, database: str) -> None:
+def test_two_phases_and_pipelines_check(agent: ScriptedAgent, gate: Client, database: str) -> None:
     with connection_class(gate).connect(database) as connection:
         connection.tpc_begin("headgate-2")
         assert len(agent.heard) == 1
@@ -134,7 +134,7 @@ def test_two_phases_and_pipelines_ask(agent: ScriptedAgent, gate: Client, databa
 def test_bytes_may_be_in_any_encoding(
     agent: ScriptedAgent, gate: Client, database: str, tags: dict[str, str]
 ) -> None:
-    """In UTF-8 the last byte of `à` is a no-break space to whoever reads it as Latin-1."""
+    """In UTF-8 the last byte of `à` is a no-break space to anyone who reads it as Latin-1."""
     with connection_class(gate, tags=tags).connect(database) as connection:
         shown = connection.execute("SELECT 1 AS à".encode())
         assert shown.description is not None and shown.description[0].name == "à"
@@ -152,7 +152,7 @@ def test_the_gates_name_is_the_connections_where_it_has_none(
 
 
 @pytest.mark.parametrize("every", [1, 5])
-def test_a_batch_of_transactions_asks_once(
+def test_a_batch_of_transactions_checks_once(
     agent: ScriptedAgent, gate: Client, database: str, every: int
 ) -> None:
     with connection_class(gate, every=every).connect(database, autocommit=True) as connection:

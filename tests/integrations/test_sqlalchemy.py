@@ -46,7 +46,7 @@ def engine(database: str) -> Iterator[Engine]:
     engine.dispose()
 
 
-def test_each_transaction_asks_once_and_is_tagged(
+def test_each_transaction_checks_once_and_is_tagged(
     agent: ScriptedAgent, gate: Client, engine: Engine
 ) -> None:
     Base.metadata.create_all(engine)
@@ -125,7 +125,7 @@ def impatient(agent: ScriptedAgent) -> Iterator[Client]:
 def test_a_connection_that_was_rejected_stays_throttled_and_whole(
     agent: ScriptedAgent, impatient: Client, engine: Engine
 ) -> None:
-    """Left within its begin, it would run what comes next unasked, and commit nothing of it."""
+    """Left within its begin, it would run what follows without a check, and commit none of it."""
     Base.metadata.create_all(engine)
     throttle(engine, impatient)
     agent.script.plays.extend([REJECTED] * 5)
@@ -173,7 +173,7 @@ def test_where_it_cannot_be_made_whole_it_is_closed(
             connection.execute(text("SELECT 1"))
 
 
-def test_in_autocommit_each_statement_asks_but_none_within_begin(
+def test_in_autocommit_each_statement_checks_but_none_within_begin(
     agent: ScriptedAgent, gate: Client, engine: Engine
 ) -> None:
     throttle(engine, gate, tags=TAGS)
@@ -189,7 +189,7 @@ def test_in_autocommit_each_statement_asks_but_none_within_begin(
     assert len(agent.heard) == 4
 
 
-def test_a_begin_of_ones_own_asks_once(agent: ScriptedAgent, impatient: Client) -> None:
+def test_an_explicit_begin_checks_once(agent: ScriptedAgent, impatient: Client) -> None:
     """The recipe for SQLite: its driver in autocommit, and BEGIN sent by a listener."""
     engine = create_engine("sqlite://", isolation_level="AUTOCOMMIT")
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))

@@ -128,7 +128,7 @@ def test_an_application_name_keeps_the_general_levels() -> None:
     assert application_name("x" * 100) == "x" * 63
 
 
-def test_a_batch_asks_before_its_first_transaction() -> None:
+def test_a_batch_checks_before_its_first_transaction() -> None:
     batch = TransactionBatch(3)
     assert [batch.is_due() for _ in range(7)] == [True, False, False, True, False, False, True]
     batch.rejected()

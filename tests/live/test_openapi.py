@@ -60,7 +60,7 @@ def described(*, rejecting: bool) -> BaseSchema:
 plain, rejecting = described(rejecting=False), described(rejecting=True)
 CHANGES = ["PUT", "PATCH", "DELETE", "POST"]
 BETWEEN_AGENTS = [route.path for route in ROUTES if route.role is Caller.PEER]
-"""Read by decoders that take what a newer version adds: tests/peers and tests/wire have those."""
+"""Read by decoders that take what a newer version adds: tests/shard/peers has those."""
 
 
 @pytest.fixture(scope="module")

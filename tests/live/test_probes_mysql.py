@@ -297,7 +297,7 @@ async def heartbeats(pair: Pair[MariaDBServer]) -> AsyncIterator[Any]:
             execute(pair.primary, "DROP TABLE IF EXISTS headgate.heartbeat")
 
 
-async def test_heartbeat_lag_grows_while_the_replica_stands_and_returns(
+async def test_heartbeat_lag_grows_while_the_replica_is_stopped_and_returns(
     mariadb_pair: Pair[MariaDBServer],
 ) -> None:
     """R20–R22"""
@@ -365,10 +365,10 @@ class Demoted(MysqlBeat):
         return await super()._write(session, resting)
 
 
-async def test_a_write_that_read_only_stops_is_told_apart_from_other_faults(
+async def test_a_write_that_read_only_stops_is_distinguished_from_other_faults(
     mariadb_pair: Pair[MariaDBServer],
 ) -> None:
-    """Error 1290: whoever hears of it knows that the server is no primary any more."""
+    """Error 1290: after it the agent knows that the server is no primary any more."""
     primary = mariadb_pair.primary
     connector = MysqlConnector("main", f"mysql://{APP_USER}@127.0.0.1:{primary.port}/")
     async with heartbeats(mariadb_pair) as writer:

@@ -1,4 +1,4 @@
-"""Old heartbeats in MariaDB: stopped, broken, resting and dead are four different things.
+"""Old heartbeats in MariaDB: stopped, broken, paused and dead are four different things.
 
 And a beat that the server holds up: it is given up here, and ended there.
 """
@@ -130,7 +130,7 @@ async def test_a_writer_that_was_killed_is_dead_not_lag(mariadb_pair: Pair[Maria
         assert "heartbeat_interval_s" in dead.detail
 
 
-async def test_an_idle_shard_does_not_look_lagged_while_its_heartbeat_rests(
+async def test_an_idle_shard_does_not_look_lagged_while_its_heartbeat_is_paused(
     mariadb_pair: Pair[MariaDBServer],
 ) -> None:
     """R25, R57"""
@@ -148,7 +148,7 @@ async def test_an_idle_shard_does_not_look_lagged_while_its_heartbeat_rests(
         await becomes(lambda: is_current(writer, mariadb_pair, lag))
 
 
-async def test_clocks_that_disagree_are_corrected_and_told(
+async def test_clocks_that_disagree_are_corrected_and_reported(
     mariadb_pair: Pair[MariaDBServer],
 ) -> None:
     """R24"""

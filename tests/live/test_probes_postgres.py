@@ -299,7 +299,7 @@ async def test_a_vanished_replica_keeps_growing_on_the_primary(
         await becomes(lambda: is_current(lag))
 
 
-async def test_a_primary_without_replicas_has_no_lag_to_tell(
+async def test_a_primary_without_replicas_has_no_lag_to_report(
     lent_postgres: Pair[PostgresServer],
 ) -> None:
     lent_postgres.replica.stop()

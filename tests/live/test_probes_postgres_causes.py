@@ -1,4 +1,4 @@
-"""Old heartbeats in Postgres: stopped, broken, resting and dead are four different things."""
+"""Old heartbeats in Postgres: stopped, broken, paused and dead are four different things."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def test_a_writer_that_was_killed_is_dead_not_lag(
         assert "beats" in dead.detail
 
 
-async def test_an_idle_shard_does_not_look_lagged_while_its_heartbeat_rests(
+async def test_an_idle_shard_does_not_look_lagged_while_its_heartbeat_is_paused(
     postgres_pair: Pair[PostgresServer],
 ) -> None:
     """R25, R57: the last beat before the rest says so, long after it has grown old."""
@@ -157,7 +157,7 @@ async def test_an_idle_shard_does_not_look_lagged_while_its_heartbeat_rests(
         await becomes(lambda: is_current(writer, postgres_pair, beats))
 
 
-async def test_clocks_that_disagree_are_corrected_and_told(
+async def test_clocks_that_disagree_are_corrected_and_reported(
     postgres_pair: Pair[PostgresServer],
 ) -> None:
     """R24: a primary whose clock is an hour ahead, as the row shows it."""

@@ -91,7 +91,7 @@ def execute(server: AnyServer, *statements: str) -> None:
 # --- Postgres ------------------------------------------------------------------------------
 
 
-async def test_a_postgres_pair_tells_who_is_who(postgres_pair: Pair[PostgresServer]) -> None:
+async def test_a_postgres_pair_reports_who_is_who(postgres_pair: Pair[PostgresServer]) -> None:
     async with role_of(postgres_pair.primary) as up, role_of(postgres_pair.replica) as down:
         started = time.monotonic()
         primary, replica = await up.read(), await down.read()
@@ -117,7 +117,7 @@ def assert_same_clock(*seen: RoleSeen, within_s: float) -> None:
         assert abs(one.clock_ahead_s) < within_s + CLOCKS_S
 
 
-async def test_a_role_without_rights_is_still_told(postgres_pair: Pair[PostgresServer]) -> None:
+async def test_a_role_without_rights_is_still_reported(postgres_pair: Pair[PostgresServer]) -> None:
     execute(postgres_pair.primary, "CREATE ROLE blind LOGIN")
     try:
         async with role_of(postgres_pair.primary, user="blind") as probe:
@@ -206,7 +206,7 @@ async def test_clocks_that_differ_are_measured(postgres_pair: Pair[PostgresServe
 # --- MariaDB -------------------------------------------------------------------------------
 
 
-async def test_a_mariadb_pair_tells_who_is_who(mariadb_pair: Pair[MariaDBServer]) -> None:
+async def test_a_mariadb_pair_reports_who_is_who(mariadb_pair: Pair[MariaDBServer]) -> None:
     async with role_of(mariadb_pair.primary) as up, role_of(mariadb_pair.replica) as down:
         started = time.monotonic()
         primary, replica = await up.read(), await down.read()
@@ -320,7 +320,7 @@ async def is_lost(probe: SqlRoleProbe[Any]) -> bool:
 @pytest.mark.parametrize("how", ["killed", "shut down"])
 @pytest.mark.parametrize("loop", list(LOOPS))
 @pytest.mark.parametrize("pair_name", ["lent_postgres", "lent_mariadb"])
-def test_a_server_that_ends_is_noticed_though_nobody_asks(
+def test_a_server_that_ends_is_noticed_although_nobody_checks(
     request: pytest.FixtureRequest, pair_name: str, loop: str, how: str
 ) -> None:
     """No query, no polling: the socket tells. How soon, bench/notice.py measures."""
@@ -366,7 +366,7 @@ def end_sessions(server: AnyServer) -> None:
 def test_what_an_idle_postgres_says_is_not_taken_for_its_end(
     postgres_pair: Pair[PostgresServer], loop: str
 ) -> None:
-    """A reloaded setting is reported to idle sessions unasked."""
+    """A reloaded setting is reported to idle sessions without a request."""
     primary = postgres_pair.primary
 
     async def scenario() -> None:
@@ -413,7 +413,7 @@ def test_a_watched_connection_serves_hundreds_of_reads(
     run_on(loop, scenario())
 
 
-async def test_a_frozen_server_does_not_tell_its_role_in_time(
+async def test_a_frozen_server_does_not_report_its_role_in_time(
     lent_postgres: Pair[PostgresServer],
 ) -> None:
     """Nobody waits until it goes on."""

@@ -1,4 +1,4 @@
-"""Sessions as real servers list them: who is at work, and who never asks (R138)."""
+"""Sessions as real servers list them: who is at work, and who never checks (R138)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def postgres_work(server: PostgresServer, application: str) -> AsyncIterat
         await connection.close()
 
 
-async def test_postgres_tells_who_works_by_user_program_and_host(
+async def test_postgres_reports_who_works_by_user_program_and_host(
     postgres_pair: Pair[PostgresServer],
 ) -> None:
     server = postgres_pair.primary
@@ -62,7 +62,7 @@ async def test_postgres_tells_who_works_by_user_program_and_host(
         await probes.close()
 
 
-async def test_mariadb_tells_who_works_by_user_and_host(
+async def test_mariadb_reports_who_works_by_user_and_host(
     mariadb_pair: Pair[MariaDBServer],
 ) -> None:
     server = mariadb_pair.primary

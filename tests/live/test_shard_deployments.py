@@ -1,5 +1,5 @@
 """Ways to deploy a shard, over real Postgres servers: found by the database, one agent for
-all, two for one host, mutual TLS, several shards on a machine, a shard that nobody asks about.
+all, two for one host, mutual TLS, several shards on a machine, a shard that nobody checks.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _detail(agents: ShardAgents, name: str) -> str:
 def test_a_replica_that_no_agent_watches_is_named(
     shard: Shard[PostgresServer], tmp_path: Path
 ) -> None:
-    """R44: its lag counts nowhere, and the operator is told so."""
+    """R44: its lag counts nowhere, and the operator sees it."""
     lead, watched, unwatched = (s.name for s in [shard.primary, *shard.replicas])
     agents = shard_agents([lead, watched], tmp_path, metrics=LAG)
     agents.write_settings(dsns_of(shard))
@@ -131,10 +131,8 @@ def test_a_replica_is_watched_whatever_its_agent_and_its_address_are_called(
 # --- no replicas at all ----------------------------------------------------------------------
 
 
-def test_an_empty_shard_is_rejected_unless_told_otherwise(
-    servers_dir: Path, tmp_path: Path
-) -> None:
-    """R43: no replica is no lag of 0; whoever runs without replicas says so."""
+def test_an_empty_shard_is_rejected_unless_configured(servers_dir: Path, tmp_path: Path) -> None:
+    """R43: no replica is no lag of 0; anyone who runs without replicas says so."""
     with (
         start_postgres_shard(servers_dir, ["db-a"]) as alone,
         agents_for(alone, tmp_path, metrics=LAG) as agents,
@@ -270,7 +268,7 @@ def _pull_as(agent: AgentProcess, tls: ssl.SSLContext) -> int:
 def test_agents_know_each_other_by_certificate_and_a_foreign_one_is_no_peer(
     shard: Shard[PostgresServer], tmp_path: Path
 ) -> None:
-    """No token at all: mTLS in both directions; who is signed by somebody else stays out."""
+    """No token at all: mTLS in both directions; a certificate of another authority is rejected."""
     ours, foreign = trustme.CA(), trustme.CA()
     ca = tmp_path / "ca.pem"
     ours.cert_pem.write_to_path(str(ca))
@@ -401,7 +399,7 @@ def _is_advised(agent: AgentProcess, words: str) -> bool:
     return any(words in told for told in agent.get("/v1/status").json["advice"])
 
 
-# --- nobody asks -----------------------------------------------------------------------------
+# --- nobody checks ---------------------------------------------------------------------------
 
 ASLEEP = "idle_after_s = 0.5\nhibernate_after_s = 1\nheartbeat_interval_s = 0.2"
 SLOW_INTERVAL_S = 2.6
@@ -448,7 +446,7 @@ def _work(shard: Shard[PostgresServer], agents: ShardAgents) -> dict[str, Any]:
     return done
 
 
-def test_a_shard_that_nobody_asks_about_costs_nothing_and_wakes_as_a_whole(
+def test_a_shard_that_nobody_checks_costs_nothing_and_wakes_as_a_whole(
     shard: Shard[PostgresServer], sleepy: ShardAgents
 ) -> None:
     """R56–R59, R62: no query, message or beat; the first answer is honest, and then comes an OK.
@@ -485,7 +483,7 @@ def _settled_work(shard: Shard[PostgresServer], agents: ShardAgents) -> dict[str
     return last
 
 
-def test_a_question_about_one_replica_wakes_only_that_one(
+def test_a_check_of_one_replica_wakes_only_that_one(
     shard: Shard[PostgresServer], sleepy: ShardAgents
 ) -> None:
     """R58: hosts sleep and wake one by one."""

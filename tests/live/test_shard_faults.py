@@ -137,7 +137,7 @@ def _beats(shared: Deployment, name: str) -> int:
 
 
 def test_a_new_primary_does_not_answer_from_its_own_view_alone(shared: Deployment) -> None:
-    """R45: a replica that stood still before the promotion holds up the shard after it."""
+    """R45: a replica that was stopped before the promotion holds up the shard after it."""
     shard, old = shared.shard, shared.shard.primary
     [new, late] = shard.replicas
     with watching({new.name: shared.agents[new.name].port}) as watch, paused_replay(late):
@@ -276,7 +276,7 @@ def job_at(url: str) -> Iterator[Job]:
 
 
 def test_the_sdk_follows_the_primary_through_a_failover(shared: Deployment) -> None:
-    """R37, R47: no leave to work between two primaries, none without the throttler."""
+    """R37, R47: no permission to work between two primaries, none without the throttler."""
     shard, old = shared.shard, shared.shard.primary
     [new, asked] = shard.replicas
     with job_at(shared.agents[asked.name].url) as job:

@@ -204,7 +204,7 @@ def unlogged(server: MariaDBServer, *statements: str) -> None:
 
 @contextmanager
 def broken(replica: MariaDBServer, primary: MariaDBServer) -> Iterator[None]:
-    """A row that somebody wrote on the replica, and the primary writes, too."""
+    """A row that someone wrote on the replica, and the primary writes, too."""
     primary.query("CREATE DATABASE IF NOT EXISTS app")
     primary.query("CREATE OR REPLACE TABLE app.orders (id INT PRIMARY KEY)")
     there = (
@@ -301,7 +301,7 @@ class TestShard:
     def test_a_hopeless_replica_is_skipped_and_counts_again_when_it_is_back(
         self, shared: Deployment
     ) -> None:
-        """B9: its SQL thread stands still, and nothing that the gate does can help it."""
+        """B9: its SQL thread is stopped, and nothing that the gate does can help it."""
         [replica, _] = shared.replicas
         agents, lead = shared.agents, shared.primary.name
         agents.change(lead, "PATCH", "metrics/lag", {"hopeless_for_s": 3, "hopeless_factor": 2})
@@ -404,7 +404,7 @@ class TestShard:
     def _follows(shared: Deployment, name: str) -> bool:
         return bool(shared.agents.shard_of(name)["standing"] == "following")
 
-    def test_a_new_primary_takes_over_though_nobody_asks(self, shared: Deployment) -> None:
+    def test_a_new_primary_takes_over_although_nobody_checks(self, shared: Deployment) -> None:
         """R45: and what its predecessor said before is no split brain."""
         shard, [new, _] = shared.shard, shared.replicas
         causes: set[str | None] = set()
@@ -556,7 +556,7 @@ UNKNOWN_ROLE = {"no_primary", "warming_up", "unreachable", "timed_out"}
 
 
 def asked_on(ask: Callable[[], object], holds: Callable[[], bool], for_s: float) -> None:
-    """That it holds while somebody asks, for longer than a lease without renewal would last. A busy
+    """It holds while a client checks, for longer than a lease without renewal would last. A busy
     machine may let one run out; then it counts again from when it holds."""
     since: float | None = None
 
@@ -571,14 +571,14 @@ def asked_on(ask: Callable[[], object], holds: Callable[[], bool], for_s: float)
 
 
 class TestLease:
-    """Nobody asks in between: what is looked at here is no question."""
+    """Nobody checks in between: what is looked at here is no check."""
 
     METRICS = lag_by("auto", threshold=60.0)
     DATABASE = f"heartbeat_lease_s = {LEASE_S}"
 
     @pytest.fixture
     def resting(self, deployment: Deployment) -> Iterator[Deployment]:
-        """For hours, as the row says: whoever took its age for lag would reject."""
+        """For hours, as the row says: anyone who took its age for lag would reject."""
         deployment.await_whole()
         self.await_rest(deployment)
         eventually(lambda: _rests_for_hours(deployment))
@@ -591,7 +591,7 @@ class TestLease:
         eventually(lambda: _seen_causes(deployment) == {"heartbeat_idle"})
 
     def test_binlog_bloat_the_last_beat_of_a_lease_is_the_last(self, resting: Deployment) -> None:
-        """R60: looking at agents renews nothing, and replicas know that it rests."""
+        """R60: looking at agents renews nothing, and replicas know that it is paused."""
         primary = resting.primary
 
         def look() -> tuple[Row, int]:
@@ -606,8 +606,8 @@ class TestLease:
             lag = eventually(partial(_healthy_lag, resting, replica))
             assert "native" in lag["detail"]
 
-    def test_beats_go_on_while_the_shard_is_asked_about(self, resting: Deployment) -> None:
-        """R60: leave to work comes back; no rejection is about lag."""
+    def test_beats_go_on_while_the_shard_is_checked(self, resting: Deployment) -> None:
+        """R60: permission to work comes back; no rejection is about lag."""
         primary = resting.primary
 
         def is_let_go() -> bool:
@@ -623,10 +623,8 @@ class TestLease:
         eventually(lambda: _shard_cause(resting) is None)
         self.await_rest(resting)
 
-    def test_a_question_to_a_replica_wakes_the_primarys_heartbeat(
-        self, resting: Deployment
-    ) -> None:
-        """R60: honest leave to work, and beats for as long as it asks. How soon, bench/notice.py
+    def test_a_check_of_a_replica_wakes_the_primarys_heartbeat(self, resting: Deployment) -> None:
+        """R60: an honest admission, and beats for as long as it checks. How soon, bench/notice.py
         measures."""
         [replica, _] = resting.replicas
         agent = resting.agents[replica.name]
@@ -640,7 +638,7 @@ class TestLease:
         resting.await_host(replica, lambda lag: lag["state"] == "healthy" and not lag["cause"])
         self.await_rest(resting)
 
-    def test_an_idle_shard_does_not_look_lagged_when_it_is_asked_again(
+    def test_an_idle_shard_does_not_look_lagged_when_it_is_checked_again(
         self, resting: Deployment
     ) -> None:
         """R57: neither to the first who asks, nor while the heartbeat comes back."""
@@ -656,7 +654,7 @@ class TestLease:
         eventually(is_back)
         assert set(verdicts) == {"OK"}
 
-    def test_binlog_bloat_the_last_word_of_a_dead_replicas_agent_renews_nothing(
+    def test_binlog_bloat_the_last_report_of_a_dead_replicas_agent_renews_nothing(
         self, resting: Deployment
     ) -> None:
         """R60: it was asked just before it died, and is asked no more."""
@@ -791,7 +789,7 @@ def _advice(agent: AgentProcess) -> list[str]:
 def test_a_replica_is_watched_whatever_its_agent_and_its_address_are_called(
     servers: Shard[MariaDBServer], tmp_path: Path
 ) -> None:
-    """B11: known by the server's own id; only the one without an agent is told of."""
+    """B11: known by the server's own id; only the one without an agent is reported."""
     _, _, unwatched = everybody = [servers.primary, *servers.replicas]
     agents = shard_agents(
         ["m0", "m1"],

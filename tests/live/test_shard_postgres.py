@@ -131,7 +131,7 @@ def test_a_paused_replica_rejects_the_shard_and_itself_but_not_the_primarys_host
 def test_a_hopeless_replica_is_skipped_loudly_and_counts_again_when_it_is_back(
     shared: Deployment,
 ) -> None:
-    """B9: its replay stands still, and nothing that the gate does can help it."""
+    """B9: its replay is stopped, and nothing that the gate does can help it."""
     agents, lead = shared.agents, shared.primary
     agents.change(lead, "PATCH", "metrics/lag", {"hopeless_for_s": 3, "hopeless_factor": 2})
     try:
@@ -155,7 +155,7 @@ def test_a_hopeless_replica_is_skipped_loudly_and_counts_again_when_it_is_back(
         agents.change(lead, "POST", "metrics/lag/revert")
 
 
-def test_work_on_the_primary_is_held_by_the_slowest_replica(shared: Deployment) -> None:
+def test_work_on_the_primary_is_throttled_by_the_slowest_replica(shared: Deployment) -> None:
     """R38: what is written while one replica does not replay is its lag, in seconds."""
     primary, replica = shared.shard.primary, shared.shard.server(shared.replica)
     execute(primary, "CREATE TABLE IF NOT EXISTS work (n int)")
@@ -167,7 +167,7 @@ def test_work_on_the_primary_is_held_by_the_slowest_replica(shared: Deployment) 
 
 
 def test_self_and_shard_are_understood_as_vitess_writes_them(shared: Deployment) -> None:
-    """R41: lag looks at the shard unless told otherwise, other metrics at the host."""
+    """R41: lag looks at the shard by default, other metrics at the host."""
     metrics = shared.lead.check(metrics="lag,queue,self/lag,shard/queue")["metrics"]
     assert [(m["metric"], m["scope"]) for m in metrics] == [
         ("lag", "shard"), ("queue", "host"), ("lag", "host"), ("queue", "shard")
@@ -236,7 +236,7 @@ def test_a_metric_that_is_removed_on_a_replica_rejects_the_shard(shared: Deploym
 # --- agents that go away -----------------------------------------------------------------------
 
 
-def test_a_replicas_dead_agent_rejects_its_shard_until_somebody_sets_it_aside(
+def test_a_replicas_dead_agent_rejects_its_shard_until_an_operator_skips_it(
     shared: Deployment,
 ) -> None:
     """R42, R150: visibly, for a limited time, audited, and through a restart."""
@@ -293,7 +293,7 @@ def test_a_replicas_frozen_agent_rejects_its_shard(shared: Deployment) -> None:
 
 
 def test_losing_all_replicas_agents_is_no_zero_lag(shared: Deployment) -> None:
-    """R43: misleading zero. Nor is it one when all of them are set aside."""
+    """R43: misleading zero. Nor is it one when all of them are skipped."""
     agents, lead = shared.agents, shared.primary
     with ended(agents["db-b"]), ended(agents["db-c"]):
         answer = agents.await_rejection(lead, because("unreachable", "db-b", "db-c"))
@@ -345,7 +345,7 @@ def test_a_replicas_frozen_database_rejects_its_shard(shared: Deployment) -> Non
     shared.agents.await_lead(shared.primary)
 
 
-def test_a_replicas_dead_database_rejects_until_missing_for_s_then_stands_aside(
+def test_a_replicas_dead_database_rejects_until_missing_for_s_and_is_then_skipped(
     shared: Deployment,
 ) -> None:
     """R42, R150: a stated policy, and visible."""
@@ -371,7 +371,7 @@ def test_a_replicas_dead_database_rejects_until_missing_for_s_then_stands_aside(
 # --- asked in the wrong place ------------------------------------------------------------------
 
 
-def test_a_replicas_agent_says_where_to_ask(shared: Deployment) -> None:
+def test_a_replicas_agent_says_the_right_agent(shared: Deployment) -> None:
     """R37."""
     path = "/v1/check?app=test:job&database=main&metrics=shard/lag"
     agent = shared.agents[shared.replica]
@@ -427,7 +427,7 @@ def test_pulling_without_a_peers_token_is_rejected(shared: Deployment) -> None:
 
 
 def test_a_peer_of_another_shard_is_rejected_with_words(shared: Deployment) -> None:
-    """R39: not even by a mistake in somebody's settings."""
+    """R39: not even by a mistake in someone's settings."""
     body = {
         "version": 1, "shard": "commerce/80-", "database": "main", "sender": "db-x",
         "activity": "awake", "wait_s": 0, "sent_wall_s": 0,

@@ -581,7 +581,7 @@ def test_a_step_forward_that_fails_leaves_the_file_at_its_version(
 # --- others want it, too -------------------------------------------------------------------
 
 
-async def test_a_second_agent_is_told_who_holds_the_file(tmp_path: Path) -> None:
+async def test_a_second_agent_learns_who_has_the_file(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     holder = await asyncio.create_subprocess_exec(
         sys.executable, "-c", HOLD, str(path), stdin=-1, stdout=-1

@@ -375,7 +375,7 @@ async def test_a_state_of_nothing_is_remembered_too(tmp_path: Path) -> None:
 ACKNOWLEDGED = replace(ENTRY, action="state.acknowledged", target="state.db")
 
 
-async def test_an_acknowledged_loss_begins_anew_and_deletes_nothing(path: Path) -> None:
+async def test_an_acknowledged_loss_starts_empty_and_deletes_nothing(path: Path) -> None:
     spoil(Path(f"{path}.copy"), "cut")
     cut(path, 9000)
     store = SqliteStore(path)
@@ -404,7 +404,7 @@ async def test_a_file_that_cannot_be_used_is_replaced_by_what_its_copy_has(path:
     await store.close()
 
 
-async def test_what_can_be_used_is_not_begun_anew(path: Path) -> None:
+async def test_what_can_be_used_is_not_replaced(path: Path) -> None:
     async with opened(path) as store:
         with pytest.raises(Conflict, match="nothing is lost"):
             await store.begin_anew(ACKNOWLEDGED)

@@ -18,7 +18,7 @@ from tests.fixtures.servers import Pair
 WORK = "SELECT 'of-a-statement' AS told"
 
 
-async def test_a_session_at_rest_tells_its_last_statement(
+async def test_an_idle_session_reports_its_last_statement(
     postgres_pair: Pair[PostgresServer],
 ) -> None:
     dsn = postgres_pair.primary.dsn()

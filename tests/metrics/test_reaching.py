@@ -174,7 +174,7 @@ async def test_a_patch_adds_no_metric_where_there_is_none_and_a_put_does(world: 
     assert world.book.entry("main", "lock_waits").spec.threshold == 20
 
 
-async def test_where_it_is_not_valid_the_agent_keeps_what_it_had_and_tells(world: World) -> None:
+async def test_where_it_is_not_valid_the_agent_keeps_what_it_had_and_reports(world: World) -> None:
     await world.hear("fleet", said(threshold="7s"))
     await world.hear("fleet", said(threshold="3s", interval_s=9, max_age_s=1))
     assert world.threshold() == 7
@@ -207,7 +207,7 @@ async def test_it_is_removed_for_all_and_comes_back_when_that_ends(world: World)
     assert world.threshold() == 5
 
 
-async def test_it_ends_by_itself_at_every_agent(world: World) -> None:
+async def test_it_ends_on_time_at_every_agent(world: World) -> None:
     change = await world.wide().patch("main", "lag", {"threshold": "2s", "for": "60s"}, who="ops")
     assert world.threshold() == 2 and ends_at(change.items[0]) is not None
     await world.clock.advance(61)

@@ -10,7 +10,7 @@ from headgate.metrics.samples import CAUSE_MEANINGS, Absent, Cause, Sample, rate
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -0.001])
-def test_what_is_no_measurement_is_an_absence(value: float) -> None:
+def test_what_is_no_measurement_is_unavailable(value: float) -> None:
     """R9"""
     reading = reading_of(value, taken_at=1.0)
     assert isinstance(reading, Absent) and reading.cause is Cause.INVALID
@@ -21,7 +21,7 @@ def test_zero_is_a_measurement() -> None:
 
 
 @given(st.floats())
-def test_no_absence_ever_becomes_a_zero(value: float) -> None:
+def test_no_unavailable_metric_ever_becomes_a_zero(value: float) -> None:
     """R151"""
     reading = reading_of(value, taken_at=1.0)
     assert isinstance(reading, Absent) or reading.value == value

@@ -84,8 +84,8 @@ async def world() -> AsyncIterator[World]:
     await world.book.close()
 
 
-async def test_a_threshold_changes_without_a_new_probe_and_judges_at_once(world: World) -> None:
-    """R1, R139: the value at hand is judged by the new threshold."""
+async def test_a_threshold_changes_without_a_new_probe_and_counts_at_once(world: World) -> None:
+    """R1, R139: the value at hand is decided by the new threshold."""
     world.probes.values["lag"] = 3.0
     await world.clock.advance(1.1)
     assert world.passes()
@@ -229,7 +229,7 @@ class SlowToClose(FakeProbes):
         await super().close()
 
 
-async def test_a_database_that_moves_is_never_absent_and_rejects_until_read(
+async def test_a_moving_database_is_never_missing_and_rejects_until_read(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In between, a check would be told "no such database", which some take for leave."""
@@ -261,7 +261,7 @@ async def test_the_old_values_do_not_pass_for_those_of_a_new_connection(world: W
     assert absent is not None and absent.cause is Cause.NEVER_READ
 
 
-async def test_a_new_default_set_never_judges_by_nothing(world: World) -> None:
+async def test_a_new_default_set_is_never_empty(world: World) -> None:
     seen: list[int] = []
     real = world.board.open
 
@@ -277,7 +277,7 @@ async def test_a_new_default_set_never_judges_by_nothing(world: World) -> None:
     assert seen == [1]
 
 
-async def test_a_dry_run_that_hangs_holds_up_no_change(world: World) -> None:
+async def test_a_dry_run_that_hangs_delays_no_change(world: World) -> None:
     class Hanging(FakeProbes):
         def probe_for(self, spec: MetricSpec) -> FakeProbe:
             return HangingProbe(lambda: 0.0) if spec.name == "slow" else super().probe_for(spec)
@@ -401,7 +401,7 @@ async def test_a_database_that_left_the_file_is_closed(world: World) -> None:
     assert "main" not in world.board.healths
 
 
-async def test_the_loser_of_two_edits_is_told(world: World) -> None:
+async def test_the_loser_of_two_edits_gets_a_conflict(world: World) -> None:
     await world.book.patch("main", "lag", {"threshold": "2s"}, who="a", expect=0)
     with pytest.raises(Conflict):
         await world.book.patch("main", "lag", {"threshold": "3s"}, who="b", expect=0)
@@ -460,7 +460,7 @@ async def test_a_kept_metric_whose_probe_is_gone_stays_and_says_why(world: World
     assert not world.passes()
 
 
-async def test_a_roll_up_nobody_has_is_rejected_and_nothing_changes(world: World) -> None:
+async def test_a_rollup_nobody_has_is_rejected_and_nothing_changes(world: World) -> None:
     """R140: at run time as in the file."""
     with pytest.raises(InvalidSettings, match="unknown roll-up 'mox'; did you mean 'max'"):
         await world.book.patch("main", "lag", {"rollup": "mox"}, who="ops")
@@ -504,7 +504,7 @@ async def test_an_added_metric_that_ends_is_gone(world: World) -> None:
     assert "queue" not in world.board.healths["main"].standings
 
 
-async def test_the_loop_ends_a_change_by_itself(world: World) -> None:
+async def test_the_loop_ends_a_change_on_time(world: World) -> None:
     await world.book.patch("main", "lag", {"threshold": "2s", "for": "10s"}, who="ops")
     running = asyncio.create_task(world.book.run())
     await world.clock.advance(15)
@@ -707,7 +707,7 @@ async def test_what_another_version_left_is_kept_and_the_file_holds(world: World
     await again.book.close()
 
 
-async def test_no_secret_of_a_metric_is_told_of_its_change(world: World) -> None:
+async def test_no_secret_of_a_metric_is_shown_in_its_change(world: World) -> None:
     """The log of events, and the revision's summary, are for everybody."""
     raw = {"url": URL, "threshold": 5}
     await world.book.put("main", "queue", raw, who="ops")

@@ -89,7 +89,7 @@ def test_bad_settings_are_rejected_with_the_place(raw: dict[str, Any], word: str
     assert word in told and "metrics.lag" in told
 
 
-def test_every_fault_is_told_at_once() -> None:
+def test_every_fault_is_reported_at_once() -> None:
     with pytest.raises(InvalidSettings) as rejected:
         parse("lag", treshold=1, absence="shrug", interval_s=-1)
     assert len(rejected.value.faults) == 3
@@ -114,7 +114,7 @@ def test_custom_metrics() -> None:
 
 
 @pytest.mark.parametrize("query", ["delete from jobs", "", "call p()", "update x set y=1"])
-def test_a_query_that_is_no_question_is_rejected(query: str) -> None:
+def test_a_query_that_changes_something_is_rejected(query: str) -> None:
     assert "one SELECT" in faults("q", sql=query, threshold=1)
 
 
@@ -185,7 +185,7 @@ class TestLint:
         ]
         assert self.advice("commit_delay", threshold="100ms", interval_s=0.04, timeout_s=0.04) == []
 
-    def test_an_ignored_absence_is_warned_about(self) -> None:
+    def test_an_ignored_unavailable_metric_is_warned_about(self) -> None:
         assert self.advice("lag", absence="ignore") == ["absence-ignored"]
 
     @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_each_metric_has_a_default_scope() -> None:
     assert custom.scope is Scope.HOST and custom.rollup == Rollup()
 
 
-def test_safe_defaults_of_a_roll_up() -> None:
+def test_safe_defaults_of_a_rollup() -> None:
     """R42, R43: nothing is left out, nothing empty passes."""
     rollup = parse("lag").rollup
     assert (rollup.by, rollup.ignore_hosts, rollup.grace_s) == ("max", 0, 0)
@@ -232,13 +232,13 @@ def test_safe_defaults_of_a_roll_up() -> None:
 @pytest.mark.parametrize(
     ("word", "scope"), [("self", Scope.HOST), ("host", Scope.HOST), ("shard", Scope.SHARD)]
 )
-def test_a_scope_can_be_set_in_vitess_words_as_well(word: str, scope: Scope) -> None:
+def test_a_scope_can_be_set_in_vitess_terms_as_well(word: str, scope: Scope) -> None:
     """R41"""
     assert parse("threads_running", scope=word).scope is scope
     assert parse("lag", scope=word).scope is scope
 
 
-def test_a_roll_up_as_it_is_written() -> None:
+def test_a_rollup_as_it_is_written() -> None:
     rollup = parse(
         "lag",
         rollup="mean",
@@ -293,21 +293,21 @@ def test_a_quorum_as_it_is_written() -> None:
         ({"rollup_labels": {"a": "x" * 128}}, "at most 128"),
     ],
 )
-def test_a_roll_up_that_says_nothing_is_rejected_with_the_place(
+def test_a_rollup_that_says_nothing_is_rejected_with_the_place(
     raw: dict[str, Any], word: str
 ) -> None:
     told = faults("lag", **raw)
     assert word in told and "metrics.lag." in told
 
 
-def test_a_name_that_is_nearly_a_built_in_roll_up_is_taken_for_a_plug_in() -> None:
+def test_a_name_that_is_nearly_a_built_in_rollup_is_taken_for_a_plug_in() -> None:
     """Whether it is installed is known where the plug-ins are."""
     assert parse("lag", rollup="p99_of_replicas").rollup.by == "p99_of_replicas"
 
 
 @settings(max_examples=15)
 @given(st.recursive(st.none() | st.text() | st.floats() | st.booleans(), st.lists))
-def test_no_roll_up_setting_raises_anything_but_a_fault(value: Any) -> None:
+def test_no_rollup_setting_raises_anything_but_a_fault(value: Any) -> None:
     for name in ("scope", "rollup", "rollup_of", "rollup_labels", "quorum", "missing_for_s"):
         try:
             parse("lag", **{name: value})

@@ -59,7 +59,7 @@ def test_a_step_depends_on_nothing_but_its_arguments(seen: Observation) -> None:
 
 
 @pytest.mark.parametrize("elapsed_s", [0.0, -1.0, math.nan])
-def test_a_clock_that_stands_still_changes_nothing(elapsed_s: float) -> None:
+def test_a_clock_that_stops_changes_nothing(elapsed_s: float) -> None:
     assert step(Pace(), QUIET._replace(elapsed_s=elapsed_s, limited=True)) == Pace()
 
 
@@ -108,13 +108,13 @@ def test_windup_a_breach_by_others_does_not_cut_what_we_did_not_use() -> None:
     assert after(settled, QUIET._replace(load=3.0, breached=True), 1000).bears == 100
 
 
-def test_missed_recovery_a_database_at_rest_is_tried_again() -> None:
+def test_missed_recovery_an_idle_database_is_tried_again() -> None:
     """R27: after a long trouble the rate comes back by itself, soon."""
     cut = Pace(rate=MIN_RATE, bears=MIN_RATE, starting=False)
     assert after(cut, QUIET._replace(limited=True), 40).rate > 1000
 
 
-def test_missed_recovery_of_a_queue_that_stood_still() -> None:
+def test_missed_recovery_of_a_queue_that_stopped() -> None:
     empty = Queue(drained_per_s=None, waiting=0.0, full_s=0.5)
     cut = Pace(rate=MIN_RATE, bears=MIN_RATE, starting=False)
     assert after(cut, QUIET._replace(limited=True, queue=empty), 40).rate > 100
@@ -128,7 +128,7 @@ def test_near_the_set_point_the_rate_follows_the_error(load: float, grows: bool)
     assert (found.rate > 100) is grows
 
 
-def test_a_queue_is_judged_by_what_stands_in_it_not_by_the_lag_it_showed() -> None:
+def test_a_queue_is_measured_by_its_length_not_by_the_lag_it_showed() -> None:
     """The lag is still fine; what has been released since will be waited for."""
     settled = Pace(rate=400, bears=400, starting=False)
     long = Queue(drained_per_s=400, waiting=800, full_s=0.5)

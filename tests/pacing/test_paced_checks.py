@@ -32,7 +32,7 @@ UNTIL = NOW.wall_s + 3600
 
 
 class Gate:
-    """A checker with a paced metric, whose dice land as told."""
+    """A checker with a paced metric, whose dice land as given."""
 
     def __init__(self, *rules: Rule, lag: float | None = 0.1, anonymous: bool = False) -> None:
         self.rolls = 0
@@ -131,7 +131,7 @@ def test_the_dice_are_rolled_once_for_the_ratio_and_the_turn() -> None:
     assert gate.rolls == 2
 
 
-def test_who_is_exempt_from_all_goes_while_others_are_sent_away() -> None:
+def test_who_is_exempt_from_all_is_admitted_while_others_are_rejected() -> None:
     exempt = _rule("fix", kind=Kind.EXEMPT, justification=Justification.INCIDENT)
     gate = Gate(exempt).exhaust()
     before = gate.pacer.cost_total
@@ -175,7 +175,7 @@ class _Charged(NamedTuple):
 
 
 def _with_budget(**limits: Any) -> Rejecting:
-    """In which a second and a half of CPU are owed already."""
+    """In which a second and a half of CPU are debt already."""
     gate, budget = Gate(), {"name": "etl", "mode": "enforce", **limits}
     edition = Edition(0, {}, parse_policy({"budgets": [budget]}))
     charged = _Charged(edition, LedgerOf("main", None, 1000))

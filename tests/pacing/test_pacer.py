@@ -132,7 +132,7 @@ def test_who_declares_much_and_is_alone_is_not_kept_waiting() -> None:
     assert pacer.admit(5000.0, 60.5, MIDDLE, LIAR) is None
 
 
-def test_what_was_declared_too_high_and_given_back_is_owed_no_more() -> None:
+def test_what_was_declared_too_high_and_given_back_is_no_debt() -> None:
     pacer = settled()
     known = health(at=61.0)
     pacer.follow(known, 61.0)
@@ -168,7 +168,7 @@ def test_one_liar_does_not_do_away_with_pacing(lies_from: float) -> None:
     assert lied_to.used > 0.9 * honest.used
 
 
-def test_a_clock_that_stands_still_or_goes_back_fills_nothing() -> None:
+def test_a_clock_that_stops_or_goes_back_fills_nothing() -> None:
     pacer = in_debt(100.0)
     assert all(pacer.admit(1.0, now, MIDDLE) is not None for now in (100.0, 100.0, 99.0, 100.0))
 
@@ -195,7 +195,7 @@ def test_release_thundering_herd_200_rejected_at_once_come_back_as_a_file() -> N
 
 
 @given(st.integers(1, 2000), st.floats(0.1, 1e6), st.booleans(), st.floats(0, 0.999999))
-def test_nobody_is_sent_away_for_nothing_or_for_long(
+def test_nobody_is_rejected_for_nothing_or_for_long(
     rejected: int, rate: float, starting: bool, roll: float
 ) -> None:
     pacer = in_debt()
@@ -205,7 +205,7 @@ def test_nobody_is_sent_away_for_nothing_or_for_long(
     assert 0 < wait_s <= 1.5 * MAX_WAIT_S
 
 
-def test_one_that_declares_beyond_all_measure_does_not_book_out_the_file() -> None:
+def test_one_that_declares_beyond_all_measure_does_not_fill_the_whole_queue() -> None:
     pacer = in_debt()
     pacer._bucket.adopt(Pace(1000.0, 1000.0, starting=False), 0.0)
     assert pacer.admit(1e9, 0.0, MIDDLE) is not None
@@ -216,7 +216,7 @@ def test_one_that_declares_beyond_all_measure_does_not_book_out_the_file() -> No
     assert wait_s < 2
 
 
-def test_a_paced_check_is_told_when_and_why() -> None:
+def test_a_paced_check_says_when_to_retry_and_why() -> None:
     decision = in_debt().meter(ok(0.0), MIDDLE)
     assert decision.verdict is Verdict.PACED
     assert decision.retry_after_s is not None
@@ -245,8 +245,8 @@ def test_who_does_not_load_a_paced_metric_is_not_paced(check: Check) -> None:
     assert pacer.cost_total == 1000
 
 
-def test_who_is_judged_by_the_default_set_is_paced_by_what_is_in_it() -> None:
-    """The paced metric stands outside of it: a check that names none is not judged by it."""
+def test_a_client_with_the_default_set_is_paced_by_the_metrics_in_it() -> None:
+    """The paced metric stands outside of it: a check that names none is not decided by it."""
     standings = {s.spec.name: s for s in (health().standings["lag"], standing(LOAD))}
     seen = health_of("main", standings, default=["loadavg"])
     pacer = in_debt()
@@ -366,7 +366,7 @@ def test_a_database_that_is_gone_is_no_longer_paced() -> None:
     assert not pacers.by_database
 
 
-async def test_a_roll_up_of_the_shard_is_a_step(open_world: OpenWorld) -> None:
+async def test_a_rollup_of_the_shard_is_a_step(open_world: OpenWorld) -> None:
     """A paced metric of the shard steps when what its members read has been put together."""
     world = await open_world("db-b", metrics=(metric("lag", pace=True, interval_s=0.25),))
     pacers = Pacers(world.board, world.clock)
@@ -381,7 +381,7 @@ async def test_a_roll_up_of_the_shard_is_a_step(open_world: OpenWorld) -> None:
     assert pacer.pace.rate > before.rate
 
 
-def test_an_absence_is_no_reading_of_zero() -> None:
+def test_an_unavailable_metric_is_no_reading_of_zero() -> None:
     """R151: the pace stays as it was until there is a value again."""
     pacer = Pacer(0.0)
     pacer.follow(health(0.9, at=0.25), 0.25)

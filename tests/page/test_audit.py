@@ -47,7 +47,7 @@ def lines(before: Any, after: Any) -> list[str]:
         (None, None, []),
     ],
 )
-def test_what_differs_is_told_by_its_place(before: Any, after: Any, told: list[str]) -> None:
+def test_differences_are_shown_by_their_place(before: Any, after: Any, told: list[str]) -> None:
     assert lines(before, after) == told
 
 
@@ -60,7 +60,7 @@ def test_a_long_change_is_cut_and_says_so() -> None:
     assert (entry.day, entry.time) == ("1 Mar 2026", "07:10:30")
 
 
-def test_filters_meet_parts_of_names_and_whole_actions() -> None:
+def test_filters_match_parts_of_names_and_whole_actions() -> None:
     doc = AuditDoc(AT, "Ann", "rule.set", "r-1", None, {})
     assert (
         AuditFilter().is_all
@@ -98,7 +98,7 @@ def test_nothing_changed_yet_is_said(tmp_path: Path) -> None:
     assert "Nothing has been changed yet." in shown and "Revisions of the fleet" not in shown
 
 
-def test_a_change_is_told_with_before_and_after(served: Served, ann: Visitor) -> None:
+def test_a_change_is_shown_with_before_and_after(served: Served, ann: Visitor) -> None:
     for threshold in ("6s", "7s"):
         put(served, "/v1/databases/main/metrics/lag", {"threshold": threshold}, "PATCH")
     reply = ann.get("/audit", target="main/lag")
@@ -129,7 +129,9 @@ def test_many_changes_are_paged_by_their_number(served: Served, ann: Visitor) ->
     assert more.count('<tr id="entry-') >= 120 and "limit=1000" not in more
 
 
-def test_the_fleets_revisions_are_told_and_each_in_full(served: Served, ann: Visitor) -> None:
+def test_the_fleets_revisions_are_listed_and_each_is_shown_in_full(
+    served: Served, ann: Visitor
+) -> None:
     put(served, "/v1/rules", {"target": "etl", "ratio": 0.5, "reach": "fleet"})
     shown = text_of(ann.get("/audit"))
     assert "Revisions of the fleet" in shown and "current" in shown

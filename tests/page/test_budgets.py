@@ -109,7 +109,7 @@ def fields(reply: Reply) -> dict[str, str]:
 # --- looking ------------------------------------------------------------------------------------
 
 
-def test_the_list_says_of_each_database_how_it_stands(world: World, ann: Visitor) -> None:
+def test_the_list_shows_the_state_of_each_database(world: World, ann: Visitor) -> None:
     told = text_of(ann.get("/budgets"))
     assert (
         "main rejected by the server" in told and "did not take the last policy: not sound" in told
@@ -142,7 +142,7 @@ def test_a_budget_shows_fill_share_workers_counts_and_buckets(world: World, ann:
         ("/proc/7/fd cannot be read", "headgate pg status --directory /srv/pg_headgate"),
     ],
 )
-def test_counters_that_cannot_be_read_are_told_with_the_command_and_are_never_0(
+def test_unreadable_counters_are_reported_with_the_command_and_are_never_0(
     world: World, ann: Visitor, fault: str, told: str
 ) -> None:
     world.reads(fault)
@@ -196,7 +196,7 @@ def test_hostile_names_are_shown_as_they_are(world: World, ann: Visitor) -> None
     assert HOSTILE.encode() not in ann.get(MAIN, find=HOSTILE).body
 
 
-def test_of_many_budgets_the_most_urgent_are_asked_for(world: World, ann: Visitor) -> None:
+def test_of_many_budgets_the_most_urgent_are_requested(world: World, ann: Visitor) -> None:
     for n in range(3):
         world.api("PUT", f"/v1/budgets/main/idle-{n}", {"rate": 1, "rules": []})
     some = world.api("GET", "/v1/budgets/main?most=1")
@@ -232,7 +232,7 @@ def test_a_viewer_sees_why_every_control_is_off(world: World) -> None:
     assert world.settings["etl"]["mode"] == "enforce"
 
 
-def test_a_form_of_somebody_else_changes_nothing(world: World, ann: Visitor) -> None:
+def test_a_form_of_another_site_changes_nothing(world: World, ann: Visitor) -> None:
     ann.csrf = "forged"
     assert ann.post(f"{MAIN}/cap", {"mode_cap": "off", "step": "make"}).status == 403
     assert world.api("GET", "/v1/budgets/main")["mode_cap"] == "enforce"
@@ -301,7 +301,7 @@ def test_a_budget_of_a_statement_takes_two_clicks(world: World, ann: Visitor) ->
     assert world.settings["query-42"]["rules"] == [{"match": {"query": "-42"}}]
 
 
-def test_whom_the_clients_page_names_is_proposed_by_what_they_took(
+def test_a_budget_is_proposed_for_rogue_clients_by_what_they_used(
     world: World, ann: Visitor
 ) -> None:
     shown = ann.get(f"{MAIN}/new", username="etl", application_name="nightly")
@@ -322,7 +322,7 @@ def test_to_enforce_is_a_step_of_its_own_with_figures(world: World, ann: Visitor
     assert world.settings["tight"]["mode"] == "enforce"
 
 
-def test_the_switch_for_all_is_confirmed_loud_and_told_in_the_status(
+def test_the_switch_for_all_is_confirmed_loud_and_shown_in_the_status(
     world: World, ann: Visitor
 ) -> None:
     """R131"""
@@ -442,7 +442,9 @@ def test_bars_stack_to_what_was_counted() -> None:
     ("calls", "error", "word"),
     [(2, 9, "too few"), (9, 0.1, "close"), (9, 1, "rough"), (9, 3, "3 t")],
 )
-def test_how_well_a_cost_is_foreseen_is_told_in_words(calls: int, error: float, word: str) -> None:
+def test_the_accuracy_of_estimated_costs_is_said_in_words(
+    calls: int, error: float, word: str
+) -> None:
     assert word in prediction(PatternDoc("1", 1, calls, None, 1.0, error, 1.0))
 
 
@@ -459,7 +461,7 @@ def test_no_page_of_a_database_takes_a_budgets_name() -> None:
     assert gets - {"new", "{name}"} <= RESERVED_NAMES and words
 
 
-def test_a_switch_that_is_thrown_is_told_on_every_page(world: World, ann: Visitor) -> None:
+def test_a_thrown_switch_is_shown_on_every_page(world: World, ann: Visitor) -> None:
     """Nobody is to find out by accident; where a page says it itself, it is not said twice."""
     assert 'class="note' not in ann.get("/banner", script=True).body.decode()
     for cap, words in (("warn", "budgets only warn"), ("off", "no budget is looked at")):

@@ -105,7 +105,7 @@ def apps(rows: Sequence[ClientRow]) -> list[str]:
 # --- the tree -----------------------------------------------------------------------------------
 
 
-def test_a_level_that_more_clients_have_is_further_up_wherever_it_stands() -> None:
+def test_a_level_that_more_clients_have_is_further_up_at_any_position() -> None:
     """R64: rules match levels, never positions, and so does the tree."""
     names = ("a1:etl:nightly", "b2:etl:nightly", "etl:hourly", "web")
     assert drawn(grown(names)) == [
@@ -118,7 +118,7 @@ def test_a_level_that_more_clients_have_is_further_up_wherever_it_stands() -> No
     ]
 
 
-def test_levels_that_all_share_are_told_as_one_and_a_client_may_be_a_level() -> None:
+def test_levels_that_all_share_are_shown_as_one_and_a_client_may_be_a_level() -> None:
     names = ("a1:etl:nightly", "b2:etl:nightly", "etl:nightly")
     assert drawn(grown(names)) == [
         "etl:nightly",
@@ -190,7 +190,7 @@ def test_what_is_not_known_of_one_is_not_known_of_their_level() -> None:
         ("", "PACED", "pacing"),
     ],
 )
-def test_what_throttles_a_client_is_told_in_words(verdict: str, by: str, words: str) -> None:
+def test_what_throttles_a_client_is_said_in_words(verdict: str, by: str, words: str) -> None:
     assert throttled_by(verdict, by) == words
 
 
@@ -297,7 +297,7 @@ TIMELINE = TimelineDoc(
 )
 
 
-def test_the_strip_tells_each_bin_by_colour_letter_and_words() -> None:
+def test_the_strip_shows_each_bin_by_color_letter_and_words() -> None:
     strip = strip_of(TIMELINE, HistorySubject("etl", "main"))
     first, last = strip.columns
     assert (first.x, first.width, last.x, last.width) == (0.0, 25.0, 75.0, 25.0)
@@ -310,7 +310,7 @@ def test_the_strip_tells_each_bin_by_colour_letter_and_words() -> None:
     assert strip.summary == "25% of 400 checks throttled, mostly by lag; mostly throttled once."
 
 
-def test_when_it_was_held_is_told_in_sentences() -> None:
+def test_when_it_was_throttled_is_said_in_sentences() -> None:
     """R91"""
     [told] = sentences(TIMELINE, HistorySubject("etl", "main"))
     assert f"{told.when} {told.words}" == (
@@ -397,7 +397,7 @@ def keep(served: Served, *tallies: tuple[int, str, str, str, int]) -> None:
     served.run_there(lambda: served.store.add_tallies(rows))
 
 
-def test_the_empty_page_says_how_to_ask(serve_alone: Served) -> None:
+def test_the_empty_page_says_how_to_check(serve_alone: Served) -> None:
     shown = text_of(Visitor(serve_alone).get("/clients"))
     assert "No client has checked yet." in shown and "headgate check --as etl:nightly" in shown
     assert "starvation is not watched here" in shown and "does not list the sessions" in shown
@@ -447,7 +447,7 @@ def test_who_is_starved_comes_with_its_remedy_and_viewers_see_why_not(watching: 
     assert "Starved: etl (2 clients) on main" in text_of(ann.get("/clients/etl"))
 
 
-def test_periods_without_a_throttler_are_told(served: Served, ann: Visitor) -> None:
+def test_periods_without_a_throttler_are_shown(served: Served, ann: Visitor) -> None:
     period = {"id": "c" * 32, "ended_ago_ms": 1200, "duration_ms": 53_000, "pieces": 421}
     body = {"app": "gone:astray", "databases": ["main"], "periods": [period]}
     raw = json.dumps(body).encode()
@@ -491,7 +491,7 @@ def test_each_live_part_of_a_client_comes_alone(ann: Visitor, part: str) -> None
     assert f"part={part}" in shown and "since=7d" in shown
 
 
-def test_a_client_nobody_knows_is_told_so(ann: Visitor) -> None:
+def test_an_unknown_client_is_reported_as_unknown(ann: Visitor) -> None:
     shown = text_of(ann.get("/clients/never/seen", since="14d"))
     assert "No client has checked as never/seen" in shown
     assert "History has no check of never/seen in that time." in shown

@@ -92,7 +92,7 @@ def test_the_step_that_rejects_is_marked_and_those_behind_it_are_not_reached(
 # --- an identity --------------------------------------------------------------------------------
 
 
-def test_the_empty_page_asks_for_a_name_or_a_statement(ann: Visitor) -> None:
+def test_the_empty_page_wants_a_name_or_a_statement(ann: Visitor) -> None:
     shown = text_of(ann.get("/explain"))
     assert "Enter a client’s name, or a statement" in shown
 
@@ -134,7 +134,7 @@ def test_a_minute_of_the_past_is_explained_and_times_are_utc(served: Served, ann
         ({"app": "etl", "database": "main", "budget": "x"}, "budget needs cpu_s"),
     ],
 )
-def test_what_cannot_be_explained_is_told_beside_the_form(
+def test_what_cannot_be_explained_is_reported_beside_the_form(
     ann: Visitor, query: dict[str, str], told: str
 ) -> None:
     reply = ann.get(f"/explain?{urlencode(query)}")
@@ -161,7 +161,7 @@ def test_a_statement_is_explained_and_stays_out_of_the_address(served: Served) -
     assert "ssn = &#39;&lt;b&gt;123" in whole and "<b>123" not in whole
 
 
-def test_one_that_no_budget_fits_is_told_which_limit_it_fails(ann: Visitor) -> None:
+def test_a_statement_that_no_budget_fits_shows_which_limit_it_fails(ann: Visitor) -> None:
     fields = {"sql": SQL, "on": "main", "username": "etl", "cost_ms": "900000"}
     shown = text_of(ann.post("/explain", fields, script=True))
     assert "it would be blocked, by budget etl" in shown and "capacity" in shown
@@ -179,7 +179,7 @@ def test_one_that_no_budget_fits_is_told_which_limit_it_fails(ann: Visitor) -> N
         ({"sql": "select 1", "on": "main", "remote_address": "home"}, "home"),
     ],
 )
-def test_a_statement_that_cannot_be_judged_says_why(
+def test_a_statement_that_cannot_be_explained_says_why(
     ann: Visitor, fields: dict[str, str], told: str
 ) -> None:
     reply = ann.post("/explain", fields)

@@ -105,7 +105,7 @@ def test_who_rejects_says_since_when_by_what_and_on_which_server() -> None:
     assert found.says == "shard/lag 12.4 s, above 5 s on db-c"
 
 
-def test_breaches_are_told_before_absences_and_absences_with_their_cause() -> None:
+def test_breaches_come_before_unavailable_metrics_and_these_have_their_cause() -> None:
     gone = lost(Cause.TIMED_OUT, name="pool_usage", detail="no answer in 0.5 s")
     _, why = said(gone, late())
     assert why == (
@@ -114,7 +114,7 @@ def test_breaches_are_told_before_absences_and_absences_with_their_cause() -> No
     )
 
 
-def test_a_shard_that_nobody_speaks_for_is_told_once() -> None:
+def test_a_shard_that_nobody_speaks_for_is_reported_once() -> None:
     """In the words of the decision: each metric of it would say the same."""
     split = [lost(Cause.SPLIT_BRAIN, name=name, scope="shard") for name in ("lag", "bytes")]
     assert said(*split, reason="main: no agent can answer for it (split brain)")[1] == (
@@ -132,7 +132,7 @@ def test_a_shard_that_nobody_speaks_for_is_told_once() -> None:
         ((late(),), {"healthy_s_ago": None}, "rejects", "nothing since the agent started"),
     ],
 )
-def test_each_state_has_its_word(
+def test_each_state_has_its_name(
     metrics: tuple[MetricDoc, ...], more: dict[str, Any], word: str, piece: str
 ) -> None:
     found, why = said(*metrics, **more)
@@ -140,7 +140,7 @@ def test_each_state_has_its_word(
     assert piece in why
 
 
-def test_the_replica_that_stands_behind_it_can_be_set_aside_from_there() -> None:
+def test_the_worst_replica_can_be_skipped_from_there() -> None:
     shard = shard_doc(
         shard_view(
             member("db-a", role(Role.PRIMARY), local=True),
@@ -255,7 +255,7 @@ def test_a_hopeless_replica_is_marked_and_counted() -> None:
     assert "1 hopeless: db-b" in in_short(doc, rows)
 
 
-def test_nobody_is_lost_or_told_twice_where_two_replicate_from_each_other() -> None:
+def test_nobody_is_lost_or_listed_twice_where_two_replicate_from_each_other() -> None:
     doc = shard(seat("db-a"), seat("db-b", "db-c"), seat("db-c", "db-b"), seat("db-d", "gone"))
     names = [row.member.member for row in tree(doc)]
     assert sorted(names) == ["db-a", "db-b", "db-c", "db-d"]
@@ -273,7 +273,7 @@ def test_nobody_is_lost_or_told_twice_where_two_replicate_from_each_other() -> N
         ({"role": None, "role_detail": "no report yet"}, "no role"),
     ],
 )
-def test_each_member_has_its_word(more: dict[str, Any], word: str) -> None:
+def test_each_member_has_its_state(more: dict[str, Any], word: str) -> None:
     doc = shard(seat("db-a"), seat("db-b", **more))
     row = next(row for row in tree(doc) if row.member.member == "db-b")
     assert row.word == word
@@ -282,14 +282,14 @@ def test_each_member_has_its_word(more: dict[str, Any], word: str) -> None:
 
 
 def test_a_primary_is_not_blamed_for_the_lag_of_its_replicas() -> None:
-    """It measures it by its own account, and it is told with them."""
+    """It measures it by its own account, and it is shown with them."""
     late = reading(state="breached", value=9.0)
     doc = shard(seat("db-a", readings=[late]), seat("db-b", readings=[late]))
     assert [row.word for row in tree(doc)] == ["healthy", "breached"]
     assert in_short(doc, tree(doc)) == "1 replica; 1 breached: db-b"
 
 
-def test_what_would_be_left_is_told_before_a_member_is_set_aside() -> None:
+def test_what_would_be_left_is_shown_before_a_member_is_skipped() -> None:
     doc = shard(
         seat("db-a", readings=[]), seat("db-b", readings=[reading(value=12.4)]), seat("db-c")
     )
@@ -413,7 +413,7 @@ def seen(served: Served) -> str:
     return text_of(Visitor(served).get("/overview/now"))
 
 
-def test_a_metric_that_was_set_for_all_and_is_not_valid_here_is_told(served: Served) -> None:
+def test_a_metric_that_was_set_for_all_and_is_not_valid_here_is_reported(served: Served) -> None:
     wrong = {"settings": {"threshold": -1}}
     item = Change(ChangeKind.METRIC, "main/lag@fleet", EVERYWHERE, wrong, 1, 0.0, "ops")
     places = (Place(database="main"),)
@@ -452,7 +452,9 @@ def test_nothing_configured_says_what_to_put_where(tmp_path_factory: Any) -> Non
         (Cause.REPLICATION_BROKEN, "replication broken"),
     ],
 )
-def test_an_absence_says_its_cause_and_never_0(served: Served, cause: Cause, piece: str) -> None:
+def test_an_unavailable_metric_shows_its_cause_and_never_0(
+    served: Served, cause: Cause, piece: str
+) -> None:
     """R151"""
     served.lose("threads_running", cause, "no answer in 0.5 s")
     reply = Visitor(served).get("/overview/now")
@@ -514,7 +516,7 @@ def test_names_are_only_names(served: Served) -> None:
     assert "&lt;img src=x" in body
 
 
-def test_without_a_script_the_page_asks_for_itself_again(served: Served) -> None:
+def test_without_a_script_the_page_reloads_itself(served: Served) -> None:
     body = Visitor(served).get("/").body.decode()
     assert '<noscript><meta http-equiv="refresh" content="10"></noscript>' in body
     assert "Charts are drawn by a script" in body
@@ -618,7 +620,7 @@ def test_a_form_of_another_sign_in_changes_nothing(served: Served, operator: Vis
     assert threshold(served) == 100
 
 
-def test_a_member_is_set_aside_and_counted_again(served: Served, operator: Visitor) -> None:
+def test_a_member_is_skipped_and_counted_again(served: Served, operator: Visitor) -> None:
     in_a_shard(served)
     path = "/databases/main/members/db-c"
     form = text_of(operator.get(path, script=True))

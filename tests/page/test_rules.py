@@ -91,7 +91,9 @@ def test_without_rules_it_says_what_rules_are_and_offers_three(ann: Visitor) -> 
         assert words in shown
 
 
-def test_a_row_tells_who_what_why_how_long_and_whom_it_meets(served: Served, ann: Visitor) -> None:
+def test_a_row_shows_who_what_why_how_long_and_which_clients_match(
+    served: Served, ann: Visitor
+) -> None:
     """R78, R84: and an exemption is loud, with its justification and ceiling."""
     check(served, "etl:nightly")
     put(served, target="etl", kind="hold", reason="INC-7", **{"for": "30m"})
@@ -114,7 +116,7 @@ def test_a_row_tells_who_what_why_how_long_and_whom_it_meets(served: Served, ann
     assert "only mon 07:00-07:01 Europe/Berlin" in shown
 
 
-def test_both_rules_of_a_favour_stand_together(served: Served, ann: Visitor) -> None:
+def test_both_rules_of_a_favor_are_shown_together(served: Served, ann: Visitor) -> None:
     api(served, "POST", "/v1/rules/favor", {"target": "migration"})
     put(served, target="batch", kind="hold", reason="x")
     shown = text_of(ann.get("/rules"))
@@ -289,7 +291,7 @@ def test_what_a_form_says_is_what_the_api_is_sent() -> None:
         ({"kind": "favor", "target": "all"}, "target", "cannot be favored"),
     ],
 )
-def test_a_fault_stands_at_its_field(
+def test_a_fault_is_shown_at_its_field(
     ann: Visitor, fields: dict[str, str], field: str, words: str
 ) -> None:
     reply = previewed(ann, fields)
@@ -412,7 +414,7 @@ def test_only_what_differs_is_changed(served: Served, ann: Visitor) -> None:
 
 
 @pytest.mark.parametrize("act", ["extend", "change", "lift"])
-def test_who_was_not_the_first_is_told_who_was_and_how_it_stands(
+def test_the_loser_of_a_race_sees_who_was_first_and_the_state_now(
     served: Served, ann: Visitor, act: str
 ) -> None:
     made = put(served, target="etl", ratio=0.9, reason="x", **{"for": "1h"})
@@ -439,7 +441,7 @@ def test_who_was_not_the_first_is_told_who_was_and_how_it_stands(
         ({"by": "", "expires_at": "2001-01-01T00:00"}, "is in the past"),
     ],
 )
-def test_an_end_that_cannot_be_is_told_at_its_field(
+def test_an_impossible_end_is_reported_at_its_field(
     served: Served, ann: Visitor, fields: dict[str, str], words: str
 ) -> None:
     made = put(served, target="etl", kind="hold", reason="x")
@@ -465,7 +467,7 @@ def test_a_forged_flash_says_nothing(served: Served, ann: Visitor) -> None:
 # --- a fleet ------------------------------------------------------------------------------------
 
 
-def test_a_rule_of_the_fleet_shows_its_reach_and_rests_here(tmp_path: Path) -> None:
+def test_a_rule_of_the_fleet_shows_its_reach_and_is_suspended_here(tmp_path: Path) -> None:
     store = MemoryLog()
     with serving(LOOPS["asyncio"], tmp_path, Plan(fleet=store)) as served:
         ann = signed_in(served, OPERATOR)
@@ -498,7 +500,7 @@ def _follow(served: Served, store: MemoryLog) -> None:
     served.run_there(followed)
 
 
-def test_an_agent_of_no_fleet_asks_for_no_reach(ann: Visitor) -> None:
+def test_an_agent_without_a_fleet_offers_no_reach(ann: Visitor) -> None:
     assert 'name="reach"' not in ann.get("/rules/new").body.decode()
 
 
@@ -515,7 +517,7 @@ def test_an_agent_of_no_fleet_asks_for_no_reach(ann: Visitor) -> None:
         (273_600, "3 d 4 h"),
     ],
 )
-def test_time_left_is_told_to_the_second_while_it_is_short(left_s: float, told: str) -> None:
+def test_time_left_is_shown_to_the_second_while_it_is_short(left_s: float, told: str) -> None:
     assert left_text(left_s) == told
 
 
@@ -535,7 +537,7 @@ def test_a_replay_is_summed_up_by_client_and_says_how_sure_it_is() -> None:
     assert (first.checks_width, first.before_width, first.open_width) == (200.0, 160.0, 10.0)
 
 
-def test_whom_a_favour_spares_is_as_before_in_its_replay() -> None:
+def test_the_favored_client_is_unchanged_in_the_replay_of_a_favor() -> None:
     rows = [row("u1:migration", 0, 0), row("etl", 1, 1)]
     doc = ReplayDoc(
         "proposed", "all", "ratio", "", "", True, ReplayTotalDoc(20, 16, 1, 1), rows, 0, []
@@ -549,7 +551,7 @@ def test_a_seal_is_of_what_is_said_and_not_of_its_order() -> None:
     assert seal({"a": 1, "b": 2}) == seal({"b": 2, "a": 1}) != seal({"a": 1, "b": 3})
 
 
-def test_a_link_to_a_favour_names_both(served: Served) -> None:
+def test_a_link_to_a_favor_names_both(served: Served) -> None:
     both = api(served, "POST", "/v1/rules/favor", {"target": "migration", "over": "etl"})["rules"]
     first, second = (msgspec.convert(rule, RuleDoc) for rule in both)
     for one, other in ((first, second), (second, first)):

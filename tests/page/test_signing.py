@@ -83,7 +83,7 @@ def test_a_wrong_token_opens_nothing(served: Served, token: str) -> None:
 
 
 def test_guessing_is_slowed_down_and_locks_nobody_out(tmp_path: Path) -> None:
-    """A right token and a right link always open the page, whoever guesses meanwhile."""
+    """A right token and a right link always open the page, even while others guess."""
     with serving(LOOPS["asyncio"], tmp_path) as served:
         for _ in range(MAX_FAILURES):
             assert Visitor(served).post("/sign-in", {"token": "wrong"}).status == 401
@@ -95,7 +95,7 @@ def test_guessing_is_slowed_down_and_locks_nobody_out(tmp_path: Path) -> None:
         assert signed_in(served, link.partition("#")[2]).csrf
 
 
-def test_who_is_signed_in_can_sign_in_as_somebody_else(served: Served) -> None:
+def test_a_signed_in_user_can_sign_in_as_another_user(served: Served) -> None:
     """A viewer who is told to; and the session of before ends."""
     vic = signed_in(served, VIEWER)
     reply = vic.post("/sign-in", {"token": OPERATOR, "csrf": "of another page"})
@@ -105,7 +105,7 @@ def test_who_is_signed_in_can_sign_in_as_somebody_else(served: Served) -> None:
     assert "Sign out" in text_of(ann.get("/rules"))
 
 
-def test_a_session_by_a_link_ends_with_the_token_that_asked_for_it() -> None:
+def test_a_session_by_a_link_ends_with_the_token_that_requested_it() -> None:
     clock = HandClock()
     ann = Credential("ann", "operator", "x")
     sessions = PageSessions(clock, 3600.0)
@@ -161,7 +161,7 @@ def test_a_link_leads_to_no_other_site(served: Served, to: str) -> None:
     assert (reply.status, reply.headers["location"]) == (303, "/")
 
 
-def test_a_link_is_good_once_and_signs_in_whoever_asked_for_it(served: Served) -> None:
+def test_a_link_works_once_and_signs_in_the_user_who_requested_it(served: Served) -> None:
     code = link(served, Authorization=bearer(OPERATOR))
     assert Visitor(served).post("/sign-in", {"token": code}).status == 303
     assert Visitor(served).post("/sign-in", {"token": code}).status == 401

@@ -1,4 +1,4 @@
-"""Somebody at the page without a browser: their cookie, the form token, what they are shown."""
+"""Someone at the page without a browser: their cookie, the form token, what they are shown."""
 
 from __future__ import annotations
 

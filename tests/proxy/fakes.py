@@ -1,4 +1,4 @@
-"""A relay that remembers what it was told, and agents that say what they are told to."""
+"""A relay that remembers what it was told, and agents that say what the test says."""
 
 from __future__ import annotations
 

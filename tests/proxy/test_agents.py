@@ -105,7 +105,9 @@ async def test_a_replicas_agent_is_followed_to_where_the_shard_is_spoken_for() -
     assert world.dialling.feeds[(C, "orders")].running
 
 
-async def test_whom_the_home_agent_pointed_to_is_believed_when_that_falls_silent() -> None:
+async def test_the_agent_that_the_home_agent_pointed_to_is_believed_when_that_falls_silent() -> (
+    None
+):
     world = World(A)
     world.say(A, ELSEWHERE)
     world.speaker()
@@ -150,9 +152,7 @@ async def test_a_place_that_is_not_to_be_gone_to_is_not_gone_to() -> None:
 # --- health for budgets that bite under pressure (R147) -------------------------------------------
 
 
-async def test_budgets_that_bite_under_pressure_are_told_of_it_at_once_and_then_each_second() -> (
-    None
-):
+async def test_budgets_that_act_under_pressure_get_it_at_once_and_then_each_second() -> None:
     world = World(A)
     world.say(A, OK)
     world.link.look()
@@ -167,7 +167,7 @@ async def test_budgets_that_bite_under_pressure_are_told_of_it_at_once_and_then_
     assert len(world.relay.healths) == 3
 
 
-async def test_what_was_never_measured_is_not_told_as_either() -> None:
+async def test_what_was_never_measured_is_not_reported_as_either() -> None:
     world = World(A)
     world.say(A, health((LAG, absent(Cause.HIBERNATING))))
     world.link.look()
@@ -219,7 +219,7 @@ class PolicyWorld:
         return [budget.name for budget in self.taker.taken[-1][0].budgets]
 
 
-async def test_a_policy_is_taken_once_and_then_only_asked_for_by_its_tag(tmp_path: Path) -> None:
+async def test_a_policy_is_taken_once_and_then_only_requested_by_its_tag(tmp_path: Path) -> None:
     world = PolicyWorld(tmp_path)
     await world.link.poll()
     world.line.answer = lambda *_: Reply(304, {}, b"")
@@ -274,7 +274,7 @@ async def test_whatever_an_agent_says_the_last_good_policy_stays(
     assert json.loads((tmp_path / KEPT_FILE).read_text())["revision"] == 3
 
 
-async def test_one_that_the_region_blocks_is_asked_for_again(tmp_path: Path) -> None:
+async def test_one_that_the_region_blocks_is_requested_again(tmp_path: Path) -> None:
     world = PolicyWorld(tmp_path)
     world.taker.blocks = "it has 9 MB, at most 4 fit"
     await world.link.poll()
@@ -284,7 +284,7 @@ async def test_one_that_the_region_blocks_is_asked_for_again(tmp_path: Path) -> 
     assert world.names == ["etl"]
 
 
-async def test_the_next_agent_is_asked_where_the_first_is_away(tmp_path: Path) -> None:
+async def test_the_next_agent_is_used_where_the_first_is_away(tmp_path: Path) -> None:
     world = PolicyWorld(tmp_path)
     world.line.away = True
     world.dialling.lines[B].answer = told(policy(7), etag='"7"')

@@ -81,7 +81,7 @@ def test_a_file_alone_is_run(path: Path, argv: list[str]) -> None:
     assert host.ran == [path]
 
 
-def test_lint_tells_faults_with_their_lines(path: Path) -> None:
+def test_lint_shows_faults_with_their_lines(path: Path) -> None:
     assert invoke("lint", str(path)).exit_code == 0
     path.write_text(path.read_text() + "[gate]\nmood = 1\n")
     done = invoke("lint", str(path))
@@ -89,7 +89,7 @@ def test_lint_tells_faults_with_their_lines(path: Path) -> None:
     assert "did you mean 'mode'?" in done.output
 
 
-def test_lint_tells_what_is_odd(path: Path) -> None:
+def test_lint_shows_what_is_odd(path: Path) -> None:
     path.write_text(path.read_text().replace("127.0.0.1:5432", "db1:5432"))
     done = invoke("lint", str(path))
     assert done.exit_code == 0 and "plain-server" in done.output
@@ -135,14 +135,14 @@ def test_check_also_builds(path: Path) -> None:
         ("[plans]\ndsn = 'host=x nonsense=3'\n", "plans.dsn: is no connection string"),
     ],
 )
-def test_check_tells_what_only_the_host_knows(path: Path, more: str, told: str) -> None:
+def test_check_reports_what_only_the_host_knows(path: Path, more: str, told: str) -> None:
     path.write_text(path.read_text() + more.format(path.parent))
     with pytest.raises(InvalidSettings) as blocked:
         check_files(load_proxy_settings(path, {}))
     assert told.format(path.parent) in str(blocked.value)
 
 
-def test_check_tells_of_a_directory_that_is_a_file(path: Path) -> None:
+def test_check_reports_a_directory_that_is_a_file(path: Path) -> None:
     path.write_text(GOOD.format(path))
     with pytest.raises(InvalidSettings, match=r"proxy\.directory: .* is no directory"):
         check_files(load_proxy_settings(path, {}))
@@ -152,7 +152,7 @@ def test_build_says_where(path: Path) -> None:
     assert "built /built.so" in invoke("build").output
 
 
-def test_a_proxy_that_does_not_run_is_told_with_what_to_do(path: Path) -> None:
+def test_a_proxy_that_does_not_run_is_reported_with_what_to_do(path: Path) -> None:
     done = invoke("status", str(path))
     assert "no proxy answers at unix://" in str(done.exception)
     assert "headgate proxy run FILE" in str(done.exception)

@@ -73,7 +73,7 @@ async def test_a_policy_that_is_published_is_in_force(
     assert watcher.state().healthy
 
 
-async def test_a_policy_that_is_torn_is_told_and_the_last_one_stays(
+async def test_a_policy_that_is_torn_is_reported_and_the_last_one_stays(
     directory: Path, relay: NativeRelay, watcher: DirectoryWatcher
 ) -> None:
     good = published(directory)
@@ -86,7 +86,7 @@ async def test_a_policy_that_is_torn_is_told_and_the_last_one_stays(
     await aeventually(lambda: watcher.state().healthy)
 
 
-async def test_health_is_told(
+async def test_health_is_reported(
     directory: Path, relay: NativeRelay, watcher: DirectoryWatcher
 ) -> None:
     """R147: for budgets that bite under pressure alone."""
@@ -138,7 +138,7 @@ def test_a_directory_that_others_may_write_to_is_rejected(tmp_path: Path) -> Non
         make_private(tmp_path)
 
 
-def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RelayFault, match="cannot be made"):
         make_private(tmp_path / "file" / "below")

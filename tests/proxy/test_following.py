@@ -42,12 +42,12 @@ def says(primary: str, term: int | None = None, *replicas: str, **more: Any) -> 
 A1, B2 = says("a", 1, "b"), says("b", 2)
 
 
-def test_the_first_primary_that_is_told_of_is_followed() -> None:
+def test_the_first_primary_that_is_reported_is_followed() -> None:
     found = elect(Led(), [A1], 0.0)
     assert (found.led, found.by) == (Led("a", 1), A1)
 
 
-def test_a_newer_term_wins_whoever_is_asked_first() -> None:
+def test_a_newer_term_wins_whichever_is_contacted_first() -> None:
     for order in ([A1, B2], [B2, A1]):
         assert elect(Led(), order, 0.0).led == Led("b", 2)
 
@@ -149,11 +149,11 @@ LAGGING = (ToldReading("lag", "s", "breached"),)
     ],
 )
 def test_a_replica_is_used_rested_or_left(told: ToldMember, standing: ServerUse) -> None:
-    """An agent's silence or a lag ends no session; following somebody else does."""
+    """An agent's silence or a lag ends no session; following another one does."""
     assert fitness_of(told).standing is standing
 
 
-def test_one_that_is_set_aside_for_its_lag_takes_no_sessions() -> None:
+def test_one_that_is_skipped_for_its_lag_takes_no_sessions() -> None:
     told = member("b", readings=(ToldReading("lag", "s", "healthy"),), asides={"lag": "too far"})
     assert fitness_of(told).why == "lag: too far"
 

@@ -1,4 +1,4 @@
-"""What the relay is told of each client: the agents' own rules and judgement (R95, R98, R100)."""
+"""What the relay gets for each client: the agents' own rules and decisions (R95, R98, R100)."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_a_healthy_database_lets_everybody_pass_for_as_long_as_that_is_kno
     assert gate.until_ms == int((NOW.wall_s + ENFORCED.stale_after_s) * 1000)
 
 
-async def test_a_breach_acts_on_those_whom_the_gate_is_for_and_says_why() -> None:
+async def test_a_breach_acts_on_clients_that_the_gate_matches_and_says_why() -> None:
     gate = await judged(view(SICK))
     assert (gate.act, gate.ratio, gate.cause) == (Act.DELAY, 1.0, ActCause.HEALTH)
     assert "lag is 12.3 s, above its threshold of 5 s" in gate.reason
@@ -78,7 +78,7 @@ async def test_a_breach_acts_on_those_whom_the_gate_is_for_and_says_why() -> Non
     assert not gate.ignores_priority
 
 
-async def test_a_breach_is_nothing_to_those_whom_the_gate_is_not_for() -> None:
+async def test_a_breach_is_nothing_to_clients_that_the_gate_does_not_match() -> None:
     assert await judged(view(SICK), WEB) == ClientGate()
 
 
@@ -100,7 +100,7 @@ async def test_the_gate_warns_before_it_enforces() -> None:
         (("unidentified",), "unidentified", True),
     ],
 )
-def test_whom_the_gate_is_for_is_matched_by_level(
+def test_clients_match_the_gate_by_level(
     targets: tuple[str, ...], name: str, is_meant: bool
 ) -> None:
     assert meant(targets, parse_identity(name)) is is_meant
@@ -172,7 +172,7 @@ async def test_values_that_only_look_stale_in_our_copy_do_not_block() -> None:
 @pytest.mark.parametrize(
     ("mode", "told"), [(GateMode.ENFORCE, Act.BLOCK), (GateMode.WARN, Act.PASS)]
 )
-def test_what_happens_on_loss_is_told_and_a_gate_that_warns_blocks_nobody(
+def test_what_happens_on_loss_is_reported_and_a_gate_that_warns_blocks_nobody(
     mode: GateMode, told: Act
 ) -> None:
     world = World()
@@ -180,7 +180,7 @@ def test_what_happens_on_loss_is_told_and_a_gate_that_warns_blocks_nobody(
     assert world.relay.lost is told
 
 
-async def test_before_any_agent_was_heard_health_is_not_known() -> None:
+async def test_before_any_agent_reported_health_is_not_known() -> None:
     world = World()
     world.gates.client_seen(JOB)
     world.gates.client_seen(WEB)
@@ -213,7 +213,7 @@ async def test_a_tag_does_not_get_round_an_operators_rule() -> None:
     assert (await judged(view(OK, rule()), JOB)).ignores_priority
 
 
-async def test_a_hold_holds_and_a_favoured_client_goes_free() -> None:
+async def test_a_hold_blocks_and_a_favored_client_goes_free() -> None:
     book = [Rule("h", "all", kind=Kind.HOLD), Rule("f", "etl", ratio=0.0)]
     assert (await judged(view(OK, *book), WEB)).ratio == 1.0
     assert (await judged(view(OK, *book), JOB)).ratio == 0.0
@@ -278,7 +278,7 @@ async def test_stricter_thresholds_of_a_client_are_its_own() -> None:
     assert (await judged(view(OK, strict))).ratio == 1.0
 
 
-async def test_paced_are_those_whom_the_gate_is_for() -> None:
+async def test_clients_that_the_gate_matches_are_paced() -> None:
     assert (await judged(view(OK), paced=True)).paced
     assert not (await judged(view(OK), WEB, paced=True)).paced
 
@@ -313,7 +313,7 @@ def test_a_composed_ratio_is_never_less_than_either_nor_more_than_both(a: float,
 # --- many ----------------------------------------------------------------------------------------
 
 
-async def test_a_client_that_is_new_is_judged_at_once() -> None:
+async def test_a_new_client_is_decided_at_once() -> None:
     world = World()
     await world.hear(view(SICK))
     world.gates.client_seen(JOB)
@@ -327,7 +327,7 @@ async def test_a_client_whose_event_was_lost_is_found_by_the_next_look() -> None
     assert world.gate(JOB).ratio == 1.0
 
 
-async def test_a_place_that_is_another_clients_now_is_judged_anew() -> None:
+async def test_a_place_that_is_another_clients_now_is_decided_again() -> None:
     world = World()
     await world.hear(view(SICK))
     world.gates.client_seen(JOB)
@@ -351,7 +351,7 @@ async def test_nothing_is_put_while_nothing_changes() -> None:
     assert world.relay.puts == before + 51  # they hold for longer now; and so does their level
 
 
-async def test_reports_are_told_which_rule_and_which_metric() -> None:
+async def test_reports_say_which_rule_and_which_metric() -> None:
     world = World()
     world.gates.client_seen(JOB)
     await world.hear(view(SICK, rule(ratio=0.5)))
@@ -365,7 +365,7 @@ async def test_reports_are_told_which_rule_and_which_metric() -> None:
     assert world.gates.explained(another).health.by == ""
 
 
-# --- names that nobody has heard of yet ---------------------------------------------------------
+# --- names that nobody has seen yet -------------------------------------------------------------
 
 
 def test_levels_are_each_part_of_a_target_and_all_together_in_order() -> None:
@@ -376,7 +376,7 @@ def test_levels_are_each_part_of_a_target_and_all_together_in_order() -> None:
 
 
 async def test_what_a_rule_speaks_of_has_a_gate_before_anybody_of_that_name_comes() -> None:
-    """R95: else whoever makes up a name for each statement is never held."""
+    """R95: else anyone who makes up a name for each statement is never on hold."""
     world = World(GateTerms(("batch:nightly",), GateMode.ENFORCE, Act.BLOCK))
     await world.hear(view(SICK, rule("etl", kind=Kind.HOLD)))
     assert set(world.relay.levels) == {"batch", "nightly", "batch:nightly", "etl"}
@@ -407,7 +407,7 @@ async def test_without_room_for_all_those_that_block_come_first_and_it_is_said()
     assert "no place" not in world.gates.state().summary
 
 
-async def test_the_word_of_a_process_before_stands_until_an_agent_is_heard() -> None:
+async def test_the_report_of_an_earlier_process_counts_until_an_agent_reports() -> None:
     """A restart lifts no hold; what that process kept, and nobody speaks of, is let go then."""
     world = World(GateTerms())
     stale = world.relay.enter("stale")
@@ -421,7 +421,7 @@ async def test_the_word_of_a_process_before_stands_until_an_agent_is_heard() -> 
 
 
 @pytest.mark.parametrize(("for_s", "retry_s"), [(60.0, 60.0), (7200.0, 7200.0), (None, 0.0)])
-async def test_who_is_held_is_told_to_come_back_when_that_is_over(
+async def test_a_client_on_hold_learns_when_that_is_over(
     for_s: float | None, retry_s: float
 ) -> None:
     """R143: not at a time at which it is held for sure."""

@@ -1,4 +1,4 @@
-"""A new process takes over, or does not; either way somebody serves."""
+"""A new process takes over, or does not; either way someone serves."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ async def test_an_old_one_that_dies_before_it_answers(tmp_path: Path) -> None:
     dying.close()
 
 
-async def test_an_old_one_that_dies_before_it_heard_of_ready(old: Old, tmp_path: Path) -> None:
+async def test_an_old_one_that_dies_before_it_saw_ready(old: Old, tmp_path: Path) -> None:
     new = await inherited(tmp_path)
     sock = new.take_socket("listen", "127.0.0.1", 0)
     for line in old.server._lines:
@@ -132,7 +132,7 @@ async def test_an_old_one_that_dies_before_it_heard_of_ready(old: Old, tmp_path:
 
 
 async def test_words_that_are_no_hand_over(old: Old, tmp_path: Path) -> None:
-    """Whoever finds the socket cannot crash the one that serves."""
+    """Anyone who finds the socket cannot crash the one that serves."""
     loop = asyncio.get_running_loop()
     for words in (b"GET / HTTP/1.1\r\n\n", b"[]\n", b'{"format": 99}\n', b"\n"):
         line = socket.socket(socket.AF_UNIX)
@@ -194,7 +194,7 @@ def test_a_socket_of_the_service_manager_is_known_by_its_address() -> None:
     sock.close()
 
 
-def test_a_port_in_use_is_told() -> None:
+def test_a_port_in_use_is_reported() -> None:
     sock = open_listening("127.0.0.1", 0)
     port = sock.getsockname()[1]
     with pytest.raises(
@@ -204,7 +204,7 @@ def test_a_port_in_use_is_told() -> None:
     sock.close()
 
 
-def test_a_unix_socket_that_somebody_serves_is_left_alone(tmp_path: Path) -> None:
+def test_a_unix_socket_that_another_process_serves_is_left_alone(tmp_path: Path) -> None:
     path = str(tmp_path / "s")
     sock = open_listening(path, 0)
     with pytest.raises(RelayFault, match="is served by another process"):

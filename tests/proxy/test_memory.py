@@ -53,7 +53,7 @@ def test_buckets_are_spread_by_a_secret(memory: SharedMemory) -> None:
 @pytest.mark.parametrize(
     "changed", [replace(SMALL, cpus_milli=9000), replace(SMALL, workers=7)], ids=["cpus", "workers"]
 )
-def test_percentages_of_another_server_begin_anew(memory: SharedMemory, changed: object) -> None:
+def test_percentages_of_another_server_begin_again(memory: SharedMemory, changed: object) -> None:
     with pytest.raises(RelayFault, match="budgets start from zero"):
         adopt(os.dup(memory.fd), memory.laid, changed)  # type: ignore[arg-type]
 

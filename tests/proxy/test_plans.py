@@ -194,7 +194,7 @@ async def test_connections_are_one_a_database_few_and_closed_when_idle(world: Wo
     assert all(session.closed for _, session in world.sessions.opened)
 
 
-async def test_how_far_estimates_are_off_is_told(world: World) -> None:
+async def test_the_error_of_estimates_is_reported(world: World) -> None:
     world.patterns = [PatternView(n, 0, 0, 5, 1.0, 1.0, 0.2 * n, 1, 1) for n in (1, 2, 3)]
     state = world.plans.state()
     assert state.figures["calibration_error"] == pytest.approx(0.4)
@@ -291,12 +291,12 @@ async def test_a_table_that_is_locked_is_not_waited_for(side: PlanSession, plans
             await side.cost("SELECT * FROM planned")
 
 
-async def test_a_lost_connection_is_told_apart_from_a_bad_pattern(
+async def test_a_lost_connection_is_distinguished_from_a_bad_pattern(
     side: PlanSession, plans_dsn: str
 ) -> None:
     with psycopg.connect(plans_dsn, autocommit=True) as connection:
         connection.execute(
-            # Waits for its end: a process that has not heard of it yet would go on.
+            # Waits for its end: a process that does not know of it yet would go on.
             "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity "
             "WHERE application_name = 'headgate-proxy'"
         )

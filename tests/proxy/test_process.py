@@ -107,7 +107,7 @@ def can_connect(port: int) -> bool:
         return sock.connect_ex(("127.0.0.1", port)) == 0
 
 
-async def test_it_tells_how_it_does(started: Started) -> None:
+async def test_it_reports_its_own_state(started: Started) -> None:
     proxy = await started()
     status, found = await ask(proxy, "GET", "/v1/proxy/status")
     assert status == 200
@@ -152,7 +152,7 @@ async def test_who_changes_something_over_tcp_shows_a_token(started: Started) ->
         ("GET", "/v1/proxy/sessions", 200),
     ],
 )
-async def test_odd_questions_are_answered(
+async def test_odd_requests_are_answered(
     started: Started, method: str, asked: str, status: int
 ) -> None:
     assert (await ask(await started(), method, asked))[0] == status

@@ -62,7 +62,7 @@ async def test_an_emergency_halves_it() -> None:
     assert "emergency" in stage.pacing.state().summary
 
 
-async def test_the_same_reading_heard_twice_is_one_step() -> None:
+async def test_the_same_reading_twice_is_one_step() -> None:
     stage = Stage(replace(STEPS, min_between_s=0.0))
     await stage.read(0.1)
     await stage.read(0.1, taken=100, limited=1)
@@ -82,7 +82,7 @@ async def test_an_agent_gone_ends_the_pace_where_the_fail_policy_is_to_pass() ->
     assert stage.relay.release.per_s == pytest.approx(100)
 
 
-async def test_an_agent_gone_keeps_the_pace_where_statements_are_to_be_held_back() -> None:
+async def test_an_agent_gone_keeps_the_pace_where_statements_are_to_be_delayed() -> None:
     stage = Stage(gate=replace(GATE, on_loss=Act.DELAY))
     await stage.read(0.1)
     await stage.clock.advance(60)
@@ -106,7 +106,7 @@ def test_off_is_off() -> None:
     assert stage.pacing.state().healthy
 
 
-async def test_other_settings_begin_anew_and_the_same_ones_go_on() -> None:
+async def test_other_settings_begin_again_and_the_same_ones_go_on() -> None:
     stage = Stage()
     await stage.read(0.1)
     await stage.read(6.0, taken=10)
@@ -119,7 +119,7 @@ async def test_other_settings_begin_anew_and_the_same_ones_go_on() -> None:
 @pytest.mark.parametrize(
     ("metrics", "worst"), [((), "loadavg"), (("lag",), "lag"), (("disk_used",), None)]
 )
-def test_it_steers_by_the_worst_of_what_the_gate_judges_by(
+def test_it_steers_by_the_worst_of_the_gates_metrics(
     metrics: tuple[str, ...], worst: str | None
 ) -> None:
     found = worst_of(health((LAG, 1.0), (LOAD, 7.0)), metrics)
@@ -153,7 +153,7 @@ class RelayModel(FakeRelay):
 
 
 class ProxiedHerd(Herd):
-    """200 workers that never ask: their statements are held by the relay."""
+    """200 workers that never check: their statements are delayed by the relay."""
 
     def __init__(self, world: World, terms: ReleaseTerms, gate: GateTerms) -> None:
         super().__init__(Variant.PACED, world)
@@ -198,7 +198,7 @@ def settled(outcome: Outcome) -> float:
     return sum(lag > outcome.threshold_s for lag in lags) / len(lags)
 
 
-def test_200_workers_that_never_ask_stay_below_the_threshold_and_use_what_there_is() -> None:
+def test_200_workers_that_never_check_stay_below_the_threshold_and_use_what_there_is() -> None:
     """R142: below it at least 95 % of the time, with at least 95 % of the capacity used."""
     found = herd(ReleaseKind.PI)
     assert found.over <= 0.05
@@ -228,5 +228,5 @@ def test_the_steps_of_r99_keep_a_herd_near_its_maximum() -> None:
     assert max(found.lags) < 5.0
 
 
-def test_without_a_loop_the_same_herd_stands_above_the_threshold() -> None:
+def test_without_a_loop_the_same_herd_stays_above_the_threshold() -> None:
     assert herd(ReleaseKind.OFF).over > 0.8

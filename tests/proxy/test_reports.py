@@ -86,14 +86,14 @@ async def test_history_says_who_was_blocked_and_by_what() -> None:
     }
 
 
-async def test_what_was_counted_before_this_process_began_is_not_told_again() -> None:
+async def test_what_was_counted_before_this_process_began_is_not_reported_again() -> None:
     """The process before it has: both look at the same counters."""
     stage = Stage(counts(JOB, statements=5, admitted=5))
     await stage.second(counts(JOB, statements=7, admitted=7))
     assert stage.rows() == {("nightly:etl", "OK", ""): 2}
 
 
-async def test_two_processes_on_one_memory_do_not_both_tell() -> None:
+async def test_two_processes_on_one_memory_do_not_both_report() -> None:
     """A hand-over: the old one reports until it has handed over, then the new one from there."""
     stage, ours = Stage(counts(JOB)), False
     new = Reports(stage.relay, stage.agents, stage.clock, ours=lambda: ours)
@@ -109,7 +109,7 @@ async def test_two_processes_on_one_memory_do_not_both_tell() -> None:
 
 
 @pytest.mark.parametrize("away", [False, True], ids=["heard", "away"])
-async def test_each_decision_around_a_hand_over_is_told_by_one_of_both(away: bool) -> None:
+async def test_each_decision_around_a_hand_over_is_reported_by_one_of_both(away: bool) -> None:
     """Those between two looks, while it is handed over, and of sessions that drain; what the old
     one could not tell at once it tells while it drains."""
     stage, ours = Stage(counts(JOB)), False
@@ -143,8 +143,8 @@ async def test_an_old_one_that_ends_after_the_hand_over_looks_no_more() -> None:
     assert stage.line.asked == [] and stage.relay.clients()[0].reported.admitted == 0
 
 
-async def test_what_nobody_kept_account_of_is_not_told_as_if_it_were_of_now() -> None:
-    """Reports were off for a while, or for ever."""
+async def test_what_nobody_kept_account_of_is_not_reported_as_if_it_were_current() -> None:
+    """Reports were off for a while, or forever."""
     stage = Stage(counts(JOB, statements=3, admitted=3))
     stage.relay.table = [counts(JOB, statements=90, admitted=90)]
     await stage.clock.advance(60.0)
@@ -173,14 +173,14 @@ async def test_an_answer_that_was_lost_makes_no_second_count() -> None:
     assert stage.rows() == {("nightly:etl", "OK", ""): 4}
 
 
-async def test_nothing_is_said_to_be_told_before_it_is() -> None:
+async def test_nothing_counts_as_reported_before_it_is() -> None:
     stage = Stage(counts(JOB))
     assert "yet" in stage.reports.state().summary
     await stage.second(counts(JOB, statements=1, admitted=1))
     assert "is in the agent's history" in stage.reports.state().summary
 
 
-async def test_an_agent_that_is_away_is_not_asked_each_second() -> None:
+async def test_an_agent_that_is_away_is_not_tried_each_second() -> None:
     stage = Stage(counts(JOB))
     stage.line.away = True
     for n in range(1, 61):
@@ -198,14 +198,14 @@ async def test_a_batch_that_is_blocked_is_dropped_and_said() -> None:
     assert "no such database" in stage.reports.state().summary
 
 
-async def test_nothing_is_told_while_nothing_happens() -> None:
+async def test_nothing_is_reported_while_nothing_happens() -> None:
     stage = Stage(counts(JOB))
     await stage.second()
     assert stage.line.asked == []
     assert len(stage.looked) == 1
 
 
-def test_blocks_by_budgets_are_named_as_far_as_events_told() -> None:
+def test_blocks_by_budgets_are_named_as_far_as_events_reported() -> None:
     now = counts(JOB, statements=10, blocked=blocked(budget=10))
     found = list(decided(now, HELD, {"etl": 6, "web": 1}))
     assert [(one.by, one.times) for one in found] == [("budget:web", 1), ("budget:etl", 9)]
@@ -248,7 +248,7 @@ async def test_one_second_sends_a_bounded_number_of_batches() -> None:
 
 
 @pytest.mark.parametrize("cause", list(ActCause))
-def test_every_cause_is_told_or_left_out_on_purpose(cause: ActCause) -> None:
+def test_every_cause_is_reported_or_left_out_on_purpose(cause: ActCause) -> None:
     now = counts(JOB, statements=1, blocked=blocked(**{cause.name.lower(): 1}))
     told = list(decided(now, HELD, {}))
     assert bool(told) is (cause not in (ActCause.NOTHING, ActCause.CANCEL))

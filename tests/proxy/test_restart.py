@@ -22,7 +22,7 @@ from tests.fixtures.proxies import ProxyProcess
 
 @pytest.fixture(scope="module")
 def proxy() -> Iterator[ProxyProcess]:
-    """In front of a server that is not there: nobody asks it anything."""
+    """In front of a server that is not there: nothing is sent to it."""
     with ProxyProcess.started("postgres", 1, forked=False) as started:
         yield started
 
@@ -93,7 +93,7 @@ def _is_zombie(pid: int) -> bool:
     return ") Z " in Path(f"/proc/{pid}/stat").read_text()
 
 
-def test_a_service_manager_hears_who_serves_now(tmp_path: Path) -> None:
+def test_a_service_manager_learns_who_serves_now(tmp_path: Path) -> None:
     path = tmp_path / "notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(path))

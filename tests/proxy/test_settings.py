@@ -1,4 +1,4 @@
-"""A proxy's settings: what is wrong is told with its place, what is odd is told at all."""
+"""A proxy's settings: what is wrong is reported with its place, and so is what is odd."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_least_that_a_file_says() -> None:
     assert settings.advice == ()
 
 
-def test_everything_that_is_missing_is_told_at_once() -> None:
+def test_everything_that_is_missing_is_reported_at_once() -> None:
     told = "\n".join(faults(""))
     for place in ("proxy.protocol", "proxy.directory", "listen", "server"):
         assert f"{place}: is missing" in told
@@ -120,7 +120,7 @@ def test_everything_that_is_missing_is_told_at_once() -> None:
         ("[slowlog]\nper_s = -1\n", "must be at least 0"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place(more: str, told: str) -> None:
+def test_what_is_wrong_is_reported_with_its_place(more: str, told: str) -> None:
     assert told in "\n".join(rejected(more))
 
 
@@ -149,7 +149,7 @@ def test_a_directory_has_room_for_sockets() -> None:
     assert "line 4, proxy.directory: is too long" in told and "99" in told
 
 
-def test_what_is_given_wrongly_is_not_told_to_be_missing() -> None:
+def test_what_is_given_wrongly_is_not_reported_as_missing() -> None:
     (told,) = rejected("[agent]\nurl = 'db1:8087'\ndatabase = 'main'\n")
     assert "must read like" in told
     (told,) = faults(LEAST.replace('address = "127.0.0.1"\n', "address = 5\n"))
@@ -251,11 +251,11 @@ def test_a_certificate_makes_tls_possible() -> None:
         (AGENT + "[release]\nkind = 'steps'\ntarget = 1\nmax = 0.5\n", "release-target"),
     ],
 )
-def test_what_is_odd_is_told(more: str, code: str) -> None:
+def test_what_is_odd_is_reported(more: str, code: str) -> None:
     assert code in codes(taken(more))
 
 
-def test_a_secret_that_everybody_can_read_is_told(tmp_path: Path) -> None:
+def test_a_secret_that_everybody_can_read_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     path.write_text("0123456789abcdef")
     for mode, told in ((0o644, True), (0o640, False)):
@@ -268,7 +268,7 @@ def test_a_secret_that_everybody_can_read_is_told(tmp_path: Path) -> None:
             assert ("open-secret" in codes(taken(more))) is told, more
 
 
-def test_a_dry_run_is_told() -> None:
+def test_a_dry_run_is_reported() -> None:
     assert "dry-run" in codes(taken(HEADGATE_PROXY_DRY_RUN="true"))
 
 

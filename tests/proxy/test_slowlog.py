@@ -29,7 +29,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_blocked_statement_is_told_without_its_values(path: Path) -> None:
+def test_a_blocked_statement_is_logged_without_its_values(path: Path) -> None:
     log = slowlog(path)
     log.note(event())
     log.close()
@@ -93,14 +93,14 @@ def test_short_delays_and_warnings_are_counted_only(path: Path) -> None:
     assert (line["what"], line["took_s"]) == ("delayed", 0.25)
 
 
-def test_warnings_are_told_where_they_are_wanted(path: Path) -> None:
+def test_warnings_are_logged_where_they_are_wanted(path: Path) -> None:
     log = slowlog(path, warnings=True)
     log.note(event(EVENT_WARNED))
     log.close()
     assert lines(path)[0]["what"] == "warned"
 
 
-async def test_a_flood_is_rationed_and_what_was_left_out_is_told(path: Path) -> None:
+async def test_a_flood_is_rationed_and_what_was_left_out_is_reported(path: Path) -> None:
     clock = HandClock()
     log = slowlog(path, clock, per_s=2.0)
     for _ in range(10):
@@ -112,7 +112,7 @@ async def test_a_flood_is_rationed_and_what_was_left_out_is_told(path: Path) -> 
     assert lines(path)[-1]["left_out"] == 8 + 3
 
 
-def test_a_renamed_file_is_opened_anew_by_a_reload(path: Path) -> None:
+def test_a_renamed_file_is_opened_again_by_a_reload(path: Path) -> None:
     log = slowlog(path)
     log.note(event())
     path.rename(path.with_suffix(".1"))

@@ -54,7 +54,7 @@ def seen(**changes: Any) -> ProxyReadings:
     return ProxyReadings(**{**plain, **changes})
 
 
-def test_the_share_of_the_unidentified_is_told() -> None:
+def test_the_share_of_the_unidentified_is_reported() -> None:
     """R97."""
     found = status_document(FACTS, seen())
     assert found["statements"]["unidentified_share"] == 0.25
@@ -62,7 +62,7 @@ def test_the_share_of_the_unidentified_is_told() -> None:
     assert nothing["statements"]["unidentified_share"] is None, "no failure becomes a 0"
 
 
-def test_blocks_are_told_by_cause() -> None:
+def test_blocks_are_reported_by_cause() -> None:
     found = status_document(FACTS, seen())["clients"]
     assert [(one["client"], one["blocked"]) for one in found] == [
         ("c2", {"health": 2}),
@@ -109,7 +109,7 @@ def test_calibration_is_of_patterns_that_ran_often_enough() -> None:
         ({"policy_rejection": "policy.hgp is invalid: torn"}, "policy.hgp is invalid: torn"),
     ],
 )
-def test_what_somebody_on_call_should_know(changes: dict[str, Any], told: str) -> None:
+def test_what_an_on_call_engineer_should_know(changes: dict[str, Any], told: str) -> None:
     assert problems(FACTS, seen()) == []
     assert any(told in line for line in problems(FACTS, seen(**changes)))
 

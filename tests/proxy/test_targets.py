@@ -187,7 +187,7 @@ async def test_the_primary_and_healthy_replicas_are_put() -> None:
     assert world.targets.state().healthy
 
 
-async def test_a_lagging_replica_takes_no_new_sessions_and_one_set_aside_none_at_all() -> None:
+async def test_a_lagging_replica_takes_no_new_sessions_and_a_skipped_one_none_at_all() -> None:
     world = World()
     skip = Skip("commerce/-80", "db-c", NOW.wall_s + 60, "ann", "maintenance", NOW.wall_s)
     late = member("db-b", **lag(9.0))
@@ -235,7 +235,7 @@ async def test_an_old_primarys_agent_does_not_pull_traffic_back_even_after_a_res
     assert "this report is outdated" in again.targets.state().summary
 
 
-async def test_both_sides_of_a_split_are_asked_and_the_newer_term_wins() -> None:
+async def test_both_sides_of_a_split_are_contacted_and_the_newer_term_wins() -> None:
     world = World(A_URL, B_URL)
     world.say(doc(A))
     world.say(doc(member("db-b", role(PRIMARY.role, term=4)), primary="db-b", term=4), B_URL)
@@ -243,7 +243,7 @@ async def test_both_sides_of_a_split_are_asked_and_the_newer_term_wins() -> None
     assert found["db-b"].primary
 
 
-async def test_nobody_heard_and_nobody_leading_leave_everything_as_it_was() -> None:
+async def test_no_report_and_no_leader_leave_everything_as_it_was() -> None:
     world = World()
     world.say(doc(A, B))
     await world.look()

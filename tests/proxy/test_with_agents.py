@@ -140,7 +140,7 @@ def _history(agent: AgentProcess) -> dict[tuple[str, str, str], int]:
     return found if len(found) == 2 else {}
 
 
-async def test_an_agent_that_is_not_there_is_told_with_its_address() -> None:
+async def test_an_agent_that_is_not_there_is_reported_with_its_address() -> None:
     line = AgentDialling(("http://127.0.0.1:1",)).line("http://127.0.0.1:1")
     with pytest.raises(PeerFailed, match=r"127\.0\.0\.1:1: connection refused"):
         await line.ask("GET", "/healthz")

@@ -52,7 +52,7 @@ def decided(known: Health, *rules: Rule, roll: float = 0.5) -> Decision:
 # --- sentences -------------------------------------------------------------------------------
 
 
-def test_a_hold_says_who_how_long_by_whom_and_why() -> None:
+def test_a_hold_says_who_how_long_set_by_and_why() -> None:
     assert reason_of(decided(health((LAG, 1.0)), HOLD)) == (
         "rule h rejects every check of etl for another 30 min, set by ops: incident 42"
     )
@@ -69,7 +69,7 @@ def test_only_all_of_them_is_a_hundred_percent(ratio: float, told: str) -> None:
     assert share_of(ratio) == told
 
 
-def test_an_exemption_that_cannot_be_judged_says_so() -> None:
+def test_an_exemption_that_cannot_be_validated_says_so() -> None:
     """R79"""
     blind = health((LAG, window(sample(1.0, age_s=9.0), absent(Cause.FAILED, age_s=4.0))))
     assert reason_of(decided(blind, EXEMPT)).endswith(
@@ -82,14 +82,14 @@ def test_of_a_rule_in_a_window_the_window_ends_first() -> None:
     assert "for another 5 min, set by ops" in reason_of(decided(health((LAG, 1.0)), rush))
 
 
-def test_an_exemption_that_rests_says_why() -> None:
+def test_a_suspended_exemption_says_why() -> None:
     """R79"""
     told = reason_of(decided(health((LAG, 10.5)), EXEMPT))
     assert told.startswith("main: lag is 10.5 s, above its threshold of 5 s")
     assert told.endswith("rule x exempts etl, but is suspended: lag is above 2 times its threshold")
 
 
-def test_what_is_left_of_a_partial_exemption_is_told() -> None:
+def test_what_is_left_of_a_partial_exemption_is_said() -> None:
     partial = rule("x", kind=Kind.EXEMPT, metrics=("lag",))
     told = reason_of(decided(health((LAG, 7.0), (POOL, 1.0)), partial))
     assert told.startswith("main: pool_usage is 100%")
@@ -179,7 +179,7 @@ def test_who_is_meant_is_named_up_to_a_bound() -> None:
     assert (len(doc.clients), doc.clients_total) == (MAX_CLIENTS_NAMED, 100)
 
 
-def test_exemptions_are_told_in_status() -> None:
+def test_exemptions_are_shown_in_status() -> None:
     """R78"""
     ended = rule("old", kind=Kind.EXEMPT, expires_at=W)
     (told,) = exemptions_told(RuleBook([HOLD, EXEMPT, ended]), W)
@@ -191,8 +191,8 @@ def test_exemptions_are_told_in_status() -> None:
     assert resting.startswith("suspended: rule x EXEMPTS etl")
 
 
-def test_partial_exemptions_are_told_in_status() -> None:
-    """R80: metrics of one's own that leave out what others are judged by."""
+def test_partial_exemptions_are_shown_in_status() -> None:
+    """R80: metrics of one's own that leave out what others are decided by."""
     known = {"lag": KnownMetric(5.0, True), "pool_usage": KnownMetric(1.0, True)}
     rules = [
         rule("m", kind=Kind.METRICS, metrics=("lag",)),

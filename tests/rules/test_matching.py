@@ -119,7 +119,7 @@ def test_rules_of_different_kinds_add_up() -> None:
     assert ids(applied(rules)) == ["r", "x", "m", "t"]
 
 
-def test_who_is_exempt_by_a_specific_rule_is_not_held_by_all() -> None:
+def test_a_client_with_a_specific_exemption_is_not_on_hold_with_all() -> None:
     found = applied([rule("h", "all", Kind.HOLD), exempt("x", "etl")])
     assert (found.reject, found.exempt and found.exempt.id) == (None, "x")
     assert [(s.rule.id, s.by.id) for s in found.shadowed] == [("h", "x")]
@@ -270,7 +270,7 @@ def test_an_exemption_waives_nothing_that_cannot_be_read(
     assert decision.exempted == () and [f.ref.metric for f in decision.failing] == ["lag"]
 
 
-def test_an_exemption_rests_while_a_breach_is_only_held_from_before() -> None:
+def test_an_exemption_is_suspended_while_a_breach_is_only_kept_from_before() -> None:
     """R79: what was 9 when the probe began to fail may be anything by now."""
     held, last = metric("lag", absence="hold", hold_s=60), sample(9.0, age_s=0.1)
     assert ask(health((held, last)), [exempt("x", "etl")]).admitted
@@ -373,7 +373,7 @@ def test_a_limit_is_compared_as_the_metric_is() -> None:
     assert ask(lag, [limit("t", "etl", lag=2.0)]).admitted
 
 
-def test_an_answer_shows_the_threshold_it_was_judged_by() -> None:
+def test_an_answer_shows_the_threshold_it_was_decided_by() -> None:
     decision = ask(health((LAG, 3.0), (THREADS, 3.0)), [limit("t", "etl", lag=2.0)])
     shown = {f.ref.metric: (f.state, f.threshold) for f in findings(decision)}
     assert shown["lag"] == (State.BREACHED, 2.0)
@@ -411,7 +411,7 @@ def test_the_most_specific_set_of_metrics_replaces_the_others_whole() -> None:
 
 
 @given(rules=rule_sets(), app=st.sampled_from(["u1:etl:nightly", "web", "etl"]))
-def test_a_client_is_judged_by_every_metric_of_its_most_specific_sets(
+def test_a_client_is_decided_by_every_metric_of_its_most_specific_sets(
     rules: list[Rule], app: str
 ) -> None:
     book, who = RuleBook(rules), parse_identity(app)
@@ -557,7 +557,7 @@ def test_on_its_end_the_next_rule_applies_without_a_sweeper() -> None:
     ]  # fmt: skip
 
 
-def test_a_window_opens_and_closes_by_itself() -> None:
+def test_a_window_opens_and_closes_on_time() -> None:
     rush = rule("rush", "etl", Kind.HOLD, windows=((W + 10, W + 20), (W + 30, W + 40)))
     book, who = RuleBook([rush]), parse_identity("etl")
     held = [book.applied(who, "main", W + s).reject is not None for s in range(0, 50, 5)]
@@ -597,7 +597,7 @@ def test_rules_weighed_by_target_are_as_if_weighed_all_together(
     rules=rule_sets(), others=rule_sets(), gone=st.sets(st.integers(0, 5)),
     wall_s=st.sampled_from([-FOREVER, W - 20, W]),
 )  # fmt: skip
-def test_a_book_changed_step_by_step_is_the_one_made_at_once(
+def test_rules_changed_step_by_step_are_those_made_at_once(
     rules: list[Rule], others: list[Rule], gone: set[int], wall_s: float
 ) -> None:
     """Groups are shared between books: what is changed in one must not be in the other."""

@@ -247,7 +247,7 @@ async def test_what_was_kept_after_all_comes_into_force(world: World) -> None:
     assert world.rejected_by() == "half"
 
 
-async def test_it_comes_into_force_though_somebody_looked_in_between(world: World) -> None:
+async def test_it_takes_effect_although_another_caller_looked_in_between(world: World) -> None:
     """Who is told that an outcome is not known looks first."""
     commit = world.store.commit
 
@@ -287,7 +287,7 @@ async def test_a_change_made_while_all_is_loaded_again_stays_in_force(world: Wor
     assert (world.rejected_by(), world.rejected_by("web")) == ("half", "new")
 
 
-async def test_a_dry_run_judges_and_changes_nothing(world: World) -> None:
+async def test_a_dry_run_validates_and_changes_nothing(world: World) -> None:
     (entry,) = await world.set(HALF, who="ops", dry_run=True)
     assert entry.spec.rule.ratio == 0.5
     with pytest.raises(InvalidSettings):
@@ -352,7 +352,7 @@ async def test_an_end_is_changed_alone_and_counted_from_now(world: World) -> Non
         ({}, "rule"),
     ],
 )
-async def test_a_change_is_judged_as_a_new_rule_is(
+async def test_a_change_is_validated_as_a_new_rule_is(
     world: World, raw: dict[str, Any], place: str
 ) -> None:
     await world.put(**HALF)
@@ -379,7 +379,7 @@ async def test_a_change_that_changes_nothing_says_so_and_is_not_audited(world: W
     assert await world.actions() == [("ops", "rule.set", "half")]
 
 
-async def test_of_two_who_change_at_once_the_loser_is_told(world: World) -> None:
+async def test_of_two_changes_at_once_the_loser_gets_a_conflict(world: World) -> None:
     await world.put(**HALF)
     await world.patch("half", {"ratio": 0.6}, who="ops", expect=1)
     with pytest.raises(Conflict, match="half has revision 2, not 1"):
@@ -434,7 +434,7 @@ async def test_who_is_favored_within_a_category_is_not_rejected_with_it(world: W
 
 
 async def test_favor_takes_effect_at_once_and_whole(world: World) -> None:
-    """One transaction, one new book: nobody is ever judged by one half of it."""
+    """One transaction: no check ever sees one half of it."""
     books_before = len(world.books)
     favored, reduced = await world.favor("fix", who="ops")
     assert len(world.books) == books_before + 1
@@ -460,7 +460,7 @@ async def test_both_rules_of_a_pair_end_at_the_same_instant(world: World) -> Non
     assert one.spec.rule.expires_at == other.spec.rule.expires_at
 
 
-async def test_a_hold_on_all_says_whom_it_does_not_hold(world: World) -> None:
+async def test_a_hold_on_all_says_which_clients_it_spares(world: World) -> None:
     await world.favor("mig", who="ops")
     await world.put(**EXEMPT)
     await world.put(**{**EXEMPT, "id": "some", "target": "web", "metrics": ["lag"]})
@@ -545,7 +545,7 @@ async def test_an_extension_reaches_both_of_a_pair(world: World) -> None:
     [("all", "all", "favor.target"), ("etl", "etl", "favor.target"), ("a b", "all", "favor.target"),
      ("etl", "", "favor.over")],
 )  # fmt: skip
-async def test_nobody_is_favored_over_himself(
+async def test_nobody_is_favored_over_itself(
     world: World, target: str, over: str, place: str
 ) -> None:
     with pytest.raises(InvalidSettings) as rejected:
@@ -568,7 +568,7 @@ async def test_rules_survive_a_restart_as_they_were(world: World) -> None:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-async def test_a_rule_ends_by_itself(world: World, restart: bool) -> None:
+async def test_a_rule_ends_on_time(world: World, restart: bool) -> None:
     """R84: nothing runs here that would end it."""
     await world.put(**HALF)
     await world.clock.leap(3599)
@@ -664,7 +664,7 @@ async def test_a_crash_with_the_clock_set_back_gives_no_second_back(world: World
         assert world.rejected_by() is None
 
 
-async def test_after_another_boot_the_wall_clock_tells_what_has_passed(world: World) -> None:
+async def test_after_another_boot_the_wall_clock_says_what_has_passed(world: World) -> None:
     """N2: the time since boot says nothing of the boot before."""
     world.boot_id = "this boot"
     world.begin()
@@ -815,7 +815,7 @@ async def test_a_recurring_rule_counts_within_its_windows_and_is_renewed(world: 
 # --- exemptions that rest (R79) ----------------------------------------------------------------
 
 
-async def test_an_exemption_rests_and_goes_on(world: World) -> None:
+async def test_an_exemption_is_suspended_and_goes_on(world: World) -> None:
     await world.put(**EXEMPT)
     assert await world.keeper.suspend("fix", "it starves web:api")
     assert not await world.keeper.suspend("fix", "again")
@@ -879,7 +879,7 @@ async def test_only_what_the_log_does_not_say_is_noted(world: World) -> None:
     assert (await world.restarted()).charged("fix") == {"main web": 9.0}
 
 
-async def test_only_an_exemption_rests(world: World) -> None:
+async def test_only_an_exemption_is_suspended(world: World) -> None:
     await world.put(**HALF)
     assert not await world.keeper.suspend("half", "why")
     assert not await world.keeper.suspend("nobody", "why")

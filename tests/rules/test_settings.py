@@ -59,7 +59,7 @@ HOLD = {"target": "etl", "kind": "hold", "reason": "incident 42"}
 EXEMPT = {"target": "etl", "kind": "exempt", "justification": "incident", "reason": "the fix"}
 
 
-def test_a_rule_has_an_end_an_author_and_a_name_without_being_told() -> None:
+def test_a_rule_has_an_end_an_author_and_a_name_by_default() -> None:
     """R83, R85: an hour, unless said otherwise."""
     spec = parse(HALF)
     rule = spec.rule
@@ -147,7 +147,7 @@ def test_what_cannot_be_a_rule_is_rejected_with_the_place_and_the_reason(
     assert told in fault(raw)
 
 
-def test_every_fault_is_told_not_only_the_first() -> None:
+def test_every_fault_is_reported_not_only_the_first() -> None:
     told = faults({"target": "etl", "kind": "exempt", "metrics": ["lagg"], "for": "40d"})
     places = [line.partition(":")[0] for line in told]
     assert places == ["rule.justification", "rule.reason", "rule.metrics", "rule.for"]
@@ -170,7 +170,7 @@ def test_limits_on_time_are_settings() -> None:
     assert "at most 0.00694" in fault({**HALF, "for": "20m"}, limits=short)
 
 
-def test_to_be_judged_by_what_is_not_measured_is_a_lock_out_that_nobody_said() -> None:
+def test_to_depend_on_what_is_not_measured_is_a_lock_out_by_accident() -> None:
     """On one of two databases, or switched off: every check there would be rejected."""
     half = {"lag": KnownMetric(5.0, True, missing_on="orders"), "queue": KnownMetric(5.0, True)}
 
@@ -187,7 +187,7 @@ def test_to_be_judged_by_what_is_not_measured_is_a_lock_out_that_nobody_said() -
     parsed(target="x", kind="exempt", metrics=["lag"], justification="incident", reason="the fix")
 
 
-def test_metrics_are_not_judged_where_nobody_knows_the_database() -> None:
+def test_metrics_are_not_validated_where_the_database_is_unknown() -> None:
     raw = {"target": "etl", "kind": "metrics", "metrics": ["queue"], "database": "elsewhere"}
     assert parse(raw).rule.metrics == ("queue",)
 
@@ -307,7 +307,7 @@ def test_a_stricter_rule_for_everybody_is_no_lock_out(raw: dict[str, Any]) -> No
     assert parse(raw, known_metrics=measured).rule.target == raw["target"]
 
 
-def test_what_rejects_at_its_threshold_is_met_below_the_value() -> None:
+def test_what_rejects_at_its_threshold_is_set_below_the_value() -> None:
     known = {"lag": KnownMetric(5.0, True, "", 2.0, "main", at_least=True)}
     assert "lag is 2s" in fault(tight(lag="2s"), known_metrics=lambda _: known)
 
@@ -438,7 +438,9 @@ def test_a_laxer_threshold_says_nothing() -> None:
         (Rule("o", "etl", kind=Kind.THRESHOLDS, expires_at=W + 60), []),
     ],
 )
-def test_a_rule_that_never_applies_beside_another_is_told(other: Rule, codes: list[str]) -> None:
+def test_a_rule_that_never_applies_beside_another_is_reported(
+    other: Rule, codes: list[str]
+) -> None:
     assert advice(HALF, other) == codes
 
 

@@ -153,7 +153,7 @@ def test_a_package_that_was_cut_short_is_installed_again(machine: Machine) -> No
 def test_a_package_that_cannot_be_unpacked_is_an_answer_and_leaves_nothing(
     machine: Machine,
 ) -> None:
-    """A full disk, say: whoever asked for it says what to do. What is there already stays."""
+    """A full disk, say: the caller says what to do. What is there already stays."""
     machine.has_script("apt-get", 'case "$*" in *download*) : >a.deb; : >b.deb;; esac')
     machine.has_script("dpkg", "echo no room >&2; exit 2")
     home = machine.checkout / ".cache" / "tool"

@@ -136,7 +136,7 @@ def test_a_missing_file_says_so(tmp_path: Path) -> None:
 def test_a_file_without_a_database_is_rejected_with_what_to_do(
     tmp_path: Path, content: str, said: str
 ) -> None:
-    """B8: it is valid TOML, and an agent that follows it judges nothing."""
+    """B8: it is valid TOML, and an agent that follows it decides nothing."""
     path = tmp_path / "headgate.toml"
     path.write_text(content.replace("etcd", "endpoints"))
     with pytest.raises(InvalidSettings, match=rf"databases: {said}: add \[databases\.NAME\]"):

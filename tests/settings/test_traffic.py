@@ -116,7 +116,7 @@ def test_a_policy_file_that_is_wrong_keeps_the_agent_from_starting(
     assert fault.place == "databases.main.traffic.policy" and re.search(told, str(fault))
 
 
-def test_what_is_no_file_or_no_text_is_told(
+def test_what_is_no_file_or_no_text_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(InvalidSettings, match="cannot be read: No such file"):
@@ -147,7 +147,7 @@ def test_a_policy_file_may_have_units() -> None:
     assert (budget.rate_mpct, budget.capacity_mpcts, budget.max_delay_ms) == (20_000, 200_000, 50)
 
 
-def test_units_that_do_not_fit_are_told_with_their_lines() -> None:
+def test_units_that_do_not_fit_are_reported_with_their_lines() -> None:
     with pytest.raises(InvalidSettings) as error:
         read_policy('[[budgets]]\nname = "a"\nrate = "2s"\ncapacity = "5%"\n', is_json=False)
     assert [str(fault) for fault in error.value.faults] == [

@@ -67,19 +67,19 @@ def test_a_lost_member_has_no_role_and_says_for_how_long() -> None:
     assert shown.role_detail == shown.problem == "connection refused"
 
 
-def test_a_member_that_was_never_heard_of_is_shown_without_numbers() -> None:
+def test_a_member_that_was_never_seen_is_shown_without_numbers() -> None:
     [_, shown] = doc(member(report=False)).members
     assert (shown.role, shown.activity, shown.reported_s_ago) == (None, None, None)
     assert shown.role_detail == "no report yet"
 
 
-def test_readings_are_judged_by_our_own_threshold() -> None:
+def test_readings_are_compared_with_our_own_threshold() -> None:
     [_, shown] = doc(member(readings={"lag": sample(8.1, age_s=0.4)})).members
     [lag] = shown.readings
     assert (lag.state, lag.value, lag.threshold, lag.age_ms) == ("breached", 8.1, 5.0, 400)
 
 
-def test_an_absent_reading_keeps_its_cause_and_is_no_zero() -> None:
+def test_an_unavailable_reading_keeps_its_cause_and_is_no_zero() -> None:
     """R151"""
     gone = absent(Cause.REPLICATION_BROKEN, "error 1062", age_s=3)
     [lag] = doc(member(readings={"lag": gone})).members[1].readings
@@ -92,14 +92,14 @@ def test_a_reading_that_stopped_coming_is_stale() -> None:
     assert (lag.state, lag.cause) == ("unavailable", "stale")
 
 
-def test_a_metric_that_is_not_ours_is_shown_unjudged() -> None:
+def test_a_metric_that_is_not_ours_is_shown_without_a_threshold() -> None:
     readings = {"theirs": sample(9e9, age_s=1), "gone": absent(age_s=2)}
     gone, theirs = doc(member(readings=readings)).members[1].readings
     assert (theirs.value, theirs.threshold, theirs.age_ms) == (9e9, None, 1000)
     assert (gone.state, gone.cause, gone.unavailable_for_ms) == ("unavailable", "failed", 2000)
 
 
-def test_a_skip_ends_by_itself() -> None:
+def test_a_skip_ends_on_time() -> None:
     [_, shown] = doc(member(skip=SKIP)).members
     assert shown.skip is not None
     assert (shown.skip.who, shown.skip.reason, shown.skip.until_s) == ("ops", "rebuild", 1200)
@@ -167,20 +167,20 @@ def test_a_quiet_shard_needs_no_advice() -> None:
     assert told(member(readings={"lag": sample(0.1)}, clock_ahead_s=0.05)) == []
 
 
-def test_an_unwatched_replica_is_told_with_the_command_that_adds_it() -> None:
+def test_an_unwatched_replica_is_reported_with_the_command_that_adds_it() -> None:
     [line] = told(unwatched=(Downstream("db-x", "10.0.0.9"),))
     assert line.startswith("main: replica db-x (10.0.0.9) of commerce/-80 has no agent")
     assert "`headgate shard add-peer main db-x https://10.0.0.9:8087`" in line
 
 
 @pytest.mark.parametrize(("ahead_s", "side"), [(0.31, "ahead of"), (-0.31, "behind")])
-def test_a_skewed_clock_is_told(ahead_s: float, side: str) -> None:
+def test_a_skewed_clock_is_reported(ahead_s: float, side: str) -> None:
     """R22"""
     [line] = told(member(clock_ahead_s=ahead_s))
     assert f"the clock of db-b is 310 ms {side} the primary's" in line
 
 
-def test_split_brain_is_told() -> None:
+def test_split_brain_is_reported() -> None:
     """R53"""
     detail = "db-a and db-b both say that they are the primary: demote or stop one of them"
     [line] = told(standpoint=Unled(Absent(Cause.SPLIT_BRAIN, detail, NOW.mono_s)))
@@ -190,7 +190,7 @@ def test_split_brain_is_told() -> None:
     )
 
 
-def test_a_member_set_aside_is_told_with_why_and_until_when() -> None:
+def test_a_skipped_member_is_shown_with_why_and_until_when() -> None:
     [line] = told(member(skip=SKIP, asides={"lag": "skipped by ops"}))
     assert "db-b is skipped by ops for another 20 min: rebuild" in line
     assert "`headgate shard unskip main db-b`" in line
@@ -200,14 +200,14 @@ def test_a_member_set_aside_is_told_with_why_and_until_when() -> None:
     assert line == "main: db-b is skipped for lag, x: missing for 11 min: rejected"
 
 
-def test_a_hopeless_replica_is_told_loudly_and_once() -> None:
+def test_a_hopeless_replica_is_reported_loudly_and_once() -> None:
     """B9"""
     [line] = told(member(asides={"lag": "hopeless, skipped 5 min ago: …"}, hopeless=("lag",)))
     assert line.startswith("HOPELESS: main: db-b does not count for lag, and clients are admitted")
     assert "hopeless, skipped 5 min ago" in line
 
 
-def test_a_newcomer_that_holds_up_its_shard_is_told_with_the_way_out() -> None:
+def test_a_newcomer_that_delays_its_shard_is_reported_with_the_way_out() -> None:
     late: dict[str, Any] = {"readings": {"lag": sample(900.0)}, "joined_s_ago": 120.0}
     [line] = told(member(**late))
     assert "db-b joined 2 min ago and its lag is 900 s, which blocks the shard" in line

@@ -87,7 +87,7 @@ async def test_a_role_that_was_read_before_the_look_is_not_believed_after_it(
     assert isinstance(world.watcher.seen, Absent)
 
 
-async def test_only_a_primary_is_looked_at_and_only_while_somebody_asks(world: World) -> None:
+async def test_only_a_primary_is_looked_at_and_only_while_a_client_checks(world: World) -> None:
     await world.clock.advance(1)
     assert 35 <= world.probe.reads <= 45
     world.server.says = replica(term=None)
@@ -105,7 +105,7 @@ async def test_only_a_primary_is_looked_at_and_only_while_somebody_asks(world: W
     assert world.probe.reads == before, "nobody has asked for a minute"
 
 
-async def test_a_look_that_fails_is_told_and_voids_nothing(world: World) -> None:
+async def test_a_look_that_fails_is_reported_and_voids_nothing(world: World) -> None:
     world.probe.says = AWAY
     await world.clock.advance(LOOK_EVERY_S)
     before = world.probe.reads

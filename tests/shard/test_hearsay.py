@@ -51,7 +51,7 @@ async def test_agents_that_registered_are_members(open_world: OpenWorld) -> None
     assert not world.ask().admitted, "its lag counts"
 
 
-async def test_members_of_other_shards_are_never_asked(open_world: OpenWorld) -> None:
+async def test_members_of_other_shards_are_never_contacted(open_world: OpenWorld) -> None:
     """R39"""
     world = await open_world(discover=HOSTS)
     world.shards.found_in_fleet([registered("db-x", shard="commerce/80-")])
@@ -103,7 +103,7 @@ async def test_a_member_that_moved_is_found_at_its_new_address(open_world: OpenW
     assert world.ask().admitted
 
 
-async def test_another_host_by_our_own_name_is_told_of(open_world: OpenWorld) -> None:
+async def test_another_host_by_our_own_name_is_reported(open_world: OpenWorld) -> None:
     """Both have the same settings file: neither would ask the other."""
     world = await open_world(discover=HOSTS)
     ours = registered("db-a", "primary", host="db-a")
@@ -114,7 +114,7 @@ async def test_another_host_by_our_own_name_is_told_of(open_world: OpenWorld) ->
     assert not world.shards.unbelieved
 
 
-async def test_of_two_that_are_called_alike_one_is_asked_and_both_are_told_of(
+async def test_of_two_with_the_same_name_one_is_contacted_and_both_are_reported(
     open_world: OpenWorld,
 ) -> None:
     world = await open_world(discover=HOSTS)
@@ -129,7 +129,7 @@ async def test_of_two_that_are_called_alike_one_is_asked_and_both_are_told_of(
 
 
 @pytest.mark.parametrize("role", ["primary", "replica"])
-async def test_a_registered_member_that_nobody_ever_heard_of_stops_no_shard(
+async def test_a_registered_member_that_was_never_seen_stops_no_shard(
     open_world: OpenWorld, role: str
 ) -> None:
     """R42: a mistyped `advertise`, a key put by hand, the ghost of a host that is gone."""
@@ -151,7 +151,7 @@ async def test_a_registered_member_that_nobody_ever_heard_of_stops_no_shard(
     assert "ghost" not in world.shards.unbelieved
 
 
-async def test_one_that_our_server_feeds_counts_before_its_agent_was_heard_of(
+async def test_one_that_our_server_feeds_counts_before_its_agent_was_seen(
     open_world: OpenWorld,
 ) -> None:
     """R42, R43: the replica is there; that its agent is not may not read as no lag."""
@@ -198,7 +198,7 @@ async def test_where_a_servers_list_leads_nowhere_what_the_agents_say_counts(
 async def test_a_primary_of_another_cluster_by_the_same_shard_name_is_no_split_brain(
     open_world: OpenWorld,
 ) -> None:
-    """A copied settings file: the stranger is told of, and its data is not ours."""
+    """A copied settings file: the stranger is reported, and its data is not ours."""
     ours, theirs = replace(primary(), cluster="7001"), replace(primary(), cluster="7002")
     world = await open_world("db-b", role=ours, discover=HOSTS)
     world.agents["db-x"] = FakeAgent(world.clock, "db-x")
@@ -230,7 +230,7 @@ async def test_a_primary_of_another_cluster_that_pulls_from_us_is_no_split_brain
     ("other", "told"),
     [({"system": "7002"}, "cluster is 7002, not 7001"), ({"cluster": "x"}, "in cluster x, not in")],
 )
-async def test_one_that_says_to_be_of_another_cluster_is_not_even_asked(
+async def test_one_that_says_to_be_of_another_cluster_is_not_even_contacted(
     open_world: OpenWorld, other: dict[str, str], told: str
 ) -> None:
     world = await open_world(role=replace(primary(), cluster="7001"), discover=HOSTS)
@@ -240,7 +240,7 @@ async def test_one_that_says_to_be_of_another_cluster_is_not_even_asked(
     assert world.links == [] and told in world.shards.unbelieved["db-x"]
 
 
-async def test_a_name_that_no_member_may_have_is_left_aside(open_world: OpenWorld) -> None:
+async def test_a_name_that_no_member_may_have_is_ignored(open_world: OpenWorld) -> None:
     world = await open_world(discover=HOSTS)
     world.shards.found_in_fleet([registered("a b"), registered("\x1b[31m"), registered("y" * 400)])
     assert world.links == [] and len(world.shards.unbelieved) == 3
@@ -325,7 +325,7 @@ async def test_a_reload_keeps_what_was_found(open_world: OpenWorld) -> None:
     assert "db-b" in members(world)
 
 
-async def test_roles_that_change_are_told_once(open_world: OpenWorld) -> None:
+async def test_roles_that_change_are_reported_once(open_world: OpenWorld) -> None:
     world = await open_world()
     told = []
     world.shards.on_roles = lambda: told.append(world.shards.stands()[0].role)
@@ -335,7 +335,7 @@ async def test_roles_that_change_are_told_once(open_world: OpenWorld) -> None:
     assert told == [Role.REPLICA]
 
 
-async def test_where_each_database_stands(open_world: OpenWorld) -> None:
+async def test_the_state_of_each_database(open_world: OpenWorld) -> None:
     world = await open_world("db-b", role=replica())
     world.agents["db-b"].says = primary()
     await world.pass_s(1, "shard/lag")
@@ -345,7 +345,7 @@ async def test_where_each_database_stands(open_world: OpenWorld) -> None:
     assert (stand.primary, stand.primary_url) == ("db-b", url("db-b"))
 
 
-async def test_the_one_registered_primary_is_asked_while_nobody_has_been_heard_of(
+async def test_the_one_registered_primary_is_contacted_while_no_member_has_been_seen(
     open_world: OpenWorld,
 ) -> None:
     world = await open_world(role=replica(), discover=HOSTS)
@@ -404,7 +404,7 @@ async def test_patronis_members_are_members(open_world: OpenWorld) -> None:
     assert patroni.world.view().told == ("Patroni (batman): db-a leads, timeline 3",)
 
 
-async def test_patronis_word_never_makes_us_lead(open_world: OpenWorld) -> None:
+async def test_patronis_report_never_makes_us_lead(open_world: OpenWorld) -> None:
     """A lock may be taken before the server is promoted."""
     patroni = await open_patroni(open_world, "db-a", "db-b", role=replica())
     await patroni.says("db-a")
@@ -412,7 +412,7 @@ async def test_patronis_word_never_makes_us_lead(open_world: OpenWorld) -> None:
     assert patroni.world.unled() is Cause.NO_PRIMARY
 
 
-async def test_patronis_leader_is_asked_while_nobody_has_been_heard_of(
+async def test_patronis_leader_is_contacted_while_no_member_has_been_seen(
     open_world: OpenWorld,
 ) -> None:
     patroni = await open_patroni(open_world, "db-a", "db-b", role=replica())
@@ -422,7 +422,7 @@ async def test_patronis_leader_is_asked_while_nobody_has_been_heard_of(
     assert isinstance(point, Following) and point.url == url("db-b")
 
 
-async def test_of_two_that_say_they_are_the_primary_patronis_is_asked(
+async def test_of_two_that_say_they_are_the_primary_patronis_is_contacted(
     open_world: OpenWorld,
 ) -> None:
     """A replica's agent: one of them was cut off, and has not noticed yet."""

@@ -86,7 +86,7 @@ async def test_checks_renew_the_lease(world: World) -> None:
     assert True not in world.writer.beats and len(world.writer.beats) >= 40
 
 
-async def test_questions_to_another_member_renew_the_lease(world: World) -> None:
+async def test_checks_at_another_member_renew_the_lease(world: World) -> None:
     """R60: a client of a replica wants its lag."""
     await world.clock.advance(20)
     assert not world.leased()
@@ -99,7 +99,7 @@ async def test_questions_to_another_member_renew_the_lease(world: World) -> None
     assert world.writer.beats[-1] and world.writer.beats.count(True) == 2
 
 
-async def test_an_older_question_does_not_shorten_the_lease(world: World) -> None:
+async def test_an_older_check_does_not_shorten_the_lease(world: World) -> None:
     now = world.clock.now().mono_s
     world.heart.renew(now + 20)
     world.heart.renew(now - 100)
@@ -170,7 +170,7 @@ async def test_a_demoted_primary_says_no_farewell_on_its_replica(world: World) -
     assert True not in world.writer.beats
 
 
-async def test_a_lease_of_0_beats_for_ever() -> None:
+async def test_a_lease_of_0_beats_forever() -> None:
     """R60: also for readers that no agent knows of, and through hibernation."""
     world = World(lease_s=0, hibernate_after_s=10)
     await world.pass_s(30)
@@ -212,7 +212,7 @@ async def test_only_beats_that_were_written_are_counted() -> None:
     await world.close()
 
 
-async def test_a_fault_is_told_and_ends(world: World) -> None:
+async def test_a_fault_is_reported_and_ends(world: World) -> None:
     world.writer.fault = STALLED
     await world.clock.advance(1)
     assert world.fault() == "disk full"
@@ -227,7 +227,7 @@ async def test_stopping_closes_the_writer(world: World) -> None:
     assert world.writer.closed
 
 
-async def test_a_server_that_takes_no_writes_is_told_of_and_one_that_does_again(
+async def test_a_server_that_takes_no_writes_is_reported_and_one_that_does_again(
     world: World,
 ) -> None:
     told: list[str] = []

@@ -84,7 +84,7 @@ def skipped(rolled: Rolled) -> list[str]:
 # --- who is --------------------------------------------------------------------------------------
 
 
-def test_a_hopeless_replica_holds_up_its_shard_for_ten_minutes_and_no_longer() -> None:
+def test_a_hopeless_replica_delays_its_shard_for_ten_minutes_and_no_longer() -> None:
     world = World()
     before = world.pass_s(595, a=STUCK, b=FINE)
     assert not skipped(before) and before.reading.value > 5  # type: ignore[union-attr]
@@ -257,7 +257,7 @@ def test_a_metric_of_all_members_knows_no_hopeless_replica() -> None:
     assert not skipped(World(rollup_of="all").pass_s(LATER_S, a=STUCK, b=FINE))
 
 
-def test_after_a_restart_it_has_to_be_shown_anew() -> None:
+def test_after_a_restart_it_has_to_be_shown_again() -> None:
     world = World()
     assert skipped(world.pass_s(600, a=STUCK, b=FINE)) == ["a"]
     again = World()

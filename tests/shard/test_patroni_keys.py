@@ -85,7 +85,7 @@ def test_a_cluster_of_patroni_4() -> None:
         ("something new", None),
     ],
 )
-def test_the_words_of_versions_2_to_4(word: str, role: Role | None) -> None:
+def test_the_names_of_versions_2_to_4(word: str, role: Role | None) -> None:
     found = cluster(leader="db-b", members_db_a=member(role=word)).member("db-a")
     assert found is not None and found.role is role and found.role_word == word
 

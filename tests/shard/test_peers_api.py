@@ -149,7 +149,7 @@ def test_a_wake_up_call_arrives_as_it_left() -> None:
     assert (call.shard, call.database, call.sender) == ("commerce/-80", "main", "db-b")
 
 
-def test_the_version_is_told() -> None:
+def test_the_version_is_sent() -> None:
     for body in (
         encode_pull(PULL, now=THERE),
         encode_report(REPORT, received=THERE, now=THERE),
@@ -161,7 +161,7 @@ def test_the_version_is_told() -> None:
 # --- nothing gets fresher ------------------------------------------------------------------
 
 
-def test_what_is_told_is_dated_by_the_hearers_clock_and_never_fresher_than_it_can_be() -> None:
+def test_a_report_is_dated_by_the_receivers_clock_and_never_fresher_than_it_can_be() -> None:
     """A whole round trip is taken off, not half; the time it was held is not counted twice."""
     report = heard(held_s=0.2, trip_s=0.05).report
     left_at = HERE.mono_s + 0.2
@@ -186,7 +186,7 @@ def test_the_clocks_agree_within_the_stated_error(
     assert abs(pulled.wall_ahead_s - ahead_s) <= pulled.error_s + 1e-3
 
 
-def test_a_clock_that_is_set_while_the_answer_is_held_does_no_harm() -> None:
+def test_a_clock_that_is_set_while_the_answer_waits_does_no_harm() -> None:
     received, left = THERE, Instant(THERE.mono_s + 5, THERE.wall_s + 3605)
     body = encode_report(REPORT, received=received, now=left)
     pulled = decode_report(body, sent=HERE, received=later(HERE, 5.01))
@@ -194,7 +194,7 @@ def test_a_clock_that_is_set_while_the_answer_is_held_does_no_harm() -> None:
     assert pulled.error_s == pytest.approx(0.005)
 
 
-def test_an_answer_held_for_longer_than_it_took_is_no_younger_than_now() -> None:
+def test_an_answer_that_waited_longer_than_it_took_is_no_younger_than_now() -> None:
     body = encode_report(REPORT, received=THERE, now=later(THERE, 5.001))
     pulled = decode_report(body, sent=HERE, received=later(HERE, 5.0))
     assert (pulled.report.at, pulled.error_s) == (HERE.mono_s + 5, 0.0)
@@ -214,7 +214,7 @@ def test_a_pull_that_lay_in_a_stopped_process_does_not_make_its_sender_look_fres
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -1.0, -1e-9])
-def test_what_is_no_measurement_is_told_as_an_absence(value: float) -> None:
+def test_what_is_no_measurement_arrives_as_unavailable(value: float) -> None:
     """R9"""
     told = heard(replace(REPORT, readings={"lag": Sample(value, THERE.mono_s - 1)})).report
     lag = told.readings["lag"]
@@ -222,7 +222,7 @@ def test_what_is_no_measurement_is_told_as_an_absence(value: float) -> None:
     assert lag.at == HERE.mono_s - 1
 
 
-def test_a_negative_value_from_an_agent_that_does_tell_it_is_an_absence() -> None:
+def test_a_negative_value_from_an_agent_that_does_send_it_is_unavailable() -> None:
     lag = heard_of(report_body(readings={"lag": {"value": -3, "age_s": 1}})).readings["lag"]
     assert lag == Absent(Cause.INVALID, "the agent reported -3", HERE.mono_s - 1)
 
@@ -239,7 +239,7 @@ def test_a_cause_of_a_later_version_is_never_a_value() -> None:
     assert told.readings["lag"] == Sample(4, HERE.mono_s - 1, None, "solar_flare: x")
 
 
-def test_a_metric_that_is_told_as_both_is_absent() -> None:
+def test_a_metric_that_is_sent_as_both_is_unavailable() -> None:
     told = heard_of(
         report_body(
             readings={"lag": {"value": 0, "age_s": 0}},
@@ -333,7 +333,7 @@ def test_a_pull_out_of_bounds_is_rejected(fields: dict[str, Any]) -> None:
         decode_pull(changed(encode_pull(PULL, now=THERE), **fields), received=HERE)
 
 
-def test_what_is_too_much_to_tell_is_cut_to_what_is_taken() -> None:
+def test_what_is_too_much_to_send_is_cut_to_what_is_taken() -> None:
     """A long error message must not cost the shard a member."""
     long = "x" * 10_000
     downstream = tuple(Downstream(long, long, 99_999, -1) for _ in range(300))

@@ -73,7 +73,7 @@ async def test_a_promotion_is_seen_within_one_interval(world: World) -> None:
     assert world.role() is Role.PRIMARY
 
 
-async def test_each_reading_is_told_since_ages_count(world: World) -> None:
+async def test_each_reading_is_sent_since_ages_count(world: World) -> None:
     await world.clock.advance(1.1)
     assert len(world.changes) == 5 and world.server.reads == 5
     assert world.demand.costs[(Activity.AWAKE, Work.PROBES)] == 5
@@ -93,7 +93,7 @@ async def test_a_lost_connection_voids_the_role_at_once(world: World) -> None:
     assert world.role() is None
 
 
-async def test_a_server_that_is_down_is_not_asked_faster_than_usual(world: World) -> None:
+async def test_a_server_that_is_down_is_not_probed_faster_than_usual(world: World) -> None:
     """A lost connection is read again at once, once."""
     await world.clock.advance(0.1)
     world.server.says = ProbeFailed(Cause.FAILED, "connection refused")
@@ -140,7 +140,7 @@ async def test_hibernation_stops_the_reading(world: World) -> None:
     assert world.server.reads == before
 
 
-async def test_a_question_after_hibernation_reads_at_once(world: World) -> None:
+async def test_a_check_after_hibernation_reads_at_once(world: World) -> None:
     """R58"""
     await world.sleep_well()
     await world.clock.advance(1000)
@@ -167,7 +167,7 @@ async def test_a_connection_lost_while_hibernating_voids_the_role_and_wakes_nobo
     assert world.role() is Role.PRIMARY
 
 
-async def test_an_idle_watcher_may_be_older_but_no_answer_rests_on_that(world: World) -> None:
+async def test_an_idle_watcher_may_be_older_but_no_answer_depends_on_that(world: World) -> None:
     world.demand.refresh(world.clock.now().mono_s + 100)
     assert world.demand.state is Activity.IDLE
     assert world.watcher.max_age_s == pytest.approx(5.05)

@@ -150,7 +150,7 @@ def test_a_quorum_of_two_of_three(readings: tuple[Reading | float, ...], passes:
     assert rejects(rolled, **settings) is not passes
 
 
-def test_a_quorum_is_not_met_by_setting_the_sick_aside() -> None:
+def test_a_quorum_is_not_reached_by_skipping_the_sick() -> None:
     settings: dict[str, Any] = {"rollup": "quorum", "quorum": 2}
     rolled = roll(member("b", 1.0), member("c", 9.0, skip=skip(60)), **settings)
     assert value(rolled) == 1.0 and rejects(rolled, **settings)
@@ -200,7 +200,7 @@ def test_all_replicas_unreachable() -> None:
 
 
 def test_all_replicas_gone_for_long_is_an_empty_shard_that_rejects() -> None:
-    """R43: setting the last one aside leaves nobody, not 0."""
+    """R43: skipping the last one leaves nobody, not 0."""
     gone = absent(Cause.UNREACHABLE, "no route")
     rolled = roll(member("b", gone, missing_for_s=3600), member("c", gone, missing_for_s=3600))
     assert missing(rolled).cause is Cause.EMPTY_SHARD
@@ -218,7 +218,7 @@ def test_one_missing_member_rejects_whatever_the_cause(cause: Cause) -> None:
 
 
 @pytest.mark.parametrize("cause", list(Cause))
-def test_no_absence_passes_by_the_metrics_own_policy_on_absence(cause: Cause) -> None:
+def test_no_missing_member_is_healthy_by_the_metrics_own_policy(cause: Cause) -> None:
     rolled = roll(member("b", absent(cause)))
     assert not rolled.excused and isinstance(rolled.reading, Absent)
 
@@ -231,13 +231,13 @@ def test_a_missing_member_holds_its_shard_up_for_a_bounded_time(for_s: float, as
     assert [a.member for a in rolled.asides] == (["c"] if aside else [])
 
 
-def test_a_missing_member_may_be_ignored_at_once_and_is_told() -> None:
+def test_a_missing_member_may_be_ignored_at_once_and_is_reported() -> None:
     rolled = roll(member("b", 1.0), member("c", absent(detail="gone")), missing="ignore")
     assert value(rolled) == 1.0
     assert "skipped: c (missing, which is ignored here: gone)" in rolled.reading.detail
 
 
-def test_a_missing_member_does_not_hide_who_is_set_aside() -> None:
+def test_a_missing_member_does_not_hide_who_is_skipped() -> None:
     """R150: all visible in each answer, in a rejection as well."""
     rolled = roll(member("b", 1.0, skip=skip(60)), member("c", absent(detail="gone")))
     assert "c: gone" in missing(rolled).detail
@@ -250,7 +250,7 @@ def test_a_role_that_nobody_knows_counts_as_a_replicas() -> None:
     assert missing(rolled).cause is Cause.NEVER_READ
 
 
-def test_a_metric_that_a_member_cannot_have_does_not_hold_up_the_others() -> None:
+def test_a_metric_that_a_member_cannot_have_does_not_delay_the_others() -> None:
     no_psi = absent(Cause.UNSUPPORTED, "no /proc/pressure")
     spec = metric("psi_io")
     parts = [member("b", 0.1), member("c", no_psi, missing_for_s=1)]
@@ -285,14 +285,14 @@ def test_labels_choose_members() -> None:
     assert "with these labels" in missing(nobody).detail
 
 
-def test_labels_that_nobody_has_told_yet_may_be_the_ones() -> None:
-    """R42: one that was never heard of is missing, not left out."""
+def test_labels_that_nobody_has_reported_yet_may_be_the_ones() -> None:
+    """R42: one that was never seen is missing, not left out."""
     parts = [member("b", 1.0, region="eu"), member("c", absent(Cause.NEVER_READ), unheard=True)]
     rolled = roll(*parts, rollup_labels={"region": "eu"})
     assert missing(rolled).cause is Cause.NEVER_READ
 
 
-# --- set aside, visibly and for a bounded time ------------------------------------------------
+# --- skipped, visibly and for a bounded time --------------------------------------------------
 
 
 def test_a_skip_ends_by_the_readers_clock_without_a_sweeper() -> None:
@@ -329,7 +329,7 @@ def test_a_grace_ends(ago_s: float, counts: bool) -> None:
     assert (value(rolled) == 900.0) is counts
 
 
-def test_a_grace_covers_absence_and_breach_and_nothing_else() -> None:
+def test_a_grace_covers_unavailability_and_breach_and_nothing_else() -> None:
     healthy = roll(member("b", 2.0, joined_s_ago=1), member("c", 1.0), grace_s=300)
     assert value(healthy) == 2.0 and healthy.asides == ()
     absence = roll(member("b", absent(), joined_s_ago=1), member("c", 1.0), grace_s=300)
@@ -400,13 +400,13 @@ def test_a_plug_in_that_answers_no_number_is_not_healthy(plugin: Aggregate) -> N
     assert missing(rolled).cause is Cause.INVALID and rejects(rolled)
 
 
-def test_a_plug_in_that_raises_becomes_an_absence() -> None:
-    """The roll-up is total: one broken plug-in must not stop the other metrics."""
+def test_a_plug_in_that_raises_makes_the_metric_unavailable() -> None:
+    """The rollup is total: one broken plug-in must not stop the other metrics."""
     rolled = roll(member("b", 1.0), rollup="own", aggregates={"own": broken})
     assert isinstance(rolled.reading, Absent) and not rolled.excused
 
 
-def test_a_plug_in_that_is_not_installed_becomes_an_absence() -> None:
+def test_a_plug_in_that_is_not_installed_makes_the_metric_unavailable() -> None:
     """A runtime change may name one that this agent does not have."""
     rolled = roll(member("b", 1.0), rollup="not_installed")
     assert isinstance(rolled.reading, Absent) and "not_installed" in rolled.reading.detail
@@ -508,7 +508,7 @@ def test_nobody_is_left_out_silently(parts: list[MemberReading], policy: dict[st
 
 
 @whole
-def test_a_counted_breach_is_never_healthy_and_an_absence_only_where_it_is_excused(
+def test_a_counted_breach_is_never_healthy_and_unavailability_only_where_it_is_excused(
     parts: list[MemberReading], policy: dict[str, Any]
 ) -> None:
     """R2, R43"""

@@ -177,7 +177,7 @@ async def test_without_a_template_nothing_is_found(open_world: OpenWorld) -> Non
     assert world.links == [] and len(world.view().unwatched) == 1
 
 
-async def test_a_discovered_member_that_was_removed_does_not_come_back_by_itself(
+async def test_a_discovered_member_that_was_removed_does_not_come_back(
     open_world: OpenWorld,
 ) -> None:
     """Either the removal holds, or it is rejected with the reason."""
@@ -457,7 +457,7 @@ class InFleet:
             world.shards.make_shared = book_on(self.store, world.clock).make
 
     async def tell(self) -> None:
-        """All of them hear of what is set."""
+        """All of them learn of what is set."""
         listing = await self.store.list([ITEMS])
         items = [read_item_at(entry.key, entry.value) for entry in listing.entries]
         for world in self.worlds:
@@ -609,7 +609,7 @@ async def test_a_reload_leaves_an_unchanged_shard_undisturbed(open_world: OpenWo
     assert not any(link.closed for link in world.links)
 
 
-async def test_a_reload_that_changes_a_shard_opens_it_anew_and_never_admits_in_between(
+async def test_a_reload_that_changes_a_shard_opens_it_again_and_never_admits_in_between(
     open_world: OpenWorld,
 ) -> None:
     world = await open_world("db-b", "db-c")
@@ -681,10 +681,10 @@ async def test_a_replica_is_known_as_one_and_a_primary_is_not(open_world: OpenWo
     assert world.shards.is_replica("main")
 
 
-async def test_a_primary_that_nobody_asks_about_is_not_taken_for_a_replica(
+async def test_a_primary_that_nobody_checks_is_not_taken_for_a_replica(
     open_world: OpenWorld,
 ) -> None:
-    """R60: a lease of 0 beats for ever, although roles are no longer read when it hibernates."""
+    """R60: a lease of 0 beats forever, although roles are no longer read when it hibernates."""
     idleness = Idleness(idle_after_s=2, hibernate_after_s=5)
     world = await open_world("db-b", idleness=idleness)
     await world.pass_s(30, every_s=1)
@@ -704,7 +704,7 @@ async def test_a_heartbeat_is_attached_to_its_database(open_world: OpenWorld) ->
 # --- metrics ------------------------------------------------------------------------------------
 
 
-async def test_a_metric_added_while_leading_is_rolled_up_with_the_next_word_of_everybody(
+async def test_a_metric_added_while_leading_is_rolled_up_with_the_next_report_of_each_member(
     open_world: OpenWorld,
 ) -> None:
     world = await open_world("db-b")

@@ -52,7 +52,7 @@ async def test_the_primarys_agent_rolls_up_its_shard(open_world: OpenWorld) -> N
     assert world.ask("self/lag").admitted
 
 
-async def test_nothing_is_rolled_up_before_every_member_was_heard_of(
+async def test_nothing_is_rolled_up_before_every_member_was_seen(
     open_world: OpenWorld,
 ) -> None:
     """R45"""
@@ -90,7 +90,7 @@ async def test_a_member_that_never_answers_is_waited_for_once_then_counts_as_mis
     assert "db-c: no answer" in decision.failing[0].detail
 
 
-async def test_an_unreachable_replica_is_set_aside_after_its_time_and_named(
+async def test_an_unreachable_replica_is_skipped_after_its_time_and_named(
     open_world: OpenWorld,
 ) -> None:
     """R42, R150"""
@@ -110,7 +110,7 @@ async def test_an_unreachable_replica_is_set_aside_after_its_time_and_named(
 
 
 async def test_all_replicas_gone_is_never_no_lag(open_world: OpenWorld) -> None:
-    """R43: missing, then set aside, and rejected all the while."""
+    """R43: missing, then skipped, and rejected all the while."""
     world = await open_world("db-b", "db-c", metrics=(metric("lag", missing_for_s=2),))
     await world.pass_s(1)
     for agent in world.agents.values():
@@ -158,7 +158,7 @@ async def test_a_metric_that_a_member_does_not_have_is_not_healthy(open_world: O
 
 
 async def test_values_of_a_member_age_while_it_is_silent(open_world: OpenWorld) -> None:
-    """R18: the last good word of a member that hangs is not good for ever."""
+    """R18: the last good word of a member that hangs is not good forever."""
     world = await open_world("db-b")
     await world.pass_s(1)
     assert world.ask().admitted
@@ -181,7 +181,7 @@ async def test_a_change_of_state_is_seen_within_two_intervals(open_world: OpenWo
 async def test_a_member_with_labels_unknown_is_not_left_out_by_labels(
     open_world: OpenWorld,
 ) -> None:
-    """R42: one that was never heard of may carry the label; leaving it out would be guessing."""
+    """R42: one that was never seen may carry the label; leaving it out would be guessing."""
     spec = metric("lag", rollup_labels={"region": "eu"})
     world = await open_world("db-b", "db-c", metrics=(spec,), prepare=db_c_is_away)
     world.agents["db-b"].labels = {"region": "eu"}
@@ -278,7 +278,7 @@ async def test_who_led_in_between_starts_over(open_world: OpenWorld) -> None:
 # --- following ---------------------------------------------------------------------------------
 
 
-async def test_a_replicas_agent_says_where_to_ask(open_world: OpenWorld) -> None:
+async def test_a_replicas_agent_says_the_right_agent(open_world: OpenWorld) -> None:
     """R37: by the primary's own pull."""
     world = await open_world("db-b", "db-c", role=replica())
     await world.answer("db-b", primary())
@@ -290,7 +290,7 @@ async def test_a_replicas_agent_says_where_to_ask(open_world: OpenWorld) -> None
     assert link is not None and link.url == url("db-b")
 
 
-async def test_a_replicas_agent_that_is_asked_looks_for_the_primary(
+async def test_a_replicas_agent_that_gets_a_check_looks_for_the_primary(
     open_world: OpenWorld,
 ) -> None:
     """R37, R58: nobody has pulled from it yet."""
@@ -306,7 +306,7 @@ async def test_a_replicas_agent_that_is_asked_looks_for_the_primary(
     assert world.pulls() == 2
 
 
-async def test_a_search_wakes_whom_it_asks_and_is_not_repeated_for_each_check(
+async def test_a_search_wakes_the_agents_it_contacts_and_is_not_repeated_for_each_check(
     open_world: OpenWorld,
 ) -> None:
     """R58: one that sleeps could only tell what it was; a client's question wakes the shard."""
@@ -321,7 +321,7 @@ async def test_a_search_wakes_whom_it_asks_and_is_not_repeated_for_each_check(
 async def test_who_was_the_primary_last_is_a_hint(
     open_world: OpenWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever it is will know better; but not for ever."""
+    """Whoever it is will know better; but not forever."""
     monkeypatch.setattr("headgate.shard.roster.HINT_MAX_AGE_S", 20.0)
     world = await open_world("db-b", role=replica())
     await world.answer("db-b", primary())
@@ -378,7 +378,7 @@ async def test_a_promotion_warms_up_and_never_answers_from_the_old_view(
 async def test_after_a_promotion_values_of_the_last_term_do_not_count(
     open_world: OpenWorld,
 ) -> None:
-    """R45: each member has to be heard of since."""
+    """R45: each member has to be seen since."""
     world = await open_world("db-b", "db-c")
     await world.pass_s(1)
     assert world.ask().admitted
@@ -469,7 +469,7 @@ async def test_split_brain_seen_by_a_claim_in_anothers_pull(open_world: OpenWorl
     assert world.ask().failing[0].cause is Cause.SPLIT_BRAIN
 
 
-async def test_split_brain_with_a_primary_whom_nobody_told_us_of(open_world: OpenWorld) -> None:
+async def test_split_brain_with_a_primary_that_nobody_reported(open_world: OpenWorld) -> None:
     """R53: it pulls from us, so it knows us; that we do not know it makes nothing right."""
     world = await open_world("db-b")
     await world.pass_s(1)
@@ -497,7 +497,7 @@ async def test_split_brain_ends_when_the_other_steps_down(open_world: OpenWorld)
 
 
 async def meet_rival(open_world: OpenWorld, ours: int | None, theirs: int | None) -> ShardWorld:
-    """db-b pulls from us, says that it is the primary, and is never heard of again."""
+    """db-b pulls from us, says that it is the primary, and is never seen again."""
 
     def db_b_is_away(world: ShardWorld) -> None:
         world.agents["db-b"].fault = UNREACHABLE
@@ -696,7 +696,7 @@ async def test_news_does_not_come_faster_than_a_quarter_interval(open_world: Ope
     assert world.pulls() - before <= 5 / (0.25 / 4) + 1
 
 
-async def test_a_member_that_rejects_connections_is_not_asked_faster(
+async def test_a_member_that_rejects_connections_is_not_pulled_faster(
     open_world: OpenWorld,
 ) -> None:
     world = await open_world("db-b")
@@ -705,7 +705,7 @@ async def test_a_member_that_rejects_connections_is_not_asked_faster(
     assert world.pulls() <= 21
 
 
-async def test_a_first_question_is_not_held_back(open_world: OpenWorld) -> None:
+async def test_a_first_check_is_not_delayed(open_world: OpenWorld) -> None:
     """R59: nor one after a silence."""
     world = await open_world("db-b")
     await world.pass_s(1)
@@ -716,7 +716,7 @@ async def test_a_first_question_is_not_held_back(open_world: OpenWorld) -> None:
     assert world.agents["db-b"].pulls[-1][1].wait_s == 0.0
 
 
-async def test_a_pull_says_who_asks_and_how_awake_it_is(open_world: OpenWorld) -> None:
+async def test_a_pull_says_who_pulls_and_how_awake_it_is(open_world: OpenWorld) -> None:
     world = await open_world("db-b")
     await world.pass_s(0.5)
     pull = world.agents["db-b"].pulls[-1][1]
@@ -738,7 +738,7 @@ async def test_clock_skew_is_computed_and_handed_to_the_member(open_world: OpenW
     assert world.member("db-b").clock_ahead_s == pytest.approx(9.7)
 
 
-async def test_clock_skew_is_told_to_the_database_it_is_about(open_world: OpenWorld) -> None:
+async def test_clock_skew_is_reported_to_the_database_it_is_about(open_world: OpenWorld) -> None:
     world = await open_world("db-b", role=replica())
     await world.answer("db-b", primary())
     assert world.servers["main"].clock_corrections == []
@@ -749,7 +749,7 @@ async def test_clock_skew_is_told_to_the_database_it_is_about(open_world: OpenWo
 # --- answers to pulls --------------------------------------------------------------------------
 
 
-async def test_a_pull_brings_role_readings_and_how_long_ago_somebody_asked(
+async def test_a_pull_brings_role_readings_and_the_age_of_the_last_check(
     open_world: OpenWorld,
 ) -> None:
     """R46"""
@@ -763,10 +763,10 @@ async def test_a_pull_brings_role_readings_and_how_long_ago_somebody_asked(
     assert set(report.readings) == {"lag"}
 
 
-async def test_a_held_pull_is_let_go_when_something_begins_to_fail(
+async def test_a_waiting_pull_is_answered_when_something_begins_to_fail(
     open_world: OpenWorld,
 ) -> None:
-    """Missed uptick: a breach is heard of at once, at one message per interval."""
+    """Missed uptick: a breach is seen at once, at one message per interval."""
     world = await open_world("db-b", role=replica())
     await world.pass_s(1)
     held = asyncio.ensure_future(world.answer("db-b", primary(), wait_s=600.0))
@@ -779,7 +779,7 @@ async def test_a_held_pull_is_let_go_when_something_begins_to_fail(
     assert not isinstance(reading, Absent) and reading.value == 9.0
 
 
-async def test_a_held_pull_is_let_go_when_the_role_changes(open_world: OpenWorld) -> None:
+async def test_a_waiting_pull_is_answered_when_the_role_changes(open_world: OpenWorld) -> None:
     world = await open_world("db-b", role=replica())
     await world.pass_s(1)
     held = asyncio.ensure_future(world.answer("db-b", primary(), wait_s=600.0))
@@ -790,7 +790,7 @@ async def test_a_held_pull_is_let_go_when_the_role_changes(open_world: OpenWorld
     assert role is not None and role.term == 2
 
 
-async def test_a_held_pull_ends_by_itself(open_world: OpenWorld) -> None:
+async def test_a_waiting_pull_ends_after_its_time(open_world: OpenWorld) -> None:
     world = await open_world("db-b", role=replica())
     await world.pass_s(1)
     async with asyncio.timeout(DEADLINE_S):
@@ -814,7 +814,7 @@ async def test_a_hibernating_shard_costs_nothing(open_world: OpenWorld) -> None:
     assert world.demand.costs[(HIBERNATING, Work.MESSAGES)] <= 2
 
 
-async def test_the_first_question_about_the_shard_wakes_all_of_it(open_world: OpenWorld) -> None:
+async def test_the_first_check_of_the_shard_wakes_all_of_it(open_world: OpenWorld) -> None:
     """R58, R59: rejected at first, admitted within a bounded number of intervals."""
     world = await open_world("db-b", "db-c", idleness=SHORT)
     await world.pass_s(12)
@@ -826,7 +826,7 @@ async def test_the_first_question_about_the_shard_wakes_all_of_it(open_world: Op
     assert pull.activity is AWAKE
 
 
-async def test_questions_about_the_host_leave_the_shard_asleep(open_world: OpenWorld) -> None:
+async def test_checks_of_the_host_leave_the_shard_asleep(open_world: OpenWorld) -> None:
     """R58: hosts are independent, and their questions cost no messages."""
     world = await open_world("db-b", "db-c", idleness=SHORT)
     await world.pass_s(12, "self/lag", every_s=0.5)
@@ -845,10 +845,10 @@ async def test_a_shard_that_slept_alone_is_brought_back_at_once(open_world: Open
     assert first <= 4, "four intervals"
 
 
-async def test_a_shard_that_slept_does_not_take_its_sleep_for_a_members_absence(
+async def test_a_shard_that_hibernated_does_not_count_that_time_as_a_members_silence(
     open_world: OpenWorld,
 ) -> None:
-    """R59: nobody is set aside for having been asked nothing."""
+    """R59: nobody is skipped for having had no check."""
     spec = metric("lag", missing_for_s=5)
     world = await open_world("db-b", "db-c", metrics=(spec,), idleness=SHORT)
     await world.pass_s(30, "self/lag", every_s=0.5)
@@ -858,7 +858,7 @@ async def test_a_shard_that_slept_does_not_take_its_sleep_for_a_members_absence(
     assert not any(answer.admitted for answer in answers)
 
 
-async def test_a_new_leader_does_not_remember_absences_of_its_last_time(
+async def test_a_new_leader_does_not_remember_missing_members_of_its_last_time(
     open_world: OpenWorld,
 ) -> None:
     """R42: missing_for_s counts from now on."""
@@ -903,7 +903,7 @@ def attach_heartbeat(world: ShardWorld) -> Heartbeat:
     return heart
 
 
-async def test_questions_to_a_member_keep_our_heartbeat(open_world: OpenWorld) -> None:
+async def test_checks_at_a_member_keep_our_heartbeat(open_world: OpenWorld) -> None:
     """R60: as its report tells, at once."""
     world = await open_world("db-b")
     heart = attach_heartbeat(world)
@@ -915,7 +915,7 @@ async def test_questions_to_a_member_keep_our_heartbeat(open_world: OpenWorld) -
     assert not heart.leased
 
 
-async def test_a_member_that_is_gone_does_not_keep_our_heartbeat_for_ever(
+async def test_a_member_that_is_gone_does_not_keep_our_heartbeat_forever(
     open_world: OpenWorld,
 ) -> None:
     """R60: its last word grows older, too."""
@@ -955,7 +955,7 @@ async def test_a_singular_agent_rolls_up_three_databases_without_a_message(
     assert world.pulls() == 0
 
 
-async def test_a_question_about_the_shard_keeps_all_databases_of_a_singular_agent_awake(
+async def test_a_check_of_the_shard_keeps_all_databases_of_a_singular_agent_awake(
     open_world: OpenWorld,
 ) -> None:
     """R58: whichever of them is named."""
@@ -1040,7 +1040,7 @@ async def test_an_agent_beside_another_server_answers_for_none(open_world: OpenW
         ({}, {"upstream": "a:5432"}, False),
     ],
 )
-async def test_a_replica_that_says_whom_it_follows_is_not_unwatched(
+async def test_a_replica_that_reports_its_source_is_not_unwatched(
     open_world: OpenWorld, ours: dict[str, Any], its: dict[str, Any], is_watched: bool
 ) -> None:
     """B11: our server lists it without a name or an id, from an address that is not its agent's."""
@@ -1064,7 +1064,7 @@ async def test_two_unwatched_replicas_of_one_default_name_are_both_shown(
     assert len(world.view().unwatched) == 1
 
 
-async def test_the_view_tells_why_nobody_leads(open_world: OpenWorld) -> None:
+async def test_the_view_says_why_nobody_leads(open_world: OpenWorld) -> None:
     world = await open_world("db-b", role=replica())
     world.agents["db-b"].fault = PeerFailed(Cause.TIMED_OUT, "no answer in 1 s")
     world.ask()

@@ -193,7 +193,7 @@ async def test_a_takeover_of_a_warm_standby_finds_it_awake(world: World) -> None
     assert world.demand.state is Activity.AWAKE
 
 
-async def test_what_is_sent_away_is_no_decision_of_ours(world: World) -> None:
+async def test_a_rejection_by_the_store_is_no_decision_of_ours(world: World) -> None:
     """Counted where it is decided."""
     for _ in range(3):
         world.verdict()
@@ -282,7 +282,7 @@ async def test_it_takes_over_when_the_leader_is_gone(elected: ElectedWorld) -> N
     assert elected.seats[other].takeovers_total == 1 and changes == [False]
 
 
-async def test_while_the_store_is_away_each_answers_by_itself_and_says_so(
+async def test_while_the_store_is_away_each_answers_alone_and_says_so(
     elected: ElectedWorld,
 ) -> None:
     """R53"""
@@ -298,14 +298,14 @@ async def test_while_the_store_is_away_each_answers_by_itself_and_says_so(
     assert sorted(seat.passive for seat in elected.seats.values()) == [False, True]
 
 
-async def test_before_the_store_was_asked_both_answer() -> None:
+async def test_before_the_store_was_read_both_answer() -> None:
     """A host without an answer is the worse mistake."""
     elected = ElectedWorld()
     assert set(elected.verdicts().values()) == {Verdict.OK}
     await elected.pair.close()
 
 
-async def test_one_that_leads_by_the_store_and_answers_nobody_is_stood_in_for(
+async def test_the_other_one_replaces_a_leader_by_the_store_that_answers_nobody(
     elected: ElectedWorld,
 ) -> None:
     """Its address leads nowhere: a host without an answer is the worse mistake."""

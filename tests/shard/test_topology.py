@@ -64,7 +64,7 @@ def test_the_agent_of_the_only_primary_leads_until_its_role_must_be_confirmed() 
     assert stand(ours, member("b", seen())) == Leading("a", 7, MONO - 0.4 + MAX_AGE_S)
 
 
-def test_a_replicas_agent_knows_where_to_ask() -> None:
+def test_a_replicas_agent_knows_the_right_agent() -> None:
     """R37: by what the primary's agent says of itself, else by what was configured."""
     ours = member("b", seen(), local=True)
     assert stand(ours, member("a", primary())) == Following("a", "http://file:1")
@@ -75,7 +75,7 @@ def test_a_replicas_agent_knows_where_to_ask() -> None:
 @pytest.mark.parametrize("ours", [1, 2, 3, None])
 @pytest.mark.parametrize("theirs", [1, 2, 3, None])
 @pytest.mark.parametrize("local", [True, False])
-def test_two_primaries_are_rejected_whoever_is_right(
+def test_two_primaries_are_rejected_no_matter_which_is_right(
     ours: int | None, theirs: int | None, local: bool
 ) -> None:
     """R53: also the one on the higher timeline."""
@@ -94,7 +94,7 @@ def test_two_primaries_of_one_agent_are_rejected() -> None:
     assert told.cause is Cause.SPLIT_BRAIN
 
 
-def test_no_primary_is_rejected_and_everybody_is_told() -> None:
+def test_no_primary_is_rejected_and_every_member_is_named() -> None:
     told = rejection(
         member("a", seen(), local=True),
         member("b", None, role_absent=absent(Cause.FAILED, "connection refused")),
@@ -112,7 +112,7 @@ def test_a_shard_without_members_has_no_primary() -> None:
 
 
 @pytest.mark.parametrize(("age_s", "leads"), [(1.0, True), (1.001, False), (3600.0, False)])
-def test_a_role_that_was_not_confirmed_is_not_held(age_s: float, leads: bool) -> None:
+def test_a_role_that_was_not_confirmed_is_not_kept(age_s: float, leads: bool) -> None:
     point = stand(member("a", primary(age_s=age_s), local=True))
     assert isinstance(point, Leading) is leads
 
@@ -184,7 +184,7 @@ def test_a_replica_of_another_cluster_does_not_follow() -> None:
     assert told is not None and "another cluster" in told
 
 
-def test_what_servers_do_not_tell_is_not_held_against_them() -> None:
+def test_what_servers_do_not_report_does_not_count_against_them() -> None:
     assert follows(seen()) is None
     assert follows(seen(cluster="7", term=1)) is None
     assert follows(seen(upstream_id="9")) is None
@@ -201,7 +201,7 @@ def test_a_cascade_follows_through_the_one_in_between() -> None:
     assert follows(seen(server_id="3", upstream_id="2"), between, server_id="1") is None
 
 
-def test_a_cascade_below_somebody_elses_primary_does_not() -> None:
+def test_a_cascade_below_another_ones_primary_does_not() -> None:
     between = seen(server_id="2", upstream_id="9")
     told = follows(seen(server_id="3", upstream_id="2"), between, server_id="1")
     assert told == "it replicates from server 9, not from 1"

@@ -214,7 +214,7 @@ STATES = [
 
 
 @pytest.mark.parametrize(("scene", "begun"), STATES)
-def test_no_change_is_lost_or_comes_unasked_when_the_disk_fails_once(
+def test_no_change_is_lost_or_invented_when_the_disk_fails_once(
     disks: FailingDisks, room: Path, scene: str, begun: str, request: pytest.FixtureRequest
 ) -> None:
     _every_fault(disks, room, scene, request.getfixturevalue(begun), exhaustive=False)
@@ -239,7 +239,7 @@ def test_a_commit_that_could_not_be_synced_is_not_there_at_the_next_start(
 @pytest.mark.extended
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize(("scene", "begun"), STATES)
-def test_no_change_is_lost_or_comes_unasked_whichever_call_fails(
+def test_no_change_is_lost_or_invented_whichever_call_fails(
     disks: FailingDisks, room: Path, scene: str, begun: str, request: pytest.FixtureRequest
 ) -> None:
     _every_fault(disks, room, scene, request.getfixturevalue(begun), exhaustive=True)

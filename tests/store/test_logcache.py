@@ -62,7 +62,9 @@ async def test_what_a_crash_left_beside_it_is_in_nobodys_way(tmp_path: Path) -> 
         (b"[" * 100_000, "does not begin"),
     ],
 )
-async def test_a_damaged_copy_is_told_and_put_aside(tmp_path: Path, raw: bytes, words: str) -> None:
+async def test_a_damaged_copy_is_reported_and_skipped(
+    tmp_path: Path, raw: bytes, words: str
+) -> None:
     path = tmp_path / "fleet.copy"
     path.write_bytes(raw)
     cache = LogCache(path)
@@ -97,7 +99,7 @@ async def test_too_large_a_copy_leaves_the_last_one(
     await cache.close()
 
 
-async def test_a_disk_that_takes_nothing_is_told_with_the_path(tmp_path: Path) -> None:
+async def test_a_disk_that_takes_nothing_is_reported_with_the_path(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     cache = LogCache(tmp_path / "file" / "fleet.copy")
     with pytest.raises(StoreUnavailable, match="cannot be written"):
@@ -134,7 +136,7 @@ STAGE = CopyOrigin("/stage/", ("https://a:2379", "https://b:2379"))
     ],
     ids=["same", "members replaced", "other prefix", "other members"],
 )
-async def test_a_copy_of_another_fleet_is_put_aside(
+async def test_a_copy_of_another_fleet_is_skipped(
     tmp_path: Path, origin: CopyOrigin, is_ours: bool
 ) -> None:
     """Its rules would be put in force here, and written into this one's store by a restore."""
@@ -151,7 +153,9 @@ async def test_a_copy_of_another_fleet_is_put_aside(
     await now.close()
 
 
-async def test_a_copy_that_cannot_be_told_in_json_is_a_fault_and_no_crash(tmp_path: Path) -> None:
+async def test_a_copy_that_cannot_be_written_in_json_is_a_fault_and_no_crash(
+    tmp_path: Path,
+) -> None:
     cache = LogCache(tmp_path / "fleet.copy")
     broken = Listing((Entry("items/\udcff", b"", 1),), 1, "s")
     with pytest.raises(StoreUnavailable, match="cannot be written"):

@@ -208,7 +208,7 @@ class TestLife:
         assert not serving.socket.exists()
 
     def test_a_reload_drops_no_request_and_takes_effect(self, serving: AgentProcess) -> None:
-        """No answer but OK: what is still wanted is judged by the values it has."""
+        """No answer but OK: what is still wanted is decided by the values it has."""
 
         def ask() -> None:
             answer = serving.get("/check/test/postgres/main")
@@ -395,7 +395,7 @@ class TestStore:
             serving.kill()
         else:
             assert serving.stop() == 0
-        # Held by somebody else: it can be read, and not be opened for writing, even by root.
+        # Held by another one: it can be read, and not be opened for writing, even by root.
         with (serving.folder / "state.db.lock").open("a") as held:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             serving.start()

@@ -91,7 +91,7 @@ def _assert_favored(told: str) -> None:
 
 
 def _assert_shed(told: str) -> None:
-    """The extension, for whoever runs the tests has a compiler."""
+    """The extension: every machine that runs the tests has a compiler."""
     assert "traffic control inside Postgres, by the extension" in told
     _found(r"is listed: export\.py of adhoc, \d sessions", told)
     warned = _found(r"warned first: of (\d+) statements, while (\d+) ran", told)

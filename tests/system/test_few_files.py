@@ -1,4 +1,4 @@
-"""An agent that may open few files says so, and serves whoever asks (N3, N4)."""
+"""An agent that may open few files says so, and serves every client (N3, N4)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def start_with(agent: AgentProcess, files: int) -> None:
     agent.await_serving()
 
 
-def test_silent_connections_take_no_file_from_those_who_ask(agent: AgentProcess) -> None:
+def test_silent_connections_take_no_file_from_those_that_check(agent: AgentProcess) -> None:
     start_with(agent, FEW)
     eventually(agent.admitted)
     advice = agent.get("/v1/status").json["advice"]

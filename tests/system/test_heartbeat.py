@@ -62,10 +62,10 @@ LEASE_S = 4.0
 SHORT_LEASE = f'heartbeat_interval_s = 1\nheartbeat_lease_s = {LEASE_S}\nshard = "commerce/-80"'
 
 
-def test_questions_about_a_replica_keep_its_primarys_heartbeat_alive(
+def test_checks_of_a_replica_keep_its_primarys_heartbeat_alive(
     agent: AgentProcess, lent_mariadb: Pair[MariaDBServer]
 ) -> None:
-    """R60: where one agent looks after both, and nobody asks about the primary."""
+    """R60: where one agent looks after both, and nobody checks the primary."""
     primary, replica = lent_mariadb.primary, lent_mariadb.replica
     agent.write_settings(
         mysql_database(dsn_of(primary), "threads_running", more=SHORT_LEASE)

@@ -37,7 +37,7 @@ def metrics_set(agent: AgentProcess, *options: str) -> None:
     assert ran.wait(timeout=60) == 0, ran.err
 
 
-def test_release_thundering_herd_a_burst_is_sent_away_to_come_back_as_a_file(
+def test_release_thundering_herd_a_burst_comes_back_one_by_one(
     agent: AgentProcess, postgres_pair: Pair[PostgresServer]
 ) -> None:
     agent.write_settings(postgres_database(postgres_pair.primary.dsn(), PACED))

@@ -34,8 +34,9 @@ def block(kind: str, holding: str) -> str:
 
 
 def commands(holding: str) -> list[str]:
-    lines = block("console", holding).splitlines()
-    return [line.strip().removeprefix("$ ") for line in lines if line.strip().startswith("$ ")]
+    """Without what their comments say that they print."""
+    lines = [line.strip() for line in block("console", holding).splitlines()]
+    return [re.sub(r"\s+#.*", "", line[2:]) for line in lines if line.startswith("$ ")]
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ def forked(folder: Path, *command: str) -> str:
 
 
 def is_admitted(folder: Path) -> bool:
-    """Asked as often as one likes: a whole command each time would take long."""
+    """Checked as often as one likes: a whole command each time would take long."""
     url = f"unix://{folder}/headgate.sock"
     with headgate.Client("test:ready", database="main", url=url, timeout_s=60.0) as gate:
         try:

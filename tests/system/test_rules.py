@@ -40,7 +40,7 @@ def verdicts(agent: AgentProcess, app: str, count: int = 200) -> list[str]:
     return [agent.check(app=app)["verdict"] for _ in range(count)]
 
 
-def test_a_hold_on_a_category_reaches_every_job_of_it_and_ends_by_itself(
+def test_a_hold_on_a_category_reaches_every_job_of_it_and_ends_on_time(
     agent: AgentProcess,
 ) -> None:
     """R65, R69, R84"""
@@ -56,7 +56,7 @@ def test_a_hold_on_a_category_reaches_every_job_of_it_and_ends_by_itself(
     assert time.monotonic() - before >= 0.9
 
 
-def test_favoured_over_all_others_and_never_over_the_database(agent: AgentProcess) -> None:
+def test_favored_over_all_others_and_never_over_the_database(agent: AgentProcess) -> None:
     """R71, R76: nobody passes while the metric is unhealthy, favoured or not."""
     started(agent, 1)
     favor = {"target": "migration", "over": "all", "ratio": 0.9, "for": "1h"}

@@ -41,7 +41,7 @@ def replay(lent_postgres: Pair[PostgresServer]) -> Iterator[psycopg.Connection[o
         yield connection
 
 
-def test_a_job_is_held_by_lag_and_goes_on_by_itself(
+def test_a_job_is_throttled_by_lag_and_goes_on_automatically(
     url: str,
     serving: AgentProcess,
     replay: psycopg.Connection[object],

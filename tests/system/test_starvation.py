@@ -80,7 +80,7 @@ def webhook() -> Iterator[Webhook]:
 
 @contextmanager
 def rogue(server: PostgresServer) -> Iterator[None]:
-    """At work in the database, without ever having asked."""
+    """At work in the database, without a check."""
     with psycopg.connect(server.dsn(), application_name=ROGUE) as connection:
         connection.execute("select 1")  # In a transaction from here on.
         yield
@@ -93,7 +93,7 @@ def headgate(agent: AgentProcess, *arguments: str) -> str:
     return " ".join(ran.out.split())
 
 
-def test_client_starvation_is_told_everywhere_ends_by_itself_and_stays_in_history(
+def test_client_starvation_is_reported_everywhere_ends_automatically_and_stays_in_history(
     agent: AgentProcess, postgres_pair: Pair[PostgresServer], webhook: Webhook
 ) -> None:
     """R68, R79, R88–R91, R138, R144, R145"""

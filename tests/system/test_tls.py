@@ -65,7 +65,7 @@ def test_both_clients_are_admitted_over_tls(serving: AgentProcess, tmp_path: Pat
     assert "Traceback" not in serving.log()
 
 
-def test_an_agent_that_cannot_prove_itself_is_not_asked(serving: AgentProcess) -> None:
+def test_an_agent_that_cannot_prove_itself_is_not_used(serving: AgentProcess) -> None:
     unproven = headgate.Client("a", database="main", url=serving.url, timeout_s=60.0)
     rejected = pytest.raises(headgate.ThrottlerUnavailable, match="certificate is not accepted")
     with unproven, rejected:

@@ -158,7 +158,7 @@ def test_a_restart_within_the_bounded_wait_goes_unnoticed(serving: AgentProcess)
     assert "CircuitOpened" not in job.names()
 
 
-def test_the_second_agent_is_asked_when_the_first_is_killed(
+def test_the_second_agent_is_used_when_the_first_is_killed(
     serving: AgentProcess,
     lent_postgres: Pair[PostgresServer],
     tmp_path_factory: pytest.TempPathFactory,

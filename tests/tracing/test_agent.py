@@ -1,4 +1,4 @@
-"""A real agent and a real collector: what is told, below what, and that nobody is hurt."""
+"""A real agent and a real collector: what is reported, below what, and that nobody is hurt."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def one(found: Collector, name: str) -> Told:
     return (await aeventually(lambda: found.named(name)))[0]
 
 
-async def test_what_an_agent_does_is_told(collecting: Collector, tmp_path: Path) -> None:
+async def test_what_an_agent_does_is_reported(collecting: Collector, tmp_path: Path) -> None:
     headers = tmp_path / "headers"
     headers.write_text("# the key\nx-api-key: s3cret\n")
     more = {"background_ratio": 1.0, "headers_file": str(headers), "service_name": "gates"}
@@ -130,7 +130,7 @@ async def test_what_an_agent_does_is_told(collecting: Collector, tmp_path: Path)
         assert kept.facts["headgate.change.action"] == "metric.set"
         assert kept.facts["headgate.change.who"].startswith("uid:")
 
-        # The probe was started anew by that request, and is no part of it.
+        # The probe was started again by that request, and is no part of it.
         before = len(collecting.named("probe"))
         await aeventually(lambda: len(collecting.named("probe")) > before + 2)
         assert all(probe.parent_id == "" for probe in collecting.named("probe"))
@@ -178,7 +178,7 @@ async def test_checks_are_traced_where_their_caller_traces_them(
             s for s in collecting.named("check") if s.facts.get("headgate.verdict") == "ON_HOLD"
         ]
         assert held.facts["headgate.rule"]
-        # Scrapes are not told, unless somebody wants to know.
+        # Scrapes are not traced by default.
         assert (await ask(agent, "GET", "/healthz"))[0] == 200
         assert (await ask(agent, "GET", "/metrics", traceparent=PARENT))[0] == 200
         assert (await one(collecting, "GET /metrics")).parent_id == PARENT[36:52]
@@ -268,7 +268,7 @@ async def test_a_collector_in_trouble_hurts_nobody(
     assert len(collecting.heard) == len([h for h in collecting.heard if h["path"] != "/x"])
 
 
-async def test_a_collector_that_comes_back_is_told_again(
+async def test_a_collector_that_comes_back_gets_reports_again(
     collecting: Collector, tmp_path: Path
 ) -> None:
     collecting.status = 503

@@ -52,7 +52,7 @@ def test_what_is_the_same_is_not_sent_again() -> None:
     assert difference(lines, changed, SIZE, PAINT) == "\x1b[1;9H6"
 
 
-def test_without_colour_states_are_still_bold() -> None:
+def test_without_color_states_are_still_bold() -> None:
     lines = drawn(["BREACHED"], "bold red")
     paint = Paint(ColorSystem.EIGHT_BIT, colourless=True, ascii_only=False)
     assert difference((), lines, SIZE, paint) == "\x1b[1;1H\x1b[1mBREACHED\x1b[0m"
@@ -63,5 +63,5 @@ def test_a_terminal_without_styles_gets_text_alone() -> None:
     assert difference((), drawn(["BREACHED"], "bold red"), SIZE, paint) == "\x1b[1;1HBREACHED"
 
 
-def test_ascii_takes_as_many_cells_as_what_it_stands_for() -> None:
+def test_ascii_takes_as_many_cells_as_what_it_replaces() -> None:
     assert in_ascii("etl… 日本 → é") == "etl~ ???? > ?"

@@ -216,7 +216,7 @@ HOLD = {
         (("3", "h", "enter", *"it floods", "enter"), "POST", "/v1/rules", HOLD, "SET r7: etl is"),
     ],
 )
-def test_a_change_is_tried_shown_asked_for_and_then_made(
+def test_a_change_is_tried_shown_confirmed_and_then_made(
     agent: ScriptedAgent, keys: tuple[str, ...], method: str, path: str, body: Any, told: str
 ) -> None:
     """R74, R76: a rule in a hurry, with a preview."""
@@ -252,7 +252,7 @@ def test_a_preview_that_comes_late_is_not_confirmed_by_a_key_meant_for_something
     assert run(agent, after("esc", state=state), errand).panel is None
 
 
-def test_a_viewer_is_told_that_it_cannot(agent: ScriptedAgent) -> None:
+def test_a_viewer_sees_that_it_cannot(agent: ScriptedAgent) -> None:
     detail = "dash is a viewer; changing needs a token with the role operator"
     agent.replies["DELETE", "/v1/rules/r7"] = problem(403, detail)
     state = ask_to(agent, "4", "l")
@@ -260,7 +260,7 @@ def test_a_viewer_is_told_that_it_cannot(agent: ScriptedAgent) -> None:
     assert f"you may look, not change: the agent answers 403: {detail}" in state.flash.text
 
 
-def test_only_a_key_wakes_and_only_what_rests(agent: ScriptedAgent) -> None:
+def test_only_a_key_wakes_and_only_what_is_idle(agent: ScriptedAgent) -> None:
     """R58: an open screen must not keep databases from hibernating."""
     assert after("w").flash is not None and not isinstance(errand_of("w"), Prepare)
     resting = scenes.scene(builders.status(databases=[builders.database(activity="hibernating")]))
@@ -273,7 +273,7 @@ def test_only_a_key_wakes_and_only_what_rests(agent: ScriptedAgent) -> None:
     assert done.flash is not None and "WOKEN main" in done.flash.text
 
 
-def test_an_agent_that_is_away_is_told_where_the_key_was_pressed() -> None:
+def test_an_agent_that_is_away_is_reported_where_the_key_was_pressed() -> None:
     errands = Errands(connect("http://127.0.0.1:1", None))
     assert errands.start(Hour("etl"))
     (brought,) = eventually(errands.done)
@@ -281,7 +281,7 @@ def test_an_agent_that_is_away_is_told_where_the_key_was_pressed() -> None:
     assert heard(ScreenState(busy="asking"), brought).flash is not None
 
 
-def test_an_agent_that_hangs_is_not_asked_without_end(agent: ScriptedAgent) -> None:
+def test_an_agent_that_hangs_is_not_polled_without_end(agent: ScriptedAgent) -> None:
     release = threading.Event()
 
     def hang(_: Heard) -> Reply:
@@ -317,7 +317,7 @@ def test_a_clients_hour_and_an_explanation_are_shown(agent: ScriptedAgent) -> No
 # --- files and budgets -------------------------------------------------------------------------
 
 
-def test_a_snapshot_asks_for_a_name_and_overwrites_nothing(tmp_path: Path) -> None:
+def test_a_snapshot_wants_a_name_and_overwrites_nothing(tmp_path: Path) -> None:
     assert errand_of("s", "enter") == Save("a.svg")
     assert errand_of("s", "clear", "enter") is None
     frame = compose(ScreenState(), BUSY, (90, 30), scenes.AROUND, scenes.NOW)
@@ -392,7 +392,7 @@ def test_a_narrow_screen_still_says_what_is_wrong_with_a_policy(agent: ScriptedA
         assert told in text, told
 
 
-def test_an_older_agent_tells_less_of_statements(agent: ScriptedAgent) -> None:
+def test_an_older_agent_reports_less_of_statements(agent: ScriptedAgent) -> None:
     old = {key: value for key, value in STATE["patterns"][0].items() if key not in NEWER}
     agent.says("/v1/budgets", {"databases": [policy()]})
     agent.says("/v1/budgets/main/state", {**STATE, "patterns": [old]})

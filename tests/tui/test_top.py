@@ -254,7 +254,7 @@ def test_no_color_is_obeyed(busy: ScriptedAgent) -> None:
         assert "\x1b[31m" not in shown.raw and "\x1b[1;31m" not in shown.raw
 
 
-def test_confirmation_is_asked_for_on_a_terminal(scripted: ScriptedAgent) -> None:
+def test_confirmation_is_wanted_on_a_terminal(scripted: ScriptedAgent) -> None:
     path = "/v1/databases/main/metrics/lag"
     scripted.says(path, builders.metric_view())
     scripted.says(path, builders.removed_metric(), method="DELETE")
@@ -288,8 +288,8 @@ def woken(agent: ScriptedAgent) -> list[str]:
     return [heard.path for heard in agent.heard if heard.method == "POST"]
 
 
-def test_looking_wakes_nobody_unless_it_is_asked_for(busy: ScriptedAgent, run: Run) -> None:
-    """R56: an open screen must not keep what nobody asks about from hibernating."""
+def test_looking_wakes_nobody_unless_requested(busy: ScriptedAgent, run: Run) -> None:
+    """R56: an open screen must not keep what nobody checks from hibernating."""
     assert run("top", "--once", "--interval", "0.1s").code == 0
     assert woken(busy) == []
     ran = run("top", "--once", "--wake", "--interval", "0.1s")

@@ -52,7 +52,7 @@ def last(view: Picture, count: int) -> tuple[float | None, ...]:
     return tuple(view.recent[("main", "lag")])[-count:]
 
 
-def test_the_worst_of_a_quarter_of_a_minute_is_kept_and_absences_are_gaps() -> None:
+def test_the_worst_of_a_quarter_of_a_minute_is_kept_and_unavailable_values_are_gaps() -> None:
     trend = Trend("url")
     trend.take(status(value=1.0), 0.0)
     trend.take(status(value=9.0), 1.0)
@@ -103,7 +103,7 @@ def test_an_outage_keeps_the_last_picture_and_its_own_beginning() -> None:
     assert trend.take(status(), 15.0).lost is None
 
 
-def test_an_agent_that_began_anew_is_noticed() -> None:
+def test_an_agent_that_restarted_is_noticed() -> None:
     trend = Trend("url")
     assert trend.take(status(), 1.0).restarted_at_s is None
     again = read(StatusDoc, builders.status(uptime_s=3.0))

@@ -111,7 +111,7 @@ def test_an_agent_that_does_not_answer_is_said_and_the_last_picture_stays_dimmed
     assert body and all(segment.style is not None and segment.style.dim for segment in body)
 
 
-def test_an_agent_that_began_anew_is_said() -> None:
+def test_an_agent_that_restarted_is_shown() -> None:
     anew = replace(BUSY, picture=replace(BUSY.picture, restarted_at_s=95.0))
     assert "the agent restarted 5.0 s ago" in shown(ScreenState(), anew)
 
@@ -156,7 +156,7 @@ def test_a_filter_finds_names_databases_and_what_throttles() -> None:
     assert "no client matches 'zzz'" in shown(ScreenState("clients", filter="zzz"), BUSY)
 
 
-def test_rules_say_who_why_how_long_and_whom_they_meet() -> None:
+def test_rules_show_who_why_how_long_and_which_clients_match() -> None:
     text = shown(ScreenState("rules"), BUSY, (140, 30))
     assert "> r7" in text and "48 min" in text
     assert "ops" in text and "it floods the replica" in text
@@ -171,7 +171,7 @@ def test_rejections_and_changes_share_a_view() -> None:
     assert swapped.index("changed lately") < swapped.index("rejected lately")
 
 
-def test_what_an_agent_cannot_tell_is_said_in_its_place() -> None:
+def test_what_an_agent_cannot_report_is_said_in_its_place() -> None:
     none = LastAnswer(fault="the agent answers 404: this agent has no rules")
     assert "rules cannot be shown: the agent answers 404" in shown(
         ScreenState("rules"), scenes.scene(rules=none)
@@ -181,7 +181,7 @@ def test_what_an_agent_cannot_tell_is_said_in_its_place() -> None:
     assert "below is what was said 90.0 s ago: no answer in 10 s" in text and "> r7" in text
 
 
-def test_a_strip_is_an_hour_in_steps_with_gaps_where_nobody_asked() -> None:
+def test_a_strip_is_an_hour_in_steps_with_gaps_where_nobody_checked() -> None:
     found = strip(read(TimelineDoc, TIMELINE))
     assert found == ThrottledStrip([0.0, None, 0.92, None], "shard/lag")
     assert resampled([0.1, None, 0.9, 0.2, None, None], 3) == [0.1, 0.9, None]

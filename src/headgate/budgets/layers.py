@@ -286,7 +286,7 @@ class Edition:
     """Budgets of the fleet, by id: why one is not valid together with the rest."""
     over: frozenset[str] = frozenset()
     """Of those that end by what was changed here: their time is used up, whatever the wall clock
-    says (changetime.py)."""
+    says (changes/time.py)."""
     caps: tuple[WideCap, ...] = ()
     """The switches for all budgets that reach further than this agent."""
 

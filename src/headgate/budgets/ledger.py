@@ -446,7 +446,7 @@ class Ledger:
             more_ns = drain_ns(actual_ns - estimate_ns, bucket.rate_mpct, self.cpus_milli)
             return charged(bucket, more_ns, now_ns)
         if held.rate_mpct != bucket.rate_mpct:
-            return bucket  # its time is reckoned anew: nobody knows what is left of the charge
+            return bucket  # its time starts again: nobody knows what is left of the charge
         cheaper = held.charge.drains_in_ns - drain_ns(actual_ns, held.rate_mpct, self.cpus_milli)
         return refunded(bucket, held.charge, cheaper, now_ns)
 

@@ -1,7 +1,7 @@
 """What a server says of its budgets, as values.   pgext/ ──BudgetReadings──► budgets/meter
 
 Counters are as the server keeps them: since it started. To know what happened in a minute, compare
-two readings (budgetmeter.py); nothing here is reset by being read.
+two readings (meter.py); nothing here is reset by being read.
 """
 
 from __future__ import annotations

@@ -317,7 +317,7 @@ class Budgeting:
         self, call: Call[Any, Any], asked: str | None = None, said: Any = None
     ) -> Reach:
         """As the query or the body says; else as the budget was set. A new one is for the shard
-        that this agent leads (ownreach.py)."""
+        that this agent leads (changes/exchange.py)."""
         given, database, name = _reach_given(asked, said), *map(call.place, ("database", "name"))
         known = None if given is not None else self._reach_of(database, name)
         if known is not None:

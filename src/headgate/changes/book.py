@@ -2,7 +2,7 @@
 
 There is one for the agent's own log, and one for the log that a fleet shares, where there is one.
 Everything is validated against the state of that moment, and again if another change was first
-(logwriter.py). Each change is a revision of the log, n, with author and content: to look at, and to
+(writer.py). Each change is a revision of the log, n, with author and content: to look at, and to
 go back to.
 """
 
@@ -121,7 +121,7 @@ class ChangeBook:
         self._history = LogHistory(store)
         self.rules = rules
         self.has_ended: Callable[[Change], bool] = lambda item: False
-        """By the time that changes count (changetime.py), whatever the wall clock says now."""
+        """By the time that changes count (changes/time.py), whatever the wall clock says now."""
         self.rooms: dict[str, Room] = {}
         """For other kinds than rules: what validates a file's entries."""
 

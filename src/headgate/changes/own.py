@@ -1,6 +1,6 @@
 """One change of an agent's own log.   OwnBook ──plan──► OwnWriter ──► state file
 
-As logwriter.py does it, but no other agent writes there: the current state is kept in memory, and
+As writer.py does it, but no other agent writes there: the current state is kept in memory, and
 the audit entries are in the same transaction. Changes of a shard are there besides the agent's own.
 The agents of a shard send them to each other (exchange.py); those of others are merged here.
 """

@@ -77,7 +77,7 @@ def both(one: Copies | None, other: Copies | None) -> Copies | None:
 
 
 # --- as bytes ------------------------------------------------------------------------------
-# Readers may be older than writers: a field that is not known is left aside, an item that cannot
+# Readers may be older than writers: a field that is not known is ignored, an item that cannot
 # be rejected with its key, and the others are used.
 
 _KINDS = {kind.value: kind for kind in ChangeKind}

@@ -1,11 +1,11 @@
 """Time for changes that end: it follows the monotonic clock and never goes back.
 
-Noted every few seconds (rulekeeper.py) together with the wall clock and the time since the machine
-booted. After a restart it goes on from there, plus what has passed
-meanwhile: during the same boot by the time since boot, which cannot be set; after another boot by
+Noted every few seconds (rules/service.py), with the wall clock and the time since the machine
+booted. After a restart it goes on from there, plus what has passed meanwhile: during
+the same boot by the time since boot, which cannot be set; after another boot by
 the wall clock, if that is later. So a clock that is behind after a restart gives no change back the
 time that it had used up before. The time at which a change was set is noted, too: for a rule with
-the rest of it (followedrules.py), for any other change here.
+the rest of it (rules/followed.py), for any other change here.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ read ──LogState──► plan ──Draft──► parts ──commit, compa
 Every commit compares head, so that of all changes built on revision n only one succeeds. Its
 log/<n+1> has its op: a writer that lost an answer looks there, and knows whether it was its own.
 
-ownwriter.py does the same with the log of one agent.
+own.py does the same with the log of one agent.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def _of_settings(content: str) -> Iterator[str]:
     try:
         document: Mapping[str, Any] = tomllib.loads(content)
     except (tomllib.TOMLDecodeError, RecursionError):
-        # Rejected or half written: each line that could be a setting by itself.
+        # Rejected or half written: each line that could be a setting on its own.
         for line in content.splitlines():
             with suppress(tomllib.TOMLDecodeError, RecursionError):
                 yield from _of_document(tomllib.loads(line))

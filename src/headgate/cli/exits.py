@@ -56,7 +56,7 @@ def exit_code_of_error(error: HeadgateError) -> int:
         return exit_code_of_verdict(error.answer.verdict)
     if isinstance(error, InvalidRequest) and error.status == 500:
         return EXIT_CODES[Verdict.INTERNAL_ERROR]
-    # A 422 blames what was asked, or lists the faults of settings that somebody wanted to set.
+    # A 422 is about the request, or lists the faults of the settings in it.
     wrong_question = isinstance(error, InvalidRequest) and (
         error.status == 400 or (error.status == 422 and not getattr(error, "faults", ()))
     )

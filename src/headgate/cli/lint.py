@@ -100,7 +100,7 @@ def notes_on(path: Path, host: Validator | None = None) -> list[LintNote]:
         policy = database.traffic and database.traffic.policy
         if policy:
             found = policy_told(policy, f"databases.{name}.traffic.policy")
-            # With a host, faults of it are told already.
+            # With a host, its faults are reported already.
             notes += [note for note in found if host is None or note.level == "advice"]
     if _is_rejected(notes):
         return [note for note in notes if note.level == "fault"]

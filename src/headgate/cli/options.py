@@ -458,7 +458,7 @@ def settings_help(home: str) -> str:
     return "\n".join(["\b", "Settings:", *lines])
 
 
-# --- how far, and asking back ----------------------------------------------------------------
+# --- how far, and confirmation ---------------------------------------------------------------
 
 
 def reach_of(

@@ -12,7 +12,7 @@ from headgate.cli.app import app
 from headgate.cli.exits import exit_code_rows
 
 # What `--json` prints, by command: documents of the API, as docs/reference/documents.md has them.
-# The tests of the command line hold each against the route that is asked. What is in OWN is made
+# The tests of the command line compare each with the route that is called. What is in OWN is made
 # here and not by an agent.
 DOCUMENTS: Mapping[str, str] = {
     command: names

@@ -465,7 +465,7 @@ class JobGuard:
             self._shell.stdin.write(line.encode())
             self._shell.stdin.flush()
         except BrokenPipeError:
-            pass  # somebody ended it: the job is then watched by us alone
+            pass  # it was killed: the job is then watched by us alone
 
 
 class TerminalOwner:

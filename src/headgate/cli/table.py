@@ -34,7 +34,7 @@ ABOUT = "Keep Postgres and MySQL/MariaDB healthy: check before each job."
 COMMANDS: Mapping[str, CommandRow] = {
     "check": CommandRow("ask:check", "Check whether a job may run now."),
     "wait": CommandRow("ask:wait", "Wait until a job may run, as a program with the SDK does."),
-    # What follows the command's name is the command's: no option of ours stands behind it.
+    # What follows the command's name is the command's: no option of ours comes after it.
     "run": CommandRow(
         "run:run",
         "Run a command that does not check, while the database is healthy.",

@@ -44,7 +44,7 @@ def document(routes: tuple[Route, ...]) -> dict[str, Any]:
     by_name = sorted(used, key=lambda doc: doc.__name__)
     _, schemas = msgspec.json.schema_components(by_name, ref_template=_REF)
     for kind in _kinds(by_name):
-        # Two of one name are told apart by their modules.
+        # Two of one name differ by their modules.
         whole = schemas.get(kind.__name__) or schemas[f"{kind.__module__}.{kind.__name__}"]
         for name, one in whole.get("properties", {}).items():
             one.setdefault("description", field_docs(kind).get(name) or FIELDS.get(name, ""))

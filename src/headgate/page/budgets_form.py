@@ -202,7 +202,7 @@ def _typed(setting: LimitSetting, text: str) -> Any:
     if setting.name in FLAGS:
         return True
     if setting.low is None or not _NUMBER.fullmatch(text):
-        return text  # What it should be is said by whoever reads it.
+        return text  # Its reader says what it should be.
     return float(text) if "." in text else int(text)
 
 
@@ -259,7 +259,7 @@ def proposed(name: str, match: Mapping[str, str], used: Used, about: str = "") -
         holds = min(MAX_SERVER_SECONDS, max(rate * SETTLES_S, math.ceil(400 * used.dearest)))
         values |= {"rate": f"{rate:g}", "capacity": f"{holds:g}"}
     if used.running is not None:
-        # An average tells nothing of two that meet.
+        # An average says nothing about two at the same time.
         values["max_workers"] = str(max(2, math.ceil(HEADROOM * used.running)))
     return BudgetForm(name, values, rules=(BudgetRuleForm(tuple(match.items())),))
 

@@ -212,7 +212,7 @@ async def _replayed(
         return None, _NO_DATABASE
     rule = {key: value for key, value in body.items() if key != "reach"}
     if kind.name == FAVOR:
-        # Of both rules it is the second that rejects; whom the first leaves alone, it spares.
+        # The second of the two rules rejects; it spares the clients of the first.
         rule = {key: value for key, value in rule.items() if key != "over"}
         rule |= {"kind": "ratio", "target": docs[1].target, "ratio": docs[1].ratio}
     try:

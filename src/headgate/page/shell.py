@@ -232,7 +232,7 @@ def rejection(visit: Visit, rejected: ApiRejected) -> Response:
 
 
 def _html(visit: Visit, template: str, status: int, context: Mapping[str, Any]) -> Response:
-    # By it a page that stays open hears that its session is over.
+    # It shows a page that stays open that its session is over.
     who = {"X-Headgate-Who": quote(visit.session.name if visit.session else "")}
     headers = {**headers_of(visit.site), **who}
     return _Shown(template, {**_frame(visit), **context}, status, headers)

@@ -118,7 +118,7 @@ class SigningPage:
             path="/",
             secure=self._secure,
             httponly=True,
-            samesite="lax",  # A link in an alert or a runbook finds whom it is for signed in.
+            samesite="lax",  # A link in an alert or a runbook works without another sign-in.
         )
 
 

@@ -57,7 +57,7 @@ Rates = Mapping[str, float]
 """Budget → blocked a second, between two looks."""
 
 
-# --- how a database stands ----------------------------------------------------------------------
+# --- the state of a database --------------------------------------------------------------------
 
 NO_TRAFFIC_CONTROL = (
     "no database has traffic control: give the agent's settings file [databases.NAME.traffic]"

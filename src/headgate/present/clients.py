@@ -277,7 +277,7 @@ def grown(names: tuple[str, ...]) -> tuple[Branch, ...]:
         for at, token in enumerate(tokens):
             places.setdefault(token, []).append(at)
     # The most common level first; of equals, the one that clients mostly have earlier. The same for
-    # all clients, so that two that have the same levels meet.
+    # all clients, so that two that have the same levels come together.
     rank = {token: (-len(at), sum(at) / len(at), token) for token, at in places.items()}
     paths = [(tuple(sorted(tokens, key=rank.__getitem__)), name) for name, tokens in levels.items()]
     return _below(paths, ())

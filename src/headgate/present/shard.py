@@ -87,7 +87,7 @@ def _next_worst(doc: ShardDoc, reading: MetricDoc) -> str:
     return f"{reading.metric}: {now} here; the highest of the others is {worst} ({name})"
 
 
-# --- who hangs below whom -----------------------------------------------------------------------
+# --- the tree of members ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ def _state(member: MemberDoc) -> tuple[str, Tone]:
         return "not counted", "warned"
     if member.hopeless:
         return "hopeless", "bad"
-    # What a primary measures as lag is its replicas': it is told with them.
+    # What a primary measures as lag is its replicas': it is shown with them.
     own = [r for r in member.readings if not (r.metric == LAG and member.role == "primary")]
     if any(r.state == "breached" for r in own):
         return "breached", "bad"

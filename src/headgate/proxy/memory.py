@@ -165,7 +165,8 @@ def power_of_two(at_least: int) -> int:
 
 # The relay's shared library: found beside this file, or built from relay/*.c and native/*.c.
 #
-# It links OpenSSL, whose headers are a package of their own; the rest is as in native/library.py.
+# It links OpenSSL, whose headers are a package of their own; the rest is as in
+# budgets/native/library.py.
 
 _NO_HEADERS = (
     "OpenSSL's headers are missing: install libssl-dev (Debian, Ubuntu), openssl-devel (Fedora, "

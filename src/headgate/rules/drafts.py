@@ -64,7 +64,7 @@ class Here:
     advice: Callable[[RuleSpec], Sequence[Advice]]
     """Advice on a rule next to those in force."""
     ruled_s: Callable[[], float]
-    """The rules' own time (changetime.py)."""
+    """The rules' own time (changes/time.py)."""
 
 
 @dataclass(frozen=True, slots=True)

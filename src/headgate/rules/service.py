@@ -571,7 +571,7 @@ async def _let_checks_in(many: Sequence[object]) -> None:
 
 RULES = f"{NOTES}rule/"
 RULE_TIME = f"{NOTES}rule_time"
-"""The time of changes so far (changetime.py)."""
+"""The time of changes so far (changes/time.py)."""
 TERMS = f"{NOTES}term/"
 """That time when a change was set that ends and is no rule."""
 MAX_PUTS = 250

@@ -149,7 +149,7 @@ def _read(document: Document, environment: Mapping[str, str]) -> Settings:
         page=document.section("page", PageSettings) or PageSettings(),
         tracing=tracing if tracing is not None and tracing.endpoint else None,
     )
-    # Of a section that has faults, only these are told: what it would have come to is not known.
+    # Of a section that has faults, only these are reported: the values are not known.
     whole = [*_shard_faults(settings), *_traffic_faults(settings.databases)]
     whole += _fleet_faults(settings, has_fleet="fleet" in document.tables)
     broken = [name for name in ("agent", "peers", "patroni") if document.is_broken(name)]

@@ -508,7 +508,7 @@ def _read(document: Document, environment: Mapping[str, str]) -> ProxySettings:
         log=proxy.log,
         identity_file=identity.secret_file,
     )
-    # Of a table that has faults, only these are told: what it would have come to is not known.
+    # Of a table that has faults, only these are reported: the values are not known.
     whole = _whole_faults(settings, has_agent="agent" in document.tables)
     document.faults += [f for f in whole if not document.is_broken(f.place.partition(".")[0])]
     document.reject_faults()

@@ -129,7 +129,7 @@ def is_open(path: Path) -> bool:
     """Everybody on this host can read it."""
     try:
         return bool(path.stat().st_mode & 0o004)
-    except OSError:  # Told by whoever reads it.
+    except OSError:  # Its reader reports it.
         return False
 
 

@@ -1,6 +1,6 @@
 -- Version 7: one log of keys for everything an operator changes, and for what the agent notes.
 
--- As a fleet's store has it (fleet.sql), without leases and without a list of changes: one process
+-- As etcd has it for a fleet (changes/etcd), but without leases or a list of changes: one process
 -- reads and writes it. A revision counts the commits of the log; an entry has that of the commit
 -- which last put it.
 CREATE TABLE entries (

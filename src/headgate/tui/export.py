@@ -140,6 +140,6 @@ def _exported(screen: Console, suffix: str) -> str:
         return screen.export_html() if suffix in (".html", ".htm") else screen.export_text()
     from rich._export_format import CONSOLE_SVG_FORMAT
 
-    # A picture asks nobody for fonts: whoever views it has a monospaced one.
+    # A picture loads no fonts: every viewer has a monospaced one.
     bare = re.sub(r"@font-face\s*{{.*?}}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
     return screen.export_svg(title=TITLE, code_format=bare.replace("Fira Code, ", ""))

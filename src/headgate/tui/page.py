@@ -242,7 +242,7 @@ def _panel_page(state: ScreenState, canvas: Canvas) -> ScreenPage:
     assert state.panel is not None
     title = Text(plain(state.panel.title), style="bold", no_wrap=True, overflow="ellipsis")
     lines = Ruler(canvas.width).lines(state.panel.page(canvas))
-    # What is asked back stands below, where the answer goes.
+    # A prompt is below, where the answer goes.
     return ScreenPage([] if state.panel.prepared is not None else [title, Text()], lines=lines)
 
 
@@ -509,7 +509,7 @@ def fitted(databases: Sequence[DatabaseDoc], height: int) -> tuple[list[Database
     if sum(_lines(database) for database in databases) <= height:
         return list(databases), 0
     each = max(1, height // max(1, len(databases)) - 3)
-    # What no check is judged by unless it names it goes before anything else.
+    # Metrics that count only for checks that name them go first.
     shown = [
         replace(database, metrics=_pressing(database.metrics, each), other_metrics=())
         for database in databases

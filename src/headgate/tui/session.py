@@ -248,7 +248,7 @@ class ScreenSession:
 
     def _press(self, key: str, terminal: Terminal, *, is_first: bool) -> bool:
         if not is_first and self._state.prompt is None:
-            # Whoever presses fast means what the last key has made of the screen.
+            # A key pressed fast is for the screen that the last key has made.
             self._frame = compose(self._state, self._scene, terminal.size, self._around, _moment())
         cues = self._guide.cues if self._guide is not None else {}
         seen = KeyContext(

@@ -143,7 +143,7 @@ def test_every_level_has_its_reach(
     assert not any(is_held(agent, target) for agent in others)
 
 
-def test_whom_it_will_reach_is_told_before(fleet: FleetWorld, target: str) -> None:
+def test_where_it_will_apply_is_shown_before(fleet: FleetWorld, target: str) -> None:
     def preview() -> bool:
         body = {"target": target, "kind": "hold", "reason": "x", "reach": "shard:commerce/*"}
         answer = fleet.lone.request("POST", "/v1/rules?dry_run=true", body, unix=True)
@@ -218,9 +218,7 @@ def test_rules_go_on_while_the_leader_of_the_store_dies(fleet: FleetWorld, targe
         eventually(lambda one=agent: all(is_held(one, t) for t in acknowledged))  # type: ignore[misc]
 
 
-def test_a_frozen_leader_holds_up_no_check_and_loses_no_rule(
-    fleet: FleetWorld, target: str
-) -> None:
+def test_a_frozen_leader_delays_no_check_and_loses_no_rule(fleet: FleetWorld, target: str) -> None:
     hold(fleet.lone, target, "fleet")
     frozen = fleet.etcd.leader()
     with checks_go_on(*fleet.all.values()) as go_on:
@@ -285,7 +283,7 @@ def test_an_agent_that_starts_with_nobody_there_knows_its_rules_and_their_age(
     assert b"fleet" in ready.body
 
 
-def test_changes_that_the_store_has_compacted_are_listed_anew(
+def test_changes_that_the_store_has_compacted_are_listed_again(
     fleet: FleetWorld, target: str
 ) -> None:
     """A follower that was away while others wrote, and the store forgot what it missed."""

@@ -72,10 +72,10 @@ async def test_two_agents_that_change_at_once_lose_nothing(
     assert len(await books[0].history()) == await stores[0].count(LOG) == 4
 
 
-async def test_whoever_reads_gets_each_revision_whole(
+async def test_every_reader_gets_each_revision_whole(
     books: list[ChangeBook], stores: list[Recording]
 ) -> None:
-    """Number and items are one commit: whoever has the number has the items."""
+    """Number and items are one commit: anyone who has the number has the items."""
     change = asyncio.create_task(books[0].apply(file_of(150), who="ada"))
     seen: dict[int, Counter[int]] = {}
     async with asyncio.timeout(DEADLINE_S):
@@ -101,7 +101,7 @@ async def test_large_changes_fit_into_what_etcd_takes(books: list[ChangeBook]) -
     assert {one["rate"] for one in (await books[0].export()).document["budgets"]} == {20}
 
 
-async def test_leases_collect_what_was_taken_out_and_never_what_was_put_anew(
+async def test_leases_collect_what_was_taken_out_and_never_what_was_put_again(
     books: list[ChangeBook], stores: list[Recording]
 ) -> None:
     await books[0].put_rule(HALF, reach=COMMERCE, who="ada")

@@ -33,7 +33,7 @@ async def store(etcd_endpoints: list[str], etcd_prefix: str) -> AsyncIterator[Et
     await made.close()
 
 
-def test_it_is_what_the_port_asks_for(etcd_endpoints: list[str]) -> None:
+def test_it_is_what_the_port_wants(etcd_endpoints: list[str]) -> None:
     store: SharedLog = etcd_store(etcd_endpoints, "/p/")
     assert store.name.startswith("etcd 127.0.0.1:")
 
@@ -63,7 +63,7 @@ async def test_data_are_named_before_anybody_knows_them_otherwise(
     await agent.close()
 
 
-async def test_more_watches_than_questions_at_once_may_stand(store: EtcdStore) -> None:
+async def test_more_watches_than_requests_at_once_may_be_open(store: EtcdStore) -> None:
     """An agent beside many Patroni clusters holds one for each."""
     async with asyncio.timeout(DEADLINE_S), AsyncExitStack() as ends:
         for number in range(MAX_CONNECTIONS + 2):
@@ -111,7 +111,7 @@ async def test_more_prefixes_than_one_transaction_takes(store: EtcdStore) -> Non
     assert changes == Changes((KeyEvent("items/shard/150/y", b"v", revision),), revision)
 
 
-async def test_too_much_below_a_prefix_is_told_not_held(
+async def test_too_much_below_a_prefix_is_reported_not_kept(
     store: EtcdStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "MAX_LISTING_BYTES", 100)
@@ -123,7 +123,7 @@ async def test_too_much_below_a_prefix_is_told_not_held(
 # --- watching ------------------------------------------------------------------------------
 
 
-async def test_a_watch_says_that_it_stands_before_anything_changes(store: EtcdStore) -> None:
+async def test_a_watch_says_that_it_is_open_before_anything_changes(store: EtcdStore) -> None:
     await store.commit([], [Put("a/1", b"")])
     listing = await store.list(["a/", "b/"])
     for prefixes in (["a/"], ["a/", "b/"]):
@@ -164,7 +164,7 @@ async def test_what_was_missed_comes_first_and_whole_across_prefixes(store: Etcd
     assert {(event.key, event.value) for event in first.events[-1:]} == {("a/1", None)}
 
 
-async def test_under_many_writers_each_commit_is_told_whole_and_in_order(
+async def test_under_many_writers_each_commit_arrives_whole_and_in_order(
     store: EtcdStore, etcd_endpoints: list[str], etcd_prefix: str
 ) -> None:
     """Whole by the time that its revision is: on a busy machine its pieces may come apart."""
@@ -239,7 +239,7 @@ async def test_a_compaction_under_a_watcher_costs_it_nothing(
 
 
 @pytest.mark.parametrize("prefixes", [["a"], ["a", "b"]], ids=["one", "several"])
-async def test_who_was_away_past_a_compaction_has_to_list_anew(
+async def test_who_was_away_past_a_compaction_has_to_list_again(
     etcd_cluster: EtcdCluster, store: EtcdStore, prefixes: list[str]
 ) -> None:
     begun = await store.commit([], [Put("a", b"1")])
@@ -306,7 +306,7 @@ async def test_every_request_is_counted_by_its_outcome(store: EtcdStore) -> None
         (RuntimeError("a bug"), "other"),
     ],
 )
-async def test_what_goes_wrong_is_told_apart(
+async def test_what_goes_wrong_is_distinguished(
     store: EtcdStore, monkeypatch: pytest.MonkeyPatch, fault: Exception, outcome: str
 ) -> None:
     async def fail(*args: object, **kwargs: object) -> bytes:

@@ -1,4 +1,4 @@
-"""Who gets into etcd, and what is told to whom it rejects; with real members.
+"""Who gets into etcd, and what it says to those it rejects; with real members.
 
 One cluster for all: it wants TLS, a certificate of each client, a user and a password.
 """
@@ -169,7 +169,7 @@ async def test_a_client_certificate_that_it_does_not_take(
     assert "cert and key of [fleet]" in await rejection(store, question)
 
 
-async def test_a_change_under_an_expired_certificate_is_told_with_the_remedy(
+async def test_a_change_under_an_expired_certificate_is_reported_with_the_remedy(
     guarded: Guarded,
 ) -> None:
     expired = guarded.authority.issue("expired", expired=True)
@@ -204,7 +204,7 @@ async def test_plain_http_to_a_member_with_tls_says_so(
 # --- while it runs -------------------------------------------------------------------------
 
 
-async def test_a_token_that_a_member_has_forgotten_is_had_anew(guarded: Guarded) -> None:
+async def test_a_token_that_a_member_has_forgotten_is_had_again(guarded: Guarded) -> None:
     async with aclosing_store(guarded.store()) as store:
         await commit(store)
         member = guarded.cluster.members[0]

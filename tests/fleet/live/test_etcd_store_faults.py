@@ -1,6 +1,6 @@
 """Three real members, broken one way after the other; afterwards nothing acknowledged is missing.
 
-They are mended after each test, and shared by this module.
+They are repaired after each test, and shared by this module.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Writer:
         self.acknowledged |= dict.fromkeys(keys, value)
 
     def is_all_in(self, reader: Reader) -> bool:
-        """And nothing else but what may have been made; the beat is of whoever was last."""
+        """And nothing else but what may have been made; the beat is of the last writer."""
         own = {key: value for key, value in self.acknowledged.items() if key != "beat"}
         read = {key: value for key, value in reader.values.items() if key != "beat"}
         return own.items() <= read.items() and read.keys() - own.keys() <= self.unknown
@@ -159,7 +159,7 @@ async def test_a_leader_is_lost_and_no_acknowledged_change_with_it(
 async def test_readers_converge_after_a_leader_was_frozen(
     breakable: EtcdCluster, clients: Clients
 ) -> None:
-    """The one whose member froze too, once somebody has it look elsewhere."""
+    """The one whose member froze too, once someone has it look elsewhere."""
     leader = await asyncio.to_thread(breakable.leader)
     store = clients.of(breakable, timeout_s=HASTY_S)
     near = clients.of(breakable, first=leader.endpoint)

@@ -1,4 +1,4 @@
-"""Members that answer nonsense, late or not at all: which one is asked next, and what is told."""
+"""Members that answer nonsense, late or not at all: which one is tried next, and the error."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ BAD: dict[str, Answer] = {
 
 
 @pytest.mark.parametrize("answer", BAD.values(), ids=BAD)
-async def test_a_question_goes_on_to_the_next_member_which_is_then_asked_first(
+async def test_a_request_goes_on_to_the_next_member_which_is_then_tried_first(
     pair: list[Member], store: EtcdStore, answer: Answer
 ) -> None:
     pair[0].answer = answer
@@ -183,7 +183,7 @@ async def test_a_change_that_was_sent_is_not_sent_again(
     assert [member.asked for member in pair] == [1, 1]
 
 
-async def test_a_change_that_no_leader_took_is_asked_of_the_next_member(
+async def test_a_change_that_no_leader_took_goes_to_the_next_member(
     pair: list[Member], store: EtcdStore
 ) -> None:
     pair[0].answer = BAD["no leader"]
@@ -192,7 +192,7 @@ async def test_a_change_that_no_leader_took_is_asked_of_the_next_member(
 
 
 @pytest.mark.parametrize("name", BAD)
-async def test_every_question_ends_and_says_what_each_member_had(
+async def test_every_request_ends_and_says_what_each_member_had(
     pair: list[Member], hasty: EtcdStore, name: str
 ) -> None:
     pair[0].answer = pair[1].answer = BAD[name]
@@ -221,7 +221,9 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize("body", NONSENSE.values(), ids=NONSENSE)
-async def test_nonsense_is_told_as_such(pair: list[Member], store: EtcdStore, body: bytes) -> None:
+async def test_nonsense_is_reported_as_such(
+    pair: list[Member], store: EtcdStore, body: bytes
+) -> None:
     pair[0].answer = pair[1].answer = says(body)
     with pytest.raises(StoreUnavailable, match="not answer like etcd"):
         await store.list([])
@@ -229,7 +231,7 @@ async def test_nonsense_is_told_as_such(pair: list[Member], store: EtcdStore, bo
         await store.grant(5)
 
 
-async def test_a_reset_before_any_answer_asks_whether_it_wants_tls(
+async def test_a_reset_before_any_answer_says_that_it_may_want_tls(
     pair: list[Member], store: EtcdStore
 ) -> None:
     for member in pair:
@@ -272,7 +274,7 @@ async def test_nonsense_ends_a_watch(pair: list[Member], store: EtcdStore, line:
     ],
     ids=["space", "size", "permission"],
 )
-async def test_what_somebody_has_to_mend_is_not_asked_of_every_member(
+async def test_what_an_operator_has_to_fix_is_not_sent_to_every_member(
     pair: list[Member], store: EtcdStore, answer: tuple[int, str, int], words: str, newer: bool
 ) -> None:
     pair[0].answer = rejects(*answer, newer=newer)
@@ -282,7 +284,7 @@ async def test_what_somebody_has_to_mend_is_not_asked_of_every_member(
 
 
 @pytest.mark.parametrize("newer", [False, True])
-async def test_a_lease_that_is_gone_is_told_so(
+async def test_a_lease_that_is_gone_is_reported_as_gone(
     pair: list[Member], store: EtcdStore, newer: bool
 ) -> None:
     pair[0].answer = rejects(5, "etcdserver: requested lease not found", 404, newer=newer)
@@ -294,7 +296,7 @@ async def test_a_lease_that_is_gone_is_told_so(
         await store.renew(7)
 
 
-async def test_a_watch_that_stands_may_be_silent_for_as_long_as_it_likes(
+async def test_an_open_watch_may_be_silent_for_as_long_as_it_likes(
     pair: list[Member], store: EtcdStore
 ) -> None:
     """Its silence is for the beat to notice; only its beginning has a deadline."""

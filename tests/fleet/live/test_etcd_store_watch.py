@@ -54,13 +54,13 @@ def test_a_stream_cut_anywhere_gives_the_same_messages(size: int) -> None:
     assert asyncio.run(read()) == [b'{"a":1}', b'{"b":22}', b'{"c":333}']
 
 
-async def test_last_words_need_no_end_of_line() -> None:
+async def test_the_last_line_needs_no_end_of_line() -> None:
     error = b'{"error":{"grpc_code":14,"message":"etcdserver: no leader"}}'
     with pytest.raises(EtcdSilent, match="no leader"):
         await WatchReader("m0", chunks_of(error)).next()
 
 
-async def test_a_message_without_an_end_is_not_kept_for_ever() -> None:
+async def test_a_message_without_an_end_is_not_kept_forever() -> None:
     with pytest.raises(EtcdSilent, match="more than 0 kB"):
         async for _ in lines(chunks_of(b"x" * 60, b"x" * 60), max_bytes=100):
             pytest.fail("there is no message")
@@ -94,7 +94,7 @@ async def test_a_message_without_an_end_is_not_kept_for_ever() -> None:
         ),
     ],
 )
-async def test_an_end_is_told_by_its_name(line: str, kind: type[Exception], words: str) -> None:
+async def test_an_end_is_reported_by_its_name(line: str, kind: type[Exception], words: str) -> None:
     reader = WatchReader("m0", chunks_of(f"{line}\n".encode()))
     with pytest.raises(kind, match=words):
         await reader.next()
@@ -106,7 +106,7 @@ def told(events: Sequence[EventAnswer], *, fragment: bool = False) -> bytes:
     return msgspec.json.encode({"result": result}) + b"\n"
 
 
-async def test_what_was_cut_apart_is_told_as_one() -> None:
+async def test_what_was_cut_apart_arrives_as_one() -> None:
     first, second = put("a/1", 5), put("a/2", 5)
     stream = chunks_of(told([first], fragment=True), told([second]))
     reader = WatchReader("m0", stream)
@@ -115,7 +115,7 @@ async def test_what_was_cut_apart_is_told_as_one() -> None:
     assert answer.events == (first, second)
 
 
-async def test_what_is_too_much_to_hold_has_us_list_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_too_much_to_keep_has_us_list_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "MAX_HELD_BYTES", 3)
     stream = chunks_of(told([put("a", 5)], fragment=True), told([put("aaa", 5)]))
     with pytest.raises(Compacted, match="list again"):
@@ -142,7 +142,7 @@ async def test_a_read_that_was_waited_for_in_vain_is_not_lost() -> None:
 # --- what was missed -----------------------------------------------------------------------
 
 
-def test_a_silent_watch_is_waited_for_as_long_as_it_has_something_to_tell() -> None:
+def test_a_silent_watch_is_waited_for_as_long_as_it_has_something_to_send() -> None:
     catch_up = CatchUp(9, [Missed({b"a/1": 7}), Missed(), Missed(ended=1)])
     catch_up.hear(0, [put("a/1", 6), put("a/1", 7, version=2)])
     assert not catch_up.is_done()
@@ -240,7 +240,7 @@ def test_whatever_watch_is_first_everything_comes_in_order_and_whole(
 # --- what comes ----------------------------------------------------------------------------
 
 
-def test_a_commit_is_held_until_something_newer_comes() -> None:
+def test_a_commit_waits_until_something_newer_comes() -> None:
     order = CommitOrder("m0", 4)
     order.hear([put("a/1", 5)])
     assert order.take(newest_too=False) == []
@@ -251,7 +251,7 @@ def test_a_commit_is_held_until_something_newer_comes() -> None:
     assert order.is_holding
 
 
-def test_a_commit_is_told_once_nothing_more_came() -> None:
+def test_a_commit_is_passed_on_once_nothing_more_came() -> None:
     order = CommitOrder("m0", 4)
     order.hear([put("a/1", 5)])
     assert [event.kv.mod_revision for event in order.take(newest_too=True)] == [5]
@@ -273,14 +273,14 @@ def test_a_commit_of_which_more_may_come_is_not_called_whole() -> None:
     assert order.through == 11
 
 
-def test_a_single_watch_tells_every_commit_whole() -> None:
+def test_a_single_watch_gives_every_commit_whole() -> None:
     order = CommitOrder("m0", 4, single=True)
     order.hear([put("a/1", 5)])
     order.take(newest_too=True)
     assert order.through == 5
 
 
-def test_a_piece_that_comes_after_something_newer_has_us_list_anew() -> None:
+def test_a_piece_that_comes_after_something_newer_has_us_list_again() -> None:
     order = CommitOrder("m0", 4)
     order.hear([put("a/1", 5)])
     order.take(newest_too=True)
@@ -290,13 +290,13 @@ def test_a_piece_that_comes_after_something_newer_has_us_list_anew() -> None:
         order.hear([put("b/1", 5)])
 
 
-def test_nothing_is_told_twice_where_prefixes_overlap() -> None:
+def test_nothing_arrives_twice_where_prefixes_overlap() -> None:
     assert widest(["b/1", "a/", "b/", "b/"]) == ["a/", "b/"]
     assert widest(["", "a"]) == [""]
     assert widest([]) == []
 
 
-def test_a_key_that_is_no_text_is_passed_by_and_told_once() -> None:
+def test_a_key_that_is_no_text_is_ignored_and_reported_once() -> None:
     """It could be told in no answer, no feed and no file: all of them would fail."""
     keys = Keys("/p/")
     strange = KeyValue(b"/p/items/\xff\xfe", b"x", mod_revision=5)

@@ -72,7 +72,9 @@ def test_a_rule_is_in_force_at_all_agents_within_a_second(told: Told) -> None:
     assert told.steady.narrow.p99 < 1.0
 
 
-def test_an_agent_hears_no_more_in_a_larger_fleet(told: Told, many: tuple[Told, list[str]]) -> None:
+def test_an_agent_receives_no_more_in_a_larger_fleet(
+    told: Told, many: tuple[Told, list[str]]
+) -> None:
     """R39: three times as many shards, and as many messages an agent and a second."""
     assert told.rest is not None
     assert many[0].rest is not None
@@ -166,7 +168,7 @@ def test_a_storm_of_a_moment_is_not_its_own_mean() -> None:
 # --- the time of the simulation ------------------------------------------------------------
 
 
-def test_time_passes_only_where_somebody_waits() -> None:
+def test_time_passes_only_where_a_task_waits() -> None:
     async def life() -> list[tuple[str, float]]:
         loop, seen = asyncio.get_running_loop(), list[tuple[str, float]]()
 

@@ -148,7 +148,7 @@ class Told:
         return [(b"version", b"11.4 caf\xe9"), ("max_connections", 151), ("long", "x" * 2000)]
 
 
-async def test_bytes_are_told_as_their_letters() -> None:
+async def test_bytes_are_shown_as_text() -> None:
     found = await ServerFacts(cast("Lane[Any]", Told()), Engine.MYSQL, 1.0).read()
     assert found["version"] == "11.4 caf\N{REPLACEMENT CHARACTER}"
     assert found["max_connections"] == "151" and len(found["long"]) == MAX_FACT_CHARS

@@ -76,7 +76,7 @@ async def test_a_stale_row_without_any_other_account_grows() -> None:
     assert await judged(HeartbeatRow("t", 50.0), native=BLIND) == Measured(50.0)
 
 
-async def test_an_idle_shard_does_not_look_lagged_while_its_heartbeat_rests() -> None:
+async def test_an_idle_shard_does_not_look_lagged_while_its_heartbeat_is_paused() -> None:
     """R25, R57"""
     resting = HeartbeatRow("t", 9 * HOURS, resting=True)
     seen = await judged(resting, native=0.0)
@@ -101,7 +101,7 @@ async def test_much_skew_is_never_zero() -> None:
 
 
 @pytest.mark.parametrize(("age_s", "ahead_s"), [(3.5, 3.0), (-2.5, -3.0), (-2.5, -3.0001)])
-async def test_known_skew_is_corrected_and_told(age_s: float, ahead_s: float) -> None:
+async def test_known_skew_is_corrected_and_reported(age_s: float, ahead_s: float) -> None:
     """R24: both ways, 0.5 s behind by clocks that are 3 s apart."""
     seen = await judged(HeartbeatRow("t", age_s), skew=ClockSkew(ahead_s, error_s=0.004))
     assert seen.value == pytest.approx(0.5, abs=0.001)

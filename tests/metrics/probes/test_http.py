@@ -230,7 +230,7 @@ async def test_a_rejected_connection_is_a_failure() -> None:
     assert "refused" in failed.detail
 
 
-async def test_secrets_of_a_url_are_sent_but_not_told(site: Site) -> None:
+async def test_secrets_of_a_url_are_sent_but_not_shown(site: Site) -> None:
     url = site.url.replace("//", "//me:hunter2@") + "/gone?token=hunter3"
     failed = await failure(HttpProbe("mine", Http(url), DEADLINE_S))
     assert site.authorization == "Basic bWU6aHVudGVyMg=="

@@ -131,7 +131,7 @@ class Scripted:
         return next(self._values_s)
 
 
-async def test_a_baseline_tells_middle_tail_and_threshold() -> None:
+async def test_a_baseline_has_median_tail_and_threshold() -> None:
     values_s = [0.002] * 98 + [0.004, 0.5]
     baseline = await commit_baseline(Scripted(values_s), count=100)
     assert baseline == Baseline(count=100, p50_s=0.002, p99_s=0.004, suggested_s=0.02)

@@ -147,7 +147,7 @@ async def test_a_cancelled_read_stays_cancelled(load: Load) -> None:
     assert reading.cancelled()
 
 
-async def test_a_metric_made_anew_leaves_no_hung_thread_each_time(load: Load) -> None:
+async def test_a_metric_recreated_leaves_no_hung_thread_each_time(load: Load) -> None:
     before = threading.active_count()
     with pytest.raises(TimeoutError):
         await within(load("held"), 0.05)

@@ -52,7 +52,7 @@ class At:
 
 
 @pytest.mark.parametrize(("channel", "cause"), TROUBLES)
-def test_misleading_zero_lag_a_standing_thread_grows_since_it_was_current(
+def test_misleading_zero_lag_of_a_stopped_thread_grows_since_it_was_current(
     channel: Channel, cause: Cause
 ) -> None:
     """R22"""
@@ -113,7 +113,7 @@ OLD = {
 }
 
 
-def test_a_source_is_read_in_new_words_and_in_old() -> None:
+def test_a_source_is_read_by_its_new_and_its_old_names() -> None:
     new, old = channel_of(NEW), channel_of(OLD)
     assert (new.upstream, new.upstream_id, new.seconds_behind) == ("db-a:3306", "3e11fa47", None)
     assert new.threads[0] == Thread("Replica_IO_Running", "Connecting", "cannot connect")
@@ -125,7 +125,7 @@ def test_a_source_is_read_in_new_words_and_in_old() -> None:
     ("value", "on"),
     [(0, False), (1, True), ("OFF", False), ("ON", True), ("NO_LOCK", True)],
 )
-def test_read_only_is_a_number_or_a_word(value: object, on: bool) -> None:
+def test_read_only_is_a_number_or_a_name(value: object, on: bool) -> None:
     assert is_on(value) is on
 
 
@@ -211,7 +211,7 @@ def test_a_fresh_commit_bounds_the_lag_too() -> None:
     assert lag.judge(replace(BEHIND, since_replay_s=0.25), now_s=200.0) == 0.25
 
 
-def test_a_silent_network_is_lag_once_the_receiver_should_have_heard() -> None:
+def test_a_silent_network_is_lag_once_the_receiver_should_have_got_something() -> None:
     lag = StandbyLag()
     lag.judge(CURRENT, now_s=0.0)
     assert lag.judge(replace(CURRENT, silent_s=29.0), now_s=29.0) == 0

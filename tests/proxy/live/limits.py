@@ -15,7 +15,7 @@ from tests.fixtures.proxies import Document, ProxyProcess, budget
 from tests.proxy.live.ways import MariaDBWay, PostgresWay
 
 PREFIX = "[HEADGATE] Traffic Control: budget "
-# Statements are judged by the tag that they carry: what the tests look at by, is not.
+# Statements are decided by the tag that they carry: what the tests look at by, is not.
 JUDGED = ({"match": {"tag.job": "etl"}},)
 TAG = "/*job='etl'*/"
 MYSQL_BLOCKED = 1205

@@ -1,4 +1,4 @@
-"""Ways around the gate that somebody has found: none of them leads past a limit of 0.
+"""Ways around the gate that someone has found: none of them leads past a limit of 0.
 
 The budget is for a user, admits nothing, and is enforced. Whatever that user writes, and however:
 the server must not do it.
@@ -155,7 +155,7 @@ def test_a_driver_signs_in_under_a_limit_of_0(mariadb_gate: MariaDBGate) -> None
         "BEGIN; SELECT 1; CREATE TABLE IF NOT EXISTS t (a INT)",
     ],
 )
-def test_every_statement_of_a_string_is_judged_in_mariadb(
+def test_every_statement_of_a_string_is_decided_in_mariadb(
     mariadb_gate: MariaDBGate, victims: MariaDBServer, before: str
 ) -> None:
     """M3: a string is no transaction there."""

@@ -73,7 +73,7 @@ async def test_copy_both_ways(pg: PostgresWay) -> None:
         await session.close()
 
 
-async def test_listen_hears_what_another_says(pg: PostgresWay) -> None:
+async def test_listen_receives_what_another_says(pg: PostgresWay) -> None:
     heard: asyncio.Queue[str] = asyncio.Queue()
     channel = new_name("c")
     listener, speaker = await pg.asyncpg(), await pg.asyncpg()

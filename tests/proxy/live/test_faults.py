@@ -146,7 +146,7 @@ def test_an_endless_startup_is_ended(postgres: ExtendedServer) -> None:
 
 
 def _brought_to(proxy: ProxyProcess, state: bytes, user: str = "postgres") -> wire.Peer:
-    """A client that has got such a message; anew where that took longer than the proxy waits."""
+    """A client that has got such a message; again where that took longer than the proxy waits."""
 
     def begun() -> wire.Peer | None:
         peer = wire.Peer(proxy.port)
@@ -235,7 +235,7 @@ def test_a_client_that_never_reads_costs_bounded_memory(
 
 
 def test_texts_of_prepared_statements_are_bounded(postgres: ExtendedServer) -> None:
-    """L9: beyond half of max_buffer_mb they are judged as unknown, and go on."""
+    """L9: beyond half of max_buffer_mb they are decided as unknown, and go on."""
     tables = {"proxy": {"max_buffer_mb": 4}}
     with ProxyProcess.started("postgres", postgres.port, tables) as proxy, ExitStack() as stack:
         text = "SELECT {} /*" + "x" * 6900 + "*/"
@@ -310,7 +310,7 @@ def test_a_server_that_dies_in_the_middle_of_a_row(own_postgres: ExtendedServer)
             assert (b"D", b"\0\x01\0\0\0\x012") in session.messages_until(b"Z")
 
 
-def test_a_backend_that_is_terminated_ends_its_session_with_the_servers_word(
+def test_a_backend_that_is_terminated_ends_its_session_with_the_servers_message(
     proxy: ProxyProcess, witness: Witness, postgres: ExtendedServer
 ) -> None:
     with PostgresWay("faults", proxy.port).connect() as session, postgres.connect() as admin:
@@ -334,7 +334,7 @@ def test_a_mariadb_session_that_the_server_ends(mariadb_proxy: ProxyProcess) -> 
 # ── Limits ───────────────────────────────────────────────────────────────────
 
 
-def test_sessions_beyond_the_limits_are_told_so(
+def test_sessions_beyond_the_limits_get_an_error_that_says_so(
     postgres: ExtendedServer, mariadb_server: MariaDBServer
 ) -> None:
     limits = {"max_sessions": 3, "max_sessions_per_user": 2}

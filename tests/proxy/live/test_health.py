@@ -117,7 +117,7 @@ def blocks(session: psycopg.Connection[Any], text: str = "SELECT 1") -> bool:
     return block(session, text) != ""
 
 
-def test_the_health_gate_blocks_whom_it_is_for_while_the_database_is_not_healthy(
+def test_the_health_gate_blocks_clients_it_matches_while_the_database_is_not_healthy(
     linked: Linked, postgres: ExtendedServer
 ) -> None:
     """R98, R100: others pass; so does priority 0."""

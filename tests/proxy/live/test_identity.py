@@ -143,7 +143,7 @@ def test_a_bound_tag_counts_only_from_its_users(postgres_proxy: ProxyProcess) ->
     ],
     ids=["signed", "with-others", "of-another-user", "expired", "other-key", "altered"],
 )
-def test_a_signed_tag_counts_from_whom_it_was_signed_for(
+def test_a_signed_tag_counts_from_the_user_it_was_signed_for(
     postgres_proxy: ProxyProcess, made: Callable[[], str], is_believed: bool
 ) -> None:
     assert blocked(postgres_proxy, made()) is is_believed

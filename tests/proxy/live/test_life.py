@@ -211,7 +211,7 @@ def test_a_successor_that_cannot_start_changes_nothing(proxied: Proxied) -> None
 # ── Drain and stop ───────────────────────────────────────────────────────────
 
 
-def test_a_stop_lets_transactions_end_and_tells_idle_sessions(proxied: Proxied) -> None:
+def test_a_stop_lets_transactions_end_and_notifies_idle_sessions(proxied: Proxied) -> None:
     proxy, way = proxied
     with way.connect() as idle, way.connect() as busy:
         busy.execute("BEGIN")
@@ -242,7 +242,7 @@ def test_who_does_not_end_is_ended_at_the_deadline(postgres: ExtendedServer) -> 
                 stays.execute("SELECT 1")
 
 
-def test_a_drain_by_the_api_releases_what_is_held(postgres: ExtendedServer) -> None:
+def test_a_drain_by_the_api_releases_delayed_statements(postgres: ExtendedServer) -> None:
     tables = {"proxy": {"drain_timeout_s": 0.5}}
     with (
         ProxyProcess.started("postgres", postgres.port, tables) as proxy,
@@ -341,7 +341,7 @@ def test_nothing_of_a_proxy_is_left_when_it_has_gone(proxied: Proxied) -> None:
 # ── TLS at the listener ──────────────────────────────────────────────────────
 
 
-def test_a_listener_that_asks_for_certificates(
+def test_a_listener_that_wants_certificates(
     postgres: ExtendedServer, certificates: Certificates
 ) -> None:
     given = certificates

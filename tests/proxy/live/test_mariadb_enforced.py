@@ -97,7 +97,7 @@ def test_a_prepared_statement_is_blocked_when_it_is_executed(mariadb_gate: Maria
         session.close()
 
 
-def test_several_statements_in_one_text_are_judged_before_any_is_sent(
+def test_several_statements_in_one_text_are_decided_before_any_is_sent(
     mariadb_gate: MariaDBGate,
 ) -> None:
     gate = mariadb_gate
@@ -165,7 +165,7 @@ def test_inside_a_transaction_it_passes_what_would_not_fit_outside(
             session.commit()
 
 
-def test_the_first_statement_after_autocommit_was_switched_off_is_judged(
+def test_the_first_statement_after_autocommit_was_switched_off_is_decided(
     mariadb_gate: MariaDBGate,
 ) -> None:
     gate = mariadb_gate
@@ -275,7 +275,7 @@ def test_patience_ends_in_a_block(mariadb_gate: MariaDBGate) -> None:
 
 
 @pytest.mark.parametrize("kill", ["KILL QUERY", "KILL"])
-def test_kill_ends_what_is_held(mariadb_gate: MariaDBGate, kill: str) -> None:
+def test_kill_ends_a_delayed_statement(mariadb_gate: MariaDBGate, kill: str) -> None:
     gate = mariadb_gate
     gate.proxy.publish(PATIENT)
     with (
@@ -294,7 +294,7 @@ def test_kill_ends_what_is_held(mariadb_gate: MariaDBGate, kill: str) -> None:
             session.cursor().execute("SELECT 1")
 
 
-def test_a_client_that_hangs_up_while_held_never_reaches_the_server(
+def test_a_client_that_hangs_up_while_delayed_never_reaches_the_server(
     mariadb_gate: MariaDBGate,
 ) -> None:
     gate = mariadb_gate

@@ -41,7 +41,7 @@ def test_the_program_runs_a_script(my: MariaDBWay) -> None:
     assert (ran.returncode, ran.stdout) == (0, "3\ntwo\n42\n"), ran.stderr
 
 
-def test_the_program_asks_for_compression_and_goes_on_without(my: MariaDBWay) -> None:
+def test_the_program_requests_compression_and_goes_on_without(my: MariaDBWay) -> None:
     """Compression is switched off by the proxy: the greeting does not offer it."""
     ran = client(my, "--compress", "-e", "SELECT REPEAT('x', 100000)")
     assert (ran.returncode, ran.stdout) == (0, "x" * 100000 + "\n"), ran.stderr

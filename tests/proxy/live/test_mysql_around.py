@@ -56,7 +56,7 @@ def test_types_of_a_blocked_execution_never_become_a_command(
         assert caught.value.args[0] == MALFORMED
 
 
-def test_the_statement_before_one_that_cannot_be_prepared_is_judged(
+def test_the_statement_before_one_that_cannot_be_prepared_is_decided(
     mariadb_gate: MariaDBGate, mariadb_server: MariaDBServer
 ) -> None:
     """H4: to MariaDB, -1 is the one prepared last, also behind one that it had no room for."""
@@ -137,7 +137,7 @@ def test_a_malformed_command_ends_the_session(mariadb_gate: MariaDBGate, command
             session.cursor().execute("SELECT 1")
 
 
-def test_a_command_that_is_work_by_another_name_is_judged(mariadb_gate: MariaDBGate) -> None:
+def test_a_command_that_is_work_by_another_name_is_decided(mariadb_gate: MariaDBGate) -> None:
     """COM_REFRESH is FLUSH."""
     mariadb_gate.proxy.publish(budget("etl", max_workers=0))
     with mariadb_gate.way.pymysql() as session:

@@ -83,7 +83,7 @@ def test_a_pool_replaces_what_mariadb_closed_for_idleness(my: MariaDBWay, driver
 
 @one_way
 def test_a_pool_replaces_what_was_killed(my: MariaDBWay, mariadb_server: MariaDBServer) -> None:
-    """The server says 1927 to it, unasked: that passes."""
+    """The server says 1927 to it, without a request: that passes."""
 
     def is_killed(connection: Any) -> None:
         mariadb_server.query(f"KILL {connection.thread_id()}")

@@ -190,7 +190,7 @@ def test_a_function_that_gives_a_free_name_another_meaning_does_not_free_it(
         session.execute(f"DROP FUNCTION {name}()")
 
 
-def test_several_statements_in_one_text_are_judged_before_any_is_sent(
+def test_several_statements_in_one_text_are_decided_before_any_is_sent(
     postgres_gate: PostgresGate,
 ) -> None:
     gate = postgres_gate
@@ -268,7 +268,7 @@ def test_a_pipeline_without_sync_between_is_one_transaction(postgres_gate: Postg
         assert session.execute(f"SELECT count(*) FROM {name}").fetchone() == (0,)
 
 
-def test_a_block_between_two_syncs_leaves_its_neighbours(postgres_gate: PostgresGate) -> None:
+def test_a_block_between_two_syncs_leaves_its_neighbors(postgres_gate: PostgresGate) -> None:
     gate = postgres_gate
     gate.proxy.publish(NOTHING_FITS)
     with wire.Peer(gate.proxy.port) as peer:
@@ -296,7 +296,7 @@ def test_inside_a_transaction_it_passes_what_would_not_fit_outside(
     assert risen["passed"] == 2
 
 
-def test_a_budget_may_ask_to_be_heard_inside_transactions(postgres_gate: PostgresGate) -> None:
+def test_a_budget_may_apply_inside_transactions(postgres_gate: PostgresGate) -> None:
     gate = postgres_gate
     gate.proxy.publish(etl(max_workers=1, in_transaction=True))
     with table(gate.way, "a int") as name, gate.way.connect() as session:
@@ -441,7 +441,7 @@ def test_those_of_a_lower_number_are_served_first(postgres_gate: PostgresGate) -
 
 
 @pytest.mark.parametrize("how", ["close", "reset"])
-def test_a_client_that_hangs_up_while_held_never_reaches_the_server(
+def test_a_client_that_hangs_up_while_delayed_never_reaches_the_server(
     postgres_gate: PostgresGate, how: str
 ) -> None:
     gate = postgres_gate
@@ -462,7 +462,7 @@ def test_a_client_that_hangs_up_while_held_never_reaches_the_server(
 
 
 @pytest.mark.parametrize("version", ["3.0", "3.2"])
-def test_cancel_ends_what_is_held_and_the_session_goes_on(
+def test_cancel_ends_a_delayed_statement_and_the_session_goes_on(
     postgres_gate: PostgresGate, version: str
 ) -> None:
     gate = postgres_gate

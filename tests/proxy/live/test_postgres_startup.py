@@ -23,7 +23,7 @@ GSS_REQUEST = struct.pack("!ii", 8, 80877104)
 
 
 @pytest.mark.parametrize("user", [SCRAM_USER, CLEAR_USER])
-def test_the_servers_own_passwords_are_asked_for(pg: PostgresWay, user: str) -> None:
+def test_the_servers_own_passwords_are_requested(pg: PostgresWay, user: str) -> None:
     with pg.connect(user=user, password=PASSWORD) as session:
         assert session.execute("SELECT current_user").fetchone() == (user,)
     with pytest.raises(psycopg.OperationalError, match="password authentication failed"):

@@ -127,7 +127,7 @@ def test_rows_that_are_not_buffered(my: MariaDBWay) -> None:
 @pytest.mark.parametrize("extra", [0, LARGE_BYTES - PACKET_BYTES])
 def test_a_statement_that_fills_packets_goes_whole(my: MariaDBWay, extra: int) -> None:
     """One byte for the command, 22 for the words around the text: at 0 the packet is just full.
-    Under rules by tag, a text so long would be judged by all of them."""
+    Under rules by tag, a text so long would be decided by all of them."""
     size = PACKET_BYTES - 1 - len("SELECT LENGTH(''), 'end'") + extra
     with my.pymysql() as session, session.cursor() as cursor:
         cursor.execute("SELECT LENGTH('" + "y" * size + "'), 'end'")

@@ -1,7 +1,7 @@
 """What the proxy encrypts for a client comes in records of 8 KiB at most, as Postgres' own does.
 
 libpq makes room for 8 KiB before it reads. What is left of a longer record stays inside OpenSSL,
-where no poll of the socket finds it: a client that waits on the socket itself waits for ever.
+where no poll of the socket finds it: a client that waits on the socket itself waits forever.
 """
 
 from __future__ import annotations

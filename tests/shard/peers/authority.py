@@ -18,7 +18,7 @@ class Authority:
         self._ca.cert_pem.write_to_path(str(self.ca_path))
 
     def server(self, *, believes: Path | None = None, name: str = "localhost") -> ssl.SSLContext:
-        """As main.py makes it from tls_cert, tls_key and tls_client_ca."""
+        """As app.py makes it from tls_cert, tls_key and tls_client_ca."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self._ca.issue_cert(name).configure_cert(context)
         if believes is not None:

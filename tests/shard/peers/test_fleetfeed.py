@@ -35,7 +35,7 @@ async def test_a_listing_of_many_pages_is_whole() -> None:
     assert link.asked > 5
 
 
-async def test_an_agent_that_moves_on_between_pages_is_listed_anew() -> None:
+async def test_an_agent_that_moves_on_between_pages_is_listed_again() -> None:
     link, kept = primary(*(f"f-{i:03}" for i in range(20)), value="x" * 10_000)
 
     class Moving(FeedLink):
@@ -80,7 +80,7 @@ async def test_of_a_commit_that_may_not_be_whole_all_comes_and_nothing_twice() -
         assert await anext(watch) == Changes((put("f-4", 10),), 9)
 
 
-async def test_who_comes_back_is_told_of_the_newest_commit_again() -> None:
+async def test_a_follower_that_comes_back_gets_the_newest_commit_again() -> None:
     link, _ = primary("f-1")
     reader = AgentReader(link, wait_s=0.01)
     await reader.list(ALL)

@@ -191,13 +191,13 @@ def test_no_bytes_are_a_report_by_chance(run: Run, answer: bytes) -> None:
     ],
     ids=lambda value: repr(value)[:30],
 )
-def test_other_servers_are_told_from_agents(run: Run, answer: bytes, words: str) -> None:
+def test_other_servers_are_known_from_agents(run: Run, answer: bytes, words: str) -> None:
     """And a redirect is not followed: it would carry the token to wherever it leads."""
     failed = run(told(saying(answer)))
     assert failed.cause is Cause.FAILED and words in failed.detail
 
 
-def test_an_agent_of_a_version_without_shards_is_told_as_one(run: Run) -> None:
+def test_an_agent_of_a_version_without_shards_is_reported_as_one(run: Run) -> None:
     problem = b'{"type":"about:blank","title":"Not Found","status":404,'
     problem += b'"detail":"there is nothing at /v1/peer/pull; GET /help lists the routes"}'
     answer = b"HTTP/1.1 404 \r\nContent-Length: %d\r\n\r\n%b" % (len(problem), problem)
@@ -205,7 +205,7 @@ def test_an_agent_of_a_version_without_shards_is_told_as_one(run: Run) -> None:
     assert "an agent without shards, or not an agent" in failed.detail
 
 
-def test_a_peers_words_cannot_flood_a_log(run: Run) -> None:
+def test_a_peers_texts_cannot_flood_a_log(run: Run) -> None:
     problem = b'{"type":"","title":"","status":409,"detail":"a\\n\\u001b[2J%b"}' % (b"x" * 9000)
     answer = b"HTTP/1.1 409 \r\nContent-Length: %d\r\n\r\n%b" % (len(problem), problem)
     failed = run(told(saying(answer)))
@@ -263,7 +263,7 @@ def test_one_that_never_shakes_hands(run: Run) -> None:
     run(pulls())
 
 
-def test_a_second_answer_is_never_taken_for_that_to_the_next_question(run: Run) -> None:
+def test_a_second_answer_is_never_taken_for_that_to_the_next_request(run: Run) -> None:
     other = GOOD.replace(b"db-b", b"db-x")
     for extra in (other, b"garbage", b"\r\n"):
 
@@ -276,7 +276,7 @@ def test_a_second_answer_is_never_taken_for_that_to_the_next_question(run: Run) 
         run(pulls())
 
 
-def test_one_that_speaks_unasked_is_hung_up_on(run: Run) -> None:
+def test_one_that_sends_without_a_request_is_disconnected(run: Run) -> None:
     said = asyncio.Event()
 
     async def eager(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -297,7 +297,7 @@ def test_one_that_speaks_unasked_is_hung_up_on(run: Run) -> None:
     run(pulls())
 
 
-def test_one_that_wants_a_connection_for_each_question(run: Run) -> None:
+def test_one_that_wants_a_connection_for_each_request(run: Run) -> None:
     closing = GOOD.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)
 
     async def pulls() -> None:
@@ -309,7 +309,7 @@ def test_one_that_wants_a_connection_for_each_question(run: Run) -> None:
     run(pulls())
 
 
-def test_one_that_hangs_up_at_each_question_is_asked_twice_and_no_more(run: Run) -> None:
+def test_one_that_hangs_up_at_each_request_is_tried_twice_and_no_more(run: Run) -> None:
     async def rude(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await heard(reader)
 

@@ -118,7 +118,7 @@ def test_a_pull_counts_as_no_client(serve: Serve, run: Run) -> None:
 
 
 @pytest.mark.parametrize("ahead_s", [-3600.0, 0.0, 90.0])
-def test_clocks_are_compared_however_long_an_answer_is_held(
+def test_clocks_are_compared_however_long_an_answer_waits(
     serve: Serve, run: Run, ahead_s: float
 ) -> None:
     agent = serve(Plan(clock=ShiftedClock(-7000.0, ahead_s)))
@@ -136,7 +136,7 @@ def test_clocks_are_compared_however_long_an_answer_is_held(
     run(pulls())
 
 
-def test_a_held_pull_is_answered_when_something_changes(serve: Serve, run: Run) -> None:
+def test_a_waiting_pull_is_answered_when_something_changes(serve: Serve, run: Run) -> None:
     agent = serve()
 
     async def pulls() -> None:
@@ -151,7 +151,7 @@ def test_a_held_pull_is_answered_when_something_changes(serve: Serve, run: Run) 
     run(pulls())
 
 
-def test_a_wake_up_call_and_a_question_overtake_a_held_pull(serve: Serve, run: Run) -> None:
+def test_a_wake_and_a_request_overtake_a_waiting_pull(serve: Serve, run: Run) -> None:
     agent = serve()
 
     async def pulls() -> None:
@@ -350,7 +350,7 @@ def test_an_operators_token_pulls_as_well(serve: Serve, run: Run) -> None:
 
 
 @pytest.mark.parametrize(("token", "status"), [(None, "401"), ("wrong", "401"), (VIEWER, "403")])
-def test_who_is_no_peer_is_told_what_to_configure(
+def test_a_caller_that_is_no_peer_learns_what_to_configure(
     serve: Serve, run: Run, token: str | None, status: str
 ) -> None:
     """Loopback is not enough."""
@@ -397,7 +397,7 @@ def test_a_client_certificate_instead_of_a_token(
     assert len(agent.shards.asked) == 1
 
 
-def test_a_certificate_that_nobody_was_told_to_believe_is_none(
+def test_a_certificate_of_an_unknown_authority_is_rejected(
     serve: Serve, run: Run, authority: Authority
 ) -> None:
     """Without tls_client_ca, the listener asks for no certificate, and looks at none."""
@@ -457,7 +457,7 @@ def test_tls_spoken_to_a_plain_port(serve: Serve, run: Run, authority: Authority
     assert failed.cause is Cause.FAILED and "TLS" in failed.detail
 
 
-def test_plain_words_spoken_to_a_tls_port(serve: Serve, run: Run, authority: Authority) -> None:
+def test_plain_http_sent_to_a_tls_port(serve: Serve, run: Run, authority: Authority) -> None:
     agent = serve(Plan(tls=authority.server()))
     failed = run(failure(agent.url.replace("https:", "http:")))
     assert failed.cause in (Cause.UNREACHABLE, Cause.INVALID)
@@ -467,7 +467,7 @@ def test_plain_words_spoken_to_a_tls_port(serve: Serve, run: Run, authority: Aut
 
 
 def test_another_shard_is_rejected_in_the_peers_words(serve: Serve, run: Run) -> None:
-    """R39: a mistake in somebody's settings crosses no shards."""
+    """R39: a mistake in someone's settings crosses no shards."""
     failed = run(failure(serve().url, ask=question(shard="commerce/80-")))
     assert failed.cause is Cause.FAILED
     assert "409" in failed.detail and "belongs to shard 'commerce/-80'" in failed.detail
@@ -539,7 +539,7 @@ def test_what_is_no_request_is_not_forwarded(
     run(asks())
 
 
-def test_a_crowd_is_turned_away_and_not_kept(serve: Serve, run: Run) -> None:
+def test_a_crowd_is_rejected_and_not_kept(serve: Serve, run: Run) -> None:
     agent = serve()
 
     async def asks() -> None:
@@ -590,7 +590,7 @@ def test_certificates_that_cannot_be_used_are_rejected(
         assert rejected.value.faults[0].place == place
 
 
-def test_whom_a_link_trusts_without_settings(authority: Authority) -> None:
+def test_what_a_link_trusts_without_settings(authority: Authority) -> None:
     access = load_access(token_file=None, ca=None, cert=None, key=None)
     assert (access.token, access.tls) == (None, None)
     trust = host_trust()

@@ -1,4 +1,4 @@
-{{/* What a container of ours is, whether beside a database or by itself. */}}
+{{/* What every container of the chart has: the sidecar and the view. */}}
 {{- define "headgate.container.start" -}}
 image: {{ include "headgate.image" . | quote }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
@@ -12,7 +12,7 @@ httpGet:
   scheme: {{ ternary "HTTPS" "HTTP" (ne .part.tls.secretName "") }}
 {{- end -}}
 
-{{/* For `kubectl exec … -- headgate status`: the command line asks the agent of its container. */}}
+{{/* For `kubectl exec … -- headgate status`: the command line uses the agent of its container. */}}
 {{- define "headgate.env.pod" -}}
 - name: POD_NAME
   valueFrom: {fieldRef: {fieldPath: metadata.name}}

@@ -1,4 +1,4 @@
-"""What is set for the fleet is judged, kept with who and what, and never half of it (R83–R87)."""
+"""What is set for the fleet is validated, kept with its author, and never half of it (R83–R87)."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_a_rule_without_an_id_gets_one_that_is_free(world: BookWorld) -> N
     assert [item.id for item in change.items] == ["f-000003"]
 
 
-async def test_an_id_that_stands_is_not_taken_over(world: BookWorld) -> None:
+async def test_an_id_in_use_is_not_taken_over(world: BookWorld) -> None:
     await world.book.put_rule(HALF, reach=COMMERCE, who="ada")
     with pytest.raises(Conflict, match="half already exists for shard:commerce/\\*, set by ada"):
         await world.other.put_rule(HALF, reach=FLEET, who="bob")
@@ -137,7 +137,7 @@ async def test_a_metric_of_other_agents_is_advice_and_no_fault(world: BookWorld)
     assert "gpu_heat is not a metric of this agent" in change.advice[0].message
 
 
-async def test_what_says_nothing_beside_another_of_the_fleet_is_told(world: BookWorld) -> None:
+async def test_what_has_no_effect_beside_another_of_the_fleet_is_reported(world: BookWorld) -> None:
     await world.book.put_rule({**HALF, "ratio": 0.9}, reach=FLEET, who="ada")
     weaker = {"id": "weak", "target": "etl", "ratio": 0.1, "for": "1h"}
     assert "shadowed" in [
@@ -371,7 +371,7 @@ async def test_a_budget_that_is_none_changes_nothing(
     assert (await world.book.items()).n == 0
 
 
-async def test_a_budget_that_would_lock_out_administrators_is_told_for_agents_judge_it(
+async def test_a_budget_that_would_lock_out_administrators_is_reported_since_agents_validate_it(
     world: BookWorld,
 ) -> None:
     stop = {"mode": "enforce", "rate": 0, "rules": [{}]}
@@ -389,7 +389,7 @@ async def test_a_budget_for_elsewhere_is_named_where_one_is_missing(world: BookW
         await world.book.set_budget("cap", CAP, reach=COMMERCE, who="ada", new=True)
 
 
-async def test_a_budget_that_counts_nowhere_for_narrower_ones_is_told_of(world: BookWorld) -> None:
+async def test_a_budget_that_counts_nowhere_for_narrower_ones_is_reported(world: BookWorld) -> None:
     for text in ("shard:commerce/80-", "host:db-1", "shard:users/0"):
         await world.book.set_budget("cap", CAP, reach=reach(text), who="ada")
     change = await world.book.set_budget("cap", CAP, reach=reach("shard:commerce/*"), who="ada")
@@ -402,7 +402,7 @@ async def test_a_budget_that_counts_nowhere_for_narrower_ones_is_told_of(world: 
 # --- whom it reaches -------------------------------------------------------------------------
 
 
-async def test_a_dry_run_tells_whom_it_would_reach_and_changes_nothing(world: BookWorld) -> None:
+async def test_a_dry_run_shows_where_it_would_apply_and_changes_nothing(world: BookWorld) -> None:
     await world.tell_shard("commerce/-80", "db-1", "db-2", region="eu")
     await world.tell_shard("commerce/80-", "db-3", healthy=False, region="us")
     await world.tell_shard("users/0", "db-4", region="eu")
@@ -445,14 +445,16 @@ async def test_nobody_registered_is_unknown_and_no_nought(world: BookWorld) -> N
     assert "no agent has registered" in found.unknown
 
 
-async def test_members_that_cannot_be_read_are_told_and_the_others_count(world: BookWorld) -> None:
+async def test_members_that_cannot_be_read_are_reported_and_the_others_count(
+    world: BookWorld,
+) -> None:
     await world.tell_shard("commerce/-80", "db-1", region="eu")
     await world.store.commit([], [Put("members/x/y", b"\xff"), Put("members/x/z", b'{"host": 7}')])
     found = await world.book.reached(FLEET)
     assert (found.shards, found.hosts, found.unknown) == (2, 2, "1 entries could not be read")
 
 
-async def test_a_topology_that_cannot_be_read_holds_up_no_change(world: BookWorld) -> None:
+async def test_a_topology_that_cannot_be_read_delays_no_change(world: BookWorld) -> None:
     class Blind(MemoryLog):
         async def list(self, prefixes: Any, *, allow_stale: bool = False) -> Any:
             if any(prefix.startswith("members/") for prefix in prefixes):
@@ -472,7 +474,7 @@ async def test_a_topology_that_cannot_be_read_holds_up_no_change(world: BookWorl
 # --- what is kept ----------------------------------------------------------------------------
 
 
-async def test_history_tells_who_did_what_newest_first_and_is_bounded(world: BookWorld) -> None:
+async def test_history_shows_who_did_what_newest_first_and_is_bounded(world: BookWorld) -> None:
     for first_n in range(1, MAX_REVISIONS, 100):
         old = [Revision(n, 0.0, "ada", "apply", "", "") for n in range(first_n, first_n + 100)]
         logged = [Put(log_key(one.n), revision_bytes(one)) for one in old]
@@ -491,7 +493,7 @@ async def test_history_tells_who_did_what_newest_first_and_is_bounded(world: Boo
         await world.book.revision(3)
 
 
-async def test_an_item_of_another_version_is_told_and_left_alone(world: BookWorld) -> None:
+async def test_an_item_of_another_version_is_reported_and_left_alone(world: BookWorld) -> None:
     await world.book.put_rule(HALF, reach=FLEET, who="ada")
     held = await world.book.items()
     item = held.rule("half")

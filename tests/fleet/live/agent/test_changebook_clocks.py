@@ -59,7 +59,7 @@ async def test_what_others_have_in_force_can_be_lifted_by_a_clock_that_is_ahead(
 
 
 async def test_the_id_of_one_that_has_ended_is_for_the_same_rule_alone(world: BookWorld) -> None:
-    """By a clock that is ahead everything has: nobody's hold becomes one on somebody else."""
+    """By a clock that is ahead everything has: nobody's hold becomes one on another client."""
     ahead = book_ahead(world)
     await world.book.put_rule(HOLD, reach=FLEET, who="ann")
     with pytest.raises(Conflict, match=r"rule stop ended .* ago by this agent's clock"):
@@ -85,7 +85,7 @@ async def test_one_that_ended_a_day_ago_is_in_nobodys_way(world: BookWorld) -> N
         (-30.0, ""),
     ],
 )
-async def test_a_clock_that_differs_from_the_fleets_is_told_of(
+async def test_a_clock_that_differs_from_the_fleets_is_reported(
     world: BookWorld, by_s: float, told: str
 ) -> None:
     beat = beat_bytes(Beat("db-7", world.wall_s))

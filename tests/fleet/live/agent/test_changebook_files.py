@@ -98,7 +98,7 @@ async def test_an_export_that_is_applied_changes_nothing(as_json: bool) -> None:
     assert [one.code for one in change.advice] == ["unchanged"]
 
 
-async def test_an_export_stands_in_another_fleet_as_it_stood_here() -> None:
+async def test_an_export_gives_another_fleet_what_was_in_force_here() -> None:
     world, other = await stocked(), BookWorld()
     other.clock.pass_s(61)
     document = (await world.book.export()).document
@@ -106,7 +106,7 @@ async def test_an_export_stands_in_another_fleet_as_it_stood_here() -> None:
     assert (await other.book.export()).document == document
 
 
-async def test_a_dry_run_tells_the_difference_and_changes_nothing(world: BookWorld) -> None:
+async def test_a_dry_run_shows_the_difference_and_changes_nothing(world: BookWorld) -> None:
     await world.book.apply(read_document(FILE), who="ada")
     changed = FILE.replace("ratio = 0.9", "ratio = 0.5").replace("rate = 20", "rate = 30")
     document = read_document(changed.replace('for = "2h"\n', ""))
@@ -131,7 +131,9 @@ async def test_a_rule_whose_file_says_no_end_keeps_its_own_and_one_that_says_for
     assert setting.name == "expires_at"
 
 
-async def test_what_the_file_does_not_name_stays_and_is_told_or_is_pruned(world: BookWorld) -> None:
+async def test_what_the_file_does_not_name_stays_and_is_reported_or_is_pruned(
+    world: BookWorld,
+) -> None:
     await world.book.put_rule(HALF, reach=FLEET, who="bob")
     await world.book.set_budget("cap", CAP, reach=FLEET, who="bob")
     kept = await world.book.apply(read_document(FILE), who="ada")
@@ -142,7 +144,7 @@ async def test_what_the_file_does_not_name_stays_and_is_told_or_is_pruned(world:
     assert set(await world.standing()) == {"etl-slow", "rush-hour", "etl-cap@fleet"}
 
 
-async def test_a_file_with_one_fault_changes_nothing_and_every_fault_is_told(
+async def test_a_file_with_one_fault_changes_nothing_and_every_fault_is_reported(
     world: BookWorld,
 ) -> None:
     faulty = FILE.replace("ratio = 0.9", "ratio = 9").replace("rate = 20", "rate = 200")
@@ -152,7 +154,7 @@ async def test_a_file_with_one_fault_changes_nothing_and_every_fault_is_told(
     assert (await world.book.items()).n == 0
 
 
-async def test_what_is_over_is_left_out_and_told(world: BookWorld) -> None:
+async def test_what_is_over_is_left_out_and_reported(world: BookWorld) -> None:
     await world.book.apply(read_document(FILE), who="ada")
     document: Any = read_document(FILE)
     document["rules"][1]["expires_at"] = "2023-11-01T00:00:00Z"
@@ -188,7 +190,7 @@ async def test_half_of_a_pair_is_neither_pruned_nor_left_behind(world: BookWorld
 # --- rollback --------------------------------------------------------------------------------
 
 
-async def test_a_rollback_is_a_new_revision_with_what_stood_then(world: BookWorld) -> None:
+async def test_a_rollback_is_a_new_revision_with_what_was_in_force_then(world: BookWorld) -> None:
     await world.book.apply(read_document(FILE), who="ada")
     before = (await world.book.export()).document
     await world.book.patch_rule("etl-slow", {"ratio": 0.1, "for": "5h"}, who="bob")
@@ -311,10 +313,10 @@ async def test_what_was_set_since_counts_and_gets_a_number_that_is_new(world: Bo
     assert len(held.standing(world.wall_s)) == 6
 
 
-async def test_a_store_that_has_lost_nothing_that_stands_still_gets_the_number(
+async def test_a_store_that_has_lost_nothing_in_force_gets_the_number(
     world: BookWorld,
 ) -> None:
-    """Else agents take it for an old one for ever."""
+    """Else agents take it for an old one forever."""
     change = await world.book.restore([], who="ada", known_n=40)
     assert (change.after_n, change.changes) == (41, ())
     assert (await world.book.revision(41)).summary == "nothing but the number"

@@ -36,7 +36,7 @@ def rule(name: str) -> dict[str, object]:
 
 
 def rival(world: BookWorld, name: str) -> Deed:
-    """Somebody else, who is first."""
+    """Another one, who is first."""
     return lambda: world.other.put_rule(rule(name), reach=FLEET, who="eve")
 
 
@@ -63,7 +63,7 @@ async def test_of_many_who_change_at_once_nobody_is_lost(world: BookWorld) -> No
     assert len({revision.op for revision in told}) == 6
 
 
-async def test_of_two_who_set_the_same_id_one_is_told_so(world: BookWorld) -> None:
+async def test_of_two_that_set_the_same_id_one_gets_a_conflict(world: BookWorld) -> None:
     books = [book_on(SlowStore(world.kept), world.clock, f"b{at}") for at in range(2)]
     made = await asyncio.gather(
         *(book.put_rule(HALF, reach=FLEET, who="ada") for book in books), return_exceptions=True
@@ -73,7 +73,7 @@ async def test_of_two_who_set_the_same_id_one_is_told_so(world: BookWorld) -> No
     assert (await world.book.items()).n == 1
 
 
-async def test_what_somebody_else_did_meanwhile_is_judged_anew(world: BookWorld) -> None:
+async def test_what_another_writer_did_meanwhile_is_validated_again(world: BookWorld) -> None:
     await world.book.put_rule(HALF, reach=FLEET, who="ada")
     world.store.fates = [lambda: world.other.lift_rule("half", who="eve")]
     with pytest.raises(InvalidSettings, match="has ended"):
@@ -81,7 +81,7 @@ async def test_what_somebody_else_did_meanwhile_is_judged_anew(world: BookWorld)
     assert await world.standing() == {}
 
 
-async def test_who_is_never_first_is_told_so_after_a_while(world: BookWorld) -> None:
+async def test_a_writer_that_is_never_first_fails_after_a_while(world: BookWorld) -> None:
     world.store.fates = [rival(world, f"r{at}") for at in range(100)]
     with pytest.raises(Conflict, match="the log was changed by others at the same time, 12 times"):
         await world.book.put_rule(HALF, reach=FLEET, who="ada")
@@ -139,7 +139,7 @@ async def test_a_lost_answer_is_looked_for_until_the_store_answers(world: BookWo
     assert len(await world.book.history()) == 1
 
 
-async def test_an_outcome_that_stays_unknown_is_told_as_such(world: BookWorld) -> None:
+async def test_an_outcome_that_stays_unknown_is_reported_as_such(world: BookWorld) -> None:
     """It may have been made: who repeats it without looking may have it twice."""
     world.store.fates = ["not made", *["away"] * 100]
     with pytest.raises(OutcomeUnknown, match=r"whether rule\.set was made as revision 1") as told:
@@ -149,7 +149,7 @@ async def test_an_outcome_that_stays_unknown_is_told_as_such(world: BookWorld) -
     assert world.store.commits == MAX_LOOKS
 
 
-async def test_a_store_that_is_away_is_told_at_once(world: BookWorld) -> None:
+async def test_a_store_that_is_away_is_reported_at_once(world: BookWorld) -> None:
     world.store.fates = ["away"]
     with pytest.raises(StoreUnavailable, match="no endpoint answers") as told:
         await world.book.put_rule(HALF, reach=FLEET, who="ada")
@@ -166,7 +166,7 @@ async def test_a_store_that_lets_nobody_in_says_so(world: BookWorld) -> None:
         await world.book.put_rule(HALF, reach=FLEET, who="ada")
 
 
-async def test_a_lease_that_is_lost_before_it_was_used_is_asked_for_anew(world: BookWorld) -> None:
+async def test_a_lease_that_is_lost_before_it_was_used_is_requested_again(world: BookWorld) -> None:
     async def lose() -> None:
         raise LeaseLost("lease 1 has run out")
 

@@ -105,7 +105,7 @@ async def test_it_steps_down_by_its_own_clock_before_the_lease_can_end(pair: Pai
     assert len(pair.kept.listing([KEY]).entries) == 1, "the store still has it"
 
 
-async def test_a_term_is_counted_from_when_it_was_asked_for() -> None:
+async def test_a_term_is_counted_from_when_it_was_requested() -> None:
     """R53: the answers were under way for most of it."""
     pair = Pair("a")
     delays = iter(
@@ -145,7 +145,7 @@ async def test_a_commit_whose_answer_was_lost_is_found_again() -> None:
     await pair.close()
 
 
-async def test_a_restarted_agent_answers_by_itself_until_its_last_term_is_over() -> None:
+async def test_a_restarted_agent_answers_alone_until_its_last_term_is_over() -> None:
     """It was killed, and serves at the same address again. Whether the key that it finds there is
     its own ghost's or another agent's of the same address, nobody can tell: it is not taken."""
     pair = Pair("a", "b")
@@ -215,7 +215,7 @@ async def test_a_stranger_by_the_same_name_is_rejected_loudly() -> None:
     await pair.close()
 
 
-async def test_what_a_leader_learns_of_its_server_later_is_told() -> None:
+async def test_what_a_leader_learns_of_its_server_later_is_published() -> None:
     pair = Pair("a")
     pair.answer_for("a", main=ServedDatabase(target="local@m:5432/app"))
     await pair.true.advance(1)
@@ -243,7 +243,7 @@ async def test_one_on_the_same_host_is_followed_without_being_named() -> None:
     await pair.close()
 
 
-async def test_a_key_that_somebody_took_out_by_hand_is_elected_anew(pair: Pair) -> None:
+async def test_a_key_that_was_deleted_by_hand_is_elected_again(pair: Pair) -> None:
     """How an operator moves the lead by force."""
     await pair.true.advance(1)
     pair.kept.commit([], [Put(KEY, None)])
@@ -251,7 +251,7 @@ async def test_a_key_that_somebody_took_out_by_hand_is_elected_anew(pair: Pair) 
     assert len(pair.leaders()) == 1
 
 
-async def test_what_cannot_be_read_is_held_by_somebody_all_the_same(pair: Pair) -> None:
+async def test_a_key_that_cannot_be_read_is_taken_all_the_same(pair: Pair) -> None:
     await pair.true.advance(1)
     for name in list(pair.tasks):
         await pair.kill(name)
@@ -269,7 +269,7 @@ async def test_another_pair_whose_name_begins_alike_is_another(pair: Pair) -> No
     assert len(pair.leaders()) == 1
 
 
-async def test_each_change_is_told_once() -> None:
+async def test_each_change_is_reported_once() -> None:
     pair = Pair()
     told: list[tuple[str, Office]] = []
     for name, elector in pair.electors.items():
@@ -318,7 +318,7 @@ async def test_a_key_taken_out_by_hand_is_missed_within_a_term_without_a_watch(
     assert len(pair.leaders()) == 1
 
 
-async def test_a_store_that_was_made_anew_is_listed_until_it_is_watched_again(pair: Pair) -> None:
+async def test_a_store_that_was_recreated_is_listed_until_it_is_watched_again(pair: Pair) -> None:
     """Its revisions begin below those from which on the watch was to tell."""
     pair.kept.commit([], [Put(f"other/{at}", b"x") for at in range(3)])
     await pair.true.advance(TTL_S)
@@ -332,7 +332,7 @@ async def test_a_store_that_was_made_anew_is_listed_until_it_is_watched_again(pa
 
 
 async def test_a_machine_that_slept_has_no_term_left_when_it_wakes() -> None:
-    """R53: its monotonic clock stood still meanwhile; what counts is one that did not."""
+    """R53: its monotonic clock was stopped meanwhile; what counts is one that was not."""
     clock, slept_s = HandClock(), [0.0]
     elector = Elector(
         MemoryLog(KeptInMemory(mono_s=lambda: clock.now().mono_s)),

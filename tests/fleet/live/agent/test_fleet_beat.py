@@ -1,4 +1,4 @@
-"""The beat: one writer goes on, somebody steps in, nobody stampedes."""
+"""The beat: one writer goes on, someone steps in, nobody stampedes."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ async def test_few_that_are_left_of_a_large_fleet_do_not_let_the_beat_die() -> N
         assert not any(f.follower.is_stale for f in fleet.follows.values())
 
 
-async def test_shards_are_counted_once_a_minute_and_told_to_all() -> None:
+async def test_shards_are_counted_once_a_minute_and_reported_to_all() -> None:
     async with Beaters("a", "b") as fleet:
         for number in range(7):
             fleet.kept.commit([], [Put(f"{SHARDS}s{number}", b"{}")])
@@ -122,7 +122,7 @@ async def test_shards_are_counted_once_a_minute_and_told_to_all() -> None:
         assert sum(store.counts for store in fleet.stores.values()) <= 2
 
 
-async def test_the_beat_tells_how_far_the_fleet_is_to_those_whom_it_does_not_concern() -> None:
+async def test_the_beat_says_how_far_the_fleet_is_to_those_that_it_does_not_apply_to() -> None:
     async with Beaters("a") as fleet:
         await fleet.pass_s(4)
         set_items(fleet.kept, item("f-1"))
@@ -144,7 +144,7 @@ async def test_who_follows_another_agent_does_not_beat() -> None:
         await asyncio.wait({task})
 
 
-async def test_a_beat_whose_outcome_is_not_known_is_told_and_tried_at_the_next_turn() -> None:
+async def test_a_beat_whose_outcome_is_not_known_is_reported_and_tried_at_the_next_turn() -> None:
     async with Beaters("a") as fleet:
         await fleet.pass_s(3)
         fleet.stores["a"].unknown = True

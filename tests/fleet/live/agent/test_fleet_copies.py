@@ -86,7 +86,7 @@ async def test_an_agent_that_starts_alone_knows_its_rules_and_how_old_they_are()
         assert state.stale_since == state.from_cache_of
 
 
-async def test_a_copy_that_cannot_be_read_or_written_is_told_and_stops_nothing() -> None:
+async def test_a_copy_that_cannot_be_read_or_written_is_reported_and_stops_nothing() -> None:
     kept, file = KeptInMemory(), FakeFile()
     file.fault = StoreUnavailable("disk full")
     async with Keeping(kept, file) as keeping:

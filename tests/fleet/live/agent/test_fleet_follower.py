@@ -32,7 +32,7 @@ from tests.fixtures.memory_log import KeptInMemory
 SHARD = Reach(Level.SHARD, "commerce/-80")
 
 
-async def test_a_rule_set_for_the_fleet_is_told_when_it_is_there() -> None:
+async def test_a_rule_set_for_the_fleet_is_announced_when_it_is_there() -> None:
     kept = KeptInMemory()
     set_items(kept, item("f-1"))
     async with Follow(FakeReader(kept)) as follow:
@@ -136,7 +136,7 @@ async def test_half_a_commit_before_a_silence_is_made_whole_without_listing() ->
         assert follow.follower.state().listings_total == 1
 
 
-async def test_silence_is_told_with_its_source() -> None:
+async def test_silence_is_reported_with_its_source() -> None:
     kept = KeptInMemory()
     etcd = FakeReader(kept)
     async with Follow(etcd, roll=lambda: 0.99) as follow:
@@ -170,7 +170,7 @@ async def test_a_store_away_for_hours_changes_nothing_but_how_old_it_is() -> Non
         assert follow.told[:2] == [{wide("f-1")}, {"beat"}]
 
 
-async def test_a_store_that_rejects_is_asked_again_and_told() -> None:
+async def test_a_store_that_rejects_is_tried_again_and_reported() -> None:
     etcd = FakeReader(KeptInMemory())
     etcd.fault = StoreRejected("etcd: the password is wrong")
     async with Follow(etcd) as follow:
@@ -181,7 +181,7 @@ async def test_a_store_that_rejects_is_asked_again_and_told() -> None:
         assert follow.follower.state().source == "etcd"
 
 
-async def test_a_store_made_anew_is_listed_and_nothing_is_dropped() -> None:
+async def test_a_recreated_store_is_listed_and_nothing_is_dropped() -> None:
     kept = KeptInMemory()
     set_items(kept, item("f-1"))
     etcd = FakeReader(kept)
@@ -230,7 +230,7 @@ async def test_a_database_added_by_a_reload_is_listed_at_once() -> None:
         assert follow.follower.state().losses_total == 0
 
 
-async def test_without_being_told_a_reload_is_seen_at_the_next_beat() -> None:
+async def test_without_a_notice_a_reload_is_seen_at_the_next_beat() -> None:
     kept = KeptInMemory()
     async with Follow(FakeReader(kept)) as follow:
         await follow.pass_s(0.5)
@@ -240,7 +240,7 @@ async def test_without_being_told_a_reload_is_seen_at_the_next_beat() -> None:
         assert follow.mirror.prefixes == follow.prefixes
 
 
-async def test_a_watcher_that_raises_is_told_again_and_holds_up_nobody(
+async def test_a_watcher_that_raises_is_called_again_and_delays_nobody(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     kept = KeptInMemory()
@@ -264,7 +264,7 @@ async def test_a_watcher_that_raises_is_told_again_and_holds_up_nobody(
         assert told == [{wide("f-1"), "beat"}]
 
 
-async def test_what_was_on_disk_is_in_force_before_anybody_is_asked() -> None:
+async def test_what_was_on_disk_is_in_force_before_any_store_is_read() -> None:
     kept = KeptInMemory()
     set_items(kept, item("f-1"))
     write_beat(kept, shards=2000)
@@ -381,7 +381,7 @@ async def test_compaction_again_and_again_is_not_tried_in_a_hurry() -> None:
         assert 10 < len(etcd.lists) < 25
 
 
-async def test_a_watch_that_somebody_else_cancels_is_one_that_was_lost() -> None:
+async def test_a_watch_that_the_server_cancels_is_one_that_was_lost() -> None:
     class Cancelling(FakeReader):
         async def watch(
             self, prefixes: Sequence[str], *, after_revision: int

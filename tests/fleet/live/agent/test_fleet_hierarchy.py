@@ -56,7 +56,7 @@ class Shard:
 NEAR = "agent http://primary:8087"
 
 
-async def test_a_replica_hears_of_the_fleet_by_its_primary_alone() -> None:
+async def test_a_replica_learns_of_the_fleet_by_its_primary_alone() -> None:
     async with Shard() as shard:
         await shard.beats(20)
         set_items(shard.kept, item("f-1"))
@@ -75,7 +75,7 @@ async def test_a_primary_that_is_away_is_done_without_and_gone_back_to() -> None
         shard.link.fault = GONE
         await shard.beats(6)
         assert shard.source == "etcd"
-        # The same store's revisions: nothing had to be listed anew.
+        # The same store's revisions: nothing had to be listed again.
         assert (HEAD, *PREFIXES) not in shard.etcd.lists
         set_items(shard.kept, item("f-1"))
         await settle()
@@ -182,7 +182,7 @@ async def test_two_that_follow_each_other_find_out_that_nobody_knows_anything() 
         assert shard.replica.mirror.get(wide("f-1")) is not None
 
 
-async def test_a_primary_that_has_not_heard_yet_is_no_sign_of_the_store() -> None:
+async def test_a_primary_without_news_is_no_sign_of_the_store() -> None:
     """Both start with etcd gone; the primary's copy is handed down, and called stale."""
     kept, clock = KeptInMemory(), HandClock()
     set_items(kept, item("f-1"))
@@ -235,7 +235,7 @@ async def test_changes_handed_down_late_change_nothing() -> None:
 
 
 async def test_a_primary_that_is_replaced_is_left_without_a_fault() -> None:
-    """Its way is closed under us by whoever knows that another one leads now."""
+    """Its way is closed under us by the part that knows that another one leads now."""
     async with Shard() as shard:
         await shard.beats(4)
         successor = FeedLink(shard.primary.mirror, "http://successor:8087")

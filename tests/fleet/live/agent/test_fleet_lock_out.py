@@ -32,7 +32,7 @@ def world_knowing(known: Mapping[str, KnownMetric]) -> BookWorld:
     return world
 
 
-# --- whoever sets it -------------------------------------------------------------------------
+# --- the agent that sets it ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("known", [LAG, {}], ids=["a database", "no database"])
@@ -44,7 +44,7 @@ def world_knowing(known: Mapping[str, KnownMetric]) -> BookWorld:
         (limits(nosuch=1.0), "rule.thresholds"),
     ],
 )
-async def test_what_this_agent_cannot_judge_is_not_set_for_everybody(
+async def test_what_this_agent_cannot_validate_is_not_set_for_everybody(
     known: Mapping[str, KnownMetric], raw: dict[str, Any], place: str
 ) -> None:
     """Also where the agent that is asked has no database at all, as one that shows the fleet."""
@@ -83,7 +83,7 @@ async def test_a_limit_for_everybody_that_is_exceeded_just_now_is_not_set() -> N
     assert (await world.book.put_rule(recurring, reach=FLEET, who="ada")).after_n == 3
 
 
-async def test_what_was_set_can_be_extended_by_an_agent_that_cannot_judge_it() -> None:
+async def test_what_was_set_can_be_extended_by_an_agent_that_cannot_validate_it() -> None:
     """At night, at the agent that shows the fleet: it is no more of a lock-out than it was."""
     world = world_knowing(LAG)
     await world.book.put_rule({**limits(lag="2.0s"), "id": "tight"}, reach=FLEET, who="ada")
@@ -99,7 +99,7 @@ async def test_what_was_set_can_be_extended_by_an_agent_that_cannot_judge_it() -
         await blind.apply(wider, who="bob")
 
 
-# --- whoever hears of it ---------------------------------------------------------------------
+# --- the agents that get it ------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ async def world() -> FleetWorld:
 
 
 def named(world: FleetWorld) -> tuple[str, ...]:
-    """By which metrics a client is judged; none: by the agent's own."""
+    """By which metrics a client is decided; none: by the agent's own."""
     applied = world._applied("etl:nightly", "main")
     return tuple(name for rule in applied.metrics for name in rule.metrics)
 
@@ -126,7 +126,7 @@ async def test_a_metric_that_is_not_measured_here_locks_out_nobody_here(world: F
     assert named(world) == ("lag",) and not world.keeper.faults
 
 
-async def test_one_that_is_gone_is_no_longer_told_of(world: FleetWorld) -> None:
+async def test_one_that_is_gone_is_no_longer_reported(world: FleetWorld) -> None:
     await world.follow(rule_item(**metrics("nosuch")), whole=True)
     await world.follow(whole=True)
     assert not world.keeper.faults

@@ -60,7 +60,7 @@ def filled(*names: str, **limits: int) -> tuple[Mirror, KeptInMemory]:
 # --- taking in -------------------------------------------------------------------------------
 
 
-def test_a_listing_is_taken_whole_and_told_by_key() -> None:
+def test_a_listing_is_taken_whole_and_reported_by_key() -> None:
     known, kept = filled("f-1", "f-2")
     assert {entry.key for entry in known.entries()} == {wide("f-1"), wide("f-2")}
     assert (known.revision, known.store_id, known.n) == (2, kept.store_id, 2)
@@ -144,7 +144,7 @@ def test_a_new_prefix_is_listed_and_an_old_one_let_go() -> None:
     assert len(known) == 0
 
 
-def test_the_beat_tells_how_far_and_how_large_the_fleet_is() -> None:
+def test_the_beat_reports_how_far_and_how_large_the_fleet_is() -> None:
     known, kept = filled("f-1")
     set_items(kept, item("f-9", reach=item().reach))
     write_beat(kept, shards=10_000)
@@ -163,7 +163,7 @@ def test_a_beat_that_cannot_be_read_is_no_beat() -> None:
 # --- a store that went back ------------------------------------------------------------------
 
 
-def test_a_store_made_anew_takes_nothing_away() -> None:
+def test_a_recreated_store_takes_nothing_away() -> None:
     known, _ = filled("f-1", "f-2")
     assert known.adopt(Listing((), 1, "new"), PREFIXES) == {wide("f-1"), wide("f-2")}
     assert [entry.revision for entry in known.kept()] == [KEPT, KEPT]
@@ -173,7 +173,7 @@ def test_a_store_made_anew_takes_nothing_away() -> None:
     assert known.revision == 1
 
 
-def test_what_is_set_in_a_store_made_anew_is_in_force_at_once() -> None:
+def test_what_is_set_in_a_recreated_store_is_in_force_at_once() -> None:
     known, _ = filled("f-1")
     fresh = KeptInMemory()
     set_items(fresh, item("f-9", set_at=LATER))
@@ -239,7 +239,7 @@ def test_rules_that_are_over_are_not_kept() -> None:
     assert known.went_back is None
 
 
-def test_an_item_deleted_by_hand_stays_in_force_and_is_told() -> None:
+def test_an_item_deleted_by_hand_stays_in_force_and_is_reported() -> None:
     """Nothing is meant by a key that vanishes."""
     known, _ = filled("f-1")
     assert known.apply(gone(wide("f-1"), 5)) == frozenset()
@@ -260,7 +260,7 @@ def test_an_item_deleted_by_hand_stays_whether_or_not_anybody_saw_it(watched: bo
     assert (back.from_n, back.to_n, back.kept) == (2, 2, 1)
 
 
-def test_ten_thousand_items_deleted_by_hand_are_told_once() -> None:
+def test_ten_thousand_items_deleted_by_hand_are_reported_once() -> None:
     names = [f"f-{number}" for number in range(10_000)]
     known = mirror()
     entries = [Entry(wide(name), item_bytes(item(name)), 1) for name in names]
@@ -271,7 +271,7 @@ def test_ten_thousand_items_deleted_by_hand_are_told_once() -> None:
     assert len(known.kept()) == 10_000
 
 
-async def test_what_is_put_back_or_ends_by_itself_is_no_longer_missed() -> None:
+async def test_what_is_put_back_or_ends_is_no_longer_missed() -> None:
     kept, clock = KeptInMemory(), HandClock()
     soon = {"expires_at": iso(NOW.wall_s + 30.0)}
     set_items(kept, item("f-1"), item("f-2"), item("f-3", value=soon))
@@ -303,7 +303,7 @@ def test_what_cannot_be_read_and_vanishes_is_no_alarm(watched: bool) -> None:
     assert known.went_back is None
 
 
-def test_what_cannot_be_read_outlives_a_store_made_anew_without_an_alarm() -> None:
+def test_what_cannot_be_read_outlives_a_recreated_store_without_an_alarm() -> None:
     """What it said before, while it could be read, may be in force."""
     known, _ = filled("f-1")
     known.apply(put(wide("f-9"), 4, b"of a newer version"))
@@ -349,7 +349,7 @@ async def test_changes_are_handed_down_as_they_came() -> None:
     assert (await known.changes_after(3, PREFIXES, 0.0)).events == ()
 
 
-async def test_who_waits_is_told_at_once() -> None:
+async def test_a_waiting_caller_is_answered_at_once() -> None:
     known, _ = filled()
     asked = asyncio.ensure_future(known.changes_after(0, PREFIXES, 60.0))
     await settle()
@@ -357,12 +357,12 @@ async def test_who_waits_is_told_at_once() -> None:
     assert [event.key for event in (await asked).events] == [wide("f-1")]
 
 
-async def test_who_waits_in_vain_is_told_how_far_we_are() -> None:
+async def test_a_caller_that_waits_in_vain_learns_how_far_we_are() -> None:
     known, _ = filled("f-1")
     assert await known.changes_after(1, PREFIXES, 0.001) == Changes((), 1)
 
 
-async def test_too_many_who_wait_are_turned_away() -> None:
+async def test_too_many_who_wait_are_rejected() -> None:
     known, _ = filled("f-1", max_waiters=2)
     waiting = [asyncio.ensure_future(known.changes_after(1, PREFIXES, 60.0)) for _ in "ab"]
     await settle()
@@ -420,7 +420,7 @@ REST = Changes((KeyEvent(wide("f-2"), item_bytes(item("f-2", n=2)), 10),), 9)
 
 @pytest.mark.parametrize("relisted", [True, False])
 async def test_the_rest_of_a_commit_reaches_who_was_handed_a_part_of_it(relisted: bool) -> None:
-    """R84: also whoever comes back from elsewhere, or from the disk."""
+    """R84: also anyone who comes back from elsewhere, or from the disk."""
     known, other, recalled = mirror(), mirror(), mirror()
     known.adopt(Listing((), 5, "s"), PREFIXES)
     other.adopt(known.listing(ALL), PREFIXES, authoritative=False)
@@ -442,7 +442,7 @@ async def test_the_rest_of_a_commit_reaches_who_was_handed_a_part_of_it(relisted
         assert {entry.key for entry in one.entries()} == {wide("f-1"), wide("f-2")}
 
 
-async def test_a_part_of_a_commit_is_told_at_once_but_not_again_and_again() -> None:
+async def test_a_part_of_a_commit_is_reported_at_once_but_not_again_and_again() -> None:
     known, _ = filled("f-1")
     known.apply(Changes((KeyEvent(wide("f-2"), b"{}", 2),), 1))
     first = await asyncio.wait_for(known.changes_after(1, PREFIXES, 3600.0), DEADLINE_S)
@@ -451,7 +451,7 @@ async def test_a_part_of_a_commit_is_told_at_once_but_not_again_and_again() -> N
     assert await known.changes_after(1, PREFIXES, 0.001, mark=mark) == Changes((), 1)
 
 
-async def test_a_listing_that_has_more_than_was_thought_whole_makes_everybody_list_anew() -> None:
+async def test_a_listing_that_has_more_than_was_thought_whole_makes_everybody_list_again() -> None:
     """A member that could not keep up: what was handed down as all was not all."""
     known, other = mirror(), mirror()
     known.adopt(Listing((), 5, "s"), PREFIXES)
@@ -484,7 +484,7 @@ def test_a_listing_of_a_member_that_lacks_the_newest_commit_is_late() -> None:
 
 
 @pytest.mark.parametrize("store_id", ["", "known"])
-async def test_whoever_follows_an_agent_that_changed_stores_lists_anew(store_id: str) -> None:
+async def test_a_follower_of_an_agent_that_changed_stores_lists_again(store_id: str) -> None:
     known = mirror()
     known.adopt(Listing((), 5, "known"), PREFIXES)
     asked = asyncio.ensure_future(known.changes_after(5, PREFIXES, 60.0, store_id=store_id))
@@ -494,7 +494,7 @@ async def test_whoever_follows_an_agent_that_changed_stores_lists_anew(store_id:
         await asked
 
 
-async def test_new_prefixes_make_who_follows_list_anew() -> None:
+async def test_new_prefixes_make_followers_list_again() -> None:
     known, kept = filled("f-1")
     known.adopt(listed(kept), (*PREFIXES, shard_items("other")))
     set_items(kept, item("f-2"))
@@ -503,7 +503,7 @@ async def test_new_prefixes_make_who_follows_list_anew() -> None:
         await known.changes_after(1, PREFIXES, 0.0)
 
 
-async def test_nothing_is_told_of_what_is_not_followed() -> None:
+async def test_nothing_is_sent_of_what_is_not_followed() -> None:
     known, _ = filled("f-1")
     with pytest.raises(StoreUnavailable, match="does not follow"):
         known.listing([shard_items("other")])

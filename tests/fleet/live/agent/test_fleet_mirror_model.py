@@ -60,7 +60,7 @@ class World:
         self.mark = self.primary.mark
 
     def recall(self) -> None:
-        """The replica's agent is started anew, from its disk."""
+        """The replica's agent is started again, from its disk."""
         copy = self.replica.copy(0.0)
         self.replica, self.mark = Mirror(HandClock(), max_log_records=4), 0
         self.replica.recall(copy)
@@ -113,7 +113,7 @@ def contents(entries: object) -> dict[str, Entry]:
 
 
 @given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 3)), max_size=40))
-def test_whoever_is_followed_in_between_all_end_with_what_the_store_has(
+def test_whichever_agent_is_followed_in_between_all_end_with_what_the_store_has(
     steps: list[tuple[str, int]],
 ) -> None:
     """Back and forth between an agent and the store: no gap, no return of the old (R84, R87)."""

@@ -24,7 +24,7 @@ ENFORCED = {**ETL, "mode": "enforce"}
 
 
 async def opened(*items: Change, **given: Any) -> BudgetWorld:
-    """As main.py does: the log, settings, what is known of the fleet; then the loop."""
+    """As app.py does: the log, settings, what is known of the fleet; then the loop."""
     world = BudgetWorld(**given)
     await world.store.open()
     await world.log.load()
@@ -48,7 +48,7 @@ def rates(world: BudgetWorld) -> dict[str, Any]:
 # --- layers --------------------------------------------------------------------------------------
 
 
-async def test_a_budget_of_the_fleet_reaches_the_server_and_is_told_as_such() -> None:
+async def test_a_budget_of_the_fleet_reaches_the_server_and_is_shown_as_such() -> None:
     world = await opened(base=document(WEB))
     await follow(world, budget_item(ETL, 4, "shard:commerce/*"))
     assert world.server.modes == {"web": "warn", "etl": "warn"}
@@ -79,7 +79,7 @@ async def test_of_one_name_the_one_that_reaches_less_far_counts() -> None:
 
 
 async def test_what_was_changed_at_the_agent_lies_on_top_over_a_restart() -> None:
-    """Also where what the fleet has set is heard of after the store was read."""
+    """Also where what the fleet has set arrives after the store was read."""
     items = [budget_item(ENFORCED), budget_item(WEB)]
     world = await opened(*items)
     await world.main.book.patch_budget("etl", {"rate": 30}, who="ann")
@@ -143,7 +143,7 @@ def test_whatever_the_layers_say_the_document_is_the_one_that_was_wanted(
 # --- following -----------------------------------------------------------------------------------
 
 
-async def test_a_repeated_or_late_list_is_not_told_to_anybody() -> None:
+async def test_a_repeated_or_late_list_changes_nothing() -> None:
     first, second = budget_item(ETL), budget_item({**ETL, "rate": 30}, 2)
     world = await opened(first)
     await follow(world, second)
@@ -155,7 +155,7 @@ async def test_a_repeated_or_late_list_is_not_told_to_anybody() -> None:
     assert rates(world) == {}
 
 
-async def test_a_database_without_a_file_gets_a_policy_when_one_meets_it() -> None:
+async def test_a_database_without_a_file_gets_a_policy_when_one_matches_it() -> None:
     """Before that, what lies at its server is left alone."""
     world = await opened(source="")
     had_one, told = world.main.has_policy, len(world.server.policies)
@@ -176,7 +176,7 @@ async def test_a_database_that_comes_later_has_them_at_once() -> None:
     assert world.server.modes == {"etl": "warn"}
 
 
-async def test_while_the_store_is_unread_no_server_is_told() -> None:
+async def test_while_the_store_is_unread_no_server_gets_a_policy() -> None:
     """What was changed here is not known: it may be that an operator has removed it."""
     world = BudgetWorld()
     await world.store.open()
@@ -274,7 +274,7 @@ async def test_one_of_a_shard_has_its_time_also_in_place_of_one_from_a_fast_cloc
 # --- what cannot stand ---------------------------------------------------------------------------
 
 
-async def test_one_that_cannot_be_read_is_told_and_the_others_stand() -> None:
+async def test_one_that_cannot_be_read_is_reported_and_the_others_stay_in_force() -> None:
     bad = budget_item({**WEB, "burts": 5})
     world = await opened(bad, budget_item(ETL))
     assert world.server.modes == {"etl": "warn"}
@@ -288,7 +288,7 @@ async def test_one_that_cannot_be_read_is_told_and_the_others_stand() -> None:
     assert set(world.budgets.fleet_faults) == {"other@fleet"}
 
 
-async def test_one_that_cannot_stand_with_the_rest_is_left_out_and_told(
+async def test_one_that_conflicts_with_the_rest_is_left_out_and_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each by itself is sound; together they are more than a policy may have."""

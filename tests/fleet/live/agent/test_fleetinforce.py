@@ -68,8 +68,8 @@ class World:
         await self.follow.__aexit__()
 
 
-async def test_n_is_told_once_it_is_in_force() -> None:
-    """Whoever waits for it after a change may rely on it."""
+async def test_n_is_reported_once_it_is_in_force() -> None:
+    """Anyone who waits for it after a change may rely on it."""
     async with World() as world:
         world.rules.takes_s = 0.5
         n = set_items(world.kept, item("f-1"))
@@ -81,9 +81,7 @@ async def test_n_is_told_once_it_is_in_force() -> None:
         assert world.rules.followed[-1] == {"f-1"}
 
 
-async def test_an_n_that_is_none_of_our_business_is_told_with_the_beat_and_never_taken_back() -> (
-    None
-):
+async def test_an_n_of_other_shards_is_reported_with_the_beat_and_never_taken_back() -> None:
     async with World() as world:
         for _ in range(3):
             set_items(world.kept)
@@ -120,7 +118,7 @@ async def test_what_failed_is_tried_again_without_anything_new() -> None:
         assert world.rules.followed[-1] == {"f-1"}
 
 
-async def test_what_cannot_be_read_is_told_by_its_key() -> None:
+async def test_what_cannot_be_read_is_reported_by_its_key() -> None:
     async with World() as world:
         stray = item("hidden")
         world.kept.commit([], [Put(wide("stray"), item_bytes(stray))])

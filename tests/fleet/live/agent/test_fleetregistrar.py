@@ -122,7 +122,7 @@ async def test_a_new_n_is_written_in_its_own_time() -> None:
     await world.close()
 
 
-async def test_a_new_n_is_told_along_with_a_new_role(world: World) -> None:
+async def test_a_new_n_is_reported_along_with_a_new_role(world: World) -> None:
     await world.clock.advance(5)
     world.change(n=13)
     world.change(role="replica")
@@ -179,7 +179,7 @@ async def test_a_role_that_is_lost_for_a_moment_is_no_news(world: World) -> None
     assert [member.role for member in world.stored()] == [MEMBER.role]
 
 
-async def test_a_role_that_stays_lost_is_told_in_its_own_time() -> None:
+async def test_a_role_that_stays_lost_is_reported_in_its_own_time() -> None:
     world = World(spread_s=4.0)
     await world.clock.advance(10)
     world.change(role="unknown", n=13)
@@ -196,7 +196,7 @@ async def test_a_role_that_stays_lost_is_told_in_its_own_time() -> None:
 
 
 @pytest.mark.parametrize("other", ["unknown", "replica"])
-async def test_a_role_that_flaps_is_told_seldom(other: str) -> None:
+async def test_a_role_that_flaps_is_reported_seldom(other: str) -> None:
     world = World(spread_s=50.0)
     await world.clock.advance(200)
     world.store.asked.clear()
@@ -208,7 +208,7 @@ async def test_a_role_that_flaps_is_told_seldom(other: str) -> None:
 
 
 async def test_a_lease_of_when_the_fleet_was_small_is_replaced_in_its_own_time() -> None:
-    """Granted before the first beat told how many there are: 1,670 renewals a second for ever."""
+    """Granted before the first beat told how many there are: 1,670 renewals a second forever."""
     world = World()
     await world.clock.advance(10)
     other = Put("shards/x", b"told", world.registrar.lease_id)
@@ -245,8 +245,8 @@ async def test_nobody_registers_before_the_size_of_the_fleet_is_known() -> None:
     await world.close()
 
 
-async def test_a_store_made_anew_is_no_reason_to_hurry() -> None:
-    """Everybody's lease is lost at once, and everybody hears of it at once."""
+async def test_a_recreated_store_is_no_reason_to_hurry() -> None:
+    """Everybody's lease is lost at once, and everybody learns of it at once."""
     world = World(spread_s=50.0)
     await world.clock.advance(200)
     world.kept.revoke(1)
@@ -261,7 +261,7 @@ async def test_a_store_made_anew_is_no_reason_to_hurry() -> None:
     await world.close()
 
 
-async def test_a_lease_that_was_lost_is_granted_anew(world: World) -> None:
+async def test_a_lease_that_was_lost_is_granted_again(world: World) -> None:
     """A store that was restarted with an empty disk."""
     await world.clock.advance(5)
     world.kept.revoke(1)
@@ -333,7 +333,7 @@ async def test_what_was_taken_out_by_hand_is_put_back(world: World) -> None:
     assert len(world.stored()) == 1
 
 
-async def test_another_agent_of_the_same_name_is_told_of_and_not_fought(world: World) -> None:
+async def test_another_agent_of_the_same_name_is_reported_and_not_fought(world: World) -> None:
     await world.clock.advance(5 + SETTLED_AFTER_S)
     world.store.asked.clear()
     world.registrar.seen([replace(MEMBER, url="https://copy:8087")])
@@ -342,7 +342,7 @@ async def test_another_agent_of_the_same_name_is_told_of_and_not_fought(world: W
     assert "commit" not in world.store.asked
 
 
-async def test_another_host_that_calls_its_member_alike_is_told_of(world: World) -> None:
+async def test_another_host_that_calls_its_member_alike_is_reported(world: World) -> None:
     """Each has a key of its own, so nobody is written over; but they do not find each other."""
     theirs = replace(MEMBER, host="agent-c", url="https://db-c:8087")
     await world.clock.advance(5 + SETTLED_AFTER_S)
@@ -355,7 +355,7 @@ async def test_another_host_that_calls_its_member_alike_is_told_of(world: World)
 
 
 async def test_a_passive_agent_leaves_registering_to_the_active_one(open_world: OpenWorld) -> None:
-    """Both have the same members; whoever looks for one must find the agent that answers."""
+    """Both have the same members; anyone who looks for one must find the agent that answers."""
     world = await open_world()
     told: list[int] = []
     world.shards.on_roles = lambda: told.append(

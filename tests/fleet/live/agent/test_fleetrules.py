@@ -92,7 +92,7 @@ async def test_a_rule_on_one_database_keeps_its_id_and_reaches_no_other(world: F
 
 
 async def test_another_place_is_another_reach(world: FleetWorld) -> None:
-    """The settings file was changed: what is known already is judged anew."""
+    """The settings file was changed: what is known already is validated again."""
     item = rule_item(reach="shard:commerce/-80")
     await world.follow(item)
     assert world.ids == ["f-1"]
@@ -148,10 +148,10 @@ async def test_that_an_item_is_missing_says_nothing(world: FleetWorld) -> None:
     assert world.rejected_by() is None and world.ids == []
 
 
-async def test_who_knows_the_order_is_believed_also_where_revisions_begin_anew(
+async def test_who_knows_the_order_is_believed_also_where_revisions_start_again(
     world: FleetWorld,
 ) -> None:
-    """A store that was made anew counts from 1; what is set in it since counts."""
+    """A store that was recreated counts from 1; what is set in it since counts."""
     old = rule_item(n=57, reach="shard:commerce/-80")
     await world.follow(old, whole=True)
     books = len(world.books)
@@ -170,7 +170,7 @@ async def test_what_is_taken_out_is_out_and_no_late_list_brings_it_back(world: F
     assert world.rejected_by() is None
 
 
-async def test_one_that_moved_to_another_reach_stands_whatever_the_order(world: FleetWorld) -> None:
+async def test_one_that_moved_to_another_reach_stays_whatever_the_order(world: FleetWorld) -> None:
     """It leaves an item behind, under its old key, that says it is taken out."""
     old, new = rule_item(reach="shard:commerce/-80"), rule_item(n=2, ratio=0.7)
     for items in ((taken_out(old, 2), new), (new, taken_out(old, 2))):
@@ -180,7 +180,7 @@ async def test_one_that_moved_to_another_reach_stands_whatever_the_order(world: 
         assert [entry.spec.rule.ratio for entry, _ in world.keeper.entries()] == [0.7]
 
 
-async def test_a_lifted_rule_is_still_told_of(world: FleetWorld) -> None:
+async def test_a_lifted_rule_is_still_shown(world: FleetWorld) -> None:
     await world.follow(rule_item())
     await world.clock.advance(60)
     await world.follow(rule_item(n=2, for_s=60, lifted_by="bob"))
@@ -188,7 +188,9 @@ async def test_a_lifted_rule_is_still_told_of(world: FleetWorld) -> None:
     assert world.keeper.entry("f-1").spec.lifted_by == "bob"
 
 
-async def test_one_that_cannot_be_read_is_told_and_the_others_stand(world: FleetWorld) -> None:
+async def test_one_that_cannot_be_read_is_reported_and_the_others_stay_in_force(
+    world: FleetWorld,
+) -> None:
     bad = rule_item("f-9", kind="of tomorrow", target="etl")
     await world.follow(bad, rule_item(), rule_item("no id/"))
     assert world.ids == ["f-1"] and set(world.keeper.faults) == {"f-9", "no id/"}
@@ -212,7 +214,7 @@ async def test_half_of_a_pair_counts_for_nothing_until_the_other_comes(world: Fl
     assert world.rejected_by("web") is None
 
 
-async def test_a_pair_that_meets_some_databases_is_told_as_one(world: FleetWorld) -> None:
+async def test_a_pair_that_matches_some_databases_is_shown_as_one(world: FleetWorld) -> None:
     more: dict[str, Any] = {"reach": "shard:commerce/*", "kind": "ratio"}
     await world.follow(
         rule_item("f-1", target="fix", ratio=0.0, pair="f-2", **more),
@@ -226,7 +228,7 @@ async def test_a_pair_that_meets_some_databases_is_told_as_one(world: FleetWorld
 # --- noticed -------------------------------------------------------------------------------------
 
 
-async def test_who_decides_by_himself_is_told(world: FleetWorld) -> None:
+async def test_clients_that_decide_locally_get_it(world: FleetWorld) -> None:
     """The book is another, and its revision higher, after each change of either layer."""
     seen = []
     await world.put(target="web", ratio=0.1, id="own")
@@ -246,7 +248,7 @@ async def test_who_decides_by_himself_is_told(world: FleetWorld) -> None:
 # --- clocks (R84, R87) ---------------------------------------------------------------------------
 
 
-async def test_a_rule_ends_by_itself(world: FleetWorld) -> None:
+async def test_a_rule_ends_on_time(world: FleetWorld) -> None:
     """R84: nothing runs here that would end it, and nobody is asked."""
     await world.follow(rule_item())
     await world.clock.leap(3599)
@@ -285,7 +287,7 @@ async def test_nor_does_a_restart_with_the_clock_set_back(world: FleetWorld) -> 
 async def test_an_agent_whose_clock_is_behind_gives_it_its_term_and_no_more(
     world: FleetWorld,
 ) -> None:
-    """Set by somebody whose clock is ahead of ours: counted from when it was heard of."""
+    """Set by someone whose clock is ahead of ours: counted from when it arrived."""
     await world.follow(rule_item(set_at=NOW.wall_s + 600))
     async with world.running():
         await world.clock.leap(3500)
@@ -370,7 +372,7 @@ async def test_what_was_known_counts_also_when_the_store_comes_later(world: Flee
     assert world.exempt_by() is None
 
 
-async def test_an_exemption_rests_here_alone_and_over_restarts_and_changes(
+async def test_an_exemption_is_suspended_here_alone_and_over_restarts_and_changes(
     world: FleetWorld,
 ) -> None:
     """R79"""
@@ -398,7 +400,7 @@ async def test_what_others_noted_of_it_is_none_of_ours(world: FleetWorld) -> Non
     assert world.exempt_by() == "f-1" and world.keeper.charged("f-1") == {}
 
 
-async def test_its_past_is_told_like_that_of_others(world: FleetWorld) -> None:
+async def test_its_past_is_reported_like_that_of_others(world: FleetWorld) -> None:
     """R144, R145: explained and replayed by the audit."""
     async with world.running():
         await world.clock.advance(60)
@@ -531,7 +533,7 @@ _HISTORY = st.lists(st.tuples(_IDS, _REACHES, st.booleans()), max_size=12)
 
 @given(_HISTORY, st.data())
 @settings(max_examples=60, deadline=None)
-def test_whatever_was_heard_and_when_the_newest_of_each_is_in_force(
+def test_in_any_order_of_arrival_the_newest_of_each_is_in_force(
     history: list[tuple[str, str, bool]], data: st.DataObject
 ) -> None:
     """As a store that was listed, watched, and listed late; and as the Mirror tells it."""
@@ -585,7 +587,7 @@ async def test_it_is_kept_in_a_file(tmp_path: Path) -> None:
 # --- from bytes ----------------------------------------------------------------------------------
 
 
-def test_an_entry_is_read_once_and_one_that_cannot_be_is_told() -> None:
+def test_an_entry_is_read_once_and_one_that_cannot_be_is_reported() -> None:
     shelf, item = ChangeShelf(), rule_item()
     good = Entry(item.key, item_bytes(item), 5)
     bad, beat = Entry("items/wide/rule/x", b"{", 6), Entry("beat", b"{}", 7)

@@ -107,10 +107,10 @@ def _calm() -> ShardWorld:
     return ShardWorld("db-b", metrics=(metric("lag", interval_s=2.0),), collect_interval_s=2.0)
 
 
-# --- what is told ------------------------------------------------------------------------------
+# --- what is reported --------------------------------------------------------------------------
 
 
-async def test_the_primarys_agent_tells_how_its_shard_is() -> None:
+async def test_the_primarys_agent_reports_how_its_shard_is() -> None:
     async with telling(ShardWorld("db-b")) as t:
         t.members.append(registered(SHARD, "db-b", 6, host="host-b"))
         await t.pass_s(3)
@@ -141,7 +141,7 @@ async def test_a_replicas_agent_says_nothing() -> None:
         assert t.store.tries == 0
 
 
-async def test_a_breach_is_told_with_since_when() -> None:
+async def test_a_breach_is_reported_with_since_when() -> None:
     async with telling(ShardWorld("db-b")) as t:
         await t.pass_s(8)
         t.world.agents["db-b"].values["lag"] = 42.0
@@ -160,7 +160,7 @@ async def test_a_breach_is_told_with_since_when() -> None:
     assert (told.state, told.since) == ("unhealthy", since), "it has been so all the while"
 
 
-async def test_why_nobody_may_speak_is_told_by_who_spoke_before() -> None:
+async def test_why_nobody_may_speak_is_reported_by_the_last_speaker() -> None:
     async with telling(ShardWorld("db-b")) as t:
         await t.pass_s(8)
         t.world.agents["db-b"].says = primary(term=2)
@@ -170,7 +170,7 @@ async def test_why_nobody_may_speak_is_told_by_who_spoke_before() -> None:
     assert "both say that they are the primary" in told.problem
 
 
-async def test_a_shard_that_nobody_asks_rests_and_is_not_unhealthy() -> None:
+async def test_a_shard_that_nobody_checks_is_idle_and_is_not_unhealthy() -> None:
     idle = Idleness(idle_after_s=2, hibernate_after_s=4)
     async with telling(ShardWorld("db-b", idleness=idle)) as t:
         await t.pass_s(3)
@@ -182,7 +182,7 @@ async def test_a_shard_that_nobody_asks_rests_and_is_not_unhealthy() -> None:
     assert (told.state, told.healthy) == ("idle", True)
 
 
-async def test_a_server_that_does_not_answer_is_unhealthy_and_not_at_rest() -> None:
+async def test_a_server_that_does_not_answer_is_unhealthy_and_not_idle() -> None:
     async with telling(ShardWorld("db-b")) as t:
         await t.pass_s(3)
         at = t.world.clock.now().mono_s
@@ -194,10 +194,10 @@ async def test_a_server_that_does_not_answer_is_unhealthy_and_not_at_rest() -> N
     assert "connection refused" in told.metrics[0].detail
 
 
-# --- when it is told ---------------------------------------------------------------------------
+# --- when it is reported -----------------------------------------------------------------------
 
 
-async def test_values_that_move_are_not_told_each_time() -> None:
+async def test_values_that_move_are_not_reported_each_time() -> None:
     async with telling(_calm()) as t:
         for number in range(20):
             t.world.agents["db-b"].values["lag"] = 0.1 + number / 100
@@ -208,7 +208,7 @@ async def test_values_that_move_are_not_told_each_time() -> None:
         assert len(t.store.commits) == 2, "but now and then, or they would be hours old"
 
 
-async def test_a_shard_that_flaps_is_told_every_few_seconds_at_most() -> None:
+async def test_a_shard_that_flaps_is_reported_every_few_seconds_at_most() -> None:
     async with telling(ShardWorld("db-b")) as t:
         for number in range(60):
             t.world.agents["db-b"].values["lag"] = 42.0 if number % 2 else 0.1
@@ -230,7 +230,7 @@ async def test_a_fleet_of_ten_thousand_writes_200_times_a_second_at_most() -> No
         assert 2 <= len(t.store.commits) <= 3
 
 
-async def test_a_change_that_is_undone_before_its_turn_is_not_told() -> None:
+async def test_a_change_that_is_undone_before_its_turn_is_not_reported() -> None:
     async with telling(_calm(), roll=0.5) as t:
         t.spread[0] = 20.0
         await t.pass_s(40)
@@ -245,7 +245,7 @@ async def test_a_change_that_is_undone_before_its_turn_is_not_told() -> None:
 # --- the store and the lease -------------------------------------------------------------------
 
 
-async def test_a_new_lease_has_everything_told_anew() -> None:
+async def test_a_new_lease_has_everything_reported_again() -> None:
     """What was put under the old one is gone, or soon will be."""
     async with telling(ShardWorld()) as t:
         await t.pass_s(8)
@@ -258,7 +258,7 @@ async def test_a_new_lease_has_everything_told_anew() -> None:
         assert t.store.commits[-1][0].lease == t.lease[0] != old
 
 
-async def test_a_store_that_is_away_is_told_later_and_not_pestered() -> None:
+async def test_a_store_that_is_away_gets_the_report_later_and_is_not_pestered() -> None:
     async with telling(ShardWorld("db-b"), roll=0.5) as t:
         await t.pass_s(8)
         t.store.fault = OutcomeUnknown("etcd: no answer in 2 s")
@@ -286,7 +286,7 @@ async def test_a_lease_that_is_lost_meanwhile_is_waited_for() -> None:
         assert (await t.said()).state == "unhealthy"
 
 
-async def test_after_a_failover_the_old_word_goes_if_the_new_primary_says_nothing() -> None:
+async def test_after_a_failover_the_old_report_goes_if_the_new_primary_says_nothing() -> None:
     async with telling(ShardWorld("db-b")) as t:
         await t.pass_s(8)
         t.world.role.says = replica(term=2)
@@ -297,7 +297,7 @@ async def test_after_a_failover_the_old_word_goes_if_the_new_primary_says_nothin
         assert await t.told() is None
 
 
-async def test_after_a_failover_the_new_primarys_word_stays() -> None:
+async def test_after_a_failover_the_new_primarys_report_stays() -> None:
     async with telling(ShardWorld("db-b")) as t:
         await t.pass_s(8)
         t.world.role.says = replica(term=2)
@@ -326,7 +326,7 @@ def _counted(verdict: Verdict, times: int) -> list[tuple[Key, int]]:
     return [(("main", "etl", verdict, ""), times)]
 
 
-def test_the_share_of_the_last_minute_is_told() -> None:
+def test_the_share_of_the_last_minute_is_reported() -> None:
     share = RejectedShare()
     assert share.of(["main"]) == (0, None), "nobody asked: there is no share"
     share.note(_counted(Verdict.OK, 30))
@@ -353,7 +353,7 @@ async def test_a_passive_agent_of_a_pair_leaves_telling_to_the_active_one() -> N
         assert (await t.said()).url == OURS
 
 
-async def test_another_agents_word_where_ours_was_is_told_of() -> None:
+async def test_another_agents_report_where_ours_was_is_noticed() -> None:
     """Two shards by the same name: each would hide the other's trouble, and nobody would know."""
     async with telling(ShardWorld("db-b")) as t:
         await t.pass_s(8)
@@ -368,7 +368,7 @@ async def test_another_agents_word_where_ours_was_is_told_of() -> None:
         assert t.status.rivals == {}, "nobody has written over it since"
 
 
-async def test_whoever_leads_again_has_no_rival_in_the_one_that_led_meanwhile() -> None:
+async def test_an_agent_that_leads_again_has_no_rival_in_the_one_that_led_meanwhile() -> None:
     async with telling(ShardWorld("db-b")) as t:
         await t.pass_s(8)
         t.world.shards.speak_at("https://active:8087")
@@ -380,7 +380,7 @@ async def test_whoever_leads_again_has_no_rival_in_the_one_that_led_meanwhile() 
         assert (await t.said()).url == OURS and t.status.rivals == {}
 
 
-async def test_a_word_that_was_taken_out_by_hand_is_no_rivals() -> None:
+async def test_a_report_that_was_deleted_by_hand_is_no_rivals() -> None:
     async with telling(ShardWorld("db-b")) as t:
         await t.pass_s(8)
         t.store.kept.commit([], [Put(KEY, None)])

@@ -117,7 +117,7 @@ async def test_a_rule_of_another_shard_leaves_nobody_here_behind() -> None:
 
 
 async def test_the_newest_item_that_is_collected_leaves_nobody_behind() -> None:
-    """Who starts after that never hears of it: its revision is no more to be reached (R86)."""
+    """Who starts after that never learns of it: its revision is no more to be reached (R86)."""
     lifted = replace(rule_item("f-2", "fleet", 9), value=None)
     sight = Sight(*entries_of(told=[TOLD], members=MEMBERS, items=[RULE, lifted]))
     await sight.picture()
@@ -126,7 +126,7 @@ async def test_the_newest_item_that_is_collected_leaves_nobody_behind() -> None:
     assert (await sight.picture()).counts.behind == 0
 
 
-async def test_a_shard_that_goes_silent_is_told_with_what_it_said_last() -> None:
+async def test_a_shard_that_goes_silent_is_reported_with_what_it_said_last() -> None:
     sight = Sight(*entries_of(told=[TOLD], members=MEMBERS))
     await sight.picture()
     sight.put(shard_key("a/0"), None)
@@ -223,7 +223,7 @@ async def test_several_who_look_at_once_are_shown_the_same() -> None:
     assert (await sight.shard()).condition is ShardState.UNHEALTHY
 
 
-async def test_whoever_gives_up_waiting_loses_nothing_for_the_others() -> None:
+async def test_a_reader_that_gives_up_waiting_loses_nothing_for_the_others() -> None:
     sight = Sight(*entries_of(told=[TOLD], members=MEMBERS, n=7))
     hasty = asyncio.create_task(sight.view.look())
     await asyncio.sleep(0)
@@ -259,7 +259,7 @@ def test_the_picture_does_not_depend_on_the_order_of_what_came(entries: list[Ent
     assert seen.items == also_seen.items
 
 
-async def test_from_one_agents_word_to_anothers_page() -> None:
+async def test_from_one_agents_report_to_anothers_page() -> None:
     """Through a store and a follower, as in an agent."""
     kept, clock = KeptInMemory(), HandClock()
     store, mirror = MemoryLog(kept), Mirror(clock)

@@ -102,7 +102,7 @@ async def world() -> AsyncIterator[World]:
     await world.close()
 
 
-async def test_a_switchover_is_heard_of_at_once(world: World) -> None:
+async def test_a_switchover_is_seen_at_once(world: World) -> None:
     assert world.leader() == "db-a"
     world.put(leader="db-b", members_db_b=member(role="primary"))
     await world.clock.advance(0.01)
@@ -119,7 +119,7 @@ async def test_what_patroni_writes_every_few_seconds_is_no_news(world: World) ->
     assert world.told == ["db-a"]
 
 
-async def test_a_store_that_is_away_leaves_the_last_word_and_says_how_old_it_is(
+async def test_a_store_that_is_away_leaves_the_last_report_and_says_how_old_it_is(
     world: World,
 ) -> None:
     world.store.cut("etcd: no quorum")
@@ -142,7 +142,7 @@ async def test_a_watch_that_went_silent_is_found_out_by_the_next_list(world: Wor
     assert world.leader() == "db-b"
 
 
-async def test_a_compacted_watch_lists_anew(world: World) -> None:
+async def test_a_compacted_watch_lists_again(world: World) -> None:
     world.store.cut("")
     world.put(leader="db-b", members_db_b=member(role="primary"))
     world.store.kept.compact(world.store.kept.revision)
@@ -153,7 +153,7 @@ async def test_a_compacted_watch_lists_anew(world: World) -> None:
 # --- a role where the server tells none --------------------------------------------------------
 
 
-async def test_a_server_that_tells_its_role_is_believed(world: World) -> None:
+async def test_a_server_that_reports_its_role_is_believed(world: World) -> None:
     """Patroni's lock may be older, or younger, than what the server is."""
     world.server.says = replica(term=9)
     seen = await world.probe.read()
@@ -183,7 +183,7 @@ async def test_a_primary_that_is_gone_is_none_although_it_holds_the_lock(world: 
         await world.probe.read()
 
 
-async def test_a_replica_whose_server_cannot_be_asked_is_one_by_patronis_word(
+async def test_a_replica_whose_server_does_not_answer_is_one_by_patronis_report(
     world: World,
 ) -> None:
     world.put(leader="db-b", members_db_b=member(role="primary"))
@@ -192,8 +192,8 @@ async def test_a_replica_whose_server_cannot_be_asked_is_one_by_patronis_word(
     assert (await world.probe.read()).role is Role.REPLICA
 
 
-async def test_a_word_that_was_not_confirmed_is_dated_so(world: World) -> None:
-    """Whoever uses it judges its age: a follower that is cut off confirms nothing."""
+async def test_a_report_that_was_not_confirmed_is_dated_so(world: World) -> None:
+    """Anyone who uses it judges its age: a follower that is cut off confirms nothing."""
     world.server.says = SLOW
     world.store.cut("etcd: no quorum")
     await world.clock.advance(30)
@@ -235,7 +235,7 @@ async def test_a_replica_is_one_by_the_watch_alone(world: World, says: ProbeFail
     assert world.store.lists - before <= 600 / LIST_EVERY_S / 0.8
 
 
-async def test_a_primary_that_is_down_is_not_asked_about(world: World) -> None:
+async def test_a_primary_that_is_down_is_not_looked_up(world: World) -> None:
     world.server.says = DOWN
     before = world.store.lists
     for _ in range(100):
@@ -286,7 +286,7 @@ async def test_a_list_beside_the_watch_takes_nothing_back(world: World) -> None:
     assert world.leader() == "db-b"
 
 
-async def test_what_the_watch_tells_late_takes_nothing_back(world: World) -> None:
+async def test_what_the_watch_reports_late_takes_nothing_back(world: World) -> None:
     world.put(leader="db-b", members_db_b=member(role="primary"))
     await world.clock.advance(0.1)
     await world.follower.look_once()
@@ -295,7 +295,7 @@ async def test_what_the_watch_tells_late_takes_nothing_back(world: World) -> Non
     assert world.leader() == "db-b"
 
 
-async def test_a_watch_that_left_something_out_is_opened_anew(world: World) -> None:
+async def test_a_watch_that_left_something_out_is_opened_again(world: World) -> None:
     world.store.is_silent = True
     world.put(leader="db-b", members_db_b=member(role="primary"))
     before = world.store.watches
@@ -319,7 +319,7 @@ async def test_where_watches_are_rejected_lists_become_rare_and_it_is_said_once(
     assert "patroni.away" not in capsys.readouterr().out
 
 
-async def test_what_tells_all_the_time_is_seldom_listed(world: World) -> None:
+async def test_what_reports_all_the_time_is_seldom_listed(world: World) -> None:
     before = world.store.lists
     for at in range(60):
         world.put(members_db_a=member(role="primary", xlog_location=at))
@@ -327,7 +327,7 @@ async def test_what_tells_all_the_time_is_seldom_listed(world: World) -> None:
     assert 600 / LIST_EVERY_S / UNLISTED_TIMES - 1 <= world.store.lists - before <= 6
 
 
-async def test_a_member_that_patroni_does_not_know_is_told_of(world: World) -> None:
+async def test_a_member_that_patroni_does_not_know_is_reported(world: World) -> None:
     probe = PatroniRoleProbe(world.server, world.follower, "db-z", world.clock)
     world.server.says = SLOW
     with pytest.raises(ProbeFailed, match="has no member db-z"):

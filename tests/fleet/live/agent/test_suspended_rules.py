@@ -1,4 +1,4 @@
-"""A rule of the fleet that rests at one agent, while nobody can lift it."""
+"""A rule of the fleet that is suspended at one agent, while nobody can lift it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_a_hold_that_nobody_can_lift_ends_at_this_agent(world: FleetWorld)
     assert ("bob", "rule.resumed", "f-1") in await world.actions()
 
 
-async def test_it_rests_on_through_news_of_it_and_a_restart(world: FleetWorld) -> None:
+async def test_it_stays_suspended_through_news_of_it_and_a_restart(world: FleetWorld) -> None:
     await world.follow(rule_item(**HOLD))
     await rest(world)
     await world.follow(rule_item(n=2, **{**HOLD, "reason": "INC-2"}))
@@ -54,14 +54,14 @@ async def test_it_rests_on_through_news_of_it_and_a_restart(world: FleetWorld) -
     assert world.rejected_by() is None
 
 
-async def test_a_rule_that_is_set_anew_by_the_same_name_counts(world: FleetWorld) -> None:
+async def test_a_rule_that_is_set_again_by_the_same_name_counts(world: FleetWorld) -> None:
     await world.follow(rule_item(**HOLD))
     await rest(world)
     await world.follow(rule_item(n=3, **HOLD, created_at="2031-01-01T00:00:00Z"))
     assert world.rejected_by() == "f-1"
 
 
-async def test_all_of_its_parts_rest_or_one(world: FleetWorld) -> None:
+async def test_all_of_its_parts_are_suspended_or_one(world: FleetWorld) -> None:
     await world.follow(rule_item(**HOLD, reach="shard:*/*"), places=(HERE, OTHER, PLAIN))
     assert world.ids == ["f-1@main", "f-1@other"]
     assert await rest(world, "f-1@main") == ["f-1@main"]
@@ -74,7 +74,7 @@ PLAIN = type(HERE)("eu-1", "commerce", "", "db-1", "third")
 """Of no shard."""
 
 
-async def test_of_a_pair_both_rest(world: FleetWorld) -> None:
+async def test_of_a_pair_both_are_suspended(world: FleetWorld) -> None:
     """R76: half of a favor rejects everybody, or nobody."""
     await world.follow(
         rule_item("f-1", kind="ratio", target="etl", ratio=0.0, pair="f-2"),
@@ -84,7 +84,9 @@ async def test_of_a_pair_both_rest(world: FleetWorld) -> None:
     assert world.rejected_by("web") is None
 
 
-async def test_what_is_not_of_the_fleet_or_has_no_reason_does_not_rest(world: FleetWorld) -> None:
+async def test_what_is_not_of_the_fleet_or_has_no_reason_is_not_suspended(
+    world: FleetWorld,
+) -> None:
     await world.put(target="etl", ratio=0.5, id="own")
     for name in ("own", "nosuch"):
         with pytest.raises(InvalidSettings, match="not a rule of the fleet or of a shard"):
@@ -94,7 +96,9 @@ async def test_what_is_not_of_the_fleet_or_has_no_reason_does_not_rest(world: Fl
         await world.keeper.rests.put("f-1", "", who="ann")
 
 
-async def test_one_that_cannot_be_kept_rests_all_the_same_and_says_so(world: FleetWorld) -> None:
+async def test_one_that_cannot_be_kept_is_suspended_all_the_same_and_says_so(
+    world: FleetWorld,
+) -> None:
     await world.follow(rule_item(**HOLD))
     world.store.puts_left = 0
     (entry,) = await world.keeper.rests.put("f-1", "x", who="ann")

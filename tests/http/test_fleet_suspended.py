@@ -1,4 +1,4 @@
-"""A rule of the fleet that cannot be lifted: what is said, and how it rests at one agent."""
+"""A rule of the fleet that cannot be lifted: what is said, and how it is suspended at one agent."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def served(store: FaultyStore, tmp_path: Path) -> Iterator[Served]:
         yield served
 
 
-def test_it_rests_here_while_the_store_is_away(served: Served, store: FaultyStore) -> None:
+def test_it_is_suspended_here_while_the_store_is_away(served: Served, store: FaultyStore) -> None:
     assert served.ask("GET", CHECK).status == 417
     away(served, store)
     rejected = change(served, "DELETE", STOP)
@@ -51,7 +51,7 @@ def test_it_rests_here_while_the_store_is_away(served: Served, store: FaultyStor
     assert served.ask("GET", CHECK).status == 417
 
 
-def test_what_cannot_rest_is_told(served: Served) -> None:
+def test_what_cannot_be_suspended_is_reported(served: Served) -> None:
     assert is_problem(change(served, "PUT", f"{RULES}/nosuch/rest", WHY), 422)
     for body in ({}, {"reason": ""}, {"reason": 7}, {"why": "x"}):
         assert is_problem(change(served, "PUT", REST, body), 422)
@@ -79,9 +79,7 @@ def test_one_that_the_store_has_lost_is_not_denied(served: Served, store: Faulty
     assert "`headgate rule rest stop" in rejected.json["detail"]
 
 
-def test_who_only_looks_is_not_told_that_nothing_was_changed(
-    served: Served, store: FaultyStore
-) -> None:
+def test_a_reader_gets_no_note_that_nothing_was_changed(served: Served, store: FaultyStore) -> None:
     away(served, store)
     detail = served.ask("GET", "/v1/changes?log=fleet").json["detail"]
     assert "the store is unavailable: etcd: no answer in 2 s" in detail

@@ -53,7 +53,7 @@ async def test_a_former_primary_that_our_server_lists_is_a_replica_without_an_ag
     assert "db-b" in answers[-1].failing[0].detail
 
 
-async def test_misleading_zero_lag_behind_a_link_that_stands_still(open_world: OpenWorld) -> None:
+async def test_misleading_zero_lag_behind_a_link_that_stops(open_world: OpenWorld) -> None:
     """R22: it has replayed all that it received; its primary knows what it did not receive."""
     world = await open_world("db-b")
     await world.pass_s(0.5, "shard/lag")
@@ -95,7 +95,7 @@ async def test_an_odd_name_in_the_database_stops_nobody(open_world: OpenWorld) -
     assert all("/" not in view.member.name for view in world.view().members)
 
 
-async def test_a_discovered_replica_counts_before_it_is_heard_of(open_world: OpenWorld) -> None:
+async def test_a_discovered_replica_counts_before_it_is_seen(open_world: OpenWorld) -> None:
     """No OK from the primary alone, not for a moment."""
     spec = metric("threads_running", scope="shard", threshold=100)
     world = await open_world(
@@ -118,7 +118,7 @@ async def test_clients_are_sent_only_where_the_settings_say(open_world: OpenWorl
 
 
 async def test_a_sleeping_member_is_not_a_missing_one(open_world: OpenWorld) -> None:
-    """R59: asleep for as long as nobody asks, which says nothing against it."""
+    """R59: asleep for as long as nobody checks, which says nothing against it."""
     world = await open_world("db-b", metrics=(metric("lag", missing_for_s=2, empty="admit"),))
     now = world.clock.now().mono_s
     world.agents["db-b"].values["lag"] = Absent(Cause.HIBERNATING, "nobody asks", now)
@@ -128,7 +128,7 @@ async def test_a_sleeping_member_is_not_a_missing_one(open_world: OpenWorld) -> 
 
 
 async def test_a_reload_is_whole_at_every_moment(open_world: OpenWorld) -> None:
-    """Whoever looks while the old shard is being closed finds the new one."""
+    """Anyone who looks while the old shard is being closed finds the new one."""
     world = await open_world("db-b")
     await world.pass_s(1, "shard/lag")
     plan = world.plan("main", labels={"region": "eu"})
