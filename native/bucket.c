@@ -389,7 +389,7 @@ static bool bring_in_line(hg_region *region, hg_bucket *bucket, const hg_terms *
 }
 
 /* Once for a change of policy: what is owed drains by the new rate from the first look on, even if
- * whoever looks is refused. That changes no debt (R104). */
+ * whoever looks is blocked. That changes no debt (R104). */
 static void take_over(hg_region *region, uint32_t index, const hg_terms *terms)
 {
     uint32_t running;

@@ -1,7 +1,7 @@
 /*
  * decide.c: may it run? The four steps of R102, top to bottom, and what comes of the answer.
  *
- *   look at every match ──► refuse: nothing has been touched (R104)
+ *   look at every match ──► block: nothing has been touched (R104)
  *                       └─► take all: hold, charge ──► somebody was faster: give all back, look again
  *
  * The readable twin: budgets/admit.py and budgets/ledger.py.
@@ -34,10 +34,10 @@ typedef struct question {
     const hg_matches *matches;
     const hg_ask *ask;
     hg_answer *answer;
-    uint64_t estimate_ns; /* that it is judged by */
+    uint64_t estimate_ns; /* that it is decided by */
     uint64_t known_ns;    /* the model's */
     uint32_t workers;
-    bool trial;  /* judged by less than the model's: it has to be the only one */
+    bool trial;  /* decided by less than the model's: it has to be the only one */
     bool outrun; /* a budget that warns was used up by others since the look */
     look looks[HG_MAX_MATCHES]; /* the first matches->count are defined */
 } question;
@@ -221,15 +221,15 @@ static uint64_t patience_ns(const question *q, const look *at)
     return wait_ns <= most_ns ? wait_ns : HG_NEVER;
 }
 
-/* Fails, and is not let pass: by mode it refuses or warns. */
+/* Fails, and is not let pass: by mode it blocks or warns. */
 static bool objects(const look *at, uint8_t mode)
 {
     return at->limit != HG_NO_LIMIT && !at->passes && at->budget->mode == mode;
 }
 
 /* By the first that waiting does not help with, else by the one with the longest wait; first by
- * step, then by the order of the document. False: nobody refuses. */
-static bool refuse(question *q)
+ * step, then by the order of the document. False: nobody blocks. */
+static bool block(question *q)
 {
     uint32_t longest = HG_MAX_MATCHES;
     uint64_t longest_ns = 0;
@@ -299,7 +299,7 @@ static void answer(question *q)
         out->passed |= at->limit != HG_NO_LIMIT && at->passes
                        && at->budget->mode == HG_MODE_ENFORCE;
     }
-    if ((failed || near) && !refuse(q))
+    if ((failed || near) && !block(q))
         warn(q);
 }
 
@@ -338,8 +338,8 @@ static uint64_t fitting_ns(const question *q)
     return least;
 }
 
-/* By the model's estimate; where that refuses for ever, and is old, by what just fits. */
-static void judge(question *q)
+/* By the model's estimate; where that blocks for ever, and is old, by what just fits. */
+static void decide(question *q)
 {
     look_at_all(q);
     if (q->trial || !hg_never_fits(q->answer) || !hg_may_try_again(q->region, q->ask, q->known_ns))
@@ -349,14 +349,14 @@ static void judge(question *q)
     look_at_all(q);
 }
 
-/* One at a time tries again; whoever comes second is judged by what is known. */
+/* One at a time tries again; whoever comes second is decided by what is known. */
 static bool may_run(question *q)
 {
     if (q->answer->verdict >= HG_DELAY)
         return false;
     if (!q->trial)
         return true;
-    q->trial = false; /* in either case it is settled by what it is judged from here on */
+    q->trial = false; /* in either case it is settled by what it is decided from here on */
     if (hg_try_again(q->region, q->ask, q->known_ns))
         return true;
     q->estimate_ns = q->known_ns;
@@ -383,7 +383,7 @@ void hg_check(hg_region *region, const hg_policy *policy, const hg_matches *matc
     question q;
 
     ask(&q, region, policy, matches, asked, out);
-    judge(&q);
+    decide(&q);
 }
 
 /* ── Taking ───────────────────────────────────────────────────────────────── */
@@ -452,7 +452,7 @@ static bool take_all(question *q, hg_holding *holding)
         look *at = &q->looks[match];
 
         if (objects(at, HG_MODE_WARN))
-            continue; /* a refusal that did not happen: no place, no debt, as if it had */
+            continue; /* a block that did not happen: no place, no debt, as if it had */
         if (at->limit == HG_NO_LIMIT || at->passes) {
             uint8_t limit = take_one(q, match, &holding->at[holding->count]);
 
@@ -533,7 +533,7 @@ void hg_take(hg_region *region, const hg_policy *policy, const hg_matches *match
     ask(&q, region, policy, matches, asked, out);
     remember(&q, holding);
     for (int round = 0; round < ROUNDS; round++) {
-        judge(&q);
+        decide(&q);
         if (!may_run(&q))
             break;
         holding->estimate_ns = q.estimate_ns;
@@ -643,7 +643,7 @@ void hg_settle(hg_region *region, hg_holding *holding, uint64_t actual_ns, bool 
                uint64_t now_ns)
 {
     if (holding->workers == 0)
-        return; /* it was refused, or has been settled */
+        return; /* it was blocked, or has been settled */
     actual_ns = hg_least(actual_ns, HG_MAX_COST_NS);
     for (uint32_t i = 0; i < holding->count; i++) {
         hg_holding_one *one = &holding->at[i];

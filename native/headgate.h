@@ -75,7 +75,7 @@ enum { /* hg_budget.set: which limits there are; an explicit 0 is set, and admit
 
 enum { /* hg_budget.flags */
        HG_BUDGET_WHEN_UNHEALTHY = 1u,
-       HG_BUDGET_IN_TRANSACTION = 2u /* may refuse and delay inside an open transaction (R148) */
+       HG_BUDGET_IN_TRANSACTION = 2u /* may block and delay inside an open transaction (R148) */
 };
 
 typedef struct hg_section {
@@ -338,7 +338,7 @@ typedef struct hg_count {
     _Atomic uint64_t forgiven_ns; /* owed by buckets that were evicted or forgiven (R113) */
     _Atomic uint64_t evicted; /* buckets evicted that still owed */
     _Atomic uint64_t
-        warned[HG_LIMITS]; /* would have been refused; [0]: crossed warning_threshold only */
+        warned[HG_LIMITS]; /* would have been blocked; [0]: crossed warning_threshold only */
     _Atomic uint64_t blocked[HG_LIMITS]; /* [0]: of them, before planning */
     _Atomic uint64_t delayed; /* statements that waited for room */
     _Atomic uint64_t delayed_ns;
@@ -378,16 +378,16 @@ typedef struct hg_pattern {
     uint64_t spare;
 } hg_pattern;
 
-/* A statement that ended or was refused, for replay (R145). Statements are drawn in proportion to
+/* A statement that ended or was blocked, for replay (R145). Statements are drawn in proportion to
  * their cost: each trace stands for about the same CPU time, so sums of cost come out right. */
 typedef struct hg_trace {
     _Atomic uint64_t
         stamp; /* 2 n + 2 of the n-th trace ever once it is whole, 2 n + 1 while it is written */
-    int64_t wall_ms; /* when it started or was refused */
+    int64_t wall_ms; /* when it started or was blocked */
     uint64_t query_id;
     uint64_t fingerprint; /* 0: not worked out */
     uint64_t estimate_ns;
-    uint64_t actual_ns; /* 0: refused */
+    uint64_t actual_ns; /* 0: blocked */
     uint64_t wall_ns; /* how long it ran */
     double plan_cost;
     float weight; /* statements that it stands for */
@@ -494,7 +494,7 @@ void hg_tell_health(hg_region *region, bool healthy, int64_t until_ms);
 typedef enum hg_verdict { HG_RUN = 0, HG_WARN = 1, HG_DELAY = 2, HG_BLOCK = 3 } hg_verdict;
 
 enum { /* hg_ask.flags */
-       HG_EARLY = 1u, /* there is no plan yet: judge by what is known without it */
+       HG_EARLY = 1u, /* there is no plan yet: decide by what is known without it */
        HG_IN_TRANSACTION = 2u, /* something has run in this transaction */
        HG_NO_DELAY = 4u, /* the caller cannot wait (any more) */
        HG_UTILITY = 8u, /* has no plan: plan_cost is 1, and its k tells nothing about others */
@@ -559,7 +559,7 @@ typedef struct hg_holding {
 
 /* Takes a place and charges the estimate in every budget, or changes none (R104). On RUN and WARN
  * `holding` must be settled; on DELAY and BLOCK there is nothing to settle. Counts what it admits;
- * a refusal is counted by hg_count_block once it is final. */
+ * a block is counted by hg_count_block once it is final. */
 void hg_take(hg_region *region, const hg_policy *policy, const hg_matches *matches,
              const hg_ask *ask, hg_answer *answer, hg_holding *holding);
 
@@ -588,7 +588,7 @@ void hg_count_delay(hg_region *region, uint64_t budget_key, uint64_t waited_ns);
 bool hg_sleep_begin(hg_region *region, const hg_policy *policy, uint32_t budget);
 void hg_sleep_end(hg_region *region, uint64_t budget_key);
 
-/* Until one execution of a pattern that is refused for its estimate alone is let through, to learn
+/* Until one execution of a pattern that is blocked for its estimate alone is let through, to learn
  * whether it has become cheap; HG_NEVER: it has never run. */
 uint64_t hg_until_trial(const hg_region *region, const hg_ask *ask, uint64_t estimate_ns);
 

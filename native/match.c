@@ -1,7 +1,7 @@
 /*
  * match.c: which budgets a statement falls under (R116–R121). One look-up per pair that the
  * statement brings, however many rules there are; then, in the order of the document, the rules
- * that those pairs lead to, each judged as a whole.
+ * that those pairs lead to, each decided as a whole.
  *
  * The hot path: nothing here allocates, and nothing grows with the number of rules that do not
  * concern the statement.

@@ -21,12 +21,12 @@
 
 #define COLD_K 5000.0     /* ns per unit of plan cost while nothing at all has been measured */
 /* Within these the planner knows what it does. Beyond them lie patterns that call functions whose cost
- * it cannot know: of others they tell nothing, and a guess by them would refuse what is cheap. */
+ * it cannot know: of others they tell nothing, and a guess by them would block what is cheap. */
 #define LEAST_COLD_K 500.0
 #define MOST_COLD_K 20000.0
 #define EARLY_CALLS 3u /* from here on a pattern's average counts before there is a plan */
-#define EARLY_SHARE 4 /* an early refusal has to be sure */
-/* A pattern that is refused for its estimate alone never runs, so nobody learns that it has become
+#define EARLY_SHARE 4 /* an early block has to be sure */
+/* A pattern that is blocked for its estimate alone never runs, so nobody learns that it has become
  * cheap. So one execution is let through now and then: a quarter of an hour after the last one, and
  * for dear ones so rarely that they use a hundredth of one CPU at most. */
 #define AGAIN_AFTER_NS UINT64_C(900000000000)

@@ -31,7 +31,7 @@ typedef struct hr_newcomer {
 static void gave_up(hr_thread *thread, const hr_newcomer *newcomer)
 {
     close(newcomer->fd);
-    hg_add_own(&thread->counts->refused_sessions, 1);
+    hg_add_own(&thread->counts->rejected_sessions, 1);
     atomic_fetch_sub(&newcomer->listener->sessions, 1);
     atomic_fetch_sub_explicit(&thread->engine->load, 1, memory_order_relaxed);
     atomic_fetch_sub(&hr_shared(thread)->sessions, 1);
@@ -144,7 +144,7 @@ static void turn_away(hr_thread *thread, hr_listener *listener)
     fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd >= 0) {
         close(fd);
-        hg_add_own(&thread->counts->refused_sessions, 1);
+        hg_add_own(&thread->counts->rejected_sessions, 1);
     }
     engine->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
@@ -170,7 +170,7 @@ void hr_accept(hr_thread *thread, hr_listener *listener)
         }
         if (!admit(thread, &newcomer)) {
             close(newcomer.fd);
-            hg_add_own(&thread->counts->refused_sessions, 1);
+            hg_add_own(&thread->counts->rejected_sessions, 1);
             continue;
         }
         hr_tune_socket(thread->relay, newcomer.fd, newcomer.address.ss_family);

@@ -64,7 +64,7 @@ static void count_loss(hr_session *session, hr_lost why)
     hr_thread_counts *counts = session->thread->counts;
 
     if (why == HR_LOST_SESSIONS)
-        hg_add_own(&counts->refused_sessions, 1);
+        hg_add_own(&counts->rejected_sessions, 1);
     else if (!session->established && why != HR_LOST_DRAIN && !session->own.wished)
         hg_add_own(&counts->failed_startups, 1);
 }

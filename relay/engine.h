@@ -126,7 +126,7 @@ struct hr_engine {
     uint32_t turn; /* among replicas that are equally busy */
     uint32_t watching; /* listeners, a bit each */
     int bell; /* eventfd */
-    int spare_fd; /* given up to be able to refuse when there are no more */
+    int spare_fd; /* given up to be able to reject when there are no more */
     pthread_t handle;
     bool seated, gated, running, stopped;
     char fault[320];

@@ -14,7 +14,7 @@ typedef struct hr_own {
     bool resting;            /* as counted in idle_sessions */
     bool leaving;            /* goes as soon as it is at rest … */
     bool patient; /* … but is left in peace until leave_by_ns, or a drain without patience */
-    uint8_t excess; /* HR_EXCESS_*: may send a cancel, is refused otherwise */
+    uint8_t excess; /* HR_EXCESS_*: may send a cancel, is rejected otherwise */
     bool wished; /* target_id was the machine's wish, not the route's */
     bool server_shut; /* the server has been told that no more comes */
     bool told; /* the client was sent something together with the end */

@@ -18,7 +18,7 @@
 #define RING_BYTES (256u * 1024u)     /* of a thread; a power of two */
 #define RATION_NS UINT64_C(100000000) /* one event per client and kind, in the long run … */
 #define RATION_BURST 20u              /* … and so many at once */
-#define RATIONED_KINDS 3u             /* REFUSED, DELAYED, WARNED */
+#define RATIONED_KINDS 3u             /* BLOCKED, DELAYED, WARNED */
 #define HEAD_BYTES offsetof(hr_event, text)
 
 /* Bytes ever written and ever taken: the difference is what lies in it. On lines of their own, as
@@ -115,10 +115,10 @@ static size_t text_bytes(const hr_event *event)
 
 static ration *ration_of(struct hr_events *events, const hr_event *event)
 {
-    if (event->kind < HR_EVENT_REFUSED || event->kind > HR_EVENT_WARNED)
+    if (event->kind < HR_EVENT_BLOCKED || event->kind > HR_EVENT_WARNED)
         return NULL;
     return &events->rations[(size_t) (event->number % events->clients) * RATIONED_KINDS
-                            + event->kind - HR_EVENT_REFUSED];
+                            + event->kind - HR_EVENT_BLOCKED];
 }
 
 /* Whether this client may be told of again. */

@@ -417,7 +417,7 @@ static bool is_scarce(hr_session *session)
     return scarce;
 }
 
-/* A client that takes nothing is not heard either: else its refusals would pile up. A server is
+/* A client that takes nothing is not heard either: else its blocks would pile up. A server is
  * always heard, unless its answer cannot be passed on: it may not be able to take more before. */
 static void regulate(hr_session *session)
 {

@@ -4,7 +4,7 @@
  *   enabled? ─► what does it come under ─► rules and health (hr_client.gate) ─► pace (hr_release)
  *                                       ─► budgets (hg_take) ─► it runs, with a ticket
  *
- * Each of the three lets pass, warns, holds back or refuses. What is held back has an hr_waiter, and
+ * Each of the three lets pass, warns, holds back or blocks. What is held back has an hr_waiter, and
  * all is asked anew when it is looked at again; the dice are thrown once. Between hg_enter and
  * hg_leave nothing waits. Where everything passes because it is only tried out (dry_run), nothing is
  * held and nothing charged of what would not have run.
@@ -39,7 +39,7 @@ static void count_asked(hr_asking *a)
 {
     if (a->again)
         return;
-    hg_add_own(&a->thread->counts->judged, a->count);
+    hg_add_own(&a->thread->counts->decided, a->count);
     hg_add(&a->client->statements, a->count);
     if (hr_lead(a)->ref.client == HR_UNIDENTIFIED)
         hg_add_own(&a->thread->counts->unidentified, a->count);
@@ -134,7 +134,7 @@ static hr_said go(hr_asking *a, const uint32_t *slots, hr_ticket *ticket)
     return HR_GO_WARNED;
 }
 
-/* As in the extension: who is refused is held for a moment before it hears of it, so that clients that
+/* As in the extension: who is blocked is held for a moment before it hears of it, so that clients that
  * try again at once do not keep the gate as busy as the server was. */
 static bool punished(hr_asking *a, hr_verdict how)
 {
@@ -158,25 +158,25 @@ static bool punished(hr_asking *a, hr_verdict how)
     }
     hr_note_sleep(a, budget);
     hr_waiter_of(a)->words = *a->words;
-    hr_waiter_of(a)->said = how == STEP_SHUT ? HR_SHUT : HR_REFUSE;
+    hr_waiter_of(a)->said = how == STEP_SHUT ? HR_SHUT : HR_BLOCK;
     return true;
 }
 
-static hr_said refuse(hr_asking *a, hr_verdict how)
+static hr_said block(hr_asking *a, hr_verdict how)
 {
     uint64_t waited = hr_waited(a);
 
-    hg_add(&a->client->refused[a->words->cause], 1);
-    a->words->statement = a->statements[a->refused].statement;
+    hg_add(&a->client->blocked[a->words->cause], 1);
+    a->words->statement = a->statements[a->blocked].statement;
     hr_return_units(a);
     if (hr_waiter_of(a) != NULL)
         hr_count_waited(a->thread, hr_waiter_of(a));
-    hr_tell_action(a->session, HR_EVENT_REFUSED, hr_lead(a), a->words->cause, a->words->message,
+    hr_tell_action(a->session, HR_EVENT_BLOCKED, hr_lead(a), a->words->cause, a->words->message,
                    a->report.budget, waited);
     if (punished(a, how))
         return HR_WAIT;
     hr_end_waiting(a->session);
-    return how == STEP_SHUT ? HR_SHUT : HR_REFUSE;
+    return how == STEP_SHUT ? HR_SHUT : HR_BLOCK;
 }
 
 /* Whether it is the first of its client's outside a transaction. */
@@ -212,25 +212,18 @@ static hr_verdict at_gates(hr_asking *a)
     return hr_at_gate(a);
 }
 
-static hr_verdict decide(hr_asking *a, const uint32_t *slots)
-{
-    hr_verdict said = at_gates(a);
-
-    if (said == STEP_PASS)
-        said = hr_at_pace(a);
-    if (said == STEP_PASS && a->policy != NULL)
-        said = hr_at_budgets(a, slots);
-    return said;
-}
-
-static hr_said judge(hr_asking *a, hr_ticket *ticket)
+static hr_said decide(hr_asking *a, hr_ticket *ticket)
 {
     uint32_t slots[HR_MAX_SLICES];
     hr_verdict said;
 
     count_asked(a);
     take_slots(a, slots);
-    said = decide(a, slots);
+    said = at_gates(a);
+    if (said == STEP_PASS)
+        said = hr_at_pace(a);
+    if (said == STEP_PASS && a->policy != NULL)
+        said = hr_at_budgets(a, slots);
     if (said == STEP_PASS)
         return go(a, slots, ticket);
     if (hr_waiter_of(a) != NULL && slots[0] != UINT32_MAX && hr_waiter_of(a)->slot == slots[0]) {
@@ -242,7 +235,7 @@ static hr_said judge(hr_asking *a, hr_ticket *ticket)
         hr_return_units(a);
         return HR_WAIT;
     }
-    return refuse(a, said);
+    return block(a, said);
 }
 
 /* ── Asking ───────────────────────────────────────────────────────────────── */
@@ -266,7 +259,7 @@ static void begin_asking(hr_asking *a, hr_session *session, uint32_t flags, hr_w
     a->roll = a->again ? session->gate.waiter->roll : (uint32_t) hr_dice(thread->gate);
     a->report.budget_key = 0;
     a->report.budget[0] = '\0';
-    a->refused = 0;
+    a->blocked = 0;
     if ((flags & HR_ASK_RUNNING) == 0)
         session->gate.paused_ns = session->paused_ns;
 }
@@ -318,7 +311,7 @@ static void find_lead(hr_asking *a)
 }
 
 /* A session runs one statement at a time: where places are counted, the next one of its pipeline waits
- * for those before it, and is not refused on their account. */
+ * for those before it, and is not blocked on their account. */
 static bool waits_its_turn(const hr_asking *a)
 {
     if ((a->flags & HR_ASK_RUNNING) == 0 || a->again || hr_dry(a))
@@ -336,7 +329,7 @@ static hr_said ask_all(hr_asking *a, hr_ticket *ticket)
     a->policy = hg_enter(a->region, a->thread->seat);
     find_cases(a);
     find_lead(a);
-    said = waits_its_turn(a) ? HR_WAIT_TURN : judge(a, ticket);
+    said = waits_its_turn(a) ? HR_WAIT_TURN : decide(a, ticket);
     if (a->policy != NULL)
         hg_leave(a->region, a->thread->seat);
     for (uint32_t i = 0; i < a->count; i++)
@@ -344,12 +337,12 @@ static hr_said ask_all(hr_asking *a, hr_ticket *ticket)
     return said;
 }
 
-static bool is_judged(const hr_reading *reading)
+static bool is_decided(const hr_reading *reading)
 {
     return reading->kind <= HR_KIND_WRITE;
 }
 
-/* A PREPARE whose name cannot be read: nobody could tell what runs under it, so it is judged here, as
+/* A PREPARE whose name cannot be read: nobody could tell what runs under it, so it is decided here, as
  * what it prepares. */
 static bool hides_its_name(const hr_asking *a, const char *text, const hr_slice *slice)
 {
@@ -385,7 +378,7 @@ static void add_slice(hr_asking *a, const char *text, uint32_t number, bool insi
                        NULL);
     else
         one = add_case(a, at, slice->length,
-                       is_judged(&slice->reading) ? &slice->reading : &unknown, named);
+                       is_decided(&slice->reading) ? &slice->reading : &unknown, named);
     one->inside = inside;
     one->cut |= cut;
     if (slice->reading.verb == HR_VERB_EXECUTE && named == NULL)
@@ -417,8 +410,8 @@ static void go_behind(place *at, const hr_reading *reading, bool ran)
     at->inside |= at->began && ran;
 }
 
-/* The string's statements: those that are free are followed, the others judged. Behind a text that is
- * cut there may be anything: then what comes last is judged, whatever it seems to be. */
+/* The string's statements: those that are free are followed, the others decided. Behind a text that is
+ * cut there may be anything: then what comes last is decided, whatever it seems to be. */
 static void add_cases(hr_asking *a, const char *text, size_t length)
 {
     const hr_slice *slices = a->gate->slices;
@@ -433,9 +426,9 @@ static void add_cases(hr_asking *a, const char *text, size_t length)
         const hr_slice *slice = &slices[i];
         const char *at = text + slice->start;
         bool cut = truncated && i + 1 == count;
-        bool judged = is_judged(&slice->reading) || cut || hides_its_name(a, at, slice);
+        bool decided = is_decided(&slice->reading) || cut || hides_its_name(a, at, slice);
 
-        if (judged) {
+        if (decided) {
             a->skipped[a->count] = skipped;
             add_slice(a, text, i, here.inside, cut);
             skipped = 0;
@@ -445,7 +438,7 @@ static void add_cases(hr_asking *a, const char *text, size_t length)
             hr_follow(a->session, naming, at, slice->length, &slice->reading);
             skipped++;
         }
-        go_behind(&here, &slice->reading, judged);
+        go_behind(&here, &slice->reading, decided);
     }
     if (count == 0 && truncated) {
         static const hr_reading unknown = {.kind = HR_KIND_WRITE};
@@ -509,7 +502,7 @@ hr_said hr_ask_prepared(hr_session *session, hr_prepared *prepared, uint32_t fla
                           | (prepared->full_length > prepared->text_length ? HR_ASK_TRUNCATED : 0),
                       words, ticket);
     *ticket = 0;
-    if (!is_judged(&prepared->reading) || !is_enabled(session))
+    if (!is_decided(&prepared->reading) || !is_enabled(session))
         return pass(session);
     if (hr_is_answered(session, words, &said))
         return said;

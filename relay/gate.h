@@ -6,7 +6,7 @@
  * has to wait waits in a queue of the gate's, by priority and then by arrival, bounded in number and
  * time; the machine returns HR_HELD and asks again, with the same text, when it is fed again.
  *
- * Inside a transaction nothing is delayed or refused unless the budget says so (R148). A rule, the
+ * Inside a transaction nothing is delayed or blocked unless the budget says so (R148). A rule, the
  * health gate and the pace never act there.
  */
 #ifndef HEADGATE_RELAY_GATE_H
@@ -16,14 +16,14 @@ enum { /* hr_kind: what a statement's first words say */
        HR_KIND_READ = 0,
        HR_KIND_WRITE = 1,   /* and everything that is not known to read only */
        HR_KIND_BEGIN = 2, /* BEGIN, START TRANSACTION: free, the first statement behind it decides */
-       HR_KIND_FREE = 3, /* COMMIT, ROLLBACK, SET, SHOW, DEALLOCATE, USE, …: never judged */
+       HR_KIND_FREE = 3, /* COMMIT, ROLLBACK, SET, SHOW, DEALLOCATE, USE, …: never decided */
        HR_KIND_EMPTY = 4,
-       HR_KIND_MANY = 5 /* several statements, of which at least one is judged */
+       HR_KIND_MANY = 5 /* several statements, of which at least one is decided */
 };
 
 enum { /* flags of hr_ask */
        HR_ASK_IN_TRANSACTION = 1u, /* something has run in this transaction already */
-       HR_ASK_TRUNCATED = 2u, /* the text goes on, out of sight: judged by all budgets that the rest may
+       HR_ASK_TRUNCATED = 2u, /* the text goes on, out of sight: decided by all budgets that the rest may
                                  * fall under */
        HR_ASK_RUNNING = 4u, /* this session has statements under way (a pipeline) */
        HR_ASK_BINARY = 8u, /* an execution of a prepared statement */
@@ -37,14 +37,14 @@ typedef enum hr_said {
     HR_GO_WARNED, /* words filled */
     HR_WAIT, /* return HR_HELD */
     HR_WAIT_TURN, /* return HR_LATER: when this session's earlier statements have ended */
-    HR_REFUSE, /* words filled; nothing is held */
-    HR_SHUT /* words filled: refuse, then close the session */
+    HR_BLOCK, /* words filled; nothing is held */
+    HR_SHUT /* words filled: block, then close the session */
 } hr_said;
 
 typedef struct hr_words {
     uint8_t cause; /* HR_BY_* */
     uint8_t
-        statement; /* the first that may be the one refused, of a string; empty ones do not count */
+        statement; /* the first that may be the one blocked, of a string; empty ones do not count */
     uint32_t retry_ms; /* 0: not known */
     char message[400]; /* begins with "[HEADGATE] Traffic Control: ", as the extension's does */
     char detail[512];
@@ -106,15 +106,15 @@ const char *hr_prepared_text(const hr_prepared *prepared, size_t *length, bool *
 /* May it run? `words` is filled unless it says GO, WAIT or WAIT_TURN. On GO and GO_WARNED `ticket` is
  * to be given back by hr_done, once, whatever happens. Follows BEGIN, SET of variables that sources
  * name, and SET application_name in the text (MySQL has no other way). `text` NULL: what it says is not
- * known (a function call, a statement prepared out of the machine's sight): judged as a write, under all
+ * known (a function call, a statement prepared out of the machine's sight): decided as a write, under all
  * budgets that it may fall under. So is an EXECUTE of a name that is not known. */
 hr_said hr_ask(hr_session *session, const char *text, size_t length, uint32_t flags,
                hr_words *words, hr_ticket *ticket);
 hr_said hr_ask_prepared(hr_session *session, hr_prepared *prepared, uint32_t flags, hr_words *words,
                         hr_ticket *ticket);
 /* MySQL, whose names of PREPARE the gate keeps: the text that was asked for goes to the server (`whole`: all
- * of it is known), and has ended there. Where it has failed, or was refused, nobody knows how far it came,
- * and where it runs out of sight, what it has prepared: those names are forgotten, and judged as writes. */
+ * of it is known), and has ended there. Where it has failed, or was blocked, nobody knows how far it came,
+ * and where it runs out of sight, what it has prepared: those names are forgotten, and decided as writes. */
 void hr_names_sent(hr_session *session, const char *text, size_t length, bool whole);
 void hr_names_ended(hr_session *session, bool failed);
 /* What a text's first words say, without asking. */
@@ -135,7 +135,7 @@ void hr_planned(hr_session *session, hr_ticket ticket, uint64_t started_ns);
 void hr_unused(hr_session *session, hr_ticket ticket);
 /* The client hung up, or the session ends: it waits no longer. */
 void hr_gate_forget(hr_session *session);
-/* A cancel request for a statement that is held: it will be refused with HR_BY_CANCEL. Own thread. */
+/* A cancel request for a statement that is held: it will be blocked with HR_BY_CANCEL. Own thread. */
 void hr_gate_cancel(hr_session *session);
 /* When the gate wants to look at this session again; 0: never by time. The engine's timer asks. */
 uint64_t hr_gate_due(const hr_session *session);

@@ -7,7 +7,7 @@
 #include "gate_inside.h"
 
 /* What one of the steps says. */
-typedef enum hr_verdict { STEP_PASS, STEP_WAIT, STEP_REFUSE, STEP_SHUT } hr_verdict;
+typedef enum hr_verdict { STEP_PASS, STEP_WAIT, STEP_BLOCK, STEP_SHUT } hr_verdict;
 
 typedef struct hr_asking {
     hr_session *session;
@@ -16,15 +16,15 @@ typedef struct hr_asking {
     hr_state *state;
     hg_region *region;
     const hg_policy *policy; /* NULL: none is in force */
-    hr_statement *statements;          /* those of a string that are judged */
+    hr_statement *statements;          /* those of a string that are decided */
     uint32_t count;
-    uint32_t lead; /* which of them is asked for now; waits and refusals are its client's */
-    uint32_t refused; /* which of them, if so */
+    uint32_t lead; /* which of them is asked for now; waits and blocks are its client's */
+    uint32_t blocked; /* which of them, if so */
     uint8_t skipped[HR_MAX_SLICES]; /* statements before each that are not */
     uint32_t flags;
     uint32_t roll;
     hr_client *client;
-    uint32_t judge; /* the client whose gate it meets: itself, once Python has spoken of it */
+    uint32_t decider; /* the client whose gate it meets: itself, once Python has spoken of it */
     hr_gate terms; /* what Python says of the client */
     hr_words *words;
     bool known; /* terms are there */

@@ -121,7 +121,7 @@ static uint32_t take_all(hr_asking *a, const uint32_t *slots, uint32_t flags, hg
     return a->count;
 }
 
-/* It would have been refused: counted as a warning, and nothing is held. */
+/* It would have been blocked: counted as a warning, and nothing is held. */
 static hr_verdict pass_dry(hr_asking *a, hr_statement *one, const hg_answer *answer)
 {
     const hg_budget *budget = hr_budget(a->policy, one->matches->at[answer->match].budget);
@@ -141,16 +141,16 @@ static hr_verdict pass_dry(hr_asking *a, hr_statement *one, const hg_answer *ans
     return STEP_PASS;
 }
 
-static hr_verdict refuse_by_budget(hr_asking *a, hr_statement *one, const hg_answer *answer)
+static hr_verdict block_by_budget(hr_asking *a, hr_statement *one, const hg_answer *answer)
 {
-    a->refused = (uint32_t) (one - a->statements);
+    a->blocked = (uint32_t) (one - a->statements);
     hg_count_block(a->region, a->policy, one->matches, answer, false, a->thread->wall_ms);
     report(a, one, answer);
     hr_say_budget(&a->report, a->words);
     if (one->cut)
         hr_say_cut(a->words, one->lost);
-    hr_trace_refusal(a->session, one, &a->report);
-    return STEP_REFUSE;
+    hr_trace_block(a->session, one, &a->report);
+    return STEP_BLOCK;
 }
 
 /* Nothing is used up just now, but the first of those who wait is about to have it. */
@@ -165,9 +165,9 @@ static void take_for_full(const hg_budget *budget, uint32_t match, hg_answer *an
     answer->retry_ns = FULL_RETRY_NS;
 }
 
-/* No more may wait for it. As in the extension, it is the limit for which they wait that refuses: counted
+/* No more may wait for it. As in the extension, it is the limit for which they wait that blocks: counted
  * and told in its words, and how many wait besides. */
-static hr_verdict refuse_by_queue(hr_asking *a, hr_statement *one, uint32_t match)
+static hr_verdict block_by_queue(hr_asking *a, hr_statement *one, uint32_t match)
 {
     const hg_budget *budget = hr_budget(a->policy, one->matches->at[match].budget);
     hg_ask ask = ask_for(a, one);
@@ -177,10 +177,10 @@ static hr_verdict refuse_by_queue(hr_asking *a, hr_statement *one, uint32_t matc
     hg_check(a->region, a->policy, one->matches, &ask, &answer);
     if (answer.verdict != HG_BLOCK)
         take_for_full(budget, match, &answer);
-    refuse_by_budget(a, one, &answer);
+    block_by_budget(a, one, &answer);
     if (a->report.budget_key == budget->key)
         hr_say_full(&a->report, budget->max_delayed, a->words);
-    return STEP_REFUSE;
+    return STEP_BLOCK;
 }
 
 /* Behind those who wait for the budget already. */
@@ -198,7 +198,7 @@ static hr_verdict queue_up(hr_asking *a, hr_statement *one, uint32_t match)
         if (hr_waiter_of(a) == NULL || hr_waiter_of(a)->sleeps_for != budget->key)
             hg_sleep_end(a->region, budget->key);
     }
-    return refuse_by_queue(a, one, match);
+    return block_by_queue(a, one, match);
 }
 
 /* Waits for room, if it may (any more). `tried`: this is the second look, from inside the queue. */
@@ -212,13 +212,13 @@ static hr_verdict wait_for_room(hr_asking *a, const hr_statement *one, const hg_
 
     *again = true;
     if (hr_now(a) >= end_ns || !hr_may_sleep(a, at->budget))
-        return STEP_REFUSE; /* asks for a plain yes or no */
+        return STEP_BLOCK; /* asks for a plain yes or no */
     joined = hr_waiter_of(a) != NULL && hr_waiter_of(a)->why == HR_WAITS_BUDGET;
     if (!hr_hold(a, HR_WAITS_BUDGET, HR_BY_BUDGET, at->bucket,
                  hr_least(end_ns, hr_now(a) + answer->retry_ns))) {
         if (hr_waiter_of(a) == NULL || hr_waiter_of(a)->sleeps_for != budget->key)
             hg_sleep_end(a->region, budget->key);
-        return STEP_REFUSE;
+        return STEP_BLOCK;
     }
     hr_note_sleep(a, budget);
     *again = !joined && answer->decided_by == HG_CONCURRENCY;
@@ -243,11 +243,11 @@ static hr_verdict take_or_wait(hr_asking *a, const uint32_t *slots)
         if (hr_dry(a))
             return pass_dry(a, &a->statements[which], &answer);
         if (answer.verdict == HG_BLOCK)
-            return refuse_by_budget(a, &a->statements[which], &answer);
+            return block_by_budget(a, &a->statements[which], &answer);
         said = wait_for_room(a, &a->statements[which], &answer, &again);
         if (said == STEP_WAIT && !again)
             return STEP_WAIT;
-        if (said == STEP_REFUSE)
+        if (said == STEP_BLOCK)
             flags |= HG_NO_DELAY;
     }
     return STEP_WAIT;

@@ -265,8 +265,8 @@ typedef struct hr_gate_thread {
     uint32_t spares;
     uint32_t spare[HR_SPARE_SLOTS];       /* slots that were free a moment ago */
     int64_t until_trace_ns;
-    uint64_t refusal_traced_ns;
-    uint32_t refusals_untraced;
+    uint64_t block_traced_ns;
+    uint32_t blocks_untraced;
     uint64_t events_ns;                   /* a bucket in time, so that events are rationed, */
     uint64_t patterns_ns;                 /* and questions for plans */
     uint64_t clients_ns;
@@ -293,8 +293,8 @@ void hr_say_runs(hr_words *words);
 void hr_say_full(const hg_report *report, uint32_t waiting, hr_words *words);
 /* Behind hr_say_budget: it may not be under that budget at all. */
 void hr_say_cut(hr_words *words, bool lost);
-/* `judge`: whose gate it is. */
-void hr_say_gate(hr_session *session, uint32_t client, uint32_t judge, uint8_t cause,
+/* `decider`: whose gate it is. */
+void hr_say_gate(hr_session *session, uint32_t client, uint32_t decider, uint8_t cause,
                  const hr_gate *gate, uint64_t waited_ns, hr_words *words);
 void hr_say_pace(hr_session *session, uint32_t client, uint64_t retry_ns, uint64_t waited_ns,
                  hr_words *words);
@@ -314,7 +314,7 @@ void hr_note_tags(hr_session *session, uint32_t slot, const hr_statement *one, b
 void hr_note_drop(hr_session *session, uint32_t slot);
 void hr_trace_end(hr_session *session, const hr_running *running, const hr_note *note,
                   uint64_t actual_ns, bool aborted);
-void hr_trace_refusal(hr_session *session, const hr_statement *one, const hg_report *report);
+void hr_trace_block(hr_session *session, const hr_statement *one, const hg_report *report);
 
 /* ── Slots (gate_end.c) ───────────────────────────────────────────────────── */
 

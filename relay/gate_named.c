@@ -1,5 +1,5 @@
 /*
- * gate_named.c: PREPARE and EXECUTE in SQL. An execution is judged by the text that was prepared, as
+ * gate_named.c: PREPARE and EXECUTE in SQL. An execution is decided by the text that was prepared, as
  * the extension does; one whose PREPARE we have not seen by its own.
  *
  * In Postgres names are one with those of the protocol, and the machine knows them (hr_machine.named),
@@ -109,8 +109,8 @@ static void follow_prepare(hr_session *session, const char *text, size_t length,
     keep(session, inner, inner_length, name, name_length);
 }
 
-/* What EXECUTE runs, as far as it is known and judged as it stands; counted. */
-static hr_prepared *judged_by(hr_prepared *prepared)
+/* What EXECUTE runs, as far as it is known and decided as it stands; counted. */
+static hr_prepared *decided_by(hr_prepared *prepared)
 {
     if (prepared == NULL || prepared->many || prepared->reading.verb != HR_VERB_NONE
         || prepared->reading.kind > HR_KIND_WRITE)
@@ -151,11 +151,11 @@ static hr_prepared *executed(hr_session *session, const char *text, const hr_sli
             continue;
         prepared = hr_prepare(session, text + slice->start + slice->reading.inner,
                               slice->length - slice->reading.inner, false);
-        counted = judged_by(prepared);
+        counted = decided_by(prepared);
         hr_prepared_drop(session, prepared);
         return counted;
     }
-    return judged_by(session->machine->named(session, name, length));
+    return decided_by(session->machine->named(session, name, length));
 }
 
 static void follow(hr_session *session, const char *text, const hr_slice *slice, const char *name,
@@ -191,7 +191,7 @@ hr_prepared *hr_follow_prepared(hr_session *session, const char *text, const hr_
         return executed(session, text, slices, number, name, length);
     if (slice->reading.verb == HR_VERB_EXECUTE) {
         one = *find(session, name, length);
-        return judged_by(one == NULL ? NULL : one->prepared);
+        return decided_by(one == NULL ? NULL : one->prepared);
     }
     if (!knows)
         follow(session, text, slice, name, length);

@@ -31,16 +31,16 @@ static bool is_picked(const hr_asking *a, uint32_t ratio, bool whatever_priority
 static hr_verdict warn_gate(hr_asking *a, uint8_t cause)
 {
     if (!a->warned) {
-        hr_say_gate(a->session, hr_lead(a)->ref.client, a->judge, cause, &a->terms, 0, a->words);
+        hr_say_gate(a->session, hr_lead(a)->ref.client, a->decider, cause, &a->terms, 0, a->words);
         hr_say_runs(a->words);
     }
     a->warned = true;
     return STEP_PASS;
 }
 
-static hr_verdict refuse_gate(hr_asking *a, uint8_t cause, hr_verdict how)
+static hr_verdict block_gate(hr_asking *a, uint8_t cause, hr_verdict how)
 {
-    hr_say_gate(a->session, hr_lead(a)->ref.client, a->judge, cause, &a->terms, hr_waited(a),
+    hr_say_gate(a->session, hr_lead(a)->ref.client, a->decider, cause, &a->terms, hr_waited(a),
                 a->words);
     return how;
 }
@@ -64,7 +64,7 @@ static hr_verdict delay_by_gate(hr_asking *a, uint8_t cause)
     if (hr_now(a) >= end_ns || !has_room(a, terms->max_delayed)
         || !hr_hold(a, HR_WAITS_GATE, cause, 0,
                     delay_ns > 0 ? end_ns : hr_least(end_ns, hr_now(a) + GATE_POLL_NS)))
-        return refuse_gate(a, cause, STEP_REFUSE);
+        return block_gate(a, cause, STEP_BLOCK);
     return STEP_WAIT;
 }
 
@@ -78,7 +78,7 @@ static hr_verdict act(hr_asking *a, uint8_t action, uint8_t cause)
         return warn_gate(a, cause);
     if (action == HR_ACT_DELAY)
         return delay_by_gate(a, cause);
-    return refuse_gate(a, cause, action == HR_ACT_CLOSE ? STEP_SHUT : STEP_REFUSE);
+    return block_gate(a, cause, action == HR_ACT_CLOSE ? STEP_SHUT : STEP_BLOCK);
 }
 
 static bool is_told(const hr_client *client)
@@ -89,7 +89,7 @@ static bool is_told(const hr_client *client)
 /* A client that Python has not spoken of yet, for it was told of it just now, meets the gate of the
  * levels in its name, and if no rule knows any of them that of the many others: else whoever makes up
  * a name for each statement would meet none. */
-static uint32_t judge_of(const hr_asking *a, uint32_t own, uint64_t key)
+static uint32_t decider_of(const hr_asking *a, uint32_t own, uint64_t key)
 {
     const hr_client_ref *ref = &hr_lead(a)->ref;
     char identity[HR_MAX_IDENTITY_BYTES + 1];
@@ -120,13 +120,13 @@ static bool read_terms(hr_asking *a)
     uint32_t own = (uint32_t) (a->client - clients);
     uint64_t key = key_of(a);
 
-    a->judge = judge_of(a, own, key);
-    if (!is_told(&clients[a->judge]) || !hr_gate_look(&clients[a->judge], &a->terms))
+    a->decider = decider_of(a, own, key);
+    if (!is_told(&clients[a->decider]) || !hr_gate_look(&clients[a->decider], &a->terms))
         return false;
-    if (a->judge != own || atomic_load_explicit(&a->client->key, memory_order_relaxed) == key)
+    if (a->decider != own || atomic_load_explicit(&a->client->key, memory_order_relaxed) == key)
         return true;
     /* Its place was given to another between the two. */
-    a->judge = HR_OTHERS;
+    a->decider = HR_OTHERS;
     return is_told(&clients[HR_OTHERS]) && hr_gate_look(&clients[HR_OTHERS], &a->terms);
 }
 
@@ -230,7 +230,7 @@ static hr_verdict delay_by_pace(hr_asking *a, uint64_t wait_ns)
                    wait_ns > 0 ? hr_now(a) + wait_ns : end_ns))
         return STEP_WAIT;
     hr_say_pace(a->session, hr_lead(a)->ref.client, wait_ns, hr_waited(a), a->words);
-    return STEP_REFUSE;
+    return STEP_BLOCK;
 }
 
 hr_verdict hr_at_pace(hr_asking *a)
@@ -257,7 +257,7 @@ hr_verdict hr_at_pace(hr_asking *a)
     if (!a->warned || action != HR_ACT_WARN)
         hr_say_pace(a->session, hr_lead(a)->ref.client, wait_ns, 0, a->words);
     if (action != HR_ACT_WARN && !hr_dry(a))
-        return action == HR_ACT_CLOSE ? STEP_SHUT : STEP_REFUSE;
+        return action == HR_ACT_CLOSE ? STEP_SHUT : STEP_BLOCK;
     hr_say_runs(a->words);
     a->warned = true;
     return STEP_PASS;

@@ -149,26 +149,26 @@ void hr_trace_end(hr_session *session, const hr_running *running, const hr_note 
     hg_trace_write(thread->relay->region, &trace);
 }
 
-/* One in a while for all refusals since: they cost too little to be drawn by that. */
-static float drawn_refusal(hr_thread *thread)
+/* One in a while for all blocks since: they cost too little to be drawn by that. */
+static float drawn_block(hr_thread *thread)
 {
     hr_gate_thread *gate = thread->gate;
     float weight;
 
-    gate->refusals_untraced++;
+    gate->blocks_untraced++;
     if (thread->relay->region->sizes.traces == 0
-        || thread->now_ns - gate->refusal_traced_ns < STRIDE_NS)
+        || thread->now_ns - gate->block_traced_ns < STRIDE_NS)
         return 0;
-    weight = (float) gate->refusals_untraced;
-    gate->refusal_traced_ns = thread->now_ns;
-    gate->refusals_untraced = 0;
+    weight = (float) gate->blocks_untraced;
+    gate->block_traced_ns = thread->now_ns;
+    gate->blocks_untraced = 0;
     return weight;
 }
 
-void hr_trace_refusal(hr_session *session, const hr_statement *one, const hg_report *report)
+void hr_trace_block(hr_session *session, const hr_statement *one, const hg_report *report)
 {
     hr_thread *thread = session->thread;
-    float weight = drawn_refusal(thread);
+    float weight = drawn_block(thread);
     hg_trace trace;
     size_t used;
 

@@ -143,11 +143,11 @@ bool hr_is_answered(hr_session *session, hr_words *words, hr_said *said)
         return false;
     client = hr_client_at(session->thread, waiter->client);
     if (session->gate.cancelled) {
-        hg_add(&client->refused[HR_BY_CANCEL], 1);
+        hg_add(&client->blocked[HR_BY_CANCEL], 1);
         hr_count_waited(session->thread, waiter);
         hr_say_cancelled(now_ns - waiter->since_ns, words);
         hr_end_waiting(session);
-        *said = HR_REFUSE;
+        *said = HR_BLOCK;
         return true;
     }
     if (waiter->why == HR_WAITS_PENALTY && now_ns >= waiter->next_ns) {

@@ -94,14 +94,14 @@ static void say_waited(hr_words *words, uint64_t waited_ns)
                  (double) waited_ns / 1e6);
 }
 
-void hr_say_gate(hr_session *session, uint32_t client, uint32_t judge, uint8_t cause,
+void hr_say_gate(hr_session *session, uint32_t client, uint32_t decider, uint8_t cause,
                  const hr_gate *gate, uint64_t waited_ns, hr_words *words)
 {
     char identity[128];
     hr_gate whole;
 
     identity_of(session, client, identity, sizeof identity);
-    hr_gate_get(session->thread->relay->state, judge, &whole);
+    hr_gate_get(session->thread->relay->state, decider, &whole);
     whole.reason[sizeof whole.reason - 1] = '\0';
     words->cause = cause;
     if (cause == HR_BY_LOSS)

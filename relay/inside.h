@@ -348,9 +348,9 @@ void hr_registry_close(hr_relay *relay);
 bool hr_events_open(hr_relay *relay);
 void hr_events_close(hr_relay *relay);
 
-/* ── Refusals, in words ───────────────────────────────────────────────────── */
+/* ── Blocks, in words ───────────────────────────────────────────────────── */
 
-/* Each cause with its SQLSTATE and MySQL code, in one table (refusals.c). */
+/* Each cause with its SQLSTATE and MySQL code, in one table (codes.c). */
 typedef struct hr_code {
     char sqlstate[6];
     uint16_t mysql;

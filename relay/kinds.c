@@ -1,7 +1,7 @@
 /*
  * kinds.c: what one statement's words say. The same kinds are free as in the extension
  * (pg_headgate/src/statement.c): one policy, one meaning (R152). No grammar: whatever is not known to
- * be free (kinds_free.c) is judged, and whatever is not known to read only is a write.
+ * be free (kinds_free.c) is decided, and whatever is not known to read only is a write.
  *
  * A client must not get past the gate by the way it writes: what SET … FOR and EXPLAIN ANALYZE run,
  * blocks that look like BEGIN, and calls in a SET are all seen. EXPLAIN without ANALYZE reads: planners
@@ -397,7 +397,7 @@ static bool is_off(const hg_tokens *tokens)
 }
 
 /* Postgres' EXPLAIN (ANALYZE, BUFFERS off) …, from its bracket to behind it: whether it runs. Rather
- * judged than missed: a name in quotes may be ANALYZE however it is written, so may 'off' be on, and of
+ * decided than missed: a name in quotes may be ANALYZE however it is written, so may 'off' be on, and of
  * two the last one counts. */
 static bool explain_options(hg_tokens *tokens)
 {

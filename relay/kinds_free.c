@@ -2,7 +2,7 @@
  * kinds_free.c: the statements that are free, one table for each dialect.
  *
  * Free is what cannot run work: it calls no function, reads no table and writes none. What a row allows
- * is all that it allows: a statement that begins like one and goes on otherwise is judged. Rows are
+ * is all that it allows: a statement that begins like one and goes on otherwise is decided. Rows are
  * sorted by their first words. tests/proxy/live/test_free_statements.py runs every row at a server.
  *
  *   word, mark     itself                    a|b     either of these
@@ -36,7 +36,7 @@ static const char *const postgres[] = {
     "end ...",
     "listen IDENT",
     "prepare transaction TEXT",
-    "prepare NAME ...", /* what is prepared is judged when it is executed */
+    "prepare NAME ...", /* what is prepared is decided when it is executed */
     "release [ savepoint ] IDENT",
     "reset ANY { ANY }",
     "rollback ...",
@@ -64,7 +64,7 @@ static const char *const mysql[] = {
     "kill [ hard|soft ] [ connection|query ] NUM",
     "kill [ hard|soft ] query id NUM",
     "kill [ hard|soft ] [ connection|query ] user NAME|TEXT [ @ NAME|TEXT ]",
-    "prepare NAME from TEXT", /* what is prepared is judged when it is executed */
+    "prepare NAME from TEXT", /* what is prepared is decided when it is executed */
     "prepare NAME from @ NAME|TEXT",
     "release savepoint NAME",
     "rollback ...",

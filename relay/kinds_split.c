@@ -8,7 +8,7 @@
  * server's version. Whether a backslash hides a quote depends on the session (NO_BACKSLASH_ESCAPES,
  * ANSI_QUOTES, standard_conforming_strings), and so does which bytes are one character: in Shift-JIS, GBK
  * and others a backslash or a back-tick may be the second half of one. None of that is known here, so
- * what is not the same in every reading is judged as a write.
+ * what is not the same in every reading is decided as a write.
  */
 #include "kinds.h"
 

@@ -45,7 +45,7 @@ size_t hr_layout(uint32_t which)
         FIELD(hr_gate, reason),
         FIELD(hr_client, identity),
         FIELD(hr_client, last_ns),
-        FIELD(hr_client, refused),
+        FIELD(hr_client, blocked),
         FIELD(hr_client, reported_admitted),
         FIELD(hr_client, waiting),
         FIELD(hr_client, gate),

@@ -26,8 +26,8 @@ typedef struct hr_my {
     int8_t shift; /* what the server counts more during authentication */
     uint8_t own; /* packets of our own in this call: bounded */
     bool client_more, server_more; /* the packet is 16 MB: another one continues it */
-    bool client_drops; /* what streams from the client is refused, and thrown away */
-    bool ran; /* something was judged in the transaction that is open */
+    bool client_drops; /* what streams from the client is blocked, and thrown away */
+    bool ran; /* something was decided in the transaction that is open */
     bool infile; /* the client sends a file, up to an empty packet */
     bool client_turn; /* authentication: the client is to answer */
     bool by_sha2; /* authentication is by caching_sha2_password */
@@ -35,7 +35,7 @@ typedef struct hr_my {
     uint8_t sha2; /* MY_SHA2_*: what the proxy waits for in its full exchange */
     bool out_params; /* this result set is a procedure's OUT parameters */
     bool has_rows; /* the answer under way has had one */
-    bool shut; /* close, once the refused command is swallowed */
+    bool shut; /* close, once the blocked command is swallowed */
 } hr_my;
 
 #endif

@@ -1,12 +1,12 @@
 /*
- * my_command.c: what the client sends. A command is judged before its first byte goes to the server.
+ * my_command.c: what the client sends. A command is decided before its first byte goes to the server.
  *
- * What is judged, or may ask the client for something (a file, a password), waits until everything
- * before it has been answered: so a refusal always stands in its order, and the transaction's state is
+ * What is decided, or may ask the client for something (a file, a password), waits until everything
+ * before it has been answered: so a block always stands in its order, and the transaction's state is
  * the server's own, not a guess. Others (PREPARE, PING, CLOSE …) follow one another at once, and a
  * client's pipeline still saves it the way to the proxy and back.
  *
- * COM_STMT_PREPARE passes, EXECUTE is judged: clients keep what is prepared over a refusal. MariaDB may
+ * COM_STMT_PREPARE passes, EXECUTE is decided: clients keep what is prepared over a block. MariaDB may
  * work out constants when it prepares; docs/security.md says so.
  */
 #include "my_inside.h"
@@ -15,19 +15,19 @@
 
 /* ── Packets, passed or thrown away ───────────────────────────────────────── */
 
-static void tell_refusal(hr_session *session)
+static void tell_error(hr_session *session)
 {
     hr_my_more *more = session->my.more;
     uint8_t *packet;
 
-    if (more == NULL || more->refusal == NULL)
+    if (more == NULL || more->error == NULL)
         return;
-    packet = hr_scratch(session, more->refusal_length);
-    memcpy(packet, more->refusal, more->refusal_length);
+    packet = hr_scratch(session, more->error_length);
+    memcpy(packet, more->error, more->error_length);
     packet[3] = (uint8_t) (session->my.client_seq + 1);
-    hr_emit(session, HR_CLIENT, packet, more->refusal_length);
-    free(more->refusal);
-    more->refusal = NULL;
+    hr_emit(session, HR_CLIENT, packet, more->error_length);
+    free(more->error);
+    more->error = NULL;
 }
 
 /* The last packet of a command, or of a file's piece, has gone by. */
@@ -40,7 +40,7 @@ static void end_command(hr_session *session, hr_next *next)
     if (!my->client_drops)
         return;
     my->client_drops = false;
-    tell_refusal(session);
+    tell_error(session);
     if (my->shut)
         *next = HR_CLOSE;
 }
@@ -81,7 +81,7 @@ static size_t stream(hr_session *session, const uint8_t *bytes, size_t length, h
     return here;
 }
 
-/* ── Commands that are not judged ─────────────────────────────────────────── */
+/* ── Commands that are not decided ─────────────────────────────────────────── */
 
 static enum my_verdict pass_prepare(hr_session *session, const my_command *it, hr_next *next)
 {
@@ -107,7 +107,7 @@ static enum my_verdict pass_change_user(hr_session *session, const my_command *i
         return MY_WAITS;
     }
     if (my_bares_password(session)) {
-        *next = my_refuse_bare(session, (uint8_t) (it->bytes[3] + 1));
+        *next = my_reject_bare(session, (uint8_t) (it->bytes[3] + 1));
         return MY_WAITS;
     }
     if (!my_keep(session, it->payload, it->seen)) {
@@ -150,12 +150,12 @@ static enum my_verdict pass_other(hr_session *session, const my_command *it, hr_
     case MY_GROUP_REPLICATION:
     case MY_TABLE_DUMP:
     case MY_MULTI: /* answers that have a framing of their own, which nobody would follow */
-        return my_refuse(session, it, 1235, "42000",
-                         "headgate: this command does not go through the proxy; "
-                         "connect to the server itself",
-                         next);
+        return my_block(session, it, 1235, "42000",
+                        "headgate: this command does not go through the proxy; "
+                        "connect to the server itself",
+                        next);
     default: /* COM_REFRESH, COM_DROP_DB of old, what a server has that we do not know */
-        return my_judge_unknown(session, it, next);
+        return my_decide_unknown(session, it, next);
     }
     if (it->code == MY_STMT_RESET) {
         my_statement *statement = my_find(session, my_id_of(it));
@@ -224,7 +224,7 @@ static bool must_wait(const hr_my *my, const my_command *it)
     return !is_simple(it->code) || my_id_of(it) == UINT32_MAX;
 }
 
-static enum my_verdict judge(hr_session *session, my_command *it, hr_next *next)
+static enum my_verdict decide(hr_session *session, my_command *it, hr_next *next)
 {
     if (must_wait(&session->my, it))
         return my_later(next);
@@ -234,7 +234,7 @@ static enum my_verdict judge(hr_session *session, my_command *it, hr_next *next)
                         "malformed: shorter than any of its kind; the session is closed");
         return MY_WAITS;
     }
-    /* A pipeline of refused commands: a moment later, when what we wrote has gone out. */
+    /* A pipeline of blocked commands: a moment later, when what we wrote has gone out. */
     if (session->my.own >= MY_MAX_OWN) {
         hr_wake(session->thread, session, session->id);
         *next = HR_HELD;
@@ -242,11 +242,11 @@ static enum my_verdict judge(hr_session *session, my_command *it, hr_next *next)
     }
     switch (it->code) {
     case MY_QUERY:
-        return my_judge_query(session, it, next);
+        return my_decide_query(session, it, next);
     case MY_STMT_EXECUTE:
     case MY_BULK_EXECUTE:
     case MY_STMT_FETCH:
-        return my_judge_execute(session, it, next);
+        return my_decide_execute(session, it, next);
     case MY_STMT_PREPARE:
         return pass_prepare(session, it, next);
     case MY_STMT_CLOSE:
@@ -262,7 +262,7 @@ static enum my_verdict judge(hr_session *session, my_command *it, hr_next *next)
     }
 }
 
-/* As much of a command as has to be here before it is judged. */
+/* As much of a command as has to be here before it is decided. */
 static size_t looks_at(const hr_session *session, uint8_t code, uint32_t length)
 {
     size_t most = code == MY_QUERY || code == MY_STMT_PREPARE    ? hr_text_most(session->thread)
@@ -298,7 +298,7 @@ static size_t next_command(hr_session *session, const uint8_t *bytes, size_t len
             return 0;
     }
     it.whole = length - MY_HEADER >= it.length && it.length < MY_FULL;
-    if (judge(session, &it, next) == MY_WAITS)
+    if (decide(session, &it, next) == MY_WAITS)
         return 0;
     return go_on(session, bytes, length, it.emitted, next);
 }

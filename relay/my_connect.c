@@ -44,7 +44,7 @@ bool my_bares_password(const hr_session *session)
     return session->my.bare && hr_bares_passwords(session);
 }
 
-hr_next my_refuse_bare(hr_session *session, uint8_t seq)
+hr_next my_reject_bare(hr_session *session, uint8_t seq)
 {
     return my_fail(
         session, seq, 1045, "28000",
@@ -353,7 +353,7 @@ static hr_next finish_response(hr_session *session, const uint8_t *packet, size_
         return my_fail(session, (uint8_t) (packet[3] + 1), 1043, "08S01",
                        "headgate: bad handshake: a name or attribute is longer than its packet");
     if (my_bares_password(session))
-        return my_refuse_bare(session, (uint8_t) (packet[3] + 1));
+        return my_reject_bare(session, (uint8_t) (packet[3] + 1));
     pass_response(session, packet, length);
     return HR_MORE;
 }
@@ -528,7 +528,7 @@ void my_authenticates(hr_session *session, const uint8_t *packet, size_t length,
     if (first == 0xfe) {
         follow_switch(session, payload, length);
         if (my_bares_password(session)) {
-            *next = my_refuse_bare(session, (uint8_t) (packet[3] - my->shift));
+            *next = my_reject_bare(session, (uint8_t) (packet[3] - my->shift));
             return;
         }
     }

@@ -4,10 +4,10 @@
  *   my.c          the machine: feeding, ending, what it frees
  *   my_connect.c  greeting, TLS, the client's response, authentication (also COM_CHANGE_USER's)
  *   my_sha2.c     caching_sha2_password between a side with TLS and one without
- *   my_command.c  what the client sends: commands, which are judged, passed or refused
- *   my_judge.c    which of them may run: asks the gate, and refuses
+ *   my_command.c  what the client sends: commands, which are decided, passed or blocked
+ *   my_decide.c    which of them may run: asks the gate, and blocks
  *   my_answer.c   what the server sends: where each answer ends, and what it says of the session
- *   my_types.c    types of parameters that a refusal must not lose
+ *   my_types.c    types of parameters that a block must not lose
  *   my_text.c     the few statements that the machine itself must know: USE, KILL, COMMIT …
  *   my_more.c     the queue of units, prepared statements by id, texts that are kept for a while
  *   my_packet.c   numbers, strings and errors as the protocol writes them
@@ -22,7 +22,7 @@
 #define MY_HEADER 4u
 #define MY_FULL 0xffffffu         /* length of a packet that another one continues */
 #define MY_MAX_UNITS 64u          /* in flight; then HR_LATER */
-#define MY_MAX_STATEMENTS 4096u /* prepared, of one session; more are judged as unknown writes */
+#define MY_MAX_STATEMENTS 4096u /* prepared, of one session; more are decided as unknown writes */
 #define MY_MAX_OWN 32u /* packets of our own in one call */
 #define MY_SCRAMBLE 20u /* bytes of it */
 #define MY_ERROR_BYTES 512u /* of an error's text: as long as a server's own may be */
@@ -71,7 +71,7 @@ enum { /* capabilities */
        MY_CAN_NO_EOF = 1u << 24,
        MY_CAN_QUERY_ATTRIBUTES = 1u << 27,
        MY_CAN_ZSTD = 1u << 26,
-       /* Compression would hide what there is to judge; optional metadata (1 << 25) and the extension
+       /* Compression would hide what there is to check; optional metadata (1 << 25) and the extension
      * (1 << 29) change framing in ways that no driver of note asks for. */
        MY_CAN_NOT = MY_CAN_COMPRESS | 1u << 25 | MY_CAN_ZSTD | 1u << 29
 };
@@ -107,7 +107,7 @@ enum my_answer { /* what the server's next packet is, for the first unit */
 enum { /* hr_my_unit.flags */
        MY_UNIT_SIMPLE = 1u, /* its answer cannot ask the client for anything: others may follow at once */
        MY_UNIT_OWN = 2u, /* ours: the client is not told. Of authentication: the first, at login */
-       MY_UNIT_RUNS = 4u, /* judged: the transaction has begun with it */
+       MY_UNIT_RUNS = 4u, /* decided: the transaction has begun with it */
        MY_UNIT_ENDS = 8u, /* COMMIT, ROLLBACK, BEGIN: whatever is open after it is new */
        MY_UNIT_MANY = 16u,
        MY_UNIT_WARNED = 32u,
@@ -168,7 +168,7 @@ typedef struct my_statement {
 enum {
     MY_STATEMENT_ENDS = 1u,
     MY_STATEMENT_LONG_DATA = 2u,
-    MY_STATEMENT_UNTYPED = 4u /* refused with its parameters' types, which could not be kept */
+    MY_STATEMENT_UNTYPED = 4u /* blocked with its parameters' types, which could not be kept */
 };
 
 typedef struct hr_my_more {
@@ -179,12 +179,12 @@ typedef struct hr_my_more {
     uint32_t statement_room, statement_count;
     char *warning; /* of the last statement, for SHOW WARNINGS */
     uint16_t warning_code;
-    uint16_t refusal_length;
+    uint16_t error_length;
     uint32_t kept_length;
-    uint8_t *refusal; /* for when the refused command has been swallowed */
+    uint8_t *error; /* for when the blocked command has been swallowed */
     uint16_t secret_length;
     uint8_t scramble[MY_SCRAMBLE]; /* the server's last, where sides may differ in TLS */
-    struct my_types *types; /* of refused executions' parameters */
+    struct my_types *types; /* of blocked executions' parameters */
     uint32_t types_bytes;
     uint8_t *secret; /* a password, until the server's key has come */
     uint8_t *kept; /* USE, COM_INIT_DB: the name; COM_CHANGE_USER: the command; until its answer */
@@ -213,7 +213,7 @@ size_t my_answers(hr_session *session, const uint8_t *bytes, size_t length, hr_n
 void my_authenticates(hr_session *session, const uint8_t *payload, size_t length, hr_next *next);
 /* The client's plugin may send the password as it is, and it would leave this host unencrypted. */
 bool my_bares_password(const hr_session *session);
-hr_next my_refuse_bare(hr_session *session, uint8_t seq);
+hr_next my_reject_bare(hr_session *session, uint8_t seq);
 /* COM_CHANGE_USER's names and attributes; false: it is malformed. */
 bool my_read_change(hr_session *session, const uint8_t *payload, size_t length, bool apply);
 void my_follow_ok(hr_session *session,
@@ -221,7 +221,7 @@ void my_follow_ok(hr_session *session,
 /* The first unit's answer has ended. */
 void my_finish(hr_session *session, bool failed);
 
-/* ── my_judge.c ───────────────────────────────────────────────────────────── */
+/* ── my_decide.c ───────────────────────────────────────────────────────────── */
 
 typedef struct my_command {
     const uint8_t *bytes; /* the header first */
@@ -233,16 +233,16 @@ typedef struct my_command {
     size_t emitted; /* of `bytes`: has gone to the server already, in another form */
 } my_command;
 
-enum my_verdict { MY_PASSES, MY_REFUSED, MY_WAITS /* `next` says for what */ };
+enum my_verdict { MY_PASSES, MY_BLOCKED, MY_WAITS /* `next` says for what */ };
 
-enum my_verdict my_judge_query(hr_session *session, const my_command *it, hr_next *next);
+enum my_verdict my_decide_query(hr_session *session, const my_command *it, hr_next *next);
 /* EXECUTE, BULK_EXECUTE; and FETCH, which goes on with what was admitted, as inside a transaction. */
-enum my_verdict my_judge_execute(hr_session *session, my_command *it, hr_next *next);
+enum my_verdict my_decide_execute(hr_session *session, my_command *it, hr_next *next);
 /* A command that nobody knows: as a write that nobody knows. */
-enum my_verdict my_judge_unknown(hr_session *session, const my_command *it, hr_next *next);
+enum my_verdict my_decide_unknown(hr_session *session, const my_command *it, hr_next *next);
 /* With the sequence number of the command's last packet plus one: at once if that one is here. */
-enum my_verdict my_refuse(hr_session *session, const my_command *it, uint16_t code,
-                          const char *state, const char *text, hr_next *next);
+enum my_verdict my_block(hr_session *session, const my_command *it, uint16_t code,
+                         const char *state, const char *text, hr_next *next);
 enum my_verdict my_enter(hr_session *session, const hr_my_unit *unit,
                          hr_next *next); /* its answer will come */
 enum my_verdict my_later(hr_next *next);
@@ -252,9 +252,9 @@ uint32_t my_id_of(const my_command *it); /* of the statement, or the thread */
 
 size_t my_types_reach(hr_session *session,
                       const my_command *it); /* as much of it as must be here */
-/* False: it has no types, and those of the one that was refused before it are lost: must not run. */
+/* False: it has no types, and those of the one that was blocked before it are lost: must not run. */
 bool my_types_known(hr_session *session, const my_statement *statement, const my_command *it);
-void my_types_refused(hr_session *session, my_statement *statement, const my_command *it);
+void my_types_blocked(hr_session *session, my_statement *statement, const my_command *it);
 void my_types_pass(hr_session *session, my_statement *statement, my_command *it);
 void my_types_drop(hr_my_more *more, uint32_t id);
 void my_types_drop_all(hr_my_more *more);

@@ -217,7 +217,7 @@ void my_more_free(hr_session *session)
     my_sha2_forget(more);
     free(more->queue);
     free(more->warning);
-    free(more->refusal);
+    free(more->error);
     free(more->kept);
     free(more);
     session->my.more = NULL;

@@ -2,7 +2,7 @@
  * my_sha2.c: full authentication by caching_sha2_password where one side alone has TLS.
  *
  * Whoever has TLS sends the password in clear, whoever has not encrypts it with the server's public key;
- * client and server each judge by their own side. So where only one has TLS the proxy, which ends TLS and
+ * client and server each decide by their own side. So where only one has TLS the proxy, which ends TLS and
  * sees everything anyway, stands between: it encrypts for a server without, and lends a key of its own to
  * a client without. On neither side does a password go in clear outside TLS.
  *

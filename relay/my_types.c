@@ -1,10 +1,10 @@
 /*
- * my_types.c: the types of a prepared statement's parameters, over a refusal.
+ * my_types.c: the types of a prepared statement's parameters, over a block.
  *
- *   EXECUTE with types ──refused──► kept here ──► into the next EXECUTE that has none
+ *   EXECUTE with types ──blocked──► kept here ──► into the next EXECUTE that has none
  *
  * A client sends the types once, and takes them for known even if it got an error: a server has read
- * them by then. Ours is refused before the server sees it; so without this its next execution would be
+ * them by then. Ours is blocked before the server sees it; so without this its next execution would be
  * read by the types of the one before it: an error at best, garbage in the table at worst.
  */
 #include "my_inside.h"
@@ -147,7 +147,7 @@ static bool keep(hr_my_more *more, uint32_t id, const my_command *it, const bind
     return true;
 }
 
-void my_types_refused(hr_session *session, my_statement *statement, const my_command *it)
+void my_types_blocked(hr_session *session, my_statement *statement, const my_command *it)
 {
     binding found;
 

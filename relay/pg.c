@@ -10,7 +10,7 @@ static void init(hr_session *session)
 {
     memset(&session->pg, 0, sizeof session->pg);
     session->pg.status = 'I';
-    session->pg.block_segment = UINT32_MAX;
+    session->pg.transaction_segment = UINT32_MAX;
 }
 
 static size_t pass_all(hr_session *session, hr_end to, const uint8_t *bytes, size_t length)

@@ -32,9 +32,9 @@ typedef struct hr_pg_unit {
 typedef struct hr_pg {
     uint8_t phase; /* HR_PG_* */
     uint8_t status; /* of the last ReadyForQuery: 'I', 'T', 'E' */
-    uint8_t block; /* of transaction, where the client's stream is: HR_PG_BLOCK_* */
+    uint8_t transaction; /* where the client's stream is: HR_PG_TRANSACTION_* */
     uint8_t skip_until_sync; /* what the client sends up to its Sync: HR_PG_SKIP_* */
-    bool ran; /* something that is judged has run in this block; see pg_block.c */
+    bool ran; /* something that is decided has run in this transaction; see pg_transaction.c */
     bool segment_ran; /* and in this segment, which is a transaction by itself */
     bool segment_bound; /* something may have changed in it where the transaction is */
     bool segment_executed; /* and of what was bound something was executed */
@@ -58,8 +58,8 @@ typedef struct hr_pg {
     uint32_t segment, sent, parses; /* number of the client's, and messages sent in it */
     uint32_t server_segment, answered, parsed; /* of the server's */
     uint32_t portal_segment, tickets;
-    uint32_t block_segment; /* of the client's, in which `block` was last changed */
-    uint32_t free_statements; /* of the Query under way: those that are not judged, a bit each, */
+    uint32_t transaction_segment; /* of the client's, in which `transaction` was last changed */
+    uint32_t free_statements; /* of the Query under way: those that are not decided, a bit each, */
     uint32_t back_statements; /* those that are ROLLBACK TO, */
     uint32_t end_statements; /* and those that end a transaction */
     uint64_t ended_ns; /* when the server last ended a unit */

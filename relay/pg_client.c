@@ -2,7 +2,7 @@
  * pg_client.c: what the client says, on its way to the server.
  *
  * A statement is asked for where it begins: at its Query, or at its Bind, which names it and starts
- * planning. What may go goes as slices of what was fed. A refusal is answered here if the server need
+ * planning. What may go goes as slices of what was fed. A block is answered here if the server need
  * not know; else a message that fails goes in its place, so that the transaction is lost as it would be
  * by an error of the server's own, and the client is told in order.
  */
@@ -79,13 +79,13 @@ bool hr_pg_wait_turn(hr_pg_feed *feed)
 bool hr_pg_answers_alone(const hr_pg *pg)
 {
     return pg->unit_count == 0 && pg->sent == 0 && pg->status == 'I'
-           && pg->block == HR_PG_BLOCK_NONE && !pg->copying_in && pg->server_pass_left == 0
-           && pg->server_drop_left == 0;
+           && pg->transaction == HR_PG_TRANSACTION_NONE && !pg->copying_in
+           && pg->server_pass_left == 0 && pg->server_drop_left == 0;
 }
 
 static uint32_t ask_flags(const hr_pg *pg)
 {
-    bool inside = pg->block == HR_PG_BLOCK_NONE ? pg->segment_ran : pg->ran;
+    bool inside = pg->transaction == HR_PG_TRANSACTION_NONE ? pg->segment_ran : pg->ran;
 
     return (inside ? HR_ASK_IN_TRANSACTION : 0) | (pg->tickets > 0 ? HR_ASK_RUNNING : 0);
 }
@@ -94,7 +94,8 @@ static uint32_t ask_flags(const hr_pg *pg)
  * and behind an error nothing up to Sync. */
 static bool is_lost(const hr_pg *pg)
 {
-    return (pg->block == HR_PG_BLOCK_FAILED && pg->unit_count == 0 && !pg->segment_bound)
+    return (pg->transaction == HR_PG_TRANSACTION_FAILED && pg->unit_count == 0
+            && !pg->segment_bound)
            || (pg->server_skips && pg->segment == pg->server_segment);
 }
 
@@ -106,7 +107,7 @@ static bool may_ask(hr_session *session)
 
     if (!hr_pg_has_room(pg, 2))
         hr_pg_let_go(session); /* else Binds could wait for Executes that come behind them */
-    if (!hr_pg_has_room(pg, 2) || !hr_pg_block_sure(pg))
+    if (!hr_pg_has_room(pg, 2) || !hr_pg_transaction_sure(pg))
         return false; /* it would be let by as one that is inside a transaction, which may not be */
     if (pg->unit_count == 0)
         return pg->server_pass_left == 0 && pg->server_drop_left == 0;
@@ -136,11 +137,11 @@ static bool is_known(hr_session *session, const hr_pg_called *called)
     return hr_pg_statement_sure(session, called);
 }
 
-/* ── Refusing ─────────────────────────────────────────────────────────────── */
+/* ── Blocking ─────────────────────────────────────────────────────────────── */
 
-bool hr_pg_refuse_alone(hr_pg_feed *feed)
+bool hr_pg_transaction_alone(hr_pg_feed *feed)
 {
-    hr_pg_said said = hr_pg_refusal(&feed->words, false);
+    hr_pg_said said = hr_pg_transactioned(&feed->words, false);
 
     hg_add_own(&feed->session->thread->counts->statements, 1);
     hr_pg_flush(feed);
@@ -150,9 +151,9 @@ bool hr_pg_refuse_alone(hr_pg_feed *feed)
     return true;
 }
 
-static hr_pg_pending *refusal_of(const hr_pg_feed *feed)
+static hr_pg_pending *block_of(const hr_pg_feed *feed)
 {
-    hr_pg_said said = hr_pg_refusal(&feed->words, false);
+    hr_pg_said said = hr_pg_transactioned(&feed->words, false);
 
     return hr_pg_keep(&said);
 }
@@ -176,33 +177,32 @@ static bool fail_message(hr_pg_feed *feed, hr_pg_pending *pending)
     return true;
 }
 
-static bool refuse_message(hr_pg_feed *feed)
+static bool block_message(hr_pg_feed *feed)
 {
     if (hr_pg_answers_alone(feed->pg))
-        return hr_pg_refuse_alone(feed);
-    return fail_message(feed, refusal_of(feed));
+        return hr_pg_transaction_alone(feed);
+    return fail_message(feed, block_of(feed));
 }
 
 static bool fail_query(hr_pg_feed *feed, uint32_t total)
 {
-    send_invalid_bind(feed, true, refusal_of(feed));
+    send_invalid_bind(feed, true, block_of(feed));
     hr_pg_push(feed->session, HR_PG_UNIT_SYNC, 0);
     begin_segment(feed->pg);
     return drop(feed, total);
 }
 
-static bool refuse_query_alone(hr_pg_feed *feed, uint32_t total)
+static bool block_query_alone(hr_pg_feed *feed, uint32_t total)
 {
-    hr_pg_refuse_alone(feed);
+    hr_pg_transaction_alone(feed);
     hr_pg_say_ready(feed->session, 'I');
     feed->pg->skip_until_sync = HR_PG_SKIP_NOTHING;
     return drop(feed, total);
 }
 
-static bool refuse_call(hr_pg_feed *feed, uint32_t total)
+static bool block_call(hr_pg_feed *feed, uint32_t total)
 {
-    return hr_pg_answers_alone(feed->pg) ? refuse_query_alone(feed, total)
-                                         : fail_query(feed, total);
+    return hr_pg_answers_alone(feed->pg) ? block_query_alone(feed, total) : fail_query(feed, total);
 }
 
 /* A Query of our own, of this text, whose ReadyForQuery the client does not see. */
@@ -218,8 +218,8 @@ static void send_hidden(hr_pg_feed *feed, const char *text, size_t length, bool 
     begin_segment(feed->pg);
 }
 
-/* Which of the string's statements was refused: one that is judged. */
-static uint32_t refused_of(const hr_pg_feed *feed, const hr_slice *slices, uint32_t count)
+/* Which of the string's statements was blocked: one that is decided. */
+static uint32_t blocked_of(const hr_pg_feed *feed, const hr_slice *slices, uint32_t count)
 {
     uint32_t at = feed->words.statement;
 
@@ -244,7 +244,7 @@ static bool try_to_shut(hr_pg_feed *feed)
 
 bool hr_pg_shut(hr_pg_feed *feed)
 {
-    hr_pg_said said = hr_pg_refusal(&feed->words, true);
+    hr_pg_said said = hr_pg_transactioned(&feed->words, true);
 
     feed->pg->pending_error = hr_pg_keep(&said);
     if (feed->pg->pending_error == NULL) {
@@ -323,20 +323,20 @@ static void note_string(hr_session *session, const char *text, const hr_slice *s
 
 /* As if the server itself had failed it there. If a transaction is open then, it must be a failed one:
  * else what the client sends behind it, thinking of none, would be half of what is committed. So what
- * begins it, or ends the one before, goes; a judged statement does not. */
-static bool refuse_query(hr_pg_feed *feed, const char *text, size_t length, uint32_t total)
+ * begins it, or ends the one before, goes; a decided statement does not. */
+static bool block_query(hr_pg_feed *feed, const char *text, size_t length, uint32_t total)
 {
     hr_slice slices[HR_MAX_SLICES];
     uint32_t count = hr_split(text, length, HG_POSTGRES, slices);
-    uint32_t refused = refused_of(feed, slices, count);
-    hr_pg_ending ending = hr_pg_end_string(feed->pg, slices, refused);
+    uint32_t blocked = blocked_of(feed, slices, count);
+    hr_pg_ending ending = hr_pg_end_string(feed->pg, slices, blocked);
 
     if (hr_pg_answers_alone(feed->pg) && !ending.open)
-        return refuse_query_alone(feed, total);
+        return block_query_alone(feed, total);
     if (ending.turns && ending.is_free) {
-        note_string(feed->session, text, slices, refused, true);
-        send_hidden(feed, text, slices[refused].start, false);
-    } else if (ending.open && feed->pg->block == HR_PG_BLOCK_NONE) {
+        note_string(feed->session, text, slices, blocked, true);
+        send_hidden(feed, text, slices[blocked].start, false);
+    } else if (ending.open && feed->pg->transaction == HR_PG_TRANSACTION_NONE) {
         hr_pg_begin_string(feed->pg, slices, 0);
         send_hidden(feed, "BEGIN", 5, true);
     }
@@ -390,8 +390,8 @@ static bool on_query(hr_pg_feed *feed, uint32_t total)
         feed->said = hr_ask(feed->session, text, length,
                             ask_flags(feed->pg) | (whole ? 0 : HR_ASK_TRUNCATED), &feed->words,
                             &feed->ticket);
-    if (feed->said == HR_REFUSE)
-        return refuse_query(feed, text, length, total);
+    if (feed->said == HR_BLOCK)
+        return block_query(feed, text, length, total);
     if (!goes(feed))
         return not_now(feed);
     note_string(feed->session, text, slices, hr_split(text, length, HG_POSTGRES, slices), whole);
@@ -408,8 +408,8 @@ static bool on_call(hr_pg_feed *feed, uint32_t total)
     if (!is_lost(feed->pg))
         feed->said = hr_ask(feed->session, NULL, 0, ask_flags(feed->pg), &feed->words,
                             &feed->ticket);
-    if (feed->said == HR_REFUSE)
-        return refuse_call(feed, total);
+    if (feed->said == HR_BLOCK)
+        return block_call(feed, total);
     if (!goes(feed))
         return not_now(feed);
     hr_pg_statements_doubt(feed->session);
@@ -522,17 +522,17 @@ static void count_portal(hr_pg_feed *feed, hr_ticket ticket, hr_pg_pending *noti
 static bool pass_bind(hr_pg_feed *feed, const hr_pg_bind *bind, uint32_t total)
 {
     uint8_t word;
-    hr_prepared *judged = hr_pg_statement(feed->session, &bind->statement, &word);
+    hr_prepared *decided = hr_pg_statement(feed->session, &bind->statement, &word);
     hr_prepared *said = hr_pg_statement_said(feed->session, &bind->statement);
     int kind = said == NULL ? HR_KIND_WRITE : hr_prepared_kind(said);
 
-    hr_pg_portal_put(feed->session, &bind->portal, said, judged != said);
+    hr_pg_portal_put(feed->session, &bind->portal, said, decided != said);
     if (!feed->pg->segment_bound)
         feed->pg->ran_before = feed->pg->ran;
     feed->pg->segment_bound = true;
     /* By what it said last: a doubtful one that is free after all must not count as a transaction's first. */
-    hr_pg_follow_block(feed->pg, kind, word);
-    if (judged == NULL || !is_plain(kind))
+    hr_pg_follow_transaction(feed->pg, kind, word);
+    if (decided == NULL || !is_plain(kind))
         hr_pg_statements_doubt(feed->session);
     return pass_counted(feed, total);
 }
@@ -544,7 +544,7 @@ static bool pass_decided(hr_pg_feed *feed, const hr_pg_bind *bind, uint32_t tota
 
     feed->decided_at = SIZE_MAX;
     feed->decided_notice = NULL;
-    if (feed->decided_refused)
+    if (feed->decided_blocked)
         return fail_message(feed, notice);
     count_portal(feed, feed->decided, notice, bind->portal.hash, UINT32_MAX);
     return pass_bind(feed, bind, total);
@@ -563,8 +563,8 @@ static bool on_bind(hr_pg_feed *feed, uint32_t total)
         return pass_decided(feed, &bind, total);
     ask_prepared(feed, hr_pg_statement(feed->session, &bind.statement, &word),
                  ask_flags(feed->pg) | hr_pg_doubt_flag(feed->session, &bind.statement));
-    if (feed->said == HR_REFUSE)
-        return refuse_message(feed);
+    if (feed->said == HR_BLOCK)
+        return block_message(feed);
     if (!goes(feed))
         return not_now(feed);
     count_portal(feed, feed->ticket, notice_of(feed), bind.portal.hash, UINT32_MAX);
@@ -611,14 +611,15 @@ static bool execute_more(hr_pg_feed *feed, const hr_pg_called *portal, hr_prepar
     ask_prepared(feed, doubtful ? NULL : prepared,
                  ask_flags(feed->pg) | (again ? HR_ASK_IN_TRANSACTION : 0)
                      | (doubtful && prepared != NULL ? HR_ASK_DOUBTED : 0));
-    if (feed->said == HR_REFUSE)
-        return refuse_message(feed);
+    if (feed->said == HR_BLOCK)
+        return block_message(feed);
     if (!goes(feed))
         return not_now(feed);
     count_portal(feed, feed->ticket, notice_of(feed), portal->hash, feed->pg->sent);
     if (!again)
-        hr_pg_follow_block(feed->pg, prepared == NULL ? HR_KIND_WRITE : hr_prepared_kind(prepared),
-                           HR_PG_WORD_OTHER);
+        hr_pg_follow_transaction(feed->pg,
+                                 prepared == NULL ? HR_KIND_WRITE : hr_prepared_kind(prepared),
+                                 HR_PG_WORD_OTHER);
     return pass_execute(feed, portal, prepared, doubtful, total);
 }
 
@@ -628,15 +629,15 @@ static bool on_execute(hr_pg_feed *feed, uint32_t total)
     hr_pg_called portal;
     hr_prepared *prepared;
     hr_pg_unit *unit;
-    bool first, doubtful, judged;
+    bool first, doubtful, decided;
 
     if (feed->length - feed->at < total)
         return false;
     portal = hr_pg_call(name, strnlen((const char *) name, total - HR_PG_HEADER_BYTES));
     first = hr_pg_portal_execute(feed->session, &portal, &prepared, &doubtful);
-    judged = doubtful || prepared == NULL || !is_plain(hr_prepared_kind(prepared));
+    decided = doubtful || prepared == NULL || !is_plain(hr_prepared_kind(prepared));
     unit = hr_pg_unit_bound(feed->pg, portal.hash);
-    if (!first || (unit == NULL && feed->pg->segment_given && judged))
+    if (!first || (unit == NULL && feed->pg->segment_given && decided))
         return execute_more(feed, &portal, prepared, doubtful, !first, total);
     if (unit != NULL) {
         unit->ends_at = feed->pg->sent;
@@ -846,7 +847,7 @@ size_t hr_pg_client(hr_session *session, const uint8_t *bytes, size_t length, hr
     feed.decided_at = feed.parsed_at = SIZE_MAX;
     feed.parsed = NULL;
     feed.decided_notice = NULL;
-    feed.decided_refused = feed.begins = false;
+    feed.decided_blocked = feed.begins = false;
     feed.ticket = 0;
     go_on(&feed);
     if (session->pg.pending_error != NULL)

@@ -4,7 +4,7 @@
  *   Parse Bind Describe Execute Sync          the Bind is asked for before the Parse is sent
  *   Parse(BEGIN) Bind Execute Parse Bind …    BEGIN is free: the Bind behind it decides
  *
- * If it is refused, the server never hears of the segment: that is the relief; but of a BEGIN it does. Only what came in one
+ * If it is blocked, the server never hears of the segment: that is the relief; but of a BEGIN it does. Only what came in one
  * read is looked at, for a client may wait for the answer to what it has sent. But a message that is
  * there in part is waited for: its client is about to send the rest.
  */
@@ -62,14 +62,14 @@ static hr_prepared *find_statement(hr_pg_feed *feed, size_t bind_at, const hr_pg
 
 /* What begins a transaction goes, and then fails it: else what the client has sent behind this segment
  * would run outside of the transaction that it is meant for. */
-static look refuse_behind(hr_pg_feed *feed, size_t at)
+static look block_behind(hr_pg_feed *feed, size_t at)
 {
-    hr_pg_said refusal = hr_pg_refusal(&feed->words, false);
+    hr_pg_said block = hr_pg_transactioned(&feed->words, false);
 
     feed->decided_at = at;
     feed->decided = 0;
-    feed->decided_refused = true;
-    feed->decided_notice = hr_pg_keep(&refusal);
+    feed->decided_blocked = true;
+    feed->decided_notice = hr_pg_keep(&block);
     return LOOK_ENOUGH;
 }
 
@@ -86,10 +86,10 @@ static look decide(hr_pg_feed *feed, size_t at)
         feed->decided_at = at;
         feed->decided = feed->ticket;
         return LOOK_ENOUGH;
-    case HR_REFUSE:
+    case HR_BLOCK:
         if (feed->begins)
-            return refuse_behind(feed, at);
-        hr_pg_refuse_alone(feed);
+            return block_behind(feed, at);
+        hr_pg_transaction_alone(feed);
         return LOOK_STOP;
     case HR_SHUT:
         hr_pg_shut(feed);
@@ -153,7 +153,7 @@ bool hr_pg_head(hr_pg_feed *feed)
 {
     size_t at = feed->at;
 
-    feed->begins = feed->decided_refused = false;
+    feed->begins = feed->decided_blocked = false;
     for (uint32_t looked = 0; looked < LOOK_AHEAD; looked++) {
         look found = look_at(feed, at);
         uint32_t size;

@@ -3,11 +3,11 @@
  *
  *   pg.c         the machine's table: phases, losses
  *   pg_start.c   start-up of both ends, TLS, cancel requests, names
- *   pg_client.c  messages of the client: what is asked, refused, sent
+ *   pg_client.c  messages of the client: what is asked, blocked, sent
  *   pg_head.c    the first messages of a segment, none of which has been sent
  *   pg_server.c  messages of the server: what ends, what is put between
  *   pg_units.c   what is in flight
- *   pg_block.c   where the transaction stands, and whether something has run in it
+ *   pg_transaction.c   where the transaction stands, and whether something has run in it
  *   pg_names.c   prepared statements and portals
  *   pg_effects.c what SQL does to prepared statements
  *   pg_words.c   what a text's first words say
@@ -27,7 +27,7 @@
     10000u      /* of messages that have no text or data in them, as the server's */
 #define HR_PG_LARGE_BYTES 0x3fffffffu /* of all others */
 #define HR_PG_MAX_STATEMENTS                                                                       \
-    1024u    /* known by name, of a session; others are judged as unknown texts */
+    1024u    /* known by name, of a session; others are decided as unknown texts */
 #define HR_PG_MAX_PORTALS 64u
 #define HR_PG_NAME_BYTES 63u          /* as far as the server tells names apart */
 #define HR_PG_HEADER_BYTES 5u
@@ -47,7 +47,7 @@ enum { /* hr_pg.phase */
        HR_PG_ENDED
 };
 
-enum { HR_PG_BLOCK_NONE = 0, HR_PG_BLOCK_OPEN, HR_PG_BLOCK_FAILED };
+enum { HR_PG_TRANSACTION_NONE = 0, HR_PG_TRANSACTION_OPEN, HR_PG_TRANSACTION_FAILED };
 enum { HR_PG_SKIP_NOTHING = 0, HR_PG_SKIP_ALONE /* and answer Sync */, HR_PG_SKIP_FAILED };
 enum {
     HR_PG_UNIT_BIND = 0,
@@ -95,7 +95,7 @@ typedef struct hr_pg_feed {
     size_t decided_at; /* the Bind that pg_head.c has asked for; SIZE_MAX: none */
     hr_ticket decided;
     hr_pg_pending *decided_notice;
-    bool decided_refused; /* it may not go, and what is kept is the error */
+    bool decided_blocked; /* it may not go, and what is kept is the error */
     bool begins;       /* pg_head.c has seen a BEGIN before it */
     size_t parsed_at;  /* the Parse whose text it has prepared; SIZE_MAX: none */
     hr_prepared *parsed;
@@ -124,17 +124,17 @@ bool hr_pg_read_bind(const uint8_t *message, size_t there, hr_pg_bind *bind);
 bool hr_pg_read_parse(const hr_pg_feed *feed, size_t at, size_t there, hr_pg_parse *parse);
 
 /* Looks ahead, at the start of a segment of which nothing was sent. Whether the message at feed->at is
- * to be gone on with. Else: more bytes are to come first; or the client waits, is refused, or is shut
+ * to be gone on with. Else: more bytes are to come first; or the client waits, is blocked, or is shut
  * out: feed->next, pg->skip_until_sync. */
 bool hr_pg_head(hr_pg_feed *feed);
-/* Nothing of a transaction is at the server, and nothing is owed to the client: a refusal is ours. */
+/* Nothing of a transaction is at the server, and nothing is owed to the client: a block is ours. */
 bool hr_pg_answers_alone(const hr_pg *pg);
 /* Emits what is before feed->at. */
 void hr_pg_flush(hr_pg_feed *feed);
 /* The client waits until something comes from the server, which is made to say what it has. */
 bool hr_pg_wait_turn(hr_pg_feed *feed);
 /* All these return what a step returns: whether to go on. */
-bool hr_pg_refuse_alone(hr_pg_feed *feed);
+bool hr_pg_transaction_alone(hr_pg_feed *feed);
 bool hr_pg_shut(hr_pg_feed *feed);
 hr_next hr_pg_violation(hr_session *session, const char *what);
 
@@ -163,26 +163,26 @@ void hr_pg_planned(hr_session *session);
 hr_pg_unit *hr_pg_unit_bound(hr_pg *pg, uint32_t portal);
 bool hr_pg_owes_ready(hr_pg *pg); /* a ReadyForQuery is to come */
 
-/* ── pg_block.c ───────────────────────────────────────────────────────────── */
+/* ── pg_transaction.c ───────────────────────────────────────────────────────────── */
 
-/* Where a text of this word leads, once the server has come so far. `kind`: of what is judged. */
-void hr_pg_follow_block(hr_pg *pg, int kind, uint8_t word);
+/* Where a text of this word leads, once the server has come so far. `kind`: of what is decided. */
+void hr_pg_follow_transaction(hr_pg *pg, int kind, uint8_t word);
 /* Whether it is known that the next message would be inside a transaction, if it seems so. What has begun
  * that may have failed: other segments wait until the server has told. */
-bool hr_pg_block_sure(const hr_pg *pg);
+bool hr_pg_transaction_sure(const hr_pg *pg);
 /* A ReadyForQuery has ended something of that kind. */
-void hr_pg_settle_block(hr_pg *pg, uint8_t kind);
+void hr_pg_settle_transaction(hr_pg *pg, uint8_t kind);
 /* A Query's statements, as they go; and as the server completes or fails them. */
 void hr_pg_begin_string(hr_pg *pg, const hr_slice *slices, uint32_t count);
 void hr_pg_complete_statement(hr_pg *pg, const char *tag);
 void hr_pg_fail_statement(hr_pg *pg);
-/* How a string that is refused at that statement ends. */
+/* How a string that is blocked at that statement ends. */
 typedef struct hr_pg_ending {
     bool open;    /* a transaction is */
     bool turns;   /* something before it has begun or ended one */
-    bool is_free; /* nothing before it is judged */
+    bool is_free; /* nothing before it is decided */
 } hr_pg_ending;
-hr_pg_ending hr_pg_end_string(const hr_pg *pg, const hr_slice *slices, uint32_t refused);
+hr_pg_ending hr_pg_end_string(const hr_pg *pg, const hr_slice *slices, uint32_t blocked);
 
 /* ── pg_effects.c ─────────────────────────────────────────────────────────── */
 
@@ -221,14 +221,14 @@ typedef struct hr_pg_name {
 } hr_pg_name;
 
 /* What it says is sure only once the server has taken its Parse: until then a Bind in another segment
- * could be judged by a text and run another, which has stayed. */
+ * could be decided by a text and run another, which has stayed. */
 bool hr_pg_statement_sure(hr_session *session, const hr_pg_called *called);
 /* False: too many of its Parses are under way. */
 bool hr_pg_statement_may_change(hr_session *session, const hr_pg_called *called);
 /* Takes `prepared` over. Where there are too many, the one that was not used for longest goes. */
 void hr_pg_statement_put(hr_session *session, const hr_pg_called *called, hr_prepared *prepared,
                          uint8_t word);
-/* By which it is judged. NULL: not known, or so doubtful that it cannot be taken for free. */
+/* By which it is decided. NULL: not known, or so doubtful that it cannot be taken for free. */
 hr_prepared *hr_pg_statement(hr_session *session, const hr_pg_called *called, uint8_t *word);
 /* HR_ASK_DOUBTED where hr_pg_statement says NULL of a name that was free; else 0. */
 uint32_t hr_pg_doubt_flag(hr_session *session, const hr_pg_called *called);
@@ -240,7 +240,7 @@ void hr_pg_statement_prepared(hr_session *session, const hr_pg_called *called,
 void hr_pg_statement_deallocated(hr_session *session, const hr_pg_called *called);
 void hr_pg_statements_deallocated(hr_session *session);
 /* What runs, or what it calls, may have given any name another meaning: until its next Parse or PREPARE
- * a named statement that would be free is judged as one that nobody knows. */
+ * a named statement that would be free is decided as one that nobody knows. */
 void hr_pg_statements_doubt(hr_session *session);
 hr_prepared *hr_pg_named(hr_session *session, const char *name, size_t length);
 /* Once the server has closed it, which it may skip. */
@@ -291,7 +291,7 @@ void hr_pg_say_ready(hr_session *session, uint8_t status);
 hr_pg_pending *hr_pg_keep(const hr_pg_said *said);
 /* Says what was kept, and frees it. */
 void hr_pg_say_kept(hr_session *session, hr_pg_pending **pending);
-hr_pg_said hr_pg_refusal(const hr_words *words, bool fatal);
+hr_pg_said hr_pg_transactioned(const hr_words *words, bool fatal);
 hr_pg_said hr_pg_warning(const hr_words *words);
 /* Bind of what cannot be bound; with a Sync behind it: in the place of a Query. */
 void hr_pg_say_invalid_bind(hr_session *session, bool with_sync);

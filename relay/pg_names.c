@@ -1,7 +1,7 @@
 /*
  * pg_names.c: prepared statements and portals by name.
  *
- * Bounded: what is beyond the bound goes to the server all the same, and is judged as a text that
+ * Bounded: what is beyond the bound goes to the server all the same, and is decided as a text that
  * nobody knows. What the server has not yet done may never be done (it skips to Sync behind an error),
  * so a name keeps what it meant before, and is not forgotten before it is closed there: a client must
  * not run one text under the name of another. A name too many does no harm: the server knows it not.
@@ -143,7 +143,7 @@ static void drop_statement(hr_session *session, hr_pg_name **link)
     drop_name(session, link);
 }
 
-/* A text that is not known is judged; but not whether it ends a transaction. */
+/* A text that is not known is decided; but not whether it ends a transaction. */
 static bool turns(const hr_pg_name *name)
 {
     return name->now.word != HR_PG_WORD_OTHER && name->now.word <= HR_PG_WORD_UNSEEN;
@@ -239,7 +239,7 @@ bool hr_pg_statement_may_change(hr_session *session, const hr_pg_called *called)
     return (*link)->olders < MAX_OLDERS;
 }
 
-/* The second last goes to the older ones. Without memory it is forgotten, and may be judged as a text
+/* The second last goes to the older ones. Without memory it is forgotten, and may be decided as a text
  * that nobody knows. */
 static void make_older(hr_session *session, hr_pg_name *name)
 {

@@ -2,8 +2,8 @@
  * pg_say.c: messages of the proxy's own.
  *
  * To the client: errors, notices, ReadyForQuery. To the server, and these are all there are: a Bind
- * that fails in the place of a statement that is refused, Sync behind it, the part of a Query before one
- * that is refused (or a BEGIN in its place), Flush, SSLRequest.
+ * that fails in the place of a statement that is blocked, Sync behind it, the part of a Query before one
+ * that is blocked (or a BEGIN in its place), Flush, SSLRequest.
  */
 #include "pg_inside.h"
 
@@ -106,7 +106,7 @@ void hr_pg_say_kept(hr_session *session, hr_pg_pending **pending)
     *pending = NULL;
 }
 
-hr_pg_said hr_pg_refusal(const hr_words *words, bool fatal)
+hr_pg_said hr_pg_transactioned(const hr_words *words, bool fatal)
 {
     return (hr_pg_said){'E',
                         fatal ? "FATAL" : "ERROR",

@@ -154,7 +154,7 @@ static void on_ready(answer *a, uint8_t status)
     }
     pg->copying_in = false;
     kind = end_segment(a);
-    hr_pg_settle_block(pg, kind);
+    hr_pg_settle_transaction(pg, kind);
     if (status == 'I' && pg->unit_count == 0 && pg->sent == 0)
         hr_pg_portals_drop(session);
     bring_forward(a);
@@ -190,7 +190,7 @@ static void drop_message(answer *a, uint32_t total)
     a->pg->server_drop_left = (uint32_t) (total - here);
 }
 
-static void say_refusal(answer *a)
+static void say_block(answer *a)
 {
     static const hr_pg_said plain = {
         'E', "ERROR", "53000", "headgate: this statement is blocked", NULL, "Retry later."};
@@ -239,7 +239,7 @@ static bool on_error(answer *a, const uint8_t *body, size_t there, uint32_t tota
     }
     if (invalid) {
         drop_message(a, total);
-        say_refusal(a);
+        say_block(a);
     }
     hr_pg_statements_settle(a->session, true);
     hr_pg_effects_drop(a->session, false);

@@ -143,7 +143,7 @@ void hr_pg_let_go(hr_session *session)
         give_up(session, unit);
         pg->segment_given = true;
     }
-    if (pg->segment_given && !pg->segment_executed && pg->block_segment != pg->segment) {
+    if (pg->segment_given && !pg->segment_executed && pg->transaction_segment != pg->segment) {
         pg->segment_ran = false; /* nothing has: its Execute will be the first */
         pg->ran = pg->ran_before;
     }

@@ -5,7 +5,7 @@
  *               │  hg_match, hg_check, hg_take, hg_settle       the traffic core (native/)
  *               │  hr_client.gate                               what Python says of each client
  *               ▼
- *             hr_event ring ──► Python: new clients, new patterns, refusals and delays, failures
+ *             hr_event ring ──► Python: new clients, new patterns, blocks and delays, failures
  *
  * Loaded by ctypes (src/headgate/proxy/): no CPython API, no GIL, no allocation per statement in
  * steady state. Python never stands in a statement's way: it writes parameters and reads counters.
@@ -138,7 +138,7 @@ typedef struct hr_targets {
 
 /* What Python says of a client, from health, rules and the control loop. Replaced whole under a
  * sequence (odd while it is written). */
-enum { HR_ACT_PASS = 0, HR_ACT_WARN = 1, HR_ACT_DELAY = 2, HR_ACT_REFUSE = 3, HR_ACT_CLOSE = 4 };
+enum { HR_ACT_PASS = 0, HR_ACT_WARN = 1, HR_ACT_DELAY = 2, HR_ACT_BLOCK = 3, HR_ACT_CLOSE = 4 };
 enum { /* hr_gate.flags */
        HR_GATE_WRITES_ONLY = 1u,
        HR_GATE_PACED = 2u, /* goes through hr_state.release as well */
@@ -152,17 +152,17 @@ typedef struct hr_gate {
     uint8_t ignores_priority; /* a hard limit: whatever its priority (R100) */
     uint8_t cause; /* HR_BY_RULE, HR_BY_HEALTH */
     uint8_t flags;
-    uint32_t max_delay_ms; /* DELAY: after that it is refused */
-    uint32_t max_delayed; /* at once, of this client; more are refused */
+    uint32_t max_delay_ms; /* DELAY: after that it is blocked */
+    uint32_t max_delayed; /* at once, of this client; more are blocked */
     uint32_t
         delay_ms; /* DELAY: waits so long and then passes; 0: until the gate opens, or max_delay_ms */
-    uint32_t retry_ms; /* told with a refusal */
+    uint32_t retry_ms; /* told with a block */
     int64_t until_ms; /* Unix time after which this is not known any more: hr_state.lost applies.
                             * 0: always known */
     char reason[200]; /* for the error's text: "lag 12.3 s > 5 s on primary-a" */
 } hr_gate;
 
-enum { /* why a statement was acted upon; index of hr_client.refused */
+enum { /* why a statement was acted upon; index of hr_client.blocked */
        HR_BY_NOTHING = 0,
        HR_BY_BUDGET = 1,
        HR_BY_RULE = 2,
@@ -180,17 +180,17 @@ typedef struct hr_client {
     uint32_t length;
     char identity[128];
     _Atomic uint64_t last_ns;
-    _Atomic uint64_t statements; /* that were judged */
+    _Atomic uint64_t statements; /* that were decided */
     _Atomic uint64_t admitted;
     _Atomic uint64_t warned;
     _Atomic uint64_t delayed;
     _Atomic uint64_t delayed_ns;
-    _Atomic uint64_t refused[HR_CAUSES];
+    _Atomic uint64_t blocked[HR_CAUSES];
     _Atomic uint64_t passed; /* would have been acted upon, but inside a transaction (R148) */
     _Atomic uint64_t wall_ns; /* of its statements at the server */
     _Atomic uint64_t errors; /* of them, ended with an error */
     _Atomic uint64_t reported_admitted,
-        reported_refused[HR_CAUSES]; /* Python's: of those above, what
+        reported_blocked[HR_CAUSES]; /* Python's: of those above, what
                                   * some process has taken upon itself to tell an agent */
     _Atomic uint32_t waiting; /* held now */
     _Atomic uint32_t running;
@@ -219,7 +219,7 @@ enum { /* hr_running.flags */
        HR_RUNNING_OVER = 16u, /* has ended, and waits for its share of the time to be known */
        HR_RUNNING_FAILED = 32u, /* and ended with an error */
        HR_RUNNING_LOOSE = 64u /* and its string as well: free once it is settled */
-       /* From bit 16 on: statements of the string before it that are not judged, and have not ended. */
+       /* From bit 16 on: statements of the string before it that are not decided, and have not ended. */
 };
 
 /* A statement that runs, where another process can settle it. */
@@ -283,17 +283,17 @@ void hr_plan_put(hr_state *state, uint64_t pattern, double cost);
 /* ── Counters of a relay thread ───────────────────────────────────────────── */
 
 typedef struct hr_thread_counts {
-    _Atomic uint64_t accepted, established, closed, refused_sessions, failed_startups,
+    _Atomic uint64_t accepted, established, closed, rejected_sessions, failed_startups,
         failed_connects;
     _Atomic uint64_t client_bytes, server_bytes; /* that they sent */
-    _Atomic uint64_t statements, prepared, judged, truncated_texts, unidentified;
+    _Atomic uint64_t statements, prepared, decided, truncated_texts, unidentified;
     _Atomic uint64_t cancels, held, protocol_errors, tls_sessions, out_of_buffers;
     _Atomic uint64_t sessions, idle_sessions, buffers_used_bytes; /* now */
     _Atomic uint64_t rounds, longest_round_ns; /* of the loop */
     _Atomic uint64_t lost_events;
     _Atomic uint64_t untrusted_tags;
     _Atomic uint64_t
-        unkept_texts; /* prepared, and judged as unknown: no memory was left for them */
+        unkept_texts; /* prepared, and decided as unknown: no memory was left for them */
     _Atomic uint64_t spare[7];
 } hr_thread_counts;
 
@@ -302,7 +302,7 @@ typedef struct hr_thread_counts {
 enum {
     HR_EVENT_CLIENT = 1, /* a new client: number = its index, pattern = its key, text = its identity */
     HR_EVENT_PATTERN = 2, /* a new pattern under a budget that needs its cost: pattern, text whole */
-    HR_EVENT_REFUSED = 3, /* number = client, by = HR_BY_*, text */
+    HR_EVENT_BLOCKED = 3, /* number = client, by = HR_BY_*, text */
     HR_EVENT_DELAYED = 4, /* after it: took_ns */
     HR_EVENT_WARNED = 5,
     HR_EVENT_SESSION = 6, /* a session that failed: reason */
@@ -323,7 +323,7 @@ typedef struct hr_event {
     uint8_t text_whole;
     uint8_t parameters; /* it has $n or ? in it */
     uint8_t reserved[2];
-    uint32_t left_out; /* REFUSED, DELAYED, WARNED: of this client, not told since the last one */
+    uint32_t left_out; /* BLOCKED, DELAYED, WARNED: of this client, not told since the last one */
     char text[8192];
 } hr_event;
 

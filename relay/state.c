@@ -290,7 +290,7 @@ static void clear_counts(hr_client *client)
 {
     hr_gate none = {.sequence = 0};
 
-    for (_Atomic uint64_t *at = &client->statements; at < &client->reported_refused[HR_CAUSES];
+    for (_Atomic uint64_t *at = &client->statements; at < &client->reported_blocked[HR_CAUSES];
          at++)
         atomic_store_explicit(at, 0, memory_order_relaxed);
     begin_writing(&client->gate);

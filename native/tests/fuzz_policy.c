@@ -1,5 +1,5 @@
 /*
- * Mutated policies with a right checksum: the check refuses them, or whatever it lets through is
+ * Mutated policies with a right checksum: the check rejects them, or whatever it lets through is
  * matched without a step outside of its bytes.
  */
 #include "fuzz.h"

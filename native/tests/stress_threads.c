@@ -20,7 +20,7 @@
 
 typedef struct tally {
     uint64_t settled[4];
-    uint64_t refused;
+    uint64_t blocked;
     uint64_t actual_ns; /* settled under b0, in its bucket */
     uint64_t unpinned;  /* under b0: its set was locked for too long */
 } tally;
@@ -171,7 +171,7 @@ static void one_statement(worker *self, uint64_t *state)
     if (answer.verdict <= HG_WARN) {
         run(self, policy, &ask, &holding, state);
     } else {
-        self->tally.refused++;
+        self->tally.blocked++;
         hg_count_block(region, policy, &matches, &answer, false, 0);
     }
     is_whole(policy);
@@ -211,7 +211,7 @@ static tally run_all(void)
         assert(pthread_join(workers[i].thread, NULL) == 0);
         for (uint32_t b = 0; b < 4; b++)
             sum.settled[b] += workers[i].tally.settled[b];
-        sum.refused += workers[i].tally.refused;
+        sum.blocked += workers[i].tally.blocked;
         sum.actual_ns += workers[i].tally.actual_ns;
         sum.unpinned += workers[i].tally.unpinned;
     }
@@ -246,7 +246,7 @@ static void nothing_was_lost(test_policy *policy, const tally *sum)
                (unsigned long long) atomic_load(&count->unpinned),
                (unsigned long long) atomic_load(&count->evicted));
     }
-    assert(blocked == sum->refused);
+    assert(blocked == sum->blocked);
 }
 
 static void stress(const char *name, uint32_t buckets, uint64_t of_values, double seconds)
@@ -266,8 +266,8 @@ static void stress(const char *name, uint32_t buckets, uint64_t of_values, doubl
     ends_ns = began_ns + (uint64_t) (seconds * 1e9);
     sum = run_all();
     bound_ns = clock_ns() - began_ns + 20 * MS; /* one CPU's time, and the capacity */
-    printf("%s: %llu refused, %llu policies, b0 %.3f s of at most %.3f s\n", name,
-           (unsigned long long) sum.refused,
+    printf("%s: %llu blocked, %llu policies, b0 %.3f s of at most %.3f s\n", name,
+           (unsigned long long) sum.blocked,
            (unsigned long long) atomic_load(&hg_seats_in(region)[0].version),
            (double) sum.actual_ns / 1e9, (double) bound_ns / 1e9);
     nothing_is_left();

@@ -353,7 +353,7 @@ static void an_explicit_zero_admits_nothing(void)
     assert(check(asks(HG_MAX_COST_NS, SECOND)) == HG_RUN);
 }
 
-/* Whoever is refused under a new rate, and comes back when told, is admitted: not before. */
+/* Whoever is blocked under a new rate, and comes back when told, is admitted: not before. */
 static void the_time_told_after_a_change_of_rate_holds(uint32_t before_mpct, uint32_t after_mpct)
 {
     hg_holding held;
@@ -397,7 +397,7 @@ static void concurrency_counts_workers_and_rounds_up(void)
     assert(all_holders(region) == 0);
 }
 
-static void a_refusal_leaves_every_budget_as_it_was(void)
+static void a_block_leaves_every_budget_as_it_was(void)
 {
     hg_holding held;
     static char before[1 << 20], after[1 << 20];
@@ -722,7 +722,7 @@ int main(void)
     huge_costs_and_tiny_rates_do_not_wrap();
     an_explicit_zero_admits_nothing();
     concurrency_counts_workers_and_rounds_up();
-    a_refusal_leaves_every_budget_as_it_was();
+    a_block_leaves_every_budget_as_it_was();
     what_was_taken_is_rolled_back_exactly();
     warn_predicts_what_enforce_would_do();
     the_threshold_warns_early_but_only_where_it_is_enforced();

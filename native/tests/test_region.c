@@ -116,7 +116,7 @@ static void as_many_regions_are_pinned_as_there_are_places(void)
     }
 }
 
-static void memory_that_does_not_do_is_refused(void)
+static void memory_that_does_not_fit_is_rejected(void)
 {
     size_t length = hg_region_bytes(&sizes);
     char *memory = aligned_alloc(64, length + 64);
@@ -157,7 +157,7 @@ static void a_policy_is_taken_over_whole_or_not_at_all(void)
     free(region);
 }
 
-static void an_older_policy_is_refused_unless_forced(void)
+static void an_older_policy_is_rejected_unless_forced(void)
 {
     static test_policy policy;
     hg_region *region = make_region(&sizes);
@@ -320,9 +320,9 @@ int main(void)
     a_region_that_was_tampered_with_is_not_read();
     a_pinned_region_is_found_by_a_copy_of_its_places();
     as_many_regions_are_pinned_as_there_are_places();
-    memory_that_does_not_do_is_refused();
+    memory_that_does_not_fit_is_rejected();
     a_policy_is_taken_over_whole_or_not_at_all();
-    an_older_policy_is_refused_unless_forced();
+    an_older_policy_is_rejected_unless_forced();
     a_policy_that_is_being_read_is_not_written_over();
     the_seat_of_a_dead_process_blocks_nobody_for_ever();
     off_and_disabled_decide_nothing();

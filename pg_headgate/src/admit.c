@@ -2,7 +2,7 @@
  * admit.c: ask the core, and do as it says.
  *
  *   gate_precheck   looks alone: before planning, and before the executor starts
- *   gate_admit      takes a place, waits for one within the budget's patience, or refuses
+ *   gate_admit      takes a place, waits for one within the budget's patience, or blocks
  *   gate_charge     charges what has been done already
  *
  * Every look at the policy is one gate_enter … gate_leave, in which nothing waits or fails. After
@@ -21,7 +21,7 @@ typedef enum Step
 	STEP_WARNED,
 	STEP_WAIT,
 	STEP_AGAIN,					/* it cannot wait (any more): ask for a plain yes or no */
-	STEP_REFUSED
+	STEP_BLOCKED
 } Step;
 
 /* The time that one statement has been held back, and whom that is counted to. */
@@ -39,7 +39,7 @@ gate_in_trouble(void)
 	return gate_clock_us < until;
 }
 
-/* Written by a refusal now and then, read by all. */
+/* Written by a block now and then, read by all. */
 static void
 note_trouble(void)
 {
@@ -77,11 +77,11 @@ fill_report(GateReport *report, const hg_policy *policy, const hg_matches *match
 	bucket[gate_clean(bucket, strlen(bucket))] = '\0';
 }
 
-/* ── Refusal ──────────────────────────────────────────────────────────────── */
+/* ── Block ──────────────────────────────────────────────────────────────── */
 
 /* Still inside the policy: counts, and finds a place to be held in for a moment. */
 static void
-prepare_refusal(GateReport *report, const hg_policy *policy, const hg_matches *matches,
+prepare_block(GateReport *report, const hg_policy *policy, const hg_matches *matches,
 				const hg_ask *ask, const hg_answer *answer)
 {
 	const hg_match_one *match = &matches->at[answer->match];
@@ -97,17 +97,17 @@ prepare_refusal(GateReport *report, const hg_policy *policy, const hg_matches *m
 }
 
 static void
-refuse(const GateStatement *statement, GateReport *report)
+block(const GateStatement *statement, GateReport *report)
 {
 	if (report->said.is_trial && OidIsValid(statement->unanalyzed))
 		gate_relation_name(statement->unanalyzed, report->unanalyzed,
 						   sizeof report->unanalyzed);
 	note_trouble();
-	gate_note_refused();
-	gate_trace_refusal(statement, report);
+	gate_note_blocked();
+	gate_trace_block(statement, report);
 	if (report->sleeps)
 		gate_sleep(report->said.budget_key, report->sleep_ns);
-	gate_refuse(report);
+	gate_block(report);
 }
 
 /* Also where nothing matches: a broken tag is one reason why. */
@@ -146,13 +146,13 @@ look(const GateStatement *statement, uint32 flags, GateReport *report)
 	{
 		ask = ask_for(statement, flags, gate_now_ns());
 		hg_check(gate_region, policy, matches, &ask, &answer);
-		step = answer.verdict == HG_BLOCK ? STEP_REFUSED : STEP_ADMITTED;
-		if (step == STEP_REFUSED)
+		step = answer.verdict == HG_BLOCK ? STEP_BLOCKED : STEP_ADMITTED;
+		if (step == STEP_BLOCKED)
 		{
 			/* It ends here, so it is counted here. */
 			hg_add_own(&gate_seat_of(gate_seat)->statements, 1);
 			count_seat(matches);
-			prepare_refusal(report, policy, matches, &ask, &answer);
+			prepare_block(report, policy, matches, &ask, &answer);
 		}
 	}
 	gate_leave();
@@ -166,8 +166,8 @@ gate_precheck(const GateStatement *statement, bool early)
 
 	gate_identify();
 	gate_prepare_match();
-	if (look(statement, statement->flags | (early ? HG_EARLY : 0), &report) == STEP_REFUSED)
-		refuse(statement, &report);
+	if (look(statement, statement->flags | (early ? HG_EARLY : 0), &report) == STEP_BLOCKED)
+		block(statement, &report);
 }
 
 /* ── Taking ───────────────────────────────────────────────────────────────── */
@@ -207,8 +207,8 @@ decide(const GateStatement *statement, const hg_policy *policy, const hg_matches
 		case HG_DELAY:
 			return prepare_wait(report, policy, matches, ask, &answer, wait);
 		case HG_BLOCK:
-			prepare_refusal(report, policy, matches, ask, &answer);
-			return STEP_REFUSED;
+			prepare_block(report, policy, matches, ask, &answer);
+			return STEP_BLOCKED;
 	}
 	return STEP_FREE;
 }
@@ -274,8 +274,8 @@ gate_admit(const GateStatement *statement, uint64 *now_ns, hg_holding *holding,
 	}
 	if (wait.budget_key != 0 && wait.waited_ns > 0)
 		hg_count_delay(gate_region, wait.budget_key, wait.waited_ns);
-	if (step == STEP_REFUSED)
-		refuse(statement, report);
+	if (step == STEP_BLOCKED)
+		block(statement, report);
 	return step == STEP_FREE ? GATE_FREE : step == STEP_WARNED ? GATE_WARNED : GATE_ADMITTED;
 }
 
@@ -296,7 +296,7 @@ gate_charge(const GateStatement *statement, uint64 cost_ns)
 }
 
 /* What runs because of a COMMIT cannot be stopped without losing the transaction. Its budgets let
- * it pass as they do inside one; those that would refuse even there are not charged. */
+ * it pass as they do inside one; those that would block even there are not charged. */
 bool
 gate_admit_always(const GateStatement *statement, uint64 now_ns, hg_holding *holding)
 {

@@ -11,7 +11,7 @@
  * what the process has used since the last one, less what its statements were metered at, is spread
  * over them, and from then on every statement is charged that on top of its own. What the guesses
  * were off by is carried over and charged to the next ones, a little to each; so in the long run
- * all that was used is charged (R110). Statements under no budget, and those refused,
+ * all that was used is charged (R110). Statements under no budget, and those blocked,
  * take their part of it away unpaid (R104).
  */
 #include "pg_headgate.h"
@@ -131,7 +131,7 @@ gate_note_unmetered(void)
 }
 
 void
-gate_note_refused(void)
+gate_note_blocked(void)
 {
 	add_overhead(gate_now_ns());
 }

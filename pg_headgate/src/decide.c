@@ -1,16 +1,16 @@
 /*
  * decide.c: where statements are stopped on their way.
  *
- *   planner        early, by what is known without a plan: nothing is spent on one that is refused
- *   ExecutorStart  with the plan's cost: cheaper to refuse here than in ExecutorRun
- *                  (both only if something was refused a moment ago, or some limit is 0: else it is one
+ *   planner        early, by what is known without a plan: nothing is spent on one that is blocked
+ *   ExecutorStart  with the plan's cost: cheaper to block here than in ExecutorRun
+ *                  (both only if something was blocked a moment ago, or some limit is 0: else it is one
  *                  look more for everybody, and nobody's gain)
  *   ExecutorRun    the first run of a plan takes its places; further ones take them again, unasked
  *   ExecutorEnd    settles what ExecutorRun has not: all but plain SELECTs run to their end
  *
  * A statement is a top one if the client asked for it: level 0, with a portal, and run neither by
  * SPI nor by an SQL function. Triggers that a COMMIT fires have no portal, or run by SPI: they are
- * nobody's to refuse. Holdable cursors that a COMMIT runs are charged, never refused.
+ * nobody's to block. Holdable cursors that a COMMIT runs are charged, never blocked.
  *
  * Planning may run functions, and for as long as they like: to fold constants, and to guess. What it has
  * used is charged where it ends, whatever becomes of the statement.
@@ -174,7 +174,7 @@ unplanned(const Query *query, const char *text)
 }
 
 /* When planning began, if the statement may fall under some budget; else 0. In quiet times it is
- * only that: who is refused now and then may be planned first, who is refused all the time not. Who it is
+ * only that: who is blocked now and then may be planned first, who is blocked all the time not. Who it is
  * is known from here on: if planning fails, nobody can look at the catalogs any more. */
 static uint64
 decide_early(const Query *query, const char *text)

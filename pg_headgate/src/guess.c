@@ -3,7 +3,7 @@
  *
  * The planner takes such a table for ten pages full of rows, however small it is. A few of them joined,
  * and a statement on a handful of rows is thought to take minutes. So the cost of a plan is bounded where
- * all that it reads is that small: its first execution is judged by that, the next ones by what it took.
+ * all that it reads is that small: its first execution is decided by that, the next ones by what it took.
  */
 #include "pg_headgate.h"
 

@@ -45,7 +45,7 @@ typedef struct GateShared
 	_Atomic uint64_t health_mark;
 	_Atomic uint64_t policy_unread; /* of those that could not be read, but may be yet */
 	_Atomic uint64_t health_unread;
-	_Atomic int64_t trouble_until_us;	/* something was refused a moment ago */
+	_Atomic int64_t trouble_until_us;	/* something was blocked a moment ago */
 	_Atomic uint32_t overhead_ns[2];	/* of short and long statements, as somebody last found */
 	_Atomic uint64_t logged_ns[GATE_LOG_SLOTS]; /* last line about a budget */
 	_Atomic uint64_t unlogged[GATE_LOG_SLOTS];	/* lines left out since */
@@ -105,7 +105,7 @@ extern void gate_identify(void);
 extern const GateSession *gate_session(const hg_policy *policy);
 /* That no statement can match, without a look at the policy; false: not known. */
 extern bool gate_surely_free(void);
-/* That some budget may admit nothing at all: then nothing of a statement may run before it is judged. */
+/* That some budget may admit nothing at all: then nothing of a statement may run before it is decided. */
 extern bool gate_may_be_shut(void);
 extern bool gate_bypassed(void);
 extern void gate_forget_session(void);
@@ -190,7 +190,7 @@ extern void gate_meter_start(GateMeter *meter, uint64 now_ns, uint64 expected_ns
 extern void gate_meter_stop(GateMeter *meter, uint64 now_ns);
 extern uint64 gate_charged(const GateMeter *meter);
 /* What else the process spends its time on. */
-extern void gate_note_refused(void);
+extern void gate_note_blocked(void);
 extern void gate_note_unmetered(void);
 extern void gate_expect_workers(void);
 extern uint64 gate_take_workers(void);
@@ -214,12 +214,12 @@ typedef enum GateVerdict
 	GATE_WARNED					/* likewise, and `report` is to be told */
 } GateVerdict;
 
-/* Waits where that helps; does not return if it is refused. `now_ns` is when it begins. */
+/* Waits where that helps; does not return if it is blocked. `now_ns` is when it begins. */
 extern GateVerdict gate_admit(const GateStatement *statement, uint64 *now_ns, hg_holding *holding,
 							  GateReport *report);
-/* Does not return if it would be refused. */
+/* Does not return if it would be blocked. */
 extern void gate_precheck(const GateStatement *statement, bool early);
-/* At COMMIT: charged where it can be, refused never. */
+/* At COMMIT: charged where it can be, blocked never. */
 extern bool gate_admit_always(const GateStatement *statement, uint64 now_ns, hg_holding *holding);
 /* Work that is done, and was no statement of its own. Neither waits nor fails. */
 extern void gate_charge(const GateStatement *statement, uint64 cost_ns);
@@ -272,7 +272,7 @@ extern void gate_wake(void);
 /* ── report.c ─────────────────────────────────────────────────────────────── */
 
 extern void gate_notice(const GateReport *report);
-extern void gate_refuse(const GateReport *report) __attribute__((noreturn));
+extern void gate_block(const GateReport *report) __attribute__((noreturn));
 /* Makes names that were cut, or come from a database of another encoding, ones of this one's. */
 extern size_t gate_clean(char *text, size_t length);
 extern void gate_report_hooks(void);
@@ -282,7 +282,7 @@ extern void gate_report_hooks(void);
 extern void gate_trace_end(const GateRunning *running, uint64 actual_ns, bool aborted);
 /* Under no budget, but it would be under one that is only proposed. */
 extern void gate_trace_free(const QueryDesc *desc, const GateMeter *meter);
-extern void gate_trace_refusal(const GateStatement *statement, const GateReport *report);
+extern void gate_trace_block(const GateStatement *statement, const GateReport *report);
 
 /* ── decide.c ─────────────────────────────────────────────────────────────── */
 

@@ -162,7 +162,7 @@ note_seen(_Atomic uint64_t *mark, _Atomic uint64_t *unread_mark, uint64 seen, co
 	return why;
 }
 
-/* Why the file was refused; NULL: it was not, or has not changed. */
+/* Why the file was rejected; NULL: it was not, or has not changed. */
 static const char *
 look_at_policy(bool force)
 {

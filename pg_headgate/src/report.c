@@ -1,7 +1,7 @@
 /*
  * report.c: what is said of a decision, to the client and in the server's log.
  *
- * A refusal is always told to its client. Its log line, and a warning's notice, cost more than many
+ * A block is always told to its client. Its log line, and a warning's notice, cost more than many
  * a statement, so both are rationed by budget; the counters are exact all the same.
  */
 #include "pg_headgate.h"
@@ -83,7 +83,7 @@ gate_notice(const GateReport *report)
 			errdetail("%s", words.detail), errhint("%s", words.hint));
 }
 
-/* ── Refusals ─────────────────────────────────────────────────────────────── */
+/* ── Blocks ─────────────────────────────────────────────────────────────── */
 
 /* Whether this one is written to the log; if so, `left_out` says how many before it were not. */
 static bool
@@ -122,7 +122,7 @@ gate_report_hooks(void)
 }
 
 void
-gate_refuse(const GateReport *report)
+gate_block(const GateReport *report)
 {
 	Words		words;
 	uint64		left_out = 0;

@@ -257,7 +257,7 @@ only_explains(const ExplainStmt *explain)
 	return !analyzes;
 }
 
-/* What passes is judged where its plan runs. EXPLAIN runs none, but its planner may run functions. */
+/* What passes is decided where its plan runs. EXPLAIN runs none, but its planner may run functions. */
 static bool
 passes(const Node *utility)
 {
@@ -289,7 +289,7 @@ gate_kind_of(const Node *utility)
 	return passes(utility) ? GATE_PASSES : GATE_GATED;
 }
 
-/* EXECUTE is the statement that it runs, also where it is judged before that. */
+/* EXECUTE is the statement that it runs, also where it is decided before that. */
 GateSlice
 gate_utility_slice(const PlannedStmt *plan, const char *text)
 {

@@ -125,28 +125,28 @@ gate_trace_free(const QueryDesc *desc, const GateMeter *meter)
 	hg_trace_write(gate_region, &trace);
 }
 
-/* One in a while for all refusals since: they cost too little to be drawn by that. */
+/* One in a while for all blocks since: they cost too little to be drawn by that. */
 static float
-drawn_refusal(void)
+drawn_block(void)
 {
 	static uint64 last_ns = 0;
-	static uint32 refused = 0;
+	static uint32 blocked = 0;
 	uint64		now_ns = gate_now_ns();
 	float		weight;
 
-	refused++;
+	blocked++;
 	if (gate_region->sizes.traces == 0 || now_ns - last_ns < STRIDE_NS)
 		return 0;
-	weight = (float) refused;
+	weight = (float) blocked;
 	last_ns = now_ns;
-	refused = 0;
+	blocked = 0;
 	return weight;
 }
 
 void
-gate_trace_refusal(const GateStatement *statement, const GateReport *report)
+gate_trace_block(const GateStatement *statement, const GateReport *report)
 {
-	float		weight = drawn_refusal();
+	float		weight = drawn_block();
 	hg_trace	trace;
 
 	if (weight == 0)

@@ -3,7 +3,7 @@
  *
  *   never gated      run apart: whatever they fire is no statement of its own
  *   passed through   what they run is the statement; decide.c meets it there
- *   gated            one statement, judged by what it has cost before
+ *   gated            one statement, decided by what it has cost before
  */
 #include "pg_headgate.h"
 

@@ -38,7 +38,7 @@ static void one_statement(talk *t, const char *text, size_t length, uint32_t fla
     assert((said == HR_GO || said == HR_GO_WARNED) || held == 0);
     if (said == HR_WAIT) {
         hr_gate_cancel(&t->session);
-        assert(hr_ask(&t->session, text, length, flags, &words, &held) == HR_REFUSE);
+        assert(hr_ask(&t->session, text, length, flags, &words, &held) == HR_BLOCK);
     }
     pass_ms(t->world, 3);
     hr_step(&t->session, held, false);

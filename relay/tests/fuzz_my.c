@@ -5,7 +5,7 @@
  *   - nothing is read out of bounds, nothing leaks, every ticket comes back (harness, sanitizers)
  *   - what goes out does not depend on the cuts
  *   - a session at rest runs nothing
- *   - what was refused does not reach the server
+ *   - what was blocked does not reach the server
  */
 #define HARNESS_FAKE_GATE
 #include "my_words.h"
@@ -26,12 +26,12 @@ static hr_said says(talk *t, const char *text, size_t length, uint32_t flags, hr
     out->cause = (uint8_t) (1 + dice % 5);
     snprintf(out->message, sizeof out->message, "headgate: by dice");
     if (is_forbidden(text, length))
-        return HR_REFUSE;
+        return HR_BLOCK;
     if ((flags & HR_ASK_TRUNCATED) != 0 || dice % 8 < 4)
         return HR_GO;
     if (dice % 8 == 5)
         return t->asked.length % 2 == 0 ? HR_WAIT : HR_GO;
-    return dice % 8 == 6 ? HR_GO_WARNED : dice % 64 == 7 ? HR_SHUT : HR_REFUSE;
+    return dice % 8 == 6 ? HR_GO_WARNED : dice % 64 == 7 ? HR_SHUT : HR_BLOCK;
 }
 
 static talk *open_talk(uint8_t scene)

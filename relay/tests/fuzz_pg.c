@@ -12,8 +12,8 @@ static world *w;
 
 static hr_said by_dice(talk *t, const char *text, size_t length, uint32_t flags, hr_words *words)
 {
-    static const hr_said said[] = {HR_GO,        HR_GO,     HR_GO,   HR_GO,
-                                   HR_GO_WARNED, HR_REFUSE, HR_WAIT, HR_SHUT};
+    static const hr_said said[] = {HR_GO,        HR_GO,    HR_GO,   HR_GO,
+                                   HR_GO_WARNED, HR_BLOCK, HR_WAIT, HR_SHUT};
     size_t which = below(64);
 
     (void) t, (void) text, (void) length;

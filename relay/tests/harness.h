@@ -851,7 +851,7 @@ static inline hr_said answer(talk *t, const char *text, size_t length, uint32_t 
         snprintf(words->message, sizeof words->message, "headgate: cancelled");
         words->detail[0] = words->hint[0] = '\0';
         words->retry_ms = 0;
-        return HR_REFUSE;
+        return HR_BLOCK;
     }
     if (harness_says != NULL)
         said = harness_says(t, text, length, flags, words);

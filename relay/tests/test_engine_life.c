@@ -6,7 +6,7 @@
 
 /* ── Connecting ───────────────────────────────────────────────────────────── */
 
-static void test_a_server_that_refuses_is_named_with_the_reason(void)
+static void test_a_server_that_rejects_is_named_with_the_reason(void)
 {
     world *w = world_open(usual_settings());
     int client;
@@ -125,7 +125,7 @@ static void test_sessions_beyond_the_limit_are_told_so_and_others_unharmed(void)
     close(server[0]);
     EVENTUALLY(COUNT(w, sessions) == 1);
     couple(w, &client[0], &server[0]);
-    assert(COUNT(w, refused_sessions) == 1);
+    assert(COUNT(w, rejected_sessions) == 1);
     close(client[0]);
     close(client[1]);
     close(server[0]);
@@ -507,15 +507,15 @@ static bool is_drained(world *w)
     return false;
 }
 
-static bool is_refused(uint16_t port)
+static bool is_rejected(uint16_t port)
 {
     struct sockaddr_in address = {
         .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(port)};
     int fd = socket(AF_INET, SOCK_STREAM, 0);
-    bool refused = connect(fd, (struct sockaddr *) &address, sizeof address) != 0;
+    bool rejected = connect(fd, (struct sockaddr *) &address, sizeof address) != 0;
 
     close(fd);
-    return refused;
+    return rejected;
 }
 
 static void test_a_drain_ends_sessions_at_rest_lets_others_finish_and_says_when_all_are_gone(void)
@@ -529,7 +529,7 @@ static void test_a_drain_ends_sessions_at_rest_lets_others_finish_and_says_when_
     expect(server[1], "begin\n");
     hr_drain(w->relay, false, false, PATIENCE_MS);
     expect_begin(resting, "lost 5");
-    EVENTUALLY(is_refused(w->port));
+    EVENTUALLY(is_rejected(w->port));
     assert(!is_drained(w));
     say(server[1], "begun\n");
     expect(busy, "begun\n");
@@ -563,7 +563,7 @@ static void test_a_patient_drain_leaves_sessions_in_peace_until_a_second_one_or_
     hr_drain(w->relay, true, true, 400);
     expect_begin(talker, "lost 5");
     expect_begin(silent, "lost 5");
-    assert(!is_refused(w->port)); /* another process has the socket too */
+    assert(!is_rejected(w->port)); /* another process has the socket too */
     close(talker);
     close(silent);
     EVENTUALLY(is_drained(w));
@@ -614,8 +614,8 @@ static void test_a_listener_that_is_given_up_closes_its_socket_and_keeps_its_ses
     couple(w, &client, &server);
     assert(!hr_unlisten(w->relay, -1) && !hr_unlisten(w->relay, 2));
     assert(hr_unlisten(w->relay, 0) && !hr_unlisten(w->relay, 0));
-    EVENTUALLY(is_refused(w->port));
-    assert(!is_refused(w->replica_port));
+    EVENTUALLY(is_rejected(w->port));
+    assert(!is_rejected(w->replica_port));
     assert(hr_listener_tls(w->relay, 0, NULL, error, sizeof error) != NULL);
     say(client, "still here\n");
     expect(server, "still here\n");
@@ -639,10 +639,10 @@ static void test_a_listener_given_up_before_the_start_is_never_served(void)
 {
     world *w = world_begin(usual_settings());
 
-    assert(hr_unlisten(w->relay, 0) && is_refused(w->port));
+    assert(hr_unlisten(w->relay, 0) && is_rejected(w->port));
     put_targets(w, 0);
     start(w);
-    assert(!is_refused(w->replica_port));
+    assert(!is_rejected(w->replica_port));
     world_close(w);
 }
 
@@ -690,7 +690,7 @@ static void test_a_stop_with_sessions_in_every_state(void)
     close(server[1]);
 }
 
-static void test_a_region_without_a_seat_for_each_thread_is_refused_whole(void)
+static void test_a_region_without_a_seat_for_each_thread_is_rejected_whole(void)
 {
     hr_settings settings = usual_settings();
     world *w;
@@ -703,7 +703,7 @@ static void test_a_region_without_a_seat_for_each_thread_is_refused_whole(void)
 
 static void test_all(void)
 {
-    test_a_server_that_refuses_is_named_with_the_reason();
+    test_a_server_that_rejects_is_named_with_the_reason();
     test_a_server_that_does_not_answer_is_given_up_in_time();
     test_a_route_without_a_server_says_so();
     test_replicas_share_sessions_by_weight_and_one_that_is_down_is_passed_over();
@@ -726,7 +726,7 @@ static void test_all(void)
     test_a_listener_given_up_before_the_start_is_never_served();
     test_a_session_is_killed_by_its_number();
     test_a_stop_with_sessions_in_every_state();
-    test_a_region_without_a_seat_for_each_thread_is_refused_whole();
+    test_a_region_without_a_seat_for_each_thread_is_rejected_whole();
 }
 
 static void start_with_locked_memory(rlim_t most)

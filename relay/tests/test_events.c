@@ -56,7 +56,7 @@ static hr_event event_of(uint32_t kind, uint32_t number, const char *text)
 static void an_event_arrives_whole(void)
 {
     world *w = open_world();
-    hr_event sent = {.kind = HR_EVENT_REFUSED,
+    hr_event sent = {.kind = HR_EVENT_BLOCKED,
                      .number = 7,
                      .pattern = 11,
                      .took_ns = 13,
@@ -156,7 +156,7 @@ static uint64_t drain(world *w, uint32_t number, uint64_t *left_out)
 static void a_client_is_rationed_and_others_are_not(void)
 {
     world *w = open_world();
-    hr_event loud = event_of(HR_EVENT_REFUSED, 5, "x"), quiet = event_of(HR_EVENT_REFUSED, 6, "y");
+    hr_event loud = event_of(HR_EVENT_BLOCKED, 5, "x"), quiet = event_of(HR_EVENT_BLOCKED, 6, "y");
     uint64_t left_out = 0, none = 0;
 
     for (int i = 0; i < 10000; i++)
@@ -168,7 +168,7 @@ static void a_client_is_rationed_and_others_are_not(void)
     hr_tell(&w->thread[0], &quiet);
     assert(drain(w, 6, &none) == 1 && none == 0);
     w->thread[0].now_ns += SECOND;
-    loud.kind = HR_EVENT_REFUSED;
+    loud.kind = HR_EVENT_BLOCKED;
     hr_tell(&w->thread[0], &loud);
     assert(drain(w, 5, &left_out) == 1 && left_out == 10000 - 20);
     assert(w->counts[0].lost_events == 0);

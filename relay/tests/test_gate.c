@@ -32,7 +32,7 @@ static void without_a_policy_everything_runs(void)
 }
 
 /* R102, R143: who, what, how much, and when to come back; as the extension says it. */
-static void a_full_budget_refuses_in_the_extensions_words(void)
+static void a_full_budget_blocks_in_the_extensions_words(void)
 {
     world *w = world_open(HR_PROTOCOL_POSTGRES);
     talk *a = asker(w, 0, "etl");
@@ -43,7 +43,7 @@ static void a_full_budget_refuses_in_the_extensions_words(void)
     one_at_a_time(w, "0");
     assert(ask(a, "select 1") == HR_GO);
     held = ticket;
-    assert(ask(b, "select pg_sleep(3) /*job='x'*/") == HR_REFUSE && ticket == 0);
+    assert(ask(b, "select pg_sleep(3) /*job='x'*/") == HR_BLOCK && ticket == 0);
     assert(words.cause == HR_BY_BUDGET && words.retry_ms >= 100 && words.retry_ms <= 126);
     assert(strcmp(words.message,
                   "[HEADGATE] Traffic Control: budget \"etl\": concurrency limit: 1 of 1 "
@@ -55,8 +55,8 @@ static void a_full_budget_refuses_in_the_extensions_words(void)
     assert(strstr(words.detail, " policy_version=1") != NULL);
     assert(strncmp(words.hint, "Retry in 1", 10) == 0);
     assert(count_of(w, "etl")->blocked[HG_CONCURRENCY] == 1
-           && client_named(w, "etl")->refused[HR_BY_BUDGET] == 1);
-    assert(next_event(w, HR_EVENT_REFUSED, &event) && event.by == HR_BY_BUDGET);
+           && client_named(w, "etl")->blocked[HR_BY_BUDGET] == 1);
+    assert(next_event(w, HR_EVENT_BLOCKED, &event) && event.by == HR_BY_BUDGET);
     assert(event.user_length == 3 && event.database_length == 4 && event.budget_length == 3);
     assert(memcmp(event.text, "etlshopetl", 10) == 0 && event.text_whole);
     done(a, held);
@@ -86,7 +86,7 @@ static void inside_a_transaction_it_passes_unless_the_limit_is_0(void)
            "{'budgets':[{'name':'etl','mode':'enforce','max_workers':0,'penalty_s':0,"
            "'rules':[{'match':{'username':'etl'}}]}]}",
            2);
-    assert(ask_with(b, "select 2", HR_ASK_IN_TRANSACTION) == HR_REFUSE && words.retry_ms == 0);
+    assert(ask_with(b, "select 2", HR_ASK_IN_TRANSACTION) == HR_BLOCK && words.retry_ms == 0);
     assert(
         strcmp(
             words.hint,
@@ -121,7 +121,7 @@ static void who_waits_goes_by_priority_and_arrival(void)
     assert(hr_gate_due(&t[2]->session) == w->thread[2].now_ns + 5000 * MS);
     assert(ask(t[3], "select 3 /*priority='10'*/") == HR_WAIT);
     assert(count_of(w, "etl")->sleeping == 3 && client_named(w, "etl")->waiting == 3);
-    assert(ask(t[4], "select 4") == HR_REFUSE); /* max_delayed */
+    assert(ask(t[4], "select 4") == HR_BLOCK); /* max_delayed */
     assert(strstr(words.message, "queue limit: 3 statements are waiting already") != NULL);
     assert(strstr(words.detail,
                   "budget=etl limit=concurrency estimate_ms=0.000 used=1 bound=1 retry_after_ms=")
@@ -168,9 +168,9 @@ static void a_wait_ends_at_its_deadline_with_the_reason(void)
     pass_ms(w, 499);
     assert(ask(b, "select 2") == HR_WAIT && ask(c, "select 3") == HR_WAIT);
     pass_ms(w, 1);
-    assert(ask(b, "select 2") == HR_REFUSE && words.cause == HR_BY_BUDGET);
-    assert(ask(c, "select 3") == HR_REFUSE);
-    assert(next_event(w, HR_EVENT_REFUSED, &event) && event.took_ns == 500 * MS);
+    assert(ask(b, "select 2") == HR_BLOCK && words.cause == HR_BY_BUDGET);
+    assert(ask(c, "select 3") == HR_BLOCK);
+    assert(next_event(w, HR_EVENT_BLOCKED, &event) && event.took_ns == 500 * MS);
     assert(count_of(w, "etl")->sleeping == 0 && count_of(w, "etl")->blocked[HG_CONCURRENCY] == 2);
     done(a, held);
     talk_close(a);
@@ -192,7 +192,7 @@ static void a_cancel_and_a_hang_up_leave_the_queue(void)
     held = ticket;
     assert(ask(b, "select 2") == HR_WAIT && ask(c, "select 3") == HR_WAIT);
     hr_gate_cancel(&b->session);
-    assert(b->woken == 1 && ask(b, "select 2") == HR_REFUSE && words.cause == HR_BY_CANCEL);
+    assert(b->woken == 1 && ask(b, "select 2") == HR_BLOCK && words.cause == HR_BY_CANCEL);
     assert(c->woken == 1); /* first now */
     assert(ask(b, "set a = 1") == HR_GO); /* the cancel was for that one alone */
     talk_close(c);
@@ -203,8 +203,8 @@ static void a_cancel_and_a_hang_up_leave_the_queue(void)
     world_close(w);
 }
 
-/* R104: who is refused is held for a moment; only so many, and never inside a transaction. */
-static void a_refusal_is_told_after_its_penalty(void)
+/* R104: who is blocked is held for a moment; only so many, and never inside a transaction. */
+static void a_blocked_client_waits_for_its_penalty(void)
 {
     world *w = world_open(HR_PROTOCOL_POSTGRES);
     talk *t = asker(w, 0, "etl");
@@ -216,15 +216,15 @@ static void a_refusal_is_told_after_its_penalty(void)
            1);
     assert(ask(t, "select 1") == HR_WAIT
            && hr_gate_due(&t->session) == t->session.thread->now_ns + 200 * MS);
-    assert(ask(other, "select 1") == HR_REFUSE); /* no place to be held in */
+    assert(ask(other, "select 1") == HR_BLOCK); /* no place to be held in */
     pass_ms(w, 100);
     hr_gate_stir(&w->thread[0]);
     assert(ask(t, "select 1") == HR_WAIT);
     pass_ms(w, 100);
-    assert(ask(t, "select 1") == HR_REFUSE && strstr(words.message, "per-query limit") != NULL);
+    assert(ask(t, "select 1") == HR_BLOCK && strstr(words.message, "per-query limit") != NULL);
     assert(count_of(w, "etl")->blocked[HG_QUERY] == 2 && count_of(w, "etl")->delayed == 0);
     assert(count_of(w, "etl")->sleeping == 0);
-    assert(ask_with(t, "select 1", HR_ASK_IN_TRANSACTION) == HR_REFUSE);
+    assert(ask_with(t, "select 1", HR_ASK_IN_TRANSACTION) == HR_BLOCK);
     talk_close(t);
     talk_close(other);
     world_close(w);
@@ -267,14 +267,14 @@ static void a_full_queue_is_counted_where_it_is(void)
         t[i] = asker(w, 0, "etl");
     assert(ask(t[0], "select 1") == HR_GO);
     held = ticket;
-    assert(ask(t[1], "select 1") == HR_WAIT && ask(t[2], "select 1") == HR_REFUSE);
+    assert(ask(t[1], "select 1") == HR_WAIT && ask(t[2], "select 1") == HR_BLOCK);
     done(t[0], held);
-    assert(ask(t[3], "select 1") == HR_REFUSE && words.retry_ms >= 100);
+    assert(ask(t[3], "select 1") == HR_BLOCK && words.retry_ms >= 100);
     assert(strstr(words.detail, "limit=concurrency") != NULL
            && strstr(words.detail, "used=1 bound=1") != NULL);
     assert(strstr(words.message, "queue limit: 1 statements are waiting") != NULL);
     assert(count_of(w, "etl")->blocked[HG_CONCURRENCY] == 2);
-    assert(client_named(w, "etl")->refused[HR_BY_BUDGET] == 2);
+    assert(client_named(w, "etl")->blocked[HR_BY_BUDGET] == 2);
     assert(ask(t[1], "select 1") == HR_GO);
     done(t[1], ticket);
     for (int i = 0; i < 4; i++)
@@ -509,8 +509,8 @@ static void hints_of_warnings_fit_what_has_run(void)
     world_close(w);
 }
 
-/* Each of several is judged, holds its place while it runs, and is charged its own time. */
-static void a_string_of_statements_is_judged_and_settled_one_by_one(void)
+/* Each of several is decided, holds its place while it runs, and is charged its own time. */
+static void a_string_of_statements_is_decided_and_settled_one_by_one(void)
 {
     world *w = world_open(HR_PROTOCOL_POSTGRES);
     talk *t = asker(w, 0, "etl");
@@ -521,13 +521,13 @@ static void a_string_of_statements_is_judged_and_settled_one_by_one(void)
     assert(ask(t, "begin; select 1; set a = 1; select 2; commit") == HR_GO);
     held = ticket;
     assert(count_of(w, "etl")->admitted == 2 && count_of(w, "etl")->passed == 0);
-    assert(ask(other, "select 1") == HR_REFUSE);
+    assert(ask(other, "select 1") == HR_BLOCK);
     hr_step(&t->session, held, false); /* begin */
     pass_ms(w, 3);
     hr_step(&t->session, held, false); /* select 1 */
     hr_measured(&t->session, true);
     assert(client_named(w, "etl")->wall_ns == 3 * MS);
-    assert(ask(other, "select 1") == HR_REFUSE); /* handed on */
+    assert(ask(other, "select 1") == HR_BLOCK); /* handed on */
     hr_step(&t->session, held, false); /* set */
     pass_ms(w, 4);
     hr_step(&t->session, held, false); /* select 2 */
@@ -543,9 +543,9 @@ static void a_string_of_statements_is_judged_and_settled_one_by_one(void)
 }
 
 /* M3: in MySQL a string is no transaction. What its tags say of a statement counts wherever it stands. */
-static void every_statement_of_a_mysql_string_is_judged(void)
+static void every_statement_of_a_mysql_string_is_decided(void)
 {
-    static const char *const refused[] = {
+    static const char *const blocked[] = {
         "select 1; select 2 /*job='etl'*/",
         "insert into t values (1); select 2 /*job='etl'*/; commit",
         "begin; select 1; commit; select 2 /*job='etl'*/",
@@ -572,8 +572,8 @@ static void every_statement_of_a_mysql_string_is_judged(void)
            1);
     assert(ask(a, "select 1 /*job='etl'*/") == HR_GO);
     held = ticket;
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
-        assert(ask(b, refused[i]) == HR_REFUSE);
+    for (size_t i = 0; i < sizeof blocked / sizeof *blocked; i++)
+        assert(ask(b, blocked[i]) == HR_BLOCK);
     for (size_t i = 0; i < sizeof inside / sizeof *inside; i++) {
         assert(ask(b, inside[i]) == HR_GO);
         done(b, ticket);
@@ -581,9 +581,9 @@ static void every_statement_of_a_mysql_string_is_judged(void)
     assert(ask_with(b, "select 1; select 2 /*job='etl'*/", HR_ASK_IN_TRANSACTION) == HR_GO);
     done(b, ticket);
     assert(ask_with(b, "select 1; drop table t; select 2 /*job='etl'*/", HR_ASK_IN_TRANSACTION)
-           == HR_REFUSE);
+           == HR_BLOCK);
     assert(ask_with(b, "select 1; commit; select 2 /*job='etl'*/", HR_ASK_IN_TRANSACTION)
-           == HR_REFUSE);
+           == HR_BLOCK);
     done(a, held);
     talk_close(a);
     talk_close(b);
@@ -636,7 +636,7 @@ static void cost_is_learnt_by_pattern(void)
     assert(ask(t, "select a from t where b = 1") == HR_GO);
     pass_ms(w, 900);
     hr_done(&t->session, ticket, w->thread[0].now_ns - 900 * MS, false);
-    assert(ask(t, "select a from t where b = 2") == HR_REFUSE); /* 10 % of a second of 2 CPUs */
+    assert(ask(t, "select a from t where b = 2") == HR_BLOCK); /* 10 % of a second of 2 CPUs */
     assert(strstr(words.message, "estimated 0.900 s of CPU, 0.200 s allowed") != NULL);
     assert(ask(t, "select a from t where c = 2") == HR_GO); /* another shape */
     done(t, ticket);
@@ -667,7 +667,7 @@ static void a_plan_is_asked_for_once(void)
     done(t, ticket);
     assert(!next_event(w, HR_EVENT_PATTERN, &event));
     hr_plan_put(w->relay.state, pattern, 1e6); /* by 5 µs a unit: 5 s */
-    assert(ask(t, "select a from t where b = $1") == HR_REFUSE);
+    assert(ask(t, "select a from t where b = $1") == HR_BLOCK);
     hr_plan_put(w->relay.state, pattern, 10);
     assert(ask(t, "select a from t where b = $1") == HR_GO);
     done(t, ticket);
@@ -760,8 +760,8 @@ static void a_new_policy_frees_those_who_wait(void)
     world_close(w);
 }
 
-/* More run at once than there are places to note them: they are judged all the same. */
-static void without_a_slot_it_is_judged_by_a_look(void)
+/* More run at once than there are places to note them: they are decided all the same. */
+static void without_a_slot_a_look_decides(void)
 {
     world *w = world_open(HR_PROTOCOL_POSTGRES);
     talk *t = asker(w, 0, "etl");
@@ -777,7 +777,7 @@ static void without_a_slot_it_is_judged_by_a_look(void)
         held[taken++] = ticket;
     }
     assert(ask(web, "select 1") == HR_GO && ticket == 0);
-    assert(ask(t, "select 1") == HR_REFUSE); /* nor can it be held */
+    assert(ask(t, "select 1") == HR_BLOCK); /* nor can it be held */
     assert(atomic_load(&w->relay.state->runnings_full) > 0);
     while (taken > 0)
         done(t, held[--taken]);
@@ -786,7 +786,7 @@ static void without_a_slot_it_is_judged_by_a_look(void)
     world_close(w);
 }
 
-/* R145: statements can be replayed, with their tags; what is refused as well. */
+/* R145: statements can be replayed, with their tags; what is blocked as well. */
 static void traces_are_kept(void)
 {
     world *w = world_open(HR_PROTOCOL_POSTGRES);
@@ -802,7 +802,7 @@ static void traces_are_kept(void)
     assert(memcmp(traces[0].text, "etlshopjob\0nightly\0", 19) == 0 && traces[0].tags_length == 12);
     policy(w, "{'budgets':[{'name':'no','mode':'enforce','burst':0,'penalty_s':0,'rules':[{}]}]}",
            2);
-    assert(ask(t, "select 1 /*job='nightly'*/") == HR_REFUSE);
+    assert(ask(t, "select 1 /*job='nightly'*/") == HR_BLOCK);
     assert(w->relay.region->traced == 2 && traces[1].verdict == HG_BLOCK
            && traces[1].tags_length == 12);
     talk_close(t);
@@ -821,10 +821,10 @@ static void what_is_cut_is_never_free(void)
            1);
     for (int i = 0; i < 3; i++) {
         assert(ask(t, texts[i]) == HR_GO);
-        assert(ask_with(t, texts[i], HR_ASK_TRUNCATED) == HR_REFUSE);
+        assert(ask_with(t, texts[i], HR_ASK_TRUNCATED) == HR_BLOCK);
         prepared = hr_prepare(&t->session, texts[i], strlen(texts[i]), true);
         assert(hr_prepared_kind(prepared) == HR_KIND_WRITE);
-        assert(hr_ask_prepared(&t->session, prepared, 0, &words, &ticket) == HR_REFUSE);
+        assert(hr_ask_prepared(&t->session, prepared, 0, &words, &ticket) == HR_BLOCK);
         hr_prepared_drop(&t->session, prepared);
     }
     talk_close(t);
@@ -853,17 +853,17 @@ static void what_is_cut_is_never_unmatched(void)
         policy(w, text, i + 1);
         assert(ask(t, "select 1") == HR_GO);
         done(t, ticket);
-        assert(ask_with(t, "select 1", HR_ASK_TRUNCATED) == HR_REFUSE);
-        assert(ask_with(t, "select 1 /*job='other'*/", HR_ASK_TRUNCATED) == HR_REFUSE);
+        assert(ask_with(t, "select 1", HR_ASK_TRUNCATED) == HR_BLOCK);
+        assert(ask_with(t, "select 1 /*job='other'*/", HR_ASK_TRUNCATED) == HR_BLOCK);
         assert(strstr(words.detail, " text=cut") != NULL && strstr(words.hint, "1 MiB") != NULL);
-        assert(ask_with(t, "select 1; /* and so on", HR_ASK_TRUNCATED) == HR_REFUSE);
+        assert(ask_with(t, "select 1; /* and so on", HR_ASK_TRUNCATED) == HR_BLOCK);
         /* Nor is what is not known at all. */
-        assert(hr_ask(&t->session, NULL, 0, 0, &words, &ticket) == HR_REFUSE);
+        assert(hr_ask(&t->session, NULL, 0, 0, &words, &ticket) == HR_BLOCK);
         assert(strstr(words.detail, " text=unknown") != NULL
                && strstr(words.hint, "prepare it again") != NULL);
-        assert(ask(t, "execute nobody_knows") == HR_REFUSE);
+        assert(ask(t, "execute nobody_knows") == HR_BLOCK);
         prepared = hr_prepare(&t->session, "select 1", 8, true);
-        assert(hr_ask_prepared(&t->session, prepared, 0, &words, &ticket) == HR_REFUSE);
+        assert(hr_ask_prepared(&t->session, prepared, 0, &words, &ticket) == HR_BLOCK);
         hr_prepared_drop(&t->session, prepared);
     }
     policy(w,
@@ -883,12 +883,12 @@ int main(void)
     what_is_cut_is_never_free();
     what_is_cut_is_never_unmatched();
     without_a_policy_everything_runs();
-    a_full_budget_refuses_in_the_extensions_words();
+    a_full_budget_blocks_in_the_extensions_words();
     inside_a_transaction_it_passes_unless_the_limit_is_0();
     who_waits_goes_by_priority_and_arrival();
     a_wait_ends_at_its_deadline_with_the_reason();
     a_cancel_and_a_hang_up_leave_the_queue();
-    a_refusal_is_told_after_its_penalty();
+    a_blocked_client_waits_for_its_penalty();
     a_pipeline_waits_its_turn_where_places_are_counted();
     a_full_queue_is_counted_where_it_is();
     free_statements_take_no_time();
@@ -898,8 +898,8 @@ int main(void)
     what_was_never_begun_gives_all_back();
     what_was_only_planned_is_charged_and_teaches_nothing();
     hints_of_warnings_fit_what_has_run();
-    a_string_of_statements_is_judged_and_settled_one_by_one();
-    every_statement_of_a_mysql_string_is_judged();
+    a_string_of_statements_is_decided_and_settled_one_by_one();
+    every_statement_of_a_mysql_string_is_decided();
     a_string_that_fails_gives_the_rest_back();
     what_the_client_did_not_take_is_not_charged();
     cost_is_learnt_by_pattern();
@@ -907,7 +907,7 @@ int main(void)
     a_dry_run_lets_everything_pass_and_holds_nothing();
     a_warning_says_what_would_be();
     a_new_policy_frees_those_who_wait();
-    without_a_slot_it_is_judged_by_a_look();
+    without_a_slot_a_look_decides();
     traces_are_kept();
     puts("test_gate: ok");
     return 0;

@@ -1,4 +1,4 @@
-/* Prepared statements: shared, bounded, and judged as their text would be. */
+/* Prepared statements: shared, bounded, and decided as their text would be. */
 #include "gate_world.h"
 
 static hr_prepared *prepare(talk *t, const char *text)
@@ -107,10 +107,10 @@ static void what_is_remembered_follows_what_it_was_found_by(void)
     assert(count_of(w, "x")->admitted == 3);
     assert(prepared->next_lookup == 1); /* found once */
     hr_session_names(&t->session, NULL, NULL, "bad");
-    assert(run(t, prepared) == HR_REFUSE && strstr(words.message, "\"app\"") != NULL);
+    assert(run(t, prepared) == HR_BLOCK && strstr(words.message, "\"app\"") != NULL);
     hr_session_names(&t->session, NULL, NULL, "good");
     budgets_of_tags(w, 0, 2);
-    assert(run(t, prepared) == HR_REFUSE && strstr(words.message, "\"x\"") != NULL);
+    assert(run(t, prepared) == HR_BLOCK && strstr(words.message, "\"x\"") != NULL);
     hr_prepared_drop(&t->session, prepared);
     talk_close(t);
     world_close(w);
@@ -129,12 +129,12 @@ static void health_and_expiry_change_what_matches(void)
         "{'name':'e','mode':'enforce','burst':0,'penalty_s':0,'expires_at':%lld,'rules':[{}]}]}",
         (long long) (w->thread[0].wall_ms / 1000 + 10));
     policy(w, text, 1);
-    assert(run(t, prepared) == HR_REFUSE && strstr(words.message, "\"e\"") != NULL);
+    assert(run(t, prepared) == HR_BLOCK && strstr(words.message, "\"e\"") != NULL);
     pass_ms(w, 11000);
     assert(run(t, prepared) == HR_GO);
     done(t, ticket);
     hg_tell_health(w->relay.region, false, w->thread[0].wall_ms + 1000);
-    assert(run(t, prepared) == HR_REFUSE && strstr(words.message, "\"h\"") != NULL);
+    assert(run(t, prepared) == HR_BLOCK && strstr(words.message, "\"h\"") != NULL);
     hg_tell_health(w->relay.region, true, w->thread[0].wall_ms + 1000);
     assert(run(t, prepared) == HR_GO);
     done(t, ticket);
@@ -153,7 +153,7 @@ static void a_free_text_stays_free_and_is_followed(void)
     policy(w, "{'budgets':[{'name':'no','mode':'enforce','burst':0,'penalty_s':0,'rules':[{}]}]}",
            1);
     assert(run(t, begin) == HR_GO && ticket == 0 && hr_prepared_kind(begin) == HR_KIND_BEGIN);
-    assert(run(t, many) == HR_REFUSE && hr_prepared_kind(many) == HR_KIND_MANY);
+    assert(run(t, many) == HR_BLOCK && hr_prepared_kind(many) == HR_KIND_MANY);
     hr_prepared_drop(&t->session, begin);
     hr_prepared_drop(&t->session, many);
     talk_close(t);
@@ -197,7 +197,7 @@ static void texts_are_under_the_bound_of_buffers(void)
 
 /* EXECUTE is what was prepared; without a PREPARE that we have seen, whatever it could be. Here the gate itself
  * keeps the names; see test_pg_names.c for those that the machine keeps. */
-static void execute_is_judged_by_what_it_runs(void)
+static void what_execute_runs_decides(void)
 {
     world *w = world_open(HR_PROTOCOL_POSTGRES);
     talk *t = asker(w, 0, "etl");
@@ -208,13 +208,13 @@ static void execute_is_judged_by_what_it_runs(void)
     t->session.machine = &nameless;
     budgets_of_tags(w, 0, 1);
     assert(ask(t, "prepare a (int) as select $1 /*job='x'*/") == HR_GO && ticket == 0);
-    assert(ask(t, "execute a(1)") == HR_REFUSE);
-    assert(ask(t, "explain analyze execute a(1)") == HR_REFUSE);
-    assert(run(t, execute) == HR_REFUSE);
-    assert(ask(t, "execute b(1)") == HR_REFUSE);
-    assert(ask(t, "execute b(1) /*job='x'*/") == HR_REFUSE);
+    assert(ask(t, "execute a(1)") == HR_BLOCK);
+    assert(ask(t, "explain analyze execute a(1)") == HR_BLOCK);
+    assert(run(t, execute) == HR_BLOCK);
+    assert(ask(t, "execute b(1)") == HR_BLOCK);
+    assert(ask(t, "execute b(1) /*job='x'*/") == HR_BLOCK);
     assert(ask(t, "deallocate a") == HR_GO);
-    assert(ask(t, "execute a(1)") == HR_REFUSE);
+    assert(ask(t, "execute a(1)") == HR_BLOCK);
     assert(ask(t, "prepare a as select 1; execute a; deallocate all") == HR_GO);
     done(t, ticket);
     for (int i = 0; i < 200; i++) {
@@ -235,12 +235,12 @@ static void prepare_from_a_literal_in_mysql(void)
 
     budgets_of_tags(w, 0, 1);
     assert(ask(t, "prepare a from 'select ? /*job=x*/'") == HR_GO);
-    assert(ask(t, "execute a using @b") == HR_REFUSE);
+    assert(ask(t, "execute a using @b") == HR_BLOCK);
     assert(ask(t, "prepare a from 'select ?'") == HR_GO);
     assert(ask(t, "execute a using @b") == HR_GO);
     done(t, ticket);
     assert(ask(t, "prepare a from @text") == HR_GO);
-    assert(ask(t, "execute a using @b") == HR_REFUSE);
+    assert(ask(t, "execute a using @b") == HR_BLOCK);
     assert(ask(t, "drop prepare a") == HR_GO);
     talk_close(t);
     world_close(w);
@@ -260,7 +260,7 @@ static void the_same_text_costs_otherwise_in_another_database(void)
     assert(run(a, prepared) == HR_GO);
     pass_ms(w, 900);
     hr_done(&a->session, ticket, w->thread[0].now_ns - 900 * MS, false);
-    assert(run(a, prepared) == HR_REFUSE);
+    assert(run(a, prepared) == HR_BLOCK);
     assert(run(b, prepared) == HR_GO);
     assert(a->session.gate.resolution == b->session.gate.resolution);
     done(b, ticket);
@@ -302,7 +302,7 @@ int main(void)
     health_and_expiry_change_what_matches();
     a_free_text_stays_free_and_is_followed();
     texts_are_under_the_bound_of_buffers();
-    execute_is_judged_by_what_it_runs();
+    what_execute_runs_decides();
     prepare_from_a_literal_in_mysql();
     the_same_text_costs_otherwise_in_another_database();
     sessions_that_are_alike_share();

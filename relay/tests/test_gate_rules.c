@@ -18,7 +18,7 @@ static void a_new_client_is_told_of_and_passes_until_something_is_said(void)
     talk *t = asker(w, 0, "etl");
     hr_event event;
 
-    w->relay.state->lost = HR_ACT_REFUSE;
+    w->relay.state->lost = HR_ACT_BLOCK;
     assert(ask(t, "select 1") == HR_GO);
     done(t, ticket);
     assert(next_event(w, HR_EVENT_CLIENT, &event) && event.number >= 2);
@@ -39,10 +39,10 @@ static void made_up_names_meet_the_gate_of_the_many_others(void)
     assert(ask(known, "select 1") == HR_GO);
     done(known, ticket);
     say(w, "etl", (hr_gate){.ratio = 0});
-    say(w, "others", always(HR_ACT_REFUSE));
+    say(w, "others", always(HR_ACT_BLOCK));
     assert(ask(known, "select 1") == HR_GO);
     done(known, ticket);
-    assert(ask(made_up, "select 1") == HR_REFUSE);
+    assert(ask(made_up, "select 1") == HR_BLOCK);
     say(w, "etl-4711", (hr_gate){.ratio = 0});
     assert(ask(made_up, "select 1") == HR_GO);
     done(made_up, ticket);
@@ -67,18 +67,18 @@ static void a_rule_on_a_level_bites_a_new_name_at_once(void)
 {
     world *w = world_open(HR_PROTOCOL_POSTGRES);
     talk *t = asker(w, 0, "run-1:etl"), *web = asker(w, 0, "web:1");
-    hr_gate gate = always(HR_ACT_REFUSE);
+    hr_gate gate = always(HR_ACT_BLOCK);
 
     gate.cause = HR_BY_RULE;
     strcpy(gate.reason, "rule 7 throttles every statement of etl");
     enter(w, "etl", gate);
     say(w, "others", (hr_gate){.ratio = 0});
-    assert(ask(t, "select 1") == HR_REFUSE && words.cause == HR_BY_RULE);
+    assert(ask(t, "select 1") == HR_BLOCK && words.cause == HR_BY_RULE);
     assert(strcmp(words.message,
                   "[HEADGATE] Traffic Control: client \"run-1:etl\": rule: rule 7 throttles "
                   "every statement of etl")
            == 0);
-    assert(client_named(w, "run-1:etl")->refused[HR_BY_RULE] == 1
+    assert(client_named(w, "run-1:etl")->blocked[HR_BY_RULE] == 1
            && client_named(w, "etl")->statements == 0);
     assert(ask(web, "select 1") == HR_GO);
     done(web, ticket);
@@ -99,9 +99,9 @@ static void a_rule_on_a_level_bites_a_new_name_at_once(void)
 
         snprintf(name, sizeof name, "etl:late-%u", i);
         hr_session_names(&web->session, name, NULL, NULL);
-        assert(ask(web, "select 1") == HR_REFUSE && ask(web, "select 1") == HR_REFUSE);
+        assert(ask(web, "select 1") == HR_BLOCK && ask(web, "select 1") == HR_BLOCK);
     }
-    assert(clients_of(w)[HR_OTHERS].refused[HR_BY_RULE] > 0);
+    assert(clients_of(w)[HR_OTHERS].blocked[HR_BY_RULE] > 0);
     talk_close(t);
     talk_close(web);
     world_close(w);
@@ -138,21 +138,21 @@ static void each_action_does_what_it_says(void)
     assert(words.retry_ms == 0
            && strstr(words.hint, "Warn mode: the statement runs") == words.hint);
     done(t, ticket);
-    say(w, "etl", always(HR_ACT_REFUSE));
-    assert(ask(t, "select 1") == HR_REFUSE && words.retry_ms >= 400 && words.retry_ms <= 500);
+    say(w, "etl", always(HR_ACT_BLOCK));
+    assert(ask(t, "select 1") == HR_BLOCK && words.retry_ms >= 400 && words.retry_ms <= 500);
     assert(strcmp(words.message,
                   "[HEADGATE] Traffic Control: client \"etl\": health: lag 12.3 s > 5 s on "
                   "primary-a")
            == 0);
     assert(strstr(words.detail, "client=etl cause=health ratio=1.000 retry_after_ms=400") != NULL);
-    assert(next_event(w, HR_EVENT_WARNED, &event) && next_event(w, HR_EVENT_REFUSED, &event));
+    assert(next_event(w, HR_EVENT_WARNED, &event) && next_event(w, HR_EVENT_BLOCKED, &event));
     say(w, "etl", always(HR_ACT_CLOSE));
     assert(ask(t, "select 1") == HR_SHUT);
     assert(ask(t, "commit") == HR_GO); /* what is free is free */
     assert(ask_with(t, "select 1", HR_ASK_IN_TRANSACTION) == HR_GO); /* R148 */
     done(t, ticket);
     assert(client_named(w, "etl")->passed == 1
-           && client_named(w, "etl")->refused[HR_BY_HEALTH] == 2);
+           && client_named(w, "etl")->blocked[HR_BY_HEALTH] == 2);
     say(w, "etl", (hr_gate){.ratio = UINT32_MAX, .action = HR_ACT_CLOSE, .flags = HR_GATE_EXEMPT});
     assert(ask(t, "select 1") == HR_GO);
     done(t, ticket);
@@ -164,7 +164,7 @@ static void only_writes_where_it_says_so(void)
 {
     world *w = world_open(HR_PROTOCOL_POSTGRES);
     talk *t = asker(w, 0, "etl");
-    hr_gate gate = always(HR_ACT_REFUSE);
+    hr_gate gate = always(HR_ACT_BLOCK);
 
     gate.flags = HR_GATE_WRITES_ONLY;
     assert(ask(t, "select 1") == HR_GO);
@@ -172,9 +172,9 @@ static void only_writes_where_it_says_so(void)
     say(w, "etl", gate);
     assert(ask(t, "select 1") == HR_GO);
     done(t, ticket);
-    assert(ask(t, "select * from t for update") == HR_REFUSE);
-    assert(ask(t, "delete from t") == HR_REFUSE);
-    assert(ask(t, "select 1; delete from t") == HR_REFUSE);
+    assert(ask(t, "select * from t for update") == HR_BLOCK);
+    assert(ask(t, "delete from t") == HR_BLOCK);
+    assert(ask(t, "select 1; delete from t") == HR_BLOCK);
     talk_close(t);
     world_close(w);
 }
@@ -185,7 +185,7 @@ static void dice_pick_the_share(void)
     hr_identity_settings identity = default_identity();
     world *w;
     talk *t;
-    int refused[3] = {0, 0, 0};
+    int blocked[3] = {0, 0, 0};
     static const char *const texts[] = {"select 1", "select 1 /*priority='50'*/",
                                         "select 1 /*priority='0'*/"};
 
@@ -195,22 +195,22 @@ static void dice_pick_the_share(void)
     assert(ask(t, "select 1") == HR_GO);
     done(t, ticket);
     say(w, "etl",
-        (hr_gate){.ratio = UINT32_MAX / 10 * 4, .action = HR_ACT_REFUSE, .cause = HR_BY_RULE});
+        (hr_gate){.ratio = UINT32_MAX / 10 * 4, .action = HR_ACT_BLOCK, .cause = HR_BY_RULE});
     for (int i = 0; i < 30000; i++) {
         if (ask(t, texts[i % 3]) == HR_GO)
             done(t, ticket);
         else
-            refused[i % 3]++;
+            blocked[i % 3]++;
     }
-    assert(refused[0] > 3700 && refused[0] < 4300); /* of 10,000: 6 standard deviations */
-    assert(refused[1] > 1750 && refused[1] < 2250);
-    assert(refused[2] == 0);
+    assert(blocked[0] > 3700 && blocked[0] < 4300); /* of 10,000: 6 standard deviations */
+    assert(blocked[1] > 1750 && blocked[1] < 2250);
+    assert(blocked[2] == 0);
     say(w, "etl",
         (hr_gate){.ratio = UINT32_MAX,
-                  .action = HR_ACT_REFUSE,
+                  .action = HR_ACT_BLOCK,
                   .cause = HR_BY_RULE,
                   .ignores_priority = 1});
-    assert(ask(t, texts[2]) == HR_REFUSE);
+    assert(ask(t, texts[2]) == HR_BLOCK);
     talk_close(t);
     world_close(w);
 }
@@ -228,7 +228,7 @@ static void a_delay_passes_after_its_time(void)
     done(t, ticket);
     say(w, "etl", gate);
     assert(ask(t, "select 1") == HR_WAIT && client_named(w, "etl")->waiting == 1);
-    assert(ask(other, "select 1") == HR_REFUSE); /* max_delayed */
+    assert(ask(other, "select 1") == HR_BLOCK); /* max_delayed */
     pass_ms(w, 299);
     assert(ask(t, "select 1") == HR_WAIT);
     pass_ms(w, 1);
@@ -259,7 +259,7 @@ static void a_shut_gate_holds_until_it_opens_or_patience_ends(void)
     say(w, "etl", always(HR_ACT_DELAY));
     assert(ask(t, "select 1") == HR_WAIT);
     pass_ms(w, 1000);
-    assert(ask(t, "select 1") == HR_REFUSE && strstr(words.detail, "waited_ms=1000.000") != NULL);
+    assert(ask(t, "select 1") == HR_BLOCK && strstr(words.detail, "waited_ms=1000.000") != NULL);
     talk_close(t);
     world_close(w);
 }
@@ -269,18 +269,18 @@ static void what_is_known_ages_out(void)
 {
     world *w = world_open(HR_PROTOCOL_POSTGRES);
     talk *t = asker(w, 0, "etl");
-    hr_gate gate = always(HR_ACT_REFUSE);
+    hr_gate gate = always(HR_ACT_BLOCK);
 
     assert(ask(t, "select 1") == HR_GO);
     done(t, ticket);
     gate.until_ms = w->thread[0].wall_ms + 10;
     say(w, "etl", gate);
-    assert(ask(t, "select 1") == HR_REFUSE && words.cause == HR_BY_HEALTH);
+    assert(ask(t, "select 1") == HR_BLOCK && words.cause == HR_BY_HEALTH);
     pass_ms(w, 11);
     assert(ask(t, "select 1") == HR_GO);
     done(t, ticket);
-    w->relay.state->lost = HR_ACT_REFUSE;
-    assert(ask(t, "select 1") == HR_REFUSE && words.cause == HR_BY_LOSS);
+    w->relay.state->lost = HR_ACT_BLOCK;
+    assert(ask(t, "select 1") == HR_BLOCK && words.cause == HR_BY_LOSS);
     assert(strstr(words.message, "the database's health is not known") != NULL);
     talk_close(t);
     world_close(w);
@@ -321,21 +321,21 @@ static void the_release_paces(void)
     assert(ask(b, "select 1") == HR_GO);
     done(b, ticket);
     assert(w->relay.state->release.taken == 4 && w->relay.state->release.limited == 2);
-    pace(w, 10, 20, HR_ACT_REFUSE);
-    assert(ask(b, "select 1") == HR_REFUSE && words.cause == HR_BY_PACE && words.retry_ms >= 10);
+    pace(w, 10, 20, HR_ACT_BLOCK);
+    assert(ask(b, "select 1") == HR_BLOCK && words.cause == HR_BY_PACE && words.retry_ms >= 10);
     assert(ask_with(b, "select 1", HR_ASK_IN_TRANSACTION) == HR_GO);
     done(b, ticket);
     pace(w, 1000, 1000, HR_ACT_DELAY);
     pass_ms(w, 1000);
     assert(ask(b, "select 1") == HR_GO);
     done(b, ticket);
-    assert(ask(b, "select 1") == HR_REFUSE); /* longer than its patience */
+    assert(ask(b, "select 1") == HR_BLOCK); /* longer than its patience */
     talk_close(a);
     talk_close(b);
     world_close(w);
 }
 
-/* A unit of the pace that a budget's refusal made no use of is there for the next. */
+/* A unit of the pace that a budget's block made no use of is there for the next. */
 static void a_unit_that_was_not_used_is_given_back(void)
 {
     world *w = world_open(HR_PROTOCOL_POSTGRES);
@@ -344,11 +344,11 @@ static void a_unit_that_was_not_used_is_given_back(void)
     assert(ask(t, "select 1") == HR_GO);
     done(t, ticket);
     say(w, "etl", (hr_gate){.flags = HR_GATE_PACED});
-    pace(w, 10, 10, HR_ACT_REFUSE);
+    pace(w, 10, 10, HR_ACT_BLOCK);
     policy(w, "{'budgets':[{'name':'no','mode':'enforce','burst':0,'penalty_s':0,'rules':[{}]}]}",
            1);
-    assert(ask(t, "select 1") == HR_REFUSE && words.cause == HR_BY_BUDGET);
-    assert(ask(t, "select 1") == HR_REFUSE && words.cause == HR_BY_BUDGET);
+    assert(ask(t, "select 1") == HR_BLOCK && words.cause == HR_BY_BUDGET);
+    assert(ask(t, "select 1") == HR_BLOCK && words.cause == HR_BY_BUDGET);
     assert(w->relay.state->release.taken == 0);
     talk_close(t);
     world_close(w);
@@ -368,13 +368,13 @@ static void a_rule_bites_wherever_in_a_mysql_string(void)
     t = asker(w, 0, "app");
     assert(ask(t, both) == HR_GO);
     done(t, ticket);
-    say(w, "etl", always(HR_ACT_REFUSE));
-    assert(ask(t, both) == HR_REFUSE && strstr(words.message, "client \"etl\"") != NULL);
-    assert(client_named(w, "etl")->refused[HR_BY_HEALTH] == 1);
+    say(w, "etl", always(HR_ACT_BLOCK));
+    assert(ask(t, both) == HR_BLOCK && strstr(words.message, "client \"etl\"") != NULL);
+    assert(client_named(w, "etl")->blocked[HR_BY_HEALTH] == 1);
     assert(ask(t, "begin; select 1; select 2 /*job='etl'*/") == HR_GO); /* R148 */
     done(t, ticket);
-    assert(ask(t, "begin; select 1; commit; select 2 /*job='etl'*/") == HR_REFUSE);
-    assert(ask_with(t, "commit; select 2 /*job='etl'*/", HR_ASK_IN_TRANSACTION) == HR_REFUSE);
+    assert(ask(t, "begin; select 1; commit; select 2 /*job='etl'*/") == HR_BLOCK);
+    assert(ask_with(t, "commit; select 2 /*job='etl'*/", HR_ASK_IN_TRANSACTION) == HR_BLOCK);
     say(w, "etl", always(HR_ACT_DELAY));
     assert(ask(t, both) == HR_WAIT && client_named(w, "etl")->waiting == 1);
     pass_ms(w, 250);
@@ -384,10 +384,10 @@ static void a_rule_bites_wherever_in_a_mysql_string(void)
     assert(ask(t, both) == HR_GO);
     done(t, ticket);
     say(w, "app", (hr_gate){.flags = HR_GATE_PACED});
-    pace(w, 10, 20, HR_ACT_REFUSE);
+    pace(w, 10, 20, HR_ACT_BLOCK);
     assert(ask(t, "select 1; select 2") == HR_GO && w->relay.state->release.taken == 2);
     done(t, ticket);
-    assert(ask(t, "select 1") == HR_REFUSE && words.cause == HR_BY_PACE);
+    assert(ask(t, "select 1") == HR_BLOCK && words.cause == HR_BY_PACE);
     talk_close(t);
     world_close(w);
 }

@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <sched.h>
 
-static void a_state_that_is_not_sound_is_refused(void)
+static void a_state_that_is_not_sound_is_rejected(void)
 {
     hr_sizes sizes = {.clients = 16, .runnings = 4, .plans = 16};
     size_t length = hr_state_bytes(&sizes);
@@ -28,7 +28,7 @@ static void a_gate_is_not_put_to_whom_it_is_not_for(void)
 {
     world *w = world_open(HR_PROTOCOL_POSTGRES);
     talk *t = asker(w, 0, "etl");
-    hr_gate gate = {.action = HR_ACT_REFUSE, .ratio = UINT32_MAX, .reason = "why"};
+    hr_gate gate = {.action = HR_ACT_BLOCK, .ratio = UINT32_MAX, .reason = "why"};
     hr_gate back;
     uint32_t index;
 
@@ -41,7 +41,7 @@ static void a_gate_is_not_put_to_whom_it_is_not_for(void)
     hr_gate_put(w->relay.state, 1u << 30, 1, &gate);
     hr_gate_put(w->relay.state, index, clients_of(w)[index].key, &gate);
     hr_gate_get(w->relay.state, index, &back);
-    assert(back.action == HR_ACT_REFUSE && strcmp(back.reason, "why") == 0);
+    assert(back.action == HR_ACT_BLOCK && strcmp(back.reason, "why") == 0);
     talk_close(t);
     world_close(w);
 }
@@ -83,12 +83,12 @@ static void a_killed_writer_is_outlived(void)
 
     assert(ask(t, "select 1") == HR_GO);
     done(t, ticket);
-    say(w, "etl", (hr_gate){.action = HR_ACT_REFUSE, .ratio = UINT32_MAX});
+    say(w, "etl", (hr_gate){.action = HR_ACT_BLOCK, .ratio = UINT32_MAX});
     client_named(w, "etl")->gate.sequence++; /* died between the two */
     assert(ask(t, "select 1") == HR_GO); /* nothing is known just now */
     done(t, ticket);
-    say(w, "etl", (hr_gate){.action = HR_ACT_REFUSE, .ratio = UINT32_MAX});
-    assert((client_named(w, "etl")->gate.sequence & 1) == 0 && ask(t, "select 1") == HR_REFUSE);
+    say(w, "etl", (hr_gate){.action = HR_ACT_BLOCK, .ratio = UINT32_MAX});
+    assert((client_named(w, "etl")->gate.sequence & 1) == 0 && ask(t, "select 1") == HR_BLOCK);
     talk_close(t);
     world_close(w);
 }
@@ -273,11 +273,11 @@ static void level_is(const hr_state *state, const char *name, const char *expect
 
 /* R64 to R67: rules match levels, wherever they stand in a name; what is said of several of them at once
  * comes before what is said of one. */
-static void a_new_name_is_judged_by_the_levels_that_rules_know(void)
+static void levels_that_rules_know_decide_on_a_new_name(void)
 {
     hr_state *state = state_of(256);
-    hr_gate hold = {.ratio = UINT32_MAX, .action = HR_ACT_REFUSE}, nothing = {.ratio = 0};
-    hr_gate some = {.ratio = UINT32_MAX / 2, .action = HR_ACT_REFUSE};
+    hr_gate hold = {.ratio = UINT32_MAX, .action = HR_ACT_BLOCK}, nothing = {.ratio = 0};
+    hr_gate some = {.ratio = UINT32_MAX / 2, .action = HR_ACT_BLOCK};
     hr_gate exempt = {.flags = HR_GATE_EXEMPT}, warn = {.ratio = UINT32_MAX, .action = HR_ACT_WARN};
     uint64_t key;
 
@@ -318,9 +318,9 @@ static void a_level_whose_gate_has_aged_counts_by_the_loss(void)
     hr_state *state = state_of(64);
 
     enter(state, "aged", (hr_gate){.until_ms = 10});
-    enter(state, "some", (hr_gate){.ratio = 1000, .action = HR_ACT_REFUSE});
+    enter(state, "some", (hr_gate){.ratio = 1000, .action = HR_ACT_BLOCK});
     level_is(state, "aged:some", "some");
-    state->lost = HR_ACT_REFUSE;
+    state->lost = HR_ACT_BLOCK;
     level_is(state, "aged:some", "aged");
     free(state);
 }
@@ -337,7 +337,7 @@ static void *turn_over(void *given)
         snprintf(name, sizeof name, "level:%llu", (unsigned long long) i % 7);
         index = hr_client_enter(self->state, 1, name + 6, 1, i, &key);
         if (index > 0) {
-            hr_gate_put(self->state, index, key, &(hr_gate){.ratio = 1, .action = HR_ACT_REFUSE});
+            hr_gate_put(self->state, index, key, &(hr_gate){.ratio = 1, .action = HR_ACT_BLOCK});
             hr_client_leave(self->state, index, key);
         }
         snprintf(name, sizeof name, "%llu:%llu", (unsigned long long) i,
@@ -388,7 +388,7 @@ static void plans_are_bounded(void)
 
 int main(void)
 {
-    a_state_that_is_not_sound_is_refused();
+    a_state_that_is_not_sound_is_rejected();
     a_gate_is_not_put_to_whom_it_is_not_for();
     what_a_dead_process_ran_is_settled();
     a_killed_writer_is_outlived();
@@ -396,7 +396,7 @@ int main(void)
     a_client_has_one_place();
     made_up_names_leave_room();
     one_that_runs_or_waits_stays();
-    a_new_name_is_judged_by_the_levels_that_rules_know();
+    levels_that_rules_know_decide_on_a_new_name();
     a_level_whose_gate_has_aged_counts_by_the_loss();
     places_change_hands_under_everybodys_eyes();
     plans_are_bounded();

@@ -22,7 +22,7 @@ typedef struct client {
     _Atomic bool woken;
     hr_ticket ticket;
     uint32_t left;      /* looks until it ends */
-    uint64_t admitted, refused, waited;
+    uint64_t admitted, blocked, waited;
 } client;
 
 typedef struct one_thread {
@@ -99,7 +99,7 @@ static void ask(client *one)
         atomic_fetch_add(&waits, 1);
         break;
     default:
-        one->refused++;
+        one->blocked++;
         break;
     }
 }
@@ -235,7 +235,7 @@ static void disturb(uint64_t until_ns)
 static void nothing_is_held(void)
 {
     hg_count *count = hg_count_of(relay.region, hg_hash(2, "etl", 3), NULL, 0);
-    uint64_t admitted = 0, refused = 0, waited = 0;
+    uint64_t admitted = 0, blocked = 0, waited = 0;
 
     assert(count != NULL && count->sleeping == 0 && running == 0);
     for (uint32_t i = 0; i < relay.state->sizes.runnings; i++)
@@ -247,11 +247,11 @@ static void nothing_is_held(void)
         const client *one = &threads[i / SESSIONS].clients[i % SESSIONS];
 
         admitted += one->admitted;
-        refused += one->refused;
+        blocked += one->blocked;
         waited += one->waited;
     }
-    printf("test_gate_threads: ok, %llu admitted, %llu refused, %llu waits\n",
-           (unsigned long long) admitted, (unsigned long long) refused,
+    printf("test_gate_threads: ok, %llu admitted, %llu blocked, %llu waits\n",
+           (unsigned long long) admitted, (unsigned long long) blocked,
            (unsigned long long) waited);
     assert(admitted > ENOUGH && waited > ENOUGH);
 }

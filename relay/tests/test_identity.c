@@ -127,7 +127,7 @@ static void names_are_made_readable(void)
     long_name[255] = '\0';
     hr_session_names(&t->session, NULL, NULL, long_name);
     assert(strlen(client(w, t, "select 1")) == HR_MAX_IDENTITY_BYTES);
-    assert(w->counts[0].unidentified == 2 && w->counts[0].judged == 9);
+    assert(w->counts[0].unidentified == 2 && w->counts[0].decided == 9);
     assert(clients_of(w)[HR_UNIDENTIFIED].statements == 2);
     talk_close(t);
     world_close(w);
@@ -166,13 +166,13 @@ static void beyond_the_table_there_are_others(void)
     assert(clients_of(w)[HR_OTHERS].statements > 100 && w->relay.state->clients_full > 100);
     assert(is(client(w, t, "select 1 /*job='late'*/"), "others"));
     for (uint32_t i = HR_OTHERS + 1; i < w->relay.state->sizes.clients; i++)
-        clients_of(w)[i].reported_admitted = clients_of(w)[i].reported_refused[HR_CAUSES - 1] = 9;
+        clients_of(w)[i].reported_admitted = clients_of(w)[i].reported_blocked[HR_CAUSES - 1] = 9;
     pass_ms(w, 600001);
     assert(is(client(w, t, "select 1 /*job='late'*/"), "late"));
     for (uint32_t i = HR_OTHERS + 1; i < w->relay.state->sizes.clients; i++)
         if (strcmp(clients_of(w)[i].identity, "late") == 0) /* nothing of it has been reported */
             assert(clients_of(w)[i].reported_admitted == 0
-                   && clients_of(w)[i].reported_refused[HR_CAUSES - 1] == 0);
+                   && clients_of(w)[i].reported_blocked[HR_CAUSES - 1] == 0);
     talk_close(t);
     world_close(w);
 }

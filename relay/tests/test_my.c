@@ -19,7 +19,7 @@ static hr_said says(talk *t, const char *text, size_t length, uint32_t flags, hr
     return verdict;
 }
 
-#define REFUSAL "headgate: budget \"etl\" is full; retry after 400 ms (limit 1, used 1)"
+#define BLOCKED "headgate: budget \"etl\" is full; retry after 400 ms (limit 1, used 1)"
 
 /* ── Signing in ───────────────────────────────────────────────────────────── */
 
@@ -247,7 +247,7 @@ static void a_password_in_clear_stays_where_it_is_encrypted(void)
             for (int by = 0; by < 3;
                  by++) { /* by its response, by AuthSwitch, by COM_CHANGE_USER */
                 uint8_t client = sides & 1, server = sides >> 1 & 1;
-                bool near = sides & 4, refused = plugins[i].bare && client && !server && !near;
+                bool near = sides & 4, rejected = plugins[i].bare && client && !server && !near;
                 talk *t = talk_open(w);
                 words asked = {.length = 0}, change = {.length = 0};
 
@@ -278,15 +278,15 @@ static void a_password_in_clear_stays_where_it_is_encrypted(void)
                     add(&change, plugins[i].plugin, strlen(plugins[i].plugin) + 1);
                     say(t, HR_CLIENT, packet_of(0, change.bytes, change.length));
                 }
-                assert(sent_has(t, HR_SERVER, "secret") == (by != 1 && !refused));
-                assert(sent_has(t, HR_CLIENT, "may send the password as it is") == refused);
-                assert(t->closed == refused
-                       && (!refused || !sent_has(t, HR_CLIENT, plugins[i].plugin)));
+                assert(sent_has(t, HR_SERVER, "secret") == (by != 1 && !rejected));
+                assert(sent_has(t, HR_CLIENT, "may send the password as it is") == rejected);
+                assert(t->closed == rejected
+                       && (!rejected || !sent_has(t, HR_CLIENT, plugins[i].plugin)));
                 talk_close(t);
             }
 }
 
-static void refused_sign_in_ends(void)
+static void rejected_sign_in_ends(void)
 {
     talk *t = talk_open(w);
 
@@ -469,15 +469,15 @@ static void packets_of_16_mb_are_continued(void)
     passes(t, HR_SERVER, eof(5, MY_AUTOCOMMIT));
     assert(noted(&t->ended, "done 1 ok\n"));
 
-    t->asked.length = 0; /* refused: swallowed up to its last packet, whose number counts */
-    verdict = HR_REFUSE;
+    t->asked.length = 0; /* blocked: swallowed up to its last packet, whose number counts */
+    verdict = HR_BLOCK;
     large[3] = 0;
     large[4] = 3;
     memset(large + 5, ' ', MY_FULL - 1);
     feed_cut(t, HR_CLIENT, large, size, 100000);
     assert(sent_nothing(t, HR_CLIENT));
     say(t, HR_CLIENT, P(1, "FROM t"));
-    assert(sent_nothing(t, HR_SERVER) && heard(t, HR_CLIENT, error(2, 1205, REFUSAL)));
+    assert(sent_nothing(t, HR_SERVER) && heard(t, HR_CLIENT, error(2, 1205, BLOCKED)));
     verdict = HR_GO;
     passes(t, HR_CLIENT, query("SELECT 1"));
     free(large);
@@ -556,7 +556,7 @@ static void other_commands_have_answers_of_their_own(void)
 }
 
 /* COM_REFRESH flushes tables; what a server knows beyond our list may do anything. */
-static void commands_that_nobody_knows_are_judged(void)
+static void commands_that_nobody_knows_are_decided(void)
 {
     static const char *const codes[] = {"\x07\x04", "\x06t", "\x70", "\xef", "\xfb"};
 
@@ -569,9 +569,9 @@ static void commands_that_nobody_knows_are_judged(void)
         assert(noted(&t->asked, "0 \n"));
         passes(t, HR_SERVER, error(1, 1047, "Unknown command"));
         assert(noted(&t->ended, "done 1 failed\n"));
-        verdict = HR_REFUSE;
+        verdict = HR_BLOCK;
         say(t, HR_CLIENT, it);
-        assert(heard(t, HR_CLIENT, error(1, 1205, REFUSAL)) && sent_nothing(t, HR_SERVER));
+        assert(heard(t, HR_CLIENT, error(1, 1205, BLOCKED)) && sent_nothing(t, HR_SERVER));
         verdict = HR_GO;
         talk_close(t);
     }
@@ -649,7 +649,7 @@ static void malformed_commands_end_it(void)
 
 /* ── Prepared statements ──────────────────────────────────────────────────── */
 
-static void prepared_statements_are_judged_when_executed(void)
+static void prepared_statements_are_decided_when_executed(void)
 {
     talk *t = sign_in(w, MY_CLIENT, 0);
 
@@ -681,9 +681,9 @@ static void prepared_statements_are_judged_when_executed(void)
     passes(t, HR_SERVER, both(P(1, "\0\0\x01x"), eof(2, MY_AUTOCOMMIT | 0x80)));
     assert(noted(&t->ended, "done 3 ok\n"));
 
-    verdict = HR_REFUSE;
+    verdict = HR_BLOCK;
     say(t, HR_CLIENT, P(0, "\x17\x07\0\0\0\0\1\0\0\0\0\1\3\0\5\0\0\0"));
-    assert(heard(t, HR_CLIENT, error(1, 1205, REFUSAL)) && sent_nothing(t, HR_SERVER));
+    assert(heard(t, HR_CLIENT, error(1, 1205, BLOCKED)) && sent_nothing(t, HR_SERVER));
     verdict = HR_GO;
     passes(t, HR_CLIENT, P(0, "\x19\x07\0\0\0"));
     assert(t->prepared_open == 0);
@@ -693,16 +693,16 @@ static void prepared_statements_are_judged_when_executed(void)
     talk_close(t);
 }
 
-static void refused_execution_takes_its_long_data_back(void)
+static void blocked_execution_takes_its_long_data_back(void)
 {
     talk *t = sign_in(w, MY_CLIENT, 0);
 
     passes(t, HR_CLIENT, P(0, "\x16INSERT INTO t VALUES (?)"));
     passes(t, HR_SERVER, P(1, "\0\x07\0\0\0\0\0\0\0\0\0\0"));
     passes(t, HR_CLIENT, P(0, "\x18\x07\0\0\0\0\0chunk"));
-    verdict = HR_REFUSE;
+    verdict = HR_BLOCK;
     say(t, HR_CLIENT, both(P(0, "\x17\x07\0\0\0\0\1\0\0\0"), P(0, "\x0e")));
-    assert(heard(t, HR_CLIENT, error(1, 1205, REFUSAL)));
+    assert(heard(t, HR_CLIENT, error(1, 1205, BLOCKED)));
     assert(heard(t, HR_SERVER, both(P(0, "\x1a\x07\0\0\0"), P(0, "\x0e"))));
     say(t, HR_SERVER, ok(1, MY_AUTOCOMMIT)); /* of ours: the client is not told */
     assert(sent_nothing(t, HR_CLIENT));
@@ -726,7 +726,7 @@ static void pipelined_prepare_and_execute(void)
     assert(heard(t, HR_SERVER, execute) && noted(&t->asked, "8 P DELETE FROM t\n"));
     forget_sent(t);
     passes(t, HR_SERVER, ok(1, MY_AUTOCOMMIT));
-    /* Behind what could not be prepared, the server may run the one before: it is judged as unknown. */
+    /* Behind what could not be prepared, the server may run the one before: it is decided as unknown. */
     say(t, HR_CLIENT,
         both(P(0, "\x16"
                   "DELET"),
@@ -738,15 +738,15 @@ static void pipelined_prepare_and_execute(void)
     assert(heard(t, HR_SERVER, execute) && noted(&t->asked, "8 \n"));
     forget_sent(t);
     passes(t, HR_SERVER, error(1, 1243, "unknown statement"));
-    /* Bulk, and a refusal between what was sent ahead. */
+    /* Bulk, and a block between what was sent ahead. */
     passes(t, HR_CLIENT, P(0, "\xfa\x09\0\0\0\x80\0"));
     passes(t, HR_SERVER, ok(1, MY_AUTOCOMMIT));
     assert(noted(&t->asked, "8 P DELETE FROM t\n"));
-    verdict = HR_REFUSE;
+    verdict = HR_BLOCK;
     say(t, HR_CLIENT, both(both(P(0, "\x0e"), query("DELETE FROM t")), P(0, "\x0e")));
     assert(heard(t, HR_SERVER, P(0, "\x0e")) && sent_nothing(t, HR_CLIENT));
     say(t, HR_SERVER, ok(1, MY_AUTOCOMMIT));
-    assert(heard(t, HR_CLIENT, both(ok(1, MY_AUTOCOMMIT), error(1, 1205, REFUSAL))));
+    assert(heard(t, HR_CLIENT, both(ok(1, MY_AUTOCOMMIT), error(1, 1205, BLOCKED))));
     assert(heard(t, HR_SERVER, P(0, "\x0e")));
     verdict = HR_GO;
     talk_close(t);
@@ -775,32 +775,32 @@ static void many_statements_are_found_again(void)
     talk_close(t);
 }
 
-/* ── What is judged, and how ──────────────────────────────────────────────── */
+/* ── What is decided, and how ──────────────────────────────────────────────── */
 
-static void refusals_leave_the_session_as_it_was(void)
+static void blocks_leave_the_session_as_it_was(void)
 {
     talk *t = sign_in(w, MY_CLIENT, 0);
 
-    verdict = HR_REFUSE;
+    verdict = HR_BLOCK;
     say(t, HR_CLIENT, query("SELECT sleep(9)"));
-    assert(heard(t, HR_CLIENT, error(1, 1205, REFUSAL)) && sent_nothing(t, HR_SERVER));
+    assert(heard(t, HR_CLIENT, error(1, 1205, BLOCKED)) && sent_nothing(t, HR_SERVER));
     verdict = HR_GO;
     passes(t, HR_CLIENT, query("SELECT 1"));
     passes(t, HR_SERVER, ok(1, MY_AUTOCOMMIT));
     verdict = HR_SHUT;
     say(t, HR_CLIENT, query("SELECT 2"));
-    assert(heard(t, HR_CLIENT, error(1, 1205, REFUSAL)) && t->closed);
+    assert(heard(t, HR_CLIENT, error(1, 1205, BLOCKED)) && t->closed);
     verdict = HR_GO;
     talk_close(t);
 }
 
-static void a_hundred_refusals_in_one_read(void)
+static void a_hundred_blocks_in_one_read(void)
 {
     talk *t = sign_in(w, MY_CLIENT, 0);
     uint8_t many[100 * 6];
     size_t told = 0;
 
-    verdict = HR_REFUSE;
+    verdict = HR_BLOCK;
     for (size_t i = 0; i < 100; i++)
         memcpy(many + 6 * i, "\x02\0\0\0\x03x", 6);
     feed(t, HR_CLIENT, many, sizeof many);
@@ -856,8 +856,8 @@ static void warnings_are_counted_and_shown(void)
     say(t, HR_SERVER, eof(7, MY_AUTOCOMMIT));
     row = P(7, "\x07Warning\x04"
                "1205"
-               "\x43" REFUSAL);
-    row.bytes[4 + 8 + 5] = (uint8_t) strlen(REFUSAL);
+               "\x43" BLOCKED);
+    row.bytes[4 + 8 + 5] = (uint8_t) strlen(BLOCKED);
     assert(heard(t, HR_CLIENT, both(row, eof(8, MY_AUTOCOMMIT))));
 
     verdict = HR_GO_WARNED; /* rows: in the last packet */
@@ -957,7 +957,7 @@ static void is_asked(words it, const char *text)
     talk_close(t);
 }
 
-static void is_refused_unread(words it)
+static void is_rejected_unread(words it)
 {
     talk *t = sign_in(w, MY_CLIENT | MY_CAN_QUERY_ATTRIBUTES, 0);
 
@@ -1000,15 +1000,15 @@ static void attributes_have_the_servers_own_lengths(void)
                      "SELECT 1");
         }
     for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++)
-        is_refused_unread(ATTRIBUTE(unknown[i], "\x0f"
-                                                "aaa SELECT 1 --DELETE FROM t"));
+        is_rejected_unread(ATTRIBUTE(unknown[i], "\x0f"
+                                                 "aaa SELECT 1 --DELETE FROM t"));
     is_asked(P(0, "\x03\1\1\1\1\6\0\0SELECT 1"), "SELECT 1"); /* NULL, and said to be */
-    is_refused_unread(P(0, "\x03\0\2SELECT 1"));              /* more sets than one */
-    is_refused_unread(P(0, "\x03\1\1\0\0\xfd\0\0\1aSELECT 1")); /* without types */
-    is_refused_unread(ATTRIBUTE(253, "\x7f"
-                                     "SELECT 1"));      /* longer than the command */
-    is_refused_unread(ATTRIBUTE(253, "\xfb"
-                                     "SELECT 1"));
+    is_rejected_unread(P(0, "\x03\0\2SELECT 1"));              /* more sets than one */
+    is_rejected_unread(P(0, "\x03\1\1\0\0\xfd\0\0\1aSELECT 1")); /* without types */
+    is_rejected_unread(ATTRIBUTE(253, "\x7f"
+                                      "SELECT 1"));      /* longer than the command */
+    is_rejected_unread(ATTRIBUTE(253, "\xfb"
+                                      "SELECT 1"));
 }
 
 /* ── What is learnt on the way ────────────────────────────────────────────── */
@@ -1252,7 +1252,7 @@ int main(void)
         caching_sha2_fast_and_full,
         a_password_in_clear_stays_where_it_is_encrypted,
         a_crowded_user_is_told_when_it_is_let_in,
-        refused_sign_in_ends,
+        rejected_sign_in_ends,
         tls_that_is_missing_is_said,
         tls_that_fails_with_the_server_is_said_in_sequence,
         malformed_sign_in_is_said,
@@ -1262,10 +1262,10 @@ int main(void)
         mariadb_leaves_definitions_out_and_reports_progress,
         other_commands_have_answers_of_their_own,
         a_dump_is_no_way_around,
-        prepared_statements_are_judged_when_executed,
-        refused_execution_takes_its_long_data_back,
+        prepared_statements_are_decided_when_executed,
+        blocked_execution_takes_its_long_data_back,
         pipelined_prepare_and_execute,
-        refusals_leave_the_session_as_it_was,
+        blocks_leave_the_session_as_it_was,
         held_statements_go_or_are_cancelled,
         warnings_are_counted_and_shown,
         the_first_statement_of_a_transaction_decides,
@@ -1283,7 +1283,7 @@ int main(void)
         answers_that_nobody_asked_for_end_it,
         malformed_commands_end_it,
         a_report_waits_until_the_log_has_come,
-        commands_that_nobody_knows_are_judged,
+        commands_that_nobody_knows_are_decided,
     };
 
     harness_says = says;
@@ -1296,7 +1296,7 @@ int main(void)
     cut = 0;
     packets_of_16_mb_are_continued();
     many_statements_are_found_again();
-    a_hundred_refusals_in_one_read();
+    a_hundred_blocks_in_one_read();
     world_close(w);
     printf("test_my: %zu conversations, %zu cuts\n", sizeof tests / sizeof *tests,
            sizeof cuts / sizeof *cuts);

@@ -1,15 +1,15 @@
 /*
- * test_my_names.c: what a name of PREPARE means at a MySQL server, where the proxy cannot be sure. Judged by
- * the real gate, which refuses this client's writes alone: a name that nobody knows is a write.
+ * test_my_names.c: what a name of PREPARE means at a MySQL server, where the proxy cannot be sure. Decided by
+ * the real gate, which blocks this client's writes alone: a name that nobody knows is a write.
  */
 #include "my_words.h"
 
 static world *w;
 
-static void refuse_writes(void)
+static void block_writes(void)
 {
     hr_gate gate = {.ratio = UINT32_MAX,
-                    .action = HR_ACT_REFUSE,
+                    .action = HR_ACT_BLOCK,
                     .cause = HR_BY_RULE,
                     .flags = HR_GATE_WRITES_ONLY,
                     .retry_ms = 400};
@@ -81,8 +81,8 @@ static void of_a_string_that_failed_no_name_is_known(void)
     talk_close(t);
 }
 
-/* What is refused has changed nothing at the server. */
-static void of_a_string_that_was_refused_no_name_is_known(void)
+/* What is blocked has changed nothing at the server. */
+static void of_a_string_that_was_blocked_no_name_is_known(void)
 {
     talk *t = sign_in(w, MY_CLIENT, 0);
 
@@ -151,12 +151,12 @@ int main(void)
     static const size_t cuts[] = {0, 1, 5};
 
     w = world_open(HR_PROTOCOL_MYSQL);
-    refuse_writes();
+    block_writes();
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
         cut = cuts[i];
         what_went_well_is_known();
         of_a_string_that_failed_no_name_is_known();
-        of_a_string_that_was_refused_no_name_is_known();
+        of_a_string_that_was_blocked_no_name_is_known();
         behind_what_is_out_of_sight_no_name_is_known();
         so_it_is_by_a_binary_execution();
         a_statement_without_a_text_is_a_write();

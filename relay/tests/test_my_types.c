@@ -1,5 +1,5 @@
 /*
- * test_my_types.c: the types of parameters, which a client sends once. A refused execution must not
+ * test_my_types.c: the types of parameters, which a client sends once. A blocked execution must not
  * lose them: the server would read the next one's values by the types of the one before.
  */
 #define HARNESS_FAKE_GATE
@@ -37,9 +37,9 @@ static talk *prepared(uint32_t can, uint8_t parameters)
     return t;
 }
 
-static void refuses(talk *t, words it)
+static void blocks(talk *t, words it)
 {
-    verdict = HR_REFUSE;
+    verdict = HR_BLOCK;
     say(t, HR_CLIENT, it);
     assert(heard(t, HR_CLIENT, error(1, 1205, "headgate: no")) && sent_nothing(t, HR_SERVER));
     verdict = HR_GO;
@@ -52,12 +52,12 @@ static void becomes(talk *t, words said, words got)
     passes(t, HR_SERVER, ok(1, MY_AUTOCOMMIT));
 }
 
-static void types_of_a_refused_execution_go_with_the_next(void)
+static void types_of_a_blocked_execution_go_with_the_next(void)
 {
     talk *t = prepared(MY_CLIENT, 2);
 
-    refuses(t, P(0, HEAD "\0\1\3\0\xfd\0\5\0\0\0\2ab"));
-    refuses(t, P(0, HEAD "\0\0\5\0\0\0\2ab")); /* refused again, without: they are still owed */
+    blocks(t, P(0, HEAD "\0\1\3\0\xfd\0\5\0\0\0\2ab"));
+    blocks(t, P(0, HEAD "\0\0\5\0\0\0\2ab")); /* blocked again, without: they are still owed */
     becomes(t, P(0, HEAD "\0\0\6\0\0\0\2cd"), P(0, HEAD "\0\1\3\0\xfd\0\6\0\0\0\2cd"));
     passes(t, HR_CLIENT, P(0, HEAD "\0\0\7\0\0\0\2ef")); /* from then on the server knows them */
     passes(t, HR_SERVER, ok(1, MY_AUTOCOMMIT));
@@ -68,10 +68,10 @@ static void newer_types_take_the_place_of_those_owed(void)
 {
     talk *t = prepared(MY_CLIENT, 1);
 
-    refuses(t, P(0, HEAD "\0\1\3\0\5\0\0\0"));
-    refuses(t, P(0, HEAD "\0\1\xfd\0\2ab"));
+    blocks(t, P(0, HEAD "\0\1\3\0\5\0\0\0"));
+    blocks(t, P(0, HEAD "\0\1\xfd\0\2ab"));
     becomes(t, P(0, HEAD "\0\0\2ab"), P(0, HEAD "\0\1\xfd\0\2ab"));
-    refuses(t, P(0, HEAD "\0\1\3\0\5\0\0\0"));
+    blocks(t, P(0, HEAD "\0\1\3\0\5\0\0\0"));
     passes(t, HR_CLIENT, P(0, HEAD "\0\1\xfd\0\2ab")); /* it brings its own */
     passes(t, HR_SERVER, ok(1, MY_AUTOCOMMIT));
     passes(t, HR_CLIENT, P(0, HEAD "\0\0\2ab"));
@@ -83,7 +83,7 @@ static void a_closed_statement_owes_nothing_to_the_next_of_its_number(void)
 {
     talk *t = prepared(MY_CLIENT, 1);
 
-    refuses(t, P(0, HEAD "\0\1\3\0\5\0\0\0"));
+    blocks(t, P(0, HEAD "\0\1\3\0\5\0\0\0"));
     passes(t, HR_CLIENT, P(0, "\x19\x07\0\0\0"));
     passes(t, HR_CLIENT, P(0, "\x16INSERT INTO t VALUES (?)"));
     passes(t, HR_SERVER, P(1, "\0\x07\0\0\0\0\0\1\0\0\0\0"));
@@ -93,7 +93,7 @@ static void a_closed_statement_owes_nothing_to_the_next_of_its_number(void)
                 eof(3, MY_AUTOCOMMIT)));
     passes(t, HR_CLIENT, P(0, HEAD "\0\0\5\0\0\0")); /* the server says that it has no types */
     passes(t, HR_SERVER, error(1, 1210, "Incorrect arguments"));
-    refuses(t, P(0, HEAD "\0\1\3\0\5\0\0\0"));
+    blocks(t, P(0, HEAD "\0\1\3\0\5\0\0\0"));
     passes(t, HR_CLIENT, P(0, "\x1f")); /* the same by COM_RESET_CONNECTION */
     passes(t, HR_SERVER, ok(1, MY_AUTOCOMMIT));
     assert(t->session.my.more->types == NULL);
@@ -105,7 +105,7 @@ static void named_parameters_are_found(void)
 {
     talk *t = prepared(MY_CLIENT | MY_CAN_QUERY_ATTRIBUTES, 1);
 
-    refuses(t, P(0, "\x17\x07\0\0\0\x08\1\0\0\0\2\0\1\3\0\0\xfd\0\4team\5\0\0\0\2ab"));
+    blocks(t, P(0, "\x17\x07\0\0\0\x08\1\0\0\0\2\0\1\3\0\0\xfd\0\4team\5\0\0\0\2ab"));
     becomes(t, P(0, "\x17\x07\0\0\0\x08\1\0\0\0\2\0\0\6\0\0\0\2cd"),
             P(0, "\x17\x07\0\0\0\x08\1\0\0\0\2\0\1\3\0\0\xfd\0\4team\6\0\0\0\2cd"));
     talk_close(t);
@@ -116,15 +116,15 @@ static void bulk_shares_its_types(void)
 {
     talk *t = prepared(MY_CLIENT & ~1u, 1);
 
-    refuses(t, P(0, BULK "\x80\0\3\0\0\5\0\0\0"));
+    blocks(t, P(0, BULK "\x80\0\3\0\0\5\0\0\0"));
     becomes(t, P(0, BULK "\x40\0\0\6\0\0\0"), P(0, BULK "\xc0\0\3\0\0\6\0\0\0"));
-    refuses(t, P(0, BULK "\x80\0\xfd\0\0\2ab"));
+    blocks(t, P(0, BULK "\x80\0\xfd\0\0\2ab"));
     becomes(t, P(0, HEAD "\0\0\2cd"), P(0, HEAD "\0\1\xfd\0\2cd"));
     talk_close(t);
 }
 
 /* What cannot be kept is told, and never guessed. */
-static void lost_types_are_refused(void)
+static void lost_types_are_blocked(void)
 {
     talk *t = prepared(MY_CLIENT, 200);
     words head = {.length = 0}, it = {.length = 0};
@@ -133,7 +133,7 @@ static void lost_types_are_refused(void)
     head.length += 25;
     add(&head, "\1", 1); /* and nothing behind it: cut, and so nothing that could be kept */
     it = packet_of(0, head.bytes, head.length);
-    refuses(t, it);
+    blocks(t, it);
     head.bytes[head.length - 1] = 0;
     say(t, HR_CLIENT, packet_of(0, head.bytes, head.length));
     assert(sent_nothing(t, HR_SERVER));
@@ -145,7 +145,7 @@ static void lost_types_are_refused(void)
     talk_close(t);
 
     t = sign_in(w, MY_CLIENT, 0); /* a statement that nobody knows: its session ends */
-    verdict = HR_REFUSE;
+    verdict = HR_BLOCK;
     say(t, HR_CLIENT, P(0, HEAD "\0\1\3\0\5\0\0\0"));
     assert(heard(t, HR_CLIENT, error(1, 1205, "headgate: no")) && t->closed);
     verdict = HR_GO;
@@ -172,8 +172,8 @@ static void a_short_execution_is_no_way_around(void)
     for (size_t length = 1; length < 10; length++) {
         talk *t = prepared(MY_CLIENT, 13);
 
-        refuses(t, P(0, HEAD "\0\0\1\x03"
-                             "DELETE FROM t WHERE v <>'\0rest"));
+        blocks(t, P(0, HEAD "\0\0\1\x03"
+                            "DELETE FROM t WHERE v <>'\0rest"));
         assert(t->session.my.more->types != NULL);
         say(t, HR_CLIENT, packet_of(0, short_ones, length));
         is_malformed(t, 1);
@@ -182,8 +182,8 @@ static void a_short_execution_is_no_way_around(void)
     for (size_t length = 1; length < 7; length++) {
         talk *t = prepared(MY_CLIENT & ~1u, 13);
 
-        refuses(t, P(0, HEAD "\0\0\1\x03"
-                             "DELETE FROM t WHERE v <>'\0rest"));
+        blocks(t, P(0, HEAD "\0\0\1\x03"
+                            "DELETE FROM t WHERE v <>'\0rest"));
         say(t, HR_CLIENT, packet_of(0, short_bulk, length));
         is_malformed(t, 1);
         talk_close(t);
@@ -197,8 +197,8 @@ static void an_execution_without_its_parameters_gets_no_types(void)
          length++) { /* two bytes of nulls, one that says: no types */
         talk *t = prepared(MY_CLIENT, 13);
 
-        refuses(t, P(0, HEAD "\0\0\1\x03"
-                             "DELETE FROM t WHERE v <>'\0rest"));
+        blocks(t, P(0, HEAD "\0\0\1\x03"
+                            "DELETE FROM t WHERE v <>'\0rest"));
         say(t, HR_CLIENT, packet_of(0, HEAD "\0\0\0", length));
         assert(sent_nothing(t, HR_SERVER) && sent_has(t, HR_CLIENT, "types are lost"));
         talk_close(t);
@@ -209,12 +209,12 @@ int main(void)
 {
     static const size_t cuts[] = {0, 1, 2, 3, 5, 7, 11};
     static void (*const tests[])(void) = {
-        types_of_a_refused_execution_go_with_the_next,
+        types_of_a_blocked_execution_go_with_the_next,
         newer_types_take_the_place_of_those_owed,
         a_closed_statement_owes_nothing_to_the_next_of_its_number,
         named_parameters_are_found,
         bulk_shares_its_types,
-        lost_types_are_refused,
+        lost_types_are_blocked,
         a_short_execution_is_no_way_around,
         an_execution_without_its_parameters_gets_no_types,
     };

@@ -4,7 +4,7 @@
 
 static world *w;
 
-/* Refuses what has "no" in it, warns of "warn", holds "wait", and "turn" while something runs. */
+/* Blocks what has "no" in it, warns of "warn", holds "wait", and "turn" while something runs. */
 static hr_said by_text(talk *t, const char *text, size_t length, uint32_t flags, hr_words *words)
 {
     (void) t;
@@ -16,9 +16,9 @@ static hr_said by_text(talk *t, const char *text, size_t length, uint32_t flags,
     if (length == 0)
         return HR_GO;
     if (memmem(text, length, "'no'", 4) != NULL && (flags & HR_ASK_IN_TRANSACTION) == 0)
-        return HR_REFUSE;
+        return HR_BLOCK;
     if (memmem(text, length, "'never'", 7) != NULL)
-        return HR_REFUSE;
+        return HR_BLOCK;
     if (memmem(text, length, "'out'", 5) != NULL)
         return HR_SHUT;
     if (memmem(text, length, "'warn'", 6) != NULL)
@@ -269,13 +269,13 @@ static void a_name_cannot_hide_a_text(void)
     put_execute(&m, "");
     put_sync(&m);
     say(t, HR_CLIENT);
-    assert(t->asked.length > 0); /* judged */
+    assert(t->asked.length > 0); /* decided */
     free(name);
     talk_close(t);
 }
 
-/* A refused text of any length goes nowhere, and is not kept. */
-static void large_refused_query_is_dropped(void)
+/* A blocked text of any length goes nowhere, and is not kept. */
+static void large_blocked_query_is_dropped(void)
 {
     talk *t = open_talk(w);
     size_t length = 1u << 20;
@@ -309,7 +309,7 @@ static void asynchronous_messages_pass_at_any_time(void)
     talk_close(t);
 }
 
-static void function_call_is_judged(void)
+static void function_call_is_decided(void)
 {
     talk *t = open_talk(w);
 
@@ -372,7 +372,7 @@ static void first_statement_of_a_transaction_decides(void)
     talk_close(t);
 }
 
-/* What a client could write to be inside a transaction that nothing has been judged in. */
+/* What a client could write to be inside a transaction that nothing has been decided in. */
 static void free_statements_before_a_begin_do_not_hide_what_follows(void)
 {
     talk *t = open_talk(w);
@@ -388,7 +388,7 @@ static void free_statements_before_a_begin_do_not_hide_what_follows(void)
     talk_close(t);
 }
 
-static void nothing_is_judged_in_a_failed_transaction(void)
+static void nothing_is_decided_in_a_failed_transaction(void)
 {
     talk *t = open_talk(w);
 
@@ -579,7 +579,7 @@ static void closed_and_deallocated_names_are_forgotten(void)
     put_message(&m, '3', "", 0);
     put_ready(&m, 'I');
     passes(t, HR_SERVER);
-    asks_for(t, "a", "8 \n"); /* nobody knows it: judged as such */
+    asks_for(t, "a", "8 \n"); /* nobody knows it: decided as such */
     run(t, "DEALLOCATE /* x */ PREPARE \"b\"", 'I');
     t->asked.length = 0;
     asks_for(t, "b", "8 \n");
@@ -792,9 +792,9 @@ static void statement_in_the_middle_of_copy_data_is_no_way_in(void)
     talk_close(t);
 }
 
-/* ── Refusals ─────────────────────────────────────────────────────────────── */
+/* ── Blocks ─────────────────────────────────────────────────────────────── */
 
-static void refused_query_never_reaches_the_server(void)
+static void blocked_query_never_reaches_the_server(void)
 {
     talk *t = open_talk(w);
 
@@ -810,7 +810,7 @@ static void refused_query_never_reaches_the_server(void)
     talk_close(t);
 }
 
-static void refused_segment_never_reaches_the_server(void)
+static void blocked_segment_never_reaches_the_server(void)
 {
     talk *t = open_talk(w);
 
@@ -822,7 +822,7 @@ static void refused_segment_never_reaches_the_server(void)
     talk_close(t);
 }
 
-static void refused_behind_a_begin_in_the_same_segment(void)
+static void blocked_behind_a_begin_in_the_same_segment(void)
 {
     talk *t = open_talk(w);
 
@@ -838,8 +838,8 @@ static void refused_behind_a_begin_in_the_same_segment(void)
     talk_close(t);
 }
 
-/* A refused first statement must not let the rest of its transaction commit. */
-static void refused_inside_begin_aborts_the_transaction(void)
+/* A blocked first statement must not let the rest of its transaction commit. */
+static void blocked_inside_begin_aborts_the_transaction(void)
 {
     talk *t = open_talk(w);
 
@@ -862,7 +862,7 @@ static void refused_inside_begin_aborts_the_transaction(void)
     talk_close(t);
 }
 
-static void refused_bind_inside_begin(void)
+static void blocked_bind_inside_begin(void)
 {
     talk *t = open_talk(w);
 
@@ -880,7 +880,7 @@ static void refused_bind_inside_begin(void)
 }
 
 /* Parse + Flush first, Bind later: the Parse is at the server, and was answered. */
-static void refused_bind_after_parse_and_flush(void)
+static void blocked_bind_after_parse_and_flush(void)
 {
     talk *t = open_talk(w);
 
@@ -904,8 +904,8 @@ static void refused_bind_after_parse_and_flush(void)
     talk_close(t);
 }
 
-/* A refusal is never told before what is owed. */
-static void refusal_in_a_pipeline_comes_in_its_turn(void)
+/* A block is never told before what is owed. */
+static void block_in_a_pipeline_comes_in_its_turn(void)
 {
     talk *t = open_talk(w);
 
@@ -929,7 +929,7 @@ static void refusal_in_a_pipeline_comes_in_its_turn(void)
 }
 
 /* In one segment, behind an admitted statement: budgets that act inside transactions. */
-static void refusal_behind_an_admitted_statement_of_its_segment(void)
+static void block_behind_an_admitted_statement_of_its_segment(void)
 {
     talk *t = open_talk(w);
 
@@ -949,7 +949,7 @@ static void refusal_behind_an_admitted_statement_of_its_segment(void)
 }
 
 /* If something before it fails, the server never comes to our Bind: its own error stays. */
-static void error_before_a_refusal_is_the_servers_own(void)
+static void error_before_a_block_is_the_servers_own(void)
 {
     talk *t = open_talk(w);
 
@@ -1005,7 +1005,7 @@ static void shut_out_session_is_told_and_closed(void)
     talk_close(t);
 }
 
-static void many_refusals_in_one_read_take_turns(void)
+static void many_blocks_in_one_read_take_turns(void)
 {
     talk *t = open_talk(w);
 
@@ -1234,7 +1234,7 @@ static void malformed_messages_of_the_server_end_the_session(void)
     }
 }
 
-static void names_without_end_are_the_servers_to_refuse(void)
+static void names_without_end_are_the_servers_to_reject(void)
 {
     talk *t = open_talk(w);
     char body[5000];
@@ -1266,14 +1266,14 @@ int main(void)
     large_messages_stream_through();
     less_is_looked_at_while_buffers_are_scarce();
     a_name_cannot_hide_a_text();
-    large_refused_query_is_dropped();
+    large_blocked_query_is_dropped();
     asynchronous_messages_pass_at_any_time();
-    function_call_is_judged();
+    function_call_is_decided();
     terminate_ends_both();
     terminate_behind_a_query_leaves_time_for_its_answer();
     first_statement_of_a_transaction_decides();
     free_statements_before_a_begin_do_not_hide_what_follows();
-    nothing_is_judged_in_a_failed_transaction();
+    nothing_is_decided_in_a_failed_transaction();
     begin_and_statement_in_one_segment();
     pipelined_transaction_is_foreseen();
     only_the_first_bind_of_a_segment_is_outside();
@@ -1290,18 +1290,18 @@ int main(void)
     copy_that_fails_before_it_reads();
     copy_out_passes();
     statement_in_the_middle_of_copy_data_is_no_way_in();
-    refused_query_never_reaches_the_server();
-    refused_segment_never_reaches_the_server();
-    refused_behind_a_begin_in_the_same_segment();
-    refused_inside_begin_aborts_the_transaction();
-    refused_bind_inside_begin();
-    refused_bind_after_parse_and_flush();
-    refusal_in_a_pipeline_comes_in_its_turn();
-    refusal_behind_an_admitted_statement_of_its_segment();
-    error_before_a_refusal_is_the_servers_own();
+    blocked_query_never_reaches_the_server();
+    blocked_segment_never_reaches_the_server();
+    blocked_behind_a_begin_in_the_same_segment();
+    blocked_inside_begin_aborts_the_transaction();
+    blocked_bind_inside_begin();
+    blocked_bind_after_parse_and_flush();
+    block_in_a_pipeline_comes_in_its_turn();
+    block_behind_an_admitted_statement_of_its_segment();
+    error_before_a_block_is_the_servers_own();
     servers_fatal_error_is_not_replaced();
     shut_out_session_is_told_and_closed();
-    many_refusals_in_one_read_take_turns();
+    many_blocks_in_one_read_take_turns();
     notice_comes_before_its_answer();
     notice_in_a_pipeline_comes_in_its_turn();
     held_statement_is_asked_for_again();
@@ -1313,7 +1313,7 @@ int main(void)
     what_the_server_skips_costs_nothing();
     malformed_messages_end_the_session();
     malformed_messages_of_the_server_end_the_session();
-    names_without_end_are_the_servers_to_refuse();
+    names_without_end_are_the_servers_to_reject();
     world_close(w);
     free(m.bytes);
     return 0;

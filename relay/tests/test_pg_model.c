@@ -1,13 +1,13 @@
 /*
  * Random clients through the machine to a model of a server, cut anywhere and answered late: what may
- * go is as if the machine were not there; what is refused never runs, and is answered in its place.
+ * go is as if the machine were not there; what is blocked never runs, and is answered in its place.
  */
 #define HARNESS_FAKE_GATE
 #include "pg_server.h"
 
 static world *w;
 static uint32_t verdicts; /* 0: all go */
-static size_t refused_strings; /* for which the server may have been told of a part */
+static size_t blocked_strings; /* for which the server may have been told of a part */
 
 static hr_said by_dice(talk *t, const char *text, size_t length, uint32_t flags, hr_words *words)
 {
@@ -16,7 +16,7 @@ static hr_said by_dice(talk *t, const char *text, size_t length, uint32_t flags,
     snprintf(words->message, sizeof words->message, "headgate: no");
     (void) t;
     if (length > 3 && memcmp(text + length - 3, " no", 3) == 0)
-        return HR_REFUSE;
+        return HR_BLOCK;
     if (verdicts == 0 || length == 0)
         return HR_GO;
     switch (below(8)) {
@@ -33,15 +33,15 @@ static hr_said by_dice(talk *t, const char *text, size_t length, uint32_t flags,
 
 /* ── A client ─────────────────────────────────────────────────────────────── */
 
-static const char *a_text(bool refusals)
+static const char *a_text(bool blocks)
 {
     static const char *const texts[] = {"SELECT a", "SELECT b", "INSERT c", "BEGIN",
                                         "COMMIT",   "ROLLBACK", "FAIL",     "COPYOUT",
                                         "SET x",    "SYNTAX",   "SELECT d"};
-    static const char *const refused[] = {"SELECT no", "INSERT no", "SELECT 2 no"};
+    static const char *const blocked[] = {"SELECT no", "INSERT no", "SELECT 2 no"};
 
-    if (refusals && below(4) == 0)
-        return refused[below(3)];
+    if (blocks && below(4) == 0)
+        return blocked[below(3)];
     return texts[below(sizeof texts / sizeof *texts)];
 }
 
@@ -50,7 +50,7 @@ static void a_name(char *out)
     snprintf(out, 16, "%s", below(2) == 0 ? "" : (char[]){'n', (char) ('0' + below(4)), 0});
 }
 
-static void a_message(some_bytes *to, bool refusals)
+static void a_message(some_bytes *to, bool blocks)
 {
     char name[16], portal[16];
 
@@ -58,7 +58,7 @@ static void a_message(some_bytes *to, bool refusals)
     a_name(portal);
     switch (below(8)) {
     case 0:
-        put_parse(to, name, a_text(refusals));
+        put_parse(to, name, a_text(blocks));
         return;
     case 1:
         put_bind(to, portal, name);
@@ -79,7 +79,7 @@ static void a_message(some_bytes *to, bool refusals)
         put_flush(to);
         return;
     default:
-        put_parse(to, portal, a_text(refusals));
+        put_parse(to, portal, a_text(blocks));
         put_bind(to, portal, portal);
         put_describe(to, portal);
         put_execute(to, portal);
@@ -106,17 +106,17 @@ static void a_copy(some_bytes *to)
         put_sync(to);
 }
 
-static void a_segment(some_bytes *to, bool refusals)
+static void a_segment(some_bytes *to, bool blocks)
 {
     char many[64];
 
     switch (below(8)) {
     case 0:
-        put_query(to, a_text(refusals));
+        put_query(to, a_text(blocks));
         return;
     case 1:
-        snprintf(many, sizeof many, "%s;%s", a_text(false), a_text(refusals));
-        refused_strings += strstr(many, " no") != NULL;
+        snprintf(many, sizeof many, "%s;%s", a_text(false), a_text(blocks));
+        blocked_strings += strstr(many, " no") != NULL;
         put_query(to, many);
         return;
     case 2:
@@ -127,7 +127,7 @@ static void a_segment(some_bytes *to, bool refusals)
         return;
     default:
         for (size_t n = below(8); n > 0; n--)
-            a_message(to, refusals);
+            a_message(to, blocks);
         put_sync(to);
     }
 }
@@ -178,8 +178,9 @@ static void show_state(talk *t, const sim *s)
     fprintf(stderr,
             "next %d; server %c skips %d copies %d; block %d swallowing %d copying %d skipping %d\n"
             "sent %u answered %u segment %u of %u\n",
-            t->next, s->status, s->skips, s->copies, pg->block, pg->skip_until_sync, pg->copying_in,
-            pg->server_skips, pg->sent, pg->answered, pg->server_segment, pg->segment);
+            t->next, s->status, s->skips, s->copies, pg->transaction, pg->skip_until_sync,
+            pg->copying_in, pg->server_skips, pg->sent, pg->answered, pg->server_segment,
+            pg->segment);
     for (uint32_t i = 0; i < pg->unit_count; i++) {
         const hr_pg_unit *units = pg->ring == NULL ? pg->here : pg->ring;
         uint32_t room = pg->ring == NULL ? HR_PG_UNITS_HERE : HR_PG_MAX_UNITS;
@@ -265,24 +266,24 @@ static void as_if_it_were_not_there(void)
     free(client.bytes);
 }
 
-static void refused_is_never_run(void)
+static void blocked_is_never_run(void)
 {
     talk *t = open_talk(w);
     sim through = {.status = 'I'};
     some_bytes client = {0};
 
-    refused_strings = 0;
+    blocked_strings = 0;
     for (size_t n = 1 + below(12); n > 0; n--)
         a_segment(&client, true);
     if (getenv("ROUNDS") != NULL)
-        show("refused client", client.bytes, client.length);
+        show("blocked client", client.bytes, client.length);
     talk_through(t, &through, &client);
     append(&through.executed, "", 1);
     if (strstr((char *) through.executed.bytes, " no\n") != NULL)
         show_state(t, &through);
     assert(strstr((char *) through.executed.bytes, " no\n") == NULL);
     /* Each segment is ended once: by the server, or here. */
-    assert(count_types(&t->to[HR_CLIENT], 'Z') + refused_strings >= through.readies);
+    assert(count_types(&t->to[HR_CLIENT], 'Z') + blocked_strings >= through.readies);
     assert(t->session.pg.status == (uint8_t) through.status && t->session.pg.unit_count == 0);
     assert(t->session.pg.skip_until_sync == 0 && t->tickets_open == 0);
     heard(t); /* nothing but whole messages */
@@ -304,7 +305,7 @@ int main(int argc, char **argv)
         if (getenv("ROUNDS") != NULL)
             fprintf(stderr, "%lu\n", i);
         as_if_it_were_not_there();
-        refused_is_never_run();
+        blocked_is_never_run();
     }
     world_close(w);
     free(m.bytes);

@@ -1,20 +1,20 @@
 /*
- * What a name means: prepared by SQL or by protocol, closed by either, confirmed by the server, and judged
+ * What a name means: prepared by SQL or by protocol, closed by either, confirmed by the server, and decided
  * by the real gate. Nobody runs one text under the name of another.
  */
 #include "pg_inside.h"
 #include "pg_messages.h"
 
 #define HEAVY "SELECT heavy /* job='x' */"
-#define REFUSED "E53000 ZI"
+#define BLOCKED "E53000 ZI"
 
 static world *w;
 
 /* Nothing of ann's runs in the one, nothing of job x in the other. */
-static const char all_refused[]
+static const char all_blocked[]
     = "{\"budgets\":[{\"name\":\"zero\",\"mode\":\"enforce\",\"max_workers\":0,"
       "\"penalty_s\":0,\"rules\":[{\"match\":{\"username\":\"ann\"}}]}]}";
-static const char job_refused[]
+static const char job_blocked[]
     = "{\"budgets\":[{\"name\":\"x\",\"mode\":\"enforce\",\"max_workers\":0,"
       "\"penalty_s\":0,\"rules\":[{\"match\":{\"tag.job\":\"x\"}}]}]}";
 
@@ -50,20 +50,20 @@ static void extended(talk *t, const char *text, const char *tag)
     passes(t, HR_SERVER);
 }
 
-static bool bind_is_refused(talk *t, const char *name)
+static bool bind_is_blocked(talk *t, const char *name)
 {
     put_bind(&m, "", name);
     put_execute(&m, "");
     put_sync(&m);
     say(t, HR_CLIENT);
-    return sent_nothing(t, HR_SERVER) && hears(t, REFUSED);
+    return sent_nothing(t, HR_SERVER) && hears(t, BLOCKED);
 }
 
-static bool query_is_refused(talk *t, const char *text)
+static bool query_is_blocked(talk *t, const char *text)
 {
     put_query(&m, text);
     say(t, HR_CLIENT);
-    return sent_nothing(t, HR_SERVER) && hears(t, REFUSED);
+    return sent_nothing(t, HR_SERVER) && hears(t, BLOCKED);
 }
 
 /* ── A name that was free ─────────────────────────────────────────────────── */
@@ -76,13 +76,13 @@ static void sql_gives_a_free_name_another_meaning(void)
                                           "DEALLOCATE U&\"!0073\" UESCAPE '!'; PREPARE S AS " HEAVY,
                                           ";DISCARD ALL;PREPARE s AS " HEAVY};
 
-    under(all_refused);
+    under(all_blocked);
     for (size_t i = 0; i < sizeof strings / sizeof *strings; i++) {
         talk *t = open_talk(w);
 
         parse(t, "s", "SHOW a");
         run(t, strings[i], 'I');
-        assert(bind_is_refused(t, "s"));
+        assert(bind_is_blocked(t, "s"));
         talk_close(t);
     }
 }
@@ -94,14 +94,14 @@ static void the_same_by_the_extended_protocol(void)
                                              {"DEALLOCATE ALL", "DEALLOCATE ALL"},
                                              {"DEALLOCATE U&\"!0073\" UESCAPE '!'", "DEALLOCATE"}};
 
-    under(all_refused);
+    under(all_blocked);
     for (size_t i = 0; i < sizeof forgets / sizeof *forgets; i++) {
         talk *t = open_talk(w);
 
         parse(t, "s", "SHOW a");
         extended(t, forgets[i][0], forgets[i][1]);
         extended(t, "PREPARE s AS " HEAVY, "PREPARE");
-        assert(bind_is_refused(t, "s"));
+        assert(bind_is_blocked(t, "s"));
         talk_close(t);
     }
 }
@@ -111,13 +111,13 @@ static void a_free_name_is_not_trusted_behind_a_block(void)
 {
     talk *t;
 
-    under(job_refused);
+    under(job_blocked);
     t = open_talk(w);
     parse(t, "s", "SHOW a");
     run(t, "DO $$begin execute 'x'; end$$", 'I');
-    under(all_refused);
-    assert(bind_is_refused(t, "s"));
-    under(job_refused);
+    under(all_blocked);
+    assert(bind_is_blocked(t, "s"));
+    under(job_blocked);
     put_close(&m, 'S', "s");
     put_sync(&m);
     passes(t, HR_CLIENT);
@@ -125,7 +125,7 @@ static void a_free_name_is_not_trusted_behind_a_block(void)
     put_ready(&m, 'I');
     passes(t, HR_SERVER);
     parse(t, "s", "SHOW a"); /* of its own again */
-    under(all_refused);
+    under(all_blocked);
     put_bind(&m, "", "s");
     put_execute(&m, "");
     put_sync(&m);
@@ -160,7 +160,7 @@ static void a_free_name_is_not_trusted_behind_a_query(void)
         for (int by = 0; by < 2; by++) {
             talk *t;
 
-            under(job_refused);
+            under(job_blocked);
             t = open_talk(w);
             parse(t, "other", "SELECT swap()");
             parse(t, "s", "SHOW a");
@@ -168,11 +168,11 @@ static void a_free_name_is_not_trusted_behind_a_query(void)
                 run(t, queries[i], 'I');
             else
                 extended(t, queries[i], "SELECT 1");
-            under(all_refused);
-            assert(bind_is_refused(t, "s"));
-            under(job_refused);
+            under(all_blocked);
+            assert(bind_is_blocked(t, "s"));
+            under(job_blocked);
             parse(t, "s", "SHOW a"); /* prepared again: the server would say if it were another's */
-            under(all_refused);
+            under(all_blocked);
             bind_is_free(t, "s", "SHOW", 'I');
             talk_close(t);
         }
@@ -182,7 +182,7 @@ static void a_free_name_stays_free_behind_what_is_free(void)
 {
     talk *t;
 
-    under(all_refused);
+    under(all_blocked);
     t = open_talk(w);
     parse(t, "s", "SHOW a");
     run(t, "SET a = 1", 'I');
@@ -199,7 +199,7 @@ static void a_free_name_is_not_trusted_behind_a_commit(void)
     for (int by = 0; by < 3; by++) {
         talk *t;
 
-        under(job_refused);
+        under(job_blocked);
         t = open_talk(w);
         if (by < 2) {
             run(t, "BEGIN; INSERT INTO deferred VALUES (1)", 'T');
@@ -227,8 +227,8 @@ static void a_free_name_is_not_trusted_behind_a_commit(void)
             put_ready(&m, 'I');
             passes(t, HR_SERVER);
         }
-        under(all_refused);
-        assert(bind_is_refused(t, "s"));
+        under(all_blocked);
+        assert(bind_is_blocked(t, "s"));
         talk_close(t);
     }
 }
@@ -238,7 +238,7 @@ static void a_doubtful_begin_is_not_the_first_statement(void)
 {
     talk *t;
 
-    under(job_refused);
+    under(job_blocked);
     t = open_talk(w);
     parse(t, "b", "BEGIN");
     parse(t, "h", HEAVY);
@@ -265,7 +265,7 @@ static void a_name_without_memory_is_not_what_it_was(void)
         for (int at_once = 0; at_once < 2; at_once++) {
             talk *t;
 
-            under(all_refused);
+            under(all_blocked);
             t = open_talk(w);
             parse(t, names[i], "SHOW a");
             w->out_of_memory = true;
@@ -273,7 +273,7 @@ static void a_name_without_memory_is_not_what_it_was(void)
                 put_parse(&m, names[i], HEAVY);
             else
                 parse(t, names[i], HEAVY);
-            assert(bind_is_refused(t, names[i]));
+            assert(bind_is_blocked(t, names[i]));
             w->out_of_memory = false;
             talk_close(t);
         }
@@ -284,7 +284,7 @@ static void a_command_that_nobody_has_seen_makes_names_doubtful(void)
     talk *t = open_talk(w);
     char *text = calloc(1, 80000);
 
-    under(job_refused);
+    under(job_blocked);
     parse(t, "s", "SHOW a");
     memset(text, ' ', 79000);
     strcpy(text + 79000, "DEALLOCATE s; PREPARE s AS SELECT 1");
@@ -296,8 +296,8 @@ static void a_command_that_nobody_has_seen_makes_names_doubtful(void)
     put_complete(&m, "PREPARE");
     put_ready(&m, 'I');
     passes(t, HR_SERVER);
-    under(all_refused);
-    assert(bind_is_refused(t, "s"));
+    under(all_blocked);
+    assert(bind_is_blocked(t, "s"));
     free(text);
     talk_close(t);
 }
@@ -308,18 +308,18 @@ static void names_are_one_for_sql_and_protocol(void)
 {
     talk *t;
 
-    under(job_refused);
+    under(job_blocked);
     t = open_talk(w);
     run(t, "PREPARE p AS " HEAVY, 'I');
-    assert(query_is_refused(t, "EXECUTE p") && bind_is_refused(t, "p"));
-    assert(query_is_refused(t, "EXPLAIN ANALYZE EXECUTE P"));
-    assert(query_is_refused(t, "EXECUTE U&\"!0070\" UESCAPE '!'"));
-    assert(query_is_refused(t, "EXECUTE U&\"\\0070\""));
-    assert(query_is_refused(t, "PREPARE q AS " HEAVY "; EXECUTE q"));
+    assert(query_is_blocked(t, "EXECUTE p") && bind_is_blocked(t, "p"));
+    assert(query_is_blocked(t, "EXPLAIN ANALYZE EXECUTE P"));
+    assert(query_is_blocked(t, "EXECUTE U&\"!0070\" UESCAPE '!'"));
+    assert(query_is_blocked(t, "EXECUTE U&\"\\0070\""));
+    assert(query_is_blocked(t, "PREPARE q AS " HEAVY "; EXECUTE q"));
     talk_close(t);
     t = open_talk(w);
     parse(t, "p", HEAVY);
-    assert(query_is_refused(t, "EXECUTE p"));
+    assert(query_is_blocked(t, "EXECUTE p"));
     talk_close(t);
     t = open_talk(w);
     run(t, "PREPARE p AS SELECT 1", 'I');
@@ -332,7 +332,7 @@ static void names_are_one_for_sql_and_protocol(void)
     put_message(&m, '1', "", 0);
     put_ready(&m, 'I');
     passes(t, HR_SERVER);
-    assert(query_is_refused(t, "EXECUTE p"));
+    assert(query_is_blocked(t, "EXECUTE p"));
     talk_close(t);
 }
 
@@ -340,11 +340,11 @@ static void a_prepare_that_fails_changes_nothing(void)
 {
     talk *t;
 
-    under(job_refused);
+    under(job_blocked);
     t = open_talk(w);
     run(t, "PREPARE p AS " HEAVY, 'I');
     fails(t, "PREPARE p AS SELECT 1", 'I');
-    assert(query_is_refused(t, "EXECUTE p"));
+    assert(query_is_blocked(t, "EXECUTE p"));
     put_parse(&m, "", "PREPARE p AS SELECT 1");
     put_bind(&m, "", "");
     put_execute(&m, "");
@@ -355,7 +355,7 @@ static void a_prepare_that_fails_changes_nothing(void)
     put_error(&m, "ERROR", "42P05", "it exists");
     put_ready(&m, 'I');
     passes(t, HR_SERVER);
-    assert(bind_is_refused(t, "p"));
+    assert(bind_is_blocked(t, "p"));
     run(t, "DEALLOCATE p", 'I');
     run(t, "PREPARE p AS SELECT 1", 'I');
     run(t, "EXECUTE p", 'I');
@@ -367,7 +367,7 @@ static void a_bind_waits_for_sql_that_changes_names(void)
 {
     talk *t;
 
-    under(job_refused);
+    under(job_blocked);
     t = open_talk(w);
     run(t, "PREPARE p AS SELECT 1", 'I');
     put_parse(&m, "", "DEALLOCATE p");
@@ -392,13 +392,13 @@ static void a_bind_waits_for_sql_that_changes_names(void)
     talk_close(t);
 }
 
-static void an_odd_name_is_judged_where_it_is_prepared(void)
+static void an_odd_name_is_decided_where_it_is_prepared(void)
 {
     talk *t;
 
-    under(job_refused);
+    under(job_blocked);
     t = open_talk(w);
-    assert(query_is_refused(t, "PREPARE U&\"!d83d!de00\" UESCAPE '!' AS " HEAVY));
+    assert(query_is_blocked(t, "PREPARE U&\"!d83d!de00\" UESCAPE '!' AS " HEAVY));
     talk_close(t);
 }
 
@@ -408,7 +408,7 @@ static void long_names_are_cut_as_the_server_does(void)
     char name[80], text[256];
     talk *t;
 
-    under(all_refused);
+    under(all_blocked);
     t = open_talk(w);
     memset(name, 'n', sizeof name);
     name[63] = '\0';
@@ -418,7 +418,7 @@ static void long_names_are_cut_as_the_server_does(void)
     snprintf(text, sizeof text, "DEALLOCATE %s; PREPARE %s AS " HEAVY, name, name);
     run(t, text, 'I');
     name[63] = '\0';
-    assert(bind_is_refused(t, name));
+    assert(bind_is_blocked(t, name));
     talk_close(t);
 }
 
@@ -437,7 +437,7 @@ int main(void)
     names_are_one_for_sql_and_protocol();
     a_prepare_that_fails_changes_nothing();
     a_bind_waits_for_sql_that_changes_names();
-    an_odd_name_is_judged_where_it_is_prepared();
+    an_odd_name_is_decided_where_it_is_prepared();
     long_names_are_cut_as_the_server_does();
     world_close(w);
     free(m.bytes);

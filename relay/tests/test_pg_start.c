@@ -79,7 +79,7 @@ static void a_crowded_user_is_told_when_it_is_let_in(void)
         t->crowded = true;
         feed_cut(t, HR_CLIENT, start.bytes, start.length, cut);
         assert(
-            sent_is(t, HR_SERVER, start.bytes, start.length)); /* the server judges the password */
+            sent_is(t, HR_SERVER, start.bytes, start.length)); /* the server checks the password */
         feed_cut(t, HR_SERVER, "R\0\0\0\x08\0\0\0\3", 9, cut);
         assert(sent_is(t, HR_CLIENT, "R\0\0\0\x08\0\0\0\3", 9) && !t->closed);
         feed_cut(t, HR_SERVER, signed_in.bytes, signed_in.length, cut);
@@ -133,7 +133,7 @@ static void tls_is_answered_by_the_listeners_mode(void)
     talk_close(t);
 }
 
-static void tls_twice_is_refused(void)
+static void tls_twice_is_rejected(void)
 {
     talk *t = talk_open(w);
 
@@ -146,7 +146,7 @@ static void tls_twice_is_refused(void)
 }
 
 /* CVE-2021-23222 and its like. */
-static void bytes_injected_behind_a_request_for_tls_are_refused(void)
+static void bytes_injected_behind_a_request_for_tls_are_rejected(void)
 {
     for (int tls = 0; tls < 2; tls++) {
         talk *t = talk_open(w);
@@ -188,7 +188,7 @@ static void plain_client_where_tls_is_required_is_told_so(void)
     talk_close(t);
 }
 
-static void absurd_start_packets_are_refused(void)
+static void absurd_start_packets_are_rejected(void)
 {
     static const struct {
         const char *bytes;
@@ -319,7 +319,7 @@ static void binding_to_a_channel_that_is_not_the_clients_is_not_offered(void)
     }
 }
 
-static void server_that_refuses_a_sign_in_has_the_last_word(void)
+static void server_that_rejects_a_sign_in_has_the_last_word(void)
 {
     talk *t = talk_open(w);
 
@@ -368,7 +368,7 @@ static void replication_is_not_looked_at(void)
     talk_close(t);
 }
 
-static void replication_false_is_judged(void)
+static void replication_false_is_decided(void)
 {
     static const char parameters[] = "user\0rep\0replication\0false\0";
     talk *t = talk_open(w);
@@ -514,19 +514,19 @@ int main(void)
     a_crowded_user_is_told_when_it_is_let_in();
     a_password_in_clear_stays_where_it_is_encrypted();
     tls_is_answered_by_the_listeners_mode();
-    tls_twice_is_refused();
-    bytes_injected_behind_a_request_for_tls_are_refused();
+    tls_twice_is_rejected();
+    bytes_injected_behind_a_request_for_tls_are_rejected();
     direct_tls_begins_by_itself();
     plain_client_where_tls_is_required_is_told_so();
-    absurd_start_packets_are_refused();
+    absurd_start_packets_are_rejected();
     server_tls_is_asked_for();
     nothing_is_taken_from_a_server_before_its_tls();
     signing_in_is_opaque();
     binding_to_a_channel_that_is_not_the_clients_is_not_offered();
-    server_that_refuses_a_sign_in_has_the_last_word();
+    server_that_rejects_a_sign_in_has_the_last_word();
     newer_protocol_and_long_cancel_key_pass();
     replication_is_not_looked_at();
-    replication_false_is_judged();
+    replication_false_is_decided();
     options_are_told_to_the_gate();
     cancel_of_a_stranger_is_forwarded_and_nothing_else();
     cancel_goes_to_the_sessions_own_target();

@@ -294,7 +294,7 @@ static void names_and_addresses_are_checked(void)
     }
 }
 
-static void a_strange_authority_is_refused(void)
+static void a_strange_authority_is_rejected(void)
 {
     hr_tls_settings listener = listener_of(&by_stranger), target = target_of(3, "db.example");
     two t = begin_two(&listener, &target);
@@ -413,7 +413,7 @@ static void versions_and_protocols_are_chosen(void)
 
 /* ── Settings that are wrong ──────────────────────────────────────────────── */
 
-static bool refuses(hr_tls_settings settings, bool for_listener, const char *part, const char *file)
+static bool rejects(hr_tls_settings settings, bool for_listener, const char *part, const char *file)
 {
     char error[512];
     hr_tls *tls = hr_tls_open(&settings, for_listener, HR_PROTOCOL_POSTGRES, error, sizeof error);
@@ -429,23 +429,23 @@ static void a_fault_names_its_file(void)
     FILE *file;
 
     strcpy(bad.cert, "/nowhere/x.crt");
-    assert(refuses(bad, true, "cannot be read: No such file", "/nowhere/x.crt"));
+    assert(rejects(bad, true, "cannot be read: No such file", "/nowhere/x.crt"));
     bad = good;
     snprintf(bad.key, sizeof bad.key, "%s", client.key_path);
-    assert(refuses(bad, true, "does not fit the certificate", client.key_path));
+    assert(rejects(bad, true, "does not fit the certificate", client.key_path));
     bad = good;
     snprintf(bad.cert, sizeof bad.cert, "%s", server.key_path);
-    assert(refuses(bad, true, "holds no usable certificate", server.key_path));
+    assert(rejects(bad, true, "holds no usable certificate", server.key_path));
     bad = good;
     bad.key[0] = '\0';
-    assert(refuses(bad, true, "needs its key", server.cert_path));
+    assert(rejects(bad, true, "needs its key", server.cert_path));
     bad = target_of(4, "");
-    assert(refuses(bad, false, "verify-full", "name"));
+    assert(rejects(bad, false, "verify-full", "name"));
     bad = target_of(3, "");
     snprintf(bad.ca, sizeof bad.ca, "%s", server.key_path);
-    assert(refuses(bad, false, "CA file", server.key_path));
+    assert(rejects(bad, false, "CA file", server.key_path));
     bad = target_of(9, "");
-    assert(refuses(bad, false, "mode 9", ""));
+    assert(rejects(bad, false, "mode 9", ""));
     snprintf(locked, sizeof locked, "%s/locked.key", directory);
     file = fopen(locked, "w");
     PEM_write_PrivateKey(file, server.key, EVP_aes_128_cbc(), (const unsigned char *) "secret", 6,
@@ -453,7 +453,7 @@ static void a_fault_names_its_file(void)
     fclose(file);
     bad = good;
     snprintf(bad.key, sizeof bad.key, "%s", locked);
-    assert(refuses(bad, true, "is protected by a password", locked));
+    assert(rejects(bad, true, "is protected by a password", locked));
     unlink(locked);
 }
 
@@ -465,7 +465,7 @@ int main(void)
     no_record_is_longer_than_postgres_makes_them();
     a_handshake_may_begin_in_bytes_read_before();
     names_and_addresses_are_checked();
-    a_strange_authority_is_refused();
+    a_strange_authority_is_rejected();
     a_client_certificate_may_be_demanded();
     plain_text_is_no_handshake();
     a_peer_that_hangs_up_is_a_fault();

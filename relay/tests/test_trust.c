@@ -77,7 +77,7 @@ static void a_bound_tag_counts_from_its_users_alone(void)
 }
 
 /* The same prepared text of two users: what is found for one is not the other's. */
-static void a_prepared_text_is_judged_by_who_runs_it(void)
+static void who_runs_a_prepared_text_decides(void)
 {
     hr_identity_settings identity = trusting(false);
     world *w = world_with(HR_PROTOCOL_POSTGRES, &identity);
@@ -200,7 +200,7 @@ static void every_tag_can_be_bound(void)
 int main(void)
 {
     a_bound_tag_counts_from_its_users_alone();
-    a_prepared_text_is_judged_by_who_runs_it();
+    who_runs_a_prepared_text_decides();
     a_signature_vouches_for_all_tags_one_user_and_some_time();
     a_prepared_signature_ends_too();
     malformed_signatures_vouch_for_nothing();

@@ -231,7 +231,7 @@ class HrState(Structure):
 
 THREAD_COUNTS = (
     *("accepted", "established", "closed", "rejected_sessions", "failed_startups"),
-    *("failed_connects", "client_bytes", "server_bytes", "statements", "prepared", "judged"),
+    *("failed_connects", "client_bytes", "server_bytes", "statements", "prepared", "decided"),
     *("truncated_texts", "unidentified", "cancels", "held", "protocol_errors", "tls_sessions"),
     *("out_of_buffers", "sessions", "idle_sessions", "buffers_used_bytes", "rounds"),
     *("longest_round_ns", "lost_events", "untrusted_tags", "unkept_texts"),

@@ -1,5 +1,5 @@
 /*
- * refusals.c: every refusal's code, and the words for a session that ends.
+ * codes.c: every block's code, and the words for a session that ends.
  *
  *   gate ──hr_words, cause──► machine ──hr_code_of_cause──► ErrorResponse / ERR packet
  *   engine ──machine->lost(why)──► hr_words_of_loss, hr_code_of_loss
@@ -14,7 +14,7 @@
 #include <string.h>
 
 const hr_code hr_code_of_cause[HR_CAUSES] = {
-    [HR_BY_NOTHING] = {"01000", 0, "01000"}, /* a warning: nothing was refused */
+    [HR_BY_NOTHING] = {"01000", 0, "01000"}, /* a warning: nothing was blocked */
     [HR_BY_BUDGET] = {"53000", 1205, "HY000"}, [HR_BY_RULE] = {"53000", 1205, "HY000"},
     [HR_BY_HEALTH] = {"53000", 1205, "HY000"}, [HR_BY_PACE] = {"53000", 1205, "HY000"},
     [HR_BY_LOSS] = {"53000", 1205, "HY000"},   [HR_BY_CANCEL] = {"57014", 1317, "70100"},

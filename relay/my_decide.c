@@ -1,6 +1,6 @@
 /*
- * my_judge.c: may it run?   COM_QUERY, COM_STMT_EXECUTE, COM_STMT_FETCH ──► gate ──► goes, waits, or is
- * refused in words of one ERR packet.
+ * my_decide.c: may it run?   COM_QUERY, COM_STMT_EXECUTE, COM_STMT_FETCH ──► gate ──► goes, waits, or is
+ * blocked in words of one ERR packet.
  */
 #include "my_inside.h"
 
@@ -8,10 +8,10 @@
 #include <stdlib.h>
 
 /* What nobody knows is a write. */
-/* ── Refusals ─────────────────────────────────────────────────────────────── */
+/* ── Blocks ─────────────────────────────────────────────────────────────── */
 
-enum my_verdict my_refuse(hr_session *session, const my_command *it, uint16_t code,
-                          const char *state, const char *text, hr_next *next)
+enum my_verdict my_block(hr_session *session, const my_command *it, uint16_t code,
+                         const char *state, const char *text, hr_next *next)
 {
     hr_my_more *more;
     uint8_t *packet;
@@ -20,7 +20,7 @@ enum my_verdict my_refuse(hr_session *session, const my_command *it, uint16_t co
     session->my.client_drops = true;
     if (it->whole) {
         my_tell(session, (uint8_t) (it->bytes[3] + 1), code, state, text);
-        return MY_REFUSED;
+        return MY_BLOCKED;
     }
     more = my_more(session);
     packet = more == NULL ? NULL : malloc(MY_ERROR_BYTES + 16);
@@ -28,9 +28,9 @@ enum my_verdict my_refuse(hr_session *session, const my_command *it, uint16_t co
         *next = HR_CLOSE;
         return MY_WAITS;
     }
-    more->refusal = packet;
-    more->refusal_length = (uint16_t) my_error(packet, 0, code, state, text);
-    return MY_REFUSED;
+    more->error = packet;
+    more->error_length = (uint16_t) my_error(packet, 0, code, state, text);
+    return MY_BLOCKED;
 }
 
 /* What is appended as far as there is room. */
@@ -65,15 +65,15 @@ static void join_words(const hr_words *words, char *out, size_t room)
         append(out, room, " (", words->detail, ")");
 }
 
-static enum my_verdict refuse_words(hr_session *session, const my_command *it,
-                                    const hr_words *words, hr_next *next)
+static enum my_verdict block_words(hr_session *session, const my_command *it, const hr_words *words,
+                                   hr_next *next)
 {
     const hr_code *code
         = &hr_code_of_cause[words->cause < HR_CAUSES ? words->cause : HR_BY_NOTHING];
     char text[MY_ERROR_BYTES];
 
     join_words(words, text, sizeof text);
-    return my_refuse(session, it, code->mysql, code->mysql_state, text, next);
+    return my_block(session, it, code->mysql, code->mysql_state, text, next);
 }
 
 /* Kept for the SHOW WARNINGS that may follow. */
@@ -101,7 +101,7 @@ static void forget_warning(hr_session *session)
     more->warning = NULL;
 }
 
-/* ── Judging ──────────────────────────────────────────────────────────────── */
+/* ── Deciding ──────────────────────────────────────────────────────────────── */
 
 enum my_verdict my_later(hr_next *next)
 {
@@ -125,7 +125,7 @@ enum my_verdict my_enter(hr_session *session, const hr_my_unit *unit, hr_next *n
 }
 
 /* Only this thread writes it. */
-/* Something that has been said of a statement: `unit` goes, is refused, or waits. */
+/* Something that has been said of a statement: `unit` goes, is blocked, or waits. */
 static enum my_verdict obey(hr_session *session, const my_command *it, hr_said said,
                             const hr_words *words, hr_my_unit *unit, hr_next *next)
 {
@@ -139,9 +139,9 @@ static enum my_verdict obey(hr_session *session, const my_command *it, hr_said s
     switch (said) {
     case HR_SHUT:
         session->my.shut = true;
-        return refuse_words(session, it, words, next);
-    case HR_REFUSE:
-        return refuse_words(session, it, words, next);
+        return block_words(session, it, words, next);
+    case HR_BLOCK:
+        return block_words(session, it, words, next);
     case HR_GO_WARNED:
         keep_warning(session, words);
         unit->flags |= MY_UNIT_WARNED;
@@ -181,7 +181,7 @@ static const char *text_of(const hr_session *session, const my_command *it, bool
     return "";
 }
 
-enum my_verdict my_judge_query(hr_session *session, const my_command *it, hr_next *next)
+enum my_verdict my_decide_query(hr_session *session, const my_command *it, hr_next *next)
 {
     hr_my_unit unit = {.command = MY_QUERY};
     bool cut = it->seen < it->length || it->length == MY_FULL;
@@ -215,7 +215,7 @@ enum my_verdict my_judge_query(hr_session *session, const my_command *it, hr_nex
     return obey(session, it, said, &words, &unit, next);
 }
 
-enum my_verdict my_judge_unknown(hr_session *session, const my_command *it, hr_next *next)
+enum my_verdict my_decide_unknown(hr_session *session, const my_command *it, hr_next *next)
 {
     hr_my_unit unit = {.command = it->code, .flags = MY_UNIT_RUNS};
     hr_words words;
@@ -226,7 +226,7 @@ enum my_verdict my_judge_unknown(hr_session *session, const my_command *it, hr_n
     return obey(session, it, said, &words, &unit, next);
 }
 
-/* A refused execution must not leave its long data at the server: the client sends them again with the
+/* A blocked execution must not leave its long data at the server: the client sends them again with the
  * next one, and they would be appended. A server's own error resets them, too. */
 static void reset_long_data(hr_session *session, my_statement *statement)
 {
@@ -282,27 +282,27 @@ uint32_t my_id_of(const my_command *it)
 static void follow_execution(hr_session *session, my_statement *statement, my_command *it,
                              enum my_verdict verdict)
 {
-    if (verdict == MY_REFUSED) {
+    if (verdict == MY_BLOCKED) {
         reset_long_data(session, statement);
-        my_types_refused(session, statement, it);
+        my_types_blocked(session, statement, it);
     } else if (verdict == MY_PASSES && statement != NULL) {
         statement->flags &= (uint8_t) ~MY_STATEMENT_LONG_DATA;
         my_types_pass(session, statement, it);
     }
 }
 
-static enum my_verdict refuse_untyped(hr_session *session, const my_command *it,
-                                      my_statement *statement, hr_next *next)
+static enum my_verdict block_untyped(hr_session *session, const my_command *it,
+                                     my_statement *statement, hr_next *next)
 {
     reset_long_data(session, statement);
-    return my_refuse(
+    return my_block(
         session, it, 1210, "HY000",
         "headgate: the last execution of this statement was blocked, "
         "and its parameters' types are lost with it; bind them again, or prepare it again",
         next);
 }
 
-enum my_verdict my_judge_execute(hr_session *session, my_command *it, hr_next *next)
+enum my_verdict my_decide_execute(hr_session *session, my_command *it, hr_next *next)
 {
     hr_my *my = &session->my;
     hr_my_unit unit = {.command = it->code, .number = my_id_of(it)};
@@ -314,7 +314,7 @@ enum my_verdict my_judge_execute(hr_session *session, my_command *it, hr_next *n
     hr_said said;
 
     if (it->code != MY_STMT_FETCH && !my_types_known(session, statement, it))
-        return refuse_untyped(session, it, statement, next);
+        return block_untyped(session, it, statement, next);
     if (it->code == MY_STMT_EXECUTE && it->seen > 5 && it->payload[5] != 0)
         unit.flags |= MY_UNIT_OPEN;
     said = ask_statement(session, statement, flags, &words, &unit);

@@ -123,6 +123,6 @@ int main(void)
     a_fault_that_the_engine_knows_is_told();
     what_was_held_has_not_reached_the_server();
     a_server_that_goes_while_signing_in_has_run_nothing();
-    printf("test_refusals: ok\n");
+    printf("test_codes: ok\n");
     return 0;
 }

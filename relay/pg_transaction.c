@@ -1,12 +1,12 @@
 /*
- * pg_block.c: where the transaction stands, and whether something that is judged has run in it.
+ * pg_transaction.c: where the transaction stands, and whether something that is decided has run in it.
  *
- *   BEGIN                        opens a block; what has run before it in its string or segment counts
+ *   BEGIN                        opens a transaction; what has run before it in its string or segment counts
  *   COMMIT, ROLLBACK, PREPARE TRANSACTION   end it: the next statement is a first one again, AND CHAIN or not
- *   SAVEPOINT, RELEASE, ROLLBACK TO, SET, … neither run nor end anything; so does nothing that is refused
+ *   SAVEPOINT, RELEASE, ROLLBACK TO, SET, … neither run nor end anything; so does nothing that is blocked
  *
  * A session that holds locks must not be hurt (R148), and one that begins must not get by: so this is
- * followed statement by statement, through failed blocks too. Where a Query runs nothing else does: there
+ * followed statement by statement, through failed transactions too. Where a Query runs nothing else does: there
  * the server's own words are followed, its command tags, which no way of writing can deceive. They leave
  * but ROLLBACK TO open, which is told by the text.
  */
@@ -14,63 +14,64 @@
 
 #include <string.h>
 
-static void turn(hr_pg *pg, uint8_t block)
+static void turn(hr_pg *pg, uint8_t transaction)
 {
-    pg->block = block;
-    pg->block_segment = pg->segment;
+    pg->transaction = transaction;
+    pg->transaction_segment = pg->segment;
 }
 
-void hr_pg_follow_block(hr_pg *pg, int kind, uint8_t word)
+void hr_pg_follow_transaction(hr_pg *pg, int kind, uint8_t word)
 {
     switch (word) {
     case HR_PG_WORD_ENDS:
     case HR_PG_WORD_CHAINS:
-        turn(pg, word == HR_PG_WORD_ENDS ? HR_PG_BLOCK_NONE : HR_PG_BLOCK_OPEN);
+        turn(pg, word == HR_PG_WORD_ENDS ? HR_PG_TRANSACTION_NONE : HR_PG_TRANSACTION_OPEN);
         pg->ran = pg->segment_ran = false;
         return;
     case HR_PG_WORD_BEGINS:
-        if (pg->block != HR_PG_BLOCK_NONE)
+        if (pg->transaction != HR_PG_TRANSACTION_NONE)
             return;
-        turn(pg, HR_PG_BLOCK_OPEN);
+        turn(pg, HR_PG_TRANSACTION_OPEN);
         pg->ran = pg->segment_ran;
         return;
     case HR_PG_WORD_BACK:
-        if (pg->block == HR_PG_BLOCK_FAILED)
-            turn(pg, HR_PG_BLOCK_OPEN);
+        if (pg->transaction == HR_PG_TRANSACTION_FAILED)
+            turn(pg, HR_PG_TRANSACTION_OPEN);
         return;
-    case HR_PG_WORD_UNSEEN: /* may be all of these: what follows it is judged as a first one */
-        turn(pg, pg->block);
+    case HR_PG_WORD_UNSEEN: /* may be all of these: what follows it is decided as a first one */
+        turn(pg, pg->transaction);
         pg->ran = pg->segment_ran = false;
         return;
     default:
         if (kind > HR_KIND_WRITE && kind != HR_KIND_MANY)
             return;
         pg->segment_ran = true;
-        pg->ran = pg->ran || pg->block == HR_PG_BLOCK_OPEN;
+        pg->ran = pg->ran || pg->transaction == HR_PG_TRANSACTION_OPEN;
     }
 }
 
-bool hr_pg_block_sure(const hr_pg *pg)
+bool hr_pg_transaction_sure(const hr_pg *pg)
 {
-    return pg->block == HR_PG_BLOCK_NONE || !pg->ran || pg->block_segment == pg->segment
-           || (int32_t) (pg->block_segment - pg->server_segment) < 0;
+    return pg->transaction == HR_PG_TRANSACTION_NONE || !pg->ran
+           || pg->transaction_segment == pg->segment
+           || (int32_t) (pg->transaction_segment - pg->server_segment) < 0;
 }
 
-void hr_pg_settle_block(hr_pg *pg, uint8_t kind)
+void hr_pg_settle_transaction(hr_pg *pg, uint8_t kind)
 {
     if (pg->unit_count > 0 || pg->segment_bound)
         return; /* the client's stream is further on than this */
-    pg->block_segment = pg->server_segment - 1;
+    pg->transaction_segment = pg->server_segment - 1;
     if (pg->status == 'I') {
-        pg->block = HR_PG_BLOCK_NONE;
+        pg->transaction = HR_PG_TRANSACTION_NONE;
         pg->ran = false;
     } else if (pg->status == 'E') {
-        pg->block = HR_PG_BLOCK_FAILED;
+        pg->transaction = HR_PG_TRANSACTION_FAILED;
     } else {
         /* Begun by what nobody could foresee: never hurt a lock holder. */
         pg->ran |= kind == HR_PG_UNIT_CALL
-                   || (kind == HR_PG_UNIT_SYNC && pg->block == HR_PG_BLOCK_NONE);
-        pg->block = HR_PG_BLOCK_OPEN;
+                   || (kind == HR_PG_UNIT_SYNC && pg->transaction == HR_PG_TRANSACTION_NONE);
+        pg->transaction = HR_PG_TRANSACTION_OPEN;
     }
 }
 
@@ -113,19 +114,19 @@ void hr_pg_complete_statement(hr_pg *pg, const char *tag)
         pg->ran = true;
 }
 
-/* It did run, and was judged; unless the transaction had failed before. */
+/* It did run, and was decided; unless the transaction had failed before. */
 void hr_pg_fail_statement(hr_pg *pg)
 {
     if (!is_in(pg->free_statements, pg->stated)
-        && !(pg->block == HR_PG_BLOCK_FAILED && pg->stated == 0))
+        && !(pg->transaction == HR_PG_TRANSACTION_FAILED && pg->stated == 0))
         pg->ran = true;
 }
 
-hr_pg_ending hr_pg_end_string(const hr_pg *pg, const hr_slice *slices, uint32_t refused)
+hr_pg_ending hr_pg_end_string(const hr_pg *pg, const hr_slice *slices, uint32_t blocked)
 {
-    hr_pg_ending ending = {.open = pg->block != HR_PG_BLOCK_NONE, .is_free = true};
+    hr_pg_ending ending = {.open = pg->transaction != HR_PG_TRANSACTION_NONE, .is_free = true};
 
-    for (uint32_t i = 0; i < refused; i++) {
+    for (uint32_t i = 0; i < blocked; i++) {
         const hr_reading *reading = &slices[i].reading;
 
         if (reading->ends || reading->kind == HR_KIND_BEGIN)

@@ -5,7 +5,7 @@
 
 static world *w;
 
-/* Refuses 'no' outside of a transaction or as its first, and 'never' anywhere. */
+/* Blocks 'no' outside of a transaction or as its first, and 'never' anywhere. */
 static hr_said by_text(talk *t, const char *text, size_t length, uint32_t flags, hr_words *words)
 {
     (void) t;
@@ -13,11 +13,11 @@ static hr_said by_text(talk *t, const char *text, size_t length, uint32_t flags,
     words->cause = HR_BY_BUDGET;
     snprintf(words->message, sizeof words->message, "headgate: no");
     if (memmem(text, length, "'no'", 4) != NULL && (flags & HR_ASK_IN_TRANSACTION) == 0)
-        return HR_REFUSE;
-    return memmem(text, length, "'never'", 7) != NULL ? HR_REFUSE : HR_GO;
+        return HR_BLOCK;
+    return memmem(text, length, "'never'", 7) != NULL ? HR_BLOCK : HR_GO;
 }
 
-/* Whether the next statement of the session is judged as a first one. */
+/* Whether the next statement of the session is decided as a first one. */
 static bool is_first(talk *t)
 {
     t->asked.length = 0;
@@ -140,8 +140,8 @@ static void the_same_by_the_extended_protocol(void)
     talk_close(t);
 }
 
-/* The refusal of a statement, and going back behind it, let nothing by. */
-static void who_is_refused_is_refused_again_behind_a_savepoint(void)
+/* The block of a statement, and going back behind it, let nothing by. */
+static void who_is_blocked_is_blocked_again_behind_a_savepoint(void)
 {
     talk *t = open_talk(w);
 
@@ -161,8 +161,8 @@ static void who_is_refused_is_refused_again_behind_a_savepoint(void)
     talk_close(t);
 }
 
-/* Nothing in a failed transaction is judged, but what stands behind its end. */
-static void behind_the_end_of_a_failed_transaction_all_is_judged(void)
+/* Nothing in a failed transaction is decided, but what stands behind its end. */
+static void behind_the_end_of_a_failed_transaction_all_is_decided(void)
 {
     static const char *const strings[] = {"ROLLBACK; SELECT 'never'", "COMMIT; SELECT 'never'",
                                           "ROLLBACK TO a; SELECT 'never'", "; END; SELECT 'never'"};
@@ -176,7 +176,7 @@ static void behind_the_end_of_a_failed_transaction_all_is_judged(void)
         fails(t, "SHOW nosuch", 'E');
         put_query(&m, strings[i]);
         say(t, HR_CLIENT);
-        /* What ends it goes, and what is refused does not. */
+        /* What ends it goes, and what is blocked does not. */
         snprintf(text, sizeof text, "%.*s", (int) (strstr(strings[i], "SELECT") - strings[i]) - 1,
                  strings[i]);
         put_query(&prefix, text);
@@ -195,10 +195,10 @@ static void behind_the_end_of_a_failed_transaction_all_is_judged(void)
     }
 }
 
-/* ── A refusal behind a BEGIN ─────────────────────────────────────────────── */
+/* ── A block behind a BEGIN ─────────────────────────────────────────────── */
 
 /* Else INSERT b, which its client has sent behind it, would be committed by itself. */
-static void a_begin_before_the_refused_goes_and_its_transaction_fails(void)
+static void a_begin_before_the_blocked_goes_and_its_transaction_fails(void)
 {
     talk *t = open_talk(w);
 
@@ -215,7 +215,7 @@ static void a_begin_before_the_refused_goes_and_its_transaction_fails(void)
     say(t, HR_SERVER);
     assert(hears(t, "E53000 ZE"));
     put_query(&m, "INSERT b");
-    assert(went(t, HR_SERVER) && t->session.pg.block == HR_PG_BLOCK_FAILED);
+    assert(went(t, HR_SERVER) && t->session.pg.transaction == HR_PG_TRANSACTION_FAILED);
     talk_close(t);
 }
 
@@ -242,8 +242,8 @@ static void the_same_in_one_segment(void)
     talk_close(t);
 }
 
-/* What has been judged before it in the string is not sent, but the transaction is to fail. */
-static void a_begin_of_our_own_where_a_judged_one_stands_between(void)
+/* What has been decided before it in the string is not sent, but the transaction is to fail. */
+static void a_begin_of_our_own_where_a_decided_one_stands_between(void)
 {
     talk *t = open_talk(w);
 
@@ -261,7 +261,7 @@ static void a_begin_of_our_own_where_a_judged_one_stands_between(void)
 }
 
 /* The end of the transaction before is no less done. */
-static void a_commit_before_the_refused_goes(void)
+static void a_commit_before_the_blocked_goes(void)
 {
     talk *t = open_talk(w);
 
@@ -406,12 +406,12 @@ int main(void)
     command_tags_are_believed();
     a_savepoint_does_not_forget_what_has_run();
     the_same_by_the_extended_protocol();
-    who_is_refused_is_refused_again_behind_a_savepoint();
-    behind_the_end_of_a_failed_transaction_all_is_judged();
-    a_begin_before_the_refused_goes_and_its_transaction_fails();
+    who_is_blocked_is_blocked_again_behind_a_savepoint();
+    behind_the_end_of_a_failed_transaction_all_is_decided();
+    a_begin_before_the_blocked_goes_and_its_transaction_fails();
     the_same_in_one_segment();
-    a_begin_of_our_own_where_a_judged_one_stands_between();
-    a_commit_before_the_refused_goes();
+    a_begin_of_our_own_where_a_decided_one_stands_between();
+    a_commit_before_the_blocked_goes();
     a_commit_that_fails_is_all_that_is_told();
     without_a_transaction_the_server_hears_nothing();
     another_segment_waits_for_a_begin_to_be_told();
