@@ -147,7 +147,7 @@ class Agent:
         rooms, tracer = self.rooms, self.context.tracer
         rooms.shard.shards.let_go()
         rooms.changes.exchange.let_go()
-        rooms.check.broadcasts.close()
+        rooms.check.local.broadcasts.close()
         await self.door.listener.stop(STOP_GRACE_S)
         tasks = [*self._tasks, *rooms.shard.heartbeats.tasks]
         for task in tasks:

@@ -18,7 +18,7 @@ from headgate.changes.assemble import assemble as assemble_changes
 from headgate.changes.exchange import Pair
 from headgate.check.assemble import CheckParts, idleness_of
 from headgate.check.assemble import assemble as assemble_check
-from headgate.check.views import AgentFacts, Parts, Views
+from headgate.check.views import AgentFacts, ClientWatchers, Parts, Views
 from headgate.errors import InvalidSettings
 from headgate.fleet.assemble import FleetParts
 from headgate.fleet.assemble import assemble as assemble_fleet
@@ -107,7 +107,7 @@ def assemble(context: AgentContext) -> AgentRooms:
     facts = AgentFacts(agent.name, VERSION, context.clock.now(), standby=standby)
     facts.unapplied = lambda: [
         *changes.in_force.faults,
-        *(fleet.in_force.failures if fleet is not None else ()),
+        *(fleet.log.in_force.failures if fleet is not None else ()),
     ]
     facts.spans = None if context.tracer is None else context.tracer.outbox
     parts = Parts(
@@ -119,13 +119,10 @@ def assemble(context: AgentContext) -> AgentRooms:
         check.sampler,
         context.store,
         context.clock,
+        check.local,
         shard.shards,
         check.demands,
-        unthrottled=history.unthrottled,
-        watch=history.watch,
-        rogues=history.rogues,
-        broadcasts=check.broadcasts,
-        intake=check.intake,
+        ClientWatchers(history.watch, history.rogues, history.unthrottled),
         budgets=budgets.budgets,
         fleet=fleet.look() if fleet is not None else None,
         exchange=changes.exchange,

@@ -183,7 +183,7 @@ def _count_troubles(world: Everything) -> None:
     world.pulse.note(0.4)
     served.recorder.dropped_tallies += 1
     served.listener.rejected_connections += 1
-    watch = served.views.parts.watch
+    watch = served.views.parts.watchers.watch
     assert watch is not None
     dropped = ("starvation.begins", "dropped")
     watch.alerts.outcomes[dropped] = watch.alerts.outcomes.get(dropped, 0) + 1

@@ -25,6 +25,7 @@ from headgate.fleet.view import (
     select,
     shard_seen,
 )
+from headgate.metrics.samples import Instant
 from tests.fixtures.fleet_sights import T0, member_told, registered, rule_item, shard_told
 
 NOTHING = WantedRevision()
@@ -39,7 +40,7 @@ def seen(
 ) -> ShardSeen:
     shard = told.shard if told else "a/0"
     given_: Known = Known(told=told, **known)  # type: ignore[arg-type]
-    return shard_seen(shard, given_, wanted, now=now, grace_s=30.0)
+    return shard_seen(shard, given_, wanted, now=Instant(now, T0), grace_s=30.0)
 
 
 # --- how far agents have come ----------------------------------------------------------------
@@ -178,7 +179,7 @@ def test_what_needs_a_person_comes_first() -> None:
         seen(shard_told("a/old trouble", state="unhealthy", since=T0 - 7200)),
     ]
     picture = picture_of(9, shards, (), ())
-    assert [one.shard.partition("/")[2] for one in picture.shards] == [
+    assert [one.place.shard.partition("/")[2] for one in picture.shards] == [
         "old trouble",
         "new trouble",
         "silent",
@@ -200,7 +201,7 @@ SHARDS = st.lists(
         st.floats(0, 1e9),
     ),
     max_size=12,
-    unique_by=lambda one: one.shard,
+    unique_by=lambda one: one.place.shard,
 )
 
 
@@ -247,7 +248,7 @@ def _fleet() -> FleetPicture:
 def test_a_part_is_chosen_by_the_same_patterns_as_a_reach(
     look: ShardFilter, names: set[str]
 ) -> None:
-    assert {one.shard for one in select(_fleet(), look)} == names
+    assert {one.place.shard for one in select(_fleet(), look)} == names
 
 
 def test_a_pattern_that_cannot_be_one_says_so() -> None:
@@ -271,7 +272,7 @@ HELD = picture_of(
         _agents("billing/0", 2, region="eu-north"),
     ],
     [agent_alone(registered("", "h.db", 9, host="h", region="eu-west", cluster=""), NOTHING,
-                 now=0.0, grace_s=1.0)],
+                 now=Instant(0.0, T0), grace_s=1.0)],
     (),
 )  # fmt: skip
 

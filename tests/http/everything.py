@@ -166,7 +166,10 @@ class Everything:
         served.views.facts.spans = Spans()
         watch, rogues = await self._watching()
         served.views.parts = replace(
-            served.views.parts, watch=watch, rogues=rogues, fleet=FLEET, demands=served.demands
+            served.views.parts,
+            watchers=replace(served.views.parts.watchers, watch=watch, rogues=rogues),
+            fleet=FLEET,
+            demands=served.demands,
         )
         served.views.note_health()
 

@@ -38,7 +38,7 @@ from headgate.check.reporting import Intake
 from headgate.check.routes import CheckRoutes
 from headgate.check.sampler import Sampler
 from headgate.check.streaming import Broadcasts, Snapshots
-from headgate.check.views import AgentFacts, Parts, Views
+from headgate.check.views import AgentFacts, ClientWatchers, LocalClients, Parts, Views
 from headgate.errors import ProbeFailed
 from headgate.fleet.routes import Fleet
 from headgate.history.keeper import Keeper
@@ -46,7 +46,7 @@ from headgate.history.recorder import Recorder
 from headgate.history.unthrottled import UnthrottledBook
 from headgate.http.asgi import AsgiApp, AsgiBridge
 from headgate.http.auth import Credential, Gatekeeper, KnownHosts
-from headgate.http.control import Control, PageGiven
+from headgate.http.control import Control, ControlParts, PageGiven
 from headgate.http.listener import Connection, Handlers, Limits, Listener
 from headgate.metrics.known import metrics_known_to
 from headgate.metrics.model import Engine, MetricSpec
@@ -214,9 +214,8 @@ class Served:
                 self.sampler,
                 self.store,
                 self.clock,
-                unthrottled=self.unthrottled,
-                broadcasts=self.broadcasts,
-                intake=self.intake,
+                LocalClients(self.broadcasts, self.intake),
+                watchers=ClientWatchers(unthrottled=self.unthrottled),
                 budgets=self.budgets,
             ),
             AgentFacts("test-agent", "0.0", self.clock.now()),
@@ -227,20 +226,17 @@ class Served:
         self.accidents: list[dict[str, Any]] = []
         """What reached the loop's exception handler: there is never a reason for one."""
         self.control = Control(
-            self.views,
-            self.book,
-            gatekeeper(plan),
-            rules=self.rules,
-            own=self.own,
-            exchange=self.exchange,
-            broadcasts=self.broadcasts,
-            intake=self.intake,
-            unthrottled=self.unthrottled,
-            budgets=self.budgets,
-            fleet=self.fleet,
-            shards=plan.shards,
-            demands=self.demands,
-            page=PageGiven(PageSessions(SystemClock(), 3600.0), names=frozenset({"agent"})),
+            ControlParts(
+                self.views,
+                gatekeeper(plan),
+                rules=self.rules,
+                own=self.own,
+                exchange=self.exchange,
+                fleet=self.fleet,
+                shards=plan.shards,
+                demands=self.demands,
+                page=PageGiven(PageSessions(SystemClock(), 3600.0), names=frozenset({"agent"})),
+            )
         )
         app = plan.app or self.control.app()
         self.listener = Listener(

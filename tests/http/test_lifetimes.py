@@ -159,7 +159,7 @@ def test_a_client_that_checks_and_never_reads_is_cut_off(serve: Serve, target: s
                     unsent = unsent or get(target) * 20
                     unsent = unsent[talk.sock.send(unsent) :]
             assert connection._transport.get_write_buffer_size() < 1_000_000
-            return connection._closing or not connection._writable.is_set()
+            return connection.closing or not connection._writable.is_set()
 
         passed_s = itertools.count(61, 61)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from operator import attrgetter
 from typing import Any, get_args, get_type_hints
 
 import jsonschema_rs
@@ -104,7 +103,7 @@ def test_a_handler_takes_what_its_row_reads(served: Served) -> None:
     for route in ROUTES:
         if not route.handler:
             continue
-        hints = get_type_hints(attrgetter(route.handler)(served.control))
+        hints = get_type_hints(served.control.handler(route))
         query, body = get_args(hints["call"])
         given = dict[str, Any] if isinstance(route.body, SettingsBody) else route.body
         is_read = route.body is not None and not isinstance(route.body, Unread)

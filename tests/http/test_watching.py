@@ -268,7 +268,9 @@ def watching(watched: Served) -> Iterator[Served]:
             lambda database: Listed() if database == "main" else None,
         )
         await rogues.look()
-        watched.views.parts = replace(before, watch=watch, rogues=rogues)
+        watched.views.parts = replace(
+            before, watchers=replace(before.watchers, watch=watch, rogues=rogues)
+        )
 
     watched.run_there(attach)
     yield watched

@@ -379,7 +379,9 @@ def watching(served: Served) -> Iterator[Served]:
         listed = {"main": Listed()}
         rogues = Rogues(served.recorder, served.demands, served.clock, listed.get)
         await rogues.look()
-        served.views.parts = replace(before, watch=watch, rogues=rogues)
+        served.views.parts = replace(
+            before, watchers=replace(before.watchers, watch=watch, rogues=rogues)
+        )
 
     served.run_there(attach)
     yield served

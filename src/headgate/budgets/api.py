@@ -53,11 +53,13 @@ class CountsDoc(msgspec.Struct, frozen=True):
     """Since the server started."""
 
     admitted: int
+    """Statements that were admitted."""
     estimated_ms: float
     charged_ms: float
     warned: Mapping[str, int]
     """By limit; `threshold`: only its warning threshold was crossed."""
     blocked: Mapping[str, int]
+    """By limit."""
     blocked_early: int
     """Of them, before planning."""
     delayed: int
@@ -127,6 +129,7 @@ class OutletDoc(msgspec.Struct, frozen=True):
     checksum: str | None
     published_at: str | None
     is_current: bool
+    """Whether it has the newest policy."""
     fault: str | None
     """Why it has not accepted the newest."""
     fault_for_s: float | None
@@ -191,6 +194,7 @@ class PolicyDoc(msgspec.Struct, frozen=True):
 
 class PoliciesDoc(msgspec.Struct, frozen=True):
     databases: Sequence[PolicyDoc]
+    """Databases with budgets, and the policy of each."""
 
 
 class DifferenceDoc(msgspec.Struct, frozen=True):
@@ -232,7 +236,9 @@ class LintDoc(msgspec.Struct, frozen=True):
     """Of a document that could be taken; one that could not is a problem with its faults."""
 
     budgets: int
+    """How many budgets it has."""
     rules: int
+    """How many rules its budgets have."""
     advice: Sequence[str]
     difference: Sequence[DifferenceDoc]
     """From what is in force, at most 1,000."""
@@ -243,6 +249,7 @@ class PatternDoc(msgspec.Struct, frozen=True):
     query_id: str
     """Text, because JSON's numbers are not as long."""
     database: int
+    """The database, as its server numbers it."""
     calls: int
     k: float | None
     """CPU ns per unit of plan cost."""
@@ -287,6 +294,7 @@ Known = Callable[[Sequence[PatternReading]], Sequence[StatementKnown]]
 class SeatDoc(msgspec.Struct, frozen=True):
     pid: int
     version: int
+    """Of the policy that it last used."""
 
 
 class BudgetCountsDoc(msgspec.Struct, frozen=True):
@@ -302,11 +310,13 @@ class StateDoc(msgspec.Struct, frozen=True):
     fault: str | None
     """Why it cannot be read; everything else is then empty."""
     version: int | None
+    """Of the policy in force; null: there is none."""
     checksum: str | None
     enabled: bool | None
     wanted_version: int | None
     """What it was given last."""
     rejected: int
+    """How many policies the server has rejected."""
     rejection: str | None
     health: str | None
     cpus: float | None
@@ -316,6 +326,7 @@ class StateDoc(msgspec.Struct, frozen=True):
     """Of them, those that last used an older policy: idle, or in one statement since."""
     seats: Sequence[SeatDoc]
     budgets: Sequence[BudgetCountsDoc]
+    """The counters of each budget."""
     buckets: Sequence[BucketDoc]
     """The fullest first, at most 500."""
     buckets_total: int
@@ -335,7 +346,9 @@ class ViolationDoc(msgspec.Struct, frozen=True):
 class ViolationSumDoc(msgspec.Struct, frozen=True):
     budget: str
     warned: Mapping[str, int]
+    """Statements that were warned about, by limit."""
     blocked: Mapping[str, int]
+    """Statements that were blocked, by limit."""
     delayed: int
     last_at: str
 
@@ -361,6 +374,7 @@ class ExplainStatementBody(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     sql: str
     username: str | None = None
     database: str | None = None
+    """Database of the server that the statement runs in."""
     application_name: str | None = None
     remote_address: str | None = None
     query_id: str | None = None
@@ -368,6 +382,7 @@ class ExplainStatementBody(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     cost_ms: float | None = None
     """Of CPU, instead of an estimate."""
     workers: int = 1
+    """Places that it takes: one for each worker of a parallel plan."""
 
 
 class AppliesDoc(msgspec.Struct, frozen=True):

@@ -78,6 +78,7 @@ class BudgetReplayRowDoc(msgspec.Struct, frozen=True):
     since: str | None
     """When the minute or hour began; null: the whole time."""
     sums: BudgetTallyDoc
+    """What would become of the statements."""
 
 
 class BudgetReplayDoc(msgspec.Struct, frozen=True):

@@ -62,6 +62,7 @@ class PageDoc(msgspec.Struct, frozen=True, omit_defaults=True):
     """All that the sender has between two keys."""
 
     have: Annotated[list[VersionDoc], msgspec.Meta(max_length=MAX_VERSIONS)]
+    """What the sender has: each key with its version."""
     upto: _Key = ""
     """Empty: to the end."""
 
@@ -78,12 +79,14 @@ class OfferDoc(msgspec.Struct, frozen=True, omit_defaults=True):
     """Number of changes that the sender has."""
     entries: _Entries = []
     page: PageDoc | None = None
+    """A part of what the sender has, to compare; null: none."""
     after: _Key = ""
     """The key behind which the page begins."""
     wait_s: _Wait = 0.0
     """How long the answer may be delayed while both have the same."""
     standby: bool = False
     cluster: Annotated[str, msgspec.Meta(max_length=MAX_TEXT_CHARS)] = ""
+    """Of the sender's server, as that reports it; empty: not known."""
 
 
 class ExchangedDoc(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -58,6 +58,7 @@ class MetricDoc(msgspec.Struct, frozen=True):
     comparison: str
     age_ms: int | None
     cause: str | None
+    """Why there is no current value, or what the value is based on; null: not known."""
     detail: str
     unavailable_for_ms: int | None
 
@@ -126,9 +127,11 @@ class AnswerDoc(msgspec.Struct, frozen=True, omit_defaults=False):
 class BatchDoc(msgspec.Struct, frozen=True):
     verdict: str
     admitted: bool
+    """Whether all checks were admitted."""
     reason: str
     retry_after_ms: int | None
     checks: Sequence[AnswerDoc]
+    """One answer for each check, in their order."""
 
 
 class FrenoDoc(msgspec.Struct, frozen=True):

@@ -97,7 +97,9 @@ class ClientDoc(msgspec.Struct, frozen=True):
     client: str
     database: str
     admitted: int
+    """How many of its checks were admitted."""
     rejected: int
+    """How many of its checks were rejected."""
     last_verdict: str
     last_seen_s_ago: float
     rejected_for_s: float | None
@@ -150,11 +152,13 @@ class StoreDoc(msgspec.Struct, frozen=True):
 class StatusDoc(msgspec.Struct, frozen=True):
     agent: str
     version: str
+    """Of Headgate."""
     uptime_s: float
     settings: str
     """The file, and whether its last reload succeeded."""
     settings_fault: str | None
     databases: Sequence[DatabaseDoc]
+    """Each database with its metrics."""
     clients: Sequence[ClientDoc]
     store: StoreDoc
     advice: Sequence[str]
@@ -197,6 +201,7 @@ class AuditDoc(msgspec.Struct, frozen=True):
     who: str
     action: str
     target: str
+    """What was changed."""
     before: Any
     after: Any
 

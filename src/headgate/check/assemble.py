@@ -12,6 +12,7 @@ from headgate.check.model import Idleness
 from headgate.check.reporting import Intake
 from headgate.check.sampler import Sampler
 from headgate.check.streaming import MAX_SUBSCRIBERS, Broadcasts, Snapshots
+from headgate.check.views import LocalClients
 from headgate.history.recorder import Recorder
 from headgate.settings.sections import Anonymous, DatabaseSettings
 from headgate.tracing.traced import TracedSampler
@@ -24,8 +25,7 @@ class CheckParts:
     sampler: Sampler
     recorder: Recorder
     checker: Checker
-    broadcasts: Broadcasts
-    intake: Intake
+    local: LocalClients
 
 
 def assemble(context: AgentContext) -> CheckParts:
@@ -43,21 +43,22 @@ def assemble(context: AgentContext) -> CheckParts:
     if agent.fairness_max_wait_s:
         checker.fairness = Fairness(agent.fairness_max_wait_s)
     most = min(MAX_SUBSCRIBERS, agent.max_connections // 2)
+    sampler = (
+        Sampler(board, clock, demands)
+        if context.tracer is None
+        else TracedSampler(board, clock, demands, context.tracer)
+    )
     return CheckParts(
         board,
         demands,
-        _sampler(context, board, demands),
+        sampler,
         recorder,
         checker,
-        Broadcasts(Snapshots(board, checker, demands), clock, most),
-        Intake(recorder, board, clock, demands),
+        LocalClients(
+            Broadcasts(Snapshots(board, checker, demands), clock, most),
+            Intake(recorder, board, clock, demands),
+        ),
     )
-
-
-def _sampler(context: AgentContext, board: Board, demands: Demands) -> Sampler:
-    if context.tracer is None:
-        return Sampler(board, context.clock, demands)
-    return TracedSampler(board, context.clock, demands, context.tracer)
 
 
 def idleness_of(database: DatabaseSettings) -> Idleness:

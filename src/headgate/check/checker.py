@@ -184,7 +184,8 @@ class Fairness:
         turn = turn_of(self._since(key, decision), now_s, self.max_wait_s)
         if turn.dice_waived:
             self.waived_total += 1
-            self._begin_anew(key, decision)
+            if self._waiting.pop(key, None) is None:
+                self._shared.pop(_shared_key(decision), None)
         else:
             self._note(key, decision, now_s - turn.waited_s, now_s)
         return turn
@@ -212,10 +213,6 @@ class Fairness:
             return True
         _, last_s = next(iter(self._waiting.values()))
         return now_s - last_s > IDLE_WAITS * self.max_wait_s
-
-    def _begin_anew(self, key: _Key, decision: Decision) -> None:
-        if self._waiting.pop(key, None) is None:
-            self._shared.pop(_shared_key(decision), None)
 
     def _note(self, key: _Key, decision: Decision, since_s: float, now_s: float) -> None:
         if self._waiting.pop(key, None) is None and not self._make_room(now_s):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from headgate.base.names import ANONYMOUS, MetricRef, Scope
 from headgate.check.health import Health, MetricStatus, Selection, not_rolled_up
 from headgate.check.model import PASSING, Activity, Check, Decision, Finding, State, Verdict
-from headgate.metrics.model import AbsencePolicy, Comparison, MetricSpec
+from headgate.metrics.model import AbsencePolicy, Comparison
 from headgate.metrics.samples import Cause, Instant
 from headgate.rules.matching import NO_LIMITS, UNRULED, Applied, DiceOrder, Rule, RuleBook
 
@@ -187,15 +187,10 @@ def _chosen_or_default(check: Check, health: Health) -> Selection:
 def _reject_unjudged(
     check: Check, health: Health, applied: Applied, now: Instant, roll: float
 ) -> Decision:
-    note = _nothing_to_judge_by(check, health)
+    no_shard = check.scope is Scope.SHARD and health.shard is None
+    note = _NO_SHARD if no_shard else _NO_METRICS_NOTE
     rejected = _reject(Verdict.UNKNOWN_METRIC, check, now, health, roll, note=note)
     return rejected._replace(rule=applied.reject, applied=applied)
-
-
-def _nothing_to_judge_by(check: Check, health: Health) -> str:
-    if check.scope is Scope.SHARD and health.shard is None:
-        return _NO_SHARD
-    return _NO_METRICS_NOTE
 
 
 def asks_shard(check: Check, health: Health) -> bool:
@@ -282,6 +277,9 @@ def _judge_unfresh(standing: MetricStatus, now: Instant, allowed: float, breache
             standing.ref, _UNAVAILABLE, spec, value, age_s, allowed,
             Cause.STALE, _UNCONFIRMED, max(0.0, now.mono_s - standing.valid_until),
         )  # fmt: skip
+    since = standing.absent_since
+    if since is None and sample is not None:
+        since = sample.taken_at
     return Finding(
         ref=standing.ref,
         state=_absent_state(standing, now, breached),
@@ -290,8 +288,10 @@ def _judge_unfresh(standing: MetricStatus, now: Instant, allowed: float, breache
         age_s=age_s,
         threshold=allowed,
         cause=absent.cause if absent else Cause.STALE,
-        detail=absent.detail if absent else _stale_detail(spec),
-        unavailable_for_s=_unavailable_for(standing, now),
+        detail=absent.detail
+        if absent
+        else f"no probe has finished within the age limit of {spec.max_age_s:g} s",
+        unavailable_for_s=None if since is None else max(0.0, now.mono_s - since),
     )
 
 
@@ -340,17 +340,6 @@ def _absent_state(standing: MetricStatus, now: Instant, breached: bool) -> State
     if policy is AbsencePolicy.HOLD and now.mono_s <= standing.passes_until:
         return State.BREACHED if breached else State.LAST_VALUE
     return State.UNAVAILABLE
-
-
-def _stale_detail(spec: MetricSpec) -> str:
-    return f"no probe has finished within the age limit of {spec.max_age_s:g} s"
-
-
-def _unavailable_for(standing: MetricStatus, now: Instant) -> float | None:
-    since = standing.absent_since
-    if since is None and standing.sample is not None:
-        since = standing.sample.taken_at
-    return max(0.0, now.mono_s - since) if since is not None else None
 
 
 def _unfit(standings: Iterable[MetricStatus], now: Instant) -> tuple[Finding, ...]:
@@ -491,18 +480,12 @@ def utilization(decision: Decision) -> float:
     if health is None:
         return 0.0
     if not check.metrics:
-        worst = _selection(check, health).worst
+        worst = _chosen_or_default(check, health).worst
         return _share(worst.utilization) if worst else 0.0
     shares = [
         f.value / f.threshold for f in findings(decision) if f.value is not None and f.threshold
     ]
     return _share(max(shares, default=0.0))
-
-
-def _selection(check: Check, health: Health) -> Selection:
-    if check.scope is None:
-        return health.default
-    return health.host if check.scope is Scope.HOST else health.whole
 
 
 def _share(share: float) -> float:

@@ -12,6 +12,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 from enum import Enum
+from typing import Any
 
 import structlog
 
@@ -109,7 +110,9 @@ class Demand:
         log.info("database.activity", database=self.database, was=self.state.value, now=state.value)
         self.state = state
         if rises:
-            self._stir()
+            for future in self._stirred:
+                if not future.done():
+                    future.set_result(None)
         else:
             self.note_after = NEVER
         for watcher in self._watchers:
@@ -151,11 +154,6 @@ class Demand:
         finally:
             self._stirred.discard(stirred)
 
-    def _stir(self) -> None:
-        for future in self._stirred:
-            if not future.done():
-                future.set_result(None)
-
     def _state(self, now: float) -> Activity:
         if self.keepers:
             return Activity.AWAKE
@@ -163,7 +161,7 @@ class Demand:
         return most_awake(own, self._followed) if now < self._followed_until else own
 
 
-async def first_of(clock: Clock, seconds: float, future: asyncio.Future[None]) -> None:
+async def first_of(clock: Clock, seconds: float, future: asyncio.Future[Any]) -> None:
     """Whichever comes first; the sleep is not left behind."""
     sleep = asyncio.ensure_future(clock.sleep(seconds))
     try:
@@ -174,15 +172,11 @@ async def first_of(clock: Clock, seconds: float, future: asyncio.Future[None]) -
 
 async def sleep_unless(event: asyncio.Event, clock: Clock, seconds: float) -> None:
     """Until then, or until it is set."""
-    is_set = asyncio.ensure_future(_until(event))
+    is_set = asyncio.ensure_future(event.wait())
     try:
         await first_of(clock, seconds, is_set)
     finally:
         is_set.cancel()
-
-
-async def _until(event: asyncio.Event) -> None:
-    await event.wait()
 
 
 class Demands:

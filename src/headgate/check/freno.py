@@ -76,7 +76,7 @@ class Freno:
         views = self._views
         return json_response(
             ConsensusDoc(
-                views.agent_name, views.ready().ready, self._leads, self._leader(), self._state
+                views.facts.name, views.ready().ready, self._leads, self._leader(), self._state
             )
         )
 
@@ -90,7 +90,7 @@ class Freno:
 
     def _leader(self) -> str:
         """Empty: another agent, and its address is not known."""
-        return "".join(self._elsewhere()[:1]) or (self._views.agent_name if self._leads else "")
+        return "".join(self._elsewhere()[:1]) or (self._views.facts.name if self._leads else "")
 
     def _elsewhere(self) -> list[str]:
         """Addresses that answer, if this agent does not: it is a standby, or other agents lead the
@@ -103,7 +103,7 @@ class Freno:
         return led if len(led) == len(parts.book.databases()) else []
 
     async def hostname(self, call: Plain) -> Response:
-        return json_response(self._views.agent_name)
+        return json_response(self._views.facts.name)
 
     # --- what is measured ------------------------------------------------------------------
 

@@ -193,17 +193,16 @@ def health_of(
     return Health(
         database=database,
         standings=MappingProxyType(dict(standings)),
-        default=select(_in_own_scope(standing, shard) for standing in host),
+        default=select(
+            standing
+            if shard is None or standing.spec.scope is Scope.HOST
+            else shard.standings.get(standing.spec.name) or not_rolled_up(standing.spec)
+            for standing in host
+        ),
         host=select(host),
         whole=select(whole),
         shard=shard,
     )
-
-
-def _in_own_scope(standing: MetricStatus, shard: ShardHealth | None) -> MetricStatus:
-    if shard is None or standing.spec.scope is Scope.HOST:
-        return standing
-    return shard.standings.get(standing.spec.name) or not_rolled_up(standing.spec)
 
 
 def not_rolled_up(spec: MetricSpec) -> MetricStatus:

@@ -58,6 +58,7 @@ _CpuS = Annotated[float, msgspec.Meta(gt=0, le=MAX_CPU_S)]
 class CheckPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     database: Database
     metrics: _Metrics = []
+    """Names of metrics; empty: the database's own set."""
     scope: _Scope | None = None
     cost: _Cost = 1.0
 
@@ -65,13 +66,19 @@ class CheckPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class CheckBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     app: App = ""
     database: Database | None = None
+    """Database to check; null: `checks` has them."""
     metrics: _Metrics = []
+    """Names of metrics; empty: the database's own set."""
     scope: _Scope | None = None
     cost: _Cost | None = None
     budget: _Budget | None = None
+    """Budget to charge; needs `cpu_s`."""
     cpu_s: _CpuS | None = None
+    """CPU that the work will take on the server; needs `budget`."""
     checks: Annotated[list[CheckPart], msgspec.Meta(max_length=MAX_CHECKS)] | None = None
+    """Instead of `database`: several checks, one for each database."""
     detail: bool = False
+    """Lists the metrics of an admission, too."""
 
 
 _decode_body = msgspec.json.Decoder(CheckBody).decode

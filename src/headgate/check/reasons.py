@@ -33,7 +33,9 @@ def reason_of(decision: Decision) -> str:
         return f"{decision.check.database}: {'; '.join(told)}"
     if decision.verdict is Verdict.OK or decision.rule is None:
         return ""
-    return f"{_rejected_by(decision.rule, decision.at.wall_s)}{_until_its_turn(decision)}"
+    by_ratio = decision.verdict is Verdict.REJECTED_BY_RATIO
+    turn = f"; {fairness_of(decision)}" if decision.turn is not None and by_ratio else ""
+    return f"{_rejected_by(decision.rule, decision.at.wall_s)}{turn}"
 
 
 # --- rules ---------------------------------------------------------------------------------
@@ -46,13 +48,6 @@ def _rejected_by(rule: Rule, wall_s: float) -> str:
     by = f", set by {rule.created_by}" if rule.created_by else ""
     why = f": {rule.reason}" if rule.reason else ""
     return f"rule {rule.id} rejects {share} of {rule.target} for another {left}{by}{why}"
-
-
-def _until_its_turn(decision: Decision) -> str:
-    turn = decision.turn
-    if turn is None or decision.verdict is not Verdict.REJECTED_BY_RATIO:
-        return ""
-    return f"; {fairness_of(decision)}"
 
 
 def fairness_of(decision: Decision) -> str:

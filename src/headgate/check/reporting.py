@@ -57,6 +57,7 @@ class ReportRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         list[Annotated[str, msgspec.Meta(extra_json_schema=METRIC_SCHEMA)]],
         msgspec.Meta(max_length=MAX_METRICS),
     ] = []
+    """Names of the metrics that the check named."""
     scope: Annotated[str, msgspec.Meta(extra_json_schema=SCOPE_SCHEMA)] | None = None
     threshold: Annotated[float, msgspec.Meta(gt=0, lt=1e12)] | None = None
     """Of a read check."""
@@ -87,17 +88,14 @@ class Reporting:
         self._intake = intake
 
     async def reports(self, call: Plain) -> Response:
-        body = _decoded(await call.request.body())
+        try:
+            body = _decode(await call.request.body())
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            message = f"the body is not a report: {error}; nothing was counted"
+            raise InvalidRequest(message) from None
         rows = [_counted(row) for row in body.rows]
         taken = self._intake.take(body.instance, int(body.batch), rows)
         return json_response(ReportsDoc(int(body.batch), taken))
-
-
-def _decoded(body: bytes) -> ReportsBody:
-    try:
-        return _decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"the body is not a report: {error}; nothing was counted") from None
 
 
 def _counted(row: ReportRow) -> Counted:
@@ -155,19 +153,16 @@ class Intake:
         if batch <= self._last.get(sender, 0):
             self.repeated_total += 1
             return False
-        self._remember(sender, batch)
+        self._last[sender] = batch
+        self._last.move_to_end(sender)
+        if len(self._last) > MAX_SENDERS:
+            self._last.popitem(last=False)
         now = self._clock.now()
         # Oldest first: the client is shown with its latest answer.
         for row in sorted(rows, key=lambda row: -row.last_s_ago):
             self._count(row, now)
         self.batches_total += 1
         return True
-
-    def _remember(self, sender: str, batch: int) -> None:
-        self._last[sender] = batch
-        self._last.move_to_end(sender)
-        if len(self._last) > MAX_SENDERS:
-            self._last.popitem(last=False)
 
     def _count(self, row: Counted, now: Instant) -> None:
         health = self._healths.get(row.check.database)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from asyncio import to_thread
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from itertools import islice
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -17,23 +14,14 @@ from headgate.base.redaction import redacted
 from headgate.budgets.service import Budgets
 from headgate.budgets.views import told_of
 from headgate.changes.state import CopyState
-from headgate.check.answers import MetricDoc, answer_doc, metric_doc
+from headgate.check.answers import MetricDoc, metric_doc
 from headgate.check.api import (
-    AuditDoc,
-    AuditsDoc,
     ClientDoc,
     ClientsDoc,
     DatabaseDoc,
-    HistoryDoc,
-    MetricsDoc,
-    MetricView,
     ReadyDoc,
-    RejectionDoc,
-    RejectionsDoc,
-    RemovedDoc,
     StatusDoc,
     StoreDoc,
-    TallyDoc,
 )
 from headgate.check.board import Board
 from headgate.check.checker import Checker
@@ -45,25 +33,21 @@ from headgate.check.reasons import WAKES, duration, reason_of
 from headgate.check.reporting import Intake
 from headgate.check.sampler import Sampler
 from headgate.check.streaming import Broadcasts
-from headgate.errors import StoreUnavailable
+from headgate.fleet.api import iso
 from headgate.fleet.status import FleetLook
 from headgate.history.api import rogue_advice, starvation_advice
-from headgate.history.clientele import ClientRecord
 from headgate.history.keeper import Keeper
 from headgate.history.recorder import Recorder
-from headgate.history.records import Tally
-from headgate.history.replay import REPLAYED_MINUTES, ThresholdReplay, replay_threshold
 from headgate.history.rogues import Rogues
 from headgate.history.unthrottled import UnthrottledBook
 from headgate.history.unthrottled_api import UnthrottledDoc, unthrottled_advice
 from headgate.history.watch import Watch
 from headgate.metrics.known import metrics_known_to
-from headgate.metrics.model import Builtin, Command, Http, Source, Sql
 from headgate.metrics.samples import Cause, Instant
-from headgate.metrics.service import DatabasePlan, MetricEntry, MetricKeeper, NoSuchMetric, Proposal
+from headgate.metrics.service import DatabasePlan, MetricEntry, MetricKeeper, NoSuchMetric
 from headgate.pacing.api import PaceDoc, pace_doc
 from headgate.pacing.pacer import paced
-from headgate.rules.api import ExplainDoc, exemptions_told, explain_doc
+from headgate.rules.api import exemptions_told
 from headgate.shard.api import CostDoc, ShardDoc, shard_advice, shard_doc
 from headgate.shard.heartbeat import Heartbeat
 from headgate.shard.model import ShardView
@@ -112,6 +96,23 @@ class CopySource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class LocalClients:
+    """The agent's side of clients that decide locally."""
+
+    broadcasts: Broadcasts
+    intake: Intake
+
+
+@dataclass(frozen=True, slots=True)
+class ClientWatchers:
+    """What watches over clients."""
+
+    watch: Watch | None = None
+    rogues: Rogues | None = None
+    unthrottled: UnthrottledBook | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Parts:
     """The running agent, as far as it is looked at."""
 
@@ -123,13 +124,10 @@ class Parts:
     sampler: Sampler
     store: Store
     clock: Clock
+    local: LocalClients
     shards: ShardSource | None = None
     demands: Demands | None = None
-    watch: Watch | None = None
-    rogues: Rogues | None = None
-    unthrottled: UnthrottledBook | None = None
-    broadcasts: Broadcasts | None = None
-    intake: Intake | None = None
+    watchers: ClientWatchers = ClientWatchers()
     budgets: Budgets | None = None
     fleet: FleetLook | None = None
     exchange: CopySource | None = None
@@ -143,10 +141,6 @@ class Views:
         """Database → when a check would last have been admitted."""
         self._shards_at: tuple[Instant, list[ShardDoc]] | None = None
 
-    @property
-    def agent_name(self) -> str:
-        return self.facts.name
-
     # --- the host --------------------------------------------------------------------------
 
     def note_health(self) -> None:
@@ -156,19 +150,12 @@ class Views:
             if health.own.all_pass and now.mono_s <= health.own.all_pass_until:
                 self.last_healthy[name] = now.mono_s
 
-    def healthy_at(self, database: str) -> float | None:
-        """When it last let work through, monotonic; None for never."""
-        return self.last_healthy.get(database)
-
     def status(self) -> StatusDoc:
-        facts, now = self.facts, self.parts.clock.now()
+        facts, parts, now = self.facts, self.parts, self.parts.clock.now()
         uptime_s = now.mono_s - facts.started_at.mono_s
-        databases = [self._database(plan) for plan in self.parts.book.databases()]
+        databases = [self._database(plan) for plan in parts.book.databases()]
         shards = [shown.shard for shown in databases if shown.shard is not None]
-        about_shards = [told for doc in shards for told in shard_advice(doc, uptime_s=uptime_s)]
-        known = metrics_known_to(self.parts.book)
-        exempt = exemptions_told(self.parts.checker.rules, now.wall_s, known)
-        own = [*self._standby_advice(now), *self._heartbeat_advice(), *self._file_advice()]
+        fault = parts.keeper.fault
         return StatusDoc(
             agent=facts.name,
             version=facts.version,
@@ -176,28 +163,42 @@ class Views:
             settings=facts.settings,
             settings_fault=facts.settings_fault,
             databases=databases,
-            clients=self._clients(now),
-            store=self._store(now),
-            fleet=None if self.parts.fleet is None else self.parts.fleet.doc(now),
+            clients=self.clients().clients,
+            store=StoreDoc(
+                name=parts.store.name,
+                writable=fault is None,
+                fault=fault.detail if fault else None,
+                fault_for_s=now.wall_s - fault.since_wall_s if fault else None,
+                tallies_waiting=parts.recorder.waiting,
+            ),
+            fleet=None if parts.fleet is None else parts.fleet.doc(now),
             state_lost=facts.state_lost,
             advice=[
-                *filter(None, [facts.files_fault]),
-                *self._watched_advice(),
-                *self._fleet_advice(),
-                *self._unthrottled_advice(),
-                *exempt,
-                *self._budget_advice(now),
-                *self.parts.store.notes,
-                *facts.unapplied(),
-                *facts.advice,
-                *about_shards,
-                *own,
+                *self._advice(now),
+                *(told for doc in shards for told in shard_advice(doc, uptime_s=uptime_s)),
+                *self._own_advice(now),
             ],
         )
 
+    def _advice(self, now: Instant) -> Iterator[str]:
+        """What needs a person first comes first."""
+        parts, facts = self.parts, self.facts
+        yield from filter(None, [facts.files_fault])
+        yield from self._watched_advice()
+        yield from self._fleet_advice()
+        if (book := parts.watchers.unthrottled) is not None:
+            yield from unthrottled_advice(self.unthrottled(book, UNTHROTTLED_S))
+        known = metrics_known_to(parts.book)
+        yield from exemptions_told(parts.checker.rules, now.wall_s, known)
+        for controlled in parts.budgets.by_database.values() if parts.budgets is not None else ():
+            yield from told_of(controlled, now.wall_s)
+        yield from parts.store.notes
+        yield from facts.unapplied()
+        yield from facts.advice
+
     def _watched_advice(self) -> list[str]:
         """Who is starved comes first of all."""
-        watch, rogues = self.parts.watch, self.parts.rogues
+        watch, rogues = self.parts.watchers.watch, self.parts.watchers.rogues
         starved = starvation_advice(watch.findings) if watch is not None else []
         for database in rogues.databases if rogues is not None else ():
             health = self.parts.board.healths.get(database)
@@ -209,14 +210,23 @@ class Views:
     def _fleet_advice(self) -> list[str]:
         return [] if self.parts.fleet is None else self.parts.fleet.advice()
 
-    def _budget_advice(self, now: Instant) -> list[str]:
-        budgets = self.parts.budgets
-        each = budgets.by_database.values() if budgets is not None else ()
-        return [told for controlled in each for told in told_of(controlled, now.wall_s)]
-
-    def _unthrottled_advice(self) -> list[str]:
-        book = self.parts.unthrottled
-        return [] if book is None else unthrottled_advice(self.unthrottled(book, UNTHROTTLED_S))
+    def _own_advice(self, now: Instant) -> Iterator[str]:
+        """Of this process, and of what the file says and runtime changes hide."""
+        if (standby := self.facts.standby) is not None:
+            yield standby.words(duration(max(0.0, now.mono_s - standby.stands_since.mono_s)))
+        for beat in self.facts.heartbeats:
+            if beat.fault:
+                yield f"{beat.database}: heartbeat cannot be written: {beat.fault}"
+        book = self.parts.book
+        for plan in book.databases():
+            for entry in book.entries(plan.name).values():
+                yield from hides_file(plan, entry)
+            for metric in book.removed(plan.name):
+                yield (
+                    f"{plan.name}/{metric}: removed at run time"
+                    f"{_until(book.expires_at(plan.name, metric))}, although the file sets "
+                    f"it; `headgate metrics revert {plan.name} {metric}` restores it"
+                )
 
     def unthrottled(
         self, book: UnthrottledBook, since_s: float, app: str | None = None
@@ -226,38 +236,14 @@ class Views:
             UnthrottledDoc(
                 client=client,
                 databases=period.databases,
-                started_at=_iso(period.started_at),
+                started_at=iso(period.started_at),
                 duration_s=period.duration_s,
                 ended_s_ago=max(0.0, now_s - period.ended_at),
                 pieces=period.pieces,
             )
             for client, period in book.since(now_s - since_s)
-            if _is_of(client, app)
+            if is_of(client, app)
         ]
-
-    def _standby_advice(self, now: Instant) -> list[str]:
-        standby = self.facts.standby
-        if standby is None:
-            return []
-        return [standby.words(duration(max(0.0, now.mono_s - standby.stands_since.mono_s)))]
-
-    def _heartbeat_advice(self) -> list[str]:
-        beats = self.facts.heartbeats
-        return [f"{b.database}: heartbeat cannot be written: {b.fault}" for b in beats if b.fault]
-
-    def _file_advice(self) -> list[str]:
-        """What the file says and runtime changes hide."""
-        advice = []
-        for plan in self.parts.book.databases():
-            entries = self.parts.book.entries(plan.name).values()
-            advice += [told for entry in entries for told in _hides_file(plan, entry)]
-            advice += [
-                f"{plan.name}/{metric}: removed at run time"
-                f"{_until(self.parts.book.expires_at(plan.name, metric))}, although the file sets "
-                f"it; `headgate metrics revert {plan.name} {metric}` restores it"
-                for metric in self.parts.book.removed(plan.name)
-            ]
-        return advice
 
     def _database(self, plan: DatabasePlan) -> DatabaseDoc:
         name = plan.name
@@ -270,6 +256,7 @@ class Views:
         idle = by_metrics and self.idles(name, decision.at)
         healthy_at = now if decision.admitted else self.last_healthy.get(name)
         shard = self._shard(name, decision.at)
+        own = [one.role for one in shard.members if one.member == shard.member] if shard else []
         return DatabaseDoc(
             database=name,
             engine=plan.engine.value,
@@ -278,11 +265,11 @@ class Views:
             healthy_s_ago=None if healthy_at is None else now - healthy_at,
             metrics=[metric_doc(finding, activity) for finding in findings(decision)],
             other_metrics=[
-                self._now(name, entry)
+                self.metric_now(name, entry)
                 for metric, entry in self.parts.book.entries(name).items()
                 if not (entry.enabled and plan.in_default(metric))
             ],
-            role=_own_role(shard),
+            role=next(iter(own), None),
             activity=activity.value,
             idle=idle,
             shard=shard,
@@ -307,16 +294,6 @@ class Views:
             cost_total=pacer.cost_total,
             paced_total=pacer.paced_total,
             clients=waiting,
-        )
-
-    def _store(self, now: Instant) -> StoreDoc:
-        fault = self.parts.keeper.fault
-        return StoreDoc(
-            name=self.parts.store.name,
-            writable=fault is None,
-            fault=fault.detail if fault else None,
-            fault_for_s=now.wall_s - fault.since_wall_s if fault else None,
-            tallies_waiting=self.parts.recorder.waiting,
         )
 
     def ready(self) -> ReadyDoc:
@@ -393,85 +370,10 @@ class Views:
             for state in Activity
         ]
 
-    # --- metrics ---------------------------------------------------------------------------
-
-    def metrics(self, database: str | None = None) -> MetricsDoc:
-        names = [plan.name for plan in self.parts.book.databases()]
-        if database is not None and database not in names:
-            raise NoSuchMetric(f"no database {database!r}; configured: {', '.join(names)}")
-        return MetricsDoc(
-            [
-                self._view(plan, entry)
-                for plan in self.parts.book.databases()
-                if database in (None, plan.name)
-                for entry in self.parts.book.entries(plan.name).values()
-            ],
-            [f"{told}: {fault}" for told, fault in self.parts.book.faults.items()],
-        )
-
-    def metric(self, database: str, metric: str) -> MetricView:
-        entry = self.parts.book.entry(database, metric)
-        return self._view(self.parts.book.plan(database), entry)
-
-    def proposed(self, database: str, proposal: Proposal, *, dry_run: bool) -> MetricView:
-        """A change as it is now; a dry run shows what a first probe of it returned."""
-        assert proposal.entry is not None
-        plan, window = self.parts.book.plan(database), None
-        if dry_run and proposal.reading is not None:
-            window = Window().push(proposal.reading, keep=1)
-        view = self._view(plan, proposal.entry, window)
-        more = [*map(str, proposal.advice), *_outside_default(plan, view.metric)]
-        return msgspec.structs.replace(view, advice=[*view.advice, *more])
-
-    async def replayed(self, database: str, entry: MetricEntry) -> ThresholdReplay | None:
-        """What it would have done to the checks of the last hour; None: history is away."""
-        parts, until = self.parts, int(self.parts.clock.now().wall_s // 60)
-        since = until - REPLAYED_MINUTES + 1
-        try:
-            await parts.keeper.flush()
-            tallies = await parts.store.sums(
-                (), since_minute=since, until_minute=until, database=database, by_client=False
-            )
-            values = await parts.store.metric_minutes(
-                since_minute=since, until_minute=until, database=database
-            )
-        except StoreUnavailable:
-            return None  # A preview, and never a condition.
-        return replay_threshold(entry.spec, values, tallies, enabled=entry.enabled)
-
-    def removed(self, database: str, metric: str, proposal: Proposal) -> RemovedDoc:
-        return RemovedDoc(
-            database,
-            metric,
-            removed=not proposal.dry_run,
-            expires_at=_maybe_iso(proposal.expires_at),
-            advice=[str(advice) for advice in proposal.advice],
-        )
-
-    def _view(
-        self, plan: DatabasePlan, entry: MetricEntry, window: Window | None = None
-    ) -> MetricView:
-        spec, file = entry.spec, plan.raw_metrics.get(entry.spec.name)
-        now = self._now(plan.name, entry, window)
-        return MetricView(
-            database=plan.name,
-            metric=spec.name,
-            source=_source_name(spec.source),
-            origin=entry.origin,
-            revision=entry.revision,
-            settings=redacted(entry.raw),
-            file=None if file is None else redacted(file),
-            in_default=plan.in_default(spec.name),
-            interval_s=spec.interval_s,
-            timeout_s=spec.timeout_s,
-            max_age_s=spec.max_age_s,
-            granularity_s=max(spec.interval_s, (now.age_ms or 0) / 1000),
-            now=now,
-            advice=[*map(str, entry.advice), *_hides_file(plan, entry)],
-            expires_at=_maybe_iso(entry.expires_at),
-        )
-
-    def _now(self, database: str, entry: MetricEntry, window: Window | None = None) -> MetricDoc:
+    def metric_now(
+        self, database: str, entry: MetricEntry, window: Window | None = None
+    ) -> MetricDoc:
+        """The value of `window`, or the last one."""
         spec = entry.spec
         if window is None:
             window = self.parts.board.window(database, spec.name) or Window()
@@ -481,66 +383,30 @@ class Views:
             return doc
         return msgspec.structs.replace(doc, state="disabled", cause=None, detail="enabled = false")
 
-    # --- clients ---------------------------------------------------------------------------
-
-    def explain(self, check: Check) -> ExplainDoc:
-        checker = self.parts.checker
-        doc = explain_doc(checker.explain(check), checker.rules)
-        return msgspec.structs.replace(doc, pace=self.pace(check.database))
-
     def clients(self) -> ClientsDoc:
-        return ClientsDoc(self._clients(self.parts.clock.now()))
-
-    def _clients(self, now: Instant) -> list[ClientDoc]:
-        newest_first = sorted(
-            self.parts.recorder.clients(), key=lambda item: item[2].last_at, reverse=True
-        )
-        return [_client(*item, now) for item in newest_first[:MAX_CLIENTS_SHOWN]]
-
-    async def history(self, since_s: float, app: str | None) -> HistoryDoc:
-        now, without = self.parts.clock.now(), self.parts.unthrottled
-        await self.parts.keeper.flush()
-        tallies = await self.parts.store.tallies(
-            () if app is None else (app,),
-            since_minute=int((now.wall_s - since_s) // 60),
-            until_minute=int(now.wall_s // 60),
-            limit=MAX_TALLIES_SHOWN + 1,
-        )
-        told = tallies[-MAX_TALLIES_SHOWN:]
-        return HistoryDoc(
-            await to_thread(lambda: list(map(_tally, told))),
-            [] if without is None else self.unthrottled(without, since_s, app),
-            whole=len(told) == len(tallies),
-        )
-
-    def rejections(self, limit: int, app: str | None) -> RejectionsDoc:
-        chosen = (d for d in self.parts.recorder.recent() if _is_of(d.check.identity.text, app))
-        return RejectionsDoc(
-            [RejectionDoc(_iso(d.at.wall_s), answer_doc(d)) for d in islice(chosen, limit)]
-        )
-
-    async def audit(self, limit: int) -> AuditsDoc:
-        entries = await self.parts.store.audit(limit=limit)
-        return AuditsDoc(
+        """The newest first."""
+        now_s, records = self.parts.clock.now().wall_s, list(self.parts.recorder.clients())
+        records.sort(key=lambda item: item[2].last_at, reverse=True)
+        return ClientsDoc(
             [
-                AuditDoc(
-                    _iso(e.wall_s), e.who, e.action, e.target, _shown(e.before), _shown(e.after)
+                ClientDoc(
+                    client=client,
+                    database=database,
+                    admitted=record.admitted,
+                    rejected=record.rejected,
+                    last_verdict=record.last_verdict.value,
+                    last_seen_s_ago=max(0.0, now_s - record.last_at),
+                    rejected_for_s=None
+                    if record.rejected_since is None
+                    else max(0.0, now_s - record.rejected_since),
+                    rejected_by=record.rejected_by,
                 )
-                for e in entries
+                for database, client, record in records[:MAX_CLIENTS_SHOWN]
             ]
         )
 
 
-def _own_role(shard: ShardDoc | None) -> str | None:
-    mine = (member for member in shard.members if member.member == shard.member) if shard else ()
-    return next((member.role for member in mine), None)
-
-
-def _shown(settings: Any) -> Any:
-    return redacted(settings) if isinstance(settings, Mapping) else settings
-
-
-def _hides_file(plan: DatabasePlan, entry: MetricEntry) -> list[str]:
+def hides_file(plan: DatabasePlan, entry: MetricEntry) -> list[str]:
     file, name = plan.raw_metrics.get(entry.spec.name), f"{plan.name}/{entry.spec.name}"
     if file is None or entry.origin != "runtime":
         return []
@@ -551,70 +417,18 @@ def _hides_file(plan: DatabasePlan, entry: MetricEntry) -> list[str]:
         return []
     shown = redacted(theirs)
     told = ", ".join(
-        f"{key} = {_setting(shown[key]) if key in shown else 'default'}" for key in hidden
+        f"{key} = {msgspec.json.encode(shown[key]).decode() if key in shown else 'default'}"
+        for key in hidden
     )
     again = f"`headgate metrics revert {plan.name} {entry.spec.name}` restores them"
     until = _until(entry.expires_at)
     return [f"{name}: runtime settings hide the file's{until}: {told}; {again}"]
 
 
-def _setting(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
-
-
-def _outside_default(plan: DatabasePlan, metric: str) -> list[str]:
-    if plan.in_default(metric):
-        return []
-    return [
-        f"{plan.name}/{metric}: it does not apply to checks that name no metric; name it in a "
-        f"check, or add it to default_metrics of {plan.name} in the settings file"
-    ]
-
-
-def _tally(t: Tally) -> TallyDoc:
-    return TallyDoc(_iso(t.minute * 60), t.database, t.client, t.verdict, t.metric, t.count)
-
-
-def _is_of(client: str, app: str | None) -> bool:
+def is_of(client: str, app: str | None) -> bool:
     """Whether `app` is this client, or one of its levels."""
     return app is None or client == app or app in client.split(":")
 
 
-def _client(database: str, client: str, record: ClientRecord, now: Instant) -> ClientDoc:
-    since = record.rejected_since
-    return ClientDoc(
-        client=client,
-        database=database,
-        admitted=record.admitted,
-        rejected=record.rejected,
-        last_verdict=record.last_verdict.value,
-        last_seen_s_ago=max(0.0, now.wall_s - record.last_at),
-        rejected_for_s=max(0.0, now.wall_s - since) if since is not None else None,
-        rejected_by=record.rejected_by,
-    )
-
-
-def _source_name(source: Source) -> str:
-    match source:
-        case Builtin():
-            return "builtin"
-        case Sql():
-            return "sql"
-        case Http():
-            return "url"
-        case Command():
-            return "command"
-        case _:
-            return "plugin"
-
-
 def _until(wall_s: float | None) -> str:
-    return "" if wall_s is None else f" until {_iso(wall_s)}"
-
-
-def _maybe_iso(wall_s: float | None) -> str | None:
-    return None if wall_s is None else _iso(wall_s)
-
-
-def _iso(wall_s: float) -> str:
-    return datetime.fromtimestamp(wall_s, tz=UTC).isoformat().replace("+00:00", "Z")
+    return "" if wall_s is None else f" until {iso(wall_s)}"

@@ -12,10 +12,10 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from headgate.base.assemble import AgentContext, Roll, advertised, faults_of
+from headgate.base.assemble import AgentContext, advertised, faults_of
 from headgate.base.ports import LogReader, PeerLink, SharedLog
 from headgate.changes.assemble import Followers, etcd_access, etcd_store
 from headgate.changes.beat import LogBeat
@@ -52,9 +52,6 @@ from headgate.shard.service import Shards, Stand
 from headgate.shard.speech import Footing
 from headgate.tracing.traced import traced_shared_log
 from headgate.version import VERSION
-
-if TYPE_CHECKING:
-    from headgate.changes.etcd import EtcdStore
 
 Loop = tuple[str, Callable[[], Awaitable[None]]]
 FIND_PRIMARY_S = 2.0
@@ -222,7 +219,9 @@ class FollowedLog:
         found: Callable[[Sequence[FleetMember]], None],
     ) -> None:
         clock, roll, tracer = context.clock, context.roll, context.tracer
-        etcd = _store_of(fleet, roll)
+        etcd = etcd_store(
+            fleet.etcd, fleet.prefix, roll, timeout_s=fleet.timeout_s, names_data=True
+        )
         self.requests = etcd.requests
         self.store = etcd if tracer is None else traced_shared_log(etcd, tracer)
         self.timing = FleetTiming.of(
@@ -247,7 +246,11 @@ class FollowedLog:
             found=found,
         )
         self.beat = LogBeat(self.store, self.follower, clock, roll, by=context.agent.name)
-        self._file = _cache_of(context.settings, fleet)
+        # Beside the agent's own state; without that, nothing is kept.
+        state = context.agent.state
+        path = fleet.cache or (state.with_name(f"{state.name}.fleet") if state else None)
+        origin = CopyOrigin(fleet.prefix, tuple(sorted(fleet.etcd.endpoints)))
+        self._file = None if path is None else LogCache(path, origin)
         self.copies = LogCopies(self.follower, self._file, clock) if self._file else None
 
     async def recall(self) -> None:
@@ -270,7 +273,9 @@ class FollowedLog:
                 f"all: {self.beat.fault}"
             )
         if self.copies is not None and self.copies.fault:
-            yield f"{self.copies.fault}; {_kept_since(self.copies.saved_at)}"
+            at = self.copies.saved_at
+            rules = "only earlier rules" if at is None else f"the rules of {iso(at)}"
+            yield f"{self.copies.fault}; a restart while the store is away would have {rules}"
         if not self.follower.is_stale and (clock := clock_told(self.mirror.beat, wall_s)):
             yield clock
 
@@ -307,10 +312,6 @@ class FleetParts:
         self._shards.on_roles = self._roles_changed
         self._shards.make_shared = self.book.make
 
-    @property
-    def in_force(self) -> SharedInForce:
-        return self.log.in_force
-
     # --- life ------------------------------------------------------------------------------
 
     def loops(self) -> Iterator[Loop]:
@@ -324,7 +325,7 @@ class FleetParts:
 
     def adopt(self) -> None:
         """Other databases, or other shards of theirs; [fleet] itself waits for a restart."""
-        self.in_force.look_again()
+        self.log.in_force.look_again()
         self._roles_changed()
 
     async def close(self) -> None:
@@ -348,7 +349,7 @@ class FleetParts:
 
     def look(self) -> FleetLook:
         """For status, readiness and metrics."""
-        in_force, view = self.in_force, self.whole.view if self.whole else None
+        in_force, view = self.log.in_force, self.whole.view if self.whole else None
         return FleetLook(in_force, self.log.requests, view, lambda: in_force.faults, self._notes)
 
     def _notes(self) -> list[str]:
@@ -424,10 +425,6 @@ def assemble(context: AgentContext, check: CheckParts, followers: Followers) -> 
     return None if fleet is None else FleetParts(context, fleet, check, followers)
 
 
-def _store_of(fleet: FleetSettings, roll: Roll) -> EtcdStore:
-    return etcd_store(fleet.etcd, fleet.prefix, roll, timeout_s=fleet.timeout_s, names_data=True)
-
-
 def access_faults(settings: Settings) -> Iterator[Fault]:
     """Of the files that [fleet] and [patroni] name; connects to nothing."""
     given = [("patroni", settings.patroni.etcd)]
@@ -436,23 +433,6 @@ def access_faults(settings: Settings) -> Iterator[Fault]:
         if access.endpoints:
             for fault in faults_of(partial(etcd_access, access)):
                 yield fault._replace(place=f"{section}.{fault.place.rpartition('.')[2]}")
-
-
-def _kept_since(saved_at: float | None) -> str:
-    if saved_at is None:
-        return "a restart while the store is away would have only earlier rules"
-    return f"a restart while the store is away would have the rules of {iso(saved_at)}"
-
-
-def _cache_of(settings: Settings, fleet: FleetSettings) -> LogCache | None:
-    """Beside the agent's own state; without that, nothing is kept."""
-    state = settings.agent.state
-    path = fleet.cache or (state.with_name(f"{state.name}.fleet") if state else None)
-    return None if path is None else LogCache(path, _origin(fleet))
-
-
-def _origin(fleet: FleetSettings) -> CopyOrigin:
-    return CopyOrigin(fleet.prefix, tuple(sorted(fleet.etcd.endpoints)))
 
 
 def answers_of(

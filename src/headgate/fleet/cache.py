@@ -178,10 +178,6 @@ def decoded(raw: bytes, origin: CopyOrigin = _ANY) -> LogCopy:
     kept_of = CopyOrigin(read.store_prefix, tuple(read.store_places))
     if kept_of.differs_from(origin):
         raise ValueError(f"it belongs to another store: {kept_of}, not {origin}")
-    return _copy(read)
-
-
-def _copy(read: _Copy) -> LogCopy:
     entries = tuple(Entry(key, value, revision) for key, revision, value in read.entries)
     listing = Listing(entries, read.revision, read.store_id)
     return LogCopy(listing, tuple(read.prefixes), read.n, read.wall_s)

@@ -7,6 +7,7 @@ own, so that a follower may switch to the store where it left off here, and back
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -15,7 +16,6 @@ from headgate.base.keyvalue import Changes, Listing
 from headgate.base.problems import Problem
 from headgate.errors import Compacted, PeerFailed, StoreRejected, StoreUnavailable
 from headgate.fleet.feed_api import (
-    FeedPage,
     changes_target,
     decode_changes,
     decode_page,
@@ -91,15 +91,13 @@ class AgentReader:
         while (start := pages[-1].next) is not None:
             if len(pages) >= MAX_PAGES:
                 raise StoreUnavailable(f"{self.name}: its feed does not end: {MAX_PAGES} pages")
-            pages.append(await self._page(prefixes, pages[0].revision, start))
+            target = feed_target(prefixes, revision=pages[0].revision, start=start)
+            pages.append(decode_page(await self._get(target)))
         listing = whole(pages)
         self._listed = _Listed(
             listing.store_id, frozenset(prefixes), listing.revision, pages[0].mark
         )
         return listing
-
-    async def _page(self, prefixes: Sequence[str], revision: int, start: str) -> FeedPage:
-        return decode_page(await self._get(feed_target(prefixes, revision=revision, start=start)))
 
     async def watch(
         self, prefixes: Sequence[str], *, after_revision: int
@@ -137,7 +135,9 @@ class AgentReader:
 
 
 def _rejected(name: str, status: int, body: bytes) -> StoreUnavailable:
-    words = _words(body)
+    words = ""
+    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        words = _decode_problem(body).detail[:300]
     if status == 410:
         return Compacted(f"{name}: {words or 'list all changes again'}")
     if status in (401, 403):
@@ -148,10 +148,3 @@ def _rejected(name: str, status: int, body: bytes) -> StoreUnavailable:
     if status == 404:
         return StoreUnavailable(f"{name} has no feed of changes: it has no [fleet], or is older")
     return StoreUnavailable(f"{name} answered {status}{words and f': {words}'}")
-
-
-def _words(body: bytes) -> str:
-    try:
-        return _decode_problem(body).detail[:300]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return ""

@@ -8,9 +8,9 @@ had; other agents query that agent to learn whether this is still true.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, TypeVar
 
 from headgate.base.keyvalue import Entry
 from headgate.base.stored import read_object
@@ -18,6 +18,7 @@ from headgate.changes.model import MEMBERS, SHARDS, quoted, shard_members, unquo
 from headgate.changes.reach import EVERYWHERE, Level, Place, Reach
 from headgate.changes.state import Reached
 
+T = TypeVar("T")
 MAX_MEMBER_BYTES = 4096
 MAX_TEXT_CHARS = 512
 MAX_REJECTED = 8
@@ -262,27 +263,22 @@ def told_bytes(told: ShardTold) -> bytes:
 
 def read_told(raw: bytes) -> ShardTold:
     """ValueError where it is none."""
-    document = _reported(raw)
+    if len(raw) > MAX_TOLD_BYTES:
+        raise ValueError(f"has {len(raw)} bytes, must have at most {MAX_TOLD_BYTES}")
+    document = read_object(raw)
     shard, state = _text_or_empty(document, "shard"), _text_or_empty(document, "state")
     if not shard or state not in STATES:
         raise ValueError(f"is not a shard's report: shard is {shard!r}, state is {state!r}")
-    return ShardTold(
-        shard=shard,
-        region=_text_or_empty(document, "region"),
-        cluster=_text_or_empty(document, "cluster"),
-        url=_text_or_empty(document, "url"),
-        agent=_text_or_empty(document, "agent"),
-        state=state,
-        since=_number_or_none(document, "since") or 0.0,
-        at=_number_or_none(document, "at") or 0.0,
-        n=_count(document, "n") or 0,
-        rules=_count(document, "rules") or 0,
-        checks=_count(document, "checks") or 0,
-        rejected=_number_or_none(document, "rejected"),
-        problem=_text_or_empty(document, "problem"),
+    return _read(
+        ShardTold,
+        document,
         hosts=tuple(one for one in _list(document, "hosts") if isinstance(one, str)),
-        metrics=tuple(map(_metric, _objects(document, "metrics", MAX_METRICS_TOLD))),
-        members=tuple(map(_member, _objects(document, "members", MAX_MEMBERS_TOLD))),
+        metrics=tuple(
+            _read(MetricTold, one) for one in _objects(document, "metrics", MAX_METRICS_TOLD)
+        ),
+        members=tuple(
+            _read(MemberTold, one) for one in _objects(document, "members", MAX_MEMBERS_TOLD)
+        ),
     )
 
 
@@ -295,33 +291,6 @@ def _step(share: float | None) -> int | None:
     return None if share is None else sum(share > limit for limit in (0.0, 0.05, 0.25, 0.5, 0.9))
 
 
-def _metric(document: Mapping[str, Any]) -> MetricTold:
-    return MetricTold(
-        metric=_text_or_empty(document, "metric"),
-        scope=_text_or_empty(document, "scope"),
-        state=_text_or_empty(document, "state"),
-        value=_number_or_none(document, "value"),
-        threshold=_number_or_none(document, "threshold"),
-        unit=_text_or_empty(document, "unit"),
-        since=_number_or_none(document, "since") or 0.0,
-        detail=_text_or_empty(document, "detail"),
-    )
-
-
-def _member(document: Mapping[str, Any]) -> MemberTold:
-    return MemberTold(
-        member=_text_or_empty(document, "member"),
-        host=_text_or_empty(document, "host"),
-        role=_text_or_empty(document, "role"),
-        url=_text_or_empty(document, "url"),
-        lag_s=_number_or_none(document, "lag_s"),
-        n=_count(document, "n"),
-        source=_text_or_empty(document, "source"),
-        stale_since=_number_or_none(document, "stale_since"),
-        problem=_text_or_empty(document, "problem"),
-    )
-
-
 def _fields(value: ShardTold | MetricTold | MemberTold) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
@@ -329,10 +298,9 @@ def _fields(value: ShardTold | MetricTold | MemberTold) -> dict[str, Any]:
 # --- fields of another agent's document --------------------------------------------------------
 
 
-def _reported(raw: bytes) -> Mapping[str, Any]:
-    if len(raw) > MAX_TOLD_BYTES:
-        raise ValueError(f"has {len(raw)} bytes, must have at most {MAX_TOLD_BYTES}")
-    return read_object(raw)
+def _read(kind: type[T], document: Mapping[str, Any], **more: object) -> T:
+    """Each field by its type; `more`: those that are lists."""
+    return kind(**{name: read(document, name) for name, read in _PLAIN[kind]}, **more)
 
 
 def _text_or_empty(document: Mapping[str, Any], key: str) -> str:
@@ -352,6 +320,21 @@ def _count(document: Mapping[str, Any], key: str) -> int | None:
     value = document.get(key)
     usable = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
     return value if usable else None
+
+
+_Reader = Callable[[Mapping[str, Any], str], Any]
+_READERS: Mapping[str, _Reader] = {
+    "str": _text_or_empty,
+    "float": lambda document, key: _number_or_none(document, key) or 0.0,
+    "float | None": _number_or_none,
+    "int": lambda document, key: _count(document, key) or 0,
+    "int | None": _count,
+}
+_TOLD: Sequence[type[Any]] = (ShardTold, MetricTold, MemberTold)
+_PLAIN: Mapping[type[Any], Sequence[tuple[str, _Reader]]] = {
+    kind: [(one.name, _READERS[str(one.type)]) for one in fields(kind) if one.type in _READERS]
+    for kind in _TOLD
+}
 
 
 def _list(document: Mapping[str, Any], key: str) -> list[Any]:
@@ -375,13 +358,11 @@ MAX_NAMES = 10
 
 def prefixes_of(reaches: Iterable[Reach]) -> tuple[str, ...]:
     """Where to look for them: a shard's pattern says how its keys begin."""
-    beginnings = {_beginning(reach) for reach in reaches}
+    beginnings = {
+        reach.pattern.partition("*")[0] if reach.level is Level.SHARD else "" for reach in reaches
+    }
     wanted = {""} if "" in beginnings else beginnings
     return tuple(under + quoted(begins) for begins in sorted(wanted) for under in (SHARDS, MEMBERS))
-
-
-def _beginning(reach: Reach) -> str:
-    return reach.pattern.partition("*")[0] if reach.level is Level.SHARD else ""
 
 
 @dataclass(slots=True)

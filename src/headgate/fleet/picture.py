@@ -123,7 +123,10 @@ class FleetView:
     async def _take(self) -> None:
         now = self._clock.now()
         keys, self._noted = self._noted, {}
-        noted = [Noted(key, _value(self._mirror.get(key)), at) for key, at in keys.items()]
+        entries = ((key, self._mirror.get(key), at) for key, at in keys.items())
+        noted = [
+            Noted(key, None if entry is None else entry.value, at) for key, entry, at in entries
+        ]
         late_s = grace_s(self._spread_s())
         self._picture = await asyncio.to_thread(self._read, noted, now, late_s)
         self._holders = Holders(self._picture)
@@ -131,23 +134,17 @@ class FleetView:
 
     def _read(self, noted: list[Noted], now: Instant, late_s: float) -> FleetPicture:
         self._ledger.take(noted)
-        self._recalled = self._recalled or self._recall(noted, now)
+        # Once the store has been read: before that everybody would be missing.
+        if noted and not self._recalled:
+            self._recalled = True
+            if self._roster is not None:
+                self._ledger.recall(self._roster.recall(), now)
         picture = self._ledger.picture(now, grace_s=late_s)
         due = self._kept_at is None or now.mono_s - self._kept_at >= KEEP_EVERY_S
         if self._roster is not None and self._recalled and due:
             self._kept_at = now.mono_s
             self._roster.keep(self._ledger.roster(now.wall_s))
         return picture
-
-    def _recall(self, noted: list[Noted], now: Instant) -> bool:
-        """Once the store has been read: before that everybody would be missing."""
-        if noted and self._roster is not None:
-            self._ledger.recall(self._roster.recall(), now)
-        return bool(noted)
-
-
-def _value(entry: Entry | None) -> bytes | None:
-    return None if entry is None else entry.value
 
 
 __all__ = ["VIEW_PREFIXES", "FleetView", "Looked", "StoreLink"]
@@ -193,15 +190,17 @@ class FleetLedger:
             try:
                 self._take(one)
             except ValueError as error:
-                self._reject(one.key, str(error))
+                if one.key not in self._unreadable:
+                    log.warning("fleet.entry_unreadable", key=one.key, detail=str(error))
+                self._unreadable[one.key] = str(error)
             else:
                 self._unreadable.pop(one.key, None)
 
     def picture(self, now: Instant, *, grace_s: float) -> FleetPicture:
         self._forget(now.wall_s)
-        self._see(now.mono_s, grace_s)
+        self._see(now, grace_s)
         alone = [
-            agent_alone(member, self._wide, now=now.mono_s, grace_s=grace_s)
+            agent_alone(member, self._wide, now=now, grace_s=grace_s)
             for _, member in sorted(self._shardless.items())
         ]
         items = [ItemSeen(item, not stands(item, now.wall_s)) for item in self._items.values()]
@@ -266,33 +265,17 @@ class FleetLedger:
 
     def _take_item(self, one: Noted) -> None:
         shard = _own_shard(one.key)
-        if one.value is None:
-            gone = self._items.pop(one.key, None)
-            if gone is not None:
-                self._want_less(shard, gone.n)
-            return
-        item = self._items[one.key] = read_item_at(one.key, one.value)
-        self._want(shard, item, one.at)
-
-    def _reject(self, key: str, why: str) -> None:
-        if key not in self._unreadable:
-            log.warning("fleet.entry_unreadable", key=key, detail=why)
-        self._unreadable[key] = why
-
-    # --- what agents are to have ---------------------------------------------------------------
-
-    def _want(self, shard: str, item: Change, at: Instant) -> None:
         before = self._wanted.get(shard, _NOTHING) if shard else self._wide
-        if item.n > before.n:
-            self._set_wanted(shard, before.then(item.n, at.mono_s))
-
-    def _want_less(self, shard: str, n: int) -> None:
-        """The newest was deleted: an agent that starts now does not see it any more."""
-        before = self._wanted.get(shard, _NOTHING) if shard else self._wide
-        if n < before.n:
+        if one.value is not None:
+            item = self._items[one.key] = read_item_at(one.key, one.value)
+            if item.n > before.n:
+                self._set_wanted(shard, before.then(item.n, one.at.mono_s))
             return
-        left = [item.n for key, item in self._items.items() if _own_shard(key) == shard]
-        self._set_wanted(shard, before.up_to(max(left, default=0)))
+        gone = self._items.pop(one.key, None)
+        if gone is not None and gone.n >= before.n:
+            # The newest was deleted: an agent that starts now does not see it any more.
+            left = [item.n for key, item in self._items.items() if _own_shard(key) == shard]
+            self._set_wanted(shard, before.up_to(max(left, default=0)))
 
     def _set_wanted(self, shard: str, wanted: WantedRevision) -> None:
         if shard:
@@ -328,9 +311,9 @@ class FleetLedger:
         known = self._known[shard]
         return known.first_seen_wall_s if known.silent_since is None else known.silent_since
 
-    def _see(self, now: float, grace_s: float) -> None:
+    def _see(self, now: Instant, grace_s: float) -> None:
         """Shards with news, and shards that change only by time."""
-        unsettled = {shard for shard, seen in self._seen.items() if _waits(seen)}
+        unsettled = {shard for shard, seen in self._seen.items() if _changes_by_time(seen)}
         for shard in self._dirty | unsettled:
             wanted = self._wide.joined(self._wanted.get(shard, _NOTHING))
             known = self._known.get(shard)
@@ -339,9 +322,10 @@ class FleetLedger:
         self._dirty.clear()
 
 
-def _waits(seen: ShardSeen) -> bool:
+def _changes_by_time(seen: ShardSeen) -> bool:
     return seen.condition is ShardState.STARTING or any(
-        agent.progress is AgentProgress.PENDING for agent in seen.agents
+        agent.progress is AgentProgress.PENDING or agent.stale_for_s is not None
+        for agent in seen.agents
     )
 
 

@@ -139,6 +139,96 @@ class _Held:
         return cls(lease, now + lease.ttl_s / 3 * (0.8 + 0.2 * roll))
 
 
+class FleetLease:
+    """The lease of one agent's entries: renewed, and replaced where the fleet has outgrown it."""
+
+    def __init__(
+        self,
+        store: SharedLog,
+        clock: Clock,
+        roll: Callable[[], float],
+        spread_s: Callable[[], float],
+        ttl_s: float,
+        on_grant: Callable[[], None],
+    ) -> None:
+        """`on_grant`: there is a new one, and everything is to be written again under it."""
+        self._store = store
+        self._clock = clock
+        self._roll = roll
+        self._spread_s = spread_s
+        self._ttl_s = ttl_s
+        self._on_grant = on_grant
+        self._held: _Held | None = None
+        self._former: tuple[_Held, float] | None = None
+        """A lease that became too short, and until when to renew it: others wrote under it, too."""
+        self._regrant_at: float | None = None
+
+    @property
+    def now(self) -> Lease | None:
+        return self._held.lease if self._held else None
+
+    @property
+    def due_at(self) -> float:
+        """When `keep` has something to do."""
+        return min([*(held.renew_at for held in self._all), self._regrant_at or math.inf])
+
+    @property
+    def _all(self) -> list[_Held]:
+        return [one for one in (self._held, self._former and self._former[0]) if one]
+
+    def spread(self) -> float:
+        """How long to wait, so that not all agents write within the same second."""
+        return self._roll() * AGENTS_PER_SHARD * self._spread_s()
+
+    async def keep(self) -> None:
+        now, regrant_at = self._clock.now().mono_s, self._regrant_at or math.inf
+        wanted_ttl_s = max(self._ttl_s, SPREADS_PER_TTL * self._spread_s())
+        if self._held is None or now >= regrant_at:
+            await self._grant(wanted_ttl_s)
+        elif now >= self._held.renew_at:
+            self._held = await self._renewed(self._held)
+            if wanted_ttl_s > OUTGROWN * self._held.lease.ttl_s:
+                self._regrant_at = self._regrant_at or now + self.spread()
+        await self._keep_former(now)
+
+    async def _grant(self, ttl_s: float) -> None:
+        """Entries under the old lease stay until all is written again."""
+        lease, now = await self._store.grant(ttl_s), self._clock.now().mono_s
+        if self._held is not None:
+            self._former = (self._held, now + RETRY_S + 2 * AGENTS_PER_SHARD * self._spread_s())
+        self._held = _Held.since(now, lease, self._roll())
+        self._regrant_at = None
+        self._on_grant()
+
+    async def _keep_former(self, now: float) -> None:
+        if self._former is None:
+            return
+        held, until = self._former
+        if now >= until:
+            self._former = None
+        elif now >= held.renew_at:
+            try:
+                self._former = (await self._renewed(held), until)
+            except LeaseLost:
+                self._former = None
+
+    async def _renewed(self, held: _Held) -> _Held:
+        lease = await self._store.renew(held.lease.id)
+        return _Held.since(self._clock.now().mono_s, lease, self._roll())
+
+    def forget(self) -> None:
+        self._held = self._former = self._regrant_at = None
+
+    async def leave(self) -> None:
+        """What was written under it goes now, and not when it has run out."""
+        held = self._all
+        self.forget()
+        with suppress(StoreUnavailable, TimeoutError):
+            async with asyncio.timeout(LEAVE_WITHIN_S):
+                for one in held:
+                    await self._store.revoke(one.lease.id)
+
+
 class Registrar:
     def __init__(
         self,
@@ -154,17 +244,12 @@ class Registrar:
         """`is_size_known`: whether spread_s is that of this fleet yet."""
         self._store = store
         self._clock = clock
-        self._roll = roll
         self._members = members
         """What to write now."""
         self._spread_s = spread_s
-        self._ttl_s = ttl_s
         self._is_size_known = is_size_known
-        self._held: _Held | None = None
-        self._former: tuple[_Held, float] | None = None
-        """A lease that became too short, and until when to renew it: others wrote under it, too."""
-        self._regrant_at: float | None = None
         self._written: dict[str, _Written] = {}
+        self._lease = FleetLease(store, clock, roll, spread_s, ttl_s, self._written.clear)
         self._lost: set[str] = set()
         """Keys that someone deleted from the store by hand."""
         self._unsaid_since: dict[str, float] = {}
@@ -181,7 +266,7 @@ class Registrar:
     @property
     def lease_id(self) -> int:
         """Under which others of this agent may write, too; 0: there is none now."""
-        return self._held.lease.id if self._held else 0
+        return lease.id if (lease := self._lease.now) else 0
 
     def look_again(self) -> None:
         """A role, an address or n may be another. Cheap, and from anywhere on the loop."""
@@ -190,7 +275,7 @@ class Registrar:
     def seen(self, members: Iterable[FleetMember]) -> None:
         """All members that the store has of our shards, as we follow it: is ours among them?"""
         theirs = {member.key: member for member in members}
-        now = self._now()
+        now = self._clock.now().mono_s
         settled = {k: w for k, w in self._written.items() if now - w.at >= SETTLED_AFTER_S}
         own = {(w.member.shard, w.member.member): w.member for w in settled.values()}
         others = {
@@ -200,7 +285,8 @@ class Registrar:
             and (other.host, other.url) != (ours.host, ours.url)
         }
         if others and others != self._doubles:
-            log.error("fleet.member_double", members=others, ours=self._own_url())
+            url = next((written.member.url for written in self._written.values()), "")
+            log.error("fleet.member_double", members=others, ours=url)
         self._doubles = MappingProxyType(others)
         for key, written in settled.items():
             # Deleted by hand. A member of no shard is not followed, so its loss is not seen here.
@@ -209,11 +295,12 @@ class Registrar:
                 self.look_again()
 
     def state(self) -> Registered:
+        lease = self._lease.now
         return Registered(
-            registered=len(self._written) if self._held else 0,
+            registered=len(self._written) if lease else 0,
             since=self._since,
             fault=self._fault,
-            ttl_s=self._held.lease.ttl_s if self._held else 0.0,
+            ttl_s=lease.ttl_s if lease else 0.0,
             doubles=self._doubles,
         )
 
@@ -222,88 +309,46 @@ class Registrar:
         copies on disk its size is unknown before the store answers."""
         while not self._is_size_known():
             await self._clock.sleep(LOOK_S)
-        await self._clock.sleep(self._spread())
+        await self._clock.sleep(self._lease.spread())
         while True:
             self._stirred.clear()
             await self._try_once()
 
     async def leave(self) -> None:
-        """At the end of the agent: what it wrote goes now, and not when the lease has run out."""
-        held = [one for one in (self._held, self._former and self._former[0]) if one]
-        self._forget_lease()
-        with suppress(StoreUnavailable, TimeoutError):
-            async with asyncio.timeout(LEAVE_WITHIN_S):
-                for one in held:
-                    await self._store.revoke(one.lease.id)
+        """At the end of the agent."""
+        self._forget_written()
+        await self._lease.leave()
 
     # --- one round -------------------------------------------------------------------------
 
     async def _try_once(self) -> None:
         """And wait until the next look; after trouble nobody's call shortens that."""
         try:
-            await self._keep_lease()
+            await self._lease.keep()
             next_at = await self._write()
         except LeaseLost as error:
             # A store that was created again loses all entries at once: no need to hurry.
             log.warning("fleet.lease_lost", store=self._store.name, detail=str(error))
-            self._forget_lease()
-            await self._clock.sleep(self._spread())
+            self._lease.forget()
+            self._forget_written()
+            await self._clock.sleep(self._lease.spread())
         except StoreUnavailable as error:
             self._note_fault(str(error))
-            await self._clock.sleep(RETRY_S + self._spread())
+            await self._clock.sleep(RETRY_S + self._lease.spread())
         else:
             self._note_fault("")
-            await self._pause(max(0.0, min(next_at, self._lease_due_at()) - self._now()))
+            pause_s = min(next_at, self._lease.due_at) - self._clock.now().mono_s
+            await sleep_unless(self._stirred, self._clock, max(0.0, pause_s))
 
-    # --- the lease -------------------------------------------------------------------------
-
-    async def _keep_lease(self) -> None:
-        now = self._now()
-        if self._held is None or now >= (self._regrant_at or math.inf):
-            await self._grant()
-        elif now >= self._held.renew_at:
-            self._held = await self._renewed(self._held)
-            if self._wanted_ttl_s() > OUTGROWN * self._held.lease.ttl_s:
-                self._regrant_at = self._regrant_at or now + self._spread()
-        await self._keep_former(now)
-
-    async def _grant(self) -> None:
-        """Write everything again under it; entries under the old lease stay until that is done."""
-        lease = await self._store.grant(self._wanted_ttl_s())
-        if self._held is not None:
-            stays_s = RETRY_S + 2 * AGENTS_PER_SHARD * self._spread_s()
-            self._former = (self._held, self._now() + stays_s)
-        self._held = _Held.since(self._now(), lease, self._roll())
-        self._regrant_at = None
-        self._written.clear()
-
-    async def _keep_former(self, now: float) -> None:
-        if self._former is None:
-            return
-        held, until = self._former
-        if now >= until:
-            self._former = None
-        elif now >= held.renew_at:
-            try:
-                self._former = (await self._renewed(held), until)
-            except LeaseLost:
-                self._former = None
-
-    async def _renewed(self, held: _Held) -> _Held:
-        lease = await self._store.renew(held.lease.id)
-        return _Held.since(self._now(), lease, self._roll())
-
-    def _wanted_ttl_s(self) -> float:
-        return max(self._ttl_s, SPREADS_PER_TTL * self._spread_s())
-
-    def _lease_due_at(self) -> float:
-        times = [held.renew_at for held in (self._held, self._former and self._former[0]) if held]
-        return min([*times, self._regrant_at or math.inf])
-
-    def _forget_lease(self) -> None:
-        self._held = self._former = self._regrant_at = None
+    def _forget_written(self) -> None:
         self._written.clear()
         self._lost.clear()
+
+    def _note_fault(self, fault: str) -> None:
+        if bool(fault) != bool(self._fault):
+            self._since = self._clock.now()
+            log.warning("fleet.registering", store=self._store.name, detail=fault or "well again")
+        self._fault = fault
 
     # --- the entries -----------------------------------------------------------------------
 
@@ -318,7 +363,8 @@ class Registrar:
             due_at = math.inf
         for key in sorted(self._written.keys() - wanted.keys()):
             await self._take_out(key)
-        return min([due_at, *(since + LOST_AFTER_S for since in self._unsettled(now.mono_s))])
+        settles_at = (since + LOST_AFTER_S for since in self._unsaid_since.values())
+        return min([due_at, *(at for at in settles_at if at > now.mono_s)])
 
     def _plan(self, changed: Sequence[FleetMember], now: float) -> float:
         """When all of it will be written."""
@@ -330,7 +376,7 @@ class Registrar:
         if any(self._has_moved(member) for member in changed):
             return self._said_at + max(SHORTEST_S, self._spread_s())
         if self._due_at is None:
-            self._due_at = now + self._spread()
+            self._due_at = now + self._lease.spread()
         return self._due_at
 
     def _as_told(self, member: FleetMember, now: float) -> FleetMember:
@@ -344,9 +390,6 @@ class Registrar:
             return member
         role = written.member.role if now - since < LOST_AFTER_S else UNKNOWN
         return replace(member, role=role, system=written.member.system)
-
-    def _unsettled(self, now: float) -> list[float]:
-        return [since for since in self._unsaid_since.values() if now - since < LOST_AFTER_S]
 
     def _has_moved(self, member: FleetMember) -> bool:
         """Promoted, demoted, or at another address: others would contact the wrong one."""
@@ -363,20 +406,18 @@ class Registrar:
         return replace(written.member, at=member.at) != member
 
     async def _put_all(self, members: Sequence[FleetMember]) -> None:
+        lease = self._lease.now
+        assert lease is not None, "written without a lease"
         moved = any(self._has_moved(member) for member in members)
         for first in range(0, len(members), PUTS_PER_COMMIT):
-            await self._put(members[first : first + PUTS_PER_COMMIT])
+            some = members[first : first + PUTS_PER_COMMIT]
+            puts = [Put(member.key, member_bytes(member), lease.id) for member in some]
+            revision, now = await self._store.commit((), puts), self._clock.now().mono_s
+            self._written |= {member.key: _Written(member, revision, now) for member in some}
+            self._lost.difference_update(member.key for member in some)
         self._due_at = None
         if moved:
-            self._said_at = self._now()
-
-    async def _put(self, members: Sequence[FleetMember]) -> None:
-        assert self._held is not None, "written without a lease"
-        puts = [Put(member.key, member_bytes(member), self._held.lease.id) for member in members]
-        revision = await self._store.commit((), puts)
-        for member in members:
-            self._written[member.key] = _Written(member, revision, self._now())
-            self._lost.discard(member.key)
+            self._said_at = self._clock.now().mono_s
 
     async def _take_out(self, key: str) -> None:
         """Not from another agent that has taken the database over meanwhile."""
@@ -386,23 +427,3 @@ class Registrar:
         del self._written[key]
         self._lost.discard(key)
         self._unsaid_since.pop(key, None)
-
-    # --- time ------------------------------------------------------------------------------
-
-    async def _pause(self, seconds: float) -> None:
-        await sleep_unless(self._stirred, self._clock, seconds)
-
-    def _spread(self) -> float:
-        return self._roll() * AGENTS_PER_SHARD * self._spread_s()
-
-    def _note_fault(self, fault: str) -> None:
-        if bool(fault) != bool(self._fault):
-            self._since = self._clock.now()
-            log.warning("fleet.registering", store=self._store.name, detail=fault or "well again")
-        self._fault = fault
-
-    def _own_url(self) -> str:
-        return next((written.member.url for written in self._written.values()), "")
-
-    def _now(self) -> float:
-        return self._clock.now().mono_s

@@ -244,7 +244,10 @@ class FleetStatus:
         except (StoreUnavailable, LeaseLost) as error:
             self._failed(str(error), desks)
             return
-        self._told_all(len(puts))
+        if self.fault:
+            log.info("fleet.shards_told_again", store=self._store.name)
+        self.fault = ""
+        self.writes_total += len(puts)
         now = self._clock.now().mono_s
         for desk, sign in zip(desks, signs, strict=True):
             desk.told, desk.told_at, desk.revision = sign, now, revision
@@ -303,12 +306,6 @@ class FleetStatus:
     def _again_at(self) -> float:
         pause_s = SHORTEST_S + self._roll() * max(SHORTEST_S, self._sources.spread_s())
         return self._clock.now().mono_s + pause_s
-
-    def _told_all(self, count: int) -> None:
-        if self.fault:
-            log.info("fleet.shards_told_again", store=self._store.name)
-        self.fault = ""
-        self.writes_total += count
 
 
 def _sign(told: ShardTold, lease_id: int) -> tuple[object, ...]:

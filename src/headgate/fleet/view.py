@@ -1,7 +1,7 @@
 """A fleet as people see it: pure, from what its agents report and what its operators set.
 
-    ShardTold, FleetMember ──shard_seen──► ShardSeen, AgentSeen ──┐
-    Change ─────────────────────────────► ItemSeen ───────────────┴► FleetPicture ──select──► a page
+    ShardTold, FleetMember ──shard_seen──► ShardSeen, FleetAgent ──┐
+    Change ──────────────────────────────► ItemSeen ───────────────┴► FleetPicture ─select─► a page
 
 Reports of agents come late by design (they are spread over the fleet's size). So an agent that has
 not reported a new revision yet is pending, and behind only when its time to report is over.
@@ -13,12 +13,12 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
+from enum import Enum, StrEnum
 from operator import attrgetter
 from typing import NamedTuple
 
 from headgate.changes.model import Change
-from headgate.changes.reach import Level, Place, Reach, parse_reach
+from headgate.changes.reach import Level, Place, parse_reach
 from headgate.fleet.members import (
     UNHEALTHY,
     FleetMember,
@@ -27,6 +27,7 @@ from headgate.fleet.members import (
     called_alike,
     newest_of_each,
 )
+from headgate.metrics.samples import Instant
 
 MAX_ALIKE_TOLD = 3
 MARK_S, MAX_MARKS = 5.0, 80
@@ -48,7 +49,7 @@ class ShardState(Enum):
     """No client checks, so nothing is measured."""
 
 
-class AgentProgress(Enum):
+class AgentProgress(StrEnum):
     """How far an agent has come with what was set for it."""
 
     CURRENT = "current"
@@ -60,41 +61,49 @@ class AgentProgress(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class AgentSeen:
+class FleetAgent:
+    """One agent of a database, as the picture has it and as the document sends it."""
+
     region: str
     cluster: str
+    """From the agent's settings."""
     shard: str
     """Empty for a database that belongs to no shard."""
     member: str
     host: str
+    """The name of its agent."""
     role: str
     url: str
     lag_s: float | None
     n: int | None
+    """The fleet's revision that it has reported; null: none."""
     wanted_n: int
     """The newest revision that applies to it."""
     progress: AgentProgress
+    """`current`, `pending` (its report is not due yet), `behind`, or `unknown`."""
     source: str
-    stale_since: float | None
+    """Where it got that revision from, if reported."""
+    stale_for_s: float | None
+    """How long it has had no contact with the fleet; null: it has, or did not report."""
     registered: bool
     problem: str
     version: str = ""
+    """Of Headgate."""
     rejected: tuple[str, ...] = ()
     """Items that it has but could not apply; the first few."""
     rejected_total: int = 0
+    """How many such items there are."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardSeen:
-    shard: str
-    region: str
-    cluster: str
+    place: Place
     condition: ShardState
     since: float | None
     """Wall-clock seconds since when; None: not known."""
     told: ShardTold | None
     """As last reported: for a silent shard, the report before that."""
-    agents: tuple[AgentSeen, ...]
+    agents: tuple[FleetAgent, ...]
     clash: str = ""
     """Why it is not one shard, if so."""
 
@@ -107,8 +116,8 @@ class ShardSeen:
         """What needs a person first; those that have been so for longest, before others."""
         loud = _LOUD.get(self.condition)
         if loud is not None:
-            return loud, self.since or 0.0, self.shard
-        return (2 if self.behind else 3), 0.0, self.shard
+            return loud, self.since or 0.0, self.place.shard
+        return (2 if self.behind else 3), 0.0, self.place.shard
 
 
 _LOUD = {ShardState.UNHEALTHY: 0, ShardState.SILENT: 1}
@@ -124,17 +133,25 @@ class ItemSeen:
 @dataclass(frozen=True, slots=True)
 class FleetCounts:
     shards: int = 0
+    """How many shards there are."""
     unhealthy: int = 0
     silent: int = 0
     starting: int = 0
     idle: int = 0
+    """Shards that no client checks."""
     healthy: int = 0
     agents: int = 0
+    """How many agents there are."""
     current: int = 0
+    """Agents with the newest revision."""
     pending: int = 0
+    """Agents whose report of the newest revision is not due yet."""
     behind: int = 0
+    """Agents with an older revision."""
     unknown: int = 0
+    """Agents that reported no revision."""
     stale: int = 0
+    """Agents that have lost the fleet's store."""
     rejecting: int = 0
     """Agents that could not apply what they have."""
     shardless: int = 0
@@ -147,11 +164,11 @@ class FleetPicture:
     """Of the fleet's head; None: not known, or nothing was ever set."""
     shards: tuple[ShardSeen, ...] = ()
     """In the order of `rank`."""
-    shardless: tuple[AgentSeen, ...] = ()
+    shardless: tuple[FleetAgent, ...] = ()
     items: tuple[ItemSeen, ...] = ()
     """The newest first."""
     counts: FleetCounts = FleetCounts()
-    behind: tuple[AgentSeen, ...] = ()
+    behind: tuple[FleetAgent, ...] = ()
     """Those furthest behind first."""
     unreadable: int = 0
     """Entries of the store that could not be read: of a newer version, or not ours."""
@@ -249,21 +266,20 @@ class Known:
 
 
 def shard_seen(
-    shard: str, known: Known, wanted: WantedRevision, *, now: float, grace_s: float
+    shard: str, known: Known, wanted: WantedRevision, *, now: Instant, grace_s: float
 ) -> ShardSeen:
-    condition, since = _condition(known, now=now, grace_s=grace_s)
-    clash, place = two_clusters(known.members), _place(shard, known)
+    condition, since = _condition(known, now=now.mono_s, grace_s=grace_s)
+    clash = two_clusters(known.members)
     if clash:
         condition = ShardState.UNHEALTHY
-    agents = _agents(place, known, wanted, now=now, grace_s=grace_s)
-    return ShardSeen(
-        shard, place.region, place.cluster, condition, since, known.told, agents, clash
-    )
-
-
-def _place(shard: str, known: Known) -> Place:
     spoken = known.told or next(iter(known.members), None)
-    return Place(spoken.region, spoken.cluster, shard) if spoken else Place(shard=shard)
+    place = Place(spoken.region, spoken.cluster, shard) if spoken else Place(shard=shard)
+    agents = [
+        _agent(place, told, registered, wanted, now=now, grace_s=grace_s)
+        for told, registered in _seats(known)
+    ]
+    agents.sort(key=lambda agent: agent.role != "primary")
+    return ShardSeen(place, condition, since, known.told, tuple(agents), clash)
 
 
 def _condition(known: Known, *, now: float, grace_s: float) -> tuple[ShardState, float | None]:
@@ -276,18 +292,6 @@ def _condition(known: Known, *, now: float, grace_s: float) -> tuple[ShardState,
     if known.silent_since is not None:
         return ShardState.SILENT, known.silent_since
     return ShardState.UNHEALTHY if told.state == UNHEALTHY else ShardState(told.state), told.since
-
-
-def _agents(
-    place: Place, known: Known, wanted: WantedRevision, *, now: float, grace_s: float
-) -> tuple[AgentSeen, ...]:
-    """All that were reported or have registered; the primary first."""
-    found = []
-    for one, other in _seats(known):
-        n = _newest(one.n, other.n if other else None)
-        progress = progress_of(n, wanted, now=now, grace_s=grace_s)
-        found.append(_agent(place, one, other, n, wanted.n, progress))
-    return tuple(sorted(found, key=lambda agent: agent.role != "primary"))
 
 
 def _seats(known: Known) -> Iterator[tuple[MemberTold, FleetMember | None]]:
@@ -324,23 +328,26 @@ def _warned(told: MemberTold, alike: Mapping[str, tuple[str, ...]]) -> MemberTol
 
 
 def agent_alone(
-    member: FleetMember, wanted: WantedRevision, *, now: float, grace_s: float
-) -> AgentSeen:
+    member: FleetMember, wanted: WantedRevision, *, now: Instant, grace_s: float
+) -> FleetAgent:
     """Of a database that belongs to no shard."""
-    progress = progress_of(member.n, wanted, now=now, grace_s=grace_s)
     told = MemberTold(member.member)
-    return _agent(member.place, told, member, member.n, wanted.n, progress)
+    return _agent(member.place, told, member, wanted, now=now, grace_s=grace_s)
 
 
 def _agent(
     place: Place,
     told: MemberTold,
     registered: FleetMember | None,
-    n: int | None,
-    wanted_n: int,
-    progress: AgentProgress,
-) -> AgentSeen:
-    return AgentSeen(
+    wanted: WantedRevision,
+    *,
+    now: Instant,
+    grace_s: float,
+) -> FleetAgent:
+    reported = (told.n, registered.n if registered else None)
+    n = max((n for n in reported if n is not None), default=None)
+    stale_since = told.stale_since
+    return FleetAgent(
         region=place.region,
         cluster=place.cluster,
         shard=place.shard,
@@ -351,10 +358,10 @@ def _agent(
         url=(registered.url if registered else "") or told.url,
         lag_s=told.lag_s,
         n=n,
-        wanted_n=wanted_n,
-        progress=progress,
+        wanted_n=wanted.n,
+        progress=progress_of(n, wanted, now=now.mono_s, grace_s=grace_s),
         source=told.source,
-        stale_since=told.stale_since,
+        stale_for_s=None if stale_since is None else max(0.0, now.wall_s - stale_since),
         registered=registered is not None,
         problem=told.problem,
         version=registered.version if registered else "",
@@ -363,17 +370,13 @@ def _agent(
     )
 
 
-def _newest(one: int | None, other: int | None) -> int | None:
-    return max((n for n in (one, other) if n is not None), default=None)
-
-
 # --- all of them ------------------------------------------------------------------------------
 
 
 def picture_of(
     n: int | None,
     shards: Iterable[ShardSeen],
-    shardless: Sequence[AgentSeen],
+    shardless: Sequence[FleetAgent],
     items: Iterable[ItemSeen],
     *,
     unreadable: int = 0,
@@ -394,14 +397,14 @@ def picture_of(
 
 
 def _counts(
-    shards: Sequence[ShardSeen], agents: Sequence[AgentSeen], shardless: int
+    shards: Sequence[ShardSeen], agents: Sequence[FleetAgent], shardless: int
 ) -> FleetCounts:
     conditions = [shard.condition for shard in shards]
     progress = [agent.progress for agent in agents]
     return FleetCounts(
         shards=len(shards),
         agents=len(agents),
-        stale=sum(agent.stale_since is not None for agent in agents),
+        stale=sum(agent.stale_for_s is not None for agent in agents),
         rejecting=sum(agent.rejected_total > 0 for agent in agents),
         shardless=shardless,
         **{condition.value: conditions.count(condition) for condition in ShardState},
@@ -434,16 +437,13 @@ def select(picture: FleetPicture, look: ShardFilter) -> Sequence[ShardSeen]:
         return picture.shards
     named = {"region": look.region, "cluster": look.cluster, "shard": look.shard}
     reaches = [parse_reach(f"{level}:{pattern}") for level, pattern in named.items() if pattern]
-    return [seen for seen in picture.shards if _fits(seen, look, reaches)]
-
-
-def _fits(seen: ShardSeen, look: ShardFilter, reaches: Sequence[Reach]) -> bool:
-    if look.unhealthy and seen.condition not in _LOUD:
-        return False
-    if look.behind and not seen.behind:
-        return False
-    place = Place(seen.region, seen.cluster, seen.shard)
-    return all(reach.meets(place) for reach in reaches)
+    return [
+        seen
+        for seen in picture.shards
+        if (not look.unhealthy or seen.condition in _LOUD)
+        and (not look.behind or seen.behind)
+        and all(reach.meets(seen.place) for reach in reaches)
+    ]
 
 
 # --- holders -------------------------------------------------------------------------------------
@@ -481,7 +481,7 @@ class _Group:
 
     __slots__ = ("_ns", "_place", "_rejected", "_total")
 
-    def __init__(self, place: Place, agents: Sequence[AgentSeen]) -> None:
+    def __init__(self, place: Place, agents: Sequence[FleetAgent]) -> None:
         self._place = place
         self._total = len(agents)
         self._ns = sorted(agent.n for agent in agents if agent.n is not None)
@@ -527,13 +527,13 @@ def _groups(picture: FleetPicture, level: Level) -> list[_Group]:
     if level is Level.FLEET:
         return [_Group(Place(), list(_every_agent(picture)))]
     name_of = attrgetter(level.value)
-    named: dict[str, list[AgentSeen]] = {}
+    named: dict[str, list[FleetAgent]] = {}
     for agent in _every_agent(picture):
         named.setdefault(name_of(agent), []).append(agent)
     return [_Group(_compared_place(level, name), told) for name, told in named.items()]
 
 
-def _every_agent(picture: FleetPicture) -> Iterator[AgentSeen]:
+def _every_agent(picture: FleetPicture) -> Iterator[FleetAgent]:
     for shard in picture.shards:
         yield from shard.agents
     yield from picture.shardless

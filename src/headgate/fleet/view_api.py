@@ -18,7 +18,7 @@ from headgate.errors import InvalidSettings
 from headgate.fleet.members import PASSING, MetricTold
 from headgate.fleet.view import (
     EVERYTHING,
-    AgentSeen,
+    FleetAgent,
     FleetCounts,
     FleetPicture,
     Holders,
@@ -50,36 +50,11 @@ class FleetMetricDoc(msgspec.Struct, frozen=True):
     detail: str
 
 
-class FleetAgentDoc(msgspec.Struct, frozen=True):
-    shard: str
-    """Empty for a database that belongs to no shard."""
-    member: str
-    host: str
-    """The name of its agent."""
-    role: str
-    url: str
-    lag_s: float | None
-    n: int | None
-    """The fleet's revision that it has reported; null: none."""
-    wanted_n: int
-    """The newest revision that applies to it."""
-    progress: str
-    """`current`, `pending` (its report is not due yet), `behind`, or `unknown`."""
-    source: str
-    """Where it got that revision from, if reported."""
-    stale_for_s: float | None
-    """How long it has had no contact with the fleet; null: it has, or did not report."""
-    registered: bool
-    version: str
-    problem: str
-    rejected: Sequence[str] = ()
-    """Items that it has but could not apply; the first few."""
-
-
 class FleetShardDoc(msgspec.Struct, frozen=True):
     shard: str
     region: str
     cluster: str
+    """From its agents' settings."""
     condition: str
     """`unhealthy`, `silent` (no agent reports it), `starting`, `healthy` or `idle`."""
     for_s: float | None
@@ -97,7 +72,8 @@ class FleetShardDoc(msgspec.Struct, frozen=True):
     rejected: float | None
     """The share of them that was rejected; null: there were none."""
     metrics: Sequence[FleetMetricDoc]
-    agents: Sequence[FleetAgentDoc]
+    agents: Sequence[FleetAgent]
+    """Its agents, the primary's first."""
 
     @property
     def lag_s(self) -> float | None:
@@ -141,10 +117,13 @@ class FleetDoc(msgspec.Struct, frozen=True):
     store_behind: bool
     """The store has lost changes; they stay in force at the agents that have them."""
     counts: FleetCounts
+    """How many shards and agents are in each state."""
     matching: int
     """Matching shards, on all pages."""
     page: int
+    """Which page of the shards this is."""
     pages: int
+    """How many pages of shards there are."""
     shards: Sequence[FleetShardDoc]
     """The unhealthy first."""
     items_total: int
@@ -152,7 +131,7 @@ class FleetDoc(msgspec.Struct, frozen=True):
     items_pages: int
     items: Sequence[FleetItemDoc]
     """Rules and budgets in force, the newest first."""
-    behind: Sequence[FleetAgentDoc]
+    behind: Sequence[FleetAgent]
     """Agents that are behind, the furthest first; the first 50."""
     advice: Sequence[str]
 
@@ -198,7 +177,7 @@ def fleet_doc(
         items_page=items_page,
         items_pages=items_pages,
         items=[_item(item, holders, wall_s) for item in items],
-        behind=[_agent(one, wall_s) for one in picture.behind[:MAX_BEHIND]],
+        behind=picture.behind[:MAX_BEHIND],
         advice=_advice(picture, link, wall_s),
     )
 
@@ -221,9 +200,9 @@ def _shard(seen: ShardSeen, wall_s: float) -> FleetShardDoc:
     told = seen.told
     metrics = [_metric(one, wall_s) for one in told.metrics] if told else []
     return FleetShardDoc(
-        shard=seen.shard,
-        region=seen.region,
-        cluster=seen.cluster,
+        shard=seen.place.shard,
+        region=seen.place.region,
+        cluster=seen.place.cluster,
         condition=seen.condition.value,
         for_s=_since(seen.since, wall_s),
         why=_why(seen, metrics),
@@ -234,7 +213,7 @@ def _shard(seen: ShardSeen, wall_s: float) -> FleetShardDoc:
         checks=told.checks if told else None,
         rejected=told.rejected if told else None,
         metrics=metrics,
-        agents=[_agent(agent, wall_s) for agent in seen.agents],
+        agents=seen.agents,
     )
 
 
@@ -242,21 +221,17 @@ def _why(seen: ShardSeen, metrics: Sequence[FleetMetricDoc]) -> str:
     if seen.clash:
         return seen.clash
     if seen.condition is ShardState.SILENT:
-        return _silence(seen)
+        registered = sum(agent.registered for agent in seen.agents)
+        if not registered:
+            return "none of its agents is registered any more"
+        agents = "1 agent is" if registered == 1 else f"{registered} agents are"
+        before = "any more" if seen.told is not None else "yet"
+        return f"{agents} registered, but none reports the shard {before}: does it have a primary?"
     if seen.condition is ShardState.STARTING:
         return "its agents have just registered"
     if seen.told is not None and seen.told.problem:
         return seen.told.problem
     return "; ".join(_obstacle(one) for one in metrics if not one.passes)
-
-
-def _silence(seen: ShardSeen) -> str:
-    registered = sum(agent.registered for agent in seen.agents)
-    if not registered:
-        return "none of its agents is registered any more"
-    agents = "1 agent is" if registered == 1 else f"{registered} agents are"
-    before = "any more" if seen.told is not None else "yet"
-    return f"{agents} registered, but none reports the shard {before}: does it have a primary?"
 
 
 def _obstacle(metric: FleetMetricDoc) -> str:
@@ -277,26 +252,6 @@ def _metric(told: MetricTold, wall_s: float) -> FleetMetricDoc:
         unit=told.unit,
         for_s=_since(told.since or None, wall_s),
         detail=told.detail,
-    )
-
-
-def _agent(seen: AgentSeen, wall_s: float) -> FleetAgentDoc:
-    return FleetAgentDoc(
-        shard=seen.shard,
-        member=seen.member,
-        host=seen.host,
-        role=seen.role,
-        url=seen.url,
-        lag_s=seen.lag_s,
-        n=seen.n,
-        wanted_n=seen.wanted_n,
-        progress=seen.progress.value,
-        source=seen.source,
-        stale_for_s=_since(seen.stale_since, wall_s),
-        registered=seen.registered,
-        version=seen.version,
-        problem=seen.problem,
-        rejected=seen.rejected,
     )
 
 
@@ -332,17 +287,13 @@ def _left_s(item: Change, wall_s: float) -> float | None:
 
 def _says(item: Change) -> str:
     if item.kind is ChangeKind.BUDGET:
-        return _budget_says(item)
+        value = item.value or {}
+        told = ", ".join(f"{key} {value[key]}" for key in _TOLD_OF_A_BUDGET if key in value)
+        return f"budget {value.get('name') or item.id.partition('@')[0]}: {told}".rstrip(": ")
     try:
         return says(parse_kept(item.id, item.value, item.n).rule)
     except InvalidSettings:
         return "cannot be read by this version"
-
-
-def _budget_says(item: Change) -> str:
-    value = item.value or {}
-    told = ", ".join(f"{key} {value[key]}" for key in _TOLD_OF_A_BUDGET if key in value)
-    return f"budget {value.get('name') or item.id.partition('@')[0]}: {told}".rstrip(": ")
 
 
 _TOLD_OF_A_BUDGET = ("mode", "rate", "capacity", "burst", "concurrency")

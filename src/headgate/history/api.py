@@ -35,6 +35,7 @@ class ByDoc(msgspec.Struct, frozen=True):
 
 class SumsDoc(msgspec.Struct, frozen=True):
     checks: int
+    """How many checks there were."""
     admitted: int
     exempted: int
     """Admitted checks that a metric would have rejected."""
@@ -52,6 +53,7 @@ class SumsDoc(msgspec.Struct, frozen=True):
 class BinDoc(msgspec.Struct, frozen=True):
     at: str
     minutes: int
+    """How many minutes it covers."""
     sums: SumsDoc
 
 
@@ -78,6 +80,7 @@ class RunsDoc(msgspec.Struct, frozen=True):
     until: str
     ongoing: bool
     minutes: int
+    """How long the run has lasted."""
     earlier: int
     """Earlier runs within two weeks whose start is known."""
     usual_minutes: float | None
@@ -135,6 +138,7 @@ class MetricMinuteDoc(msgspec.Struct, frozen=True):
     metric: str
     looks: int
     absent: int
+    """How many of the looks found no value."""
     low: float | None
     mean: float | None
     high: float | None
@@ -157,6 +161,7 @@ class ReplayRowDoc(msgspec.Struct, frozen=True):
     database: str
     client: str
     checks: int
+    """How many checks there were."""
     admitted_before: int
     rejected_before: int
     admitted_after: float | None
@@ -171,6 +176,7 @@ class ReplayRowDoc(msgspec.Struct, frozen=True):
 
 class ReplayTotalDoc(msgspec.Struct, frozen=True):
     checks: int
+    """How many checks there were."""
     admitted_before: int
     admitted_low: float
     admitted_high: float
@@ -197,6 +203,7 @@ class ReplayBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rule: dict[str, Any]
     """As for POST /v1/rules."""
     since: Span = "1h"
+    """How long ago it begins."""
 
 
 # --- making them ---------------------------------------------------------------------------
@@ -502,6 +509,7 @@ NAMED_IN_PAST = (
 
 class PastDoc(msgspec.Struct, frozen=True):
     app: str
+    """The client, or a level of its name."""
     database: str
     at: str
     """Start of the minute."""

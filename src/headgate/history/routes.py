@@ -184,14 +184,14 @@ class Watching:
             )
 
     async def starvation(self, call: Plain) -> Response:
-        watch = self._views.parts.watch
+        watch = self._views.parts.watchers.watch
         if watch is None:
             raise InvalidRequest("this agent does not watch for starvation", status=404)
         policy = watch.policy
         return json_response(StarvationDoc(policy.window_s, policy.waterline, watch.findings))
 
     async def rogues(self, call: Plain) -> Response:
-        rogues = self._views.parts.rogues
+        rogues = self._views.parts.watchers.rogues
         if rogues is None:
             raise InvalidRequest("this agent does not list sessions", status=404)
         found = [

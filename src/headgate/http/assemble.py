@@ -18,7 +18,7 @@ from headgate.check.routes import CheckRoutes
 from headgate.errors import Fault
 from headgate.http.asgi import AsgiBridge
 from headgate.http.auth import Credential, Gatekeeper, KnownHosts
-from headgate.http.control import ROUTES, Control, PageGiven
+from headgate.http.control import ROUTES, Control, ControlParts, PageGiven
 from headgate.http.debugging import Inside
 from headgate.http.exposition import Works
 from headgate.http.listener import MAX_TURNED_AWAY, Handlers, Limits, Listener
@@ -101,32 +101,28 @@ class Door:
         return TracedDoor(handlers, tracer, routes.check_in, paths).handlers()
 
     def _control(self) -> Control:
-        rooms, works = self._rooms, Works(self.pulse, lambda: self.listener)
-        context, check, metrics = rooms.context, rooms.check, rooms.metrics
+        rooms, context = self._rooms, self._rooms.context
+        inside = Inside(
+            lambda: shown(context.settings),
+            lambda: _disks(context.settings),
+            rooms.metrics.ask_server,
+            works=Works(self.pulse, lambda: self.listener),
+        )
         return Control(
-            rooms.views,
-            metrics.keeper,
-            self._gatekeeper(),
-            shards=rooms.shard.shards,
-            demands=check.demands,
-            rules=rooms.rules,
-            own=rooms.changes.own,
-            exchange=rooms.changes.exchange,
-            broadcasts=check.broadcasts,
-            intake=check.intake,
-            unthrottled=rooms.history.unthrottled,
-            budgets=rooms.budgets.budgets,
-            fleet=rooms.fleet.routed() if rooms.fleet else None,
-            page=self._page(context.settings),
-            works=works,
-            reload=self._reload,
-            acknowledge=self._acknowledge,
-            inside=Inside(
-                lambda: shown(context.settings),
-                lambda: _disks(context.settings),
-                metrics.ask_server,
-                works=works,
-            ),
+            ControlParts(
+                rooms.views,
+                self._gatekeeper(),
+                shards=rooms.shard.shards,
+                demands=rooms.check.demands,
+                rules=rooms.rules,
+                own=rooms.changes.own,
+                exchange=rooms.changes.exchange,
+                fleet=rooms.fleet.routed() if rooms.fleet else None,
+                page=self._page(context.settings),
+                inside=inside,
+                reload=self._reload,
+                acknowledge=self._acknowledge,
+            )
         )
 
     def _page(self, settings: Settings) -> PageGiven | None:

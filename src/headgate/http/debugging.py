@@ -42,10 +42,13 @@ class ProcessDoc(msgspec.Struct, frozen=True):
     rss_bytes: int | None
     """null: the system does not report it."""
     cpu_s: float
+    """CPU seconds of the agent's process so far."""
     files: int | None
     files_max: int
     threads: int
+    """How many threads it has."""
     tasks: int
+    """How many tasks its loop has."""
     collections: Sequence[int]
     """Objects of the garbage collector, by generation."""
 
@@ -68,6 +71,7 @@ class ClocksDoc(msgspec.Struct, frozen=True):
 
 class DiskDoc(msgspec.Struct, frozen=True):
     what: str
+    """What the agent writes there."""
     path: str
     free_bytes: int | None
     total_bytes: int | None
@@ -99,6 +103,7 @@ class TracesDoc(msgspec.Struct, frozen=True):
 class DebugDoc(msgspec.Struct, frozen=True):
     agent: str
     version: str
+    """Of Headgate."""
     python: str
     system: Mapping[str, str]
     packages: Mapping[str, str]
@@ -114,7 +119,9 @@ class DebugDoc(msgspec.Struct, frozen=True):
     settings: Mapping[str, Any]
     """The settings in force, without secrets."""
     threads: Sequence[StackDoc]
+    """The stack of each thread."""
     tasks: Sequence[StackDoc]
+    """The stack of each task."""
     tasks_left_out: int
 
 
@@ -163,6 +170,7 @@ class Debugging:
         facts, works = self._views.facts, self._inside.works
         listener = works.listener() if works is not None else None
         tasks = list(asyncio.all_tasks())
+        names = [plan.name for plan in self._views.parts.book.databases()]
         return DebugDoc(
             agent=facts.name,
             version=facts.version,
@@ -173,7 +181,7 @@ class Debugging:
             loop=self._loop(),
             clocks=self._clocks(),
             disks=await asyncio.to_thread(_disks, self._inside.disks()),
-            servers=await self._servers(),
+            servers=await asyncio.gather(*map(self._server, names[:MAX_SERVERS])),
             connections=0 if listener is None else len(listener.connections),
             connections_max=0 if listener is None else listener.limits.max_connections,
             traces=self._traces(),
@@ -199,10 +207,6 @@ class Debugging:
             uptime_s=now.mono_s - began.mono_s,
             zone="/".join(time.tzname),
         )
-
-    async def _servers(self) -> list[ServerDoc]:
-        names = [plan.name for plan in self._views.parts.book.databases()][:MAX_SERVERS]
-        return list(await asyncio.gather(*map(self._server, names)))
 
     async def _server(self, database: str) -> ServerDoc:
         ask = self._inside.ask_server
@@ -305,11 +309,8 @@ def _frames(frame: FrameType) -> list[str]:
 def _task(task: asyncio.Task[Any]) -> StackDoc:
     stack = task.get_stack(limit=MAX_TASK_FRAMES)
     frames = [_place(f.f_code.co_filename, f.f_lineno, f.f_code.co_qualname) for f in stack]
-    return StackDoc(task.get_name(), frames or [_coroutine(task)])
-
-
-def _coroutine(task: asyncio.Task[Any]) -> str:
-    return getattr(task.get_coro(), "__qualname__", "unknown")
+    coroutine = getattr(task.get_coro(), "__qualname__", "unknown")
+    return StackDoc(task.get_name(), frames or [coroutine])
 
 
 def _place(path: str, line: int | None, name: str) -> str:

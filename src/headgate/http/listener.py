@@ -1,4 +1,4 @@
-"""The door.   socket ──bytes──► Connection ──► Hot answers (checks) or the ASGI app (the rest)
+"""The door.   socket ──► Connection ◄─► RequestReader; requests ──► hot answers, or the ASGI app
 
 A check is answered inside the read callback: no task, no await, no queue. Everything else
 is handed, whole and bounded, to the ASGI app, one request of a connection at a time.
@@ -45,6 +45,7 @@ HEARD = -1.0
 
 _HEAD_TOO_LARGE = f"the header section exceeds {MAX_HEADER_BYTES} bytes"
 _SCHEME_AND_HOST = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://[^/?]*")
+_BODY_TOO_LARGE = "the body is too large, at most {} bytes are accepted"
 _FAILED = "this request failed inside the agent; see the agent's log"
 
 Answer = Callable[[], bytes]
@@ -191,12 +192,13 @@ class Connection(asyncio.Protocol):
         self._listener = listener
         self._memo = listener.memo
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
-        self._parser: httptools.HttpRequestParser | None = None
+        self._reader: RequestReader | None = None
+        """None until there are bytes to parse: who repeats others' requests needs none."""
         self._queue: deque[Request] = deque()
         self._task: asyncio.Task[None] | None = None
         self._writable = asyncio.Event()
         self._writable.set()
-        self._closing = False
+        self.closing = False
         """Read and drop further data."""
         self._finishing = False
         """One more answer, and the connection closes."""
@@ -206,19 +208,10 @@ class Connection(asyncio.Protocol):
         self._active_at = 0.0
         self._stalled_at: float | None = None
         """Since when the other side does not read."""
-        self._begun_at: float | None = None
-        """When the first byte of the current request arrived."""
         self._unparsed = b""
         """The client sent several requests at once and does not read the answers."""
-        self._unfinished_bytes = 0
-        self._completed = False
-        """Whether a message ended in the bytes that are being parsed."""
-        self._raw: bytes | None = None
         self._asked = False
         """A complete request has arrived."""
-        self._in_the_clear = False
-        """Plain TCP: a browser may have been redirected here from another site's name."""
-        self._reset()
 
     # --- bytes in --------------------------------------------------------------------------
 
@@ -226,28 +219,30 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._active_at = asyncio.get_running_loop().time()
         local = not isinstance(transport.get_extra_info("peername"), tuple)
-        self._in_the_clear = not local and transport.get_extra_info("sslcontext") is None
         if self._listener.admit(self, local=local):
             return
         if self in self._listener.turned_away:
-            self._reject(503, "too many connections, or the agent is stopping; try again later")
+            self.reject(503, "too many connections, or the agent is stopping; try again later")
         else:
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         # Between messages, and nothing under way: exactly these bytes were understood before.
-        if self._begun_at is None and self._task is None and not self._unparsed:
+        reader = self._reader
+        between = reader is None or reader.begun_at is None
+        if between and self._task is None and not self._unparsed:
             answer = self._memo.get(data)
             if answer is not None:
                 self._active_at = HEARD
                 if not self._asked:
-                    self._has_asked()
+                    self._asked = True
+                    self._listener.silent.pop(self, None)
                 self._transport.write(answer())
                 return
         self._parse(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._closing = True
+        self.closing = True
         self._writable.set()
         self._listener.release(self)
         if self._task is not None:
@@ -277,26 +272,37 @@ class Connection(asyncio.Protocol):
         if self._writable.is_set() and not self._transport.is_closing():
             self._transport.resume_reading()
 
+    def _parse(self, data: bytes) -> None:
+        """Slice by slice, for as long as the answers leave."""
+        if self._unparsed or not self._writable.is_set():
+            self._unparsed += data
+            return
+        if self._reader is None:
+            self._reader = RequestReader(self, self._listener, self._transport)
+        for start in range(0, len(data), SLICE_BYTES):
+            if not self._writable.is_set():
+                self._unparsed = data[start:]
+                return
+            self._reader.read(data[start : start + SLICE_BYTES])
+
     def tend(self, now: float) -> None:
-        limits = self._listener.limits
+        limits, reader = self._listener.limits, self._reader
+        begun_at = None if reader is None else reader.begun_at
         if self._active_at == HEARD:
             self._active_at = now
         if self._stalled_at is None and self._transport.is_closing():
             self._stalled_at = now  # Closed here, yet what was said last has not left.
         if self._stalled_at is not None:
-            self._begun_at = self._begun_at and now  # We did not read: its request is not late.
+            if reader is not None and begun_at is not None:
+                reader.begun_at = now  # We did not read: its request is not late.
             if now - self._stalled_at > limits.idle_timeout_s:
                 self.abort()
-        elif self._begun_at is not None and now - self._begun_at > limits.request_timeout_s:
-            self._reject(408, f"the request did not arrive within {limits.request_timeout_s:g} s")
+        elif begun_at is not None and now - begun_at > limits.request_timeout_s:
+            self.reject(408, f"the request did not arrive within {limits.request_timeout_s:g} s")
         elif not self._asked and now - self._active_at > limits.request_timeout_s:
             self._close()  # In silence: it has said nothing, and expects no answer.
         elif self._task is None and now - self._active_at > limits.idle_timeout_s:
             self._close()
-
-    def _has_asked(self) -> None:
-        self._asked = True
-        self._listener.silent.pop(self, None)
 
     def finish(self) -> None:
         """End after the request that is under way, or after one that is on its way here: a
@@ -304,162 +310,48 @@ class Connection(asyncio.Protocol):
         self._finishing = True
         self._memo = {}
         self._queue.clear()
-        if self._task is None:
-            asyncio.get_running_loop().call_later(DRAIN_S, self._close_if_idle)
 
-    def _close_if_idle(self) -> None:
+        def close_if_idle() -> None:
+            if self._task is None:
+                self._close()
+
         if self._task is None:
-            self._close()
+            asyncio.get_running_loop().call_later(DRAIN_S, close_if_idle)
 
     def abort(self) -> None:
         if self._task is not None:
             self._task.cancel()
         self._transport.abort()
 
-    # --- parsing ---------------------------------------------------------------------------
+    # --- requests, as the reader finds them ------------------------------------------------
 
-    def _parse(self, data: bytes) -> None:
-        """Slice by slice, for as long as the answers leave."""
-        if self._unparsed or not self._writable.is_set():
-            self._unparsed += data
-            return
-        for start in range(0, len(data), SLICE_BYTES):
-            if not self._writable.is_set():
-                self._unparsed = data[start:]
-                return
-            self._parse_slice(data[start : start + SLICE_BYTES])
-
-    def _parse_slice(self, data: bytes) -> None:
-        if self._closing:
-            return
-        if self._parser is None:
-            self._parser = httptools.HttpRequestParser(self)
-        self._raw = data if self._begun_at is None and len(data) <= MAX_MEMO_BYTES else None
-        self._completed = False
-        try:
-            self._feed(self._parser, data)
-        except httptools.HttpParserCallbackError:
-            log.exception("http.check_failed", target=self._target[:200])
-            self._reject(500, _FAILED)
-        except httptools.HttpParserError as error:
-            self._reject(400, f"these bytes are not HTTP: {error}")
-        else:
-            self._bound(0 if self._completed else len(data))
-
-    def _feed(self, parser: httptools.HttpRequestParser, data: bytes | memoryview) -> None:
-        """An offer to upgrade is not taken up: what follows it is HTTP/1.1, as before."""
-        while data and not self._closing:
-            try:
-                parser.feed_data(data)
-            except httptools.HttpParserUpgrade as offer:
-                data = memoryview(data)[offer.args[0] :]
-            else:
-                return
-
-    def _bound(self, fed_bytes: int) -> None:
-        """The parser keeps an unfinished line: what it has been fed is what it may hold."""
-        if self._begun_at is None or self._completed:
-            self._unfinished_bytes = 0
-            return
-        self._unfinished_bytes += fed_bytes
-        most = self._listener.limits.max_body_bytes
-        if not self._headers_done:
-            if self._unfinished_bytes > MAX_HEADER_BYTES:
-                self._reject(431, _HEAD_TOO_LARGE)
-        elif self._unfinished_bytes > MAX_HEADER_BYTES + CHUNK_OVERHEAD * most:
-            self._reject(413, f"the body is too large, at most {most} bytes are accepted")
-
-    def _reset(self) -> None:
-        self._target = b""
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._body: list[bytes] = []
-        self._header_bytes = 0
-        self._body_bytes = 0
-        self._headers_done = False
-
-    def on_message_begin(self) -> None:
-        self._reset()
-        self._begun_at = asyncio.get_running_loop().time()
-
-    def on_url(self, url: bytes) -> None:
-        self._target += url
-        if len(self._target) > MAX_TARGET_BYTES:
-            self._reject(414, f"the request target exceeds {MAX_TARGET_BYTES} bytes")
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._header_bytes += len(name) + len(value) + len(b": \r\n")
-        if self._header_bytes > MAX_HEADER_BYTES:
-            self._reject(431, _HEAD_TOO_LARGE)
-        elif not self._headers_done:  # Trailers are counted, and mean nothing.
-            self._headers.append((name, value))
-
-    def on_headers_complete(self) -> None:
-        self._headers_done = True
-        assert self._parser is not None
-        head = {name.lower(): value for name, value in self._headers}
-        version = self._parser.get_http_version()
-        chunked = b"transfer-encoding" in head
-        body_bytes = int(head.get(b"content-length", b"0"))
-        most = self._listener.limits.max_body_bytes
-        if version not in ("1.0", "1.1"):
-            self._reject(505, f"this server speaks HTTP/1.1, not HTTP/{version}")
-        elif version == "1.0" and chunked:
-            self._reject(400, "HTTP/1.0 has no Transfer-Encoding")
-        elif self._parser.should_upgrade() and (chunked or body_bytes or self._is_connect()):
-            # The parser takes the body of such a request for what comes after it.
-            self._reject(400, "this server speaks HTTP/1.1 and supports no upgrade")
-        elif body_bytes > most:
-            self._reject(413, f"the body has {body_bytes} bytes, at most {most} are accepted")
-        elif (fault := self._host_fault(head)) is not None:
-            self._reject(421, fault)
-        elif version == "1.1" and (chunked or body_bytes):
-            self._invite_body(head.get(b"expect", b""))
-
-    def _host_fault(self, head: dict[bytes, bytes]) -> str | None:
-        hosts, host = self._listener.hosts, head.get(b"host")
-        if not self._in_the_clear or hosts is None or host is None:
-            return None
-        return hosts.fault(host, head.get(b"authorization"))
-
-    def _is_connect(self) -> bool:
-        return self._parser is not None and self._parser.get_method() == b"CONNECT"
-
-    def _invite_body(self, expect: bytes) -> None:
-        idle = not self._closing and self._task is None and not self._queue
+    def invite_body(self, expect: bytes) -> None:
+        idle = not self.closing and self._task is None and not self._queue
         if idle and expect.lower() == b"100-continue":
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def on_body(self, body: bytes) -> None:
-        if self._closing:
-            return
-        most = self._listener.limits.max_body_bytes
-        self._body_bytes += len(body)
-        if self._body_bytes > most:
-            self._reject(413, f"the body is too large, at most {most} bytes are accepted")
-            return
-        self._body.append(body)
-
-    def on_message_complete(self) -> None:
-        if self._closing:
-            return
-        parser = self._parser
-        assert parser is not None
-        self._begun_at = None
+    def take(self, request: Request, raw: bytes | None) -> None:
+        """`raw`: its bytes, if they were exactly this request."""
         self._active_at = HEARD
-        self._completed = True
         if not self._asked:
-            self._has_asked()
-        request = Request(
-            parser.get_method().decode("latin-1"),
-            _origin_form(self._target),
-            tuple(self._headers),
-            b"".join(self._body),
-            parser.should_keep_alive(),
-        )
-        if self._task is not None or self._queue:
-            self._enqueue(request)
+            self._asked = True
+            self._listener.silent.pop(self, None)
+        if self._task is None and not self._queue:
+            self._answer(request, raw)
+        elif len(self._queue) < MAX_PIPELINED:
+            self._queue.append(request)
         else:
-            self._answer(request, self._raw)
+            self.reject(429, f"more than {MAX_PIPELINED} requests are waiting on this connection")
+
+    def reject(self, status: int, detail: str) -> None:
+        """Hang up, and say why; after the answers to what came before."""
+        if self.closing or self._transport.is_closing():
+            return
+        self.closing = True
+        self._memo = {}  # From here on, nothing is understood.
+        self._last_words = error_reply(status, detail)
+        if self._task is None:
+            self._hang_up()
 
     # --- answers ---------------------------------------------------------------------------
 
@@ -479,30 +371,22 @@ class Connection(asyncio.Protocol):
         if not keep:
             self._close()
 
-    def _enqueue(self, request: Request) -> None:
-        if len(self._queue) >= MAX_PIPELINED:
-            self._reject(429, f"more than {MAX_PIPELINED} requests are waiting on this connection")
-            return
-        self._queue.append(request)
-
     async def _serve(self, request: Request) -> None:
         keep, self._replied = False, False
         try:
-            keep = await self._listener.handlers.serve(request, self._peer(), self._send)
+            peer = peer_of(self._transport)
+            keep = await self._listener.handlers.serve(request, peer, self._send)
         except ConnectionAbortedError:
             self._transport.abort()  # A stream's client that does not read: no word reaches it.
         except Exception:
             if not self._transport.is_closing():  # A client that hung up is no fault of ours.
                 log.exception("http.request_failed", target=request.target[:200])
-                self._apologise()
+                # A second reply would be taken for the next request's.
+                if not self._replied:
+                    self._transport.write(error_reply(500, _FAILED))
         finally:
             self._task = None
         self._go_on(keep=keep and request.keep_alive)
-
-    def _apologise(self) -> None:
-        """Only before a reply has begun: a second one would be taken for the next request's."""
-        if not self._replied:
-            self._transport.write(error_reply(500, _FAILED))
 
     def _go_on(self, *, keep: bool) -> None:
         """With what came in the meantime, or to the end of the connection."""
@@ -512,7 +396,7 @@ class Connection(asyncio.Protocol):
         self._active_at = asyncio.get_running_loop().time()
         while self._queue and self._task is None:
             self._answer(self._queue.popleft(), None)
-        if self._closing and self._task is None:
+        if self.closing and self._task is None:
             self._hang_up()
 
     async def _send(self, data: bytes) -> None:
@@ -522,16 +406,6 @@ class Connection(asyncio.Protocol):
         self._replied = True
         self._transport.write(data)
         await self._writable.wait()
-
-    def _reject(self, status: int, detail: str) -> None:
-        """Hang up, and say why; after the answers to what came before."""
-        if self._closing or self._transport.is_closing():
-            return
-        self._closing = True
-        self._memo = {}  # From here on, nothing is understood.
-        self._last_words = error_reply(status, detail)
-        if self._task is None:
-            self._hang_up()
 
     def _hang_up(self) -> None:
         """What is still coming is drained for a moment, so that a reset does not overtake
@@ -545,13 +419,151 @@ class Connection(asyncio.Protocol):
         asyncio.get_running_loop().call_later(LINGER_S, self._transport.close)
 
     def _close(self) -> None:
-        self._closing = True
+        self.closing = True
         self._queue.clear()
         if not self._transport.is_closing():  # Closed twice, TLS of Python 3.11.2 aborts no more.
             self._transport.close()
 
-    def _peer(self) -> Peer:
-        return peer_of(self._transport)
+
+class RequestReader:
+    """Bytes of one connection ──► requests, each of a bounded size."""
+
+    def __init__(
+        self, connection: Connection, listener: Listener, transport: asyncio.Transport
+    ) -> None:
+        self._connection = connection
+        self._listener = listener
+        is_tcp = isinstance(transport.get_extra_info("peername"), tuple)
+        self._in_the_clear = is_tcp and transport.get_extra_info("sslcontext") is None
+        """Plain TCP: a browser may have been redirected here from another site's name."""
+        self.begun_at: float | None = None
+        """When the first byte of the current request arrived; None between two requests."""
+        self._parser = httptools.HttpRequestParser(self)
+        self._unfinished_bytes = 0
+        self._completed = False
+        """Whether a message ended in the bytes that are being parsed."""
+        self._raw: bytes | None = None
+        self._reset()
+
+    def read(self, data: bytes) -> None:
+        if self._connection.closing:
+            return
+        self._raw = data if self.begun_at is None and len(data) <= MAX_MEMO_BYTES else None
+        self._completed = False
+        try:
+            self._feed(data)
+        except httptools.HttpParserCallbackError:
+            log.exception("http.check_failed", target=self._target[:200])
+            self._connection.reject(500, _FAILED)
+        except httptools.HttpParserError as error:
+            self._connection.reject(400, f"these bytes are not HTTP: {error}")
+        else:
+            self._bound(0 if self._completed else len(data))
+
+    def _feed(self, data: bytes | memoryview) -> None:
+        """An offer to upgrade is not taken up: what follows it is HTTP/1.1, as before."""
+        while data and not self._connection.closing:
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as offer:
+                data = memoryview(data)[offer.args[0] :]
+            else:
+                return
+
+    def _bound(self, fed_bytes: int) -> None:
+        """The parser keeps an unfinished line: what it has been fed is what it may hold."""
+        if self.begun_at is None or self._completed:
+            self._unfinished_bytes = 0
+            return
+        self._unfinished_bytes += fed_bytes
+        most = self._listener.limits.max_body_bytes
+        if not self._headers_done:
+            if self._unfinished_bytes > MAX_HEADER_BYTES:
+                self._connection.reject(431, _HEAD_TOO_LARGE)
+        elif self._unfinished_bytes > MAX_HEADER_BYTES + CHUNK_OVERHEAD * most:
+            self._connection.reject(413, _BODY_TOO_LARGE.format(most))
+
+    def _reset(self) -> None:
+        self._target = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._body: list[bytes] = []
+        self._header_bytes = 0
+        self._body_bytes = 0
+        self._headers_done = False
+
+    # --- as llhttp calls them --------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._reset()
+        self.begun_at = asyncio.get_running_loop().time()
+
+    def on_url(self, url: bytes) -> None:
+        self._target += url
+        if len(self._target) > MAX_TARGET_BYTES:
+            message = f"the request target exceeds {MAX_TARGET_BYTES} bytes"
+            self._connection.reject(414, message)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._header_bytes += len(name) + len(value) + len(b": \r\n")
+        if self._header_bytes > MAX_HEADER_BYTES:
+            self._connection.reject(431, _HEAD_TOO_LARGE)
+        elif not self._headers_done:  # Trailers are counted, and mean nothing.
+            self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        self._headers_done = True
+        parser, reject = self._parser, self._connection.reject
+        head = {name.lower(): value for name, value in self._headers}
+        version = parser.get_http_version()
+        chunked = b"transfer-encoding" in head
+        body_bytes = int(head.get(b"content-length", b"0"))
+        most = self._listener.limits.max_body_bytes
+        if version not in ("1.0", "1.1"):
+            reject(505, f"this server speaks HTTP/1.1, not HTTP/{version}")
+        elif version == "1.0" and chunked:
+            reject(400, "HTTP/1.0 has no Transfer-Encoding")
+        elif parser.should_upgrade() and (
+            chunked or body_bytes or parser.get_method() == b"CONNECT"
+        ):
+            # The parser takes the body of such a request for what comes after it.
+            reject(400, "this server speaks HTTP/1.1 and supports no upgrade")
+        elif body_bytes > most:
+            reject(413, f"the body has {body_bytes} bytes, at most {most} are accepted")
+        elif (fault := self._host_fault(head)) is not None:
+            reject(421, fault)
+        elif version == "1.1" and (chunked or body_bytes):
+            self._connection.invite_body(head.get(b"expect", b""))
+
+    def _host_fault(self, head: dict[bytes, bytes]) -> str | None:
+        hosts, host = self._listener.hosts, head.get(b"host")
+        if not self._in_the_clear or hosts is None or host is None:
+            return None
+        return hosts.fault(host, head.get(b"authorization"))
+
+    def on_body(self, body: bytes) -> None:
+        if self._connection.closing:
+            return
+        most = self._listener.limits.max_body_bytes
+        self._body_bytes += len(body)
+        if self._body_bytes > most:
+            self._connection.reject(413, _BODY_TOO_LARGE.format(most))
+            return
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        if self._connection.closing:
+            return
+        parser = self._parser
+        self.begun_at = None
+        self._completed = True
+        request = Request(
+            parser.get_method().decode("latin-1"),
+            _origin_form(self._target),
+            tuple(self._headers),
+            b"".join(self._body),
+            parser.should_keep_alive(),
+        )
+        self._connection.take(request, self._raw)
 
 
 def _origin_form(target: bytes) -> bytes:

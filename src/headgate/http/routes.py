@@ -70,7 +70,7 @@ class Route:
     method: str
     path: str
     handler: str
-    """Method of Control, `ruling.add_rule`; empty if the listener answers."""
+    """Whose handlers, and which of them: `ruling.add_rule`; empty if the listener answers."""
     summary: str
     answer: Any = None
     """A struct, several structs of which it is one, Verdicts, Text or a schema; None: not
@@ -181,7 +181,7 @@ Plain = Call[None, None]
 
 
 def of(handlers: str, routes: Sequence[Route]) -> Iterator[Route]:
-    """A capability's rows, with the part of Control that handles them."""
+    """A room's rows, with the name that http/control has for its handlers."""
     return (replace(route, handler=f"{handlers}.{route.handler}") for route in routes)
 
 

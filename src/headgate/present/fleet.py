@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from headgate.check.reasons import duration
 from headgate.fleet.api import ReachedDoc
-from headgate.fleet.view_api import FleetAgentDoc, FleetDoc, FleetItemDoc, FleetShardDoc
+from headgate.fleet.view import FleetAgent
+from headgate.fleet.view_api import FleetDoc, FleetItemDoc, FleetShardDoc
 from headgate.present.view import (
     BREAK,
     DASH,
@@ -44,7 +45,7 @@ def condition(shard: FleetShardDoc) -> Said:
     return Said(shard.condition, _TONES.get(shard.condition, ""))
 
 
-def agent_notes(agent: FleetAgentDoc) -> Iterator[Said]:
+def agent_notes(agent: FleetAgent) -> Iterator[Said]:
     """What is wrong with one of a shard's agents."""
     if agent.progress == "behind":
         yield Said(f"behind: at {agent.n} of {agent.wanted_n}", "bad")

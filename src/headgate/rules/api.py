@@ -55,6 +55,7 @@ class RuleDoc(msgspec.Struct, frozen=True):
     ratio: float | None
     order: str | None
     metrics: Sequence[str]
+    """Names of the metrics that it is about; empty: all."""
     thresholds: Mapping[str, float]
     justification: str | None
     ceiling: float | None
@@ -101,6 +102,7 @@ class RuleDoc(msgspec.Struct, frozen=True):
 
 class RulesDoc(msgspec.Struct, frozen=True):
     rules: Sequence[RuleDoc]
+    """One document each."""
     rejected: Sequence[str] = ()
     """Rules of the fleet that are not in force here as they were set, and why."""
     reached: ReachedDoc | None = None

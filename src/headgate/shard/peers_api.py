@@ -73,7 +73,9 @@ class DownstreamDoc(msgspec.Struct, frozen=True, omit_defaults=True):
 class RoleDoc(msgspec.Struct, frozen=True, omit_defaults=True):
     role: _Word
     age_s: _Age
+    """Age of what the server reported."""
     cluster: _Text = ""
+    """As the server reports it; empty: it has no name for it."""
     term: _Count | None = None
     server_id: _Text = ""
     upstream_id: _Text = ""
@@ -86,6 +88,7 @@ class SampleDoc(msgspec.Struct, frozen=True, omit_defaults=True):
     value: float
     age_s: _Age
     cause: _Word | None = None
+    """What the value is based on, if the probe knows; null: it does not."""
     detail: _Detail = ""
 
 
@@ -112,6 +115,7 @@ class PullDoc(msgspec.Struct, frozen=True, omit_defaults=True):
     """The sender's wall clock when it sent this."""
     url: _Url = ""
     role: RoleDoc | None = None
+    """What the sender's server reports of its role; null: not known."""
     wall_ahead_s: _Skew | None = None
     """The receiving agent's wall clock minus the sender's, as last measured."""
     wall_error_s: _Age = 0.0
@@ -130,9 +134,11 @@ class ReportDoc(msgspec.Struct, frozen=True, omit_defaults=True):
     """How long it delayed the answer, by its own monotonic clock."""
     activity: _Word
     role: RoleDoc | None = None
+    """What its server reports of its role; null: not known."""
     role_absent: AbsentDoc | None = None
     readings: Annotated[dict[_Name, SampleDoc], _ByMetric] = {}
     absent: Annotated[dict[_Name, AbsentDoc], _ByMetric] = {}
+    """Metrics without a value, and why."""
     labels: Annotated[dict[_Text, _Text], msgspec.Meta(max_length=MAX_LABELS)] = {}
     asked_s_ago: _Age | None = None
     url: _Url = ""

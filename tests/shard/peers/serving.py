@@ -21,15 +21,17 @@ from headgate.check.board import Board
 from headgate.check.checker import Checker
 from headgate.check.demand import Demands
 from headgate.check.model import Activity, Idleness
+from headgate.check.reporting import Intake
 from headgate.check.routes import CheckRoutes
 from headgate.check.sampler import Sampler
-from headgate.check.views import AgentFacts, Parts, Views
+from headgate.check.streaming import Broadcasts, Snapshots
+from headgate.check.views import AgentFacts, LocalClients, Parts, Views
 from headgate.errors import InvalidRequest, WrongShard
 from headgate.history.keeper import Keeper
 from headgate.history.recorder import Recorder
 from headgate.http.asgi import AsgiBridge
 from headgate.http.auth import Credential, Gatekeeper
-from headgate.http.control import Control
+from headgate.http.control import Control, ControlParts
 from headgate.http.listener import Handlers, Limits, Listener
 from headgate.metrics.model import Engine
 from headgate.metrics.samples import Absent, Cause, Instant, Sample
@@ -216,12 +218,18 @@ class Agent:
         )
         keeper = Keeper(self.recorder, store, plan.clock, history_days=1)
         shards = self.shards if plan.in_shard else None
+        local = LocalClients(
+            Broadcasts(Snapshots(board, checker, self.demands), plan.clock),
+            Intake(self.recorder, board, plan.clock, self.demands),
+        )
         parts = Parts(
-            board, self._book, checker, self.recorder, keeper, sampler, store, plan.clock,
+            board, self._book, checker, self.recorder, keeper, sampler, store, plan.clock, local,
             shards, self.demands,
         )  # fmt: skip
         views = Views(parts, AgentFacts("agent-b", "0.0", plan.clock.now()))
-        control = Control(views, self._book, gatekeeper(plan), shards=shards, demands=self.demands)
+        control = Control(
+            ControlParts(views, gatekeeper(plan), shards=shards, demands=self.demands)
+        )
         handlers = Handlers(CheckRoutes(checker).prepare, AsgiBridge(control.app()).serve)
         self.listener = Listener(handlers, plan.limits)
         self._stop = asyncio.Event()

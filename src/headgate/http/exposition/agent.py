@@ -11,50 +11,16 @@ from headgate.base.prometheus import Row, Spread
 from headgate.history.alerts import OUTCOMES
 from headgate.history.sessions import Suspect
 from headgate.history.watch import KINDS
-from headgate.http.exposition.series import Scrape, Series
+from headgate.http.exposition.series import Scrape, Series, single
 
 
 def _build(look: Scrape) -> Iterator[Row]:
     yield (look.facts.version, look.facts.name), 1.0
 
 
-def _uptime(look: Scrape) -> Iterator[Row]:
-    yield (), max(0.0, look.now.mono_s - look.facts.started_at.mono_s)
-
-
-def _settings_rejected(look: Scrape) -> Iterator[Row]:
-    yield (), float(look.facts.settings_fault is not None)
-
-
-def _state_lost(look: Scrape) -> Iterator[Row]:
-    yield (), float(look.facts.state_lost is not None)
-
-
-def _standing_by(look: Scrape) -> Iterator[Row]:
-    if (standby := look.facts.standby) is not None:
-        yield (), float(standby.passive)
-
-
-def _takeovers(look: Scrape) -> Iterator[Row]:
-    if (standby := look.facts.standby) is not None:
-        yield (), float(standby.takeovers_total)
-
-
-def _store_writable(look: Scrape) -> Iterator[Row]:
-    yield (), float(look.parts.keeper.fault is None)
-
-
 def _store_fault(look: Scrape) -> Iterator[Row]:
     fault = look.parts.keeper.fault
     yield (), 0.0 if fault is None else max(0.0, look.now.wall_s - fault.since_wall_s)
-
-
-def _waiting(look: Scrape) -> Iterator[Row]:
-    yield (), float(look.parts.recorder.waiting)
-
-
-def _dropped(look: Scrape) -> Iterator[Row]:
-    yield (), float(look.parts.recorder.dropped_tallies)
 
 
 # --- the process ---------------------------------------------------------------------------------
@@ -66,50 +32,27 @@ def _loop_lag(look: Scrape) -> Iterator[Row]:
         yield (), Spread(pulse.up_to(), pulse.sum_s)
 
 
-def _connections(look: Scrape) -> Iterator[Row]:
-    if look.works is not None:
-        yield (), float(len(look.works.listener().connections))
-
-
-def _max_connections(look: Scrape) -> Iterator[Row]:
-    if look.works is not None:
-        yield (), float(look.works.listener().limits.max_connections)
-
-
-def _turned_away(look: Scrape) -> Iterator[Row]:
-    if look.works is not None:
-        yield (), float(look.works.listener().rejected_connections)
-
-
-def _shed(look: Scrape) -> Iterator[Row]:
-    if look.works is not None:
-        yield (), float(look.works.listener().shed_connections)
-
-
-def _out_of_files(look: Scrape) -> Iterator[Row]:
-    yield (), float(look.facts.files_fault is not None)
-
-
 def _spans(look: Scrape) -> Iterator[Row]:
     spans = look.facts.spans
     for outcome, count in spans.outcomes.items() if spans is not None else ():
         yield (outcome,), float(count)
 
 
-def _spans_waiting(look: Scrape) -> Iterator[Row]:
-    if (spans := look.facts.spans) is not None:
-        yield (), float(spans.waiting)
-
-
 AGENT = (
     Series("headgate_build_info", "gauge", ("version", "agent"), "Always 1.", _build),
-    Series("headgate_uptime_seconds", "gauge", (), "Since the agent's start.", _uptime),
+    Series(
+        "headgate_uptime_seconds",
+        "gauge",
+        (),
+        "Since the agent's start.",
+        single(lambda look: max(0.0, look.now.mono_s - look.facts.started_at.mono_s)),
+    ),
     Series(
         "headgate_settings_rejected",
         "gauge",
         (),
         "1 while the settings file on disk is invalid and the last good one stays in force.",
-        _settings_rejected,
+        single(lambda look: float(look.facts.settings_fault is not None)),
     ),
     Series(
         "headgate_state_lost",
@@ -117,28 +60,34 @@ AGENT = (
         (),
         "1 while the operators' changes are lost, both in the state file and in its copy. Checks "
         "are rejected, or use only the settings file, as `state_lost` says.",
-        _state_lost,
+        single(lambda look: float(look.facts.state_lost is not None)),
     ),
     Series(
         "headgate_standing_by",
         "gauge",
         (),
         "1 while this agent is a passive standby, 0 while it answers. Missing without a standby.",
-        _standing_by,
+        single(
+            lambda look: None if (standby := look.facts.standby) is None else float(standby.passive)
+        ),
     ),
     Series(
         "headgate_takeovers_total",
         "counter",
         (),
         "Times that it took over from the other agent.",
-        _takeovers,
+        single(
+            lambda look: (
+                None if (standby := look.facts.standby) is None else float(standby.takeovers_total)
+            )
+        ),
     ),
     Series(
         "headgate_store_writable",
         "gauge",
         (),
         "1 while runtime settings, audit and history can be stored, else 0.",
-        _store_writable,
+        single(lambda look: float(look.parts.keeper.fault is None)),
     ),
     Series(
         "headgate_store_fault_seconds",
@@ -152,7 +101,7 @@ AGENT = (
         "gauge",
         (),
         "Rows of history that wait for the store.",
-        _waiting,
+        single(lambda look: float(look.parts.recorder.waiting)),
     ),
     Series(
         "headgate_store_dropped_total",
@@ -160,7 +109,7 @@ AGENT = (
         (),
         "Decisions missing from history (never from the counters) because the store was away "
         "too long.",
-        _dropped,
+        single(lambda look: float(look.parts.recorder.dropped_tallies)),
     ),
     Series(
         "headgate_loop_lag_seconds",
@@ -170,34 +119,56 @@ AGENT = (
         "have had to wait.",
         _loop_lag,
     ),
-    Series("headgate_connections", "gauge", (), "Connections to the agent now.", _connections),
+    Series(
+        "headgate_connections",
+        "gauge",
+        (),
+        "Connections to the agent now.",
+        single(
+            lambda look: (
+                None if look.works is None else float(len(look.works.listener().connections))
+            )
+        ),
+    ),
     Series(
         "headgate_connections_max",
         "gauge",
         (),
         "How many are served at once (`max_connections`).",
-        _max_connections,
+        single(
+            lambda look: (
+                None if look.works is None else float(look.works.listener().limits.max_connections)
+            )
+        ),
     ),
     Series(
         "headgate_connections_shed_total",
         "counter",
         (),
         "Connections that never sent a request, and were closed because their places were needed.",
-        _shed,
+        single(
+            lambda look: (
+                None if look.works is None else float(look.works.listener().shed_connections)
+            )
+        ),
     ),
     Series(
         "headgate_out_of_files",
         "gauge",
         (),
         "1 while the process is at its limit of open files and accepts no more connections.",
-        _out_of_files,
+        single(lambda look: float(look.facts.files_fault is not None)),
     ),
     Series(
         "headgate_connections_rejected_total",
         "counter",
         (),
         "Connections that got status 503 because there were too many.",
-        _turned_away,
+        single(
+            lambda look: (
+                None if look.works is None else float(look.works.listener().rejected_connections)
+            )
+        ),
     ),
     Series(
         "headgate_trace_spans_total",
@@ -213,7 +184,7 @@ AGENT = (
         "gauge",
         (),
         "Spans that wait to be sent. Missing without [tracing].",
-        _spans_waiting,
+        single(lambda look: None if (spans := look.facts.spans) is None else float(spans.waiting)),
     ),
 )
 
@@ -227,27 +198,27 @@ MAX_USERS = 10
 
 
 def _starved_clients(look: Scrape) -> Iterator[Row]:
-    if (watch := look.parts.watch) is not None:
+    if (watch := look.parts.watchers.watch) is not None:
         alarming = Counter(f.database for f in watch.findings if f.alarming)
         for database in look.healths:
             yield (database,), float(alarming[database])
 
 
 def _starved(look: Scrape) -> Iterator[Row]:
-    watch = look.parts.watch
+    watch = look.parts.watchers.watch
     for f in watch.findings[:MAX_FINDINGS] if watch is not None else ():
         yield (f.database, f.client, f.metric, f.cause.value), f.starved_s
 
 
 def _starvation_share(look: Scrape) -> Iterator[Row]:
-    watch = look.parts.watch
+    watch = look.parts.watchers.watch
     for f in watch.findings[:MAX_FINDINGS] if watch is not None else ():
         yield (f.database, f.client), f.share
 
 
 def _listed(look: Scrape) -> Iterator[tuple[str, tuple[Suspect, ...]]]:
     """By database; nothing if its sessions cannot be listed."""
-    if (rogues := look.parts.rogues) is not None:
+    if (rogues := look.parts.watchers.rogues) is not None:
         for database in rogues.databases:
             if database not in rogues.faults:
                 yield database, rogues.suspects(database)
@@ -276,13 +247,13 @@ def _rogue_users(look: Scrape) -> Iterator[Row]:
 
 
 def _sessions_listed(look: Scrape) -> Iterator[Row]:
-    if (rogues := look.parts.rogues) is not None:
+    if (rogues := look.parts.watchers.rogues) is not None:
         for database in rogues.databases:
             yield (database,), float(database not in rogues.faults)
 
 
 def _alerts(look: Scrape) -> Iterator[Row]:
-    watch = look.parts.watch
+    watch = look.parts.watchers.watch
     if watch is not None:
         # From 0 on: Prometheus sees no increase in a counter that begins with 1.
         for kind, outcome in product(KINDS, OUTCOMES):

@@ -12,7 +12,7 @@ from headgate.base.names import Scope
 from headgate.base.prometheus import Row
 from headgate.history.clientele import ClientRecord
 from headgate.history.recorder import BUDGET, RULE
-from headgate.http.exposition.series import Scrape, Series
+from headgate.http.exposition.series import Scrape, Series, single
 from headgate.rules.matching import Kind, Rule
 
 WINDOWS = {"5m": 300.0, "1h": 3600.0, "24h": 86400.0}
@@ -54,11 +54,6 @@ def _forgotten(look: Scrape) -> Iterator[Row]:
         yield (database, verdict.value), float(count)
 
 
-def _dice_waived(look: Scrape) -> Iterator[Row]:
-    if (fairness := look.parts.checker.fairness) is not None:
-        yield (), float(fairness.waived_total)
-
-
 def _recent(look: Scrape) -> Iterator[Row]:
     ages_s: dict[str, list[float]] = {database: [] for database in look.healths}
     for database, _, record in look.parts.recorder.clients():
@@ -95,14 +90,14 @@ def _held_seconds(look: Scrape) -> Iterator[Row]:
 
 
 def _unthrottled_clients(look: Scrape) -> Iterator[Row]:
-    if (book := look.parts.unthrottled) is not None:
+    if (book := look.parts.watchers.unthrottled) is not None:
         periods = book.since(look.now.wall_s - UNTHROTTLED_S)
         yield (), float(len({client for client, _ in periods}))
 
 
 def _unthrottled(look: Scrape) -> Iterator[tuple[str, float, int]]:
     """(client, seconds, pieces) of the last hour; the longest by name."""
-    book = look.parts.unthrottled
+    book = look.parts.watchers.unthrottled
     seconds: dict[str, float] = {}
     pieces: Counter[str] = Counter()
     for client, period in book.since(look.now.wall_s - UNTHROTTLED_S) if book is not None else ():
@@ -123,26 +118,6 @@ def _unthrottled_pieces(look: Scrape) -> Iterator[Row]:
 
 
 # --- clients that decide locally ----------------------------------------------------------------
-
-
-def _listeners(look: Scrape) -> Iterator[Row]:
-    if (broadcasts := look.parts.broadcasts) is not None:
-        yield (), float(broadcasts.subscribers)
-
-
-def _listeners_dropped(look: Scrape) -> Iterator[Row]:
-    if (broadcasts := look.parts.broadcasts) is not None:
-        yield (), float(broadcasts.dropped_total)
-
-
-def _reported(look: Scrape) -> Iterator[Row]:
-    if (intake := look.parts.intake) is not None:
-        yield (), float(intake.decisions_total)
-
-
-def _repeated(look: Scrape) -> Iterator[Row]:
-    if (intake := look.parts.intake) is not None:
-        yield (), float(intake.repeated_total)
 
 
 CLIENTS = (
@@ -169,7 +144,13 @@ CLIENTS = (
         (),
         "Checks that skipped ratio rules, because these had rejected the client for the maximum "
         "time.",
-        _dice_waived,
+        single(
+            lambda look: (
+                None
+                if (fairness := look.parts.checker.fairness) is None
+                else float(fairness.waived_total)
+            )
+        ),
     ),
     Series(
         "headgate_clients",
@@ -220,28 +201,28 @@ CLIENTS = (
         "gauge",
         (),
         "Streams of snapshots, one for each process and database that decides locally.",
-        _listeners,
+        single(lambda look: float(look.parts.local.broadcasts.subscribers)),
     ),
     Series(
         "headgate_snapshot_listeners_dropped_total",
         "counter",
         (),
         "Streams that were closed because the client did not read for 5 s.",
-        _listeners_dropped,
+        single(lambda look: float(look.parts.local.broadcasts.dropped_total)),
     ),
     Series(
         "headgate_local_decisions_total",
         "counter",
         (),
         "Decisions that clients made locally and reported; `headgate_checks_total` includes them.",
-        _reported,
+        single(lambda look: float(look.parts.local.intake.decisions_total)),
     ),
     Series(
         "headgate_local_reports_repeated_total",
         "counter",
         (),
         "Batches of such decisions that arrived again, and were not counted again.",
-        _repeated,
+        single(lambda look: float(look.parts.local.intake.repeated_total)),
     ),
 )
 
@@ -301,10 +282,6 @@ def _since(rule: Rule, look: Scrape) -> float:
     return max([rule.created_at, *begun])
 
 
-def _revision(look: Scrape) -> Iterator[Row]:
-    yield (), float(look.parts.checker.rules.revision)
-
-
 RULES = (
     Series(
         "headgate_rules",
@@ -334,6 +311,6 @@ RULES = (
         "gauge",
         (),
         "Grows with each change of the rules in force.",
-        _revision,
+        single(lambda look: float(look.parts.checker.rules.revision)),
     ),
 )

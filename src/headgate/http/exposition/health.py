@@ -76,7 +76,7 @@ def _since_healthy(look: Scrape) -> Iterator[Row]:
             continue
         if own.all_pass and look.now.mono_s <= own.all_pass_until:
             yield (name,), 0.0
-        elif (healthy_at := look.views.healthy_at(name)) is not None:
+        elif (healthy_at := look.views.last_healthy.get(name)) is not None:
             yield (name,), max(0.0, look.now.mono_s - healthy_at)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from headgate.base.prometheus import Row
+from headgate.base.prometheus import Row, Spread
 from headgate.base.prometheus import Series as AnySeries
 from headgate.base.pulse import Pulse
 from headgate.check.health import Health
@@ -95,3 +95,13 @@ class Scrape:
     @cached_property
     def totals(self) -> dict[Key, int]:
         return self.parts.recorder.totals()
+
+
+def single(value: Callable[[Scrape], float | Spread | None]) -> Rows:
+    """The rows of a series without labels; None: it is missing."""
+
+    def rows(look: Scrape) -> Iterator[Row]:
+        if (found := value(look)) is not None:
+            yield (), found
+
+    return rows

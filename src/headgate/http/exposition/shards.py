@@ -11,7 +11,7 @@ from headgate.check.answers import IDLE
 from headgate.check.decide import judge
 from headgate.check.model import PASSING, State
 from headgate.fleet.view import FleetCounts
-from headgate.http.exposition.series import Rows, Scrape, Series
+from headgate.http.exposition.series import Rows, Scrape, Series, single
 from headgate.shard.api import CostDoc, MemberDoc
 from headgate.shard.rollup import AsideKind
 
@@ -263,11 +263,6 @@ def _fleet_requests(look: Scrape) -> Iterator[Row]:
             yield (outcome,), float(count)
 
 
-def _fleet_unreadable(look: Scrape) -> Iterator[Row]:
-    if (fleet := look.parts.fleet) is not None:
-        yield (), float(len(fleet.unreadable()))
-
-
 def _viewed(of: Callable[[FleetCounts], float]) -> Rows:
     """Where this agent watches the whole fleet."""
 
@@ -415,6 +410,10 @@ FLEET = (
         (),
         "Items of the fleet that this agent cannot read; their last readable version stays in "
         "force.",
-        _fleet_unreadable,
+        single(
+            lambda look: (
+                None if (fleet := look.parts.fleet) is None else float(len(fleet.unreadable()))
+            )
+        ),
     ),
 )

@@ -170,7 +170,7 @@ async def test_a_shard_whose_agents_are_all_dead_is_missed_over_a_restart(tmp_pa
     assert (await sight.picture()).counts.shards == 0, "nothing was heard yet: nobody is missed"
     sight.tell(other)
     picture = await sight.picture()
-    assert {s.shard: s.condition.value for s in picture.shards} == {
+    assert {s.place.shard: s.condition.value for s in picture.shards} == {
         "a/0": "silent",
         "b/0": "healthy",
     }
@@ -201,7 +201,7 @@ async def test_what_cannot_be_read_is_counted_and_the_rest_is_shown() -> None:
         sight.put(key, b"not for us")
     picture = await sight.picture()
     assert picture.unreadable == 4
-    assert [seen.shard for seen in picture.shards] == ["a/0"]
+    assert [seen.place.shard for seen in picture.shards] == ["a/0"]
     sight.tell(replace(TOLD, shard="b"))
     assert (await sight.picture()).unreadable == 3
 
@@ -255,7 +255,7 @@ def test_the_picture_does_not_depend_on_the_order_of_what_came(entries: list[Ent
     later = Instant(NOW.mono_s + 600, NOW.wall_s + 600)
     seen, also_seen = (ledger.picture(later, grace_s=12.0) for ledger in (one, other))
     assert seen.counts == also_seen.counts
-    assert [s.shard for s in seen.shards] == [s.shard for s in also_seen.shards]
+    assert [s.place.shard for s in seen.shards] == [s.place.shard for s in also_seen.shards]
     assert seen.items == also_seen.items
 
 
@@ -274,12 +274,12 @@ async def test_from_one_agents_report_to_anothers_page() -> None:
     task = asyncio.create_task(follower.run())
     try:
         await clock.advance(1.0)
-        assert [seen.shard for seen in (await view.look()).picture.shards] == ["a/0"]
+        assert [seen.place.shard for seen in (await view.look()).picture.shards] == ["a/0"]
         late = replace(TOLD, shard="b/0", state="unhealthy")
         await others.commit((), [Put(shard_key("b/0"), told_bytes(late))])
         await others.commit((), [Put(shard_key("a/0"), None)])
         await clock.advance(1.5)
-        conditions = {s.shard: s.condition for s in (await view.look()).picture.shards}
+        conditions = {s.place.shard: s.condition for s in (await view.look()).picture.shards}
         assert conditions == {"b/0": ShardState.UNHEALTHY, "a/0": ShardState.SILENT}
     finally:
         task.cancel()
