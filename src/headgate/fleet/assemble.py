@@ -152,7 +152,7 @@ class Registration:
 
     def found(self, members: Sequence[FleetMember]) -> None:
         self._members = members
-        self._followers.shards.found_in_fleet(members, cluster=self._fleet.cluster)
+        self._followers.shards.membership.found_in_fleet(members, cluster=self._fleet.cluster)
         self.registrar.seen(members)
         self.registrar.look_again()
 
@@ -242,7 +242,7 @@ class FollowedLog:
         self.in_force = SharedInForce(
             self.follower,
             clock,
-            (followers.rules, followers.budgets, followers.metrics, followers.shards),
+            (followers.rules, followers.budgets, followers.metrics, followers.shards.keeper),
             places=context.places,
             found=found,
         )
@@ -305,7 +305,7 @@ class FleetParts:
         self.whole = _whole_fleet(context, self.log) if fleet.view else None
         self._elector: Elector | None = None
         self._shards.on_roles = self._roles_changed
-        self._shards.make_shared = self.book.make
+        self._shards.keeper.make_shared = self.book.make
 
     @property
     def in_force(self) -> SharedInForce:
@@ -356,7 +356,10 @@ class FleetParts:
         if self._elector is not None and (obstacle := self._elector.state().obstacle):
             told.append(f"this agent answers on its own: {obstacle}")
         doubles = self.registration.registrar.state().doubles
-        return [*told, *amiss(doubles, self._shards.unbelieved, self.registration.status.rivals)]
+        return [
+            *told,
+            *amiss(doubles, self._shards.membership.unbelieved, self.registration.status.rivals),
+        ]
 
     def elector(self, agent: AgentSettings) -> Elector:
         assert agent.elect is not None

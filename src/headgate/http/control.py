@@ -107,8 +107,8 @@ from headgate.rules.api import ExplainDoc
 from headgate.rules.routes import RULING_ROUTES, Ruling
 from headgate.rules.service import NoSuchRule, RuleKeeper
 from headgate.rules.settings import ONE_END, parse_kept
+from headgate.shard.keeper import NoSuchMember, NoSuchShard
 from headgate.shard.routes import PEERING_ROUTES, Peering, ShardsPort
-from headgate.shard.service import NoSuchMember, NoSuchShard
 
 Handler = Callable[[Request], Awaitable[Response]]
 

@@ -45,8 +45,8 @@ from headgate.changes.model import LEADERS, quoted
 from headgate.check.demand import sleep_unless
 from headgate.errors import Conflict, LeaseLost, StoreUnavailable
 from headgate.metrics.samples import Instant
+from headgate.shard.members import fits
 from headgate.shard.model import Answers, answers_doc, read_answers, why_apart
-from headgate.shard.plan import fits
 
 log = structlog.get_logger()
 
