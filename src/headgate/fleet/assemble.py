@@ -46,7 +46,7 @@ from headgate.settings.agent import Settings
 from headgate.settings.fleet import FleetSettings
 from headgate.settings.readers import is_loopback
 from headgate.settings.sections import AgentSettings, DatabaseSettings
-from headgate.shard.election import Elector
+from headgate.shard.election import Candidate, Elector
 from headgate.shard.model import LOCAL, ServedDatabase
 from headgate.shard.service import Shards, Stand
 from headgate.shard.speech import Footing
@@ -370,12 +370,14 @@ class FleetParts:
             self.log.store,
             context.clock,
             context.roll,
-            name=agent.elect,
-            me=agent.name,
-            url=advertised(agent),
-            ttl_s=agent.elect_ttl_s,
+            Candidate(
+                agent.elect,
+                agent.name,
+                advertised(agent),
+                agent.elect_ttl_s,
+                among=(*agent.elect_among, *discovered),
+            ),
             mono_s=sleepless_now,
-            among=(*agent.elect_among, *discovered),
             answers=lambda: answers_of(
                 context.settings, self._shards.stands(), socket.gethostname()
             ),
