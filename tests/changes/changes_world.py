@@ -16,7 +16,7 @@ from headgate.metrics.reaching import MetricRoom
 from headgate.metrics.service import DatabasePlan, MetricKeeper
 from headgate.rules.service import RuleKeeper
 from headgate.rules.settings import KnownMetric
-from headgate.shard.files import MemberRoom
+from headgate.shard.keeper import MemberRoom
 from headgate.shard.peers_api import parse_peer_url
 from tests.budgets.budget_world import ETL, WEB, FakeServer, document
 from tests.fixtures.fakes import FakeProbes, settle

@@ -107,7 +107,7 @@ async def test_a_file_is_one_revision_and_in_force_when_it_is_acknowledged(
     assert (budgets["etl"]["rate"], "capacity" in budgets["etl"]) == (30, False)
     assert budgets["etl"]["rules"], "of which the file says nothing"
     assert "db-x" in world.shards.each[SHARD].remotes
-    assert [skip.member for skip in world.shards.skips("main")] == ["db-x"]
+    assert [skip.member for skip in world.shards.keeper.skips("main")] == ["db-x"]
 
 
 async def test_differences_are_reported_kind_by_kind(world: ChangesWorld) -> None:
@@ -147,7 +147,7 @@ async def test_prune_leaves_what_the_settings_file_says(world: ChangesWorld) -> 
     names = [budget.name for budget in world.budgets.of("main").edition.policy.budgets]
     assert names == ["etl", "web"]
     assert sorted(world.shards.each[SHARD].remotes) == ["db-b"]
-    assert world.shards.skips("main") == []
+    assert world.shards.keeper.skips("main") == []
 
 
 async def test_a_change_is_audited_as_if_it_were_made_one_by_one(world: ChangesWorld) -> None:
@@ -708,10 +708,10 @@ async def test_what_has_used_up_its_time_stays_ended_if_the_clock_is_set_back(
 
 
 async def test_a_switchover_is_not_announced_again_by_going_back(world: ChangesWorld) -> None:
-    await world.shards.hand_over("main", for_s=600, reason="kernel", who="ada")
-    await world.shards.take_back("main", who="ada")
+    await world.shards.keeper.hand_over("main", for_s=600, reason="kernel", who="ada")
+    await world.shards.keeper.take_back("main", who="ada")
     assert (await world.book.rollback(1, who="ada")).changes == ()
-    await world.shards.hand_over("main", for_s=600, reason="kernel", who="ada")
+    await world.shards.keeper.hand_over("main", for_s=600, reason="kernel", who="ada")
     change = await world.book.rollback(0, who="ada", only=["members"])
     assert [one.line for one in change.differences] == [f"handover {SHARD}: taken out"]
     assert world.shards.each[SHARD].handover is None
@@ -800,18 +800,18 @@ async def do(world: ChangesWorld, deed: str, what: Any) -> None:
     elif deed == "cap":
         await budgets.cap(Mode(what), who="ada")
     elif deed == "peer":
-        await shards.add_peer("main", what, url=url(what), peer_database="main", who="ada")
+        await shards.keeper.add_peer("main", what, url=url(what), peer_database="main", who="ada")
     elif deed == "no peer":
-        await shards.remove_peer("main", what, who="ada")
+        await shards.keeper.remove_peer("main", what, who="ada")
     elif deed == "skip":
-        await shards.skip("main", what, for_s=1234.5, reason="why", who="ada")
+        await shards.keeper.skip("main", what, for_s=1234.5, reason="why", who="ada")
     elif deed == "rule":
         rule = {"id": what, "target": "etl", "ratio": 0.5}
         await world.book.put_rule(rule, reach=HERE, who="ada")
     elif deed == "lift":
         await world.book.lift_rule(what, who="ada")
     elif deed == "hand over":
-        await shards.hand_over("main", for_s=what, reason="", who="ada")
+        await shards.keeper.hand_over("main", for_s=what, reason="", who="ada")
     elif deed == "back":
         await world.book.rollback(what, who="ada")
     else:

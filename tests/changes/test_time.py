@@ -52,10 +52,12 @@ class Skipped:
         self.start, self.close = self.world.start, self.world.close
 
     async def set(self) -> None:
-        await self.world.shards.skip("main", "db-c", for_s=FOR_S, reason="rebuilt", who="ops")
+        await self.world.shards.keeper.skip(
+            "main", "db-c", for_s=FOR_S, reason="rebuilt", who="ops"
+        )
 
     async def is_in_force(self) -> bool:
-        return bool(self.world.shards.skips("main"))
+        return bool(self.world.shards.keeper.skips("main"))
 
 
 class HandedOver(Skipped):
@@ -63,7 +65,7 @@ class HandedOver(Skipped):
         super().__init__(store, HERE)
 
     async def set(self) -> None:
-        await self.world.shards.hand_over("main", for_s=FOR_S, reason="upgrade", who="ops")
+        await self.world.shards.keeper.hand_over("main", for_s=FOR_S, reason="upgrade", who="ops")
 
     async def is_in_force(self) -> bool:
         handover = self.world.shards.each[SHARD].handover

@@ -147,7 +147,7 @@ def test_debts_of_liars_are_bounded() -> None:
     pacer = settled()
     for number in range(2 * MAX_OWING):
         pacer.admit(LIE, 60.0 + number, MIDDLE, parse_identity(f"u{number}:liar"))
-    assert len(pacer._owing) <= MAX_OWING
+    assert len(pacer._debtors.until) <= MAX_OWING
 
 
 def test_what_is_usual_is_not_what_one_client_says() -> None:

@@ -27,8 +27,8 @@ from headgate.present.shard import in_short, tree, without
 from headgate.present.status import database_state
 from headgate.present.words import ADVICE, advice_of
 from headgate.shard.api import MemberDoc, ShardDoc, shard_doc
+from headgate.shard.keeper import NoSuchMember
 from headgate.shard.model import MemberView, Pull, ShardView, Skip
-from headgate.shard.service import NoSuchMember
 from headgate.shard.topology import (
     Downstream,
     Following,
@@ -326,6 +326,10 @@ class World:
         return ShardView(
             "commerce/-80", "main", "db-a", point, None, tuple(found), self.unwatched, 0.25, 7
         )
+
+    @property
+    def keeper(self) -> World:
+        return self
 
     async def answer(self, pull: Pull) -> MemberReport:
         raise AssertionError("nobody pulls here")

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from headgate.base.keyvalue import Changes, Compare, Lease, Listing, Put
 from headgate.errors import OutcomeUnknown, StoreUnavailable
 from headgate.metrics.samples import Instant
-from headgate.shard.election import Elector, Office
+from headgate.shard.election import Candidate, Elector, Office
 from headgate.shard.model import ServedDatabase
 from tests.fixtures.fakes import HandClock
 from tests.fixtures.memory_log import KeptInMemory, MemoryLog
@@ -142,11 +142,13 @@ class Pair:
             store,
             clock,
             self.random.random,
-            name="pair",
-            me=me or name,
-            url=f"http://{me or name}:8087",
-            ttl_s=TTL_S,
-            among=("http://{host}:8087",),
+            Candidate(
+                "pair",
+                me or name,
+                f"http://{me or name}:8087",
+                TTL_S,
+                among=("http://{host}:8087",),
+            ),
             answers=lambda: self.answers.get(name, {}),
         )
         self.start(name)

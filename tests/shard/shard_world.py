@@ -17,9 +17,11 @@ from headgate.errors import ProbeFailed
 from headgate.history.recorder import Recorder
 from headgate.metrics.model import MetricSpec
 from headgate.metrics.samples import Cause
+from headgate.shard.keeper import MemberLog
+from headgate.shard.members import PeerPlan, ShardPlan
 from headgate.shard.model import MemberView, Pull, ShardView
 from headgate.shard.rollup import AGGREGATES, Aggregate
-from headgate.shard.service import PeerPlan, ShardPlan, Shards
+from headgate.shard.service import Shards
 from headgate.shard.topology import Leading, MemberReport, RoleSeen, Unled
 from tests.builders import check, metric
 from tests.changes.own_world import OwnLog
@@ -91,14 +93,12 @@ class ShardWorld:
             self.board,
             self.demands,
             self.clock,
+            MemberLog(self.log.make, self.log.time, self._reach_of),
             url=OURS,
             open_link=self._open_link,
-            make=self.log.make,
-            reach_of=self._reach_of,
             aggregates=aggregates,
-            time=self.log.time,
         )
-        self.log.attach(self.shards)
+        self.log.attach(self.shards.keeper)
         self.sampler.watch(self.shards.note_reading)
         self.checker = Checker(
             self.board,

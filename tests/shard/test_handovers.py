@@ -11,8 +11,8 @@ import pytest
 from headgate.changes.model import ChangeKind
 from headgate.errors import InvalidRequest, StoreUnavailable
 from headgate.metrics.samples import Cause
+from headgate.shard.keeper import NoSuchMember
 from headgate.shard.model import MAX_HANDOVER_S
-from headgate.shard.service import NoSuchMember
 from tests.changes.own_world import Slow, Unwritable
 from tests.fixtures.eventually import aeventually
 from tests.fixtures.fakes import HandClock, primary, replica, settle
@@ -37,7 +37,7 @@ async def open_world() -> AsyncIterator[OpenWorld]:
 
 
 async def announced(world: ShardWorld, for_s: float = 60.0) -> None:
-    await world.shards.hand_over("main", for_s=for_s, reason="upgrade", who="orchestrator")
+    await world.shards.keeper.hand_over("main", for_s=for_s, reason="upgrade", who="orchestrator")
 
 
 async def test_from_the_announcement_on_shard_scope_is_rejected_and_host_scope_is_not(
@@ -115,9 +115,9 @@ async def test_announced_again_it_gets_another_end(open_world: OpenWorld) -> Non
 async def test_it_can_be_taken_back_and_both_are_audited(open_world: OpenWorld) -> None:
     world = await open_world("db-b")
     with pytest.raises(NoSuchMember, match="no handover"):
-        await world.shards.take_back("main", who="ops")
+        await world.shards.keeper.take_back("main", who="ops")
     await announced(world)
-    await world.shards.take_back("main", who="ops")
+    await world.shards.keeper.take_back("main", who="ops")
     await world.pass_s(1, "shard/lag")
     assert world.ask().admitted
     told = [(entry.who, entry.action, entry.target) for entry in await world.store.audit()]

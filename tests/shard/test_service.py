@@ -15,8 +15,8 @@ from headgate.check.model import Activity, Idleness, Verdict
 from headgate.errors import HeadgateError, InvalidRequest, StoreUnavailable, WrongShard
 from headgate.metrics.samples import Cause
 from headgate.shard.heartbeat import Heartbeat
+from headgate.shard.keeper import NoSuchMember, NoSuchShard
 from headgate.shard.model import MAX_MEMBERS, MAX_SKIP_S
-from headgate.shard.service import NoSuchMember, NoSuchShard
 from headgate.shard.shard import Shard
 from headgate.shard.topology import Downstream, Leading
 from tests.builders import metric
@@ -63,8 +63,12 @@ async def test_no_message_crosses_shards(open_world: OpenWorld) -> None:
         world.plan("two", shard="s2"),
     ]
     await world.shards.adopt(plans)
-    await world.shards.add_peer("one", "db-b", url=url("db-b"), peer_database="main", who="ops")
-    await world.shards.add_peer("two", "db-c", url=url("db-c"), peer_database="main", who="ops")
+    await world.shards.keeper.add_peer(
+        "one", "db-b", url=url("db-b"), peer_database="main", who="ops"
+    )
+    await world.shards.keeper.add_peer(
+        "two", "db-c", url=url("db-c"), peer_database="main", who="ops"
+    )
     await world.pass_s(3, every_s=0.5)
     assert {pull.shard for _, pull in world.agents["db-b"].pulls} == {"s1"}
     assert {pull.shard for _, pull in world.agents["db-c"].pulls} == {"s2"}
@@ -185,7 +189,7 @@ async def test_a_discovered_member_that_was_removed_does_not_come_back(
     world = await open_world(role=primary(downstream=listed), discover=HOSTS)
     await world.pass_s(0.5)
     try:
-        await world.shards.remove_peer("main", "db-c", who="ops")
+        await world.shards.keeper.remove_peer("main", "db-c", who="ops")
     except InvalidRequest:
         return
     await world.pass_s(1)
@@ -198,11 +202,11 @@ async def test_a_discovered_member_that_was_removed_does_not_come_back(
 async def test_a_skip_is_kept_and_survives_a_restart(open_world: OpenWorld) -> None:
     """R150"""
     world = await open_world("db-b", "db-c")
-    await world.shards.skip("main", "db-c", for_s=3600, reason="restoring", who="ops")
-    (skip,) = world.shards.skips("main")
+    await world.shards.keeper.skip("main", "db-c", for_s=3600, reason="restoring", who="ops")
+    (skip,) = world.shards.keeper.skips("main")
     assert (skip.who, skip.reason) == ("ops", "restoring") and skip.revision
     again = await open_world("db-b", "db-c", store=world.store)
-    assert again.shards.skips("main") == [skip]
+    assert again.shards.keeper.skips("main") == [skip]
     again.agents["db-c"].values["lag"] = 900.0
     await again.pass_s(1)
     assert again.ask().admitted and again.member("db-c").skip == skip
@@ -211,24 +215,24 @@ async def test_a_skip_is_kept_and_survives_a_restart(open_world: OpenWorld) -> N
 async def test_a_skip_ends_with_its_time_also_after_a_restart(open_world: OpenWorld) -> None:
     """R150: by the clock on the wall."""
     world = await open_world("db-b", "db-c")
-    await world.shards.skip("main", "db-c", for_s=10, reason="restoring", who="ops")
+    await world.shards.keeper.skip("main", "db-c", for_s=10, reason="restoring", who="ops")
     again = await open_world("db-b", "db-c", store=world.store)
     again.agents["db-c"].values["lag"] = 900.0
     await again.pass_s(11, "shard/lag")
-    assert not again.ask().admitted and again.shards.skips("main") == []
+    assert not again.ask().admitted and again.shards.keeper.skips("main") == []
 
 
 async def test_a_skip_is_taken_back(open_world: OpenWorld) -> None:
     world = await open_world("db-b", "db-c")
     world.agents["db-c"].values["lag"] = 900.0
     await world.pass_s(1)
-    await world.shards.skip("main", "db-c", for_s=3600, reason="restoring", who="ops")
+    await world.shards.keeper.skip("main", "db-c", for_s=3600, reason="restoring", who="ops")
     assert world.ask().admitted
-    await world.shards.unskip("main", "db-c", who="ops")
+    await world.shards.keeper.unskip("main", "db-c", who="ops")
     assert not world.ask().admitted, "at once"
-    await world.shards.skip("main", "db-c", for_s=60, reason="again", who="ops")
-    await world.shards.skip("main", "db-c", for_s=90, reason="longer", who="ops")
-    assert [skip.reason for skip in world.shards.skips("main")] == ["longer"]
+    await world.shards.keeper.skip("main", "db-c", for_s=60, reason="again", who="ops")
+    await world.shards.keeper.skip("main", "db-c", for_s=90, reason="longer", who="ops")
+    assert [skip.reason for skip in world.shards.keeper.skips("main")] == ["longer"]
 
 
 @pytest.mark.parametrize("for_s", [0, -1, MAX_SKIP_S + 1, float("inf"), float("nan")])
@@ -236,28 +240,28 @@ async def test_a_skip_is_for_a_bounded_time(open_world: OpenWorld, for_s: float)
     """R150: a member must not be forgotten."""
     world = await open_world("db-b")
     with pytest.raises(InvalidRequest, match="at most 7 days"):
-        await world.shards.skip("main", "db-b", for_s=for_s, reason="x", who="ops")
+        await world.shards.keeper.skip("main", "db-b", for_s=for_s, reason="x", who="ops")
     assert await world.store.audit() == []
 
 
 async def test_who_does_not_exist_cannot_be_skipped(open_world: OpenWorld) -> None:
     world = await open_world("db-b")
     with pytest.raises(NoSuchMember, match="it has db-a, db-b"):
-        await world.shards.skip("main", "db-x", for_s=9, reason="x", who="ops")
+        await world.shards.keeper.skip("main", "db-x", for_s=9, reason="x", who="ops")
     with pytest.raises(NoSuchMember, match="is not skipped"):
-        await world.shards.unskip("main", "db-b", who="ops")
+        await world.shards.keeper.unskip("main", "db-b", who="ops")
     with pytest.raises(NoSuchShard, match="belongs to no shard"):
-        await world.shards.skip("elsewhere", "db-b", for_s=9, reason="x", who="ops")
+        await world.shards.keeper.skip("elsewhere", "db-b", for_s=9, reason="x", who="ops")
 
 
 async def test_what_operators_set_is_audited(open_world: OpenWorld) -> None:
     """R141: who, what, when; and what stood before."""
     world = await open_world("db-b")
     shards = world.shards
-    await shards.skip("main", "db-b", for_s=60, reason="restoring", who="ann")
-    await shards.unskip("main", "db-b", who="bob")
-    await shards.add_peer("main", "db-c", url=url("db-c"), peer_database="app", who="ann")
-    await shards.remove_peer("main", "db-c", who="bob")
+    await shards.keeper.skip("main", "db-b", for_s=60, reason="restoring", who="ann")
+    await shards.keeper.unskip("main", "db-b", who="bob")
+    await shards.keeper.add_peer("main", "db-c", url=url("db-c"), peer_database="app", who="ann")
+    await shards.keeper.remove_peer("main", "db-c", who="bob")
     entries = list(reversed(await world.store.audit()))
     assert [(e.who, e.action) for e in entries] == [
         ("ann", "skip.set"),
@@ -278,7 +282,9 @@ async def test_an_added_member_counts_at_once_and_survives_a_restart(
     world = await open_world("db-b")
     await world.pass_s(1)
     assert world.ask().admitted
-    await world.shards.add_peer("main", "db-c", url=url("db-c"), peer_database="app", who="ops")
+    await world.shards.keeper.add_peer(
+        "main", "db-c", url=url("db-c"), peer_database="app", who="ops"
+    )
     world.agents["db-c"].values["lag"] = 9.0
     assert not (await world.pass_s(0.75, "shard/lag"))[-1].admitted
     assert world.agents["db-c"].pulls[0][1].database == "app"
@@ -293,7 +299,9 @@ async def test_a_member_that_was_added_is_waited_for(open_world: OpenWorld) -> N
     world = await open_world("db-b")
     await world.pass_s(1)
     world.agents.setdefault("db-c", world.agents["db-b"])
-    await world.shards.add_peer("main", "db-c", url=url("db-x"), peer_database="main", who="ops")
+    await world.shards.keeper.add_peer(
+        "main", "db-c", url=url("db-x"), peer_database="main", who="ops"
+    )
     world.agents["db-x"].hangs = True
     answers = await world.pass_s(2, "shard/lag")
     assert not any(answer.admitted for answer in answers[2:])
@@ -302,14 +310,14 @@ async def test_a_member_that_was_added_is_waited_for(open_world: OpenWorld) -> N
 async def test_an_added_member_can_be_removed_and_added_again(open_world: OpenWorld) -> None:
     world = await open_world("db-b")
     for _ in range(2):
-        await world.shards.add_peer(
+        await world.shards.keeper.add_peer(
             "main", "db-c", url=url("db-c"), peer_database="main", who="ops"
         )
         with pytest.raises(InvalidRequest, match="already has a member 'db-c'"):
-            await world.shards.add_peer(
+            await world.shards.keeper.add_peer(
                 "main", "db-c", url=url("db-c"), peer_database="main", who="ops"
             )
-        await world.shards.remove_peer("main", "db-c", who="ops")
+        await world.shards.keeper.remove_peer("main", "db-c", who="ops")
         assert world.links[-1].closed
     before = len(world.agents["db-c"].pulls)
     await world.pass_s(2)
@@ -321,21 +329,23 @@ async def test_an_added_member_can_be_removed_and_added_again(open_world: OpenWo
 async def test_a_member_of_the_file_is_removed_in_the_file(open_world: OpenWorld) -> None:
     world = await open_world("db-b")
     with pytest.raises(InvalidRequest, match="is in the settings file"):
-        await world.shards.remove_peer("main", "db-b", who="ops")
+        await world.shards.keeper.remove_peer("main", "db-b", who="ops")
     with pytest.raises(NoSuchMember):
-        await world.shards.remove_peer("main", "db-x", who="ops")
+        await world.shards.keeper.remove_peer("main", "db-x", who="ops")
 
 
 async def test_our_own_member_cannot_be_removed(open_world: OpenWorld) -> None:
     world = await open_world("db-b")
     with pytest.raises(HeadgateError):
-        await world.shards.remove_peer("main", "db-a", who="ops")
+        await world.shards.keeper.remove_peer("main", "db-a", who="ops")
 
 
 async def test_our_own_member_cannot_be_added(open_world: OpenWorld) -> None:
     world = await open_world("db-b")
     with pytest.raises(InvalidRequest) as error:
-        await world.shards.add_peer("main", "db-a", url=url("x"), peer_database="main", who="ops")
+        await world.shards.keeper.add_peer(
+            "main", "db-a", url=url("x"), peer_database="main", who="ops"
+        )
     assert error.value.status == 409
 
 
@@ -345,10 +355,12 @@ async def test_what_cannot_be_kept_takes_no_effect(open_world: OpenWorld) -> Non
     world.agents["db-c"].values["lag"] = 900.0
     await world.pass_s(1)
     with pytest.raises(StoreUnavailable):
-        await world.shards.skip("main", "db-c", for_s=60, reason="x", who="ops")
+        await world.shards.keeper.skip("main", "db-c", for_s=60, reason="x", who="ops")
     with pytest.raises(StoreUnavailable):
-        await world.shards.add_peer("main", "db-d", url=url("d"), peer_database="main", who="ops")
-    assert world.shards.skips("main") == [] and not world.ask().admitted
+        await world.shards.keeper.add_peer(
+            "main", "db-d", url=url("d"), peer_database="main", who="ops"
+        )
+    assert world.shards.keeper.skips("main") == [] and not world.ask().admitted
     assert len(world.view().members) == 3
 
 
@@ -357,7 +369,7 @@ async def test_two_changes_of_one_member_at_once_are_made_one_after_the_other(
 ) -> None:
     world = await open_world("db-b")
     added = [
-        world.shards.add_peer("main", "db-c", url=url(to), peer_database="main", who="ops")
+        world.shards.keeper.add_peer("main", "db-c", url=url(to), peer_database="main", who="ops")
         for to in ("db-c", "db-d")
     ]
     first, second = await asyncio.gather(*added, return_exceptions=True)
@@ -367,10 +379,11 @@ async def test_two_changes_of_one_member_at_once_are_made_one_after_the_other(
         and second.status == 409
     )
     skips = [
-        world.shards.skip("main", "db-c", for_s=for_s, reason="x", who="ops") for for_s in (60, 90)
+        world.shards.keeper.skip("main", "db-c", for_s=for_s, reason="x", who="ops")
+        for for_s in (60, 90)
     ]
     _, last = await asyncio.gather(*skips)
-    assert [skip.revision for skip in world.shards.skips("main")] == [last.after_n]
+    assert [skip.revision for skip in world.shards.keeper.skips("main")] == [last.after_n]
 
 
 async def test_what_another_version_left_in_the_log_is_kept_and_the_rest_counts(
@@ -387,11 +400,11 @@ async def test_what_another_version_left_in_the_log_is_kept_and_the_rest_counts(
     ]
     await keep(store, *left)
     world = await open_world("db-b", "db-c", store=store)
-    assert [skip.member for skip in world.shards.skips("main")] == ["db-c"]
-    await world.shards.unskip("main", "db-c", who="ops")
-    await world.shards.skip("main", "db-b", for_s=60, reason="y", who="ops")
+    assert [skip.member for skip in world.shards.keeper.skips("main")] == ["db-c"]
+    await world.shards.keeper.unskip("main", "db-c", who="ops")
+    await world.shards.keeper.skip("main", "db-b", for_s=60, reason="y", who="ops")
     again = await open_world("db-b", "db-c", store=store)
-    assert [skip.reason for skip in again.shards.skips("main")] == ["y"]
+    assert [skip.reason for skip in again.shards.keeper.skips("main")] == ["y"]
     assert again.log.standing("curfew") == {"main": left[2]}
 
 
@@ -405,18 +418,18 @@ async def test_a_skip_of_the_shard_is_in_force_at_the_agent_it_was_copied_to(
 ) -> None:
     """R164: a promoted replica's agent has it."""
     leader = await open_world("db-b", "db-c", reach=OF_SHARD)
-    await leader.shards.skip("main", "db-c", for_s=3600, reason="restoring", who="ops")
+    await leader.shards.keeper.skip("main", "db-c", for_s=3600, reason="restoring", who="ops")
     (item,) = leader.log.standing(ChangeKind.SKIP).values()
     assert item.reach == OF_SHARD and item.key.startswith("items/shard/")
     other = await open_world("db-b", "db-c")
     await _copy(leader, other)
-    assert [one.reason for one in other.shards.skips("main")] == ["restoring"]
+    assert [one.reason for one in other.shards.keeper.skips("main")] == ["restoring"]
     other.agents["db-c"].values["lag"] = 900.0
     await other.pass_s(1)
     assert other.ask().admitted
-    await leader.shards.unskip("main", "db-c", who="ops")
+    await leader.shards.keeper.unskip("main", "db-c", who="ops")
     await _copy(leader, other)
-    assert other.shards.skips("main") == [] and not other.ask().admitted
+    assert other.shards.keeper.skips("main") == [] and not other.ask().admitted
 
 
 async def test_a_skip_for_the_shard_replaces_that_of_this_agent_alone(
@@ -424,24 +437,24 @@ async def test_a_skip_for_the_shard_replaces_that_of_this_agent_alone(
 ) -> None:
     """Else the one of this agent would hide it here, and nowhere else."""
     world = await open_world("db-b", "db-c")
-    await world.shards.skip("main", "db-c", for_s=3600, reason="mine", who="ops")
+    await world.shards.keeper.skip("main", "db-c", for_s=3600, reason="mine", who="ops")
     world.reach = OF_SHARD
-    await world.shards.skip("main", "db-c", for_s=60, reason="all of us", who="ops")
-    assert [skip.reason for skip in world.shards.skips("main")] == ["all of us"]
+    await world.shards.keeper.skip("main", "db-c", for_s=60, reason="all of us", who="ops")
+    assert [skip.reason for skip in world.shards.keeper.skips("main")] == ["all of us"]
     audited = [(one.action, (one.after or {}).get("reason")) for one in await world.store.audit()]
     assert sorted(audited[:2], key=str) == [("skip.removed", None), ("skip.set", "all of us")]
-    await world.shards.unskip("main", "db-c", who="ops")
+    await world.shards.keeper.unskip("main", "db-c", who="ops")
     again = await open_world("db-b", "db-c", store=world.store)
-    assert again.shards.skips("main") == []
+    assert again.shards.keeper.skips("main") == []
 
 
 async def test_what_is_set_at_an_agent_counts_before_its_shards(open_world: OpenWorld) -> None:
     leader = await open_world("db-b", "db-c", reach=OF_SHARD)
-    await leader.shards.skip("main", "db-c", for_s=60, reason="all of us", who="ops")
+    await leader.shards.keeper.skip("main", "db-c", for_s=60, reason="all of us", who="ops")
     world = await open_world("db-b", "db-c")
-    await world.shards.skip("main", "db-c", for_s=60, reason="mine", who="ops")
+    await world.shards.keeper.skip("main", "db-c", for_s=60, reason="mine", who="ops")
     await _copy(leader, world)
-    assert [skip.reason for skip in world.shards.skips("main")] == ["mine"]
+    assert [skip.reason for skip in world.shards.keeper.skips("main")] == ["mine"]
 
 
 # --- for a shard of a fleet -----------------------------------------------------------------------
@@ -454,14 +467,14 @@ class InFleet:
         self.worlds = worlds
         self.store = FaultyStore(KeptInMemory())
         for world in worlds:
-            world.shards.make_shared = book_on(self.store, world.clock).make
+            world.shards.keeper.make_shared = book_on(self.store, world.clock).make
 
     async def tell(self) -> None:
         """All of them learn of what is set."""
         listing = await self.store.list([ITEMS])
         items = [read_item_at(entry.key, entry.value) for entry in listing.entries]
         for world in self.worlds:
-            await world.shards.follow(items, (), whole=True)
+            await world.shards.keeper.follow(items, (), whole=True)
 
 
 async def test_with_a_fleet_a_skip_is_for_its_shard_and_a_promotion_keeps_it(
@@ -469,17 +482,19 @@ async def test_with_a_fleet_a_skip_is_for_its_shard_and_a_promotion_keeps_it(
 ) -> None:
     leader, other = await open_world("db-b", "db-c"), await open_world("db-b", "db-c")
     fleet = InFleet(leader, other)
-    made = await leader.shards.skip("main", "db-c", for_s=3600, reason="restoring", who="ops")
+    made = await leader.shards.keeper.skip(
+        "main", "db-c", for_s=3600, reason="restoring", who="ops"
+    )
     assert [item.reach for item in made.items] == [OF_SHARD]
-    assert len(leader.shards.skips("main")) == 1, "in force where it was set, at once"
+    assert len(leader.shards.keeper.skips("main")) == 1, "in force where it was set, at once"
     assert leader.log.standing(ChangeKind.SKIP) == {}
     await fleet.tell()
-    assert [skip.reason for skip in other.shards.skips("main")] == ["restoring"]
-    await other.shards.unskip("main", "db-c", who="ops")
+    assert [skip.reason for skip in other.shards.keeper.skips("main")] == ["restoring"]
+    await other.shards.keeper.unskip("main", "db-c", who="ops")
     await fleet.tell()
-    assert leader.shards.skips("main") == other.shards.skips("main") == []
+    assert leader.shards.keeper.skips("main") == other.shards.keeper.skips("main") == []
     with pytest.raises(NoSuchMember, match="db-c is not skipped"):
-        await leader.shards.unskip("main", "db-c", who="ops")
+        await leader.shards.keeper.unskip("main", "db-c", who="ops")
 
 
 async def test_with_a_fleet_a_skip_of_this_agent_alone_works_while_etcd_is_away(
@@ -489,16 +504,18 @@ async def test_with_a_fleet_a_skip_of_this_agent_alone_works_while_etcd_is_away(
     fleet = InFleet(world)
     fleet.store.fates = ["away"] * 9
     with pytest.raises(StoreUnavailable):
-        await world.shards.skip("main", "db-c", for_s=60, reason="ours", who="ops")
-    assert world.shards.skips("main") == []
-    await world.shards.skip("main", "db-c", for_s=60, reason="mine", reach=HERE, who="ops")
-    assert [skip.reason for skip in world.shards.skips("main")] == ["mine"]
-    await world.shards.unskip("main", "db-c", who="ops")
-    assert world.shards.skips("main") == []
-    await world.shards.skip("main", "db-c", for_s=60, reason="mine", reach=HERE, who="ops")
+        await world.shards.keeper.skip("main", "db-c", for_s=60, reason="ours", who="ops")
+    assert world.shards.keeper.skips("main") == []
+    await world.shards.keeper.skip("main", "db-c", for_s=60, reason="mine", reach=HERE, who="ops")
+    assert [skip.reason for skip in world.shards.keeper.skips("main")] == ["mine"]
+    await world.shards.keeper.unskip("main", "db-c", who="ops")
+    assert world.shards.keeper.skips("main") == []
+    await world.shards.keeper.skip("main", "db-c", for_s=60, reason="mine", reach=HERE, who="ops")
     fleet.store.fates = []
-    await world.shards.skip("main", "db-c", for_s=90, reason="ours", who="ops")
-    assert [skip.reason for skip in world.shards.skips("main")] == ["ours"], "not hidden by mine"
+    await world.shards.keeper.skip("main", "db-c", for_s=90, reason="ours", who="ops")
+    assert [skip.reason for skip in world.shards.keeper.skips("main")] == ["ours"], (
+        "not hidden by mine"
+    )
     assert world.log.standing(ChangeKind.SKIP) == {}
 
 
@@ -506,16 +523,16 @@ async def test_a_skip_that_is_only_tried_changes_nothing(open_world: OpenWorld) 
     world = await open_world("db-b", "db-c")
     fleet = InFleet(world)
     for reach in (None, HERE):
-        made = await world.shards.skip(
+        made = await world.shards.keeper.skip(
             "main", "db-c", for_s=60, reason="x", reach=reach, who="ops", dry_run=True
         )
         assert made.dry_run and len(made.changes) == 1
-    await world.shards.skip("main", "db-c", for_s=60, reason="x", who="ops")
-    assert (await world.shards.unskip("main", "db-c", who="ops", dry_run=True)).dry_run
-    assert len(world.shards.skips("main")) == 1
+    await world.shards.keeper.skip("main", "db-c", for_s=60, reason="x", who="ops")
+    assert (await world.shards.keeper.unskip("main", "db-c", who="ops", dry_run=True)).dry_run
+    assert len(world.shards.keeper.skips("main")) == 1
     assert await fleet.store.count(ITEMS) == 1
     with pytest.raises(InvalidRequest, match=r"for its shard, .* or for this agent alone"):
-        await world.shards.skip(
+        await world.shards.keeper.skip(
             "main", "db-c", for_s=60, reason="x", reach=EVERYWHERE, who="ops", dry_run=True
         )
 
@@ -527,7 +544,7 @@ async def test_an_agent_is_no_peer_of_its_own(open_world: OpenWorld) -> None:
         Change(ChangeKind.PEER, f"{SHARD} {member}", OF_SHARD, _peer(at), 9, 0.0, "ops")
         for member, at in (("db-c", "db-c"), ("db-x", "db-a"), ("db-d", "db-d"))
     ]
-    await world.shards.follow(items, (), own=True)
+    await world.shards.keeper.follow(items, (), own=True)
     assert {view.member.name for view in world.view("db-c").members} == {"db-c", "db-d"}
 
 
@@ -538,9 +555,9 @@ async def test_a_fleets_log_may_name_members_of_our_shards_alone(open_world: Ope
         Change(ChangeKind.PEER, f"{SHARD} {member}", reach, _peer(member), 1, 0.0, "ops")
         for member, reach in reaches.items()
     ]
-    await world.shards.follow(items, (), whole=True)
+    await world.shards.keeper.follow(items, (), whole=True)
     assert {view.member.name for view in world.view().members} == {"db-a", "db-b", "db-c"}
-    await world.shards.follow([], (), whole=True)
+    await world.shards.keeper.follow([], (), whole=True)
     assert {view.member.name for view in world.view().members} == {"db-a", "db-b"}
 
 
@@ -560,26 +577,28 @@ async def _copy(one: ShardWorld, other: ShardWorld) -> None:
 async def test_what_was_over_a_day_ago_is_forgotten(open_world: OpenWorld) -> None:
     world = await open_world("db-b", "db-c", "db-d")
     for member, for_s in (("db-b", 3600), ("db-c", 3600), ("db-d", MAX_SKIP_S)):
-        await world.shards.skip("main", member, for_s=for_s, reason="x", who="ops")
-    await world.shards.unskip("main", "db-b", who="ops")
-    await world.shards.add_peer("main", "db-e", url=url("e"), peer_database="main", who="ops")
-    await world.shards.remove_peer("main", "db-e", who="ops")
-    forgetter = Forgetter(world.log.book.forget, world.clock, world.shards.kept)
+        await world.shards.keeper.skip("main", member, for_s=for_s, reason="x", who="ops")
+    await world.shards.keeper.unskip("main", "db-b", who="ops")
+    await world.shards.keeper.add_peer(
+        "main", "db-e", url=url("e"), peer_database="main", who="ops"
+    )
+    await world.shards.keeper.remove_peer("main", "db-e", who="ops")
+    forgetter = Forgetter(world.log.book.forget, world.clock, world.shards.keeper.kept)
     await forgetter.tick()
     assert len(world.log.book.held.items) == 4
     world.clock.set_wall(90_001)
     await forgetter.tick()
     assert [name for _, name in world.log.book.held.items] == [f"{SHARD} db-d"]
-    assert [skip.member for skip in world.shards.skips("main")] == ["db-d"]
+    assert [skip.member for skip in world.shards.keeper.skips("main")] == ["db-d"]
 
 
 async def test_what_was_set_again_meanwhile_is_not_forgotten(open_world: OpenWorld) -> None:
     world = await open_world("db-b")
-    await world.shards.skip("main", "db-b", for_s=60, reason="x", who="ops")
+    await world.shards.keeper.skip("main", "db-b", for_s=60, reason="x", who="ops")
     world.clock.set_wall(90_000)
-    await world.shards.skip("main", "db-b", for_s=60, reason="again", who="ops")
+    await world.shards.keeper.skip("main", "db-b", for_s=60, reason="again", who="ops")
     await world.log.book.forget(ChangeKind.SKIP, [f"{SHARD} db-b"])
-    assert [skip.reason for skip in world.shards.skips("main")] == ["again"]
+    assert [skip.reason for skip in world.shards.keeper.skips("main")] == ["again"]
     assert world.log.standing(ChangeKind.SKIP)
 
 
@@ -587,13 +606,13 @@ async def test_a_tombstone_of_this_agent_beside_a_change_of_its_shard_is_forgott
     open_world: OpenWorld,
 ) -> None:
     world = await open_world("db-b")
-    await world.shards.skip("main", "db-b", for_s=60, reason="mine", who="ops")
+    await world.shards.keeper.skip("main", "db-b", for_s=60, reason="mine", who="ops")
     world.reach = OF_SHARD
-    await world.shards.skip("main", "db-b", for_s=MAX_SKIP_S, reason="ours", who="ops")
+    await world.shards.keeper.skip("main", "db-b", for_s=MAX_SKIP_S, reason="ours", who="ops")
     world.clock.set_wall(90_000)
-    await Forgetter(world.log.book.forget, world.clock, world.shards.kept).tick()
+    await Forgetter(world.log.book.forget, world.clock, world.shards.keeper.kept).tick()
     assert [item.reach for item in world.log.book.held.items.values()] == [OF_SHARD]
-    assert [skip.reason for skip in world.shards.skips("main")] == ["ours"]
+    assert [skip.reason for skip in world.shards.keeper.skips("main")] == ["ours"]
 
 
 # --- reload ------------------------------------------------------------------------------------
@@ -649,8 +668,10 @@ async def test_a_reload_that_takes_a_database_out_of_its_shard(open_world: OpenW
 
 async def test_a_reload_keeps_what_operators_set(open_world: OpenWorld) -> None:
     world = await open_world("db-b")
-    await world.shards.add_peer("main", "db-c", url=url("db-c"), peer_database="main", who="ops")
-    await world.shards.skip("main", "db-c", for_s=60, reason="x", who="ops")
+    await world.shards.keeper.add_peer(
+        "main", "db-c", url=url("db-c"), peer_database="main", who="ops"
+    )
+    await world.shards.keeper.skip("main", "db-c", for_s=60, reason="x", who="ops")
     await world.shards.adopt(world.plans(labels={"region": "eu"}))
     assert {view.member.name for view in world.view().members} == {"db-a", "db-b", "db-c"}
     assert world.member("db-c").skip is not None
@@ -724,8 +745,8 @@ async def test_a_skip_of_this_agent_that_ended_hides_none_of_its_shard(
     """What was set for this agent alone is forgotten a day after its end."""
     leader = await open_world("db-b", "db-c", reach=OF_SHARD)
     other = await open_world("db-b", "db-c")
-    await other.shards.skip("main", "db-c", for_s=10, reason="restoring", who="ops")
+    await other.shards.keeper.skip("main", "db-c", for_s=10, reason="restoring", who="ops")
     await other.pass_s(11)
-    await leader.shards.skip("main", "db-c", for_s=3600, reason="rebuilt", who="ops")
+    await leader.shards.keeper.skip("main", "db-c", for_s=3600, reason="rebuilt", who="ops")
     await _copy(leader, other)
-    assert [one.reason for one in other.shards.skips("main")] == ["rebuilt"]
+    assert [one.reason for one in other.shards.keeper.skips("main")] == ["rebuilt"]

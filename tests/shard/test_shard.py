@@ -560,7 +560,7 @@ async def test_an_operator_who_skips_a_vanished_rival_ends_the_block(
 ) -> None:
     world = await meet_rival(open_world, ours=None, theirs=None)
     await world.pass_s(3, "shard/lag")
-    await world.shards.skip("main", "db-b", for_s=600, reason="it burnt down", who="ops")
+    await world.shards.keeper.skip("main", "db-b", for_s=600, reason="it burnt down", who="ops")
     answers = await world.pass_s(2, "shard/lag")
     assert answers[-1].admitted
 
@@ -653,7 +653,9 @@ async def test_a_member_that_joins_gets_its_grace(open_world: OpenWorld) -> None
     """R150: `has just joined or come back`; a new replica is behind until it has caught up."""
     world = await open_world("db-b", metrics=(metric("lag", grace_s=60),))
     await world.pass_s(1)
-    await world.shards.add_peer("main", "db-c", url=url("db-c"), peer_database="main", who="ops")
+    await world.shards.keeper.add_peer(
+        "main", "db-c", url=url("db-c"), peer_database="main", who="ops"
+    )
     world.agents["db-c"].values["lag"] = 92_886.0
     await world.pass_s(2, "shard/lag")
     assert world.ask().admitted
@@ -665,7 +667,7 @@ async def test_a_skip_holds_for_its_time_only(open_world: OpenWorld) -> None:
     world.agents["db-c"].values["lag"] = 900.0
     await world.pass_s(1)
     assert not world.ask().admitted
-    await world.shards.skip("main", "db-c", for_s=10, reason="restoring", who="ops")
+    await world.shards.keeper.skip("main", "db-c", for_s=10, reason="restoring", who="ops")
     assert world.ask().admitted
     assert "skipped by ops" in world.member("db-c").asides["lag"]
     await world.pass_s(11, "shard/lag")

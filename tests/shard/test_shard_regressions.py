@@ -8,7 +8,7 @@ from dataclasses import replace
 from headgate.check.model import Verdict
 from headgate.errors import PeerFailed
 from headgate.metrics.samples import Absent, Cause, Sample
-from headgate.shard.service import PeerPlan
+from headgate.shard.members import PeerPlan
 from headgate.shard.topology import Downstream
 from tests.builders import metric
 from tests.fixtures.fakes import primary, replica

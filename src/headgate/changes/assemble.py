@@ -26,7 +26,7 @@ from headgate.rules.drafts import ChangeAuthor, Here
 from headgate.rules.service import RuleKeeper
 from headgate.rules.settings import KnownMetrics, RuleLimits
 from headgate.settings.fleet import EtcdSettings
-from headgate.shard.files import MEMBERS, MemberRoom
+from headgate.shard.keeper import MEMBERS, MemberRoom
 from headgate.shard.peers_api import parse_peer_url
 from headgate.shard.service import Shards
 
@@ -83,7 +83,7 @@ def assemble(
 ) -> ChangeParts:
     name, clock = context.agent.name, context.clock
     rules, budgets, shards = followers.rules, followers.budgets, followers.shards
-    in_force = OwnInForce((rules, budgets, followers.metrics, shards), context.places)
+    in_force = OwnInForce((rules, budgets, followers.metrics, shards.keeper), context.places)
     own = log.book = OwnBook(
         context.store,
         clock,
@@ -104,7 +104,7 @@ def assemble(
         ChangeKind.POLICY: policies,
     }
     budgets.own = own
-    forgetter = Forgetter(own.forget, clock, (*shards.kept, followers.metrics.kept))
+    forgetter = Forgetter(own.forget, clock, (*shards.keeper.kept, followers.metrics.kept))
     return ChangeParts(own, in_force, log.exchange, forgetter)
 
 

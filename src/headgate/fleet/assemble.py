@@ -46,7 +46,7 @@ from headgate.settings.agent import Settings
 from headgate.settings.fleet import FleetSettings
 from headgate.settings.readers import is_loopback
 from headgate.settings.sections import AgentSettings, DatabaseSettings
-from headgate.shard.election import Elector
+from headgate.shard.election import Candidate, Elector
 from headgate.shard.model import LOCAL, ServedDatabase
 from headgate.shard.service import Shards, Stand
 from headgate.shard.speech import Footing
@@ -149,7 +149,7 @@ class Registration:
 
     def found(self, members: Sequence[FleetMember]) -> None:
         self._members = members
-        self._followers.shards.found_in_fleet(members, cluster=self._fleet.cluster)
+        self._followers.shards.membership.found_in_fleet(members, cluster=self._fleet.cluster)
         self.registrar.seen(members)
         self.registrar.look_again()
 
@@ -241,7 +241,7 @@ class FollowedLog:
         self.in_force = SharedInForce(
             self.follower,
             clock,
-            (followers.rules, followers.budgets, followers.metrics, followers.shards),
+            (followers.rules, followers.budgets, followers.metrics, followers.shards.keeper),
             places=context.places,
             found=found,
         )
@@ -310,7 +310,7 @@ class FleetParts:
         self.whole = _whole_fleet(context, self.log) if fleet.view else None
         self._elector: Elector | None = None
         self._shards.on_roles = self._roles_changed
-        self._shards.make_shared = self.book.make
+        self._shards.keeper.make_shared = self.book.make
 
     # --- life ------------------------------------------------------------------------------
 
@@ -357,7 +357,10 @@ class FleetParts:
         if self._elector is not None and (obstacle := self._elector.state().obstacle):
             told.append(f"this agent answers on its own: {obstacle}")
         doubles = self.registration.registrar.state().doubles
-        return [*told, *amiss(doubles, self._shards.unbelieved, self.registration.status.rivals)]
+        return [
+            *told,
+            *amiss(doubles, self._shards.membership.unbelieved, self.registration.status.rivals),
+        ]
 
     def elector(self, agent: AgentSettings) -> Elector:
         assert agent.elect is not None
@@ -368,12 +371,14 @@ class FleetParts:
             self.log.store,
             context.clock,
             context.roll,
-            name=agent.elect,
-            me=agent.name,
-            url=advertised(agent),
-            ttl_s=agent.elect_ttl_s,
+            Candidate(
+                agent.elect,
+                agent.name,
+                advertised(agent),
+                agent.elect_ttl_s,
+                among=(*agent.elect_among, *discovered),
+            ),
             mono_s=sleepless_now,
-            among=(*agent.elect_among, *discovered),
             answers=lambda: answers_of(
                 context.settings, self._shards.stands(), socket.gethostname()
             ),

@@ -87,8 +87,8 @@ from headgate.page.site import PageSite
 from headgate.rules.routes import RULING_ROUTES, Ruling
 from headgate.rules.service import NoSuchRule, RuleKeeper
 from headgate.rules.settings import parse_kept
+from headgate.shard.keeper import NoSuchMember, NoSuchShard
 from headgate.shard.routes import PEERING_ROUTES, Peering, ShardsPort
-from headgate.shard.service import NoSuchMember, NoSuchShard
 
 Handler = Callable[[Request], Awaitable[Response]]
 

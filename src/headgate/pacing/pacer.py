@@ -20,7 +20,7 @@ from headgate.base.names import ANONYMOUS, Identity, Scope
 from headgate.base.ports import Clock
 from headgate.check.board import Board
 from headgate.check.health import Health, MetricStatus
-from headgate.check.model import Check, Decision, Verdict
+from headgate.check.model import Decision, Verdict
 from headgate.metrics.samples import Reading, Sample
 from headgate.pacing.model import (
     MAX_DEBT_S,
@@ -124,22 +124,57 @@ class PaceBucket:
         return max(MIN_WAIT_S, wait_s) * (0.75 + 0.5 * roll)
 
 
+class Debtors:
+    """Clients that declared more than they were charged: each waits alone for the rest, while
+    others want to go."""
+
+    __slots__ = ("_contended", "_wanted", "until")
+
+    def __init__(self) -> None:
+        self.until: dict[str, tuple[float, float]] = {}
+        """Client → the granted total, or at the latest the time, at which it may be admitted."""
+        self._wanted = self._contended = False
+        """Whether pacing rejected a client without a debt, since the last reading and before it."""
+
+    def lend(self, client: str, cost: float, bucket: PaceBucket, now: float) -> None:
+        """What the others are not held up by, it waits for alone."""
+        if len(self.until) >= MAX_OWING:
+            del self.until[next(iter(self.until))]
+        self.until[client] = (bucket.poured + cost, now + OWING_S)
+
+    def wait_s(self, client: str, bucket: PaceBucket, now: float, roll: float) -> float | None:
+        """Seconds to wait for what it declared the last time, while others want to go."""
+        owed = self.until.get(client)
+        if owed is None or not (self._wanted or self._contended):
+            return None
+        until_poured, until = owed
+        left_s = min((until_poured - bucket.poured) / bucket.pace.rate, until - now)
+        if left_s <= 0:
+            del self.until[client]
+            return None
+        return min(MAX_WAIT_S, max(MIN_WAIT_S, left_s)) * (0.75 + 0.5 * roll)
+
+    def note_rejected(self, client: str) -> None:
+        self._wanted |= client not in self.until
+
+    def turn_page(self) -> None:
+        """At a reading."""
+        self._contended, self._wanted = self._wanted, False
+
+
 class Pacer:
     __slots__ = (
+        "_admitted",
         "_backlog",
         "_bucket",
         "_by_default",
-        "_charged",
-        "_contended",
         "_costs",
+        "_debtors",
         "_health",
         "_limited",
         "_note",
-        "_owing",
-        "_returned",
         "_seen_at",
         "_taken",
-        "_wanted",
         "cost_total",
         "metrics",
         "paced_total",
@@ -160,19 +195,15 @@ class Pacer:
         self._bucket = PaceBucket(now)
         self._health: Health | None = None
         self._seen_at = now
-        self._charged = self._returned = 0.0
-        """Admitted cost as the pacer believes it; and how much of it was given back."""
+        self._admitted = 0.0
+        """Cost as the pacer believes it, without what was given back."""
         self._taken = 0.0
         self._limited = False
         self._backlog = Backlog(now)
         """Marks of the admitted cost, so that a delay shows how much of it was replayed."""
         self._costs: deque[tuple[str, float]] = deque(maxlen=COSTS_KEPT)
         """Client and declared cost of the last admitted checks."""
-        self._wanted = self._contended = False
-        """Whether pacing rejected a client without a debt, since the last reading and before it."""
-        self._owing: dict[str, tuple[float, float]] = {}
-        """Clients that declared more than they were charged → the granted total, or at the latest
-        the time, at which they may be admitted again."""
+        self._debtors = Debtors()
         self._note = "the current allowance is used up; it is small until the first reading"
 
     @property
@@ -201,7 +232,7 @@ class Pacer:
             return decision
         self._bucket.fill(now)
         roll = _unspent(decision, roll)
-        wait_s = self._owes(decision.check.identity.text, now, roll)
+        wait_s = self._debtors.wait_s(decision.check.identity.text, self._bucket, now, roll)
         if wait_s is None and self._bucket.in_debt:
             wait_s = self._bucket.turn(decision.check.cost, now, roll, book=False)
         return decision if wait_s is None else self._paced(decision, wait_s)
@@ -219,10 +250,8 @@ class Pacer:
             return ()
         if health is not self._health:
             self.follow(health, decision.at.mono_s)
-        return self._judged_by(decision.check)
-
-    def _judged_by(self, check: Check) -> Collection[str]:
-        """Read-only checks are not paced, nor are checks that use other metrics."""
+        check = decision.check
+        # Read-only checks are not paced, nor are checks that use other metrics.
         if check.read_threshold is not None:
             return ()
         if not check.metrics:
@@ -233,17 +262,22 @@ class Pacer:
         self, cost: float, now: float, roll: float, who: Identity = ANONYMOUS
     ) -> float | None:
         """None: go. Else the seconds after which to come back."""
-        bucket = self._bucket
+        bucket, debtors = self._bucket, self._debtors
         bucket.fill(now)
-        if self._owing and (wait_s := self._owes(who.text, now, roll)) is not None:
+        wait_s = debtors.wait_s(who.text, bucket, now, roll) if debtors.until else None
+        if wait_s is not None:
             self.paced_total += 1
             return wait_s
         if bucket.in_debt:
-            self._sent_away(who)
+            self.paced_total += 1
+            # Slow start goes by what was released and borne; for one that declared too much,
+            # nothing is released.
+            self._limited |= not (bucket.by_outlier and bucket.pace.starting)
+            debtors.note_rejected(who.text)
             return bucket.turn(cost, now, roll)
         charged = self.charge(cost, now, who)
         if cost > charged and who is not ANONYMOUS:
-            self._lend(who.text, cost - charged, now)
+            debtors.lend(who.text, cost - charged, bucket, now)
         return None
 
     def charge(self, cost: float, now: float, who: Identity = ANONYMOUS) -> float:
@@ -252,43 +286,18 @@ class Pacer:
         charged = self._bucket.take(cost)
         self._costs.append((who.text, cost))
         self._taken += charged if charged == cost else min(charged, self._bucket.usual)
-        self._charged += charged
+        self._admitted += charged
         self.cost_total += cost
         return charged
-
-    def _sent_away(self, who: Identity) -> None:
-        self.paced_total += 1
-        # Slow start goes by what was released and borne; for one that declared too much, nothing
-        # is released.
-        self._limited |= not (self._bucket.by_outlier and self.pace.starting)
-        self._wanted |= who.text not in self._owing
-
-    def _lend(self, client: str, cost: float, now: float) -> None:
-        """What the others are not held up by, it waits for alone."""
-        if len(self._owing) >= MAX_OWING:
-            del self._owing[next(iter(self._owing))]
-        self._owing[client] = (self._bucket.poured + cost, now + OWING_S)
-
-    def _owes(self, client: str, now: float, roll: float) -> float | None:
-        """Seconds to wait for what it declared the last time, while others want to go."""
-        owed = self._owing.get(client)
-        if owed is None or not (self._wanted or self._contended):
-            return None
-        until_poured, until = owed
-        left_s = min((until_poured - self._bucket.poured) / self.pace.rate, until - now)
-        if left_s <= 0:
-            del self._owing[client]
-            return None
-        return min(MAX_WAIT_S, max(MIN_WAIT_S, left_s)) * (0.75 + 0.5 * roll)
 
     def give_back(self, decision: Decision) -> None:
         """Undo an admission: another database of the check has rejected it."""
         if not self._concerned(decision):
             return
-        self._owing.pop(decision.check.identity.text, None)
+        self._debtors.until.pop(decision.check.identity.text, None)
         charged = self._bucket.give_back(decision.check.cost)
         self._taken = max(0.0, self._taken - charged)
-        self._returned += charged
+        self._admitted -= charged
 
     # --- readings --------------------------------------------------------------------------
 
@@ -308,7 +317,7 @@ class Pacer:
         self._step(worst, worst.sample, now)
 
     def _step(self, worst: MetricStatus, sample: Sample, now: float) -> None:
-        self._backlog.mark(now, self._charged - self._returned)
+        self._backlog.mark(now, self._admitted)
         elapsed_s = sample.taken_at - self._seen_at
         seen = Observation(
             load=_load(worst),
@@ -320,7 +329,7 @@ class Pacer:
             queue=self._queue(worst, sample, elapsed_s),
         )
         typical = _typical(self._costs)
-        self._contended, self._wanted = self._wanted, False
+        self._debtors.turn_page()
         pace = step(self.pace, seen)
         self._bucket.adopt(pace, now, typical=typical, interval_s=seen.interval_s)
         self._seen_at, self._taken, self._limited = sample.taken_at, 0.0, False

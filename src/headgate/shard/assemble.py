@@ -19,10 +19,12 @@ from headgate.settings.agent import Settings
 from headgate.settings.sections import DatabaseSettings
 from headgate.shard.election import Elector
 from headgate.shard.heartbeat import Heartbeat
+from headgate.shard.keeper import MemberLog
+from headgate.shard.members import PeerPlan, ShardPlan
+from headgate.shard.membership import Membership
 from headgate.shard.patroni import ConfirmPace, PatroniFollower, PatroniRoleProbe
 from headgate.shard.peers import open_link
 from headgate.shard.peers_api import parse_peer_url
-from headgate.shard.plan import PeerPlan, ShardPlan
 from headgate.shard.rollup import AGGREGATES, Aggregate
 from headgate.shard.service import Shards
 from headgate.shard.standby import LOOKS_PER_TAKEOVER, ElectedStandby, Standby
@@ -59,18 +61,16 @@ def assemble(
         check.board,
         check.demands,
         context.clock,
+        MemberLog(own.make, context.time, own.reach_of),
         url=advertised(context.agent),
         open_link=context.open_link,
-        make=own.make,
-        reach_of=own.reach_of,
         aggregates=aggregates,
-        time=context.time,
     )
     check.sampler.watch(shards.note_reading)
     duty = Duty()
     return ShardParts(
         shards,
-        PatroniParts(shards, context.clock, context.roll),
+        PatroniParts(shards.membership, context.clock, context.roll),
         Heartbeats(shards, check.demands, context.clock, duty),
         duty,
     )
@@ -173,8 +173,8 @@ class Heartbeats:
 class PatroniParts:
     """Patroni's word on the clusters of our databases, where they have one."""
 
-    def __init__(self, shards: Shards, clock: Clock, roll: Roll) -> None:
-        self._shards = shards
+    def __init__(self, membership: Membership, clock: Clock, roll: Roll) -> None:
+        self._membership = membership
         self._clock = clock
         self._roll = roll
         self._store: SharedLog | None = None
@@ -189,7 +189,7 @@ class PatroniParts:
         if wanted and self._store is None:
             self._store = _patroni_store(settings, self._roll)
         for scope in self._followers.keys() - wanted:
-            self._shards.unfollow_patroni(scope)
+            self._membership.unfollow_patroni(scope)
             self._tasks.pop(scope).cancel()
             del self._followers[scope]
         for scope in sorted(wanted - self._followers.keys()):
@@ -199,7 +199,7 @@ class PatroniParts:
         assert self._store is not None
         follower = PatroniFollower(self._store, scope, self._clock, self._roll, pace=self._pace)
         self._followers[scope] = follower
-        self._shards.follow_patroni(follower)
+        self._membership.follow_patroni(follower)
         self._tasks[scope] = asyncio.create_task(supervised(f"patroni {scope}", follower.run))
 
     def joined(self, plans: Iterable[ShardPlan]) -> list[ShardPlan]:

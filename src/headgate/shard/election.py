@@ -28,25 +28,25 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import structlog
 
-from headgate.base.keyvalue import Compare, Entry, KeyEvent, Lease, Put
+from headgate.base.keyvalue import Compare, Entry, Lease, Put
 from headgate.base.ports import Clock, SharedLog
 from headgate.base.stored import read_object
 from headgate.changes.model import LEADERS, quoted
 from headgate.check.demand import sleep_unless
 from headgate.errors import Conflict, LeaseLost, StoreUnavailable
 from headgate.metrics.samples import Instant
+from headgate.shard.members import fits
 from headgate.shard.model import Answers, answers_doc, read_answers, why_apart
-from headgate.shard.plan import fits
 
 log = structlog.get_logger()
 
@@ -108,50 +108,33 @@ class _Seen(NamedTuple):
 NOBODY = _Seen("", "", 0, MappingProxyType({}))
 
 
-class Elector:
-    def __init__(
-        self,
-        store: SharedLog,
-        clock: Clock,
-        roll: Callable[[], float],
-        *,
-        name: str,
-        me: str,
-        url: str,
-        ttl_s: float = TTL_S,
-        among: Sequence[str] = (),
-        answers: Callable[[], Answers] = dict,
-        mono_s: Callable[[], float] | None = None,
-    ) -> None:
-        """`name` is the pair's, `me` and `url` this agent's own. `among`: addresses, perhaps with
-        {host}, that others of the pair may have, besides those on the host of `url`. `answers`:
-        what this agent answers for, as far as it is known by now. `mono_s`: what terms are counted
-        by, in place of `clock`, which may stand still while the machine sleeps."""
-        self.name = name
-        self.me = me
-        self._key = f"{LEADERS}{quoted(name)}"
-        self._store = store
-        self._clock = clock
-        self._now = mono_s or (lambda: clock.now().mono_s)
-        self._roll = roll
-        self._url = url
-        self._ttl_s = ttl_s
-        self._among = tuple(among)
-        self._answers = answers
-        self._term: _Term | None = None
-        """Lease of our candidacy; this agent leads once the key is written under it."""
-        self._holds = False
-        """The key was ours at the store's last answer."""
-        self._seen = NOBODY
-        self._heard_at: float | None = None
-        """Monotonic: when the last request was sent that the store answered."""
-        self._fault = ""
-        self._told = (Office.ALONE, "")
-        self._told_obstacle = ""
-        self._since = clock.now()
-        self._terms_total = 0
-        self._left = False
-        self._looked_at: float | None = None
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An agent of a pair, as its settings let it stand for election."""
+
+    pair: str
+    name: str
+    url: str
+    ttl_s: float = TTL_S
+    among: Sequence[str] = ()
+    """Addresses, perhaps with {host}, that others of the pair may have, besides those on the host
+    of `url`."""
+
+    def may_follow(self, url: str) -> bool:
+        host = _host(url)
+        return bool(host) and (
+            host == _host(self.url) or any(fits(template, url) for template in self.among)
+        )
+
+
+class LeaderKey:
+    """The key of a pair in the store: as last read, and whether a watch has reported news."""
+
+    def __init__(self, store: SharedLog, pair: str) -> None:
+        self.store = store
+        self.name = f"{LEADERS}{quoted(pair)}"
+        self.seen = NOBODY
+        self.looked_at: float | None = None
         """Monotonic: when the last answered request for the key was sent."""
         self._looked = asyncio.Event()
         """The key, if it was read."""
@@ -161,7 +144,85 @@ class Elector:
         """The revision from which a live watch reports the key; None: there is no watch."""
         self._told_revision = 0
         """The last revision that the watch reported."""
-        self._stirred = asyncio.Event()
+        self.freed = asyncio.Event()
+        """The watch reported that nobody has it any more."""
+
+    async def look(self, asked_at: float) -> Entry | None:
+        listing = await self.store.list([self.name])
+        self.looked_at = asked_at
+        self._revision = listing.revision
+        self._looked.set()
+        entry = next((entry for entry in listing.entries if entry.key == self.name), None)
+        self.seen = _seen(entry)
+        return entry
+
+    def forget(self) -> None:
+        self.seen, self.looked_at = NOBODY, None
+
+    def is_known(self, now: float, max_age_s: float) -> bool:
+        """The key is as last seen, and a watch has reported everything since."""
+        if self.looked_at is None or self._watched_after is None:
+            return False
+        is_recent = now - self.looked_at < max_age_s
+        # A store that went back, or was created again, counts from below `_watched_after`.
+        return is_recent and max(self._watched_after, self._told_revision) <= self._revision
+
+    async def keep_watching(self, clock: Clock, pause_s: Callable[[], float]) -> None:
+        while True:
+            with suppress(StoreUnavailable):
+                await self._watch()
+            await clock.sleep(pause_s())
+
+    async def _watch(self) -> None:
+        """Once the key was looked at, until the watch ends. A change is looked at in the next
+        round; if the key is free, that is now."""
+        await self._looked.wait()
+        changes = self.store.watch([self.name], after_revision=self._revision)
+        self._watched_after, self._told_revision = self._revision, 0
+        try:
+            async for change in changes:
+                for event in change.events:
+                    if event.key != self.name:
+                        continue
+                    self._told_revision = max(self._told_revision, event.revision)
+                    if event.value is None:
+                        self.freed.set()
+        finally:
+            self._watched_after = None
+            await changes.aclose()
+
+
+class Elector:
+    def __init__(
+        self,
+        store: SharedLog,
+        clock: Clock,
+        roll: Callable[[], float],
+        candidate: Candidate,
+        *,
+        answers: Callable[[], Answers] = dict,
+        mono_s: Callable[[], float] | None = None,
+    ) -> None:
+        """`answers`: what this agent answers for, as far as it is known by now. `mono_s`: what
+        terms are counted by, in place of `clock`, which may stand still while the machine
+        sleeps."""
+        self._own = candidate
+        self.name = candidate.pair
+        self._key = LeaderKey(store, candidate.pair)
+        self._clock = clock
+        self._now = mono_s or (lambda: clock.now().mono_s)
+        self._roll = roll
+        self._answers = answers
+        self._term: _Term | None = None
+        """Lease of our candidacy; this agent leads once the key is written under it."""
+        self._holds = False
+        """The key was ours at the store's last answer."""
+        self._heard_at: float | None = None
+        """Monotonic: when the last request was sent that the store answered."""
+        self._fault = ""
+        self._noted = ElectionState(Office.ALONE, "", "", clock.now(), "", "", 0, 0.0)
+        """What the watchers were last notified of."""
+        self._left = False
         self._watchers: list[Callable[[], None]] = []
 
     def watch(self, callback: Callable[[], None]) -> None:
@@ -173,31 +234,39 @@ class Elector:
         now = self._now()
         if self._holds and self._term is not None and now < self._term.until:
             return Office.LEADING
-        if not self._holds and now < self._following_until() and self._is_followed():
-            return Office.FOLLOWING
+        url = self._key.seen.url
+        is_followed = url not in ("", self._own.url) and self._own.may_follow(url)
+        if not self._holds and is_followed and now < self._following_until():
+            apart = why_apart(self._answers(), self._key.seen.answers)
+            return Office.ALONE if apart else Office.FOLLOWING
         return Office.ALONE
 
     def state(self) -> ElectionState:
         office = self.office()
-        by, url = (self.me, self._url) if office is Office.LEADING else self._seen[:2]
+        own, seen = self._own, self._key.seen
+        by, url = (own.name, own.url) if office is Office.LEADING else seen[:2]
         known = office is not Office.ALONE
         return ElectionState(
             office,
             by if known else "",
             url if known else "",
-            self._since,
+            self._noted.since,
             self._fault,
             "" if known or self._fault else self._obstacle(),
-            self._terms_total,
+            self._noted.terms_total,
             self._until(office),
         )
 
     async def run(self) -> None:
         self._left = False
-        listening = asyncio.ensure_future(self._listen())
+        round_s = self._own.ttl_s / ROUNDS_PER_TERM
+        listening = asyncio.ensure_future(
+            # A leader that leaves is followed at once; without a watch, at the next round.
+            self._key.keep_watching(self._clock, lambda: round_s * (0.5 + 0.5 * self._roll()))
+        )
         try:
             while True:
-                self._stirred.clear()
+                self._key.freed.clear()
                 await self.round()
                 await self._pause()
         finally:
@@ -226,7 +295,7 @@ class Elector:
         if term is not None:
             with suppress(StoreUnavailable, TimeoutError):
                 async with asyncio.timeout(LEAVE_WITHIN_S):
-                    await self._store.revoke(term.lease.id)
+                    await self._key.store.revoke(term.lease.id)
 
     # --- one round -------------------------------------------------------------------------
 
@@ -235,43 +304,48 @@ class Elector:
         lease it has our key, and nobody else's."""
         assert self._term is not None, "holding without a lease"
         await self._renew(self._term)
-        if self._is_known() and self._seen.answers == self._answers():
+        if self._is_known() and self._key.seen.answers == self._answers():
             return
         entry = await self._look()
         if entry is None or not self._is_ours(entry):
             self._give_up("the key is no longer ours: another program removed it from the store")
             await self._stand()
-        elif self._seen.answers != self._answers():
-            await self._say_more(entry)
+        elif self._key.seen.answers != self._answers():
+            # A server has only now reported its identity, or there are other databases.
+            with suppress(Conflict):  # Then the next round finds out whose it is.
+                await self._write(self._term.lease, over=entry.revision)
 
-    async def _say_more(self, entry: Entry) -> None:
-        """A server has only now reported its identity, or there are other databases."""
-        assert self._term is not None, "holding without a lease"
-        put = Put(self._key, self._value(self._term.lease), self._term.lease.id)
-        with suppress(Conflict):  # Then the next round finds out whose it is.
-            await self._store.commit([Compare(self._key, entry.revision)], [put])
+    async def _write(self, lease: Lease, *, over: int) -> None:
+        """Or Conflict, if the key is not of that revision."""
+        document = {
+            "by": self._own.name,
+            "url": self._own.url,
+            "at": self._clock.now().wall_s,
+            "lease": lease.id,
+            "answers": answers_doc(self._answers()),
+        }
+        value = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+        key = self._key.name
+        await self._key.store.commit([Compare(key, over)], [Put(key, value, lease.id)])
 
     async def _stand(self) -> None:
-        if self._seen is not NOBODY and self._is_known():
+        if self._key.seen is not NOBODY and self._is_known():
             return
         entry = await self._look()
-        if entry is None:
-            await self._candidate()
-        elif self._is_ours(entry):
+        if entry is not None and self._is_ours(entry):
             # Put by a commit whose answer was lost.
             assert self._term is not None
             await self._renew(self._term)
             self._holds = True
-
-    async def _candidate(self) -> None:
+        if entry is not None:
+            return
         if self._term is None:
             asked_at = self._now()
-            self._term = _Term(await self._store.grant(self._ttl_s), asked_at)
+            self._term = _Term(await self._key.store.grant(self._own.ttl_s), asked_at)
         else:
             await self._renew(self._term)
-        put = Put(self._key, self._value(self._term.lease), self._term.lease.id)
         try:
-            await self._store.commit([Compare(self._key, 0)], [put])
+            await self._write(self._term.lease, over=0)
         except Conflict:
             await self._look()  # The other was first.
         else:
@@ -279,62 +353,38 @@ class Elector:
 
     async def _renew(self, term: _Term) -> None:
         asked_at = self._now()
-        self._term = _Term(await self._store.renew(term.lease.id), asked_at)
+        self._term = _Term(await self._key.store.renew(term.lease.id), asked_at)
         self._heard_at = asked_at
 
     async def _look(self) -> Entry | None:
-        asked_at = self._now()
-        listing = await self._store.list([self._key])
-        self._heard_at = self._looked_at = asked_at
-        self._revision = listing.revision
-        self._looked.set()
-        entry = next((entry for entry in listing.entries if entry.key == self._key), None)
-        self._seen = _seen(entry)
+        entry = await self._key.look(asked_at := self._now())
+        self._heard_at = asked_at
         return entry
 
     def _is_known(self) -> bool:
-        """The key is as last seen, and a watch has reported everything since."""
-        looked_at, revision, after = self._looked_at, self._revision, self._watched_after
-        if self._fault or looked_at is None or after is None:
-            return False
-        is_recent = self._now() - looked_at < self._ttl_s
-        # A store that went back, or was created again, counts from below `after`.
-        return is_recent and after <= revision and self._told_revision <= revision
+        return not self._fault and self._key.is_known(self._now(), self._own.ttl_s)
 
     def _is_ours(self, entry: Entry) -> bool:
         """By its lease: an agent of the same name may have been here before us."""
         return self._term is not None and _seen(entry).lease == self._term.lease.id
 
-    def _is_followed(self) -> bool:
-        url = self._seen.url
-        return url not in ("", self._url) and self._may_be_at(url) and not self._why_apart()
-
-    def _why_apart(self) -> str:
-        return why_apart(self._answers(), self._seen.answers)
-
-    def _may_be_at(self, url: str) -> bool:
-        host = _host(url)
-        return bool(host) and (
-            host == _host(self._url) or any(fits(template, url) for template in self._among)
-        )
-
     def _obstacle(self) -> str:
-        by, url, *_ = self._seen
+        by, url, *_ = self._key.seen
         if not by or self._holds:
             return ""
         if not url:
-            return f"{self._key} in the store has no address (written by {by}): delete the key"
-        if url == self._url:
+            return f"{self._key.name} in the store has no address (written by {by}): delete the key"
+        if url == self._own.url:
             return (
                 f"{by} leads from this agent's own address {url}. It is this agent's previous "
                 f"process, until its term ends, or another agent: give each its own `advertise`"
             )
-        if not self._may_be_at(url):
+        if not self._own.may_follow(url):
             return (
                 f"{by} leads at {url}, which the settings do not allow for this pair. If it is an "
                 "agent of the pair, add its address to elect_among"
             )
-        if why := self._why_apart():
+        if why := why_apart(self._answers(), self._key.seen.answers):
             return (
                 f"{by} at {url} leads {self.name} but answers for other databases: {why}. Give "
                 "each pair its own `elect` name"
@@ -344,26 +394,16 @@ class Elector:
     def _give_up(self, detail: str) -> None:
         if self._holds:
             log.warning("election.stepped_down", pair=self.name, detail=detail or "leaving")
-        self._term, self._holds, self._seen = None, False, NOBODY
-        self._looked_at = None
+        self._term, self._holds = None, False
+        self._key.forget()
         self._note_office()
-
-    def _value(self, lease: Lease) -> bytes:
-        document = {
-            "by": self.me,
-            "url": self._url,
-            "at": self._clock.now().wall_s,
-            "lease": lease.id,
-            "answers": answers_doc(self._answers()),
-        }
-        return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
 
     # --- what it comes to ------------------------------------------------------------------
 
     def _following_until(self) -> float:
         """A leader that lost the store, too, may have stepped down a term ago. It still answers
         alone, and its follower probes whether it does."""
-        return -1.0 if self._heard_at is None else self._heard_at + FOLLOWED_TERMS * self._ttl_s
+        return -1.0 if self._heard_at is None else self._heard_at + FOLLOWED_TERMS * self._own.ttl_s
 
     def _until(self, office: Office) -> float:
         if office is Office.LEADING and self._term is not None:
@@ -371,24 +411,23 @@ class Elector:
         return self._following_until() if office is Office.FOLLOWING else self._now()
 
     def _note_office(self) -> None:
-        state, told = self.state(), self._told
-        if state.office is not told[0]:
-            self._since = self._clock.now()
-            self._terms_total += state.office is Office.LEADING
+        state, told = self.state(), self._noted
+        if state.office is not told.office:
+            terms_total = state.terms_total + (state.office is Office.LEADING)
+            state = replace(state, since=self._clock.now(), terms_total=terms_total)
             log.warning(
                 "election.changed",
                 pair=self.name,
-                was=told[0].value,
+                was=told.office.value,
                 now=state.office.value,
                 leader=state.leader,
                 url=state.leader_url,
                 detail=state.fault,
             )
-        if state.obstacle and state.obstacle != self._told_obstacle:
+        if state.obstacle and state.obstacle != told.obstacle:
             log.error("election.obstacle", pair=self.name, detail=state.obstacle)
-        self._told_obstacle = state.obstacle
-        self._told = (state.office, state.leader_url)
-        if self._told != told:
+        self._noted = state
+        if (state.office, state.leader_url) != (told.office, told.leader_url):
             for callback in self._watchers:
                 callback()
 
@@ -396,39 +435,13 @@ class Elector:
 
     async def _pause(self) -> None:
         """Until the next round; the end of a term, or of what was seen, is noticed in between."""
-        again_at = self._now() + self._ttl_s / ROUNDS_PER_TERM * (0.8 + 0.2 * self._roll())
-        while (now := self._now()) < again_at and not self._stirred.is_set():
+        round_s = self._own.ttl_s / ROUNDS_PER_TERM
+        again_at, freed = self._now() + round_s * (0.8 + 0.2 * self._roll()), self._key.freed
+        while (now := self._now()) < again_at and not freed.is_set():
             office = self.office()
             ends_at = again_at if office is Office.ALONE else min(again_at, self._until(office))
-            await sleep_unless(self._stirred, self._clock, max(0.0, ends_at - now))
+            await sleep_unless(freed, self._clock, max(0.0, ends_at - now))
             self._note_office()
-
-    async def _listen(self) -> None:
-        """A leader that leaves is followed at once; without a watch, at the next round. So there
-        is one as soon as the key was looked at."""
-        await self._looked.wait()
-        while True:
-            with suppress(StoreUnavailable):
-                await self._until_changed(self._revision)
-            await self._clock.sleep(self._ttl_s / ROUNDS_PER_TERM * (0.5 + 0.5 * self._roll()))
-
-    async def _until_changed(self, revision: int) -> None:
-        changes = self._store.watch([self._key], after_revision=revision)
-        self._watched_after, self._told_revision = revision, 0
-        try:
-            async for change in changes:
-                for event in change.events:
-                    self._hear(event)
-        finally:
-            self._watched_after = None
-            await changes.aclose()
-
-    def _hear(self, event: KeyEvent) -> None:
-        """It is looked at in the next round; if it is free, that is now."""
-        if event.key == self._key:
-            self._told_revision = max(self._told_revision, event.revision)
-            if event.value is None:
-                self._stirred.set()
 
 
 def _host(url: str) -> str:
@@ -442,7 +455,10 @@ def _seen(entry: Entry | None) -> _Seen:
     """The holder of the key. A key that cannot be read has a holder, too."""
     if entry is None:
         return NOBODY
-    document = _document(entry.value)
+    try:
+        document = read_object(entry.value) if len(entry.value) <= MAX_ENTRY_BYTES else {}
+    except ValueError:
+        document = {}
     by, url, lease = document.get("by"), document.get("url"), document.get("lease")
     return _Seen(
         by if isinstance(by, str) and by else "unknown",
@@ -450,12 +466,3 @@ def _seen(entry: Entry | None) -> _Seen:
         lease if isinstance(lease, int) else 0,
         read_answers(document.get("answers")),
     )
-
-
-def _document(raw: bytes) -> Mapping[str, Any]:
-    if len(raw) > MAX_ENTRY_BYTES:
-        return {}
-    try:
-        return read_object(raw)
-    except ValueError:
-        return {}

@@ -1,18 +1,21 @@
 """The members of a shard, as one agent deals with them: its own databases, and the others'.
 
+ShardPlan      a database's place in its shard, as settings say it
 LocalMember    a database of this agent: role watcher, board, demand, heartbeat
 RemoteMember   one behind another agent: pulled while this agent leads or searches
+a found server, `discover` ──found_peer──► PeerPlan
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 
-from headgate.base.ports import Clock, PeerLink, Pulled
+from headgate.base.ports import Clock, FenceProbe, PeerLink, Pulled, RoleProbe
 from headgate.check.board import Board
 from headgate.check.demand import NEVER, Demand
 from headgate.errors import PeerFailed
@@ -20,7 +23,7 @@ from headgate.metrics.samples import Absent, Cause, Reading
 from headgate.shard.heartbeat import Heartbeat
 from headgate.shard.model import Pull
 from headgate.shard.roles import FenceWatcher, RoleWatcher
-from headgate.shard.topology import Member, MemberReport, Role, RoleSeen
+from headgate.shard.topology import Downstream, Member, MemberReport, Role, RoleSeen
 
 log = structlog.get_logger()
 
@@ -42,21 +45,90 @@ HEARSAY = frozenset({FLEET, PATRONI})
 """Sources of members that are known only from a third party, until they answer."""
 UNASKED = frozenset({FOUND, *HEARSAY})
 """Sources of members that no operator named: they may be known under another name."""
+HOST = r"(?:[A-Za-z0-9._-]+|\[[0-9a-fA-F:.]+\])"
+NAMELESS = ("", "walreceiver")
+"""What Postgres calls a replica that was given no name."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerPlan:
+    name: str
+    url: str
+    database: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPlan:
+    """One database's place in its shard, as assemble.py hands it over."""
+
+    database: str
+    shard: str
+    member: str
+    labels: Mapping[str, str]
+    peers: tuple[PeerPlan, ...]
+    discover: str | None
+    collect_interval_s: float
+    open_role_probe: Callable[[], RoleProbe]
+    correct_clock: Callable[[float, float], None]
+    """Called with how far this database's clock is ahead of the primary's."""
+    connection: object = None
+    """Compared on reload: an equal plan keeps its watcher and links."""
+    open_fence_probe: Callable[[], FenceProbe | None] = lambda: None
+    """None if a server that steps down closes its connections."""
+    patroni: str = ""
+    """The scope of its Patroni cluster; empty if it has none."""
+
+    def key(self) -> tuple[object, ...]:
+        return (
+            self.shard,
+            self.member,
+            tuple(sorted(self.labels.items())),
+            self.peers,
+            self.discover,
+            self.collect_interval_s,
+            self.connection,
+            self.patroni,
+        )
+
+
+def fits(template: str, url: str) -> bool:
+    pattern = re.escape(template).replace(r"\{host\}", HOST).replace(r"\{name\}", HOST)
+    return re.fullmatch(pattern, url) is not None
+
+
+def found_peer(plan: ShardPlan, template: str, found: Downstream) -> PeerPlan | None:
+    """By its own name, where it has one that is not everybody's."""
+    own = "" if found.name in NAMELESS else found.name
+    name, host = own or found.host, found.host or own
+    if not name:
+        return None
+    shown = f"[{host}]" if ":" in host else host
+    url = template.replace("{host}", shown).replace("{name}", name)
+    return PeerPlan(as_name(name), url, plan.database)
+
+
+def as_name(text: str) -> str:
+    """A name that operators can type: addresses have colons, and some names have spaces."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", text).strip("-.")[:63] or "member"
 
 
 @dataclass(slots=True)
 class LocalMember:
-    database: str
-    name: str
-    labels: Mapping[str, str]
+    plan: ShardPlan
     watcher: RoleWatcher
     demand: Demand
+    fence: FenceWatcher | None
     heartbeat: Heartbeat | None = None
-    fence: FenceWatcher | None = None
-    correct_clock: Callable[[float, float], None] = lambda ahead_s, error_s: None
-    """Called with how far this database's clock is ahead of the primary's."""
     _fingerprint: tuple[object, ...] = ()
     _held: set[asyncio.Future[None]] = field(default_factory=set)
+
+    @property
+    def name(self) -> str:
+        return self.plan.member
+
+    @property
+    def database(self) -> str:
+        return self.plan.database
 
     @property
     def role(self) -> RoleSeen | None:
@@ -88,7 +160,7 @@ class LocalMember:
             role=seen if isinstance(seen, RoleSeen) else None,
             role_absent=seen if isinstance(seen, Absent) else None,
             readings=readings_of(board, self.database, now),
-            labels=self.labels,
+            labels=self.plan.labels,
             activity=self.demand.state,
             asked_s_ago=now - self.demand.asked_at,
             url=url,
@@ -149,7 +221,8 @@ class RemoteMember:
         self.source = source
         """`file`, `runtime`, `database`, `fleet` or `patroni`: the source of the member."""
         self._clock = clock
-        self.report: MemberReport | None = None
+        self.pulled: Pulled | None = None
+        """What the last attempt that it answered brought."""
         self.claim: RoleSeen | None = None
         """What it reported about itself when it last pulled from us."""
         self.last_role: Role | None = None
@@ -160,12 +233,6 @@ class RemoteMember:
         """When the last attempt that has ended began."""
         self.wanted = False
         """One attempt is wanted, whichever agent leads."""
-        self.kept_awake = False
-        """Our last request keeps it awake."""
-        self.clock_ahead_s: float | None = None
-        """Its agent's wall clock minus ours."""
-        self.clock_error_s = 0.0
-        self.messages_total = 0
         self.is_new = False
         """It was added to a shard that already had a rollup."""
         self._roleless_since: float | None = None
@@ -173,6 +240,10 @@ class RemoteMember:
     @property
     def url(self) -> str:
         return self.link.url
+
+    @property
+    def report(self) -> MemberReport | None:
+        return self.pulled.report if self.pulled else None
 
     @property
     def has_answered(self) -> bool:
@@ -192,10 +263,7 @@ class RemoteMember:
         if report is None and role is not None:
             report = MemberReport(self.name, role.taken_at, role)
         elif report is not None and role is not None and role is not report.role:
-            report = MemberReport(
-                self.name, report.at, role, None, report.readings, report.labels,
-                report.activity, report.asked_s_ago, report.url,
-            )  # fmt: skip
+            report = replace(report, name=self.name, role=role, role_absent=None)
         # One that pulls from us is there, whether or not we reach it.
         lost = None if role is not None and role is self.claim else self.lost
         return Member(
@@ -211,22 +279,17 @@ class RemoteMember:
         """One exchange; whatever comes of it is kept."""
         self.wanted = False
         began = self._clock.now().mono_s
-        self.messages_total += 1
         try:
             pulled = await self.link.pull(pull, timeout_s=pull.wait_s + LINK_TIMEOUT_S)
         except PeerFailed as error:
-            self._failed(error)
+            now = self._clock.now().mono_s
+            if self.lost is None:
+                log.warning("member.lost", member=self.name, url=self.url, detail=error.detail)
+                self.lost_since = now
+            self.lost, self.claim = Absent(error.cause, error.detail, now), None
         else:
             self._heard(pulled)
         self.tried_at = began
-
-    def _failed(self, error: PeerFailed) -> None:
-        now = self._clock.now().mono_s
-        if self.lost is None:
-            log.warning("member.lost", member=self.name, url=self.url, detail=error.detail)
-            self.lost_since = now
-        self.lost = Absent(error.cause, error.detail, now)
-        self.claim = None
 
     def _heard(self, pulled: Pulled) -> None:
         now, report = self._clock.now().mono_s, pulled.report
@@ -237,8 +300,7 @@ class RemoteMember:
         self._roleless_since = None if report.role else (self._roleless_since or now)
         if report.role is None and self.claim is not None and self.claim.taken_at < report.at:
             self.claim = None  # It has since lost what it reported then.
-        self.report, self.lost, self.lost_since = report, None, None
-        self.clock_ahead_s, self.clock_error_s = pulled.wall_ahead_s, pulled.error_s
+        self.pulled, self.lost, self.lost_since = pulled, None, None
         if report.role is not None:
             self.last_role = report.role.role
 

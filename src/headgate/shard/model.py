@@ -12,7 +12,16 @@ from typing import Any, NamedTuple
 
 from headgate.check.model import Activity
 from headgate.metrics.samples import Absent, Cause, Instant, Reading
-from headgate.shard.topology import Downstream, Member, MemberReport, Role, RoleSeen, Standpoint
+from headgate.shard.topology import (
+    Downstream,
+    Leading,
+    Member,
+    MemberReport,
+    Role,
+    RoleSeen,
+    Standpoint,
+    Unled,
+)
 
 MAX_SKIP_S = 7 * 86400.0
 MAX_HANDOVER_S = 3600.0
@@ -102,14 +111,19 @@ class Handover:
         promoted = None not in (role.term, self.term) and role.term != self.term
         return role.role is Role.REPLICA or promoted
 
-    def absent(self, now: Instant) -> Absent:
+    def holds_back(self, point: Standpoint, now: Instant) -> Unled | None:
+        """Our server is about to step down: from the announcement on nobody speaks by its view."""
+        if not isinstance(point, Leading) or point.primary != self.member:
+            return None
+        if not self.holds(now.mono_s):
+            return None
         left_s = self.until_mono_s - now.mono_s
         why = f" ({self.reason})" if self.reason else ""
         detail = (
             f"{self.member} is about to step down{why}, announced by {self.who}; without another "
             f"primary this ends in {left_s:.0f} s, or with `headgate shard take-back`"
         )
-        return Absent(Cause.HANDING_OVER, detail, now.mono_s)
+        return Unled(Absent(Cause.HANDING_OVER, detail, now.mono_s))
 
 
 # --- what is shown of it -----------------------------------------------------------------------

@@ -60,6 +60,62 @@ class ConfirmPace:
         return turn_at - now
 
 
+class PatroniKeys:
+    """A cluster's keys: as last listed, and the changes that a watch has reported since."""
+
+    def __init__(self, reader: LogReader, scope: str, timeout_s: float) -> None:
+        self.reader = reader
+        self.scope = scope
+        self.list_timeout_s = 2 * timeout_s
+        self._entries: dict[str, Entry] = {}
+        self._store_id = ""
+        self._listed_revision = 0
+        self._revision = 0
+
+    def cluster(self) -> PatroniCluster:
+        return read_cluster(self.scope, self._entries.values())
+
+    async def list(self) -> bool:
+        """As `adopt`. After StoreUnavailable what was known stays."""
+        try:
+            async with asyncio.timeout(self.list_timeout_s):
+                return self.adopt(await self.reader.list([f"{self.scope}/"]))
+        except TimeoutError:
+            detail = f"{self.reader.name}: no answer in {self.list_timeout_s:g} s"
+            raise StoreUnavailable(detail) from None
+
+    def adopt(self, listing: Listing) -> bool:
+        """Whether they are otherwise than known. Nothing that the watch reported is undone."""
+        same = listing.store_id == self._store_id
+        if same and listing.revision < self._revision:
+            return False
+        entries = {entry.key: entry for entry in listing.entries[:MAX_KEYS]}
+        is_known = same and entries == self._entries
+        self._entries, self._store_id = entries, listing.store_id
+        self._revision = self._listed_revision = listing.revision
+        return not is_known
+
+    async def watch(self, on_change: Callable[[], None]) -> None:
+        """Until the watch ends."""
+        changes = self.reader.watch([f"{self.scope}/"], after_revision=self._revision)
+        try:
+            async for change in changes:
+                self.apply(change)
+                on_change()
+        finally:
+            await changes.aclose()
+
+    def apply(self, changes: Changes) -> None:
+        for event in changes.events:
+            if event.revision <= self._listed_revision:
+                continue  # A list beside the watch was faster.
+            if event.value is None:
+                self._entries.pop(event.key, None)
+            elif event.key in self._entries or len(self._entries) < MAX_KEYS:
+                self._entries[event.key] = Entry(event.key, event.value, event.revision)
+        self._revision = max(self._revision, changes.revision)
+
+
 class PatroniFollower:
     def __init__(
         self,
@@ -74,15 +130,10 @@ class PatroniFollower:
         """`reader` is of Patroni's namespace, and `scope` one of its clusters; `pace` is shared by
         all followers of an agent."""
         self.scope = scope
-        self._reader = reader
+        self.keys = PatroniKeys(reader, scope, timeout_s)
         self._clock = clock
         self._roll = roll
-        self._timeout_s = timeout_s
         self._pace = pace or ConfirmPace()
-        self._entries: dict[str, Entry] = {}
-        self._store_id = ""
-        self._listed_revision = 0
-        self._revision = 0
         self.cluster: PatroniCluster | None = None
         """None: it has not been read yet."""
         self.heard_at: float | None = None
@@ -113,7 +164,7 @@ class PatroniFollower:
         now = self._now()
         if role is Role.PRIMARY:
             return now if now - self.heard_at <= LOCK_TRUSTED_S else self.heard_at
-        return now if now < self._list_due_at() + 2 * self._timeout_s else self.heard_at
+        return now if now < self._list_due_at() + self.keys.list_timeout_s else self.heard_at
 
     def confirm(self) -> None:
         """A role depends on a lock alone: read it soon, unless that was done recently."""
@@ -133,23 +184,21 @@ class PatroniFollower:
         confirming = asyncio.ensure_future(self._confirm())
         try:
             while True:
-                await self._follow()
-                await self._clock.sleep(self._retry_in_s())
+                try:
+                    await self.look_once()
+                    await self._watch_along()
+                except StoreUnavailable as error:
+                    self._failed(str(error))
+                # Without a fault it is only time for another watch.
+                await self._clock.sleep(self._backed_off_s() if self.fault else 0.0)
         finally:
             confirming.cancel()
             await asyncio.gather(confirming, return_exceptions=True)
 
     # --- list and watch --------------------------------------------------------------------
 
-    async def _follow(self) -> None:
-        """Ends when the way is gone, or the watch has left something out."""
-        try:
-            await self.look_once()
-            await self._watch_along()
-        except StoreUnavailable as error:
-            self._failed(str(error))
-
     async def _watch_along(self) -> None:
+        """Ends when the way is gone, or the watch has left something out."""
         began_at = self._now()
         self._behind.clear()
         ended = asyncio.ensure_future(self._until_ended())
@@ -169,7 +218,7 @@ class PatroniFollower:
                 self._failures = 0
 
     async def _until_ended(self) -> None:
-        watching = asyncio.ensure_future(self._watch())
+        watching = asyncio.ensure_future(self.keys.watch(self._changed))
         behind = asyncio.ensure_future(self._behind.wait())
         try:
             await asyncio.wait({watching, behind}, return_when=asyncio.FIRST_COMPLETED)
@@ -189,52 +238,21 @@ class PatroniFollower:
     async def look_once(self) -> None:
         """Or StoreUnavailable, and what was known stays."""
         asked_at = self._now()
-        try:
-            async with asyncio.timeout(2 * self._timeout_s):
-                self._adopt(await self._reader.list([f"{self.scope}/"]), asked_at)
-        except TimeoutError:
-            detail = f"{self._reader.name}: no answer in {2 * self._timeout_s:g} s"
-            raise StoreUnavailable(detail) from None
-
-    def _adopt(self, listing: Listing, asked_at: float) -> None:
-        """Nothing that the watch reported already is undone."""
-        same = listing.store_id == self._store_id
-        if not same or listing.revision >= self._revision:
-            entries = {entry.key: entry for entry in listing.entries[:MAX_KEYS]}
-            if self._is_watching and not (same and entries == self._entries):
-                self._behind.set()
-            self._entries, self._store_id = entries, listing.store_id
-            self._revision = self._listed_revision = listing.revision
+        if await self.keys.list() and self._is_watching:
+            self._behind.set()
         self._patience_s = LIST_EVERY_S * (0.8 + 0.4 * self._roll())
-        self._heard(asked_at)
+        self.heard_at = asked_at
+        self._heard()
 
-    async def _watch(self) -> None:
-        changes = self._reader.watch([f"{self.scope}/"], after_revision=self._revision)
-        try:
-            async for change in changes:
-                self._apply(change)
-        finally:
-            await changes.aclose()
-
-    def _apply(self, changes: Changes) -> None:
-        for event in changes.events:
-            if event.revision <= self._listed_revision:
-                continue  # A list beside the watch was faster.
-            if event.value is None:
-                self._entries.pop(event.key, None)
-            elif event.key in self._entries or len(self._entries) < MAX_KEYS:
-                self._entries[event.key] = Entry(event.key, event.value, event.revision)
-        self._revision = max(self._revision, changes.revision)
-        self._failures = 0
-        self._heard(None)
-
-    def _heard(self, asked_at: float | None) -> None:
+    def _changed(self) -> None:
         """A change was under way for a time that nobody knows: it tells, and confirms nothing."""
-        if asked_at is not None:
-            self.heard_at = asked_at
+        self._failures = 0
+        self._heard()
+
+    def _heard(self) -> None:
         self._told_at = self._now()
         self.fault = ""
-        before, self.cluster = self.cluster, read_cluster(self.scope, self._entries.values())
+        before, self.cluster = self.cluster, self.keys.cluster()
         if before is None or before.words() != self.cluster.words():
             log.info("patroni.cluster", scope=self.scope, words=self.cluster.words())
         if before != self.cluster:
@@ -243,13 +261,10 @@ class PatroniFollower:
 
     def _failed(self, detail: str) -> None:
         if not self._failures:
-            log.warning("patroni.away", scope=self.scope, store=self._reader.name, detail=detail)
+            store = self.keys.reader.name
+            log.warning("patroni.away", scope=self.scope, store=store, detail=detail)
         self.fault = detail
         self._failures += 1
-
-    def _retry_in_s(self) -> float:
-        # Without a fault it is only time for another watch.
-        return self._backed_off_s() if self.fault else 0.0
 
     def _backed_off_s(self) -> float:
         longest = min(LONGEST_RETRY_S, RETRY_S * 2.0 ** min(self._failures, 10))
@@ -263,8 +278,8 @@ class PatroniFollower:
             await self._wanted.wait()
             await self._clock.sleep(self._confirm_in_s())
             self._wanted.clear()
-            if self._is_confirmed():
-                continue  # By another list, meanwhile.
+            if self.heard_at is not None and self._now() - self.heard_at < LOCK_TRUSTED_S / 2:
+                continue  # Confirmed by another list, meanwhile.
             await self._clock.sleep(self._pace.wait_s(self._now()))
             try:
                 await self.look_once()
@@ -276,9 +291,6 @@ class PatroniFollower:
             return self._backed_off_s()
         due_at = (self.heard_at or 0.0) + LOCK_TRUSTED_S * (0.6 + 0.2 * self._roll())
         return max(due_at - self._now(), CONFIRM_WITHIN_S * self._roll())
-
-    def _is_confirmed(self) -> bool:
-        return self.heard_at is not None and self._now() - self.heard_at < LOCK_TRUSTED_S / 2
 
     def _now(self) -> float:
         return self._clock.now().mono_s

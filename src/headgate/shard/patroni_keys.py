@@ -1,14 +1,13 @@
 """A Patroni cluster, from the keys that Patroni itself keeps in etcd.   entries ──► PatroniCluster
 
 leader        name of the member that holds the lock (lease)
-members/NAME  JSON: conn_url, api_url, role, state, timeline, tags … (lease)
+members/NAME  JSON: conn_url, role, state, timeline … (lease)
 config        JSON: pause, standby_cluster …
-sync          JSON: leader, sync_standby
 initialize    Postgres's system identifier
 
 Below <namespace>/<scope>/, in a Citus cluster below <namespace>/<scope>/<group>/. As Patroni 2 to 4
-write them: 3.x says `master`, 4.x `primary`. Conn-URLs may have passwords in them: only host and
-port are taken out.
+write them: 3.x says `master`, 4.x `primary`. Conn-URLs may have passwords in them: only the host
+is taken out.
 """
 
 from __future__ import annotations
@@ -22,10 +21,9 @@ from headgate.base.keyvalue import Entry
 from headgate.base.stored import read_object
 from headgate.shard.topology import Role
 
-LEADER, MEMBERS, CONFIG, SYNC, INITIALIZE = "leader", "members/", "config", "sync", "initialize"
+LEADER, MEMBERS, CONFIG, INITIALIZE = "leader", "members/", "config", "initialize"
 MAX_PATRONI_MEMBERS = 256
 MAX_NAME_CHARS = 255
-MAX_PORT = 2**16 - 1
 MAX_TIMELINE = 2**32 - 1
 PRIMARIES = frozenset({"primary", "master", "promoted"})
 REPLICAS = frozenset({"replica", "standby_leader", "sync_standby", "quorum_standby", "demoted"})
@@ -36,7 +34,6 @@ class PatroniMember:
     name: str
     host: str
     """Where its server listens, as Patroni tells other members; empty if it does not."""
-    port: int | None
     role: Role | None
     """None: neither, for example while it is being created."""
     role_word: str
@@ -44,8 +41,6 @@ class PatroniMember:
     state: str
     """Such as `running`, `streaming` or `creating replica`."""
     timeline: int | None
-    tags: frozenset[str] = frozenset()
-    """Tags that are switched on: nofailover, noloadbalance, clonefrom, nosync …"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +54,6 @@ class PatroniCluster:
     paused: bool = False
     follows_elsewhere: bool = False
     """A standby cluster: the member with the lock is a replica of another cluster's server."""
-    sync_standbys: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
     """Keys whose values could not be read."""
 
@@ -129,7 +123,6 @@ def read_cluster(scope: str, entries: Iterable[Entry]) -> PatroniCluster:
         paused=config.get("pause") is True,
         follows_elsewhere=isinstance(config.get("standby_cluster"), Mapping)
         and bool(config["standby_cluster"]),
-        sync_standbys=_names(reader.document(SYNC).get("sync_standby")),
         unreadable=tuple(sorted(reader.unreadable)),
     )
 
@@ -153,36 +146,32 @@ class _Reader:
         try:
             return read_object(self._values[key])
         except ValueError:
-            if key != SYNC or self._values[key].strip() != b"null":
-                self.unreadable.add(key)
+            self.unreadable.add(key)
             return {}
 
     def members(self) -> tuple[PatroniMember, ...]:
-        names = sorted(key for key in self._values if _is_member(key))
+        below = {key: key.removeprefix(MEMBERS) for key in self._values if key.startswith(MEMBERS)}
+        names = sorted(
+            key
+            for key, name in below.items()
+            if 0 < len(name) <= MAX_NAME_CHARS and "/" not in name
+        )
         return tuple(self._member(key) for key in names[:MAX_PATRONI_MEMBERS])
 
     def _member(self, key: str) -> PatroniMember:
         name, raw = key.removeprefix(MEMBERS), self._values[key]
         # Before JSON, it was the URL alone; Patroni still reads that.
         document = {"conn_url": self.text(key)} if raw[:8] == b"postgres" else self.document(key)
-        host, port = _address(document.get("conn_url"), document.get("conn_kwargs"))
         word = _word(document.get("role"))
         timeline = document.get("timeline")
         return PatroniMember(
             name=name,
-            host=host,
-            port=port,
+            host=_host(document.get("conn_url"), document.get("conn_kwargs")),
             role=_role(word),
             role_word=word or "unknown",
             state=_word(document.get("state")) or "unknown",
-            timeline=timeline if _is_below(timeline, MAX_TIMELINE + 1) else None,
-            tags=_tags(document.get("tags")),
+            timeline=timeline if _is_timeline(timeline) else None,
         )
-
-
-def _is_member(key: str) -> bool:
-    name = key.removeprefix(MEMBERS)
-    return key.startswith(MEMBERS) and 0 < len(name) <= MAX_NAME_CHARS and "/" not in name
 
 
 def _role(word: str) -> Role | None:
@@ -195,36 +184,14 @@ def _word(value: object) -> str:
     return value[:64] if isinstance(value, str) else ""
 
 
-def _address(conn_url: object, conn_kwargs: object) -> tuple[str, int | None]:
+def _host(conn_url: object, conn_kwargs: object) -> str:
     if isinstance(conn_kwargs, Mapping) and not conn_url:
-        return _word(conn_kwargs.get("host")), _port(conn_kwargs.get("port"))
-    if not isinstance(conn_url, str):
-        return "", None
+        return _word(conn_kwargs.get("host"))
     try:
-        parts = urlsplit(conn_url)
-        return parts.hostname or "", parts.port
+        return (urlsplit(conn_url).hostname or "") if isinstance(conn_url, str) else ""
     except ValueError:
-        return "", None
+        return ""
 
 
-def _port(value: object) -> int | None:
-    """A number or a text, as libpq takes both."""
-    text = str(value) if isinstance(value, str) or _is_below(value, MAX_PORT + 1) else ""
-    is_one = text.isdecimal() and len(text) <= len(str(MAX_PORT)) and int(text) <= MAX_PORT
-    return int(text) if is_one else None
-
-
-def _is_below(value: object, limit: int) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < limit
-
-
-def _names(value: object) -> tuple[str, ...]:
-    """Comma-separated; `*` and null for nobody in particular."""
-    text = value if isinstance(value, str) else ""
-    return tuple(name for part in text.split(",") if (name := part.strip()) not in ("", "*"))
-
-
-def _tags(value: object) -> frozenset[str]:
-    if not isinstance(value, Mapping):
-        return frozenset()
-    return frozenset(str(name)[:64] for name, is_on in value.items() if is_on is True)
+def _is_timeline(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_TIMELINE

@@ -1,6 +1,6 @@
 """The values of a shard, made of its members' values, and kept as windows like any metric's.
 
-members ──Rolling.roll──► one `MetricStatus` per metric, under the primary's own settings
+members ──Rolling.roll──► ShardHealth: one `MetricStatus` per metric, by the primary's own settings
 """
 
 from __future__ import annotations
@@ -9,12 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+import structlog
+
 from headgate.base.names import Scope
 from headgate.check.board import READINGS_KEPT
-from headgate.check.health import MetricStatus, Selection, Window, stand
+from headgate.check.health import MetricStatus, Selection, ShardHealth, Window, stand
 from headgate.metrics.model import AbsencePolicy, MetricSpec, RollupOf
 from headgate.metrics.samples import Absent, Cause, Instant, Reading, Sample
 from headgate.shard.members import LocalMember
+from headgate.shard.model import MemberView
 from headgate.shard.rollup import (
     Aggregate,
     AsideKind,
@@ -28,7 +31,17 @@ from headgate.shard.rollup import (
     skip_hopeless,
 )
 from headgate.shard.roster import Roster
-from headgate.shard.topology import Downstream, Member, Role, not_following
+from headgate.shard.topology import (
+    Downstream,
+    Following,
+    Member,
+    Role,
+    Standpoint,
+    Unled,
+    not_following,
+)
+
+log = structlog.get_logger()
 
 LAG = "lag"
 
@@ -71,7 +84,28 @@ class Rolling:
             if aside.kind is AsideKind.HOPELESS
         }
 
-    def all_absent(
+    def unrolled(
+        self,
+        specs: Mapping[str, MetricSpec],
+        local: LocalMember,
+        point: Standpoint,
+        warming_up: Absent | None,
+        now: float,
+    ) -> ShardHealth:
+        """Where this agent does not answer for the shard, or not yet."""
+        shard = self._roster.shard
+        if isinstance(point, Following):
+            detail = f"the agent of the primary, {point.primary}, answers for the shard"
+            absent = Absent(Cause.ELSEWHERE, f"{detail}: check at {point.url}", now)
+            remote = self._roster.remotes.get(point.primary)
+            database = remote.database if remote else local.database
+            standings = self._all_absent(specs, absent)
+            return ShardHealth(shard, standings, point.primary, point.url, database)
+        absent_all = point.absent if isinstance(point, Unled) else warming_up
+        assert absent_all is not None, "leading and warm is rolled up"
+        return ShardHealth(shard, self._all_absent(specs, absent_all))
+
+    def _all_absent(
         self, specs: Mapping[str, MetricSpec], absent: Absent
     ) -> Mapping[str, MetricStatus]:
         """Whatever the metric's policy is: no agent may answer for the shard here."""
@@ -94,12 +128,15 @@ class Rolling:
         primary: LocalMember,
         members: list[Member],
         now: Instant,
-    ) -> Mapping[str, MetricStatus]:
+    ) -> ShardHealth:
         standings: dict[str, MetricStatus] = {}
         rolled: dict[str, Rolled] = {}
-        until = primary.leads_until
-        astray = {**problems(members, primary.name), **self._doubles(members)}
-        accounts = self._accounts(primary)
+        doubles = {member.name: self._roster.double_of(member.name) for member in members}
+        astray = problems(members, primary.name)
+        astray |= {name: why for name, why in doubles.items() if why is not None}
+        # What our own server knows of its replicas, by the name of the member.
+        listed = primary.role.downstream if primary.role else ()
+        accounts = {found.name: found for found in listed if found.name in self._roster.remotes}
         counted = [m for m in members if not self._is_former(m, primary.name, accounts)]
         for name, spec in specs.items():
             parts = [self._part(member, spec, astray, accounts, now) for member in counted]
@@ -109,9 +146,20 @@ class Rolling:
             rolled[name] = outcome = roll_up(
                 spec, parts, now=now.mono_s, wall_s=now.wall_s, aggregates=self._aggregates
             )
-            standings[name] = self._standing(self._shard_spec(spec), outcome, until)
-        self.rolled = MappingProxyType(rolled)
-        return standings
+            standings[name] = self._standing(self._shard_spec(spec), outcome, primary.leads_until)
+        before, self.rolled = self.hopeless, MappingProxyType(rolled)
+        self._note_hopeless(before, self.hopeless)
+        return ShardHealth(self._roster.shard, standings, primary.name)
+
+    def _note_hopeless(
+        self, before: Mapping[tuple[str, str], str], after: Mapping[tuple[str, str], str]
+    ) -> None:
+        said = log.bind(shard=self._roster.shard)
+        for metric, member in sorted(after.keys() - before.keys()):
+            why = after[metric, member]
+            said.warning("member.hopeless", member=member, metric=metric, detail=why)
+        for metric, member in sorted(before.keys() - after.keys()):
+            said.warning("member.counts_again", member=member, metric=metric)
 
     def follow_hopeless(
         self, specs: Mapping[str, MetricSpec], gate: Selection, now: Instant
@@ -203,15 +251,6 @@ class Rolling:
         was_primary = self._counted_role(member) is Role.PRIMARY
         return member.name != primary and was_primary and member.name not in accounts
 
-    def _doubles(self, members: Sequence[Member]) -> dict[str, str]:
-        found = {member.name: self._roster.double_of(member.name) for member in members}
-        return {name: why for name, why in found.items() if why is not None}
-
-    def _accounts(self, primary: LocalMember) -> dict[str, Downstream]:
-        """What our own server knows of its replicas, by the name of the member."""
-        listed = primary.role.downstream if primary.role else ()
-        return {found.name: found for found in listed if found.name in self._roster.remotes}
-
     def _reading(
         self, member: Member, spec: MetricSpec, astray: Mapping[str, str], now: float
     ) -> Reading:
@@ -234,6 +273,29 @@ class Rolling:
 
     def _max_age_s(self, spec: MetricSpec) -> float:
         return spec.max_age_s + self._collect_interval_s
+
+    def member_view(
+        self, member: Member, problem: str, now: Instant, *, leads: bool, ahead_s: float | None
+    ) -> MemberView:
+        skip = self._roster.skips.get(member.name)
+        asides = {
+            metric: aside
+            for metric, rolled in self.rolled.items()
+            for aside in rolled.asides
+            if aside.member == member.name
+        }
+        # What others last reported to an agent that no longer leads says nothing of now.
+        counts = member.local or leads
+        return MemberView(
+            member=member,
+            problem=problem or (member.lost.detail if member.lost else ""),
+            skip=skip if skip is not None and skip.holds(now) else None,
+            readings=member.report.readings if member.report and counts else MappingProxyType({}),
+            asides={metric: aside.why for metric, aside in asides.items()},
+            aside_kinds={metric: aside.kind.value for metric, aside in asides.items()},
+            hopeless=tuple(sorted(m for m, name in self.hopeless if name == member.name)),
+            clock_ahead_s=ahead_s,
+        )
 
 
 def _the_worse(reading: Sample, account: Downstream) -> Sample:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from headgate.check.board import Board
 from headgate.metrics.samples import Absent, Cause, Instant
-from headgate.shard.members import HEARSAY, UNASKED, LocalMember, RemoteMember
+from headgate.shard.members import HEARSAY, UNASKED, LocalMember, RemoteMember, ShardPlan
 from headgate.shard.model import Skip
 from headgate.shard.topology import (
     Downstream,
@@ -28,19 +28,35 @@ from headgate.shard.topology import (
 
 
 class Roster:
-    def __init__(self) -> None:
+    def __init__(self, shard: str, url: str) -> None:
+        self.shard = shard
+        self.url = url
+        """Of this agent, as other agents get it."""
         self.locals: dict[str, LocalMember] = {}
         """By database."""
         self.remotes: dict[str, RemoteMember] = {}
         """By member name."""
+        self.aliases: set[str] = set()
+        """Further addresses of members that are known by another address."""
         self.skips: Mapping[str, Skip] = MappingProxyType({})
+
+    @property
+    def plans(self) -> list[ShardPlan]:
+        return [local.plan for local in self.locals.values()]
+
+    def names(self) -> set[str]:
+        """Of all members, ours and others'."""
+        return {*self.remotes, *(local.name for local in self.locals.values())}
+
+    def has(self, name: str) -> bool:
+        return name in self.remotes or any(local.name == name for local in self.locals.values())
 
     def local_primary(self, now: float) -> LocalMember | None:
         return next((m for m in self.locals.values() if m.is_primary(now)), None)
 
-    def members(self, board: Board, now: float, url: str) -> list[Member]:
+    def members(self, board: Board, now: float) -> list[Member]:
         ours = [
-            Member(local.name, "", True, local.report(board, now, url))
+            Member(local.name, "", True, local.report(board, now, self.url))
             for local in self.locals.values()
         ]
         return [*ours, *(remote.member() for remote in self.distinct())]
@@ -77,28 +93,27 @@ class Roster:
     def is_fed(self, remote: RemoteMember) -> bool:
         """By one of our own servers, as that lists its replicas: by its id, its name, or its host
         where no other member has the name."""
-        host = urlsplit(remote.url).hostname
         return any(
             _has_its_id(remote, found)
             or found.name == remote.name
-            or (found.host == host and not self._has(found.name))
+            or (found.host == _host(remote) and not self.has(found.name))
             for found in self.downstream()
         )
-
-    def _has(self, name: str) -> bool:
-        return name in self.remotes or any(local.name == name for local in self.locals.values())
 
     def is_foreign(self, role: RoleSeen) -> bool:
         """Of a server of another cluster than all of ours: of other data, whatever its shard is
         called."""
-        own = {local.role.cluster for local in self.locals.values() if local.role} - {""}
+        own = self.clusters()
         return bool(own) and role.cluster not in {"", *own}
+
+    def clusters(self) -> set[str]:
+        """Of our own servers, as far as they report one."""
+        return {local.role.cluster for local in self.locals.values() if local.role} - {""}
 
     def is_taken(self, remote: RemoteMember) -> bool:
         """Whether its agent calls itself by the name of another member."""
         called = remote.report.name if remote.report else remote.name
-        own = {local.name for local in self.locals.values()}
-        return called != remote.name and (called in own or called in self.remotes)
+        return called != remote.name and self.has(called)
 
     def double_of(self, name: str) -> str | None:
         """Why this member looks the same as another one, if so: a name or address was copied, and
@@ -138,7 +153,11 @@ class Roster:
         keys = ((found.name, found.host, found.server_id) for found in self.downstream())
         listed = list(dict(zip(keys, self.downstream(), strict=True)).values())
         left = list(self.remotes.values())
-        for is_its in (_has_its_id, _has_its_name, _has_its_host):
+        for is_its in (
+            _has_its_id,
+            lambda remote, found: remote.name == found.name and _may_be(remote, found),
+            lambda remote, found: _host(remote) == found.host and _may_be(remote, found),
+        ):
             listed = _without_answered(listed, left, is_its)
         unknown = [found for found in listed if found.name not in own]
         followers = sum(self._follows_us(remote) for remote in left)
@@ -157,6 +176,12 @@ class Roster:
         port = its.upstream.rpartition(":")[2]
         same = its.cluster == ours.cluster != "" and port == str(ours.port)
         return same and not cascades
+
+    def renew_beats(self, asked_at: float) -> None:
+        """A client checked a member at that time, here or elsewhere."""
+        for local in self.locals.values():
+            if local.heartbeat is not None:
+                local.heartbeat.renew(asked_at)
 
     def is_skipped(self, name: str, now: Instant) -> bool:
         skip = self.skips.get(name)
@@ -193,12 +218,8 @@ def _has_its_id(remote: RemoteMember, found: Downstream) -> bool:
     return bool(found.server_id) and _server_id(remote) == found.server_id
 
 
-def _has_its_name(remote: RemoteMember, found: Downstream) -> bool:
-    return remote.name == found.name and _may_be(remote, found)
-
-
-def _has_its_host(remote: RemoteMember, found: Downstream) -> bool:
-    return urlsplit(remote.url).hostname == found.host and _may_be(remote, found)
+def _host(remote: RemoteMember) -> str | None:
+    return urlsplit(remote.url).hostname
 
 
 def _may_be(remote: RemoteMember, found: Downstream) -> bool:
@@ -231,6 +252,8 @@ class Succession:
         """For each member that says it is the primary: its term, and since when it says so."""
         self.told: Callable[[], str] = lambda: ""
         """The leader as Patroni or the fleet's store reports it; empty: none is reported."""
+        self.told_words: Callable[[], tuple[str, ...]] = tuple
+        """What they report about the shard, for display."""
 
     def forget(self, name: str) -> None:
         self._rivals.pop(name, None)
@@ -267,20 +290,15 @@ class Succession:
         began_at = self._reigns[newest][1]
         before = {name: role for name, (_, role) in primaries.items() if name != newest}
         if any(role.taken_at >= began_at for role in before.values()):
-            return self._told_way(primaries) or point
+            # Which of the two is the right one a trusted source may report: contact its agent.
+            # That agent decides whether it may answer: our own never leads by this.
+            told = primaries[self.told()][0] if self.told() in primaries else None
+            return point if told is None or told.local else _following(told)
         member = primaries[newest][0]
         if not member.local:
-            return Following(newest, (member.report.url if member.report else "") or member.url)
+            return _following(member)
         detail = f"{newest} follows {', '.join(before)} as the primary, and waits for its report"
         return Unled(Absent(Cause.WARMING_UP, detail, now))
-
-    def _told_way(self, primaries: dict[str, tuple[Member, RoleSeen]]) -> Following | None:
-        """Which of two primaries is the right one, if a trusted source reports it: contact its
-        agent. That agent decides whether it may answer: our own never leads by this."""
-        member = primaries[self.told()][0] if self.told() in primaries else None
-        if member is None or member.local:
-            return None
-        return Following(member.name, (member.report.url if member.report else "") or member.url)
 
     def _note_reigns(self, members: list[Member], now: float) -> dict[str, tuple[Member, RoleSeen]]:
         """Who says now that it is the primary, by name."""
@@ -310,7 +328,10 @@ class Succession:
         return None
 
     def _note_rivals(self, now: float) -> None:
-        began_at = self._began_at(self._roster.local_primary(now))
+        local, began_at = self._roster.local_primary(now), math.inf
+        if local is not None and local.role is not None:
+            # What others said of themselves before, they may have ceased to be since.
+            began_at = self._reigns.get(local.name, (None, local.role.taken_at))[1]
         for name, remote in self._roster.remotes.items():
             role = remote.role()
             if role is None or self._roster.doubt(remote):
@@ -323,12 +344,6 @@ class Succession:
         if all(role is not None and role.role is Role.REPLICA for role in own):
             self._rivals.clear()
 
-    def _began_at(self, local: LocalMember | None) -> float:
-        """What others said of themselves before, they may have ceased to be since."""
-        if local is None or local.role is None:
-            return math.inf
-        return self._reigns.get(local.name, (None, local.role.taken_at))[1]
-
     def _hint(self, point: Unled, now: float) -> Standpoint:
         """The primary is unknown; the agent of the last one knows better."""
         known = [
@@ -339,16 +354,12 @@ class Succession:
         if any(local.role is None for local in self._roster.locals.values()):
             return point
         if not known:
-            return self._told_hint() or point
+            # No member here knows a primary; contact the reported one, if it can be reached.
+            told = self._roster.remotes.get(self.told())
+            return point if told is None or told.lost is not None else _following(told)
         taken_at, remote = max(known, key=lambda item: item[0])
-        if now - taken_at > HINT_MAX_AGE_S:
-            return point
-        told = remote.report.url if remote.report else ""
-        return Following(remote.name, told or remote.url)
+        return point if now - taken_at > HINT_MAX_AGE_S else _following(remote)
 
-    def _told_hint(self) -> Following | None:
-        """No member here knows a primary; contact the reported one, if it can be reached."""
-        remote = self._roster.remotes.get(self.told())
-        if remote is None or remote.lost is not None:
-            return None
-        return Following(remote.name, (remote.report.url if remote.report else "") or remote.url)
+
+def _following(member: Member | RemoteMember) -> Following:
+    return Following(member.name, (member.report.url if member.report else "") or member.url)

@@ -54,9 +54,16 @@ MAX_REASON_CHARS = 500
 class ShardsPort(Protocol):
     """As much of shard/service.Shards as is reached from outside."""
 
+    @property
+    def keeper(self) -> MembersPort: ...
+
     async def answer(self, pull: Pull) -> MemberReport: ...
 
     def woken(self, shard: str, database: str, by: str) -> None: ...
+
+
+class MembersPort(Protocol):
+    """As much of shard/keeper.MemberKeeper."""
 
     async def skip(
         self,
@@ -160,7 +167,7 @@ class Peering:
     async def skip(self, call: Call[Reaching, SkipBody]) -> Response:
         for_s = _for(call.body.for_, MAX_SKIP_S, f"{MAX_SKIP_S / 86400:g}d")
         database, member = _places(call)
-        skip = self._shards.skip(
+        skip = self._shards.keeper.skip(
             database,
             member,
             for_s=for_s,
@@ -172,32 +179,36 @@ class Peering:
         return await self._changed(call, skip)
 
     async def unskip(self, call: Call[DryRun, None]) -> Response:
-        unskip = self._shards.unskip(*_places(call), who=call.who, dry_run=call.query.dry_run)
+        unskip = self._shards.keeper.unskip(
+            *_places(call), who=call.who, dry_run=call.query.dry_run
+        )
         return await self._changed(call, unskip)
 
     async def hand_over(self, call: Call[NoQuery, HandoverBody]) -> Response:
         """Once it is answered, no check at shard scope is admitted by the old primary's view."""
         for_s = _for(call.body.for_, MAX_HANDOVER_S, f"{MAX_HANDOVER_S / 3600:g}h")
-        change = self._shards.hand_over(
+        change = self._shards.keeper.hand_over(
             call.place("database"), for_s=for_s, reason=call.body.reason, who=call.who
         )
         return await self._changed(call, change)
 
     async def take_back(self, call: Plain) -> Response:
-        change = self._shards.take_back(call.place("database"), who=call.who)
+        change = self._shards.keeper.take_back(call.place("database"), who=call.who)
         return await self._changed(call, change)
 
     async def add_peer(self, call: Call[NoQuery, PeerBody]) -> Response:
         url = parse_peer_url(call.body.url).text
         peer_database = parse_database(call.body.database)
         database, member = _places(call)
-        change = self._shards.add_peer(
+        change = self._shards.keeper.add_peer(
             database, member, url=url, peer_database=peer_database, who=call.who
         )
         return await self._changed(call, change)
 
     async def remove_peer(self, call: Plain) -> Response:
-        return await self._changed(call, self._shards.remove_peer(*_places(call), who=call.who))
+        return await self._changed(
+            call, self._shards.keeper.remove_peer(*_places(call), who=call.who)
+        )
 
     async def _changed(self, call: Call[Any, Any], change: Awaitable[Any]) -> Response:
         made = await self._under_way.finish(change)

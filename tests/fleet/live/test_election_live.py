@@ -13,7 +13,7 @@ import pytest
 from headgate.base.clock import Dice, SystemClock
 from headgate.changes.etcd import EtcdAccess, EtcdStore
 from headgate.shard import election
-from headgate.shard.election import Elector, Office
+from headgate.shard.election import Candidate, Elector, Office
 from tests.fixtures.agents import AgentProcess, postgres_database
 from tests.fixtures.etcd import QUICK, EtcdCluster
 from tests.fixtures.eventually import DEADLINE_S, aeventually, eventually
@@ -66,11 +66,7 @@ async def pair(endpoints: list[str], prefix: str, ttl_s: float) -> AsyncIterator
                 store,
                 CLOCK,
                 Dice().roll,
-                name="pair",
-                me=name,
-                url=url,
-                ttl_s=ttl_s,
-                among=["http://{host}:8087"],
+                Candidate("pair", name, url, ttl_s, among=["http://{host}:8087"]),
             )
             tasks.append(asyncio.create_task(electors[name].run()))
         watched = Watched(electors)

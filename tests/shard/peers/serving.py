@@ -36,9 +36,9 @@ from headgate.http.listener import Handlers, Limits, Listener
 from headgate.metrics.model import Engine
 from headgate.metrics.samples import Absent, Cause, Instant, Sample
 from headgate.metrics.service import DatabasePlan, MetricKeeper
+from headgate.shard.keeper import NoSuchMember
 from headgate.shard.model import Handover, Pull, ShardView, Skip
 from headgate.shard.peers_api import MAX_WAIT_S
-from headgate.shard.service import NoSuchMember
 from headgate.shard.topology import Leading, MemberReport, Role, RoleSeen
 from tests.changes.own_world import OwnLog
 from tests.fixtures.eventually import eventually
@@ -88,6 +88,10 @@ class ScriptedShards:
     handovers: list[Handover] = field(default_factory=list)
     peers: dict[str, tuple[str, str]] = field(default_factory=dict)
     who: list[str] = field(default_factory=list)
+
+    @property
+    def keeper(self) -> ScriptedShards:
+        return self
 
     async def answer(self, pull: Pull) -> MemberReport:
         self._expect(pull.shard, pull.database)

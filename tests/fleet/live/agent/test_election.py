@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.base.keyvalue import Put
-from headgate.shard.election import MAX_DRIFT, Elector, Office
+from headgate.shard.election import MAX_DRIFT, Candidate, Elector, Office
 from headgate.shard.model import ServedDatabase
 from tests.fixtures.fakes import HandClock
 from tests.fixtures.memory_log import KeptInMemory, MemoryLog
@@ -338,10 +338,7 @@ async def test_a_machine_that_slept_has_no_term_left_when_it_wakes() -> None:
         MemoryLog(KeptInMemory(mono_s=lambda: clock.now().mono_s)),
         clock,
         lambda: 0.5,
-        name="pair",
-        me="a",
-        url="http://a:8087",
-        ttl_s=TTL_S,
+        Candidate("pair", "a", "http://a:8087", TTL_S),
         mono_s=lambda: clock.now().mono_s + slept_s[0],
     )
     await elector.round()

@@ -282,8 +282,8 @@ async def test_a_list_beside_the_watch_takes_nothing_back(world: World) -> None:
     old = await world.store.list(["batman/"])
     world.put(leader="db-b", members_db_b=member(role="primary"))
     await world.clock.advance(0.1)
-    world.follower._adopt(old, world.clock.now().mono_s)
-    assert world.leader() == "db-b"
+    assert not world.follower.keys.adopt(old)
+    assert world.follower.keys.cluster().leader == "db-b"
 
 
 async def test_what_the_watch_reports_late_takes_nothing_back(world: World) -> None:
@@ -291,8 +291,8 @@ async def test_what_the_watch_reports_late_takes_nothing_back(world: World) -> N
     await world.clock.advance(0.1)
     await world.follower.look_once()
     late = KeyEvent("batman/leader", b"db-a", world.store.kept.revision - 1)
-    world.follower._apply(Changes((late,), late.revision))
-    assert world.leader() == "db-b"
+    world.follower.keys.apply(Changes((late,), late.revision))
+    assert world.follower.keys.cluster().leader == "db-b"
 
 
 async def test_a_watch_that_left_something_out_is_opened_again(world: World) -> None:

@@ -40,7 +40,7 @@ def members(world: ShardWorld) -> dict[str, str]:
 async def test_agents_that_registered_are_members(open_world: OpenWorld) -> None:
     """R44: also where the database does not list them by a name that leads anywhere."""
     world = await open_world(discover=HOSTS)
-    world.shards.found_in_fleet(
+    world.shards.membership.found_in_fleet(
         [registered("db-a", "primary"), registered("db-b"), registered("db-c")]
     )
     await world.pass_s(1, "shard/lag")
@@ -54,7 +54,7 @@ async def test_agents_that_registered_are_members(open_world: OpenWorld) -> None
 async def test_members_of_other_shards_are_never_contacted(open_world: OpenWorld) -> None:
     """R39"""
     world = await open_world(discover=HOSTS)
-    world.shards.found_in_fleet([registered("db-x", shard="commerce/80-")])
+    world.shards.membership.found_in_fleet([registered("db-x", shard="commerce/80-")])
     await world.pass_s(1, "shard/lag")
     assert world.links == []
 
@@ -64,10 +64,10 @@ async def test_an_address_that_the_settings_do_not_allow_is_never_connected_to(
 ) -> None:
     """Whoever may write to the store would be sent our token."""
     world = await open_world(discover="https://{host}.db.example:8087")
-    world.shards.found_in_fleet([registered("db-b", url="https://evil.example:8087")])
+    world.shards.membership.found_in_fleet([registered("db-b", url="https://evil.example:8087")])
     await world.pass_s(1, "shard/lag")
     assert world.links == []
-    assert "does not match discover" in world.shards.unbelieved["db-b"]
+    assert "does not match discover" in world.shards.membership.unbelieved["db-b"]
     assert any("not contacted" in line for line in world.view().told)
 
 
@@ -75,28 +75,28 @@ async def test_without_discover_nobody_is_connected_to_and_it_is_said_what_to_do
     open_world: OpenWorld,
 ) -> None:
     world = await open_world()
-    world.shards.found_in_fleet([registered("db-b"), registered("db-c", url="")])
+    world.shards.membership.found_in_fleet([registered("db-b"), registered("db-c", url="")])
     assert world.links == []
-    assert 'set discover = "https://{host}:8087"' in world.shards.unbelieved["db-b"]
-    assert "reports no address" in world.shards.unbelieved["db-c"]
+    assert 'set discover = "https://{host}:8087"' in world.shards.membership.unbelieved["db-b"]
+    assert "reports no address" in world.shards.membership.unbelieved["db-c"]
 
 
 async def test_a_peer_of_the_settings_is_taken_from_there(open_world: OpenWorld) -> None:
     world = await open_world("db-b")
-    world.shards.found_in_fleet([registered("db-b", url="https://elsewhere:8087")])
-    assert members(world)["db-b"] == url("db-b") and not world.shards.unbelieved
+    world.shards.membership.found_in_fleet([registered("db-b", url="https://elsewhere:8087")])
+    assert members(world)["db-b"] == url("db-b") and not world.shards.membership.unbelieved
 
 
 async def test_a_member_that_moved_is_found_at_its_new_address(open_world: OpenWorld) -> None:
     """A pod of the same name on another node."""
     world = await open_world(discover=HOSTS)
-    world.shards.found_in_fleet([registered("db-b", url="https://10.0.0.2:8087")])
+    world.shards.membership.found_in_fleet([registered("db-b", url="https://10.0.0.2:8087")])
     await world.pass_s(1, "shard/lag")
-    world.shards.found_in_fleet([registered("db-b", url="https://10.0.0.9:8087")])
+    world.shards.membership.found_in_fleet([registered("db-b", url="https://10.0.0.9:8087")])
     assert members(world)["db-b"] == "https://10.0.0.2:8087", "that one answers"
     world.agents["10.0.0.2"].fault = UNREACHABLE
     await world.pass_s(1, "shard/lag")
-    world.shards.found_in_fleet([registered("db-b", url="https://10.0.0.9:8087")])
+    world.shards.membership.found_in_fleet([registered("db-b", url="https://10.0.0.9:8087")])
     await world.pass_s(1, "shard/lag")
     assert members(world)["db-b"] == "https://10.0.0.9:8087"
     assert [link.closed for link in world.links] == [True, False]
@@ -107,11 +107,11 @@ async def test_another_host_by_our_own_name_is_reported(open_world: OpenWorld) -
     """Both have the same settings file: neither would ask the other."""
     world = await open_world(discover=HOSTS)
     ours = registered("db-a", "primary", host="db-a")
-    world.shards.found_in_fleet([ours, registered("db-a", host="db-x", url=url("db-x"))])
-    assert "agents db-a and db-x are both registered as db-a" in world.shards.unbelieved["db-a"]
+    world.shards.membership.found_in_fleet([ours, registered("db-a", host="db-x", url=url("db-x"))])
+    assert "agents db-a and db-x are both registered as db-a" in world.shards.membership.unbelieved["db-a"]
     assert any("its own `member` name" in line for line in world.view().told)
-    world.shards.found_in_fleet([ours])
-    assert not world.shards.unbelieved
+    world.shards.membership.found_in_fleet([ours])
+    assert not world.shards.membership.unbelieved
 
 
 async def test_of_two_with_the_same_name_one_is_contacted_and_both_are_reported(
@@ -122,10 +122,10 @@ async def test_of_two_with_the_same_name_one_is_contacted_and_both_are_reported(
         registered("m", host=host, url=url(host), at=at) for at, host in ((5.0, "x"), (9.0, "y"))
     ]
     for _ in range(3):
-        world.shards.found_in_fleet(both)
+        world.shards.membership.found_in_fleet(both)
         await world.pass_s(1, "shard/lag")
         assert members(world) == {"db-a": "", "m": url("y")}, "the one that was written last"
-    assert "agents x and y" in world.shards.unbelieved["m"]
+    assert "agents x and y" in world.shards.membership.unbelieved["m"]
 
 
 @pytest.mark.parametrize("role", ["primary", "replica"])
@@ -138,17 +138,17 @@ async def test_a_registered_member_that_was_never_seen_stops_no_shard(
     await world.pass_s(1, "shard/lag")
     world.agents["ghost"] = FakeAgent(world.clock, "ghost")
     world.agents["ghost"].fault = UNREACHABLE
-    world.shards.found_in_fleet([registered("db-b"), registered("ghost", role)])
+    world.shards.membership.found_in_fleet([registered("db-b"), registered("ghost", role)])
     answers = await world.pass_s(15, "shard/lag")
     assert all(answer.admitted for answer in answers)
-    told = world.shards.unbelieved["ghost"]
+    told = world.shards.membership.unbelieved["ghost"]
     assert "it does not count" in told and told in world.view().told
     assert "does not count" in world.member("ghost").problem
     world.agents["ghost"].fault = None
     world.agents["ghost"].values["lag"] = 900.0
     await world.pass_s(1, "shard/lag")
     assert not world.ask().admitted, "once it has answered, it counts"
-    assert "ghost" not in world.shards.unbelieved
+    assert "ghost" not in world.shards.membership.unbelieved
 
 
 async def test_one_that_our_server_feeds_counts_before_its_agent_was_seen(
@@ -158,7 +158,7 @@ async def test_one_that_our_server_feeds_counts_before_its_agent_was_seen(
     world = await open_world(discover=HOSTS)
     world.agents["db-b"] = FakeAgent(world.clock, "db-b")
     world.agents["db-b"].fault = UNREACHABLE
-    world.shards.found_in_fleet([registered("db-b")])
+    world.shards.membership.found_in_fleet([registered("db-b")])
     world.role.says = primary(downstream=(Downstream("db-b", "db-b"),))
     await world.pass_s(2, "shard/lag")
     assert not world.ask().admitted
@@ -170,12 +170,12 @@ async def test_a_wrong_address_in_the_store_hides_no_replica_that_our_server_lis
     world = await open_world(discover=HOSTS)
     world.agents["typo"] = FakeAgent(world.clock, "typo")
     world.agents["typo"].fault = UNREACHABLE
-    world.shards.found_in_fleet([registered("db-b", url=url("typo"))])
+    world.shards.membership.found_in_fleet([registered("db-b", url=url("typo"))])
     await world.pass_s(1, "shard/lag")
     world.role.says = primary(downstream=(Downstream("db-b", "db-b"),))
     for _ in range(8):
         await world.pass_s(1, "shard/lag")
-        world.shards.found_in_fleet([registered("db-b", url=url("typo"))])
+        world.shards.membership.found_in_fleet([registered("db-b", url=url("typo"))])
     assert members(world)["db-b"] == url("db-b") and world.ask().admitted
 
 
@@ -190,7 +190,7 @@ async def test_where_a_servers_list_leads_nowhere_what_the_agents_say_counts(
     world.role.says = primary(downstream=(Downstream("db-b", "10.0.0.9"),))
     await world.pass_s(1, "shard/lag")
     assert members(world)["db-b"] == url("10.0.0.9")
-    world.shards.found_in_fleet([registered("db-b", url=url("db-b"))])
+    world.shards.membership.found_in_fleet([registered("db-b", url=url("db-b"))])
     await world.pass_s(2, "shard/lag")
     assert members(world)["db-b"] == url("db-b") and world.ask().admitted
 
@@ -203,10 +203,10 @@ async def test_a_primary_of_another_cluster_by_the_same_shard_name_is_no_split_b
     world = await open_world("db-b", role=ours, discover=HOSTS)
     world.agents["db-x"] = FakeAgent(world.clock, "db-x")
     world.agents["db-x"].says = theirs
-    world.shards.found_in_fleet([registered("db-x", "primary")])
+    world.shards.membership.found_in_fleet([registered("db-x", "primary")])
     await world.pass_s(2, "shard/lag")
     assert world.leads() and world.ask().admitted
-    assert "another cluster (7002)" in world.shards.unbelieved["db-x"]
+    assert "another cluster (7002)" in world.shards.membership.unbelieved["db-x"]
     await world.answer("db-y", theirs)
     await world.pass_s(1, "shard/lag")
     assert world.leads() and world.ask().admitted
@@ -235,25 +235,25 @@ async def test_one_that_says_to_be_of_another_cluster_is_not_even_contacted(
 ) -> None:
     world = await open_world(role=replace(primary(), cluster="7001"), discover=HOSTS)
     await world.pass_s(1, "shard/lag")
-    world.shards.found_in_fleet([registered("db-x", "primary", **other)], cluster=MEMBER.cluster)
+    world.shards.membership.found_in_fleet([registered("db-x", "primary", **other)], cluster=MEMBER.cluster)
     await world.pass_s(1, "shard/lag")
-    assert world.links == [] and told in world.shards.unbelieved["db-x"]
+    assert world.links == [] and told in world.shards.membership.unbelieved["db-x"]
 
 
 async def test_a_name_that_no_member_may_have_is_ignored(open_world: OpenWorld) -> None:
     world = await open_world(discover=HOSTS)
-    world.shards.found_in_fleet([registered("a b"), registered("\x1b[31m"), registered("y" * 400)])
-    assert world.links == [] and len(world.shards.unbelieved) == 3
+    world.shards.membership.found_in_fleet([registered("a b"), registered("\x1b[31m"), registered("y" * 400)])
+    assert world.links == [] and len(world.shards.membership.unbelieved) == 3
 
 
 async def test_a_flood_of_names_displaces_nobody_who_is_known(open_world: OpenWorld) -> None:
     world = await open_world(discover=HOSTS)
-    world.shards.found_in_fleet([registered("db-b")])
+    world.shards.membership.found_in_fleet([registered("db-b")])
     await world.pass_s(1, "shard/lag")
     world.agents["db-b"].fault = UNREACHABLE
     await world.pass_s(1, "shard/lag")
     flood = [registered(f"aa-{at}", url="") for at in range(MAX_MEMBERS)]
-    world.shards.found_in_fleet([*flood, registered("db-b")])
+    world.shards.membership.found_in_fleet([*flood, registered("db-b")])
     await world.pass_s(1, "shard/lag")
     assert "db-b" in members(world), "it is registered still"
 
@@ -261,9 +261,9 @@ async def test_a_flood_of_names_displaces_nobody_who_is_known(open_world: OpenWo
 async def test_a_key_that_vanishes_takes_nobody_out_who_answers(open_world: OpenWorld) -> None:
     """A store that was wiped, or a lease that ran out while it was away."""
     world = await open_world(discover=HOSTS)
-    world.shards.found_in_fleet([registered("db-b")])
+    world.shards.membership.found_in_fleet([registered("db-b")])
     await world.pass_s(1, "shard/lag")
-    world.shards.found_in_fleet([])
+    world.shards.membership.found_in_fleet([])
     await world.pass_s(1, "shard/lag")
     assert "db-b" in members(world)
 
@@ -273,17 +273,17 @@ async def test_one_that_is_lost_still_counts_while_the_server_feeds_it(
 ) -> None:
     """R42: its agent is away, its server is not."""
     world = await open_world(discover=HOSTS)
-    world.shards.found_in_fleet([registered("db-b")])
+    world.shards.membership.found_in_fleet([registered("db-b")])
     await world.pass_s(1, "shard/lag")
     world.agents["db-b"].fault = UNREACHABLE
     world.role.says = primary(downstream=(Downstream("db-b", "db-b"),))
     await world.pass_s(1, "shard/lag")
-    world.shards.found_in_fleet([])
+    world.shards.membership.found_in_fleet([])
     await world.pass_s(1, "shard/lag")
     assert "db-b" in members(world)
     world.role.says = primary()
     await world.pass_s(1, "shard/lag")
-    world.shards.found_in_fleet([])
+    world.shards.membership.found_in_fleet([])
     await world.pass_s(1, "shard/lag")
     assert "db-b" not in members(world), "unregistered, unreachable and fed by nobody"
 
@@ -292,9 +292,9 @@ async def test_one_that_is_registered_comes_back_so_it_is_not_removed(
     open_world: OpenWorld,
 ) -> None:
     world = await open_world(discover=HOSTS)
-    world.shards.found_in_fleet([registered("db-b")])
+    world.shards.membership.found_in_fleet([registered("db-b")])
     with pytest.raises(InvalidRequest, match="registers itself in the fleet's store"):
-        await world.shards.remove_peer("main", "db-b", who="ops")
+        await world.shards.keeper.remove_peer("main", "db-b", who="ops")
     assert "db-b" in members(world)
 
 
@@ -302,7 +302,7 @@ async def test_found_in_the_database_and_registered_is_one_member(open_world: Op
     listed = (Downstream("walreceiver", "10.0.0.2"),)
     world = await open_world(role=primary(downstream=listed), discover=HOSTS)
     world.agents["10.0.0.2"].name = "db-b"
-    world.shards.found_in_fleet([registered("db-b")])
+    world.shards.membership.found_in_fleet([registered("db-b")])
     await world.pass_s(2, "shard/lag")
     assert members(world) == {"db-a": "", "db-b": url("db-b")}
 
@@ -312,7 +312,7 @@ async def test_named_otherwise_in_the_settings_and_registered_is_one_member(
 ) -> None:
     world = await open_world("b-by-address", discover=HOSTS)
     world.agents["b-by-address"].name = "db-b"
-    world.shards.found_in_fleet([registered("db-b")])
+    world.shards.membership.found_in_fleet([registered("db-b")])
     await world.pass_s(2, "shard/lag")
     assert members(world) == {"db-a": "", "b-by-address": url("b-by-address")}
     assert all(not view.problem for view in world.view().members)
@@ -320,7 +320,7 @@ async def test_named_otherwise_in_the_settings_and_registered_is_one_member(
 
 async def test_a_reload_keeps_what_was_found(open_world: OpenWorld) -> None:
     world = await open_world(discover=HOSTS)
-    world.shards.found_in_fleet([registered("db-b")])
+    world.shards.membership.found_in_fleet([registered("db-b")])
     await world.shards.adopt(world.plans(labels={"az": "1"}))
     assert "db-b" in members(world)
 
@@ -349,14 +349,14 @@ async def test_the_one_registered_primary_is_contacted_while_no_member_has_been_
     open_world: OpenWorld,
 ) -> None:
     world = await open_world(role=replica(), discover=HOSTS)
-    world.shards.found_in_fleet([registered("db-b", "primary"), registered("db-c")])
+    world.shards.membership.found_in_fleet([registered("db-b", "primary"), registered("db-c")])
     await world.pass_s(0.5)
     assert world.look().verdict is Verdict.WRONG_AGENT and world.look().ask == url("db-b")
 
 
 async def test_two_registered_primaries_say_nothing(open_world: OpenWorld) -> None:
     world = await open_world(role=replica(), discover=HOSTS)
-    world.shards.found_in_fleet([registered("db-b", "primary"), registered("db-c", "primary")])
+    world.shards.membership.found_in_fleet([registered("db-b", "primary"), registered("db-c", "primary")])
     await world.pass_s(0.5)
     assert world.unled() is Cause.NO_PRIMARY
 
@@ -391,7 +391,7 @@ async def open_patroni(open_world: OpenWorld, *names: str, **more: Any) -> Patro
     world = await open_world(**{"discover": HOSTS, **more})
     await world.shards.adopt(world.plans(patroni="batman"))
     patroni = PatroniWorld(world, names)
-    world.shards.follow_patroni(patroni.follower)
+    world.shards.membership.follow_patroni(patroni.follower)
     return patroni
 
 
@@ -455,7 +455,7 @@ async def test_the_primary_itself_stays_silent_beside_another_whatever_patroni_s
 async def test_a_follower_that_was_replaced_is_not_listened_to(open_world: OpenWorld) -> None:
     patroni = await open_patroni(open_world, "db-a", "db-b")
     later = PatroniWorld(patroni.world, ("db-a", "db-c"))
-    patroni.world.shards.follow_patroni(later.follower)
+    patroni.world.shards.membership.follow_patroni(later.follower)
     await patroni.says("db-a")
     assert list(members(patroni.world)) == ["db-a"]
     await later.says("db-a")
