@@ -57,10 +57,16 @@ from headgate.history.rogues import Rogues
 from headgate.history.unthrottled import UnthrottledBook
 from headgate.history.unthrottled_api import UnthrottledDoc, unthrottled_advice
 from headgate.history.watch import Watch
-from headgate.metrics.known import metrics_known_to
 from headgate.metrics.model import Builtin, Command, Http, Source, Sql
 from headgate.metrics.samples import Cause, Instant
-from headgate.metrics.service import DatabasePlan, MetricEntry, MetricKeeper, NoSuchMetric, Proposal
+from headgate.metrics.service import (
+    DatabasePlan,
+    MetricEntry,
+    MetricKeeper,
+    NoSuchMetric,
+    Proposal,
+    metrics_known_to,
+)
 from headgate.pacing.api import PaceDoc, pace_doc
 from headgate.pacing.pacer import paced
 from headgate.rules.api import ExplainDoc, exemptions_told, explain_doc
@@ -249,13 +255,13 @@ class Views:
         """What the file says and runtime changes hide."""
         advice = []
         for plan in self.parts.book.databases():
-            entries = self.parts.book.entries(plan.name).values()
+            entries = self.parts.book.database(plan.name).entries.values()
             advice += [told for entry in entries for told in _hides_file(plan, entry)]
             advice += [
                 f"{plan.name}/{metric}: removed at run time"
                 f"{_until(self.parts.book.expires_at(plan.name, metric))}, although the file sets "
                 f"it; `headgate metrics revert {plan.name} {metric}` restores it"
-                for metric in self.parts.book.removed(plan.name)
+                for metric in self.parts.book.database(plan.name).removed()
             ]
         return advice
 
@@ -279,7 +285,7 @@ class Views:
             metrics=[metric_doc(finding, activity) for finding in findings(decision)],
             other_metrics=[
                 self._now(name, entry)
-                for metric, entry in self.parts.book.entries(name).items()
+                for metric, entry in self.parts.book.database(name).entries.items()
                 if not (entry.enabled and plan.in_default(metric))
             ],
             role=_own_role(shard),
@@ -404,19 +410,19 @@ class Views:
                 self._view(plan, entry)
                 for plan in self.parts.book.databases()
                 if database in (None, plan.name)
-                for entry in self.parts.book.entries(plan.name).values()
+                for entry in self.parts.book.database(plan.name).entries.values()
             ],
             [f"{told}: {fault}" for told, fault in self.parts.book.faults.items()],
         )
 
     def metric(self, database: str, metric: str) -> MetricView:
-        entry = self.parts.book.entry(database, metric)
-        return self._view(self.parts.book.plan(database), entry)
+        known = self.parts.book.database(database)
+        return self._view(known.plan, known.entry(metric))
 
     def proposed(self, database: str, proposal: Proposal, *, dry_run: bool) -> MetricView:
         """A change as it is now; a dry run shows what a first probe of it returned."""
         assert proposal.entry is not None
-        plan, window = self.parts.book.plan(database), None
+        plan, window = self.parts.book.database(database).plan, None
         if dry_run and proposal.reading is not None:
             window = Window().push(proposal.reading, keep=1)
         view = self._view(plan, proposal.entry, window)
