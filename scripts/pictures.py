@@ -26,8 +26,16 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from headgate.cli.render import UNICODE
-from headgate.demo.live import FRAME_S, POLL_S, Director, Looker, speakers_api, views_of
-from headgate.demo.screen import HINTS, strip
+from headgate.demo.live import (
+    FRAME_S,
+    HINTS,
+    POLL_S,
+    Director,
+    Looker,
+    speakers_api,
+    strip,
+    views_of,
+)
 from headgate.demo.stage import Frame, Stage, set_up
 from headgate.tui.page import Moment, ScreenContext, compose
 from headgate.tui.paint import Lines

@@ -14,8 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 
 import headgate.page
 from headgate.demo.agents import DemoAgent
-from headgate.demo.tour import PageHint, Promise, ScenePlay, Tour, TourScene
-from headgate.demo.tourserver import open_server
+from headgate.demo.tour import PageHint, Promise, ScenePlay, Tour, TourScene, open_server
 from tests.demo.builders import empty_stage, scene
 from tests.fixtures.eventually import DEADLINE_S
 

@@ -100,8 +100,8 @@ async def test_a_file_is_one_revision_and_in_force_when_it_is_acknowledged(
     change = await world.apply(read_document(FILE))
     assert (change.after_n, change.revisions) == (1, 1)
     assert [rule.target for rule in world.rules.book.rules] == ["etl"]
-    assert world.metric_book.entry("main", "lag").spec.threshold == 9
-    assert world.metric_book.removed("main") == ["threads_running"]
+    assert world.metric_book.database("main").entry("lag").spec.threshold == 9
+    assert world.metric_book.database("main").removed() == ["threads_running"]
     budgets = {raw["name"]: raw for raw in world.budgets.of("main").edition.document["budgets"]}
     assert sorted(budgets) == ["etl", "exports"]
     assert (budgets["etl"]["rate"], "capacity" in budgets["etl"]) == (30, False)
@@ -143,7 +143,7 @@ async def test_prune_leaves_what_the_settings_file_says(world: ChangesWorld) -> 
     await world.apply({}, prune=True)
     assert await world.exported() == {section: [] for section in SECTIONS}
     assert world.rules.entries()[0][0].spec.lifted_by == "ada"
-    assert world.metric_book.entry("main", "lag").spec.threshold == 5
+    assert world.metric_book.database("main").entry("lag").spec.threshold == 5
     names = [budget.name for budget in world.budgets.of("main").edition.policy.budgets]
     assert names == ["etl", "web"]
     assert sorted(world.shards.each[SHARD].remotes) == ["db-b"]
@@ -680,7 +680,7 @@ async def test_one_sort_goes_back_and_the_others_stay(world: ChangesWorld) -> No
         assert not any(world.standing(kind) for kind in kinds)
     both = await world.book.rollback(1, who="bob", only=["rules", "metrics"])
     assert {one.kind for one in both.differences} == {"rule", "metric"}
-    assert world.metric_book.entry("main", "lag").spec.threshold == 9
+    assert world.metric_book.database("main").entry("lag").spec.threshold == 9
 
 
 async def test_what_has_ended_since_does_not_come_back(world: ChangesWorld) -> None:

@@ -430,7 +430,7 @@ async def test_a_threshold_of_version_6_is_in_force_after_the_upgrade(of_version
     store = sqlite_store(of_version_6)
     world = World(store)
     await world.start({"lag": {"threshold": "1s"}})
-    entry = world.book.entry("main", "lag")
+    entry = world.book.database("main").entry("lag")
     assert (entry.spec.threshold, entry.origin) == (5.0, "runtime")
     await world.book.close()
     await store.close()

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 
 from headgate.demo.agents import DemoAgent, Tokens
 from headgate.demo.jobs import DemoJob, JobAnswer
-from headgate.demo.stage import Crowd, Desk, Frame, Scenery, Stage, StageMember
+from headgate.demo.stage import Crowd, Desk, Frame, SceneFacts, Scenery, Stage, StageMember
 from headgate.demo.tour import PageHint, Promise, ScenePlay, TourScene
 from headgate.demo.traffic import Enforcement, Traffic
 
@@ -67,8 +67,7 @@ class EmptyStage:
     tokens: Tokens = field(default_factory=Tokens.new)
     brake: None = None
     speaker_is_up: bool = True
-    rejected_at: str = ""
-    export_query_id: str = ""
+    found: SceneFacts = field(default_factory=SceneFacts)
     look: Callable[[], Frame] = lambda: frame(0)
     arrange: Callable[[Scenery], None] = lambda scenery: None
     primary: Named = field(default_factory=lambda: Named("db-a"))

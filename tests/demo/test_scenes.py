@@ -10,9 +10,9 @@ import pytest
 
 from headgate.demo.handover import PrimarySwitch
 from headgate.demo.postgres import SwitchStep
-from headgate.demo.scenes import SCENES, agent_dies, failover, favor, flood, rogue, seen
-from headgate.demo.stage import BACKFILL, ETL, MIGRATION, SYNC, Frame, Stage
-from headgate.demo.tour import Promise, Tour, Whither
+from headgate.demo.scenes import SCENES, agent_dies, failover, favor, flood, rogue
+from headgate.demo.stage import BACKFILL, ETL, MIGRATION, SYNC, Frame, SceneFacts, Stage
+from headgate.demo.tour import Promise, Tour, Whither, is_calm
 from headgate.demo.traffic import Enforcement, Traffic
 from tests.demo.builders import desk, empty_stage, frame, heard, scene
 from tests.fixtures.eventually import eventually
@@ -41,7 +41,7 @@ def test_every_scene_says_what_happens_and_where_to_look() -> None:
 def test_why_a_job_was_rejected_is_explained_for_that_minute() -> None:
     """By the time that someone looks, the lag is below its threshold again."""
     assert not any("explain" in look.path for look in flood.SCENE.looks(empty_stage()))
-    *_, why = flood.SCENE.looks(empty_stage(rejected_at="2026-03-01T07:10:05Z"))
+    *_, why = flood.SCENE.looks(empty_stage(found=SceneFacts("2026-03-01T07:10:05Z")))
     assert why.path.endswith("&at=2026-03-01T07%3A10%3A05Z")
 
 
@@ -184,7 +184,7 @@ class TestAgentDies:
 
 
 def test_calm_needs_a_lag_that_is_known() -> None:
-    assert seen.is_calm(frame(1, lag_s=1.9)) and not seen.is_calm(frame(1, lag_s=None))
+    assert is_calm(frame(1, lag_s=1.9)) and not is_calm(frame(1, lag_s=None))
 
 
 class TestFailover:

@@ -48,11 +48,10 @@ from headgate.http.asgi import AsgiApp, AsgiBridge
 from headgate.http.auth import Credential, Gatekeeper, KnownHosts
 from headgate.http.control import Control, ControlParts, PageGiven
 from headgate.http.listener import Connection, Handlers, Limits, Listener
-from headgate.metrics.known import metrics_known_to
 from headgate.metrics.model import Engine, MetricSpec
 from headgate.metrics.reaching import MetricRoom
 from headgate.metrics.samples import Absent, Cause, Sample
-from headgate.metrics.service import DatabasePlan, MetricKeeper
+from headgate.metrics.service import DatabasePlan, MetricKeeper, metrics_known_to
 from headgate.pacing.pacer import Pacers
 from headgate.page.sessions import PageSessions
 from headgate.rules.drafts import ChangeAuthor, Here

@@ -268,7 +268,7 @@ def test_secrets_in_settings_are_shown_to_nobody(own: Served) -> None:
     patched = change(own, "PATCH", CUSTOM, {"threshold": 6})
     for reply in (put, patched, *(own.ask("GET", p) for p in ("/v1/metrics", "/v1/audit", CUSTOM))):
         assert reply.status == 200 and b"S3cret" not in reply.body
-    assert own.call(own.book.entry, "main", "queue").raw["url"] == raw["url"]
+    assert own.call(own.book.database, "main").entry("queue").raw["url"] == raw["url"]
     sent_back = change(own, "PUT", CUSTOM, put.json["settings"])
     assert is_problem(sent_back, 422) and "placeholder" in sent_back.json["faults"][0]
 

@@ -75,7 +75,7 @@ class World:
 
     @property
     def settings(self) -> dict[str, Any] | None:
-        entry = self.book.entries("main").get("lag")
+        entry = self.book.database("main").entries.get("lag")
         return None if entry is None else dict(entry.raw)
 
 
@@ -101,14 +101,15 @@ async def test_the_narrower_counts_and_each_falls_back_to_what_lies_beneath(
     """file < fleet < region < cluster < shard < host < this agent, whatever came first."""
     for reach in order:
         await world.hear(reach, said(threshold=f"{SAID.index(reach) + 10}s"))
-    assert world.threshold() == 15 and world.book.entry("main", "lag").origin == "host:db-1"
+    assert world.threshold() == 15
+    assert world.book.database("main").entry("lag").origin == "host:db-1"
     await world.book.patch("main", "lag", {"threshold": "1s"}, who="ops")
     assert world.threshold() == 1
     await world.book.revert("main", "lag", who="ops")
     for reach in SAID[::-1]:
         assert world.threshold() == SAID.index(reach) + 10
         await world.hear(reach, None)
-    assert world.threshold() == 5 and world.book.entry("main", "lag").origin == "file"
+    assert world.threshold() == 5 and world.book.database("main").entry("lag").origin == "file"
 
 
 async def test_a_patch_changes_what_it_says_and_nothing_else(world: World) -> None:
@@ -147,7 +148,7 @@ async def test_a_stored_threshold_without_a_unit_is_in_the_unit_of_the_metric(
     world.probes.values["wait"] = 7.0
     await world.adopt({"lag": {"threshold": "5s"}, "wait": raw})
     await world.hear("fleet", {"settings": {"threshold": 90}}, "main/wait")
-    entry = world.book.entry("main", "wait")
+    entry = world.book.database("main").entry("wait")
     assert (entry.spec.threshold, entry.raw["threshold"]) == (90.0, "90ms")
 
 
@@ -169,9 +170,9 @@ async def test_what_was_stored_without_a_unit_can_be_patched_and_people_give_one
 async def test_a_patch_adds_no_metric_where_there_is_none_and_a_put_does(world: World) -> None:
     """Else a threshold for all would have agents judge by what they never measured."""
     await world.hear("fleet", said(threshold=20), "*/lock_waits")
-    assert "lock_waits" not in world.book.entries("main") and not world.book.faults
+    assert "lock_waits" not in world.book.database("main").entries and not world.book.faults
     await world.hear("fleet", {**said(threshold=20), "adds": True}, "*/lock_waits")
-    assert world.book.entry("main", "lock_waits").spec.threshold == 20
+    assert world.book.database("main").entry("lock_waits").spec.threshold == 20
 
 
 async def test_where_it_is_not_valid_the_agent_keeps_what_it_had_and_reports(world: World) -> None:
@@ -194,14 +195,14 @@ async def test_no_query_comes_from_outside_where_the_file_does_not_allow_it(worl
     """Who may write to the fleet's store may not read this agent's database."""
     value = {**said(sql="select 1", threshold=1), "adds": True}
     await world.hear("fleet", value, "*/mine")
-    assert "mine" not in world.book.entries("main")
+    assert "mine" not in world.book.database("main").entries
     assert "may only be set in the settings file" in world.book.faults["*/mine@fleet on main"]
 
 
 async def test_it_is_removed_for_all_and_comes_back_when_that_ends(world: World) -> None:
     end = "1970-01-01T00:00:00Z"
     await world.hear("fleet", {"removed": True, "expires_at": end.replace("1970", "2100")})
-    assert world.settings is None and world.book.removed("main") == ["lag"]
+    assert world.settings is None and world.book.database("main").removed() == ["lag"]
     assert world.book.expires_at("main", "lag") is not None
     await world.hear("fleet", {"removed": True, "expires_at": end})
     assert world.threshold() == 5

@@ -103,7 +103,7 @@ async def test_a_custom_metric_is_added_and_removed(world: World) -> None:
     await world.book.remove("main", "queue", who="ops")
     assert world.passes()
     with pytest.raises(NoSuchMetric):
-        world.book.entry("main", "queue")
+        world.book.database("main").entry("queue")
 
 
 async def test_zero_restores_the_default(world: World) -> None:
@@ -122,7 +122,7 @@ async def test_a_stored_threshold_without_a_unit_is_in_the_unit_of_the_metric() 
     await world.start()
     assert world.threshold() == 9.0
     await world.book.patch("main", "lag", {"interval_s": 2}, who="ops")
-    assert world.book.entry("main", "lag").raw == {
+    assert world.book.database("main").entry("lag").raw == {
         **settings, "threshold": "9s", "ignore_above": "60s", "interval_s": 2,
     }  # fmt: skip
     with pytest.raises(InvalidSettings, match="no unit"):
@@ -134,10 +134,10 @@ async def test_a_stored_threshold_without_a_unit_is_in_the_unit_of_the_metric() 
     "raw", [{"threshold": -1}, {"threshold": float("nan")}, {"bogus": 1}, {"command": ["true"]}]
 )
 async def test_a_rejected_change_leaves_the_last_good_state(world: World, raw: Any) -> None:
-    before = world.book.entry("main", "lag")
+    before = world.book.database("main").entry("lag")
     with pytest.raises(InvalidSettings):
         await world.book.patch("main", "lag", raw, who="ops")
-    assert world.book.entry("main", "lag") == before
+    assert world.book.database("main").entry("lag") == before
     assert await world.store.audit() == []
 
 
@@ -192,7 +192,7 @@ async def test_changes_survive_a_restart(world: World) -> None:
     await world.sampler.close()
     again = await World(world.store).start()
     assert again.threshold() == 2
-    assert again.book.entry("main", "queue").origin == "runtime"
+    assert again.book.database("main").entry("queue").origin == "runtime"
     await again.book.close()
 
 
@@ -311,16 +311,16 @@ async def test_a_reverted_metric_follows_the_file_again_after_a_restart_too(worl
     assert world.threshold() == 7
     await world.log.load()
     await world.book.adopt([world.plan()])
-    assert (world.threshold(), world.book.entry("main", "lag").origin) == (5, "file")
+    assert (world.threshold(), world.book.database("main").entry("lag").origin) == (5, "file")
     await world.book.patch("main", "lag", {"threshold": "3s"}, who="ops", expect=2)
     assert world.threshold() == 3
 
 
 async def test_a_revert_brings_back_what_was_removed_and_takes_what_was_added(world: World) -> None:
     await world.book.remove("main", "lag", who="ops")
-    assert world.book.removed("main") == ["lag"]
+    assert world.book.database("main").removed() == ["lag"]
     dry = await world.book.revert("main", "lag", who="ops", dry_run=True)
-    assert isinstance(dry.reading, Sample) and world.book.removed("main") == ["lag"]
+    assert isinstance(dry.reading, Sample) and world.book.database("main").removed() == ["lag"]
     await world.book.revert("main", "lag", who="ops")
     assert world.threshold() == 5
     await world.book.put("main", "queue", {"sql": "select 1", "threshold": 5}, who="ops")
@@ -335,7 +335,7 @@ async def test_a_revert_brings_back_what_was_removed_and_takes_what_was_added(wo
 
 async def test_a_disabled_metric_stays_and_can_be_enabled_again(world: World) -> None:
     await world.book.patch("main", "lag", {"enabled": False}, who="ops")
-    assert not world.book.entry("main", "lag").enabled
+    assert not world.book.database("main").entry("lag").enabled
     assert "lag" not in world.board.healths["main"].standings
     reads = sum(probe.reads for probe in world.probes.opened)
     await world.clock.advance(5)
@@ -352,7 +352,7 @@ async def test_a_patch_keeps_the_secrets_it_does_not_name(world: World) -> None:
     raw = {"plugin": "p", "threshold": 5, "options": {"token": "S3cret", "n": 1}}
     await world.book.put("main", "queue", raw, who="ops")
     await world.book.patch("main", "queue", {"options": {"n": 2}}, who="ops")
-    assert world.book.entry("main", "queue").raw["options"] == {"token": "S3cret", "n": 2}
+    assert world.book.database("main").entry("queue").raw["options"] == {"token": "S3cret", "n": 2}
 
 
 @pytest.mark.parametrize(
@@ -422,14 +422,14 @@ async def test_a_dry_run_tries_the_probe_and_changes_nothing(world: World) -> No
     raw = {"sql": "select 1", "threshold": 5}
     proposal = await world.book.put("main", "queue", raw, who="ops", dry_run=True)
     assert isinstance(proposal.reading, Absent) and proposal.reading.detail == "two rows"
-    assert "queue" not in world.book.entries("main")
+    assert "queue" not in world.book.database("main").entries
 
 
 async def test_nothing_changes_when_the_store_cannot_keep_it(world: World) -> None:
     full = await World(Unwritable()).start()
     with pytest.raises(StoreUnavailable):
         await full.book.patch("main", "lag", {"threshold": "2s"}, who="ops")
-    assert full.threshold() == 5 and full.book.entry("main", "lag").revision == 0
+    assert full.threshold() == 5 and full.book.database("main").entry("lag").revision == 0
     await full.book.close()
 
 
@@ -483,12 +483,12 @@ async def test_a_change_ends_and_the_file_holds_again(
     set_ = await world.book.patch("main", "lag", {"threshold": "2s", **said(world)}, who="ops")
     end = world.clock.now().wall_s + 7200
     assert set_.entry is not None and set_.entry.expires_at == pytest.approx(end, abs=1)
-    assert "for" not in world.book.entry("main", "lag").raw
+    assert "for" not in world.book.database("main").entry("lag").raw
     await world.pass_s(7190)
     assert world.threshold() == 2
     await world.pass_s(11)
     assert world.threshold() == 5
-    entry = world.book.entry("main", "lag")
+    entry = world.book.database("main").entry("lag")
     assert (entry.origin, entry.expires_at, entry.revision) == ("file", None, 2)
     assert world.log.standing(ChangeKind.METRIC) == {}
     last = (await world.store.audit())[0]
@@ -500,7 +500,7 @@ async def test_an_added_metric_that_ends_is_gone(world: World) -> None:
     raw = {"sql": "select 1", "threshold": 5, "for": "10m"}
     await world.book.put("main", "queue", raw, who="ops")
     await world.pass_s(601)
-    assert "queue" not in world.book.entries("main")
+    assert "queue" not in world.book.database("main").entries
     assert "queue" not in world.board.healths["main"].standings
 
 
@@ -536,7 +536,7 @@ async def test_a_change_that_loosens_ends_after_an_hour_unless_it_says_when(
         (told,) = proposal.advice
         assert "after 1 h" in told.message and "for: never" in told.message
     await world.pass_s(3602)
-    assert world.book.entry("main", "lag").origin == "file" and world.threshold() == 5
+    assert world.book.database("main").entry("lag").origin == "file" and world.threshold() == 5
 
 
 @pytest.mark.parametrize("never", ["never", None])
@@ -577,13 +577,13 @@ async def test_a_removed_metric_of_the_file_comes_back_after_an_hour(world: Worl
     assert removed.expires_at is not None and removed.advice
     assert world.book.expires_at("main", "lag") == removed.expires_at
     await world.pass_s(3590)
-    assert world.book.removed("main") == ["lag"]
+    assert world.book.database("main").removed() == ["lag"]
     await world.pass_s(12)
     assert world.threshold() == 5
     stays = await world.book.remove("main", "lag", end={"for": "never"}, who="ops")
     assert stays.expires_at is None
     await world.pass_s(86_400)
-    assert world.book.removed("main") == ["lag"]
+    assert world.book.database("main").removed() == ["lag"]
 
 
 async def test_a_patch_gives_no_more_time(world: World) -> None:
@@ -672,8 +672,8 @@ async def test_two_patches_at_once_are_both_in_force(world: World) -> None:
     patches: list[dict[str, Any]] = [{"threshold": "2s"}, {"debounce": "2 of 3"}, {"interval_s": 3}]
     await asyncio.gather(*(world.book.patch("main", "lag", p, who="ops") for p in patches))
     merged = {key: value for patch in patches for key, value in patch.items()}
-    assert world.book.entry("main", "lag").raw == merged
-    assert world.book.entry("main", "lag").revision == 3
+    assert world.book.database("main").entry("lag").raw == merged
+    assert world.book.database("main").entry("lag").revision == 3
 
 
 async def test_a_change_of_which_news_comes_late_does_not_undo_a_later_one(world: World) -> None:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from headgate.demo.agents import LAG_THRESHOLD_S
-from headgate.demo.crowd import EXPORT
+from headgate.demo.jobs import EXPORT
 from headgate.demo.stage import Crowd, Desk, Frame, StageMember
 
 SCALE_S = 5.0

@@ -1,6 +1,6 @@
 """What runs during the demo: a shard of real servers, their agents, jobs and a crowd.
 
-    Stage ──look──► Frame ──► show.py (a line a moment) or screen.py (a whole terminal)
+    Stage ──look──► Frame ──► show.py (a line a moment) or live.py (a whole terminal)
 
 Everything lives in one temporary folder and on free loopback ports, and is gone afterwards.
 """
@@ -25,8 +25,18 @@ import psycopg
 from headgate.demo import postgres, servers, traffic
 from headgate.demo.agents import SHARD, Crew, DemoAgent, DemoPlan, Tokens, run_agents
 from headgate.demo.brake import TRANSACTIONS, number
-from headgate.demo.crowd import DASHBOARD, Dashboard, Rogue
-from headgate.demo.jobs import SCHEMA, DemoJob, JobAnswer, backfill, etl, migrate, primary_dsn
+from headgate.demo.jobs import (
+    DASHBOARD,
+    SCHEMA,
+    Dashboard,
+    DemoJob,
+    JobAnswer,
+    Rogue,
+    backfill,
+    etl,
+    migrate,
+    primary_dsn,
+)
 from headgate.demo.postgres import PostgresServer
 from headgate.demo.traffic import (
     CRITICAL_ROLE,
@@ -184,8 +194,17 @@ class Scenery:
 
 
 @dataclass(slots=True)
+class SceneFacts:
+    """What scenes found out, for links to the page."""
+
+    rejected_at: str = ""
+    """When the agent rejected ETL in the flood, as the agent writes it; empty until it did."""
+    export_query_id: str = ""
+    """By which the server knows the rogue's statement; empty until that is known."""
+
+
+@dataclass(slots=True)
 class Stage:
-    folder: Path
     shard: Sequence[PostgresServer]
     crew: Crew
     jobs: list[DemoJob]
@@ -201,15 +220,11 @@ class Stage:
     rules: list[str] = field(default_factory=list)
     """That favor the migration, while they are set."""
     enforced: bool = False
-    rejected_at: str = ""
-    """When the agent rejected ETL in the flood, as the agent writes it; empty until it did."""
-    export_query_id: str = ""
-    """By which the server knows the rogue's statement; empty until that is known."""
+    found: SceneFacts = field(default_factory=SceneFacts)
     leaving: threading.Event = field(default_factory=threading.Event)
     """Set when a thread that is busy with the stage should hurry."""
     hands: threading.Lock = field(default_factory=threading.Lock)
     """Held by the scene that plays, or by a change that a key began: never both."""
-    _chunks: dict[str, int] = field(default_factory=dict)
 
     @property
     def agents(self) -> Mapping[str, DemoAgent]:
@@ -255,7 +270,10 @@ class Stage:
         if wanted.slow_share is not None and not self.full_rate:
             self._set_jobs(Scenery())
             self.measure_full_rate()
-        self._brake(wanted.slow_share)
+        if wanted.slow_share is None:
+            self.release()
+        elif self.brake is None:
+            self.slow_down(self.replicas[-1], wanted.slow_share)
         self._favor(wanted.favored)
         self._enforce(wanted.enforced)
         self._set_jobs(wanted)
@@ -267,12 +285,6 @@ class Stage:
             job.works = job.name in wanted.working
             job.asks = wanted.asking
             job.start()
-
-    def _brake(self, share: float | None) -> None:
-        if share is None:
-            self.release()
-        elif self.brake is None:
-            self.slow_down(self.replicas[-1], share)
 
     def _favor(self, wanted: bool) -> None:
         """For the whole shard: whichever agent speaks for it keeps to it."""
@@ -327,15 +339,13 @@ class Stage:
         )
 
     def _desk(self, job: DemoJob, tellers: Mapping[str, str], now: float) -> Desk:
-        done = job.chunks
-        before = self._chunks.get(job.name, done)
-        self._chunks[job.name] = done
-        since = job.rejected_since
+        done, since = job.chunks, job.rejected_since
+        before, job.chunks_shown = job.chunks_shown, done
         return Desk(
             name=job.name,
             home=job.home.name,
             asks=job.asks,
-            chunks=done - before,
+            chunks=0 if before is None else done - before,
             rejected_for_s=now - since if since is not None and job.asks else None,
             heard=job.heard[-1] if job.heard and job.asks else None,
             told_by=tellers.get(job.name, ""),
@@ -356,7 +366,9 @@ def set_up(say: Say, tour: str) -> Iterator[Stage]:
         say(f"… {where}: all real, all temporary")
         say(f"… {chosen.words()}")
         say("starting an agent beside each …")
-        plan = _plan(folder, chosen, shard, tour)
+        policy = folder / "policy.toml"
+        policy.write_text(POLICY, encoding="utf-8")
+        plan = DemoPlan(Tokens.new(), tour, policy, chosen.directories(shard))
         crew = cleanup.enter_context(run_agents(shard, folder, plan))
         agents = crew.agents
         say("… " + ", ".join(f"{agent.name}'s agent on {agent.url}" for agent in agents.values()))
@@ -376,12 +388,6 @@ def _start_shard(folder: Path, chosen: Traffic, cleanup: ExitStack) -> list[Post
     return shard
 
 
-def _plan(folder: Path, chosen: Traffic, shard: Sequence[PostgresServer], tour: str) -> DemoPlan:
-    policy = folder / "policy.toml"
-    policy.write_text(POLICY, encoding="utf-8")
-    return DemoPlan(Tokens.new(), tour, policy, chosen.directories(shard))
-
-
 def _stage(
     folder: Path,
     shard: Sequence[PostgresServer],
@@ -399,7 +405,6 @@ def _stage(
         by_hand = f"{proxy.dsn} user={ROGUE_ROLE}"
     home = crew.agents[NAMES[1]]
     stage = Stage(
-        folder,
         shard,
         crew,
         _jobs(shard, crew.agents),

@@ -54,7 +54,7 @@ from headgate.history.unthrottled import ReportedPeriod, UnthrottledBook
 from headgate.history.unthrottled_api import TakenDoc, UnthrottledBody, UnthrottledsDoc
 from headgate.http.documents import UnderWay, json_response, seconds
 from headgate.http.routes import Call, NoQuery, Plain, Route
-from headgate.metrics.known import metrics_known_to
+from headgate.metrics.service import metrics_known_to
 from headgate.rules.api import explain_rules, match_doc
 from headgate.rules.matching import EVERYONE, Rule
 from headgate.rules.schedules import windows_of

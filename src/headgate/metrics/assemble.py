@@ -13,10 +13,9 @@ from headgate.changes.reach import Place
 from headgate.check.assemble import CheckParts
 from headgate.errors import Fault, ProbeFailed
 from headgate.history.rogues import SessionsProbe
-from headgate.metrics.known import metrics_known_to
 from headgate.metrics.probes.factory import DatabaseProbes
 from headgate.metrics.samples import Cause
-from headgate.metrics.service import DatabasePlan, MetricKeeper
+from headgate.metrics.service import DatabasePlan, MetricKeeper, metrics_known_to
 from headgate.rules.settings import KnownMetrics
 from headgate.settings.document import first_line
 from headgate.settings.sections import DatabaseSettings
@@ -29,7 +28,7 @@ class MetricParts:
 
     def probes(self, database: str) -> DatabaseProbes | None:
         """None: the database has no server to connect to."""
-        source = self.keeper.source(database)
+        source = self.keeper.database(database).probes
         return source if isinstance(source, DatabaseProbes) else None
 
     def sessions(self, database: str) -> SessionsProbe | None:

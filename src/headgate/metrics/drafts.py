@@ -129,6 +129,19 @@ class MetricDatabase:
     def ground(self, metric: str) -> Ground:
         return self.grounds.get(metric) or Ground(self.plan.raw_metrics.get(metric))
 
+    def entry(self, metric: str) -> MetricEntry:
+        if metric not in self.entries:
+            raise self.lacks(metric)
+        return self.entries[metric]
+
+    def lacks(self, metric: str) -> NoSuchMetric:
+        names = ", ".join(sorted(self.entries)) or "none"
+        return NoSuchMetric(f"no metric {metric!r} on {self.plan.name}; configured: {names}")
+
+    def removed(self) -> list[str]:
+        """Metrics that the file sets, and that were removed while running."""
+        return [metric for metric in self.plan.raw_metrics if metric not in self.entries]
+
 
 @dataclass(frozen=True, slots=True)
 class Override:
@@ -267,7 +280,12 @@ class MetricDrafts:
         """What a file of changes says of a metric: settings, with what is shown in the place of
         secrets, or `removed`."""
         if "removed" not in settings:
-            draft = self.set(held, asked, wish, database, lambda known: _whole(settings, known))
+
+            def whole(known: MetricBefore) -> Mapping[str, Any]:
+                before = None if known.item is None else settings_in(known.item)
+                return revealed(settings, before or {})
+
+            draft = self.set(held, asked, wish, database, whole)
             (change,) = draft.changes
             told: Sequence[Advice] = draft.advice
         else:
@@ -314,10 +332,10 @@ class MetricDrafts:
         while the rest changes."""
         return [
             Fault(source, f"may only be set in the settings file: {_FILE_ONLY[source]}")
-            for source in _PLACES
+            for source, keys in _PLACES.items()
             if raw.get(source) is not None
             and source not in self.runtime_sources
-            and not any(_same_place(source, raw, settings) for settings in before)
+            and not any(all(raw.get(key) == was.get(key) for key in keys) for was in before)
         ]
 
     # --- what reaches beyond this agent ------------------------------------------------------
@@ -362,11 +380,6 @@ class MetricDrafts:
             else:
                 return replace(ground, raw=raw, origin=str(one.reach), faults=faults)
         return replace(ground, faults=faults)
-
-
-def _whole(settings: Mapping[str, Any], known: MetricBefore) -> Mapping[str, Any]:
-    before = None if known.item is None else settings_in(known.item)
-    return revealed(settings, before or {})
 
 
 def _removal_faults(settings: Mapping[str, Any], beneath: MetricEntry | None) -> list[Fault]:
@@ -417,8 +430,7 @@ def known_of(
 def there(wish: Wish, database: MetricDatabase, known: MetricBefore) -> MetricEntry:
     if known.entry is not None:
         return known.entry
-    names = ", ".join(sorted(database.entries)) or "none"
-    raise NoSuchMetric(f"no metric {wish.metric!r} on {wish.database}; configured: {names}")
+    raise database.lacks(wish.metric)
 
 
 def laid_over(
@@ -496,10 +508,6 @@ def _entry(
     spec = parse_metric_settings(metric, raw, plan.engine, place=metric)
     advice = lint_metric(spec, raw, plan.engine, place=metric)
     return MetricEntry(spec, raw, origin, revision, tuple(advice))
-
-
-def _same_place(source: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    return all(a.get(key) == b.get(key) for key in _PLACES[source])
 
 
 # --- when a change ends --------------------------------------------------------------------

@@ -290,7 +290,9 @@ class MetricRoom:
                 databases.setdefault(database, {})[metric] = settings_in(item) is not None
         for database, metrics in databases.items():
             added = {metric for metric, is_set in metrics.items() if is_set}
-            count = len((self._book.entries(database).keys() - metrics) | added) if added else 0
+            if not added:
+                continue
+            count = len((self._book.database(database).entries.keys() - metrics) | added)
             if count > MAX_METRICS_PER_DATABASE:
                 message = f"{database} would have {count}, at most {MAX_METRICS_PER_DATABASE}"
                 raise InvalidSettings([Fault("metrics", message)])

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar, Unpack
 
 import structlog
 
-from headgate.base.names import parse_metric
+from headgate.base.names import Scope, parse_metric
 from headgate.base.ports import Clock, Probe, ProbeSource
 from headgate.changes.items import Expecting, Make, SetItems, put
 from headgate.changes.model import OURSELVES, Change
@@ -53,9 +53,10 @@ from headgate.metrics.drafts import (
     wish_of,
 )
 from headgate.metrics.lint import Advice
-from headgate.metrics.model import MetricSpec
+from headgate.metrics.model import Comparison, MetricSpec
 from headgate.metrics.samples import Cause, Instant, Reading
 from headgate.rules.drafts import ChangeAuthor
+from headgate.rules.settings import KnownMetric, KnownMetrics
 from headgate.shard.rollup import AGGREGATES
 
 __all__ = ["DatabasePlan", "MetricEntry", "MetricKeeper", "NoSuchMetric", "Proposal"]
@@ -144,6 +145,115 @@ class MetricVerbs(ABC, Generic[R]):
     async def _made(self, verb: Verb, wish: Wish, made: ChangeMade) -> R: ...
 
 
+class Measuring:
+    """What is measured just now: metrics on the board, and their probes with the sampler."""
+
+    def __init__(self, board: Board, sampler: Sampler, clock: Clock) -> None:
+        self.board = board
+        self.sampler = sampler
+        self._clock = clock
+
+    async def install(self, database: MetricDatabase, entry: MetricEntry) -> None:
+        plan, spec = database.plan, entry.spec
+        before = database.entries.get(spec.name)
+        if not entry.enabled or (before is not None and not before.enabled):
+            await self.withdraw(database, spec.name)
+            before = None
+        database.entries[spec.name] = entry
+        if not entry.enabled:
+            return
+        at = self._clock.now().mono_s
+        same_meaning = before is not None and _meaning(before.spec) == _meaning(spec)
+        if before is not None and same_meaning and _pace(before.spec) == _pace(spec):
+            self.board.place(plan.name, spec, at=at)
+            return
+        await self.sampler.stop(plan.name, spec.name)
+        probe = _probe_for(database.probes, spec)
+        put_up = self.board.place if same_meaning else self.board.restart
+        put_up(plan.name, spec, at=at)
+        self.sampler.start(plan.name, spec, probe)
+
+    async def withdraw(self, database: MetricDatabase, metric: str) -> None:
+        await self.sampler.stop(database.plan.name, metric)
+        self.board.drop(database.plan.name, metric)
+        database.entries.pop(metric, None)
+
+    async def swap_probes(self, database: MetricDatabase, probes: ProbeSource) -> ProbeSource:
+        """Read from another server from now on. Old values mean nothing there: each metric stays,
+        without a value, until it is installed again, which follows at once."""
+        name = database.plan.name
+        await asyncio.gather(*(self.sampler.stop(name, metric) for metric in database.entries))
+        old, database.probes, database.entries = database.probes, probes, {}
+        return old
+
+    async def shut(self, database: MetricDatabase) -> ProbeSource:
+        for metric in database.entries:
+            await self.sampler.stop(database.plan.name, metric)
+        self.board.shut(database.plan.name)
+        return database.probes
+
+    async def read_once(self, database: MetricDatabase, spec: MetricSpec) -> Reading:
+        probe = database.probes.probe_for(spec)
+        try:
+            return await take(probe, spec, self._clock)
+        finally:
+            await probe.close()
+
+
+class MetricLayers:
+    """What each metric is to be: the file's settings, then changes from the widest reach to this
+    agent's own."""
+
+    def __init__(self, kept: SetItems[Override], drafts: MetricDrafts, clock: Clock) -> None:
+        self._kept = kept
+        self._drafts = drafts
+        self._clock = clock
+        self._good: dict[str, dict[str, Mapping[str, Any]]] = {}
+        """By database and change: the last settings that were valid here."""
+
+    def entries(self, known: MetricDatabase) -> dict[str, MetricEntry]:
+        """All of a database's, as they are to be in force."""
+        plan, wide = known.plan, self.wide(known)
+        here = (parted_id(name) for name, one in self._kept.values.items() if one.reach == HERE)
+        changed = [metric for database, metric in here if database == plan.name]
+        known.grounds = {m: self.ground(known, m, some) for m, some in wide.items()}
+        names = dict.fromkeys([*plan.raw_metrics, *wide, *changed])
+        found = (self.entry(known, metric) for metric in names)
+        return {entry.spec.name: entry for entry in found if entry is not None}
+
+    def entry(self, known: MetricDatabase, metric: str) -> MetricEntry | None:
+        """As it is to be in force; None: not at all."""
+        name = f"{known.plan.name}/{metric}"
+        change, now = self._kept.values.get(name), self._clock.now()
+        in_force = None if change is None or change.has_ended(now) else change
+        return laid_over(known, metric, in_force, self._kept.n_of(name))
+
+    def wide(self, known: MetricDatabase) -> dict[str, tuple[Override, ...]]:
+        """What is said of its metrics that reaches beyond this agent, by metric."""
+        now = self._clock.now()
+        wide = (one for one in self._kept.values.values() if one.reach != HERE)
+        return layers_at(known.plan.place, (one for one in wide if not one.has_ended(now)))
+
+    def ground(
+        self,
+        known: MetricDatabase,
+        metric: str,
+        layers: Sequence[Override],
+        *,
+        without: str = "",
+    ) -> Ground:
+        good = self._good.setdefault(known.plan.name, {})
+        ground = self._drafts.ground(
+            known, metric, [one for one in layers if one.item_id != without], good
+        )
+        for one in layers:
+            if one.item_id in ground.faults:
+                log.error("metric.rejected", id=one.item_id, fault=ground.faults[one.item_id])
+            elif one.settings is not None and not without:
+                good[one.item_id] = one.settings
+        return ground
+
+
 class MetricKeeper(MetricVerbs[Proposal]):
     def __init__(
         self,
@@ -158,10 +268,9 @@ class MetricKeeper(MetricVerbs[Proposal]):
     ) -> None:
         """`runtime_sources`: of `sql`, `url` and `command`, those that operators may set while
         the agent runs; others come from the file alone."""
-        self._board = board
-        self._sampler = sampler
-        self._clock = clock
         super().__init__(make)
+        self._measuring = Measuring(board, sampler, clock)
+        self._clock = clock
         self.drafts = MetricDrafts(frozenset(runtime_sources), rollups)
         self._databases: dict[str, MetricDatabase] = {}
         self.kept = SetItems(
@@ -169,8 +278,7 @@ class MetricKeeper(MetricVerbs[Proposal]):
         )
         """Changes in the logs on top of the file: `database/metric` for this agent alone, with the
         reach appended for a wider one."""
-        self._good: dict[str, dict[str, Mapping[str, Any]]] = {}
-        """By database and change: the last settings that were valid here."""
+        self._layers = MetricLayers(self.kept, self.drafts, clock)
         self._ended: set[str] = set()
         """Changes that have ended here but are still in the log."""
         self._retry_mono_s = 0.0
@@ -181,33 +289,17 @@ class MetricKeeper(MetricVerbs[Proposal]):
     def databases(self) -> list[DatabasePlan]:
         return [database.plan for database in self._databases.values()]
 
-    def plan(self, database: str) -> DatabasePlan:
-        return self._database(database).plan
-
-    def source(self, database: str) -> ProbeSource:
-        """Where its readings come from, just now."""
-        return self._database(database).probes
-
-    def entries(self, database: str) -> Mapping[str, MetricEntry]:
-        return MappingProxyType(self._database(database).entries)
-
-    def entry(self, database: str, metric: str) -> MetricEntry:
+    def database(self, name: str) -> MetricDatabase:
         try:
-            return self._database(database).entries[metric]
+            return self._databases[name]
         except KeyError:
-            known = ", ".join(sorted(self._database(database).entries)) or "none"
-            message = f"no metric {metric!r} on {database}; configured: {known}"
-            raise NoSuchMetric(message) from None
-
-    def removed(self, database: str) -> list[str]:
-        """Metrics that the file sets, and that were removed while running."""
-        held = self._database(database)
-        return [metric for metric in held.plan.raw_metrics if metric not in held.entries]
+            known = ", ".join(sorted(self._databases)) or "none"
+            raise NoSuchMetric(f"no database {name!r}; configured: {known}") from None
 
     def expires_at(self, database: str, metric: str) -> float | None:
         """When what was changed while running ends, a removal too; None: never."""
         change = self.kept.values.get(f"{database}/{metric}")
-        ground = self._database(database).ground(metric)
+        ground = self.database(database).ground(metric)
         return ground.expires_at if change is None else change.expires_at
 
     @property
@@ -226,7 +318,11 @@ class MetricKeeper(MetricVerbs[Proposal]):
     ) -> list[tuple[MetricDatabase, Ground]]:
         """The settings under a change of these databases here, without that change itself."""
         named = [one for name, one in self._databases.items() if database in (ANY, name)]
-        return [(one, self._ground(one, metric, without=without)) for one in named]
+        wide = [self._layers.wide(one).get(metric, ()) for one in named]
+        return [
+            (one, self._layers.ground(one, metric, layers, without=without))
+            for one, layers in zip(named, wide, strict=True)
+        ]
 
     @property
     def wall_s(self) -> float:
@@ -236,10 +332,14 @@ class MetricKeeper(MetricVerbs[Proposal]):
 
     async def adopt(self, plans: Iterable[DatabasePlan]) -> None:
         """Follow the settings file, with what the log is known to have on top."""
+        wanted = {plan.name: plan for plan in plans}
         retired: list[ProbeSource] = []
         try:
             async with self._lock:
-                await self._follow_file({plan.name: plan for plan in plans}, retired)
+                for name in [name for name in self._databases if name not in wanted]:
+                    retired.append(await self._measuring.shut(self._databases.pop(name)))
+                for plan in wanted.values():
+                    await self._follow_plan(plan, retired)
         finally:
             for probes in retired:
                 await _close_source(probes)
@@ -259,114 +359,44 @@ class MetricKeeper(MetricVerbs[Proposal]):
             await self._settle(changed)
 
     async def close(self) -> None:
-        await self._sampler.close()
+        await self._measuring.sampler.close()
         for database in self._databases.values():
             await database.probes.close()
 
-    async def _follow_file(
-        self, wanted: Mapping[str, DatabasePlan], retired: list[ProbeSource]
-    ) -> None:
-        for name in [name for name in self._databases if name not in wanted]:
-            retired.append(await self._shut_database(name))
-        for plan in wanted.values():
-            known = self._databases.get(plan.name)
-            if known is None:
-                known = self._databases[plan.name] = MetricDatabase(plan, plan.open_probes())
-                self._board.open(plan.name, plan.default_metrics)
-            await self._follow_plan(known, plan, retired)
-
-    async def _follow_plan(
-        self, known: MetricDatabase, plan: DatabasePlan, retired: list[ProbeSource]
-    ) -> None:
+    async def _follow_plan(self, plan: DatabasePlan, retired: list[ProbeSource]) -> None:
         """A metric that is still wanted never leaves the board: checks would ignore it."""
+        board = self._measuring.board
+        known = self._databases.get(plan.name)
+        if known is None:
+            known = self._databases[plan.name] = MetricDatabase(plan, plan.open_probes())
+            board.open(plan.name, plan.default_metrics)
         connection, known.plan = known.plan.connection, plan
-        wanted = self._effective(known)
+        wanted = self._layers.entries(known)
         gone = [metric for metric in known.entries if metric not in wanted]
         if connection != plan.connection:
-            retired.append(await self._swap_probes(known, plan.open_probes()))
+            retired.append(await self._measuring.swap_probes(known, plan.open_probes()))
         for entry in wanted.values():
-            await self._install(known, entry)
+            await self._measuring.install(known, entry)
         # Only now: default metrics that are not placed yet would let every check pass.
-        self._board.open(plan.name, plan.default_metrics)
+        board.open(plan.name, plan.default_metrics)
         for metric in gone:
-            await self._withdraw(known, metric)
-
-    async def _swap_probes(self, known: MetricDatabase, probes: ProbeSource) -> ProbeSource:
-        """Read from another server from now on. Old values mean nothing there: each metric stays,
-        without a value, until it is installed again, which follows at once."""
-        name = known.plan.name
-        await asyncio.gather(*(self._sampler.stop(name, metric) for metric in known.entries))
-        old, known.probes, known.entries = known.probes, probes, {}
-        return old
-
-    async def _shut_database(self, name: str) -> ProbeSource:
-        database = self._databases.pop(name)
-        for metric in database.entries:
-            await self._sampler.stop(name, metric)
-        self._board.shut(name)
-        return database.probes
-
-    def _effective(self, known: MetricDatabase) -> dict[str, MetricEntry]:
-        plan, layers = known.plan, self._layers(known)
-        here = (parted_id(name) for name, one in self.kept.values.items() if one.reach == HERE)
-        changed = [metric for database, metric in here if database == plan.name]
-        known.grounds = {m: self._ground(known, m, some) for m, some in layers.items()}
-        names = dict.fromkeys([*plan.raw_metrics, *layers, *changed])
-        found = (self._entry_now(known, metric) for metric in names)
-        return {entry.spec.name: entry for entry in found if entry is not None}
-
-    def _entry_now(self, known: MetricDatabase, metric: str) -> MetricEntry | None:
-        """As it is to be in force; None: not at all."""
-        name = f"{known.plan.name}/{metric}"
-        change, now = self.kept.values.get(name), self._clock.now()
-        in_force = None if change is None or change.has_ended(now) else change
-        return laid_over(known, metric, in_force, self.kept.n_of(name))
-
-    def _layers(self, known: MetricDatabase) -> dict[str, tuple[Override, ...]]:
-        """What is said of its metrics that reaches beyond this agent, by metric."""
-        now = self._clock.now()
-        wide = (one for one in self.kept.values.values() if one.reach != HERE)
-        return layers_at(known.plan.place, (one for one in wide if not one.has_ended(now)))
-
-    def _ground(
-        self,
-        known: MetricDatabase,
-        metric: str,
-        layers: Sequence[Override] | None = None,
-        *,
-        without: str = "",
-    ) -> Ground:
-        if layers is None:
-            layers = self._layers(known).get(metric, ())
-        good = self._good.setdefault(known.plan.name, {})
-        ground = self.drafts.ground(
-            known, metric, [one for one in layers if one.item_id != without], good
-        )
-        for one in layers:
-            if one.item_id in ground.faults:
-                log.error("metric.rejected", id=one.item_id, fault=ground.faults[one.item_id])
-            elif one.settings is not None and not without:
-                good[one.item_id] = one.settings
-        return ground
+            await self._measuring.withdraw(known, metric)
 
     async def _settle(self, names: Collection[str]) -> None:
         """Put in force what is otherwise by these changes."""
         changed = [parted_id(name) for name in names]
         for database, known in self._databases.items():
             metrics = dict.fromkeys(m for of, m in changed if of in (ANY, database))
-            layers = self._layers(known) if metrics else {}
+            wide = self._layers.wide(known) if metrics else {}
             for metric in metrics:
                 known.grounds.pop(metric, None)
-                if metric in layers:
-                    known.grounds[metric] = self._ground(known, metric, layers[metric])
-                await self._settle_one(known, metric)
-
-    async def _settle_one(self, known: MetricDatabase, metric: str) -> None:
-        entry = self._entry_now(known, metric)
-        if entry is not None:
-            await self._install(known, entry)
-        elif metric in known.entries:
-            await self._withdraw(known, metric)
+                if metric in wide:
+                    known.grounds[metric] = self._layers.ground(known, metric, wide[metric])
+                entry = self._layers.entry(known, metric)
+                if entry is not None:
+                    await self._measuring.install(known, entry)
+                elif metric in known.entries:
+                    await self._measuring.withdraw(known, metric)
 
     # --- what ends -------------------------------------------------------------------------
 
@@ -398,12 +428,15 @@ class MetricKeeper(MetricVerbs[Proposal]):
         def draft(held: LogState, asked: ChangeAuthor) -> Draft:
             found = ((name, held.items.get((METRIC, name))) for name in over)
             ended = [item for name, item in found if item is not None and item.n == over[name]]
-            files = {item.id: self._beneath(item.id) for item in ended}
-            return Draft(
-                "metric.expired",
-                [put(held, METRIC, item.id, None, asked) for item in ended],
-                shown={(METRIC, item.id): (settings_in(item), files[item.id]) for item in ended},
-            )
+            shown: dict[tuple[str, str], tuple[Any, Any]] = {}
+            for item in ended:
+                database, metric = parted_id(item.id)
+                known = self._databases.get(database)
+                raw = known.ground(metric).raw if known is not None else None
+                beneath = None if raw is None else dict(raw)
+                shown[METRIC, item.id] = (settings_in(item), beneath)
+            changes = [put(held, METRIC, item.id, None, asked) for item in ended]
+            return Draft("metric.expired", changes, shown=shown)
 
         try:
             await self._make(draft, OURSELVES, dry_run=False)
@@ -411,17 +444,10 @@ class MetricKeeper(MetricVerbs[Proposal]):
             self._retry_mono_s = now.mono_s + RETRY_S
             log.warning("metrics.ended_kept", metrics=sorted(over), detail=str(error))
 
-    def _beneath(self, name: str) -> dict[str, Any] | None:
-        """What it lay on."""
-        database, metric = parted_id(name)
-        held = self._databases.get(database)
-        raw = held.ground(metric).raw if held is not None else None
-        return None if raw is None else dict(raw)
-
     # --- at run time -----------------------------------------------------------------------
 
     def _draft(self, verb: Verb, wish: Wish, settings: dict[str, Any]) -> Drafted:
-        measured, drafts = self._database(wish.database), self.drafts
+        measured, drafts = self.database(wish.database), self.drafts
         if verb is Verb.REMOVE:
             return lambda held, asked: drafts.remove(held, asked, wish, measured)
         if verb is Verb.REVERT:
@@ -436,7 +462,7 @@ class MetricKeeper(MetricVerbs[Proposal]):
 
     async def _made(self, verb: Verb, wish: Wish, made: ChangeMade) -> Proposal:
         """Outside any lock: a probe that hangs until its timeout holds up no other change."""
-        database, item = self._database(wish.database), next(iter(made.items), None)
+        database, item = self.database(wish.database), next(iter(made.items), None)
         if verb is Verb.REMOVE:
             end = None if item is None else ends_at(item)
             return Proposal(None, None, end, made.advice, made.dry_run)
@@ -445,51 +471,9 @@ class MetricKeeper(MetricVerbs[Proposal]):
         n = self.kept.n_of(wish.id) if item is None or made.dry_run else item.n
         entry, reading = laid_over(database, wish.metric, change, n), None
         if made.dry_run and entry is not None and entry.enabled:
-            reading = await self._try(database.probes, entry.spec)
+            reading = await self._measuring.read_once(database, entry.spec)
         end = None if entry is None else entry.expires_at
         return Proposal(entry, reading, end, made.advice, made.dry_run)
-
-    async def _try(self, probes: ProbeSource, spec: MetricSpec) -> Reading:
-        probe = probes.probe_for(spec)
-        try:
-            return await take(probe, spec, self._clock)
-        finally:
-            await probe.close()
-
-    # --- in force --------------------------------------------------------------------------
-
-    async def _install(self, database: MetricDatabase, entry: MetricEntry) -> None:
-        plan, spec = database.plan, entry.spec
-        before = database.entries.get(spec.name)
-        if not entry.enabled or (before is not None and not before.enabled):
-            await self._withdraw(database, spec.name)
-            before = None
-        database.entries[spec.name] = entry
-        if not entry.enabled:
-            return
-        at = self._clock.now().mono_s
-        if before is not None and _same_probe(before.spec, spec):
-            self._board.place(plan.name, spec, at=at)
-            return
-        await self._sampler.stop(plan.name, spec.name)
-        probe = _probe_for(database.probes, spec)
-        if before is not None and _same_meaning(before.spec, spec):
-            self._board.place(plan.name, spec, at=at)
-        else:
-            self._board.restart(plan.name, spec, at=at)
-        self._sampler.start(plan.name, spec, probe)
-
-    async def _withdraw(self, database: MetricDatabase, metric: str) -> None:
-        await self._sampler.stop(database.plan.name, metric)
-        self._board.drop(database.plan.name, metric)
-        database.entries.pop(metric, None)
-
-    def _database(self, name: str) -> MetricDatabase:
-        try:
-            return self._databases[name]
-        except KeyError:
-            known = ", ".join(sorted(self._databases)) or "none"
-            raise NoSuchMetric(f"no database {name!r}; configured: {known}") from None
 
 
 async def _close_source(probes: ProbeSource) -> None:
@@ -523,10 +507,55 @@ def _probe_for(probes: ProbeSource, spec: MetricSpec) -> Probe:
         return _Unprobeable(f"it cannot be probed: {error}")
 
 
-def _same_probe(a: MetricSpec, b: MetricSpec) -> bool:
-    return _same_meaning(a, b) and (a.interval_s, a.timeout_s) == (b.interval_s, b.timeout_s)
+def _meaning(spec: MetricSpec) -> object:
+    """Values of one metric are values of another where this is equal."""
+    return (spec.source, spec.mode, dict(spec.options))
 
 
-def _same_meaning(a: MetricSpec, b: MetricSpec) -> bool:
-    """Whether values of the one are values of the other."""
-    return (a.source, a.mode, dict(a.options)) == (b.source, b.mode, dict(b.options))
+def _pace(spec: MetricSpec) -> object:
+    return (spec.interval_s, spec.timeout_s)
+
+
+# --- for rules ------------------------------------------------------------------------------
+
+
+def metrics_known_to(book: MetricKeeper, board: Board | None = None) -> KnownMetrics:
+    """What rules are held against: the metrics as they are configured now, and with `board` as
+    they stand."""
+
+    def known(database: str) -> Mapping[str, KnownMetric]:
+        plans = [plan for plan in book.databases() if database in ("", plan.name)]
+        entries = {plan.name: book.database(plan.name).entries for plan in plans}
+        measured = {at: {n for n, e in of.items() if e.enabled} for at, of in entries.items()}
+        found: dict[str, KnownMetric] = {}
+        for plan in plans:
+            for name, entry in entries[plan.name].items():
+                in_default = entry.enabled and plan.in_default(name)
+                seen = found.get(name, KnownMetric(0.0, False))
+                # Of several databases: what is laxer than the laxest says nothing anywhere.
+                limit = max(seen.threshold, entry.spec.threshold)
+                missing_on = next((at for at, of in measured.items() if name not in of), "")
+                value = _value_now(board, plan.name, name) if board and entry.enabled else None
+                highest = max(
+                    [(seen.value, seen.value_on), (value, plan.name)],
+                    key=lambda at: float("-inf") if at[0] is None else at[0],
+                )
+                at_least = seen.at_least or entry.spec.comparison is Comparison.AT_LEAST
+                found[name] = KnownMetric(
+                    limit, seen.in_default or in_default, missing_on, *highest, at_least
+                )
+        return found
+
+    return known
+
+
+def _value_now(board: Board, database: str, metric: str) -> float | None:
+    """The shard's value if checks use it, else the host's; None while it cannot be read."""
+    health = board.healths.get(database)
+    standing = health.standings.get(metric) if health is not None else None
+    if health is None or standing is None:
+        return None
+    if standing.spec.scope is Scope.SHARD and health.shard is not None:
+        standing = health.shard.standings.get(metric, standing)
+    known = standing.sample is not None and standing.absent is None
+    return standing.sample.value if known and standing.sample is not None else None

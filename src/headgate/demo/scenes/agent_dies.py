@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headgate.demo.jobs import SILENT_FOR_S, DemoJob, etl, primary_dsn
-from headgate.demo.scenes import seen
 from headgate.demo.stage import ALWAYS, SHARD_DOC, SYNC, Frame, Scenery, Stage
-from headgate.demo.tour import PageHint, Promise, ScenePlay, TourScene
+from headgate.demo.tour import PageHint, Promise, ScenePlay, TourScene, all_go_on, held_in
 from headgate.demo.traffic import JOBS_ROLE
 
 BEFORE_S, DEAD_S, AFTER_S = 0.5, 2.5, 1.0
@@ -55,16 +54,14 @@ def _play(run: ScenePlay) -> Sequence[Promise]:
     working = ALWAYS | {SYNC}
     stage.hire(_sync(stage))
     stage.arrange(Scenery(working=working))
-    run.watch(BEFORE_S, seen.all_go_on)
+    run.watch(BEFORE_S, all_go_on)
     name = stage.primary.name
     stage.crew.kill(name)
     died_at = time.monotonic()
     run.tell(f"{name}'s agent is dead (SIGKILL); its server goes on")
     dead = run.watch(
         DEAD_S,
-        lambda frames: (
-            _went_on(frames) and seen.held(frames) >= ALWAYS and bool(_others_said(stage))
-        ),
+        lambda frames: _went_on(frames) and held_in(frames) >= ALWAYS and bool(_others_said(stage)),
     )
     said = _others_said(stage)
     run.pause(f"{name}'s agent is started again")
@@ -87,7 +84,7 @@ def _went_on(frames: Sequence[Frame]) -> bool:
 
 def _back(frames: Sequence[Frame], stage: Stage) -> bool:
     speaks = frames[-1].leader == stage.primary.name
-    return speaks and seen.all_go_on(frames) and _on_record(stage) > 0
+    return speaks and all_go_on(frames) and _on_record(stage) > 0
 
 
 def _admitted(job: DemoJob, since: float) -> int:
@@ -112,7 +109,7 @@ def _on_record(stage: Stage) -> int:
 
 
 def promises(silence: AgentOutage) -> list[Promise]:
-    held = seen.held(silence.dead) & ALWAYS
+    held = held_in(silence.dead) & ALWAYS
     went = sum(d.chunks for f in silence.dead for d in f.desks if d.unthrottled)
     back = {desk.name for desk in silence.after[-1].desks if desk.chunks} if silence.after else []
     leader = silence.after[-1].leader if silence.after else None

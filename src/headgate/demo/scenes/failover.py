@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from headgate.demo.handover import NEVER, PrimarySwitch, SwitchThread, fail_over
 from headgate.demo.jobs import DemoJob
 from headgate.demo.postgres import SwitchStep
-from headgate.demo.scenes import seen
 from headgate.demo.stage import Frame, Scenery, Stage
-from headgate.demo.tour import Cut, PageHint, Promise, ScenePlay, TourScene
+from headgate.demo.tour import Cut, PageHint, Promise, ScenePlay, TourScene, all_go_on
 
 BEFORE_S, AFTER_S = 0.5, 1.5
 STEPS = {
@@ -31,7 +30,7 @@ def _says(stage: Stage) -> str:
 def _play(run: ScenePlay) -> Sequence[Promise]:
     stage = run.stage
     stage.arrange(Scenery())
-    run.watch(BEFORE_S, seen.all_go_on)
+    run.watch(BEFORE_S, all_go_on)
     handover = PrimarySwitch(stage.primary, stage.replicas[0])
     handover.on_step = lambda step: run.tell(step_words(step, handover))
     handover.on_trouble = run.tell
@@ -48,7 +47,7 @@ def _play(run: ScenePlay) -> Sequence[Promise]:
         change.finish()  # The next scene must not start with half a shard.
         raise
     change.finish()
-    run.watch(AFTER_S, lambda frames: seen.all_go_on(frames) and _led(frames[-1], handover))
+    run.watch(AFTER_S, lambda frames: all_go_on(frames) and _led(frames[-1], handover))
     return promises(handover, run.frames, stage.jobs)
 
 

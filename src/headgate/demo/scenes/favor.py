@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
-from headgate.demo.scenes import seen
 from headgate.demo.scenes.flood import REPLAY_SHARE
 from headgate.demo.stage import ALWAYS, ETL, FAVOR_RATIO, MIGRATION, Frame, Scenery, Stage
-from headgate.demo.tour import PageHint, Promise, ScenePlay, TourScene
+from headgate.demo.tour import PageHint, Promise, ScenePlay, TourScene, chunks_of, held_in, is_calm
 
 CROWDED_S, CALM_S, FAVORED_S = 2.0, 0.5, 3.0
 THIN = 0.5
@@ -30,17 +29,17 @@ def _play(run: ScenePlay) -> Sequence[Promise]:
     working = ALWAYS | {MIGRATION}
     stage.arrange(Scenery(slow_share=REPLAY_SHARE, working=working))
     run.tell("migration:customers starts, beside the others")
-    crowded = run.watch(CROWDED_S, lambda frames: MIGRATION in seen.held(frames))
+    crowded = run.watch(CROWDED_S, lambda frames: MIGRATION in held_in(frames))
     stage.arrange(Scenery(slow_share=REPLAY_SHARE, working=working, favored=True))
     run.tell(f"headgate favor migration --over all --ratio {FAVOR_RATIO:g}: {stage.rules[0]}")
-    run.watch(CALM_S, lambda frames: seen.is_calm(frames[-1]))
+    run.watch(CALM_S, lambda frames: is_calm(frames[-1]))
     favored = run.watch(FAVORED_S, lambda frames: _leads(frames, 2.0))
     return promises(crowded, favored, _thinned_by(stage))
 
 
 def _leads(frames: Sequence[Frame], times: float) -> bool:
-    others = max(seen.chunks(frames, job) for job in ALWAYS)
-    return seen.chunks(frames, MIGRATION) > times * others
+    others = max(chunks_of(frames, job) for job in ALWAYS)
+    return chunks_of(frames, MIGRATION) > times * others
 
 
 def _thinned_by(stage: Stage) -> str:
@@ -59,11 +58,11 @@ def thinned_by(found: Mapping[str, Any], rules: Sequence[str]) -> str:
 
 
 def promises(crowded: Sequence[Frame], favored: Sequence[Frame], rule: str) -> list[Promise]:
-    done = {job: seen.chunks(favored, job) for job in (MIGRATION, *sorted(ALWAYS))}
+    done = {job: chunks_of(favored, job) for job in (MIGRATION, *sorted(ALWAYS))}
     told = ", ".join(f"{name} {count} chunks" for name, count in done.items())
     others = max(count for name, count in done.items() if name != MIGRATION)
     return [
-        Promise("not favored, the migration was throttled, too", MIGRATION in seen.held(crowded)),
+        Promise("not favored, the migration was throttled, too", MIGRATION in held_in(crowded)),
         Promise(
             f"favored, it got through and the others were throttled: {told}",
             done[MIGRATION] > 2 * others,

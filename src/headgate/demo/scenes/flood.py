@@ -6,9 +6,17 @@ from collections.abc import Sequence
 from urllib.parse import urlencode
 
 from headgate.demo.agents import LAG_THRESHOLD_S
-from headgate.demo.scenes import seen
 from headgate.demo.stage import ETL, Frame, Scenery, Stage
-from headgate.demo.tour import PageHint, Promise, ScenePlay, TourScene
+from headgate.demo.tour import (
+    PageHint,
+    Promise,
+    ScenePlay,
+    TourScene,
+    chunks_of,
+    held_in,
+    is_calm,
+    lags,
+)
 
 REPLAY_SHARE = 0.7
 MINUTE = len("2026-03-01T07:10")
@@ -32,11 +40,11 @@ def _play(run: ScenePlay) -> Sequence[Promise]:
     stage = run.stage
     stage.arrange(Scenery(asking=False, slow_share=REPLAY_SHARE))
     run.tell("the jobs do not check now; watch the replicas' lag")
-    greedy = run.watch(GREEDY_S, lambda seen_: peak_s(seen_) > LAG_THRESHOLD_S + CLEARLY_S)
+    greedy = run.watch(GREEDY_S, lambda frames: peak_s(frames) > LAG_THRESHOLD_S + CLEARLY_S)
     stage.arrange(Scenery(slow_share=REPLAY_SHARE))
     run.tell("the jobs check again, and wait when they are rejected")
     asking = run.watch(ASKING_S, was_tried)
-    stage.rejected_at = _rejected_at(stage)
+    stage.found.rejected_at = _rejected_at(stage)
     return promises(greedy, asking, [job.name for job in stage.jobs if job.works])
 
 
@@ -51,22 +59,22 @@ def _looks(stage: Stage) -> Sequence[PageHint]:
         PageHint("lag against its threshold, with the breach shaded", "/"),
         PageHint("when it was throttled, and each rejection in full", f"/clients/{ETL}"),
     )
-    if not stage.rejected_at:
+    if not stage.found.rejected_at:
         return looks
-    asked = urlencode({"app": ETL, "database": "main", "at": stage.rejected_at})
+    asked = urlencode({"app": ETL, "database": "main", "at": stage.found.rejected_at})
     return (*looks, PageHint("why it was rejected in that minute", f"/explain?{asked}"))
 
 
 def peak_s(frames: Sequence[Frame]) -> float:
-    return max(seen.lags(frames), default=0.0)
+    return max(lags(frames), default=0.0)
 
 
 def settled(asking: Sequence[Frame]) -> list[float]:
     """Lags once they had come down since the jobs check, and all had settled."""
-    calm_at = next((frame.at for frame in asking if seen.is_calm(frame)), None)
+    calm_at = next((frame.at for frame in asking if is_calm(frame)), None)
     if calm_at is None:
         return []
-    return seen.lags(frame for frame in asking if frame.at >= calm_at + SETTLE_S)
+    return lags(frame for frame in asking if frame.at >= calm_at + SETTLE_S)
 
 
 def was_tried(asking: Sequence[Frame]) -> bool:
@@ -82,8 +90,8 @@ def promises(
     # How high it goes in between depends on the machine: while the jobs are throttled, the replica
     # still works off what they wrote, as fast as it is let. That it comes back does not.
     course = f"up to {max(after):.2f} s and back to {after[-1]:.2f} s" if after else "never"
-    held = seen.held(asking)
-    done = {job: seen.chunks(asking, job) for job in jobs}
+    held = held_in(asking)
+    done = {job: chunks_of(asking, job) for job in jobs}
     told = ", ".join(f"{name} {count} chunks" for name, count in done.items())
     return [
         Promise(

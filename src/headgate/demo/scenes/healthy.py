@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headgate.demo.scenes import seen
 from headgate.demo.stage import Scenery, Stage
-from headgate.demo.tour import PageHint, Promise, ScenePlay, TourScene
+from headgate.demo.tour import PageHint, Promise, ScenePlay, TourScene, all_go_on, chunks_of
 
 ARRANGE_S, HEALTHY_S = 1.0, 1.0
 
@@ -21,11 +20,11 @@ def _says(stage: Stage) -> str:
 def _play(run: ScenePlay) -> Sequence[Promise]:
     stage = run.stage
     stage.arrange(Scenery())
-    run.watch(ARRANGE_S, seen.all_go_on)
+    run.watch(ARRANGE_S, all_go_on)
     if not stage.full_rate:
         stage.measure_full_rate()
-    frames = run.watch(HEALTHY_S, seen.all_go_on)
-    done = {job.name: seen.chunks(frames, job.name) for job in stage.jobs if job.works}
+    frames = run.watch(HEALTHY_S, all_go_on)
+    done = {job.name: chunks_of(frames, job.name) for job in stage.jobs if job.works}
     told = ", ".join(f"{name} {count} chunks" for name, count in done.items())
     return [Promise(f"healthy, both jobs worked: {told}", all(done.values()))]
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from headgate.demo.crowd import EXPORT, EXPORT_QUERY
-from headgate.demo.scenes import seen
+from headgate.demo.jobs import EXPORT, EXPORT_QUERY
 from headgate.demo.stage import Scenery, Stage
-from headgate.demo.tour import PageHint, Promise, ScenePlay, TourScene
+from headgate.demo.tour import PageHint, Promise, ScenePlay, TourScene, all_go_on
 from headgate.demo.traffic import ROGUE_BUDGET, ROGUE_ROLE, Enforcement
 
 BEFORE_S, WARNED_S, ENFORCED_S = 1.0, 2.5, 3.0
@@ -61,7 +60,7 @@ def _looks(stage: Stage) -> Sequence[PageHint]:
         return (listed,)
     # After the `#`, where the tour's strip takes it from: a statement goes into no address.
     said = {"sql": EXPORT_QUERY, "username": ROGUE_ROLE, "application_name": EXPORT}
-    statement = urlencode(said | {"query_id": stage.export_query_id})
+    statement = urlencode(said | {"query_id": stage.found.export_query_id})
     return (
         listed,
         PageHint("debt, warnings, blocked statements", f"/budgets/main/{ROGUE_BUDGET}"),
@@ -72,7 +71,7 @@ def _looks(stage: Stage) -> Sequence[PageHint]:
 def _play(run: ScenePlay) -> Sequence[Promise]:
     stage = run.stage
     stage.arrange(Scenery())
-    run.watch(BEFORE_S, seen.all_go_on)
+    run.watch(BEFORE_S, all_go_on)
     arrived_at = time.monotonic()
     stage.arrange(Scenery(rogue=True))
     run.tell(f"{EXPORT} appears: {stage.rogue.sessions} sessions that never check")
@@ -97,7 +96,7 @@ def _enforce(run: ScenePlay, arrived_at: float) -> Shed:
         return rogue.blocked > 0 and has_read and _counts(stage, "important", "blocked") >= 0
 
     run.watch(ENFORCED_S, lambda frames: is_over())
-    stage.export_query_id = _query_id(stage)
+    stage.found.export_query_id = _query_id(stage)
     return Shed(
         warned=warned,
         done_warned=done_warned,

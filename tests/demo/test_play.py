@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from headgate.demo import script
-from headgate.demo.tour import Promise, TourScene
-from headgate.demo.tourserver import open_server
+from headgate.demo import play
+from headgate.demo.tour import Promise, TourScene, open_server
 from headgate.demo.traffic import Enforcement, Traffic
 from tests.demo.builders import empty_stage, frame, scene
 
@@ -26,7 +25,7 @@ def ending(*promises: Promise) -> TourScene:
     [
         ([KEPT], 0, "1 of 1 promises kept, in"),
         ([KEPT, BROKEN], 1, "PROMISE BROKEN: it did not"),
-        ([KEPT, UNTRIED], script.NOT_ALL, "1 of 1 promises kept, 1 not tried, in"),
+        ([KEPT, UNTRIED], play.NOT_ALL, "1 of 1 promises kept, 1 not tried, in"),
         ([BROKEN, UNTRIED], 1, "0 of 1 promises kept, 1 not tried, in"),
     ],
 )
@@ -37,18 +36,18 @@ def test_what_could_not_be_tried_is_no_success(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(script, "SCENES", (ending(*promises),))
-    monkeypatch.setattr(script, "FRAME_S", 0.01)
+    monkeypatch.setattr(play, "SCENES", (ending(*promises),))
+    monkeypatch.setattr(play, "FRAME_S", 0.01)
     stage = empty_stage(
         traffic=Traffic(Enforcement.NONE, "no compiler: install gcc"), look=lambda: frame(1)
     )
     guide = open_server()
     try:
-        assert script.play(stage, 1.0, guide) == code
+        assert play.play_through(stage, 1.0, guide) == code
     finally:
         guide.end()
     said = capsys.readouterr().out
     assert told in said
     assert ("not tried: no traffic control: no compiler: install gcc" in said) is (
-        code == script.NOT_ALL
+        code == play.NOT_ALL
     )
