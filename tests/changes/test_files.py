@@ -346,6 +346,7 @@ async def test_what_is_for_the_shard_is_made_by_who_leads_it(world: ChangesWorld
     world.book.exchange_by(agents, lambda keys: None)
     document: Any = read_document(FILE)
     document["budgets"] = [{"name": "cap", "rate": 20}]
+    document["policies"] = [{"database": "all", "mode_cap": "off"}]
     wide = {section: [{**one, "reach": reach} for one in document[section]] for section in document}
     change = await world.apply(wide)
     assert agents.led == {SHARD} and change.copies == Copies(2, 2)

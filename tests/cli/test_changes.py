@@ -446,6 +446,41 @@ def test_a_policy_file_is_applied_to_a_database_with_its_budgets_whole(
     assert len(agent.heard) == heard, "a file that is wrong is never sent"
 
 
+def test_a_policy_file_that_is_all_of_it_removes_the_other_budgets_and_nothing_else(
+    run: Run, agent: ScriptedAgent, tmp_path: Path
+) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text('[[budgets]]\nname = "new"\nrate = 20\n')
+    agent.says(f"{CHANGES}/apply", own_change(), method="POST")
+    shown = policy()
+    agent.says("/v1/budgets/main", shown)
+    for words in (("diff",), ("apply", "--yes"), ("apply", "--dry-run")):
+        run("changes", *words, str(file), "--database", "main", "--prune")
+        heard = next(one for one in reversed(agent.heard) if one.path == f"{CHANGES}/apply")
+        assert "prune" not in heard.query, "rules and metrics stay"
+        new, *gone = heard.body["budgets"]
+        assert new["name"] == "new"
+        assert gone == [
+            {"database": "main", "name": one["name"], "removed": True} for one in shown["budgets"]
+        ]
+
+
+def test_two_policy_files_are_compared_without_an_agent(run: Run, tmp_path: Path) -> None:
+    old, new = tmp_path / "old.toml", tmp_path / "new.toml"
+    old.write_text('[[budgets]]\nname = "etl"\nrate = 20\n\n[[budgets]]\nname = "web"\n')
+    new.write_text('[[budgets]]\nname = "etl"\nrate = 30\n')
+    words = ("changes", "diff", str(new), "--against", str(old))
+    ran = run(*words, url="http://127.0.0.1:9")
+    assert (ran.code, ran.out) == (0, "web: gone, warn, 0 rules\netl: rate 20 → 30\n")
+    assert run(*words, "--strict", url="http://127.0.0.1:9").code == 1
+    found = json.loads(run(*words, "--json", url="http://127.0.0.1:9").out)["difference"]
+    assert [one["kind"] for one in found] == ["budget removed", "budget changed"]
+    same = run("changes", "diff", str(new), "--against", str(new), "--strict")
+    assert (same.code, same.out) == (0, "no difference\n")
+    new.write_text('[[budgets]]\nname = "etl"\nrate = 300\n')
+    assert "300 is more than 100" in run(*words).err
+
+
 def test_diff_and_a_dry_run_say_what_budgets_would_have_done(
     run: Run, agent: ScriptedAgent, tmp_path: Path
 ) -> None:

@@ -293,7 +293,8 @@ class Served:
     def _exchange(self, plan: Plan) -> Exchange:
         """With nobody, unless a test says with whom."""
         shards = cast(Shards, StubShards({plan.shard: self.shard}))
-        own = OwnFacts("agent", plan.fleet is not None, self._places)
+        has_fleet, left_out = plan.fleet is not None, lambda: self.budgets.left_out
+        own = OwnFacts("agent", has_fleet, self._places, left_out)
         return Exchange(shards, self.own, self.demands, self.clock, self._open_link, own)
 
     def _open_link(self, url: str) -> PeerLink:

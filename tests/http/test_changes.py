@@ -156,6 +156,37 @@ def test_an_export_that_is_applied_again_changes_nothing(served: Served) -> None
     assert again.json["difference"] == []
 
 
+def test_the_export_of_the_kill_switch_sets_it_again(served: Served) -> None:
+    """It is in a file, and only an operator lifts it: neither a file without it nor --prune."""
+    token: dict[str, Any] = {"Authorization": bearer(OPERATOR), "Content_Type": "application/json"}
+
+    def switch(mode: str) -> None:
+        body = json.dumps({"mode_cap": mode}).encode()
+        assert served.ask("PATCH", "/v1/budgets/all?reach=fleet", body=body, **token).status == 200
+
+    switch("off")
+    document = ask(served, "GET", "/export").json["document"]
+    entry = {"database": "all", "reach": "fleet", "mode_cap": "off"}
+    assert document["policies"] == [entry]
+    for query in ("", "?prune=true"):
+        assert not applied(served, document, query).json["changed"]
+        assert not applied(served, {"rules": []}, query).json["changed"]
+    switch("enforce")
+    again = applied(served, document)
+    assert again.json["changed"] and described(again, "/apply", "post"), again.body
+    (item,) = ask(served, "GET", "").json["changes"]
+    assert (item["id"], item["says"]) == ("all@fleet", "mode_cap = off")
+    assert applied(served, {"policies": [{**entry, "mode_cap": "enforce"}]}).json["changed"]
+    assert ask(served, "GET", "").json["changes"] == []
+    wrong = {**entry, "database": "main", "order": ["etl"], "mode_cap": "none"}
+    faults = applied(served, {"policies": [wrong]}).json["faults"]
+    assert [fault.partition(":")[0] for fault in faults] == [
+        "policies[0].order",
+        "policies[0].database",
+        "policies[0].mode_cap",
+    ]
+
+
 def test_what_a_file_does_not_name_stays_but_for_prune(served: Served) -> None:
     applied(served)
     document = ask(served, "GET", "/export").json["document"]

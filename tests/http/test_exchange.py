@@ -423,8 +423,9 @@ def test_a_budget_is_for_the_shard_or_for_this_agent_as_is_said(start: Start) ->
     assert change(served, "PUT", f"{BUDGETS}/mine?reach=host:agent", ETL).json["copies"] is None
     ours = change(served, "PUT", f"{BUDGETS}/ours", {**ETL, "reach": f"shard:{SHARD}"})
     assert ours.json["copies"]["says"] == "in force here; no other agent of the shard is known"
-    # What the settings file has is this host's: so is a change of it.
-    assert change(served, "PATCH", f"{BUDGETS}/web", {"rate": 60}).json["copies"] is None
+    here = change(served, "PATCH", f"{BUDGETS}/web?reach=host", {"rate": 60})
+    assert here.json["copies"] is None
+    assert change(served, "PATCH", f"{BUDGETS}/web", {"rate": 70}).json["copies"] is None
     assert budgets_at(served) == {
         "web": ("changed", None),
         "ours": ("shard", f"shard:{SHARD}"),
@@ -433,6 +434,70 @@ def test_a_budget_is_for_the_shard_or_for_this_agent_as_is_said(start: Start) ->
     again = served.ask("GET", f"/v1/budgets/all/ours?reach=shard:{SHARD}")
     assert again.json["settings"] == {**ETL, "name": "ours", "mode": "warn"}
     assert change(served, "PUT", "/v1/budgets/all/x?reach=fleet", ETL).status == 409
+
+
+def test_what_a_shard_changes_of_a_budget_in_the_settings_file_survives_a_promotion(
+    start: Start,
+) -> None:
+    """R164: setting by setting, so each agent goes on following its file in the others."""
+    file = document({"name": "web", "rate": 50}, {"name": "old", "rate": 5})
+    slower = document({"name": "web", "rate": 40, "capacity": 100}, {"name": "old", "rate": 5})
+    a = start("a", traffic=TrafficPlan("main", file, "policy"))
+    b = start("b", traffic=TrafficPlan("main", slower, "policy"))
+    follow(b)
+    lead(a, b)
+    seen = a.ask("GET", f"{BUDGETS}/web")
+    token = {"Authorization": bearer(OPERATOR), "If_Match": seen.headers["ETag"], **JSON}
+    tried = a.ask("PATCH", f"{BUDGETS}/web?dry_run=true", body=b'{"mode":"enforce"}', **token)
+    assert tried.json["changed"] and budgets_at(a)["web"] == ("file", None)
+    first = a.ask("PATCH", f"{BUDGETS}/web", body=b'{"mode":"enforce"}', **token)
+    assert first.status == 200, first.body
+    assert first.json["copies"]["says"] == "in force here; 1 of 1 replicas have a copy"
+    assert first.json["difference"][0]["line"] == "web: mode warn → enforce"
+    assert is_problem(a.ask("PATCH", f"{BUDGETS}/web", body=b'{"rate":1}', **token), 412)
+    assert change(a, "POST", f"{BUDGETS}/web/forgive").json["copies"]["have"] == 1
+    assert change(a, "DELETE", f"{BUDGETS}/old").json["copies"]["have"] == 1
+    assert is_problem(change(b, "PATCH", f"{BUDGETS}/web", {"rate": 30}), 409)
+    for one, settings in ((a, {"rate": 50}), (b, {"rate": 40, "capacity": 100})):
+        assert budgets_at(one) == {"web": ("shard", f"shard:{SHARD}")}
+        wanted = {"name": "web", "mode": "enforce", "epoch": 1, **settings}
+        assert one.ask("GET", f"{BUDGETS}/web").json["settings"] == wanted
+    assert a.ask("GET", f"{BUDGETS}/web?reach=shard:{SHARD}").json["mode"] == "enforce"
+    exported = change(a, "GET", "/v1/changes/export").json["document"]
+    assert exported["budgets"] == [
+        {"name": "old", "reach": f"shard:{SHARD}", "removed": True},
+        {
+            "name": "web",
+            "reach": f"shard:{SHARD}",
+            "whole": False,
+            "mode": "enforce",
+            "epoch": 1,
+        },
+    ]
+    assert not change(a, "POST", "/v1/changes/apply?prune=true", exported).json["changed"]
+    lead(b)
+    assert b.ask("GET", f"{BUDGETS}/web").json["mode"] == "enforce"
+    back = change(b, "PUT", f"{BUDGETS}/old", {"rate": 5})
+    assert back.status == 201 and budgets_at(b)["old"] == ("file", None), back.body
+    assert change(b, "PATCH", f"{BUDGETS}/web", {"mode": "warn", "epoch": None}).json["changed"]
+    assert budgets_at(b)["web"] == ("file", None), "as the file has it again"
+    assert change(b, "POST", "/v1/changes/apply", exported).json["changed"]
+    assert budgets_at(b) == {"web": ("shard", f"shard:{SHARD}")}
+
+
+def test_an_agent_whose_settings_file_lacks_the_changed_budget_is_named(start: Start) -> None:
+    a, b = start("a", **WITH_TRAFFIC), start("b", traffic=TrafficPlan("main"))
+    follow(b)
+    lead(a, b)
+    copies = change(a, "PATCH", f"{BUDGETS}/web", {"rate": 60}).json["copies"]
+    why = "the settings file here has no budget web, so the shard's change of it has no effect"
+    assert (copies["have"], copies["left_out"]) == (1, {"db-b": why})
+    assert copies["says"] == f"in force here; 1 of 1 replicas have a copy; db-b reports: {why}"
+    policy = b.ask("GET", BUDGETS).json
+    assert policy["budgets"] == [] and not policy["has_policy"], "it lifts nobody's limits"
+    assert any(why in told for told in policy["advice"])
+    other = change(a, "PUT", f"{BUDGETS}/etl", ETL).json["copies"]
+    assert other["left_out"] == {}, "that one is in force there"
 
 
 @pytest.mark.parametrize("reach", ["host", "host:agent"])

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import http.client
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,14 @@ from tests.fixtures.eventually import eventually
 from tests.fixtures.failovers import _follow, _rejoin, _step_down
 from tests.fixtures.mariadb import MariaDBServer
 from tests.fixtures.servers import Pair
-from tests.fixtures.shard_agents import SHARD, ShardAgents, agents_for
+from tests.fixtures.shard_agents import (
+    SHARD,
+    ShardAgents,
+    agents_for,
+    dsns_of,
+    running,
+    shard_agents,
+)
 from tests.fixtures.shards import Shard
 
 REACH = f"shard:{SHARD}"
@@ -32,6 +41,8 @@ RULES = "/v1/rules"
 BUDGETS = "/v1/budgets/main"
 BUDGET = {"rate": 20, "capacity": 200, "rules": [{"match": {"username": "etl"}}], "for": "2h"}
 TRAFFIC = "[databases.main.traffic]\n"
+NIGHTLY = f"{BUDGETS}/nightly"
+POLICY = '[[budgets]]\nname = "nightly"\nmode = "enforce"\nrate = 20\n'
 PAUSE_S = 0.1
 OPERATORS = 2
 MOST_STANDING = 15
@@ -275,6 +286,47 @@ def test_promotions_lose_no_rule_and_bring_none_back_on_mariadb(
     record_property: Callable[[str, object], None],
 ) -> None:
     _report(drilled(mariadb_shard, tmp_path, promotions, seed=2), record_property)
+
+
+def test_what_a_shard_changes_of_a_budget_in_its_settings_files_survives_promotions(
+    postgres_shard: Shard[Any], tmp_path: Path
+) -> None:
+    """And where a settings file has no such budget, the answer says so."""
+    names = [server.name for server in postgres_shard.servers]
+    agents = shard_agents(names, tmp_path, tail=f'{TRAFFIC}policy = "POLICY"\n')
+    agents.write_settings(dsns_of(postgres_shard))
+    files = {name: agents[name].folder / "policy.toml" for name in names}
+    for name, file in files.items():
+        file.write_text(POLICY)
+        settings = agents[name].settings
+        settings.write_text(settings.read_text().replace("POLICY", str(file)))
+    with running(agents):
+        drill = Drill(postgres_shard, agents, [], random.Random(3))
+        agents.await_lead(postgres_shard.primary.name)
+        for rate in (30, 40, 50)[:FEW]:
+            leader = agents[postgres_shard.primary.name]
+            changed = leader.request("PATCH", NIGHTLY, {"rate": rate}, unix=True)
+            assert (changed.status, changed.json["reach"]) == (200, REACH), changed.body
+            eventually(partial(_has_copies, leader))
+            drill.promote()
+            new = agents[postgres_shard.primary.name].request("GET", NIGHTLY, unix=True).json
+            assert (new["settings"]["rate"], new["mode"]) == (rate, "enforce")
+        leader, other = (one.name for one in (postgres_shard.primary, postgres_shard.replicas[0]))
+        files[other].write_text("")
+        agents[other].process.send_signal(signal.SIGHUP)
+        eventually(lambda: "nightly" not in in_force_at(agents[other]))
+        eventually(lambda: other in _forgiven(agents[leader])["left_out"])
+        says = _forgiven(agents[leader])["says"]
+        assert f"{other} reports: the settings file here has no budget nightly" in says
+
+
+def _has_copies(agent: AgentProcess) -> bool:
+    return bool(_forgiven(agent)["have"] == 2)
+
+
+def _forgiven(agent: AgentProcess) -> Any:
+    """Who has that change, which is another one each time."""
+    return agent.request("POST", f"{NIGHTLY}/forgive", unix=True).json["copies"]
 
 
 def _report(drill: Drill, record: Callable[[str, object], None]) -> None:

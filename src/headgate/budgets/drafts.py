@@ -17,7 +17,7 @@ from headgate.budgets.policy import Mode, Policy
 from headgate.changes.items import put
 from headgate.changes.model import Change, ChangeKind, Edit
 from headgate.changes.reach import Place, Reach
-from headgate.changes.state import LogState, budget_id, said_by, stands
+from headgate.changes.state import LogState, budget_id, is_change_of_file, said_by, stands
 from headgate.changes.time import iso
 from headgate.changes.writer import Draft, NoSuchItem
 from headgate.errors import Conflict, Fault, InvalidSettings
@@ -72,6 +72,8 @@ def patch_budget(
 ) -> Draft:
     """Some settings of one; null takes one out."""
     before = _standing(held, name, reach, asked)
+    if is_change_of_file(before.value or {}):
+        raise NoSuchItem(f"the settings file here has no budget {name!r}; set it whole (PUT)")
     check_expected(before, expect)
     fixed = {"name": raw.get("name", name) != name, "reach": "reach" in raw}
     if any(fixed.values()):
@@ -103,14 +105,38 @@ def remove_budget(
 
 def cap_budgets(held: LogState, asked: ChangeAuthor, *, mode: Mode, reach: Reach) -> Draft:
     """The switch for all budgets in that reach; `enforce` lifts it."""
-    value: dict[str, Any] = {"policy": {}, "order": [], "mode_cap": mode.value, "of_fleet": []}
-    lifts = mode is Mode.ENFORCE
-    change = put(
-        held, ChangeKind.POLICY, f"{EVERY}@{reach}", None if lifts else value, asked, reach
-    )
+    value = _cap_value(mode)
+    change = put(held, ChangeKind.POLICY, f"{EVERY}@{reach}", value, asked, reach)
     was = None if change.before is None else change.before.value
-    action = "policy.uncapped" if lifts else "policy.capped"
-    return Draft(action, [] if was == (None if lifts else value) else [change])
+    action = "policy.uncapped" if value is None else "policy.capped"
+    return Draft(action, [] if was == value else [change])
+
+
+def judged_cap(raw: Mapping[str, Any], reach: Reach, asked: ChangeAuthor, *, place: str) -> Change:
+    """The same, as a file of changes says it; InvalidSettings with its faults."""
+    modes = [mode.value for mode in Mode]
+    faults = [
+        Fault(f"{place}.{key}", "is for one agent: with a reach, a policy is `mode_cap` alone")
+        for key in raw
+        if key not in ("database", "mode_cap")
+    ]
+    if raw["database"] != EVERY:
+        message = f"is {raw['database']!r}: with a reach, a policy is of every database, {EVERY!r}"
+        faults.append(Fault(f"{place}.database", message))
+    if raw.get("mode_cap") not in modes:
+        faults.append(Fault(f"{place}.mode_cap", f"must be one of {', '.join(modes)}"))
+    if faults:
+        raise InvalidSettings(faults)
+    value = _cap_value(Mode(raw["mode_cap"]))
+    return Change(
+        ChangeKind.POLICY, f"{EVERY}@{reach}", reach, value, 0, asked.wall_s, asked.who
+    )  # fmt: skip
+
+
+def _cap_value(mode: Mode) -> dict[str, Any] | None:
+    if mode is Mode.ENFORCE:
+        return None
+    return {"policy": {}, "order": [], "mode_cap": mode.value, "of_fleet": []}
 
 
 # --- one budget ----------------------------------------------------------------------------

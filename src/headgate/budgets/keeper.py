@@ -39,6 +39,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol, Unpack
 
 import structlog
@@ -46,12 +47,13 @@ import structlog
 from headgate.base.keyvalue import Put
 from headgate.base.ports import ChangeLog, Clock
 from headgate.base.stored import read_object
-from headgate.budgets.drafts import check_budget_room, judged, with_end
+from headgate.budgets.drafts import check_budget_room, judged, judged_cap, with_end
 from headgate.budgets.layers import (
     ANOTHER,
     EMPTY,
     KINDS,
     RESERVED_NAMES,
+    WHOLE_POLICY,
     ChangesHere,
     Document,
     Edition,
@@ -59,9 +61,9 @@ from headgate.budgets.layers import (
     FleetBudget,
     Layers,
     PolicyChanges,
+    PolicyTarget,
     WideCap,
     audited,
-    beneath,
     budgets_of,
     changes_here,
     database_of,
@@ -72,6 +74,8 @@ from headgate.budgets.layers import (
     merged,
     no_room,
     policy_value,
+    read_wide,
+    shared_value,
     summary,
 )
 from headgate.budgets.lint import advise
@@ -80,7 +84,7 @@ from headgate.budgets.policy import Mode, Policy, When
 from headgate.changes.book import OwnBook
 from headgate.changes.file_format import FileEntry
 from headgate.changes.files import UNSET
-from headgate.changes.items import Expecting
+from headgate.changes.items import Expecting, put
 from headgate.changes.model import (
     FORGET_AFTER_S,
     NOTES,
@@ -90,8 +94,8 @@ from headgate.changes.model import (
     Edit,
     quoted,
 )
-from headgate.changes.reach import HERE
-from headgate.changes.state import ChangeMade, LogState, name_of
+from headgate.changes.reach import HERE, Reach
+from headgate.changes.state import LogState, name_of
 from headgate.changes.writer import AuditView, Draft, beside
 from headgate.errors import (
     Conflict,
@@ -278,9 +282,11 @@ class PolicyKeeper:
         raw: Mapping[str, Any],
         *,
         new: bool = False,
+        reach: Reach = HERE,
         **by: Unpack[Expecting],
     ) -> EditionChange:
-        """Add or replace one; `new`: only if there is none yet. Starts in `warn`."""
+        """Add or replace one; `new`: only if there is none yet. Starts in `warn`. Here and below,
+        `reach`: of a shard, for a budget that the settings file has."""
         whole = with_end({**raw, "name": raw.get("name", name)}, self._clock.now().wall_s)
         if whole["name"] != name:
             raise InvalidSettings([Fault("name", f"is {whole['name']!r}, not {name!r}")])
@@ -290,10 +296,10 @@ class PolicyKeeper:
                 raise Conflict(f"budget {name} already exists; change that one")
             return _with_budget(document, name, whole)
 
-        return await self._change(self._written_as(wanted, name), "budget.set", name=name, **by)
+        return await self._change_one(name, wanted, "budget.set", reach, **by)
 
     async def patch_budget(
-        self, name: str, raw: Mapping[str, Any], **by: Unpack[Expecting]
+        self, name: str, raw: Mapping[str, Any], *, reach: Reach = HERE, **by: Unpack[Expecting]
     ) -> EditionChange:
         """Some settings of one; null takes one out."""
         given = with_end(raw, self._clock.now().wall_s)
@@ -304,25 +310,27 @@ class PolicyKeeper:
         def wanted(document: Document) -> Document:
             return _with_budget(document, name, merged(self._of(document, name), given))
 
-        return await self._change(self._written_as(wanted, name), "budget.changed", name=name, **by)
+        return await self._change_one(name, wanted, "budget.changed", reach, **by)
 
-    async def forgive(self, name: str, **by: Unpack[Expecting]) -> EditionChange:
+    async def forgive(
+        self, name: str, *, reach: Reach = HERE, **by: Unpack[Expecting]
+    ) -> EditionChange:
         """Clear the debt of its buckets: its epoch rises."""
 
         def wanted(document: Document) -> Document:
             raw = self._of(document, name)
             return _with_budget(document, name, {**raw, "epoch": raw.get("epoch", 0) + 1})
 
-        return await self._change(
-            self._written_as(wanted, name), "budget.forgiven", name=name, **by
-        )
+        return await self._change_one(name, wanted, "budget.forgiven", reach, **by)
 
-    async def remove(self, name: str, **by: Unpack[Expecting]) -> EditionChange:
+    async def remove(
+        self, name: str, *, reach: Reach = HERE, **by: Unpack[Expecting]
+    ) -> EditionChange:
         def wanted(document: Document) -> Document:
             self._of(document, name)
             return _without(document, {name})
 
-        return await self._change(self._written_as(wanted, name), "budget.removed", name=name, **by)
+        return await self._change_one(name, wanted, "budget.removed", reach, **by)
 
     async def cap(self, mode: Mode, **by: Unpack[Expecting]) -> EditionChange:
         """No budget goes beyond `mode` from now on; each keeps its own for when this is lifted."""
@@ -353,8 +361,10 @@ class PolicyKeeper:
         """One that lay on the fleet's gives way to it."""
 
         def propose(before: Edition) -> Edition:
-            fleet = [one for one in before.fleet.values() if one.name in expired]
-            document = beneath(_without(before.document, expired), fleet)
+            base = budgets_of(before.layers.base)
+            document: Document = _without(before.document, expired)
+            for name in sorted(expired & before.fleet.keys() & base.keys()):
+                document = _with_budget(document, name, base[name])
             return self._proposed(before, document, "")
 
         await self._change(propose, "budget.expired", who=OURSELVES)
@@ -386,6 +396,20 @@ class PolicyKeeper:
                 log.warning("policy.unkept", database=self.database, detail=str(error))
             self._unkept = str(error)
 
+    async def _change_one(
+        self,
+        name: str,
+        wanted: Wanted,
+        action: str,
+        reach: Reach,
+        **by: Unpack[Expecting],
+    ) -> EditionChange:
+        if reach == HERE:
+            propose = self._written_as(wanted, name)
+        else:
+            propose = partial(self._proposed_for, reach, wanted, name)
+        return await self._change(propose, action, of=PolicyTarget(name, reach), **by)
+
     async def _change(
         self,
         propose: Propose,
@@ -394,47 +418,61 @@ class PolicyKeeper:
         who: str,
         expect: int | None = None,
         dry_run: bool = False,
-        name: str = "",
+        of: PolicyTarget = WHOLE_POLICY,
         size: int = 0,
     ) -> EditionChange:
         """`size`: of what is wanted, where that is not what is there but for a little."""
         before = self.edition
         size = max(size, _size(before.document))
         if dry_run:  # A dry run needs no store, and does not delay changes.
-            return await beside(size, lambda: self._tried(before, propose, expect))
+            return await beside(size, lambda: self._tried(before, propose, expect, of))
         tried: list[EditionChange] = []
 
         def draft(held: LogState, asked: ChangeAuthor) -> Draft:
-            now = self._at(held)
-            if now.of_shard(name) is not None and before.of_shard(name) is None:
-                message = f"budget {name} just came from its shard; look again and repeat"
+            now = self._at(held, of)
+            is_late = now.of_shard(of.name) is not None and before.of_shard(of.name) is None
+            if is_late and of.reach == HERE:
+                message = f"budget {of.name} just came from its shard; look again and repeat"
                 raise InvalidRequest(message, status=409)
-            tried[:] = [self._tried(now, propose, expect)]
-            return self._drafted(held, tried[0], action, asked, name)
+            tried[:] = [self._tried(now, propose, expect, of)]
+            return self._drafted(held, tried[0], action, asked, of)
 
         done = await self._own.make(draft, who, dry_run=False, size=size)
-        return self._made(tried[0], done)
+        if not done.changes:
+            return replace(tried[0], dry_run=False)
+        # In force by now, and perhaps another change after it.
+        now, n = self.edition, done.after_n
+        after = now if of.built_on(now) == n else tried[0].after
+        after = replace(after, revision=n) if of.reach == HERE else after
+        return replace(tried[0], after=after, dry_run=False, n=n, copies=done.copies)
 
-    def _at(self, held: LogState) -> Edition:
+    def _at(self, held: LogState, of: PolicyTarget) -> Edition:
         """As the log has it, which may be ahead of what is in force."""
-        here = changes_here(held.items.values(), self.database)
-        if here == self._here:
+        here, fleet = changes_here(held.items.values(), self.database), self._fleet
+        if of.reach != HERE:
+            item = held.budget(of.name, of.reach)
+            alike = [one for one in fleet if one.name != of.name]
+            if item is not None and item.value is not None:
+                alike.append(read_wide(item, of_shard=True))
+            fleet = tuple(sorted(alike, key=lambda one: one.name))
+        if (here, fleet) == (self._here, self._fleet):
             return self.edition
-        layers = Layers(self._file, self._fleet, here.changes)
-        now, fitted = self.edition, self._fitted(layers)
+        now, fitted = self.edition, self._fitted(Layers(self._file, fleet, here.changes))
         return replace(fitted, revision=here.revision, over=now.over, caps=now.caps)
 
-    def _tried(self, before: Edition, propose: Propose, expect: int | None) -> EditionChange:
-        if expect is not None and expect != before.revision:
+    def _tried(
+        self, before: Edition, propose: Propose, expect: int | None, of: PolicyTarget
+    ) -> EditionChange:
+        if expect is not None and expect != of.built_on(before):
             message = (
-                f"the policy of {self.database} is at revision {before.revision}, not "
+                f"the policy of {self.database} is at revision {of.built_on(before)}, not "
                 f"{expect}: another operator changed it in between; look again and repeat"
             )
             raise Conflict(message)
         after = replace(propose(before), left_out=before.left_out, revision=before.revision)
         after = replace(after, over=before.over, caps=before.caps)
         self._check_names(after, before)
-        return EditionChange(before, after, dry_run=True)
+        return EditionChange(before, after, dry_run=True, of=of)
 
     def _drafted(
         self,
@@ -442,27 +480,41 @@ class PolicyKeeper:
         change: EditionChange,
         action: str,
         asked: ChangeAuthor,
-        name: str = "",
+        of: PolicyTarget,
     ) -> Draft:
         """What has to be in the log so that it is so."""
         if not change.changed:
             return Draft(action)
-        self._ahead = change.after
-        target = f"{self.database}/{name}" if name else self.database
-        return Draft(
-            action,
-            edits(held.items.values(), self.database, change.after.changes, asked),
-            entry=AuditView(target, *audited(change)),
-            summary=summary(change),
-        )
+        if of.reach == HERE:
+            self._ahead = change.after
+            made = edits(held.items.values(), self.database, change.after.changes, asked)
+        else:
+            item_id, value = f"{of.name}@{of.reach}", shared_value(change.after.fleet.get(of.name))
+            made = [put(held, ChangeKind.BUDGET, item_id, value, asked, of.reach)]
+        target = f"{self.database}/{of.name}" if of.name else self.database
+        entry = AuditView(target, *audited(change))
+        return Draft(action, made, entry=entry, summary=summary(change))
 
-    def _made(self, tried: EditionChange, done: ChangeMade) -> EditionChange:
-        """In force by now, and perhaps another change after it."""
-        if done.dry_run or not done.changes:
-            return replace(tried, dry_run=done.dry_run)
-        now, n = self.edition, done.after_n
-        after = now if now.revision == n else replace(tried.after, revision=n)
-        return replace(tried, after=after, dry_run=False)
+    def _proposed_for(self, reach: Reach, wanted: Wanted, name: str, before: Edition) -> Edition:
+        """What a shard changes of a budget in the settings file; what was changed here lies on
+        top of that."""
+        layers = before.layers
+        others = tuple(one for one in layers.fleet if one.name != name)
+        document, under = wanted(layers.base), budgets_of(layers.file).get(name, {})
+        try:
+            budget = budgets_of(written(parse_policy(document))).get(name)
+            raw = None if budget is None else differences(under, budget)
+            known = before.fleet.get(name)
+            if known is not None and not known.whole and known.raw == raw:
+                return before
+            if raw is None or raw:
+                item_id = f"{name}@{reach}"
+                shared = FleetBudget(name, raw, item_id, reach, 0, "", of_shard=True, whole=False)
+                others = tuple(sorted((*others, shared), key=lambda one: one.name))
+            layers = replace(layers, fleet=others)
+            return self._judged(layers.document, layers, layers.changes)
+        except InvalidSettings as error:
+            raise InvalidSettings(_about(error.faults, document, name)) from None
 
     def _written_as(self, wanted: Wanted, name: str = "") -> Propose:
         return lambda before: self._proposed(before, wanted(before.document), name)
@@ -672,15 +724,28 @@ class BudgetRoom:
     def drafted(
         self, held: LogState, entry: FileEntry, asked: ChangeAuthor
     ) -> tuple[Change, Sequence[Advice]]:
+        if entry.kind is ChangeKind.POLICY and entry.reach != HERE:
+            return judged_cap(entry.raw, entry.reach, asked, place=entry.place), ()
         if entry.kind is ChangeKind.POLICY:
             value = _policy(held, entry, self._book(entry))
             return Change(ChangeKind.POLICY, entry.id, HERE, value, 0, asked.wall_s, asked.who), ()
-        if entry.reach != HERE:
+        is_of_file = "removed" in entry.raw or entry.raw.get("whole") is False
+        if entry.reach != HERE and not is_of_file:
             return judged(entry.raw, entry.reach, asked, place=entry.place)
-        base = budgets_of(self._book(entry).edition.layers.base).get(entry.raw["name"])
-        removal = _removal(entry, base) if "removed" in entry.raw else None
-        value = removal or _change(held, entry, base, asked)
-        return Change(ChangeKind.BUDGET, entry.id, HERE, value, 0, asked.wall_s, asked.who), ()
+        base = self._base(entry).get(entry.raw["name"])
+        is_removal = "removed" in entry.raw
+        value = _removal(held, entry, base) if is_removal else _change(held, entry, base, asked)
+        if entry.reach != HERE and value is not None:
+            value = {"name": entry.raw["name"], **value}
+        item = Change(ChangeKind.BUDGET, entry.id, entry.reach, value, 0, asked.wall_s, asked.who)
+        return item, ()
+
+    def _base(self, entry: FileEntry) -> Mapping[str, Mapping[str, Any]]:
+        """The budgets that lie beneath; for a shard, those of the settings files here."""
+        if entry.reach == HERE:
+            return budgets_of(self._book(entry).edition.layers.base)
+        files = (controlled.book.edition.file for controlled in self._by_database.values())
+        return {name: raw for file in files for name, raw in budgets_of(file).items()}
 
     def _book(self, entry: FileEntry) -> PolicyKeeper:
         controlled = self._by_database.get(entry.raw["database"])
@@ -712,8 +777,6 @@ def _policy(held: LogState, entry: FileEntry, book: PolicyKeeper) -> dict[str, A
     cap, order = entry.raw.get("mode_cap", changes.mode_cap.value), entry.raw.get("order", [])
     unset, modes = entry.raw.get(UNSET, []), [mode.value for mode in Mode]
     faults = []
-    if entry.reach != HERE:
-        faults.append(Fault(f"{entry.place}.reach", f"is {entry.reach}, must be {HERE}"))
     if cap not in modes:
         faults.append(Fault(f"{entry.place}.mode_cap", f"must be one of {', '.join(modes)}"))
     for key, names in (("order", order), (UNSET, unset)):
@@ -744,17 +807,20 @@ def _are_texts(names: object) -> bool:
     return isinstance(names, list | tuple) and all(isinstance(one, str) for one in names)
 
 
-def _removal(entry: FileEntry, base: Mapping[str, Any] | None) -> dict[str, Any]:
+def _removal(
+    held: LogState, entry: FileEntry, base: Mapping[str, Any] | None
+) -> dict[str, Any] | None:
+    """None: nothing lies beneath what was changed, so that is taken out."""
     fault = ""
     if entry.raw["removed"] is not True:
         fault = "must be true; leave it out to keep the budget"
     elif entry.raw.keys() - {"database", "name", "removed"}:
         fault = "removes the budget, so settings have no effect: give those, or removed = true"
-    elif base is None:
-        fault = "neither the settings file nor the fleet has such a budget: leave the entry out"
+    elif base is None and (ChangeKind.BUDGET, entry.id) not in held.items:
+        fault = "neither the settings file, the fleet nor a change has such a budget: leave it out"
     if fault:
         raise InvalidSettings([Fault(f"{entry.place}.removed", fault)])
-    return {"removed": True}
+    return {"removed": True} if base is not None else None
 
 
 def _change(

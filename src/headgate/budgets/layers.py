@@ -11,7 +11,11 @@ items of now, PolicyChanges as wanted ──edits──► Edits ──► OwnBo
 
 Of a budget that the base has, only the settings that differ are kept: what it says of the others
 goes on counting, also after the base has changed. What has a reach beyond this agent is a whole
-budget, and hides what lies beneath. `at` orders the budgets that neither the settings file nor the
+budget, and hides what lies beneath; but for what a shard changes of its agents' settings files:
+
+    budget  <name>@shard:<shard>  {"name": …, "settings": {…}, "whole": false}, or "removed": true
+
+`at` orders the budgets that neither the settings file nor the
 fleet has; where it is missing, the item's n does. An item that cannot be read, for a newer version
 set it, is left alone.
 """
@@ -25,10 +29,12 @@ from typing import Any, NamedTuple
 
 from headgate.budgets.difference import PolicyDifference
 from headgate.budgets.difference import differences as policy_differences
+from headgate.budgets.parse import parse_budget, written_budget
 from headgate.budgets.policy import MAX_EXEMPT, Budget, Mode, Policy
 from headgate.changes.model import Change, ChangeKind, Edit
 from headgate.changes.reach import HERE, Place, Reach
-from headgate.errors import InvalidSettings
+from headgate.changes.state import Copies, is_change_of_file, said_by
+from headgate.errors import Fault, InvalidSettings
 from headgate.metrics.lint import Advice, Severity
 from headgate.rules.drafts import ChangeAuthor, taken_out
 
@@ -41,11 +47,12 @@ EMPTY: Document = MappingProxyType({"budgets": []})
 
 @dataclass(frozen=True, slots=True)
 class FleetBudget:
-    """A budget of the fleet that applies to a database."""
+    """A budget of the fleet that applies to a database; or what its shard changed of one that the
+    settings file has."""
 
     name: str
-    raw: Raw
-    """As `written`."""
+    raw: Raw | None
+    """As `written`; None: the shard has removed it."""
     item_id: str
     reach: Reach
     n: int
@@ -53,9 +60,17 @@ class FleetBudget:
     set_by: str
     of_shard: bool = False
     """In the agent's own log: the agents of its shard exchange it (exchange.py)."""
+    whole: bool = True
+    """Else `raw` has the settings that differ from what lies beneath; None takes one out."""
 
     def applies_to(self, place: Place) -> bool:
         return self.reach.meets(place)
+
+    def over(self, under: Raw | None) -> Raw | None:
+        """What it makes of a budget beneath; None: there is none then."""
+        if self.whole or under is None or self.raw is None:
+            return self.raw if self.whole else None
+        return merged(under, self.raw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +159,21 @@ class Layers:
 
 
 def beneath(file: Document, fleet: Iterable[FleetBudget]) -> Document:
-    """The file's with the fleet's on top, whole: of a name that both have, the fleet's counts."""
-    budgets = budgets_of(file)
+    """The file's with the fleet's on top: of a name that both have, the fleet's counts."""
+    budgets: dict[str, Raw | None] = {**budgets_of(file)}
     for one in fleet:
-        budgets[one.name] = one.raw
-    return {**file, "budgets": list(budgets.values())}
+        budgets[one.name] = one.over(budgets.get(one.name))
+    return {**file, "budgets": [raw for raw in budgets.values() if raw is not None]}
+
+
+def stacked(alike: Iterable[FleetBudget]) -> FleetBudget:
+    """Of one name, from the widest reach on: the last whole one, with what was changed of it."""
+    first, *others = alike
+    for one in others:
+        raw = one.over(first.raw if first.whole else None)
+        is_change = first.whole and not one.whole and raw is not None
+        first = replace(one, raw=raw, whole=True) if is_change else one
+    return first
 
 
 def laid_over(base: Document, changes: PolicyChanges) -> dict[str, Any]:
@@ -355,6 +380,9 @@ class Edition:
         return budget if mode is budget.mode else replace(budget, mode=mode)
 
 
+NOT_IN_FILE = "the settings file here has no budget {}, so the shard's change of it has no effect"
+
+
 class Fit(NamedTuple):
     """What can stand of all layers."""
 
@@ -367,8 +395,15 @@ class Fit(NamedTuple):
 def fitting(layers: Layers, judge: Callable[[Layers], Edition]) -> Fit:
     """The file counts in any case; what was changed on top, if it is valid; of the fleet's each
     that is valid with the rest. `judge` raises InvalidSettings for what cannot."""
+    known = budgets_of(layers.file)
+    left_out = {
+        one.item_id: NOT_IN_FILE.format(one.name)
+        for one in layers.fleet
+        if not one.whole and one.name not in known
+    }
+    layers = replace(layers, fleet=tuple(f for f in layers.fleet if f.item_id not in left_out))
     try:
-        return Fit(judge(layers), layers)
+        return Fit(replace(judge(layers), left_out=left_out), layers)
     except InvalidSettings:
         fits, rejected = replace(layers, fleet=()), ""
     try:
@@ -378,7 +413,6 @@ def fitting(layers: Layers, judge: Callable[[Layers], Edition]) -> Fit:
         # counts alone, except for the switch.
         rejected = str(error)
         fits = replace(fits, changes=PolicyChanges(mode_cap=layers.changes.mode_cap))
-    left_out = {}
     for one in layers.fleet:
         more = replace(fits, fleet=(*fits.fleet, one))
         try:
@@ -400,6 +434,20 @@ def capped(mode: Mode, cap: Mode) -> Mode:
     return min(mode, cap, key=MODES.index)
 
 
+class PolicyTarget(NamedTuple):
+    """What a change is of: one budget, or the policy; at this agent, or for its shard."""
+
+    name: str = ""
+    reach: Reach = HERE
+
+    def built_on(self, edition: Edition) -> int:
+        """The revision that it is built on."""
+        return edition.revision if self.reach == HERE else edition.built_on(self.name)
+
+
+WHOLE_POLICY = PolicyTarget()
+
+
 @dataclass(frozen=True, slots=True)
 class EditionChange:
     """What became of a change, or would."""
@@ -407,13 +455,17 @@ class EditionChange:
     before: Edition
     after: Edition
     dry_run: bool
+    of: PolicyTarget = WHOLE_POLICY
+    n: int | None = None
+    """The revision that made it; None: none did."""
+    copies: Copies | None = None
+    """Of a shard's: which of its agents have it."""
 
     @property
     def changed(self) -> bool:
-        return (self.before.document, self.before.changes) != (
-            self.after.document,
-            self.after.changes,
-        )
+        was, now = self.before, self.after
+        is_shared = self.of.reach != HERE and was.fleet != now.fleet
+        return is_shared or (was.document, was.changes) != (now.document, now.changes)
 
     @property
     def differences(self) -> Sequence[PolicyDifference]:
@@ -495,6 +547,32 @@ def read_budget(item: Change) -> BudgetHere | None:
         BudgetChange(settings, bool(item.value["whole"])),
         int(item.value.get("at", item.n)),
     )
+
+
+def read_wide(item: Change, *, of_shard: bool) -> FleetBudget:
+    """Of a reach beyond this agent. Raises one of UNREADABLE for what is none."""
+    said, name = said_by(item), item.id.removesuffix(f"@{item.reach}")
+    about = (item.id, item.reach, item.n, item.set_by, of_shard)
+    if is_change_of_file(said):
+        found = FleetBudget(
+            name, None if "removed" in said else {**said["settings"]}, *about, whole=False
+        )
+        is_named = said["name"] == name
+    else:
+        budget = parse_budget(said, place=f"budget {item.id}")
+        found, is_named = FleetBudget(name, written_budget(budget), *about), budget.name == name
+    if not is_named:
+        raise InvalidSettings([Fault(f"budget {item.id}", f"is named {said['name']!r} inside")])
+    return found
+
+
+def shared_value(budget: FleetBudget | None) -> dict[str, Any] | None:
+    """What a shard changes of a budget that the settings file has, as its log keeps it."""
+    if budget is None:
+        return None
+    if budget.raw is None:
+        return {"name": budget.name, "removed": True}
+    return {"name": budget.name, "settings": dict(budget.raw), "whole": False}
 
 
 def read_cap(item: Change) -> WideCap:

@@ -40,7 +40,7 @@ from headgate.budgets.api import (
 )
 from headgate.budgets.drafts import EVERY, cap_budgets, forgive_budget
 from headgate.budgets.keeper import NoSuchBudget
-from headgate.budgets.layers import Edition, EditionChange
+from headgate.budgets.layers import Edition, EditionChange, budgets_of
 from headgate.budgets.limits import budget_schema, policy_schema
 from headgate.budgets.parse import parse_budget, written
 from headgate.budgets.policy import Mode
@@ -60,7 +60,7 @@ from headgate.changes.exchange import Exchange
 from headgate.changes.exchange_api import copies_doc
 from headgate.changes.model import Change, ChangeKind
 from headgate.changes.reach import HERE, Level, Reach, parse_reach
-from headgate.changes.state import ChangeMade, said_by
+from headgate.changes.state import ChangeMade, is_change_of_file, said_by
 from headgate.check.questions import Span, about
 from headgate.errors import Fault, InvalidRequest, InvalidSettings, StoreUnavailable
 from headgate.fleet.api import reached_doc
@@ -190,7 +190,8 @@ class Budgeting:
             item = (await self._logs.book(reach).items()).budget(name, reach)
             if item is None or item.value is None:
                 raise NoSuchItem(f"there is no budget {name!r} for {reach}")
-            return json_response(self._item_doc(item), headers=etag(item.n))
+            if not is_change_of_file(item.value):
+                return json_response(self._item_doc(item), headers=etag(item.n))
         controlled = self._controlled(call)
         controlled.book.raw(name)
         doc = self._one(controlled, controlled.book.edition, name)
@@ -274,13 +275,14 @@ class Budgeting:
         new = call.request.headers.get("if-none-match", "").strip() == "*"
         given = {key: value for key, value in call.body.items() if value is not None}
         reach = await self._reach(call, call.query.reach, given.pop(REACH, None))
-        if reach != HERE:
+        is_said = call.query.reach is not None or REACH in call.body
+        controlled = None if is_said and reach != HERE else self._kept_by(call, reach)
+        if controlled is None:
             book = self._logs.book(reach)
             setting = book.set_budget(name, given, reach=reach, new=new, **kw)
             return await self._changed_beyond(call, setting, reach)
-        controlled = self._controlled(call)
         was_there = controlled.book.edition.budget(name) is not None
-        change = controlled.book.set_budget(name, given, new=new, **kw)
+        change = controlled.book.set_budget(name, given, new=new, reach=reach, **kw)
         created = not was_there and not kw["dry_run"]
         return await self._changed(controlled, change, name, created=created)
 
@@ -288,36 +290,38 @@ class Budgeting:
         kw, name = call.change, call.place("name")
         reach = await self._reach(call, call.query.reach, call.body.get(REACH))
         given = {key: value for key, value in call.body.items() if key != REACH}
-        if reach != HERE:
+        if (controlled := self._kept_by(call, reach)) is None:
             patching = self._logs.book(reach).patch_budget(name, given, reach=reach, **kw)
             return await self._changed_beyond(call, patching, reach)
-        controlled = self._controlled(call)
-        change = controlled.book.patch_budget(name, given, **kw)
+        change = controlled.book.patch_budget(name, given, reach=reach, **kw)
         return await self._changed(controlled, change, name)
 
     async def delete_budget(self, call: Call[Reaching, None]) -> Response:
         kw, name = call.change, call.place("name")
-        if (reach := await self._reach(call, call.query.reach)) != HERE:
+        reach = await self._reach(call, call.query.reach)
+        if (controlled := self._kept_by(call, reach)) is None:
             removal = self._logs.book(reach).remove_budget(name, reach=reach, **kw)
             return await self._changed_beyond(call, removal, reach)
-        controlled = self._controlled(call)
-        return await self._changed(controlled, controlled.book.remove(name, **kw), name)
+        removing = controlled.book.remove(name, reach=reach, **kw)
+        return await self._changed(controlled, removing, name)
 
     async def forgive(self, call: Call[DryRun, None]) -> Response:
-        controlled, name, kw = self._controlled(call), call.place("name"), call.change
-        if (reach := await self._reach(call)) != HERE:
+        self._controlled(call)
+        name, kw, reach = call.place("name"), call.change, await self._reach(call)
+        if (controlled := self._kept_by(call, reach)) is None:
             expect = kw.pop("expect")
             draft = partial(forgive_budget, name=name, reach=reach, expect=expect)
             return await self._changed_beyond(call, self._logs.book(reach).make(draft, **kw), reach)
-        return await self._changed(controlled, controlled.book.forgive(name, **kw), name)
+        forgiving = controlled.book.forgive(name, reach=reach, **kw)
+        return await self._changed(controlled, forgiving, name)
 
     # --- steps -----------------------------------------------------------------------------
 
     async def _reach(
         self, call: Call[Any, Any], asked: str | None = None, said: Any = None
     ) -> Reach:
-        """As the query or the body says; else as the budget was set. A new one is for the shard
-        that this agent leads (changes/exchange.py)."""
+        """As the query or the body says; else as the budget was set. A new one, and a change of one
+        that the settings file has, is for the shard that this agent leads (Exchange.reach)."""
         given, database, name = _reach_given(asked, said), *map(call.place, ("database", "name"))
         known = None if given is not None else self._reach_of(database, name)
         if known is not None:
@@ -327,15 +331,32 @@ class Budgeting:
         return reach if given is not None else self._reach_of(database, name) or reach
 
     def _reach_of(self, database: str, name: str) -> Reach | None:
-        """As the budget was set; None: there is none."""
+        """As the budget was set; None: there is none, or the settings file has it."""
         known = self._given.by_database.get(database) if self._given is not None else None
         if known is None:
             return None
         shared = known.edition.of_shard(name)
         if shared is not None and self._logs.is_shared(shared.reach):
             return shared.reach
+        is_of_file = known.edition.budget(name) and known.edition.origin(name) == "file"
         is_here = known.edition.budget(name) or name in known.edition.changes.budgets
-        return HERE if is_here else None
+        return HERE if is_here and not is_of_file else None
+
+    def _kept_by(self, call: Call[Any, Any], reach: Reach) -> Controlled | None:
+        """Whose policy a change is of: at this agent, or for its shard of what the settings file
+        has. None: the change is of a whole budget that reaches beyond this agent."""
+        if reach == HERE:
+            return self._controlled(call)
+        name, database = call.place("name"), call.place("database")
+        known = {} if self._given is None else self._given.by_database
+        if database == EVERY and len(known) == 1:
+            (database,) = known
+        if database not in known or not self._logs.is_shared(reach):
+            return None
+        edition = known[database].edition
+        shared = edition.fleet.get(name)
+        is_of_file = name in budgets_of(edition.file) and (shared is None or not shared.whole)
+        return known[database] if is_of_file else None
 
     async def _changed_beyond(
         self,
@@ -385,10 +406,12 @@ class Budgeting:
         created: bool = False,
     ) -> Response:
         change = await self._under_way.finish(making)
+        if change.of.reach != HERE and not change.dry_run:
+            await self._budgets.publish()
         after, now = change.after, self._now()
         budget = self._one(controlled, after, name) if after.budget(name) else None
         response = await json_in_thread(lambda: change_doc(change, controlled, budget, now))
-        response.headers.update(etag(after.revision))
+        response.headers.update(etag(change.of.built_on(after)))
         if created:
             response.status_code = 201
             response.headers["Location"] = f"{_POLICIES}/{controlled.plan.database}/{name}"

@@ -35,10 +35,10 @@ from headgate.budgets.layers import (
     read_budget,
     read_cap,
     read_policy,
+    read_wide,
+    stacked,
 )
 from headgate.budgets.meter import BudgetWatch
-from headgate.budgets.parse import parse_budget, written
-from headgate.budgets.policy import Policy
 from headgate.budgets.publisher import Publisher
 from headgate.budgets.statements import StatementTexts
 from headgate.budgets.tracing import TraceMemory, TraceSource
@@ -46,12 +46,12 @@ from headgate.changes.book import OwnBook
 from headgate.changes.inforce import ChangeMemory
 from headgate.changes.model import FORGET_AFTER_S, Change, ChangeKind
 from headgate.changes.reach import HERE, Place, layers_at
-from headgate.changes.state import counted_from, ends_at, said_by
+from headgate.changes.state import counted_from, ends_at
 from headgate.changes.time import ChangeTime
 from headgate.changes.writer import beside
 from headgate.check.board import Board
 from headgate.check.demand import Demands
-from headgate.errors import Fault, InvalidSettings, StoreUnavailable
+from headgate.errors import StoreUnavailable
 from headgate.metrics.samples import Cause
 from headgate.rules.times import parse_date_time
 
@@ -318,6 +318,12 @@ class Budgets:
         }
         return {**self._followed.faults, **left_out}
 
+    @property
+    def left_out(self) -> dict[str, str]:
+        """The same by the id of the change, for other agents."""
+        each = (controlled.edition.left_out for controlled in self.by_database.values())
+        return {**self._followed.faults, **{one: why for some in each for one, why in some.items()}}
+
     # --- each second -----------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -396,7 +402,8 @@ class LayersHere(NamedTuple):
     """By name."""
     here: ChangesHere = ChangesHere()
     over: frozenset[str] = frozenset()
-    """Budgets changed here, by name, whose time is used up, whatever the clock says."""
+    """Budgets changed here or for the shard, by name, whose time is used up, whatever the clock
+    says."""
     caps: tuple[WideCap, ...] = ()
 
 
@@ -464,24 +471,28 @@ class FollowedBudgets:
         wide = [one for one in items if one.kind == ChangeKind.BUDGET and one.reach != HERE]
         ids = {item.id for item in wide}
         said = [one for one in now.values() if one.item_id not in ids]
-        said += [_fleet_budget(item, of_shard=False) for item in wide if item.value is not None]
-        found = {name: some[-1] for name, some in layers_at(place, said).items()}
+        said += [read_wide(item, of_shard=False) for item in wide if item.value is not None]
+        found = {name: stacked(some) for name, some in layers_at(place, said).items()}
         return [found[name] for name in sorted(found)]
 
     def _worked_out(self, database: str) -> LayersHere:
         place = self._places.get(database, Place(database=database))
         both = [*self._fleet.budgets.values(), *self._own.budgets.values()]
-        said = [b for b in both if isinstance(b, BudgetHere) or b.item_id not in self._used_up]
+        is_whole = {b.item_id for b in both if isinstance(b, FleetBudget) and b.whole}
+        said = [b for b in both if b.item_id not in self._used_up & is_whole]
         layers = layers_at(place, said).values()
-        # Those that reach beyond this agent are whole: of each name the last one counts.
-        fleet = {one.name: one for some in layers for one in some if isinstance(one, FleetBudget)}
+        fleet = {}
+        for some in layers:
+            if alike := [one for one in some if isinstance(one, FleetBudget)]:
+                fleet[alike[0].name] = stacked(alike)
         here = [some[-1] for some in layers if isinstance(some[-1], BudgetHere)]
         changes = changes_of(here, self._own.policies.get(database, NO_CHANGES))
         n = self._own.newest_n.get(database, 0)
-        over = frozenset(one.name for one in here if one.item_id in self._used_up)
-        wide = tuple(fleet[name] for name in sorted(fleet))
+        ending: list[FleetBudget | BudgetHere] = [*here, *fleet.values()]
+        over = frozenset(one.name for one in ending if one.item_id in self._used_up)
         caps = [*self._fleet.caps.values(), *self._own.caps.values()]
         applying = tuple(cap for cap in caps if cap.applies_to(place))
+        wide = tuple(fleet[name] for name in sorted(fleet))
         return LayersHere(wide, ChangesHere(changes, n), over, applying)
 
 
@@ -566,25 +577,16 @@ class _Followed:
 
     def _budget(self, item: Change) -> FleetBudget | BudgetHere | None:
         if item.reach != HERE:
-            return _fleet_budget(item, of_shard=self._is_own)
+            return read_wide(item, of_shard=self._is_own)
         if not self._is_own:
             raise ValueError(ONE_AGENT)
         return read_budget(item)
 
 
-def _fleet_budget(item: Change, *, of_shard: bool) -> FleetBudget:
-    budget = parse_budget(said_by(item), place=f"budget {item.id}")
-    name = item.id.removesuffix(f"@{item.reach}")
-    if budget.name != name:
-        raise InvalidSettings([Fault(f"budget {item.id}", f"is named {budget.name!r} inside")])
-    (raw,) = written(Policy((budget,)))["budgets"]
-    return FleetBudget(name, raw, item.id, item.reach, item.n, item.set_by, of_shard)
-
-
 def _end_of(budget: FleetBudget | BudgetHere) -> float | None:
     raw: Mapping[str, Any] = {}
     if isinstance(budget, FleetBudget):
-        raw = budget.raw
+        raw = budget.raw or {}
     elif budget.change is not None:
         raw = budget.change.settings
     given = raw.get("expires_at")

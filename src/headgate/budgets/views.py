@@ -44,6 +44,8 @@ from headgate.budgets.service import Controlled
 from headgate.budgets.sql_text import fingerprint, read_tags
 from headgate.budgets.statements import key_of
 from headgate.budgets.traces import NO_FINGERPRINT, Trace
+from headgate.changes.exchange_api import copies_doc
+from headgate.changes.reach import HERE
 from headgate.errors import InvalidRequest
 from headgate.history.looking import iso
 
@@ -225,7 +227,7 @@ def change_doc(
     told = [*_not_told_yet(controlled, wall_s), *(str(advice) for advice in change.after.advice)]
     return PolicyChangeDoc(
         database=controlled.plan.database,
-        revision=change.after.revision,
+        revision=change.of.built_on(change.after) if change.n is None else change.n,
         dry_run=change.dry_run,
         changed=change.changed,
         mode_cap=change.after.mode_cap.value,
@@ -234,6 +236,8 @@ def change_doc(
         budget=budget,
         advice=told,
         published=published_docs(controlled, wall_s),
+        reach=None if change.of.reach == HERE else str(change.of.reach),
+        copies=copies_doc(change.copies),
     )
 
 

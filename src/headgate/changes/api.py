@@ -24,6 +24,7 @@ from headgate.changes.state import (
     What,
     difference,
     ends_at,
+    is_change_of_file,
     said_by,
 )
 from headgate.check.reasons import says as rule_says
@@ -245,7 +246,7 @@ def _says(item: Change, value: Mapping[str, Any]) -> str:
 
 
 def _budget(item: Change, value: Mapping[str, Any]) -> str:
-    if item.reach != HERE:
+    if item.reach != HERE and not is_change_of_file(value):
         budget = parse_budget(said_by(item))
         return f"{budget.mode.value}: {budget_says(budget)}"
     if value.get("removed") is True:

@@ -94,7 +94,8 @@ def assemble(
         name=name,
         limits=followers.limits,
     )
-    facts = OwnFacts(name, context.settings.fleet is not None, context.places)
+    has_fleet = context.settings.fleet is not None
+    facts = OwnFacts(name, has_fleet, context.places, lambda: budgets.left_out)
     log.exchange = Exchange(shards, own, demands, clock, context.open_link, facts)
     own.has_ended = partial(rules.has_ended, own=True)
     policies = BudgetRoom(budgets.by_database)

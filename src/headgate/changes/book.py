@@ -397,7 +397,7 @@ class SharedBook(ChangeBook):
         super().__init__(store, writer, clock, RuleDrafts(known_metrics, limits, new_id))
         self._host = host
         """The agent's name."""
-        self.rooms = {ChangeKind.BUDGET: FleetBudgetRoom()}
+        self.rooms = dict.fromkeys((ChangeKind.BUDGET, ChangeKind.POLICY), FleetBudgetRoom())
 
     def _signed(self, who: str) -> str:
         """A user's number says nothing to those of another host."""
@@ -489,7 +489,8 @@ class OwnBook(ChangeBook):
         shards = shards_of(change.items)
         if self._exchanges is None or not shards:
             return change
-        return replace(change, copies=await self._exchanges.copied(shards))
+        copies = await self._exchanges.copied(shards)
+        return replace(change, copies=copies and copies.of_items(change.items))
 
     # --- with the other agents of a shard ----------------------------------------------------
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import structlog
@@ -90,6 +90,8 @@ class OwnFacts:
     host: str
     has_fleet: bool
     places: Callable[[], Sequence[Place]]
+    left_out: Callable[[], Mapping[str, str]] = dict
+    """Changes that have no effect here, by id: why."""
 
 
 @dataclass(eq=False, slots=True)
@@ -365,7 +367,12 @@ class Exchange:
         missing = [partner for partner in others if not partner.has(seq)]
         told = tuple(f"{partner.way.name} {_why_missing(partner)}" for partner in missing)
         have = len(others) - len(missing)
-        return Copies(have, len(others), told, self._standby_has(name, seq))
+        idle = {
+            (item_id, other.way.name): why
+            for other in others
+            for item_id, why in other.left_out.items()
+        }
+        return Copies(have, len(others), told, self._standby_has(name, seq), idle)
 
     def _others(self, name: str) -> list[Partner]:
         """Of other members."""
@@ -389,6 +396,12 @@ class Exchange:
 
     async def answer(self, offer: Offer) -> ExchangeAnswer:
         """Held for as long as the offer allows, while both have the same."""
+        answer = await self._answered(offer)
+        ours = f"@{Level.SHARD.value}:{offer.shard}"
+        left_out = {one: why for one, why in self._own.left_out().items() if one.endswith(ours)}
+        return replace(answer, left_out=left_out)
+
+    async def _answered(self, offer: Offer) -> ExchangeAnswer:
         shard = self._shards.asked(offer.shard, offer.database)
         own = _cluster(shard)
         if own and offer.cluster not in ("", own):
@@ -586,6 +599,8 @@ class Partner:
         """Why the last try failed; empty: it did not."""
         self.is_away = False
         """With a fault: it gave no answer at all."""
+        self.left_out: Mapping[str, str] = {}
+        """What has no effect there, by the id of the change: why."""
 
     @property
     def has_all(self) -> bool:
@@ -706,6 +721,7 @@ class Partner:
     async def _ask(self, offer: Offer) -> ExchangeAnswer:
         answer = await self._asked(offer)
         self.exchanged_at, self.is_away = self._clock.now().mono_s, False
+        self.left_out = answer.left_out
         return answer
 
     async def _asked(self, offer: Offer) -> ExchangeAnswer:
@@ -720,7 +736,7 @@ class Partner:
                 task.cancel()
                 with suppress(asyncio.CancelledError):
                     await task
-                return ExchangeAnswer(self._there)
+                return ExchangeAnswer(self._there, left_out=self.left_out)
             return await task
         finally:
             kicked.cancel()

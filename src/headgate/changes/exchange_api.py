@@ -6,7 +6,7 @@ passed on to agents that do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import msgspec
@@ -28,6 +28,7 @@ from headgate.shard.peers_api import MAX_COUNT, MAX_NAME_CHARS, MAX_TEXT_CHARS, 
 VERSION = 1
 MAX_ENTRIES = 2000
 MAX_VERSIONS = 5000
+MAX_LEFT_OUT = 100
 
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME_CHARS)]
 _Key = Annotated[str, msgspec.Meta(max_length=MAX_KEY_CHARS)]
@@ -101,6 +102,8 @@ class ExchangedDoc(msgspec.Struct, frozen=True, omit_defaults=True):
     """Keys of what the receiver lacks itself."""
     upto: _Key = ""
     """How far the page was compared; empty: all of it."""
+    left_out: Annotated[dict[str, str], msgspec.Meta(max_length=MAX_LEFT_OUT)] = {}
+    """Changes that have no effect at the receiver, by id, with the reason."""
 
 
 class CopiesDoc(msgspec.Struct, frozen=True):
@@ -115,12 +118,15 @@ class CopiesDoc(msgspec.Struct, frozen=True):
     """Whether the standby of this agent has it; null: there is no standby."""
     says: str
     """As one line: `in force here; 2 of 2 replicas have a copy`."""
+    left_out: Mapping[str, str] = {}
+    """Replicas where the change has no effect, with the reason."""
 
 
 def copies_doc(copies: Copies | None) -> CopiesDoc | None:
     if copies is None:
         return None
-    return CopiesDoc(copies.have, copies.of, copies.missing, copies.standby, copies.words)
+    idle = {member: why for (_, member), why in copies.left_out.items()}
+    return CopiesDoc(copies.have, copies.of, copies.missing, copies.standby, copies.words, idle)
 
 
 _encode = msgspec.json.Encoder().encode
@@ -152,7 +158,9 @@ def encode_offer(offer: Offer) -> bytes:
 
 def encode_answer(answer: ExchangeAnswer) -> bytes:
     entries, want = _entry_docs(answer.entries), list(answer.want)
-    return _encode(ExchangedDoc(VERSION, answer.digest, entries, want, answer.upto))
+    told = [(one, why[:MAX_TEXT_CHARS]) for one, why in answer.left_out.items()]
+    left_out = dict(told[:MAX_LEFT_OUT])
+    return _encode(ExchangedDoc(VERSION, answer.digest, entries, want, answer.upto, left_out))
 
 
 def decode_offer(body: bytes) -> Offer:
@@ -182,7 +190,8 @@ def decode_answer(body: bytes) -> ExchangeAnswer:
         doc = _decode_answer(body)
     except _UNREADABLE as error:
         raise PeerFailed(Cause.INVALID, f"did not answer with an exchange: {error}") from None
-    return ExchangeAnswer(doc.digest, _entries(doc.entries), tuple(doc.want), doc.upto)
+    entries = _entries(doc.entries)
+    return ExchangeAnswer(doc.digest, entries, tuple(doc.want), doc.upto, doc.left_out)
 
 
 def _entry_docs(entries: Sequence[Entry]) -> list[ExchangeEntryDoc]:

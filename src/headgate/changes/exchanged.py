@@ -13,7 +13,7 @@ import hashlib
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from headgate.base.stored import read_object
@@ -377,6 +377,8 @@ class ExchangeAnswer:
     """Keys that the other lacks."""
     upto: str = ""
     """How far the page was compared; empty: all of it."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Changes that have no effect at the other agent, by id: why."""
 
 
 def shards_of(items: Iterable[Change | None]) -> frozenset[str]:

@@ -223,7 +223,7 @@ def _id(kind: ChangeKind, reach: Reach, names: Sequence[str]) -> str:
     """As its room calls it; what reaches beyond one agent is known by its reach as well."""
     if kind is ChangeKind.BUDGET and reach != HERE:
         return budget_id(names[0], reach)
-    if kind is ChangeKind.METRIC and reach != HERE:
+    if kind in (ChangeKind.METRIC, ChangeKind.POLICY) and reach != HERE:
         return f"{'/'.join(names)}@{reach}"
     return (" " if kind in (ChangeKind.PEER, ChangeKind.SKIP) else "/").join(names)
 

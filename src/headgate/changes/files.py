@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from headgate.base.overlay import Overlay
 from headgate.base.redaction import redacted
-from headgate.budgets.drafts import check_budget_room, judged
+from headgate.budgets.drafts import check_budget_room, judged, judged_cap
 from headgate.changes.exchanged import apart as apart_from_others
 from headgate.changes.file_format import MAX_FAULTS, SECTIONS, ChangeFile, FileEntry, known_by
 from headgate.changes.items import known
@@ -27,6 +27,7 @@ from headgate.changes.state import (
     ChangeName,
     LogState,
     audit_values,
+    is_change_of_file,
     name_of,
 )
 from headgate.changes.time import iso
@@ -131,7 +132,10 @@ def written_entry(item: Change) -> dict[str, Any]:
     if item.kind == ChangeKind.PEER:
         return {**_names(item), **reach, "url": said["url"], "database": said["database"]}
     if item.kind == ChangeKind.BUDGET and item.reach == HERE:
-        return {**_names(item), **reach, **_budget_here(said)}
+        return {**_names(item), **reach, **_over_file(said)}
+    if item.kind == ChangeKind.BUDGET and is_change_of_file(said):
+        partly = {"whole": False} if "settings" in said else {}
+        return {"name": said["name"], **reach, **partly, **_over_file(said)}
     said = {key: one for key, one in said.items() if key not in BOOKKEEPING}
     if item.kind == ChangeKind.BUDGET:
         return {"name": said.pop("name"), **reach, **said}
@@ -144,7 +148,7 @@ def _names(item: Change) -> dict[str, str]:
     """As FileEntry.id has them, apart."""
     if item.kind in (ChangeKind.POLICY, ChangeKind.HANDOVER):
         (name,) = known_by(item.kind, item.reach)
-        return {name: item.id}
+        return {name: item.id.removesuffix(f"@{item.reach}")}
     if item.kind == ChangeKind.BUDGET:
         first, _, second = item.id.partition("/")
     elif item.kind == ChangeKind.METRIC:
@@ -207,7 +211,7 @@ def _policy(said: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _budget_here(said: Mapping[str, Any]) -> dict[str, Any]:
+def _over_file(said: Mapping[str, Any]) -> dict[str, Any]:
     if said.get("removed") is True:
         return {"removed": True}
     settings = {key: one for key, one in said["settings"].items() if key != "name"}
@@ -442,11 +446,13 @@ class RuleRoom:
 
 
 class FleetBudgetRoom:
-    """Budgets that are set for a fleet: each whole."""
+    """Budgets that are set for a fleet, each whole, and the switch for all of them."""
 
     def drafted(
         self, held: LogState, entry: FileEntry, asked: ChangeAuthor
     ) -> tuple[Change, Sequence[Advice]]:
+        if entry.kind is ChangeKind.POLICY:
+            return judged_cap(entry.raw, entry.reach, asked, place=entry.place), ()
         return judged(entry.raw, entry.reach, asked, place=entry.place)
 
     def check(self, held: LogState, changes: Sequence[Edit], asked: ChangeAuthor) -> Sequence[Edit]:

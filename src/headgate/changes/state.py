@@ -49,6 +49,8 @@ class Copies:
     """Replicas without a copy, and why: `db-b does not answer`."""
     standby: bool | None = None
     """Whether the standby agent has a copy; None: there is no standby."""
+    left_out: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """Copies without effect, by the id of the change and the replica: why."""
 
     @property
     def words(self) -> str:
@@ -60,7 +62,14 @@ class Copies:
             told.append(f"the standby has {'a copy' if self.standby else 'no copy yet'}")
         if len(told) == 1:
             told.append("no other agent of the shard is known")
+        told += [f"{member} reports: {why}" for (_, member), why in self.left_out.items()]
         return "; ".join(told)
+
+    def of_items(self, items: Iterable[Change | None]) -> Copies:
+        """Of these changes alone."""
+        ids = {item.id for item in items if item is not None}
+        left_out = {one: why for one, why in self.left_out.items() if one[0] in ids}
+        return replace(self, left_out=left_out)
 
 
 def both(one: Copies | None, other: Copies | None) -> Copies | None:
@@ -73,6 +82,7 @@ def both(one: Copies | None, other: Copies | None) -> Copies | None:
         one.of + other.of,
         (*one.missing, *other.missing),
         all(told) if told else None,
+        {**one.left_out, **other.left_out},
     )
 
 
@@ -343,6 +353,12 @@ def said_by(item: Change) -> dict[str, Any]:
     return {key: one for key, one in (item.value or {}).items() if key not in BOOKKEEPING}
 
 
+def is_change_of_file(value: Mapping[str, Any]) -> bool:
+    """Of a budget that reaches beyond one agent, where it is not whole: what its shard changes of
+    the one that the settings files have."""
+    return value.get("removed") is True or value.get("whole") is False
+
+
 def redated(item: Change, set_at: float) -> Change:
     """With another place among the versions; its time goes on being counted from where it was."""
     value = item.value
@@ -462,7 +478,9 @@ class ChangeDifference:
     @property
     def _became(self) -> str:
         names = {one.name for one in self.settings if one.before is True or one.after is True}
-        is_over_file = self.reach == HERE and self.kind in _OVER_FILE and "whole" not in names
+        is_partial = "removed" in names or any(one.name == "whole" for one in self.settings)
+        is_over_file = self.kind in _OVER_FILE and "whole" not in names
+        is_over_file = is_over_file and (self.reach == HERE or is_partial)
         if is_over_file and self.what is not What.CHANGED:
             if self.what is What.TAKEN_OUT:
                 return "reverted to the settings file"

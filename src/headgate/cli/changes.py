@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias
 
@@ -61,7 +61,12 @@ PolicyOf: TypeAlias = Annotated[
     ),
 ]
 Prune: TypeAlias = Annotated[
-    bool, typer.Option("--prune", help="Take out what is set and not in the file.")
+    bool,
+    typer.Option(
+        "--prune",
+        help="Take out what is set and not in the file. With --database: that database's budgets, "
+        "also those of its settings file.",
+    ),
 ]
 
 
@@ -145,6 +150,14 @@ def diff(
     fleet: OfFleet = False,
     database: PolicyOf = None,
     prune: Prune = False,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            show_default=False,
+            help="Compare two policy files, without an agent: what FILE changes in this one.",
+        ),
+    ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit code 1 where it would change anything.")
     ] = False,
@@ -159,8 +172,13 @@ def diff(
     from headgate.cli.output import show_view
     from headgate.present.changes import tried_view
 
+    if against is not None:
+        _compare(against, path, strict=strict, as_json=as_json)
+        return
     file = load(path, fleet=fleet, database=database)
-    tried = _applied(_api_for(file, url, token), file, prune=prune, dry_run=True)
+    api = _api_for(file, url, token)
+    file = file.alone(api) if prune else file
+    tried = _applied(api, file, prune=prune, dry_run=True)
     show_view(tried, as_json, ChangeMadeDoc, tried_view)
     _show_last_hour(file, url, token, as_json=as_json)
     if strict and _read(tried).changed:
@@ -185,6 +203,7 @@ def apply(
 
     file = load(path, fleet=fleet, database=database)
     api = _api_for(file, url, token)
+    file = file.alone(api) if prune else file
 
     def post(*, dry_run: bool, etag: str | None) -> Answered:
         return _applied(api, file, prune=prune, dry_run=dry_run, etag=etag)
@@ -263,6 +282,23 @@ class File:
     document: Mapping[str, Any]
     fleet: bool = False
     """For the fleet's log."""
+    database: str | None = None
+    """The file is a policy, of that one."""
+
+    def alone(self, api: Api) -> File:
+        """A policy file that removes that database's other budgets; any other file as it is."""
+        if self.database is None:
+            return self
+        from headgate.budgets.api import PolicyDoc
+        from headgate.cli.budget import policy_path
+        from headgate.cli.documents import read
+
+        budgets = self.document["budgets"]
+        named, removed = {one["name"] for one in budgets}, {"removed": True}
+        found = read(PolicyDoc, api.get(policy_path(self.database)).document).budgets
+        others = [one.name for one in found if one.name not in named]
+        gone = [{"database": self.database, "name": name, **removed} for name in others]
+        return replace(self, document={**self.document, "budgets": [*budgets, *gone]})
 
     @property
     def entries(self) -> int:
@@ -298,7 +334,7 @@ def load(path: Path, *, fleet: bool, database: str | None = None) -> File:
         document = read_document(text, is_json=path.suffix == ".json")
         if database is not None:
             document = _of_policy(path, database)
-        return File(path, text, document, fleet)
+        return File(path, text, document, fleet, database)
     except InvalidSettings as error:
         raise InvalidSettings(error.faults, str(path)) from None
 
@@ -366,11 +402,27 @@ def _applied(
     dry_run: bool,
     etag: str | None = None,
 ) -> Answered:
-    query = _query(file.fleet) | ({"prune": "true"} if prune else {})
+    # Of a policy file, the budgets that go are in it; rules and the rest are none of its business.
+    query = _query(file.fleet) | ({"prune": "true"} if prune and file.database is None else {})
     with file.validated():
         return api.change(
             "POST", f"{CHANGES}/apply", file.document, etag=etag, dry_run=dry_run, query=query
         )
+
+
+def _compare(before: Path, after: Path, *, strict: bool, as_json: bool) -> None:
+    from headgate.budgets.difference import differences
+    from headgate.cli.output import show_json
+    from headgate.cli.render import plain
+    from headgate.settings.document import load_policy
+
+    found = differences(load_policy(before), load_policy(after))
+    if as_json:
+        show_json({"difference": [one.written() for one in found]})
+    else:
+        print("\n".join(plain(one.line) for one in found) or "no difference")
+    if strict and found:
+        raise typer.Exit(1)
 
 
 def _show_last_hour(file: File, url: str | None, token: str | None, *, as_json: bool) -> None:
