@@ -81,6 +81,14 @@ def test_phrases_of_the_program_are_found_and_names_are_not() -> None:
     assert found("x.py", words.literal_texts(source)) == ["2 “somebody”: write client, identity"]
 
 
+def test_comments_and_texts_in_c_are_found_and_code_is_not() -> None:
+    source = 'int refused; /* R104: a\n * refusal */\nsay("is told \\" no", "refused");\n'
+    assert found("x.c", words.c_texts(source)) == [
+        "2 “refusal”: write reject, admit",
+        "3 “is told”: write reported, last seen",
+    ]
+
+
 def test_a_clean_page_has_no_findings() -> None:
     page = "The agent rejects the check: *lag* is 9 s. Connection refused is the network's word.\n"
     assert found("docs/good.md", words.markdown_texts(page)) == []
