@@ -6,12 +6,12 @@
  *
  * Values that rules are for each of come from clients, who can make up as many as they like. So
  * their buckets have three quarters of a set at most, and never make a budget's own bucket forget
- * what it owes; and a secret says which set a key belongs to, so that nobody can aim.
+ * its debt; and a secret says which set a key belongs to, so that nobody can aim.
  *
  * A bucket is the time at which it will be empty; its own unit is the time in which its rate
  * drains a cost. Charges and refunds are single compare-and-swaps on that time.
  *
- * Refunds are told twice: in refunding_ns before the time is set back, in refunded_ns after it. A
+ * Refunds are counted twice: in refunding_ns before the time is set back, in refunded_ns after it. A
  * charge remembers the latter, its settlement reads the former. So every refund that may have
  * moved a charge in between is reckoned with, some that have not are, too, and nobody is ever
  * given back what had drained already (R110).
@@ -32,7 +32,7 @@
 
 /* ── Units ────────────────────────────────────────────────────────────────── */
 
-/* Rounded up: a bucket never owes less than it was charged. */
+/* Rounded up: the debt is never less than what was charged. */
 uint64_t hg_drain_ns(uint64_t cost_ns, uint32_t rate_mpct, uint32_t cpus_milli)
 {
     uint64_t per = (uint64_t) rate_mpct * cpus_milli;
@@ -73,7 +73,7 @@ static uint32_t find(const hg_region *region, uint64_t key)
     uint32_t first = set_of(region, key) * HG_WAYS;
     _Atomic uint64_t *keys = hg_bucket_keys_in(region) + first;
 
-    /* Acquire: whoever sees the key sees the bucket that it was put before. */
+    /* Acquire: a reader of the key sees the bucket that it was put before. */
     for (uint32_t way = 0; way < HG_WAYS; way++)
         if (atomic_load_explicit(&keys[way], memory_order_acquire) == key)
             return first + way;
@@ -88,7 +88,7 @@ static bool out_of_line(const hg_bucket *bucket, const hg_budget *budget)
                       != hg_rate_of(budget));
 }
 
-/* What it owes by the policy's rate and epoch, should it not have been brought in line. */
+/* Its debt by the policy's rate and epoch, should it not have been brought in line. */
 static uint64_t owed_by(const hg_bucket *bucket, const hg_budget *budget, uint64_t now_ns)
 {
     uint64_t owed_ns = hg_less(atomic_load_explicit(&bucket->empty_at_ns, memory_order_acquire),
@@ -181,7 +181,7 @@ typedef enum room {
     EMPTY,
     EMPTY_OWN,
     OWING,     /* forgiven */
-    OWING_OWN, /* forgiven, but never for the sake of a value that somebody may have made up */
+    OWING_OWN, /* forgiven, but never for the sake of a value that a client may have made up */
     NO_ROOM
 } room;
 
@@ -245,7 +245,7 @@ static void count_forgiven(hg_region *region, const hg_bucket *bucket, uint64_t 
 }
 
 /* Takes the key away, then looks whether anybody holds it all the same, or has been charged since
- * it was chosen as one that owes nothing. */
+ * it was chosen as one without debt. */
 static bool empty_way(hg_region *region, uint32_t index, room kind, uint64_t now_ns)
 {
     _Atomic uint64_t *key = &hg_bucket_keys_in(region)[index];
@@ -265,7 +265,7 @@ static bool empty_way(hg_region *region, uint32_t index, room kind, uint64_t now
         atomic_store(key, old);
         return false;
     }
-    if (old != HG_TAKEN_KEY) /* else somebody died in the midst of this */
+    if (old != HG_TAKEN_KEY) /* else a process died in the midst of this */
         count_forgiven(region, bucket, owed_ns, true);
     return true;
 }
@@ -367,7 +367,7 @@ static void rescale(hg_bucket *bucket, uint32_t rate_mpct, uint64_t now_ns)
     } while (!atomic_compare_exchange_weak_explicit(&bucket->empty_at_ns, &old, now_ns + same_ns,
                                                     memory_order_acq_rel, memory_order_acquire));
     tell_refund(&bucket->refunded_ns, told);
-    /* Whoever charges between these two does so by the other rate: once, at a change of policy. */
+    /* A charge between these two is by the other rate: once, at a change of policy. */
     atomic_store_explicit(&bucket->rate_mpct, rate_mpct, memory_order_release);
 }
 
@@ -388,8 +388,8 @@ static bool bring_in_line(hg_region *region, hg_bucket *bucket, const hg_terms *
     return true;
 }
 
-/* Once for a change of policy: what is owed drains by the new rate from the first look on, even if
- * whoever looks is blocked. That changes no debt (R104). */
+/* Once for a change of policy: the debt drains by the new rate from the first look on, even if
+ * the statement that looks is blocked. That changes no debt (R104). */
 static void take_over(hg_region *region, uint32_t index, const hg_terms *terms)
 {
     uint32_t running;
@@ -494,7 +494,7 @@ static uint64_t remaining(const hg_bucket *bucket, const hg_holding_one *one, ui
 void hg_bucket_refund(hg_bucket *bucket, const hg_holding_one *one, uint64_t cheaper_ns,
                       uint64_t now_ns)
 {
-    /* The time first, then the refunds told: whoever set it back told so before. */
+    /* The time first, then the refunds: they were counted before it was set back. */
     uint64_t old = atomic_load_explicit(&bucket->empty_at_ns, memory_order_acquire);
     uint64_t told = 0;
     uint64_t back;
@@ -507,7 +507,7 @@ void hg_bucket_refund(hg_bucket *bucket, const hg_holding_one *one, uint64_t che
         }
     } while (!atomic_compare_exchange_weak_explicit(&bucket->empty_at_ns, &old, old - back,
                                                     memory_order_acq_rel, memory_order_acquire));
-    if (told > 0) /* the same as was told before, even if less came of it: the two must meet */
+    if (told > 0) /* as it was counted before, even if less came of it: both must be equal */
         tell_refund(&bucket->refunded_ns, told);
 }
 

@@ -2,7 +2,7 @@
  * decide.c: may it run? The four steps of R102, top to bottom, and what comes of the answer.
  *
  *   look at every match ──► block: nothing has been touched (R104)
- *                       └─► take all: hold, charge ──► somebody was faster: give all back, look again
+ *                       └─► take all: hold, charge ──► another was faster: give all back, look again
  *
  * The readable twin: budgets/admit.py and budgets/ledger.py.
  */
@@ -12,9 +12,9 @@
 #define PLACE_RETRY_NS (100 * NS_PER_MS) /* advice: nobody knows when a running statement ends */
 #define PLACE_POLL_NS (5 * NS_PER_MS)    /* how long one waits for a place before looking again */
 #define NO_BOUND UINT64_MAX
-#define ROUNDS 8 /* somebody was faster every time: then it is full */
+#define ROUNDS 8 /* another was faster every time: then it is full */
 
-/* Where one match stands. */
+/* The state of one match. */
 typedef struct look {
     const hg_budget *budget;
     hg_lookup lookup;
@@ -80,7 +80,7 @@ static bool fails_bucket(const question *q, const look *at)
            && q->estimate_ns > server_ns(q, budget->capacity_mpcts);
 }
 
-/* Who asks for more workers than there are places runs alone: never to run would help nobody. */
+/* A statement that needs more workers than there are places runs alone: never to run would help nobody. */
 static bool too_many(const question *q, const look *at, uint64_t running)
 {
     if (at->places == UINT32_MAX || (running == 0 && at->places > 0))
@@ -207,7 +207,7 @@ static uint64_t retry_ns(const look *at)
     return at->lookup.owed_ns + at->drains_in_ns - at->size_ns;
 }
 
-/* How long it is held back for; HG_NEVER: waiting does not help, or not soon enough. */
+/* How long it is delayed; HG_NEVER: waiting does not help, or not soon enough. */
 static uint64_t patience_ns(const question *q, const look *at)
 {
     uint64_t most_ns = at->budget->max_delay_ms * NS_PER_MS;
@@ -221,7 +221,7 @@ static uint64_t patience_ns(const question *q, const look *at)
     return wait_ns <= most_ns ? wait_ns : HG_NEVER;
 }
 
-/* Fails, and is not let pass: by mode it blocks or warns. */
+/* Fails: by mode it blocks or warns. */
 static bool objects(const look *at, uint8_t mode)
 {
     return at->limit != HG_NO_LIMIT && !at->passes && at->budget->mode == mode;
@@ -259,7 +259,7 @@ static bool block(question *q)
     return true;
 }
 
-/* It runs; whether anybody is to hear of it. */
+/* It runs; whether that is reported. */
 static void warn(question *q)
 {
     for (uint8_t limit = HG_CONCURRENCY; limit < HG_LIMITS; limit++)
@@ -310,7 +310,7 @@ static void look_at_all(question *q)
     answer(q);
 }
 
-/* The dearest statement that could ever fit; 0: none can, or any. */
+/* The most expensive statement that could ever fit; 0: none can, or any. */
 static uint64_t most_ns(const question *q, const look *at)
 {
     const hg_budget *budget = at->budget;
@@ -338,7 +338,7 @@ static uint64_t fitting_ns(const question *q)
     return least;
 }
 
-/* By the model's estimate; where that blocks for ever, and is old, by what just fits. */
+/* By the model's estimate; where that always blocks, and is old, by what just fits. */
 static void decide(question *q)
 {
     look_at_all(q);
@@ -349,7 +349,7 @@ static void decide(question *q)
     look_at_all(q);
 }
 
-/* One at a time tries again; whoever comes second is decided by what is known. */
+/* One at a time tries again; the second one is decided by what is known. */
 static bool may_run(question *q)
 {
     if (q->answer->verdict >= HG_DELAY)
@@ -585,7 +585,7 @@ static void settle_charge(hg_region *region, const hg_holding *holding, const hg
     if (actual_ns > holding->estimate_ns)
         hg_bucket_charge_more(bucket, now_ns,
                               hg_drain_ns(actual_ns - holding->estimate_ns, rate_mpct, cpus_milli));
-    else if (rate_mpct == one->rate_mpct) /* else its time is reckoned anew, and nobody knows what
+    else if (rate_mpct == one->rate_mpct) /* else its time is reckoned again, and nobody knows what
                                            * of it is left: nothing is given back */
         hg_bucket_refund(bucket, one,
                          one->charged_ns - hg_drain_ns(actual_ns, rate_mpct, cpus_milli), now_ns);

@@ -3,7 +3,7 @@
  *
  *   SELECT * FROM "T" WHERE id IN (1, 2, 3); -- why   ──►   select * from "T" where id in ( ? )
  *
- * Hashed as it goes by, a space behind each token. Three filters in a row hold back what may yet
+ * Hashed as it goes by, a space behind each token. Three filters in a row keep what may yet
  * be dropped: semicolons at the end, further values of a list, further rows of values.
  *
  * EXPLAIN ANALYZE has the shape of the statement that it runs.
@@ -39,8 +39,8 @@ typedef struct shaper {
     uint64_t hash;
     row_state row;
     bool value;        /* the list's filter has last passed on a value */
-    bool comma;        /* and holds back a comma behind it */
-    size_t semicolons; /* held back */
+    bool comma;        /* and keeps a comma behind it */
+    size_t semicolons; /* kept */
 } shaper;
 
 static const char *const written[] = {"? ", ", ", "( ", ") ", "; "};
@@ -63,7 +63,7 @@ static void hash_token(shaper *shape, const token *one)
     shape->hash = hg_hash_more(hash, " ", 1);
 }
 
-/* Another row of values was not what it seemed: out with what was held back of it. */
+/* Another row of values was not what it seemed: out with what was kept of it. */
 static void let_row_go(shaper *shape)
 {
     static const row_state after[] = {
@@ -77,7 +77,7 @@ static void let_row_go(shaper *shape)
     shape->row = after[shape->row];
 }
 
-/* true: held back, or dropped with what was. */
+/* true: kept, or dropped with what was. */
 static bool row_takes(shaper *shape, kind given)
 {
     static const struct {
@@ -165,7 +165,7 @@ static bool is_analyze(const hg_tokens *tokens)
     return hg_token_is(tokens, "analyze") || hg_token_is(tokens, "analyse");
 }
 
-/* From the opening bracket on to what stands behind the closing one: whether ANALYZE is in between. */
+/* From the opening bracket on to what is behind the closing one: whether ANALYZE is in between. */
 static bool bracket_analyzes(hg_tokens *tokens)
 {
     static const char *const queries[] = {"select", "with", "values", "table", NULL};

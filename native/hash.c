@@ -26,7 +26,7 @@ static uint32_t crc_short(uint32_t crc, const uint8_t *at, size_t length)
 }
 
 /* Eight bytes at a time. The tables are worked out on the stack, in less time than they save: there
- * is nothing to initialise, and no 8 KiB of numbers to read. */
+ * is nothing to initialize, and no 8 KiB of numbers to read. */
 static uint32_t crc_long(uint32_t crc, const uint8_t *at, size_t eights)
 {
     uint32_t table[8][256];

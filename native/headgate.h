@@ -39,7 +39,7 @@
 #define HG_MAX_BUDGETS 65536u
 #define HG_MAX_RULES 65536u
 #define HG_MAX_NAME_BYTES 63u
-#define HG_MAX_COST_NS 10000000000000ull /* 10,000 s of CPU; dearer statements are charged that */
+#define HG_MAX_COST_NS 10000000000000ull /* 10,000 s of CPU; what costs more is charged that */
 #define HG_NEVER UINT64_MAX
 
 /* ── The compiled policy ──────────────────────────────────────────────────── */
@@ -106,7 +106,7 @@ typedef struct hg_policy {
     hg_section always; /* uint32_t, rules without conditions and without each */
     hg_section keys; /* hg_key; at least HG_SYSTEM_KEYS */
     hg_section masks; /* hg_mask, IPv4 first, longest first within a family */
-    hg_section exempt; /* hg_string: usernames that no rule concerns */
+    hg_section exempt; /* hg_string: usernames that no rule applies to */
     hg_section strings; /* bytes */
 } hg_policy;
 
@@ -120,7 +120,7 @@ typedef struct hg_budget {
     uint32_t concurrency_mpct;
     uint32_t max_workers;
     uint32_t warning_mpct;
-    uint32_t epoch; /* raised to forgive what the budget owes */
+    uint32_t epoch; /* raised to forgive the budget's debt */
     uint32_t max_delay_ms;
     uint32_t penalty_ms;
     uint32_t max_delayed;
@@ -233,7 +233,7 @@ typedef struct hg_tag {
 typedef struct hg_tags {
     uint32_t count;
     uint32_t ignored; /* malformed, too long, or beyond HG_MAX_TAGS */
-    uint32_t duplicates; /* a key again: the last one stands */
+    uint32_t duplicates; /* a key again: the last one counts */
     hg_tag tags[HG_MAX_TAGS];
     uint16_t used;
     char text[8192];
@@ -255,7 +255,7 @@ typedef struct hg_statement {
     bool
         cut; /* the text goes on, and what it says there is not known: rules that ask for a tag or a
                * fingerprint are taken for matched, behind all those that match by what is known */
-    uint64_t fingerprint; /* if fingerprinted; else it is worked out when a rule asks */
+    uint64_t fingerprint; /* if fingerprinted; else it is worked out when a rule needs it */
 } hg_statement;
 
 typedef struct hg_match_one {
@@ -296,7 +296,7 @@ void hg_match_tags(const hg_policy *policy, const hg_session *session,
 #define HG_WAYS 16u /* buckets in a set */
 #define HG_EACH_WAYS                                                                               \
     12u /* of them, open to buckets per distinct value (rules with each): these
-                              * never make a budget's own bucket forget what it owes */
+                              * never make a budget's own bucket forget its debt */
 #define HG_PATTERN_WAYS 4u
 
 typedef struct hg_sizes {
@@ -308,7 +308,7 @@ typedef struct hg_sizes {
     uint32_t traces; /* statements kept for replay; a power of two, or 0 */
 } hg_sizes;
 
-/* One process's own place: written by itself alone, read by all. */
+/* One process's own place: written by it alone, read by all. */
 typedef struct hg_seat {
     _Atomic uint32_t using_area; /* 1 or 2 while it reads a policy there, else 0 */
     _Atomic uint32_t pid; /* 0: free */
@@ -335,8 +335,8 @@ typedef struct hg_count {
     _Atomic uint64_t charged_ns; /* what it came to */
     _Atomic uint64_t passed; /* over a limit, but inside a transaction (R148) */
     _Atomic uint64_t sleeping; /* held now, by a delay or a penalty */
-    _Atomic uint64_t forgiven_ns; /* owed by buckets that were evicted or forgiven (R113) */
-    _Atomic uint64_t evicted; /* buckets evicted that still owed */
+    _Atomic uint64_t forgiven_ns; /* debt of buckets that were evicted or forgiven (R113) */
+    _Atomic uint64_t evicted; /* buckets evicted that still had debt */
     _Atomic uint64_t
         warned[HG_LIMITS]; /* would have been blocked; [0]: crossed warning_threshold only */
     _Atomic uint64_t blocked[HG_LIMITS]; /* [0]: of them, before planning */
@@ -353,7 +353,7 @@ typedef struct hg_bucket {
     _Atomic uint64_t empty_at_ns;
     _Atomic uint64_t refunded_ns; /* ever, in the bucket's own time */
     _Atomic uint64_t holders; /* statements << 32 | workers. Statements that have not ended,
-                                   * cursors at rest among them, pin it; workers run now */
+                                   * idle cursors among them, pin it; workers run now */
     _Atomic uint32_t rate_mpct; /* by which empty_at_ns is reckoned */
     _Atomic uint32_t epoch;
     uint64_t budget_key;
@@ -361,7 +361,7 @@ typedef struct hg_bucket {
     uint32_t reserved;
     _Atomic uint64_t admitted;
     _Atomic uint64_t
-        refunding_ns; /* as refunded_ns, but told before a refund instead of after it */
+        refunding_ns; /* as refunded_ns, but counted before a refund instead of after it */
     char label[64];
 } hg_bucket;
 
@@ -379,7 +379,7 @@ typedef struct hg_pattern {
 } hg_pattern;
 
 /* A statement that ended or was blocked, for replay (R145). Statements are drawn in proportion to
- * their cost: each trace stands for about the same CPU time, so sums of cost come out right. */
+ * their cost: each trace represents about the same CPU time, so sums of cost come out right. */
 typedef struct hg_trace {
     _Atomic uint64_t
         stamp; /* 2 n + 2 of the n-th trace ever once it is whole, 2 n + 1 while it is written */
@@ -390,7 +390,7 @@ typedef struct hg_trace {
     uint64_t actual_ns; /* 0: blocked */
     uint64_t wall_ns; /* how long it ran */
     double plan_cost;
-    float weight; /* statements that it stands for */
+    float weight; /* statements that it represents */
     uint32_t budget; /* low half of the deciding budget's key; 0: none */
     uint16_t workers;
     uint8_t verdict; /* hg_verdict */
@@ -427,7 +427,7 @@ typedef struct hg_region {
     _Atomic uint32_t crc;
     _Atomic uint32_t enabled; /* 0: nobody decides anything */
     _Atomic int64_t published_ms;
-    _Atomic uint32_t health; /* 0 never told, 1 healthy, 2 unhealthy */
+    _Atomic uint32_t health; /* 0 never reported, 1 healthy, 2 unhealthy */
     _Atomic uint32_t rejected_policies;
     _Atomic int64_t health_until_ms; /* after that it is not known */
     uint64_t secret; /* says which set a bucket belongs to; 0: its key alone does */
@@ -471,13 +471,13 @@ void hg_region_unpin(const void *memory);
 size_t hg_layout(uint32_t which);
 
 /* Takes the policy over whole, or not at all: NULL, or why not (not sound, too large, not newer
- * than the one in force, still being read by somebody: try again). `force` takes an older one, too
+ * than the one in force, still being read: try again). `force` takes an older one, too
  * (a server's start). One that is in force already changes nothing. */
 const char *hg_publish(hg_region *region, const void *bytes, size_t length, bool force,
                        int64_t wall_ms);
 /* Whether what hg_publish said is no fault of the policy: publish it again a little later. */
 bool hg_publish_again(const char *why);
-/* A seat is one thread's; whoever takes one says so, and gives it back. */
+/* A seat is one thread's; its taker says so, and gives it back. */
 void hg_seat_take(hg_region *region, uint32_t seat, uint32_t pid);
 void hg_seat_free(hg_region *region, uint32_t seat);
 /* A process that died without giving back: its seats are freed, and what it had locked. Statements
@@ -521,16 +521,16 @@ typedef struct hg_answer {
     uint8_t decided_by; /* HG_CONCURRENCY, HG_QUERY, HG_BUCKET */
     bool passed; /* some enforced budget failed, but lets it go on inside its transaction */
     uint64_t estimate_ns;
-    uint64_t used; /* in the limit's own unit: workers; ns of CPU asked; ns of CPU owed */
+    uint64_t used; /* in the limit's own unit: workers; ns of CPU estimated; ns of debt */
     uint64_t bound; /* likewise */
-    uint64_t retry_ns; /* until it would fit; HG_NEVER: as it stands, it never will */
+    uint64_t retry_ns; /* until it would fit; HG_NEVER: it never will */
 } hg_answer;
 
-/* Whether it has a limit of 0, which admits nothing, whoever asks: it is how a statement is switched off. */
+/* Whether it has a limit of 0, which admits nothing: it is how a statement is switched off. */
 bool hg_is_shut(const hg_budget *budget);
 
 /* Looks, and takes nothing. A rate or an epoch that has changed takes effect with the first look:
- * what is owed, in CPU time, is the same, and drains by the new rate from then on (an epoch: it is
+ * the debt, in CPU time, is the same, and drains by the new rate from then on (an epoch: it is
  * forgiven, once). */
 void hg_check(hg_region *region, const hg_policy *policy, const hg_matches *matches,
               const hg_ask *ask, hg_answer *answer);
@@ -566,7 +566,7 @@ void hg_take(hg_region *region, const hg_policy *policy, const hg_matches *match
 /* Gives the places back, but goes on holding the charge, and the bucket in its place: a cursor
  * between two fetches. */
 void hg_pause(hg_region *region, hg_holding *holding);
-/* Takes the places again, without asking. */
+/* Takes the places again, without a check. */
 void hg_resume(hg_region *region, hg_holding *holding);
 
 /* The statement has ended: gives back, charges the difference between estimate and actual, and
@@ -581,10 +581,10 @@ void hg_charge(hg_region *region, const hg_policy *policy, const hg_matches *mat
 
 void hg_count_block(hg_region *region, const hg_policy *policy, const hg_matches *matches,
                     const hg_answer *answer, bool early, int64_t wall_ms);
-/* A statement was held back for so long in all, by a budget that had a place for it
+/* A statement was delayed for so long in all, by a budget that had a place for it
  * (hg_sleep_begin): by its key, since the policy may be another one by then. */
 void hg_count_delay(hg_region *region, uint64_t budget_key, uint64_t waited_ns);
-/* A place among those that the budget may hold back at once; false: it is full. */
+/* A place among those that the budget may delay at once; false: it is full. */
 bool hg_sleep_begin(hg_region *region, const hg_policy *policy, uint32_t budget);
 void hg_sleep_end(hg_region *region, uint64_t budget_key);
 
@@ -598,7 +598,7 @@ uint64_t hg_estimate(const hg_region *region, const hg_ask *ask);
 /* Writes a trace; never waits. The stamp is set here, all else is the caller's. */
 void hg_trace_write(hg_region *region, const hg_trace *trace);
 
-/* For views: what a bucket owes now, in ns of CPU, and its budget's counts. */
+/* For views: the debt of a bucket now, in ns of CPU, and its budget's counts. */
 uint64_t hg_owed_ns(const hg_region *region, uint32_t bucket, uint64_t now_ns);
 hg_count *hg_count_of(hg_region *region, uint64_t budget_key, const char *name, size_t length);
 
@@ -608,7 +608,7 @@ hg_count *hg_count_of(hg_region *region, uint64_t budget_key, const char *name, 
 #define HG_ONLY_WARNS                                                                              \
     "Warn mode: the statement runs. In enforce mode it would be delayed or blocked."
 
-/* Of a budget, by itself: the policy may be gone when it is said. */
+/* Of a budget, on its own: the policy may be gone when it is said. */
 typedef struct hg_report {
     uint64_t budget_key;
     uint64_t policy_version;

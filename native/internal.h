@@ -1,7 +1,7 @@
 /*
  * internal.h: what the modules around a region share, and nobody else includes.
  *
- *   decide.c ──► bucket.c (who owes what), pattern.c (what it will cost), counts.c (what happened)
+ *   decide.c ──► bucket.c (debts), pattern.c (what it will cost), counts.c (what happened)
  *
  * Locking: the hot path takes none. A bucket is found by its key in the set's line of keys, and
  * pinned by adding to its holders; an evictor first takes the key away, then looks for holders.
@@ -97,12 +97,12 @@ typedef struct hg_terms {
 
 /* What is to be seen of one without holding it. */
 typedef struct hg_lookup {
-    uint32_t index; /* HG_NO_BUCKET: not there, so it owes nothing */
+    uint32_t index; /* HG_NO_BUCKET: not there, so it has no debt */
     uint32_t running;
     uint64_t owed_ns; /* in its own time, by the rate and the epoch of the policy in force */
 } hg_lookup;
 
-/* Owes and is reckoned by time: both a rate and a capacity. */
+/* Has debt and is reckoned by time: both a rate and a capacity. */
 static inline bool hg_is_timed(const hg_budget *budget)
 {
     const uint32_t both = HG_SET_RATE | HG_SET_CAPACITY;
@@ -133,7 +133,7 @@ uint32_t hg_bucket_hold(hg_region *region, const hg_terms *terms, uint32_t hint,
 void hg_bucket_enter(hg_region *region, uint32_t index, uint32_t workers);
 void hg_bucket_leave(hg_region *region, uint32_t index, uint32_t workers);
 void hg_bucket_release(hg_region *region, uint32_t index, uint32_t workers);
-/* False, and nothing done, if more than `size_ns` would be owed. `owed_ns`: what was, before. */
+/* False, and nothing done, if more than `size_ns` would be the debt. `owed_ns`: the debt before. */
 bool hg_bucket_charge(hg_bucket *bucket, uint64_t now_ns, uint64_t drains_in_ns, uint64_t size_ns,
                       hg_holding_one *one, uint64_t *owed_ns);
 void hg_bucket_charge_more(hg_bucket *bucket, uint64_t now_ns, uint64_t drains_in_ns);

@@ -53,7 +53,7 @@ static inline uint64_t hg_hash_inline(uint64_t seed, const void *bytes, size_t l
     return hg_hash_end(hg_hash_more(hg_hash_begin(seed), bytes, length));
 }
 
-/* 0 stands for "none" and 1 for "being filled" in the tables that these become keys of. */
+/* 0 means "none" and 1 "being filled" in the tables that these become keys of. */
 static inline uint64_t hg_not_reserved(uint64_t hash)
 {
     return hash < 2 ? hash + 2 : hash;
@@ -123,7 +123,7 @@ static inline int hg_compare_strings(const hg_policy *policy, hg_string a, hg_st
 #define HG_NO_PAIR UINT32_MAX
 
 /* `key` is a system key's index, or HG_SYSTEM_KEYS for the tag of the given name. The name of a
- * tag is compared, too: two names may share a hash, if somebody takes the trouble. */
+ * tag is compared, too: two names may share a hash, if a client takes the trouble. */
 static inline bool hg_pair_is(const hg_policy *policy, const hg_pair *pair, uint32_t key,
                               const char *name, size_t name_length, const void *value,
                               size_t length)

@@ -33,7 +33,7 @@ typedef struct finding {
     uint32_t longest, longest_enforced;
     uint32_t left_budget, lefts; /* whose buckets were last left out, and how many are remembered */
     uint64_t left[MAX_LEFT];
-    uint64_t presence; /* a bit for each pair, by its lowest six: most that are absent show here */
+    uint64_t presence; /* a bit for each pair, by its lowest six: most that are missing show here */
     uint32_t present[HG_MAX_PRESENT];
     list list[MAX_LISTS];
 } finding;

@@ -28,7 +28,7 @@
 #define EARLY_SHARE 4 /* an early block has to be sure */
 /* A pattern that is blocked for its estimate alone never runs, so nobody learns that it has become
  * cheap. So one execution is let through now and then: a quarter of an hour after the last one, and
- * for dear ones so rarely that they use a hundredth of one CPU at most. */
+ * for expensive ones so rarely that they use a hundredth of one CPU at most. */
 #define AGAIN_AFTER_NS UINT64_C(900000000000)
 #define AGAIN_SHARE 100
 #define MIN_UNITS 0.01 /* of plan cost: a plan that cannot return anything has 0 */
@@ -213,7 +213,7 @@ static hg_pattern *oldest(hg_pattern *ways)
     return chosen;
 }
 
-/* A free way, else that of the one not seen for longest; NULL: somebody else just took it. */
+/* A free way, else that of the one not seen for longest; NULL: another process just took it. */
 static hg_pattern *insert(hg_region *region, const hg_holding *holding)
 {
     hg_pattern *pattern = oldest(set_of(region, holding->pattern));

@@ -102,7 +102,7 @@ const char *hg_region_init(void *memory, size_t length, const hg_sizes *sizes, u
     region->started_ns = now_ns;
     region->started_ms = (uint64_t) wall_ms;
     atomic_store_explicit(&region->enabled, 1, memory_order_relaxed);
-    /* Last: whoever maps the region early finds none yet, instead of half of one. */
+    /* Last: a process that maps the region early finds none yet, instead of half of one. */
     memcpy(region->magic, HG_REGION_MAGIC, sizeof region->magic);
     return NULL;
 }
@@ -137,7 +137,7 @@ static const char *check_head(const hg_region *region, size_t length)
     return plan.length <= length ? NULL : "shorter than its sizes say";
 }
 
-/* Of a copy: whoever shares the memory may write to it meanwhile. */
+/* Of a copy: others that share the memory may write to it meanwhile. */
 const char *hg_region_check(const void *memory, size_t length)
 {
     hg_region head;
@@ -225,7 +225,7 @@ static bool in_force(const hg_region *region, const hg_policy *policy)
            && policy->crc == atomic_load(&region->crc);
 }
 
-/* Copied before it is checked: the bytes may lie in a file that somebody else still changes. */
+/* Copied before it is checked: the bytes may lie in a file that another process still changes. */
 static const char *fill(hg_region *region, uint32_t area, const void *bytes, size_t length,
                         bool force)
 {
@@ -252,7 +252,8 @@ static void put_in_force(hg_region *region, uint32_t area, int64_t wall_ms)
     atomic_store(&region->version, policy->version);
     atomic_store(&region->crc, policy->crc);
     atomic_store(&region->published_ms, wall_ms);
-    atomic_store(&region->area, area); /* the policy's bytes are before this, for whoever sees it */
+    atomic_store(&region->area,
+                 area); /* the policy's bytes are before this, for every reader of it */
 }
 
 static void note_rejection(hg_region *region, const char *why)

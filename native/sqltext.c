@@ -31,7 +31,7 @@ static const uint8_t *skip(const uint8_t *at, const uint8_t *end, uint8_t of)
     return at;
 }
 
-/* Behind the quote that closes what was opened before `at`; a doubled one stands for itself. */
+/* Behind the quote that closes what was opened before `at`; a doubled one is itself. */
 static const uint8_t *quoted_end(const uint8_t *at, const uint8_t *end, uint8_t quote,
                                  bool backslashes)
 {

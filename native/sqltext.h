@@ -43,7 +43,7 @@ hg_piece hg_next_piece(hg_text *text);
 
 /* ── Tokens ───────────────────────────────────────────────────────────────── */
 
-/* Pieces that are neither space nor comment. A MySQL server runs what stands in a versioned comment
+/* Pieces that are neither space nor comment. A MySQL server runs what is in a versioned comment
  * (!50000, MariaDB's M!100100) unless its own version is below that number: which one it is, a text
  * does not say. Tokens are read as if it did; with `skips_hints`, as if it did not. */
 typedef struct hg_tokens {

@@ -161,7 +161,7 @@ static int hex_digit(uint8_t byte)
 }
 
 /* The decoded bytes' number, 0 if they are none, too many for `room`, or some may not stand in a
- * tag. A quote may not: so what is left of an escaped one need not be told from it. */
+ * tag. A quote may not: so what is left of an escaped one need not be distinguished from it. */
 static size_t decode(span raw, char *out, size_t room)
 {
     size_t length = 0;
@@ -208,7 +208,7 @@ static hg_tag *tag_of(hg_tags *tags, const char *key, size_t length)
     return NULL;
 }
 
-/* Closes the gap that an older value leaves, so that a key repeated for ever takes no more room
+/* Closes the gap that an older value leaves, so that a key repeated endlessly takes no more room
  * than its last value. The new pair lies at tags->used, and moves along. */
 static void replace_value(hg_tags *tags, hg_tag *tag, size_t key_length, size_t length)
 {
@@ -360,7 +360,7 @@ static const uint8_t *next_opening(const uint8_t *at, const uint8_t *bracket, in
     return bracket;
 }
 
-/* Whether a piece begins at `at`, as far as that can be told from the byte before it: E may be
+/* Whether a piece begins at `at`, as far as that can be seen from the byte before it: E may be
  * the letter of a literal or the last of a word, and words may hold a dollar. */
 static bool begins_piece(const hg_text *text, const uint8_t *at)
 {

@@ -21,7 +21,7 @@ typedef struct hr_newcomer {
     hr_errand errand;
     int fd;
     uint8_t excess; /* HR_EXCESS_* */
-    bool own; /* not somebody's: hr_take_in */
+    bool own; /* not a client's: hr_take_in */
     hr_listener *listener;
     struct sockaddr_storage address;
 } hr_newcomer;
@@ -118,7 +118,7 @@ void hr_take_in(hr_thread *thread, int fd, hr_listener *listener)
 
 /* ── Accepting ────────────────────────────────────────────────────────────── */
 
-/* Some more than the settings allow come in, so that each can be told why it has to go; and a cancel
+/* Some more than the settings allow come in, so that each gets an error that says why it has to go; and a cancel
  * request is served even then. Beyond that the door stays shut. */
 static bool admit(hr_thread *thread, hr_newcomer *newcomer)
 {
@@ -133,7 +133,7 @@ static bool admit(hr_thread *thread, hr_newcomer *newcomer)
 }
 
 /* No descriptor is left: the spare one is given up, to be able to turn the newcomer away instead of
- * being woken for it for ever. */
+ * being woken for it forever. */
 static void turn_away(hr_thread *thread, hr_listener *listener)
 {
     hr_engine *engine = thread->engine;

@@ -2,16 +2,16 @@
  * closing.c: how a session ends.   hr_lose, HR_CLOSE ──► closing ──► both ends closed ──► finished
  *
  * What was emitted is sent as long as the ends go on taking it: with no progress in HR_LINGER_NS, or
- * after HR_LONGEST_LINGER_NS, the rest is dropped. A client that was told
+ * after HR_LONGEST_LINGER_NS, the rest is dropped. A client that was sent an error
  * something is then read from, and what it says thrown away, until it closes: were its last words
- * unread when we close, the kernel would reset the connection, and with it what it was told.
+ * unread when we close, the kernel would reset the connection, and with it what it was sent.
  */
 #include "engine.h"
 
 #include <string.h>
 #include <time.h>
 
-/* What an operator wants to hear of; the rest is as it should be. */
+/* What an operator wants to know; the rest is as it should be. */
 static bool is_failure(const hr_session *session, hr_lost why)
 {
     switch (why) {

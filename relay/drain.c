@@ -40,7 +40,7 @@ void hr_drain_begin(hr_thread *thread)
     hr_drain_over(thread);
 }
 
-/* Then a thread may have accepted somebody whom nobody has counted yet. */
+/* Then a thread may have accepted a session that is not counted yet. */
 static bool anybody_watches(hr_engine_shared *shared)
 {
     uint32_t count = atomic_load(&shared->listeners), i;

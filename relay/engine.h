@@ -269,7 +269,7 @@ void hr_inbox_close(hr_thread *thread);
 void hr_inbox_enter(hr_thread *thread); /* this thread is that one */
 void hr_inbox_run(hr_thread *thread);
 bool hr_inbox_waits(const hr_thread *thread);
-void hr_inbox_shut(hr_thread *thread); /* runs the last ones; hr_post says no from then on */
+void hr_inbox_shut(hr_thread *thread); /* runs the last ones; hr_post fails from then on */
 void hr_order(hr_thread *thread, uint32_t order);
 uint32_t hr_orders_take(hr_thread *thread);
 void hr_watched(hr_thread *thread, void *what); /* loops: a watched descriptor is readable */
@@ -284,9 +284,9 @@ void hr_drain_over(hr_thread *thread); /* tells it once, if no session is left *
 
 /* ── stop.c ───────────────────────────────────────────────────────────────── */
 
-/* Before machine->lost: session->stopping says whether the server is asked to stop, and waited for. */
+/* Before machine->lost: session->stopping says whether the server gets a request to stop, and waited for. */
 void hr_stop_server(hr_session *session, hr_lost why);
-/* When its time to close is due: whether it has been put off, and the server asked again. */
+/* When its time to close is due: whether it has been put off, and the request repeated. */
 bool hr_stop_again(hr_session *session);
 /* While it closes: whether its server's end stays open still. */
 bool hr_stop_waits(hr_session *session);

@@ -12,11 +12,11 @@ typedef struct hr_own {
     bool in_use;
     bool counted;            /* as established */
     bool resting;            /* as counted in idle_sessions */
-    bool leaving;            /* goes as soon as it is at rest … */
+    bool leaving;            /* goes as soon as it is idle … */
     bool patient; /* … but is left in peace until leave_by_ns, or a drain without patience */
     uint8_t excess; /* HR_EXCESS_*: may send a cancel, is rejected otherwise */
     bool wished; /* target_id was the machine's wish, not the route's */
-    bool server_shut; /* the server has been told that no more comes */
+    bool server_shut; /* the server knows that no more comes */
     bool told; /* the client was sent something together with the end */
     uint8_t leave_why; /* hr_lost */
     int cancel_end; /* of the request that is to stop what it runs: a descriptor plus 1; 0: none */

@@ -121,7 +121,7 @@ static ration *ration_of(struct hr_events *events, const hr_event *event)
                             + event->kind - HR_EVENT_BLOCKED];
 }
 
-/* Whether this client may be told of again. */
+/* Whether this client may be reported again. */
 static bool take_ration(ration *of, uint64_t now_ns)
 {
     uint64_t due = atomic_load_explicit(&of->due_ns, memory_order_relaxed);
@@ -188,7 +188,7 @@ void hr_tell(hr_thread *thread, const hr_event *event)
         wake_reader(events);
         return;
     }
-    atomic_fetch_add_explicit(&thread->counts->lost_events, 1, memory_order_relaxed);
+    hg_add(&thread->counts->lost_events, 1);
     if (of != NULL)
         atomic_fetch_add_explicit(&of->left_out, left_out + 1, memory_order_relaxed);
 }
@@ -245,7 +245,7 @@ bool hr_event_take(hr_relay *relay, hr_event *event)
         (void) !read(events->fd, &count, sizeof count);
         (void) atomic_exchange(&events->told, false); /* sees all that its last giver wrote */
         found = pop_any(events, event);
-        if (found) /* there may be more behind it, and whoever wrote that saw the word still given */
+        if (found) /* there may be more behind it, and its writer saw the word still given */
             wake_reader(events);
     }
     pthread_mutex_unlock(&events->taking);

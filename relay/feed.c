@@ -81,7 +81,7 @@ static bool keep(hr_session *session, hr_end from, const uint8_t *bytes, size_t 
 /* ── Feeding ──────────────────────────────────────────────────────────────── */
 
 /* Whether what comes from `from` has to lie until something else has happened. While an end shakes
- * hands nothing can be sent to it, so nothing is heard of the other one. */
+ * hands nothing can be sent to it, so nothing is read from the other one. */
 static bool waits(const hr_session *session, hr_end from)
 {
     const hr_side *client = &session->side[HR_CLIENT], *server = &session->side[HR_SERVER];
@@ -284,8 +284,8 @@ void hr_send_failed(hr_session *session, hr_end end)
         session->side[end].ended = true;
 }
 
-/* The client says no more. What it has sent still counts, as it would at the server: an answer under
- * way may still be read by one that has shut down its writing only. So the server is told the same,
+/* The client sends no more. What it has sent still counts, as it would at the server: an answer under
+ * way may still be read by one that has shut down its writing only. So the server gets the same,
  * and the session ends with what the server still has to say. But a statement that is held never
  * gets there: its client may well be gone, and nothing of it has begun. What waits for its own turn
  * gets there as long as the server goes on answering. */
@@ -313,7 +313,7 @@ static void client_ended(hr_session *session)
     }
 }
 
-/* What waits for its turn will not get one: the server is silent, or the client will not hear of it. */
+/* What waits for its turn will not get one: the server is silent, or the client will not read it. */
 static void drop_later(hr_session *session)
 {
     session->later = false;
@@ -327,7 +327,7 @@ void hr_orphan_due(hr_session *session)
     client_ended(session);
 }
 
-/* It is gone for good. The server may be computing still, and is told only by a write that fails: so
+/* It is gone for good. The server may be computing still, and sees it only by a write that fails: so
  * the session stays (and is counted as running) until the server says something. */
 static void client_failed(hr_session *session)
 {
@@ -417,8 +417,8 @@ static bool is_scarce(hr_session *session)
     return scarce;
 }
 
-/* A client that takes nothing is not heard either: else its blocks would pile up. A server is
- * always heard, unless its answer cannot be passed on: it may not be able to take more before. */
+/* A client that takes nothing is not read either: else its blocks would pile up. A server is
+ * always read, unless its answer cannot be passed on: it may not be able to take more before. */
 static void regulate(hr_session *session)
 {
     hr_side *client = &session->side[HR_CLIENT], *server = &session->side[HR_SERVER];

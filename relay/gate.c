@@ -1,11 +1,11 @@
 /*
- * gate.c: may this statement run? Top to bottom, as it is asked:
+ * gate.c: may this statement run? Top to bottom, in this order:
  *
  *   enabled? ─► what does it come under ─► rules and health (hr_client.gate) ─► pace (hr_release)
  *                                       ─► budgets (hg_take) ─► it runs, with a ticket
  *
- * Each of the three lets pass, warns, holds back or blocks. What is held back has an hr_waiter, and
- * all is asked anew when it is looked at again; the dice are thrown once. Between hg_enter and
+ * Each of the three admits, warns, delays or blocks. What is delayed has an hr_waiter, and
+ * all is decided again when it is looked at again; the dice are thrown once. Between hg_enter and
  * hg_leave nothing waits. Where everything passes because it is only tried out (dry_run), nothing is
  * held and nothing charged of what would not have run.
  */
@@ -134,7 +134,7 @@ static hr_said go(hr_asking *a, const uint32_t *slots, hr_ticket *ticket)
     return HR_GO_WARNED;
 }
 
-/* As in the extension: who is blocked is held for a moment before it hears of it, so that clients that
+/* As in the extension: who is blocked is held for a moment before it gets the error, so that clients that
  * try again at once do not keep the gate as busy as the server was. */
 static bool punished(hr_asking *a, hr_verdict how)
 {
@@ -190,7 +190,7 @@ static bool leads(const hr_asking *a, uint32_t which)
     return true;
 }
 
-/* A string's statements may be of several clients, as their tags say: each meets its own gate, the one
+/* A string's statements may be of several clients, as their tags say: each has its own gate, the one
  * that speaks for the string last. */
 static hr_verdict at_gates(hr_asking *a)
 {
@@ -238,7 +238,7 @@ static hr_said decide(hr_asking *a, hr_ticket *ticket)
     return block(a, said);
 }
 
-/* ── Asking ───────────────────────────────────────────────────────────────── */
+/* ── Checks ───────────────────────────────────────────────────────────────── */
 
 static void begin_asking(hr_asking *a, hr_session *session, uint32_t flags, hr_words *words)
 {
@@ -395,7 +395,7 @@ typedef struct place {
 } place;
 
 /* In Postgres a string is a transaction of its own: what comes behind its first statement is inside one,
- * until one ends it. In MySQL it is none: each statement is by itself, unless a transaction was open
+ * until one ends it. In MySQL it is none: each statement is on its own, unless a transaction was open
  * before, or the string begins one; and many a statement ends it on its way. */
 static void go_behind(place *at, const hr_reading *reading, bool ran)
 {

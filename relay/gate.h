@@ -1,10 +1,10 @@
 /*
  * gate.h: may this statement run?   machine ──hr_ask──► gate ──► native/ (budgets), hr_client.gate
  *
- * A machine asks where a statement begins, with the text (or what hr_prepare kept of it). The gate
+ * A machine checks where a statement begins, with the text (or what hr_prepare kept of it). The gate
  * finds the client (declared order, trusted tags), its budgets, throws the dice, and answers. What
  * has to wait waits in a queue of the gate's, by priority and then by arrival, bounded in number and
- * time; the machine returns HR_HELD and asks again, with the same text, when it is fed again.
+ * time; the machine returns HR_HELD and checks again, with the same text, when it is fed again.
  *
  * Inside a transaction nothing is delayed or blocked unless the budget says so (R148). A rule, the
  * health gate and the pace never act there.
@@ -69,7 +69,7 @@ typedef struct hr_gate_session {
     uint64_t over_since_ns; /* since when the time of those in `over` counts */
     uint32_t over; /* those that have ended and are not settled yet: slot plus 1; 0: none */
     uint32_t tickets; /* that are not given back yet */
-    uint32_t level; /* whose gate a client beyond the table meets: see hr_client_level */
+    uint32_t level; /* whose gate a client beyond the table has: see hr_client_level */
     uint32_t client; /* by what the session itself says; UINT32_MAX: not looked up */
     uint32_t naming; /* version of the identity settings that was found by */
     uint16_t database_at, application_at;
@@ -117,7 +117,7 @@ hr_said hr_ask_prepared(hr_session *session, hr_prepared *prepared, uint32_t fla
  * and where it runs out of sight, what it has prepared: those names are forgotten, and decided as writes. */
 void hr_names_sent(hr_session *session, const char *text, size_t length, bool whole);
 void hr_names_ended(hr_session *session, bool failed);
-/* What a text's first words say, without asking. */
+/* What a text's first words say, without a check. */
 int hr_kind_of(const char *text, size_t length, uint32_t protocol);
 /* One of several statements of a string has ended; the next one has its places from here on. */
 void hr_step(hr_session *session, hr_ticket ticket, bool failed);
@@ -137,9 +137,9 @@ void hr_unused(hr_session *session, hr_ticket ticket);
 void hr_gate_forget(hr_session *session);
 /* A cancel request for a statement that is held: it will be blocked with HR_BY_CANCEL. Own thread. */
 void hr_gate_cancel(hr_session *session);
-/* When the gate wants to look at this session again; 0: never by time. The engine's timer asks. */
+/* When the gate wants to look at this session again; 0: never by time. For the engine's timer. */
 uint64_t hr_gate_due(const hr_session *session);
-/* Those of this thread that wait are looked at anew (policy, gates or the release changed). */
+/* Those of this thread that wait are looked at again (policy, gates or the release changed). */
 void hr_gate_stir(hr_thread *thread);
 
 #endif

@@ -24,11 +24,11 @@ typedef struct hr_asking {
     uint32_t flags;
     uint32_t roll;
     hr_client *client;
-    uint32_t decider; /* the client whose gate it meets: itself, once Python has spoken of it */
+    uint32_t decider; /* the client whose gate applies: itself, once Python has spoken of it */
     hr_gate terms; /* what Python says of the client */
     hr_words *words;
     bool known; /* terms are there */
-    bool again; /* it has been asked before, and was held */
+    bool again; /* it has been decided before, and was held */
     bool warned, passed;
     uint32_t units; /* of the pace, that it has */
     bool exempt;
@@ -95,7 +95,7 @@ hr_verdict hr_at_budgets(hr_asking *a, const uint32_t *slots);
 
 /* In that queue (0: in none) until next_ns, or until it is woken. False: it cannot be held. */
 bool hr_hold(hr_asking *a, uint8_t why, uint8_t cause, uint64_t key, uint64_t next_ns);
-/* A place among those that the budget may hold back, for this statement; it has one at a time. */
+/* A place among those that the budget may delay, for this statement; it has one at a time. */
 bool hr_may_sleep(hr_asking *a, uint32_t budget);
 void hr_note_sleep(hr_asking *a, const hg_budget *budget);
 void hr_count_waited(hr_thread *thread, hr_waiter *waiter);

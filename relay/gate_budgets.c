@@ -1,5 +1,5 @@
 /*
- * gate_budgets.c: the policy's budgets, by the core. Whoever may wait for one waits behind those who do
+ * gate_budgets.c: the policy's budgets, by the core. A statement that may wait for one waits behind those who do
  * already; all statements of a string are taken for, or none.
  */
 #include "gate_asking.h"
@@ -166,7 +166,7 @@ static void take_for_full(const hg_budget *budget, uint32_t match, hg_answer *an
 }
 
 /* No more may wait for it. As in the extension, it is the limit for which they wait that blocks: counted
- * and told in its words, and how many wait besides. */
+ * and reported in its words, and how many wait besides. */
 static hr_verdict block_by_queue(hr_asking *a, hr_statement *one, uint32_t match)
 {
     const hg_budget *budget = hr_budget(a->policy, one->matches->at[match].budget);

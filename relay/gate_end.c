@@ -2,7 +2,7 @@
  * gate_end.c: what ran has ended. What it cost is the time it took at the server, less the time in
  * which its client did not take the answer; who waits for what it held is woken.
  *
- *   one by itself ──► its time
+ *   one alone ──► its time
  *   string, pipeline ──► over, over, over ──► measured together ──► a share each, and nothing learnt
  *
  * The statements of a string lie one behind the other (hr_running.next). They run one after the
@@ -10,8 +10,8 @@
  *
  * But when each of them ended is not to be seen. Postgres sends what it has to say when its buffer is
  * full, or at the end of all: the end of a short statement arrives along with the rows of the long one
- * behind it. Whoever took the time between two ends for that of the second would let `SELECT 1` pay for
- * everything that stands behind it. So what has ended waits, without its places, until it is known that
+ * behind it. To take the time between two ends for that of the second would let `SELECT 1` pay for
+ * everything that is behind it. So what has ended waits, without its places, until it is known that
  * the time up to now is its own: the server's answer stops right behind its end (hr_measured), it has
  * been idle in between, or nothing of the session runs any more. Those that come to it together share
  * the time by their estimates; what has none counts as an equal part. A share teaches the model nothing:
@@ -118,7 +118,7 @@ static uint32_t count_over(const hr_session *session)
 static double weight_of(const hr_running *running, double equal_ns)
 {
     const hg_holding *holding = &running->holding;
-    /* 1: what the core says of a pattern that it has not met. */
+    /* 1: what the core says of a pattern that it has not seen. */
     bool known = holding->workers > 0 && holding->pattern != 0 && holding->estimate_ns > 1;
 
     return known ? (double) holding->estimate_ns : equal_ns + 1;
@@ -175,7 +175,7 @@ static bool is_apart(const hr_session *session, uint64_t started_ns)
                && session->thread->now_ns > session->gate.ended_ns);
 }
 
-/* Its places are free from here on; its time is told later. */
+/* Its places are free from here on; its time is reported later. */
 static void end_one(hr_session *session, uint32_t slot, uint64_t started_ns, bool failed)
 {
     hr_gate_session *gate = &session->gate;
@@ -233,7 +233,7 @@ void hr_step(hr_session *session, hr_ticket ticket, bool failed)
         hg_resume(session->thread->relay->region, &running_at(session, running->next - 1)->holding);
 }
 
-/* All of the ticket's but those whose time is not told yet. */
+/* All of the ticket's but those whose time is not known yet. */
 static void free_all(hr_session *session, hr_ticket ticket)
 {
     while (ticket != 0) {
@@ -263,7 +263,7 @@ void hr_done(hr_session *session, hr_ticket ticket, uint64_t started_ns, bool fa
     uint64_t now_ns = session->thread->now_ns;
     hr_ticket left = first_left(session, ticket);
 
-    /* Behind those that hr_step has told of, the time begins where the last of them ended. */
+    /* Behind those that hr_step has reported, the time begins where the last of them ended. */
     if (left != ticket && gate->ended_ns > started_ns)
         started_ns = gate->ended_ns;
     if (left != 0 && gate->over == 0 && gate->tickets <= 1)

@@ -4,7 +4,7 @@
  *   gate.c            the question, and what comes of it
  *   gate_rules.c      rules, health, pace
  *   gate_budgets.c    budgets
- *   gate_wait.c       what is held back
+ *   gate_wait.c       what is delayed
  *   gate_statement.c  what a statement comes under: client, priority, budgets; remembered if prepared
  *   gate_named.c      PREPARE and EXECUTE in SQL
  *   gate_end.c        what ran has ended: what it cost, who may go on
@@ -12,13 +12,13 @@
  *   gate_trace.c      statements kept for replay
  *   gate_open.c       opening, closing, dice
  *   gate_resolve.c    a session under a policy
- *   identity.c        who asks
+ *   identity.c        who the client is
  *   trust.c           whose tags count
  *   queue.c           those who wait
  *   kinds.c, state.c  what a text is; what is shared with other processes
  *
  * Locking: a thread's own things are touched by it alone. What waits lies in queues of all threads,
- * under one lock, which is taken only if somebody waits.
+ * under one lock, which is taken only if a statement waits.
  */
 #ifndef HEADGATE_RELAY_GATE_INSIDE_H
 #define HEADGATE_RELAY_GATE_INSIDE_H
@@ -32,7 +32,7 @@
 #define HR_MAX_NAME 255u /* of what a session says of itself; cut */
 #define HR_SHARES UINT64_C(4294967295) /* hr_gate.ratio: all */
 
-/* ── Who asks (identity.c) ────────────────────────────────────────────────── */
+/* ── Identity (identity.c) ────────────────────────────────────────────────── */
 
 /* Identity settings; replaced whole, counted. */
 typedef struct hr_naming {
@@ -63,7 +63,7 @@ typedef struct hr_resolution {
 hr_naming *hr_naming_of(hr_thread *thread);
 void hr_naming_drop(hr_naming *naming);
 /* The session's own resolution under this policy (NULL: none is in force). Never NULL: without memory
- * it is found anew for each statement, and good until the next. */
+ * it is found again for each statement, and good until the next. */
 hr_resolution *hr_resolve(hr_session *session, const hg_policy *policy);
 void hr_unresolve(hr_session *session);
 const char *hr_username(const hr_session *session);
@@ -73,7 +73,7 @@ const char *hr_application(const hr_session *session);
 typedef struct hr_client_ref {
     uint32_t client;
     uint64_t key;
-    uint32_t level; /* of HR_OTHERS: whose gate it meets, by its name */
+    uint32_t level; /* of HR_OTHERS: whose gate applies, by its name */
 } hr_client_ref;
 /* By what the session itself says; its rank is session->gate.rank then. */
 hr_client_ref hr_identify_session(hr_session *session, const hr_naming *naming);
@@ -135,7 +135,7 @@ typedef struct hr_statement {
 #define HR_KEPT_TEXT 7000u /* of a prepared text, for events */
 #define HR_KEPT_LOOKUPS 4u
 
-/* What was found for a prepared text, and for whom. */
+/* What was found for a prepared text, and for which client. */
 typedef struct hr_kept_lookup {
     uint64_t generation; /* 0: none */
     uint32_t naming;
@@ -208,7 +208,7 @@ typedef struct hr_waiter {
     uint32_t roll;
     uint64_t client_key;
     uint64_t since_ns, next_ns;
-    uint64_t sleeps_for; /* key of the budget in which it counts as held back; 0: none */
+    uint64_t sleeps_for; /* key of the budget in which it counts as delayed; 0: none */
     uint64_t counted_to; /* and of the first one */
     char budget[64];     /* name of the last that it waited for */
     hr_words words;      /* PENALTY */
@@ -217,11 +217,11 @@ typedef struct hr_waiter {
 typedef struct hr_queues hr_queues;
 hr_queues *hr_queues_open(void);
 void hr_queues_close(hr_queues *queues);
-/* Whether somebody waits there who comes before `self` (NULL: a new one of that priority). */
+/* Whether another waits there that comes before `self` (NULL: a new one of that priority). */
 bool hr_queue_ahead(hr_queues *queues, uint64_t key, const hr_waiter *self, uint8_t priority);
 /* False: no memory. Keeps its arrival. */
 bool hr_queue_join(hr_queues *queues, uint64_t key, hr_waiter *waiter);
-/* Whoever is first then is woken. */
+/* The first one then is woken. */
 void hr_queue_leave(hr_queues *queues, hr_waiter *waiter);
 /* There may be room now: the best that was not woken is. */
 void hr_queue_wake(hr_queues *queues, uint64_t key);
@@ -304,7 +304,7 @@ void hr_tell_client(hr_thread *thread, const hr_client_ref *ref, const char *ide
 void hr_tell_pattern(hr_session *session, const hr_statement *one, uint64_t pattern);
 void hr_tell_action(hr_session *session, uint32_t kind, const hr_statement *one, uint8_t cause,
                     const char *reason, const char *budget, uint64_t took_ns);
-/* Whether one more of what comes at most so often may be told. */
+/* Whether one more of what comes at most so often may be reported. */
 bool hr_rationed(uint64_t *empty_at_ns, uint64_t now_ns, uint64_t each_ns, uint64_t burst_ns);
 
 /* ── For replay (gate_trace.c) ────────────────────────────────────────────── */

@@ -109,7 +109,7 @@ static void follow_prepare(hr_session *session, const char *text, size_t length,
     keep(session, inner, inner_length, name, name_length);
 }
 
-/* What EXECUTE runs, as far as it is known and decided as it stands; counted. */
+/* What EXECUTE runs, as far as it is known and decided as it is; counted. */
 static hr_prepared *decided_by(hr_prepared *prepared)
 {
     if (prepared == NULL || prepared->many || prepared->reading.verb != HR_VERB_NONE

@@ -89,7 +89,7 @@ bool hr_gate_thread_open(hr_thread *thread)
         return false;
     }
     shake(thread);
-    /* Apart from each other, so that they do not meet at the same slots. */
+    /* Apart from each other, so that they do not compete for the same slots. */
     thread->gate->cursor = (uint32_t) ((uint64_t) runnings * (thread->number % threads) / threads)
                            % runnings;
     return true;

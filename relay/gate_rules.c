@@ -4,7 +4,7 @@
  */
 #include "gate_asking.h"
 
-#define GATE_POLL_NS (250 * HR_NS_PER_MS) /* a held statement looks at its gate so often, unasked */
+#define GATE_POLL_NS (250 * HR_NS_PER_MS) /* how often a held statement looks at its gate */
 #define MOST_PACED 4096u /* that wait for the pace, where the gate names no bound */
 #define PACE_KEY UINT64_C(0x7061636570616365)
 
@@ -86,9 +86,9 @@ static bool is_told(const hr_client *client)
     return atomic_load_explicit(&client->state, memory_order_acquire) != 0;
 }
 
-/* A client that Python has not spoken of yet, for it was told of it just now, meets the gate of the
- * levels in its name, and if no rule knows any of them that of the many others: else whoever makes up
- * a name for each statement would meet none. */
+/* A client that Python has not spoken of yet, because its event is new, has the gate of the
+ * levels in its name, and if no rule knows any of them that of the many others: else a client that makes up
+ * a name for each statement would have none. */
 static uint32_t decider_of(const hr_asking *a, uint32_t own, uint64_t key)
 {
     const hr_client_ref *ref = &hr_lead(a)->ref;
@@ -103,7 +103,7 @@ static uint32_t decider_of(const hr_asking *a, uint32_t own, uint64_t key)
                : hr_client_level(a->state, identity, strlen(identity), a->thread->wall_ms);
 }
 
-/* Of the client that it is counted to: what began to wait stays its client's, whoever it is by now. */
+/* Of the client that it is counted to: what began to wait stays its client's, even if it is another by now. */
 static uint64_t key_of(const hr_asking *a)
 {
     const hr_waiter *waiter = hr_waiter_of(a);

@@ -412,7 +412,7 @@ static void keep(hr_prepared *prepared, const hr_resolution *resolution, const h
     };
 }
 
-/* What of its tags is trusted, found anew. */
+/* What of its tags is trusted, found again. */
 static void find_anew(hr_session *session, const hg_policy *policy, const hr_resolution *resolution,
                       hr_statement *one, hg_matches *matches)
 {

@@ -103,7 +103,7 @@ static size_t fill(hr_session *session, hg_trace *trace, uint32_t flags)
     return used;
 }
 
-/* Walks past a statement of that cost; 0: it is not drawn, else how many it stands for. */
+/* Walks past a statement of that cost; 0: it is not drawn, else how many it represents. */
 static float drawn(hr_thread *thread, uint64_t cost_ns)
 {
     hr_gate_thread *gate = thread->gate;

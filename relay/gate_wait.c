@@ -1,6 +1,6 @@
 /*
- * gate_wait.c: statements that are held back. Each has an hr_waiter, and a slot among those that run,
- * so that whoever outlives this process knows of it; it ends by time, by being woken, by a cancel, or
+ * gate_wait.c: statements that are delayed. Each has an hr_waiter, and a slot among those that run,
+ * so that a process that outlives this one knows of it; it ends by time, by being woken, by a cancel, or
  * because its client hung up.
  */
 #include "gate_asking.h"
@@ -100,7 +100,7 @@ bool hr_hold(hr_asking *a, uint8_t why, uint8_t cause, uint64_t key, uint64_t ne
     return true;
 }
 
-/* A place among those that the budget may hold back, for this statement; it has one at a time. */
+/* A place among those that the budget may delay, for this statement; it has one at a time. */
 bool hr_may_sleep(hr_asking *a, uint32_t budget)
 {
     hr_waiter *waiter = hr_waiter_of(a);

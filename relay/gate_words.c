@@ -67,7 +67,7 @@ void hr_say_cut(hr_words *words, bool lost)
 static const char *const cause_names[HR_CAUSES] = {"nothing", "budget", "rule",   "health",
                                                    "pace",    "loss",   "cancel", "limit"};
 
-/* A client's encoding is its own: what is not ASCII is told as it is, control bytes are not. */
+/* A client's encoding is its own: what is not ASCII is sent as it is, control bytes are not. */
 static void identity_of(const hr_session *session, uint32_t client, char *out, size_t room)
 {
     const hr_client *one = hr_client_at(session->thread, client);
@@ -217,7 +217,7 @@ static void put_text(hr_session *session, hr_event *event, size_t *used, const h
                      : !one->prepared->truncated
                            && one->prepared->full_length == one->prepared->text_length;
 
-    /* What cannot be told from a value is not told at all: its pattern has to do. */
+    /* What may be a value is not reported at all: its pattern has to do. */
     if (session->gate.odd_quotes && one->length > 0 && memchr(one->text, '\\', one->length) != NULL)
         return;
     event->text_length = put(event, used, one->text, one->length);

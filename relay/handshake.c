@@ -19,7 +19,7 @@ static hr_tls *context_of(hr_session *session, hr_end end)
     return tls;
 }
 
-/* What came behind the wish for TLS is the handshake's: were it plain text that somebody slipped
+/* What came behind the wish for TLS is the handshake's: were it plain text that an attacker slipped
  * in, the handshake fails by it. */
 static bool hand_over_kept(hr_session *session, hr_end end)
 {
@@ -41,7 +41,7 @@ static void tls_failed(hr_session *session, hr_end end, const char *fault)
              end == HR_CLIENT ? "client" : "server", fault);
     session->side[end].shaking = false;
     if (end == HR_CLIENT)
-        session->side[end].failed = true; /* it cannot read what it would be told */
+        session->side[end].failed = true; /* it cannot read what it would be sent */
     hr_lose(session, HR_LOST_TLS, text);
 }
 

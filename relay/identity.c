@@ -1,5 +1,5 @@
 /*
- * identity.c: who asks (R96). Sources in the order that was declared, the first that has a value.
+ * identity.c: who the client is (R96). Sources in the order that was declared, the first that has a value.
  *
  *   the session: user, database, application_name, attributes, variables it has SET   kept, found once
  *   the statement: its tags, its pattern                                              only if declared earlier
@@ -394,7 +394,7 @@ static void follow_reset(hr_session *session, const char *text, size_t length)
         hr_gate_variable(session, one.name, one.name_length, NULL, 0);
 }
 
-/* application_name is not followed here: Postgres tells its new value by itself, and also where the
+/* application_name is not followed here: Postgres reports its new value automatically, and also where the
  * SET fails or is rolled back. */
 void hr_follow(hr_session *session, const hr_naming *naming, const char *text, size_t length,
                const hr_reading *reading)

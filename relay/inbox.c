@@ -67,7 +67,7 @@ static void run_all(hr_thread *thread, hr_errand *newest)
         newest = next;
     }
     while (oldest != NULL) {
-        hr_errand *next = oldest->next; /* read first: run may free it, or post it anew */
+        hr_errand *next = oldest->next; /* read first: run may free it, or post it again */
 
         oldest->run(thread, oldest);
         oldest = next;

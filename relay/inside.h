@@ -8,7 +8,7 @@
  *   registry.c   which session a cancel key or a thread id belongs to; views for status
  *   events.c     the ring to Python
  *   pg*.c my*.c  the protocol machines: fed bytes, they emit bytes. They know no sockets
- *   gate.c …     who asks, may it run, wait its turn, and what it cost
+ *   gate.c …     which client, may it run, wait its turn, and what it cost
  *
  * A session belongs to one thread, and is touched by that one alone, unless it says otherwise.
  * Time is CLOCK_MONOTONIC in ns; thread->now_ns is read at the start of each event.
@@ -51,7 +51,7 @@ void hr_buffer_put(hr_thread *thread, hr_buffer *buffer);
 size_t hr_text_most(const hr_thread *thread);
 
 /* Under the same bound, for what a session keeps as long as it likes: half of it, so that buffers are left
- * for all. False: not so much; whoever asked does without. */
+ * for all. False: not so much; the caller does without. */
 bool hr_memory_take(hr_thread *thread, size_t bytes);
 void hr_memory_give(hr_thread *thread, size_t bytes);
 
@@ -61,7 +61,7 @@ typedef enum hr_next {
     HR_MORE = 0,    /* go on: feed what was not consumed again, with more behind it */
     HR_HELD, /* the gate holds this session's next statement. The bytes not consumed begin with
                      * it; nothing is read from the client (its hang-up is noticed) until the gate
-                     * calls hr_wake; then they are fed again, and the machine asks the gate again */
+                     * calls hr_wake; then they are fed again, and the machine checks again */
     HR_LATER, /* as HR_HELD, but until something comes from the server: too much is in flight, or
                      * it is this session's own turn that it waits for */
     HR_CONNECT, /* connect to a server now; machine->connected follows. If session->target_id is not
@@ -71,7 +71,7 @@ typedef enum hr_next {
                      * answer): hr_tls_unread. Postgres's machine takes none there: CVE-2021-23222 */
     HR_SERVER_TLS,
     HR_CLIENT_TLS_DIRECT, /* the bytes fed begin a TLS handshake themselves: none are consumed */
-    HR_CROWDED, /* hr_user_proved has said no: what was emitted is sent, machine->lost(HR_LOST_SESSIONS) follows */
+    HR_CROWDED, /* hr_user_proved was false: what was emitted is sent, machine->lost(HR_LOST_SESSIONS) follows */
     HR_CLOSE /* send what was emitted, as far as that is possible soon, and close both ends */
 } hr_next;
 
@@ -103,7 +103,7 @@ typedef struct hr_machine {
                    hr_next *next);
     hr_next (*connected)(hr_session *session);
     hr_next (*secured)(hr_session *session, hr_end end);
-    /* The session is about to end: emit to the client what it is to be told, if it can be told
+    /* The session is about to end: emit to the client its error, if it can be sent
      * anything in this state. Everything that runs is settled (aborted), unless session->stopping. */
     void (*lost)(hr_session *session, hr_lost why);
     /* Whether it is between statements and outside a transaction: may be closed without harm. */
@@ -123,7 +123,7 @@ typedef struct hr_machine {
 
 extern const hr_machine hr_pg_machine, hr_my_machine;
 
-/* Appends to what goes to `to`. Neighbouring slices are joined. Never fails. */
+/* Appends to what goes to `to`. Neighboring slices are joined. Never fails. */
 void hr_emit(hr_session *session, hr_end to, const void *bytes, size_t length);
 /* Scratch of the thread, valid until this call into the machine has returned and what it emitted was
  * sent or copied. `length` up to 8 KiB; there is always some. */
@@ -193,7 +193,7 @@ struct hr_session {
     uint8_t address[16];
     uint32_t server_process; /* what the machine learnt: Postgres pid, MySQL thread id */
     uint8_t cancel_key_length;
-    uint8_t cancel_key[32]; /* Postgres; up to 32 bytes of protocol 3.2's are told apart */
+    uint8_t cancel_key[32]; /* Postgres; up to 32 bytes of protocol 3.2's are compared */
     const char *fault; /* of the engine, for lost(): a text that lives as long as it is needed */
     hr_session *next, *previous; /* of the thread's sessions */
     hr_own own; /* the engine's own */
@@ -213,16 +213,16 @@ static inline bool hr_bares_passwords(const hr_session *session)
 }
 
 /* Learnt by the machine at start-up or later; copied. Any of them NULL: as it was. The gate resolves
- * anew what depends on it. Of an established session the engine then looks whether its user has more
+ * again what depends on it. Of an established session the engine then looks whether its user has more
  * sessions than max_sessions_per_user: if so, what was emitted is dropped, and machine->lost(
  * HR_LOST_SESSIONS) follows. */
 void hr_session_names(hr_session *session, const char *username, const char *database,
                       const char *application);
-/* The server has let in the user of that name, and the client is about to hear of it. False: that user
+/* The server has let in the user of that name, and the client is about to get that answer. False: that user
  * has as many sessions as it may; HR_CROWDED is what comes next. */
 bool hr_user_proved(hr_session *session);
 
-/* One timer a session, for whoever asks for the earliest; when it is due the engine looks at
+/* One timer a session, for the earliest that is asked for; when it is due the engine looks at
  * everything that has a time: start-up, connecting, the gate's wait, draining, idling. */
 void hr_timer(hr_session *session, uint64_t due_ns);
 
@@ -262,12 +262,12 @@ bool hr_post(hr_thread *owner, hr_errand *errand); /* see hr_errand */
 void hr_session_end(hr_session *session, hr_lost why);
 
 /* In the session's own thread: something of it ended, so what was HR_LATER may go on. The engine does
- * so by itself after each feed from the server. */
+ * so automatically after each feed from the server. */
 
 /* ── Loops ────────────────────────────────────────────────────────────────── */
 
 /* A loop moves bytes; the engine (engine.h) decides. What a loop calls, for each event, in this order:
- *   hr_connect_done   a connection that `add` was told is under way has come to an end
+ *   hr_connect_done   a connection that `add` knows is under way has come to an end
  *   hr_shake          a side that is `shaking` can be read or written
  *   hr_fed            bytes were read; or hr_ended: all were; or hr_side_failed
  *   hr_sent           all that was unsent is sent
@@ -310,7 +310,7 @@ void hr_tls_drop(hr_tls *tls);
 hr_tls_end *hr_tls_begin(hr_tls *tls, int fd);
 void hr_tls_end_free(hr_tls_end *end);
 /* Bytes that were read from the socket by others: before it was known to be TLS (direct TLS), or by a
- * loop that reads by itself. They come before what is in the socket. */
+ * loop that reads ahead. They come before what is in the socket. */
 bool hr_tls_unread(hr_tls_end *end, const uint8_t *bytes, size_t length);
 /* From now on the socket is not read here any more: hr_tls_unread brings all, until `ended`. */
 void hr_tls_fed(hr_tls_end *end, bool ended);
@@ -335,11 +335,11 @@ const char *hr_tls_fault(const hr_tls_end *end); /* what failed, and what to loo
 void hr_register(hr_session *session);
 void hr_unregister(hr_session *session); /* before its memory goes; may be called twice */
 /* A cancel request for (process, key): where it goes. True: this relay has that session; if it is held
- * it has been told (it will answer its client with 57014), and `forward` is false. */
+ * it has been canceled (it will answer its client with 57014), and `forward` is false. */
 bool hr_cancel_find(hr_relay *relay, uint32_t process, const uint8_t *key, size_t key_length,
                     uint32_t *target, uint64_t *target_id, bool *forward);
 /* MySQL's KILL [QUERY] thread, as that target numbers it: whether that session was held, and has been
- * told. */
+ * sent. */
 bool hr_kill_find(hr_relay *relay, uint64_t target_id, uint32_t process);
 void hr_tell(hr_thread *thread,
              const hr_event *event); /* text[] only as far as it is used; never waits */

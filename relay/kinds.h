@@ -23,7 +23,7 @@ typedef struct hr_reading {
     bool may_write; /* a READ that only a look at all of it tells from a WRITE: hr_read_deep */
     bool ends; /* the transaction */
     bool chains; /* … and begins the next one */
-    bool back; /* ROLLBACK TO: mends a failed transaction, and ends none */
+    bool back; /* ROLLBACK TO: repairs a failed transaction, and ends none */
     bool does; /* DO, CALL: what they run is out of sight */
     bool commits; /* MySQL: may end the transaction on its way, as DDL does */
     bool unsure; /* read otherwise, which nobody here can rule out, it says something else */
@@ -53,7 +53,7 @@ uint32_t hr_split(const char *text, size_t length, int dialect, hr_slice *slices
 
 /* On its first word: whether all of the statement is as the table says. */
 bool hr_is_free(const hg_tokens *tokens);
-/* The table, for whoever tries it at a server: its rows, and what a name in them stands for (NULL: a kind
+/* The table, for tests at a server: its rows, and what a name in them means (NULL: a kind
  * of token). */
 uint32_t hr_free_forms(int dialect, const char *const **forms);
 const char *hr_free_part(const char *name, size_t length);

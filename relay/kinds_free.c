@@ -13,9 +13,9 @@
  *   NIL            an empty string: what REPLACE puts in may make a text grow with each call
  *   VAR            a name that is no word of SET
  *   ANY            a name, a literal, or one of = , . - + * : @
- *   ~(             a bracket right behind what stands before it: then the function is the server's own. Not
+ *   ~(             a bracket right behind what is before it: then the function is the server's own. Not
  *                  in a long statement: REPLACE compares each byte with all of what it looks for
- *   others         what stands under that name in `parts`
+ *   others         what is under that name in `parts`
  */
 #include "kinds.h"
 
@@ -116,7 +116,7 @@ typedef struct part {
     const char *form;
 } part;
 
-/* Of both tables. A session variable is set to what is there already, or to what stands in the text;
+/* Of both tables. A session variable is set to what is there already, or to what is in the text;
  * drivers add a word to sql_mode, or take one out. */
 static const part parts[] = {
     {"ARG", "< LIT / SYSTEM / CALL >"},

@@ -102,7 +102,7 @@ static void split_text(splitter *split, uint32_t length)
 
 /* ── Versioned comments ───────────────────────────────────────────────────── */
 
-/* Of the first that begins at or behind `at`, wherever it stands; NULL: none. */
+/* Of the first that begins at or behind `at`, wherever it is; NULL: none. */
 static const uint8_t *find_hint(const uint8_t *at, const uint8_t *end)
 {
     while ((at = memchr(at, '/', (size_t) (end - at))) != NULL) {
@@ -200,7 +200,7 @@ static void read_both_ways(splitter *split, uint32_t length, const uint8_t *hint
         split->count = skipping.count;
         sure = false;
     } else {
-        sure &= skipping.count == 0; /* what stands in the comments is all there is */
+        sure &= skipping.count == 0; /* what is in the comments is all there is */
     }
     for (uint32_t i = 0; i < split->count; i++) {
         hr_reading *reading = &split->slices[i].reading;

@@ -2,7 +2,7 @@
  * loop_epoll.c: waiting, reading and sending by epoll.
  *
  * Level-triggered, and armed once: a statement costs one recv and one send an end, and its share of
- * an epoll_wait. To stop reading costs nothing by itself: the interest is taken back only if bytes
+ * an epoll_wait. To stop reading costs nothing alone: the interest is taken back only if bytes
  * do come meanwhile (a held statement's client mostly just waits). What was unsent arms EPOLLOUT.
  */
 #include "engine.h"
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define EVENTS 256
-#define NEAR_NS (50u * HR_MS) /* waits so short are told in ns, where the kernel takes that */
+#define NEAR_NS (50u * HR_MS) /* waits so short are given in ns, where the kernel takes that */
 #define MAX_WAIT_MS 60000u
 
 enum { TAG_SERVER = 1u, TAG_WATCH = 2u, TAGS = 3u };

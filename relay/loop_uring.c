@@ -76,7 +76,7 @@ static void on_writable(hr_session *session, hr_end end)
     }
 }
 
-/* Once each time: so what was not taken is told again. */
+/* Once each time: so what was not taken is reported again. */
 static void arm_watch(hr_uring *loop, hr_watch *watched)
 {
     struct io_uring_sqe *sqe = hr_ring_sqe(&loop->ring);
@@ -141,7 +141,7 @@ static void on_completion(hr_thread *thread, const struct io_uring_cqe *cqe)
 
 /* ── A round ──────────────────────────────────────────────────────────────── */
 
-/* Those for whom there was no buffer: by now all are back but those of sends under way. */
+/* Sessions for which there was no buffer: by now all are back but those of sends under way. */
 static void feed_starved(hr_thread *thread)
 {
     hr_uring *loop = thread->loop;

@@ -37,7 +37,7 @@ static bool can_be_told(const hr_session *session)
 hr_next my_fail(hr_session *session, uint8_t seq, uint16_t code, const char *state,
                 const char *text)
 {
-    atomic_fetch_add_explicit(&session->thread->counts->protocol_errors, 1, memory_order_relaxed);
+    hg_add_own(&session->thread->counts->protocol_errors, 1);
     if (can_be_told(session))
         my_tell(session, seq, code, state, text);
     return HR_CLOSE;
@@ -144,7 +144,7 @@ static uint8_t next_seq(const hr_my *my)
 }
 
 /* A server that ends a session says nothing: clients know a connection that is closed (2006, 2013), and a
- * pool replaces it. An error of ours would be the answer to what they ask next, and pools would take the
+ * pool replaces it. An error of ours would be the answer to what they send next, and pools would take the
  * connection for a sound one. What waits here for its turn is ours to answer, and has not run. */
 static bool goes_unsaid(const hr_session *session, hr_lost why)
 {

@@ -108,7 +108,7 @@ static void take_effect(hr_session *session)
     default:
         break;
     }
-    /* Only now: who may kill whom, the server has said. */
+    /* Only now: which user may kill which, the server has said. */
     if ((my->unit.flags & MY_UNIT_OPEN) != 0
         && (my->unit.command == MY_QUERY || my->unit.command == MY_PROCESS_KILL))
         hr_kill_find(session->thread->relay, session->target_id, my->unit.number);
@@ -462,7 +462,7 @@ static size_t stream(hr_session *session, const uint8_t *bytes, size_t length)
     return MY_HEADER + here;
 }
 
-/* Of a server that was asked nothing: an error is its farewell (killed, idle for too long, shutting down),
+/* Of a server that was sent nothing: an error is its farewell (killed, idle for too long, shutting down),
  * which the client is to read. Anything else would be taken for the answer to the next command, and so on
  * for all that follow. Either way the session ends. */
 static size_t unasked(hr_session *session, const packet *it, size_t length, hr_next *next)

@@ -1,8 +1,8 @@
 /*
  * my_command.c: what the client sends. A command is decided before its first byte goes to the server.
  *
- * What is decided, or may ask the client for something (a file, a password), waits until everything
- * before it has been answered: so a block always stands in its order, and the transaction's state is
+ * What is decided, or may request from the client something (a file, a password), waits until everything
+ * before it has been answered: so a block always comes in its order, and the transaction's state is
  * the server's own, not a guess. Others (PREPARE, PING, CLOSE …) follow one another at once, and a
  * client's pipeline still saves it the way to the proxy and back.
  *

@@ -5,7 +5,7 @@
  *   client ── [SSLRequest, TLS] response ──► [our SSLRequest, TLS] ──► server
  *   server ⇄ client: the plugins' exchange, opaque, until OK or ERR
  *
- * TLS costs one packet: where one side alone has it, packets are numbered anew until the end of the
+ * TLS costs one packet: where one side alone has it, packets are numbered again until the end of the
  * authentication. COM_CHANGE_USER has the same exchange without that.
  */
 #include "my_inside.h"
@@ -379,7 +379,7 @@ hr_next my_server_secured(hr_session *session)
 }
 
 /* Some drivers compress without looking whether that was offered: to go on would be to wait for each
- * other for ever. With TLS they are told once they can read it. */
+ * other forever. With TLS they are sent the error once they can read it. */
 static bool would_compress(uint32_t can, bool asks)
 {
     return !asks && (can & (MY_CAN_COMPRESS | MY_CAN_ZSTD)) != 0;

@@ -5,7 +5,7 @@
  *   my_connect.c  greeting, TLS, the client's response, authentication (also COM_CHANGE_USER's)
  *   my_sha2.c     caching_sha2_password between a side with TLS and one without
  *   my_command.c  what the client sends: commands, which are decided, passed or blocked
- *   my_decide.c    which of them may run: asks the gate, and blocks
+ *   my_decide.c    which of them may run: checks at the gate, and blocks
  *   my_answer.c   what the server sends: where each answer ends, and what it says of the session
  *   my_types.c    types of parameters that a block must not lose
  *   my_text.c     the few statements that the machine itself must know: USE, KILL, COMMIT …
@@ -105,8 +105,8 @@ enum my_answer { /* what the server's next packet is, for the first unit */
 };
 
 enum { /* hr_my_unit.flags */
-       MY_UNIT_SIMPLE = 1u, /* its answer cannot ask the client for anything: others may follow at once */
-       MY_UNIT_OWN = 2u, /* ours: the client is not told. Of authentication: the first, at login */
+       MY_UNIT_SIMPLE = 1u, /* its answer cannot request anything from the client: others may follow at once */
+       MY_UNIT_OWN = 2u, /* ours: the client does not see it. Of authentication: the first, at login */
        MY_UNIT_RUNS = 4u, /* decided: the transaction has begun with it */
        MY_UNIT_ENDS = 8u, /* COMMIT, ROLLBACK, BEGIN: whatever is open after it is new */
        MY_UNIT_MANY = 16u,
@@ -150,7 +150,7 @@ bool my_read_ok(const uint8_t *payload, size_t length, my_ok *ok);
 /* ── my.c ─────────────────────────────────────────────────────────────────── */
 
 void my_tell(hr_session *session, uint8_t seq, uint16_t code, const char *state, const char *text);
-/* Tells the client, if it can be told anything now, and counts it. */
+/* Tells the client, if it can read anything now, and counts it. */
 hr_next my_fail(hr_session *session, uint8_t seq, uint16_t code, const char *state,
                 const char *text);
 /* A packet of our own is about to be written: false if there were too many in this call. */

@@ -1,9 +1,9 @@
 /*
  * my_sha2.c: full authentication by caching_sha2_password where one side alone has TLS.
  *
- * Whoever has TLS sends the password in clear, whoever has not encrypts it with the server's public key;
+ * A side with TLS sends the password in clear, one without encrypts it with the server's public key;
  * client and server each decide by their own side. So where only one has TLS the proxy, which ends TLS and
- * sees everything anyway, stands between: it encrypts for a server without, and lends a key of its own to
+ * sees everything anyway, is between: it encrypts for a server without, and lends a key of its own to
  * a client without. On neither side does a password go in clear outside TLS.
  *
  *   client TLS, server plain     ◄─ 01 04 ─┤    password ─►│ 02 ─►  ◄─ 01 key   encrypted ─►    OK
@@ -129,7 +129,7 @@ static hr_next fail(hr_session *session, const char *text)
     return my_fail(session, (uint8_t) (session->my.client_seq + 1), 1045, "28000", text);
 }
 
-/* The server has asked for full authentication, and the client is told so. */
+/* The server wants full authentication, and the client gets that request. */
 void my_sha2_begin(hr_session *session)
 {
     session->my.sha2 = session->side[HR_CLIENT].tls != NULL ? MY_SHA2_PASSWORD : MY_SHA2_REQUEST;

@@ -7,7 +7,7 @@
 
 #include "kinds.h"
 
-/* Stands on no word: the statement is over. */
+/* Is on no word: the statement is over. */
 static bool is_over(const hg_tokens *tokens)
 {
     return tokens->start == tokens->end || hg_token_is_mark(tokens, ';');
@@ -74,7 +74,7 @@ static bool is_show_warnings(hg_tokens *tokens)
     return is_over(tokens);
 }
 
-/* One statement, on whose first word it stands. */
+/* One statement, on whose first word it is. */
 static void read_one(hg_tokens *tokens, my_meaning *meaning)
 {
     switch (tokens->start == tokens->end ? 0 : *tokens->start | 32) {

@@ -82,7 +82,7 @@ static size_t feed_client(hr_session *session, const uint8_t *bytes, size_t leng
     case HR_PG_ENDED:
         *next = HR_CLOSE;
         return length;
-    default: /* before there is a server that could be told */
+    default: /* before there is a server that could read it */
         *next = HR_LATER;
         return 0;
     }
@@ -113,7 +113,7 @@ static size_t feed(hr_session *session, hr_end from, const uint8_t *bytes, size_
     return feed_server(session, bytes, length, next);
 }
 
-/* Whether the client can be told an error now: it expects messages, and is at the end of one. */
+/* Whether the client can be sent an error now: it expects messages, and is at the end of one. */
 static bool may_tell(const hr_session *session, hr_lost why)
 {
     const hr_pg *pg = &session->pg;

@@ -15,18 +15,18 @@ typedef struct hr_pg_pending {
 typedef struct hr_pg_unit {
     uint64_t sent_ns;
     hr_pg_pending
-        *pending; /* a notice to be told before its answer; of an invalid Bind: the error */
+        *pending; /* a notice to be sent before its answer; of an invalid Bind: the error */
     uint32_t at;          /* which of its segment's messages it is */
     uint32_t ends_at;     /* which of them ends it: its Execute; UINT32_MAX: not sent yet */
     uint32_t portal;      /* hash of its name */
     hr_ticket ticket;
     uint8_t kind;         /* HR_PG_UNIT_* */
     bool failed;
-    bool ignored;         /* a Sync that the server does not hear: it reads COPY data */
+    bool ignored;         /* a Sync that the server does not read: it reads COPY data */
     bool data_ended; /* a Sync behind a CopyDone or CopyFail for its segment's last Execute */
     bool hidden; /* a Query of our own making: its ReadyForQuery is not the client's */
     bool eaten; /* nor is what it completes */
-    bool silent; /* an invalid Bind behind an error that the client has been told of */
+    bool silent; /* an invalid Bind behind an error that the client has been sent */
 } hr_pg_unit;
 
 typedef struct hr_pg {
@@ -35,7 +35,7 @@ typedef struct hr_pg {
     uint8_t transaction; /* where the client's stream is: HR_PG_TRANSACTION_* */
     uint8_t skip_until_sync; /* what the client sends up to its Sync: HR_PG_SKIP_* */
     bool ran; /* something that is decided has run in this transaction; see pg_transaction.c */
-    bool segment_ran; /* and in this segment, which is a transaction by itself */
+    bool segment_ran; /* and in this segment, which is a transaction of its own */
     bool segment_bound; /* something may have changed in it where the transaction is */
     bool segment_executed; /* and of what was bound something was executed */
     bool segment_given; /* places of what was bound have been given back */
@@ -43,7 +43,7 @@ typedef struct hr_pg {
     bool names_lost; /* a statement that begins or ends transactions is not known by its name */
     bool copying_in; /* the server reads COPY data; the client has not ended it */
     bool data_ended; /* the client has, since its last Execute or Query */
-    bool server_skips; /* the server has told an error, and skips to the next Sync */
+    bool server_skips; /* the server has sent an error, and skips to the next Sync */
     bool unflushed; /* since the last Flush or Sync something was sent that is answered */
     bool told_fatal; /* the server itself: no second word of ours behind it */
     bool asked_tls, asked_gss, replication, cancels;
@@ -70,7 +70,7 @@ typedef struct hr_pg {
     hr_pg_unit *ring; /* HR_PG_MAX_UNITS of them, while more are in flight; else NULL */
     uint8_t *startup; /* the packet that is to be sent once there is a server */
     hr_pg_pending
-        *pending_error; /* what the client is told before it is closed, once it may be told */
+        *pending_error; /* what the client is sent before it is closed, once it may be sent */
     hr_prepared *portal; /* statement of the unnamed one */
     struct hr_pg_names *names; /* prepared statements and portals by name; NULL: none */
     struct hr_pg_effect *effects; /* what SQL under way will do to names */

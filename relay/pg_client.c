@@ -4,7 +4,7 @@
  * A statement is asked for where it begins: at its Query, or at its Bind, which names it and starts
  * planning. What may go goes as slices of what was fed. A block is answered here if the server need
  * not know; else a message that fails goes in its place, so that the transaction is lost as it would be
- * by an error of the server's own, and the client is told in order.
+ * by an error of the server's own, and the client gets its errors in order.
  */
 #include "pg_inside.h"
 
@@ -74,7 +74,7 @@ bool hr_pg_wait_turn(hr_pg_feed *feed)
     return false;
 }
 
-/* ── Asking ───────────────────────────────────────────────────────────────── */
+/* ── Checks ───────────────────────────────────────────────────────────────── */
 
 bool hr_pg_answers_alone(const hr_pg *pg)
 {
@@ -90,7 +90,7 @@ static uint32_t ask_flags(const hr_pg *pg)
     return (inside ? HR_ASK_IN_TRANSACTION : 0) | (pg->tickets > 0 ? HR_ASK_RUNNING : 0);
 }
 
-/* In a failed transaction the server does nothing, unless something under way mends it (ROLLBACK TO);
+/* In a failed transaction the server does nothing, unless something under way repairs it (ROLLBACK TO);
  * and behind an error nothing up to Sync. */
 static bool is_lost(const hr_pg *pg)
 {
@@ -228,7 +228,7 @@ static uint32_t blocked_of(const hr_pg_feed *feed, const hr_slice *slices, uint3
     return at < count ? at : 0;
 }
 
-/* Told where the client is at a message's end, and has got what it is owed. */
+/* Sent where the client is at a message's end, and has got all answers before it. */
 static bool try_to_shut(hr_pg_feed *feed)
 {
     hr_pg *pg = feed->pg;
@@ -277,7 +277,7 @@ static bool goes(const hr_pg_feed *feed)
     return feed->said == HR_GO || feed->said == HR_GO_WARNED;
 }
 
-/* Before its answer, and behind what is owed before it. Takes the notice over. */
+/* Before its answer, and behind the answers before it. Takes the notice over. */
 static void notify(hr_pg_feed *feed, hr_pg_unit *unit, hr_pg_pending *notice)
 {
     unit->pending = notice;
@@ -351,7 +351,7 @@ static bool pass_query(hr_pg_feed *feed, uint8_t kind, uint32_t total)
     return pass(feed, total);
 }
 
-/* In a failed transaction the server does nothing but what ends or mends it, and then what follows that
+/* In a failed transaction the server does nothing but what ends or repairs it, and then what follows that
  * in the string. */
 static bool may_mend(const char *text, size_t length, bool whole)
 {
@@ -677,7 +677,7 @@ static bool on_sync(hr_pg_feed *feed, uint32_t total)
         pg->skip_until_sync = HR_PG_SKIP_NOTHING;
         return drop(feed, total);
     }
-    if (pg->copying_in) /* the server reads data, and does not hear it */
+    if (pg->copying_in) /* the server reads data, and does not read it */
         return pass(feed, total);
     if (!hr_pg_has_room(pg, 1))
         hr_pg_let_go(feed->session);

@@ -6,7 +6,7 @@
  *                                        └────── it fails, or skips ──► as if they had not been
  *   DO, CALL, or such a command that nobody has seen go: its tag says so, and all names are doubtful
  *
- * While some are kept, whoever asks for a name waits: see pg_client.c.
+ * While some are kept, a use of a name waits: see pg_client.c.
  */
 #include "pg_inside.h"
 
@@ -33,7 +33,7 @@ static void drop(hr_session *session, struct hr_pg_effect **link)
     free(effect);
 }
 
-/* False: it cannot be told which name it is. */
+/* False: it is not known which name it is. */
 static bool read_effect(hr_session *session, struct hr_pg_effect *effect, const char *text,
                         size_t length, bool whole, const hr_reading *reading)
 {
@@ -75,7 +75,7 @@ void hr_pg_expect(hr_session *session, const char *text, size_t length, bool who
         effect->verb = HR_VERB_NONE; /* kept, so that others wait */
 }
 
-/* Else it is another statement that stands there: the string was not read as the server reads it. */
+/* Else it is another statement that is there: the string was not read as the server reads it. */
 static bool is_its_tag(const struct hr_pg_effect *effect, const char *tag)
 {
     switch (effect->verb) {

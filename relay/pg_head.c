@@ -4,7 +4,7 @@
  *   Parse Bind Describe Execute Sync          the Bind is asked for before the Parse is sent
  *   Parse(BEGIN) Bind Execute Parse Bind …    BEGIN is free: the Bind behind it decides
  *
- * If it is blocked, the server never hears of the segment: that is the relief; but of a BEGIN it does. Only what came in one
+ * If it is blocked, the server never sees the segment: that is the relief; but of a BEGIN it does. Only what came in one
  * read is looked at, for a client may wait for the answer to what it has sent. But a message that is
  * there in part is waited for: its client is about to send the rest.
  */
@@ -61,7 +61,7 @@ static hr_prepared *find_statement(hr_pg_feed *feed, size_t bind_at, const hr_pg
 }
 
 /* What begins a transaction goes, and then fails it: else what the client has sent behind this segment
- * would run outside of the transaction that it is meant for. */
+ * would run outside of the transaction that it belongs to. */
 static look block_behind(hr_pg_feed *feed, size_t at)
 {
     hr_pg_said block = hr_pg_transactioned(&feed->words, false);

@@ -3,11 +3,11 @@
  *
  *   pg.c         the machine's table: phases, losses
  *   pg_start.c   start-up of both ends, TLS, cancel requests, names
- *   pg_client.c  messages of the client: what is asked, blocked, sent
+ *   pg_client.c  messages of the client: what is checked, blocked, sent
  *   pg_head.c    the first messages of a segment, none of which has been sent
  *   pg_server.c  messages of the server: what ends, what is put between
  *   pg_units.c   what is in flight
- *   pg_transaction.c   where the transaction stands, and whether something has run in it
+ *   pg_transaction.c   the state of the transaction, and whether something has run in it
  *   pg_names.c   prepared statements and portals
  *   pg_effects.c what SQL does to prepared statements
  *   pg_words.c   what a text's first words say
@@ -127,7 +127,7 @@ bool hr_pg_read_parse(const hr_pg_feed *feed, size_t at, size_t there, hr_pg_par
  * to be gone on with. Else: more bytes are to come first; or the client waits, is blocked, or is shut
  * out: feed->next, pg->skip_until_sync. */
 bool hr_pg_head(hr_pg_feed *feed);
-/* Nothing of a transaction is at the server, and nothing is owed to the client: a block is ours. */
+/* Nothing of a transaction is at the server, and the client waits for no answer: a block is ours. */
 bool hr_pg_answers_alone(const hr_pg *pg);
 /* Emits what is before feed->at. */
 void hr_pg_flush(hr_pg_feed *feed);
@@ -168,7 +168,7 @@ bool hr_pg_owes_ready(hr_pg *pg); /* a ReadyForQuery is to come */
 /* Where a text of this word leads, once the server has come so far. `kind`: of what is decided. */
 void hr_pg_follow_transaction(hr_pg *pg, int kind, uint8_t word);
 /* Whether it is known that the next message would be inside a transaction, if it seems so. What has begun
- * that may have failed: other segments wait until the server has told. */
+ * that may have failed: other segments wait until the server has answered. */
 bool hr_pg_transaction_sure(const hr_pg *pg);
 /* A ReadyForQuery has ended something of that kind. */
 void hr_pg_settle_transaction(hr_pg *pg, uint8_t kind);
@@ -273,7 +273,7 @@ enum {
 };
 
 uint8_t hr_pg_word_of(const char *text, size_t length, bool truncated);
-/* "-c name=value --other=value" of the start-up parameter options: told to the gate. */
+/* "-c name=value --other=value" of the start-up parameter options: for the gate. */
 void hr_pg_tell_options(hr_session *session, const char *options);
 
 /* ── pg_say.c ─────────────────────────────────────────────────────────────── */

@@ -44,7 +44,7 @@ static hr_pg_unit *simple_unit(hr_pg *pg)
     return pg->answered >= first->at ? first : NULL;
 }
 
-/* What has come to the front is told of before its answer; what has ended in the middle goes. */
+/* What has come to the front is sent before its answer; what has ended in the middle goes. */
 static void bring_forward(answer *a)
 {
     hr_pg *pg = a->pg;
@@ -170,7 +170,7 @@ static bool is_fatal(const uint8_t *body, size_t length)
     return memmem(body, look, "VFATAL", 7) != NULL || memmem(body, look, "VPANIC", 7) != NULL;
 }
 
-/* The error of our own Bind, in whose place stands what the client is to be told. */
+/* The error of our own Bind, in whose place the client gets ours. */
 static bool is_invalid_bind(hr_pg *pg)
 {
     hr_pg_unit *first = pg->unit_count == 0 ? NULL : hr_pg_unit_at(pg, 0);
@@ -284,7 +284,7 @@ static void on_parameter(hr_session *session, const uint8_t *body, size_t length
         session->gate.odd_quotes = strcmp(value, "off") == 0;
     else if (strcmp(name, "session_authorization") == 0 && session->established)
         hr_session_names(session, value, NULL,
-                         NULL); /* whom a superuser took over: as in the extension */
+                         NULL); /* the user that a superuser took over: as in the extension */
     hr_gate_variable(session, name, (size_t) (name_end - name), value, strlen(value));
 }
 
@@ -303,10 +303,10 @@ static void on_key(hr_session *session, const uint8_t *body, size_t length)
 
 /* AuthenticationSASL, to a client in clear whose server talks TLS. Binding a password to the channel is
  * offered for the server's side only, and libpq takes that for an attack: so it is left out, and the
- * client says that it knows of no channel, as is true. Whether the message was said anew. */
+ * client says that it knows of no channel, as is true. Whether the message was written again. */
 static bool say_sasl(answer *a, const uint8_t *body, size_t there, uint32_t total)
 {
-    static const char bound[] = "SCRAM-SHA-256-PLUS"; /* with its end, as it stands in the list */
+    static const char bound[] = "SCRAM-SHA-256-PLUS"; /* with its end, as it is in the list */
     const uint8_t *found;
     uint8_t *said;
 

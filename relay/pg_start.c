@@ -2,7 +2,7 @@
  * pg_start.c: how a session begins.
  *
  *   client ──[GSSENCRequest ► N] [SSLRequest ► S, TLS | N] StartupMessage──► (kept)
- *   connect ──[SSLRequest ► S, TLS | N]──► server, then what was kept; both ends sign in by themselves
+ *   connect ──[SSLRequest ► S, TLS | N]──► server, then what was kept; both ends sign in directly
  *
  * What a client sent in clear behind its request for TLS is never taken for TLS's, nor is what a server
  * sent behind its S (CVE-2021-23222): such a session ends.
@@ -103,7 +103,7 @@ static hr_next want_gss(hr_session *session)
     return HR_MORE;
 }
 
-/* Its own connection, which says nothing else. Told in clear even where TLS is required, as libpq
+/* Its own connection, which says nothing else. Sent in clear even where TLS is required, as libpq
  * before 17 does, and the server itself takes it. */
 static hr_next want_cancel(hr_session *session, const uint8_t *packet, size_t length)
 {

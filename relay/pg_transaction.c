@@ -1,5 +1,5 @@
 /*
- * pg_transaction.c: where the transaction stands, and whether something that is decided has run in it.
+ * pg_transaction.c: the state of the transaction, and whether something that is decided has run in it.
  *
  *   BEGIN                        opens a transaction; what has run before it in its string or segment counts
  *   COMMIT, ROLLBACK, PREPARE TRANSACTION   end it: the next statement is a first one again, AND CHAIN or not
@@ -8,7 +8,7 @@
  * A session that holds locks must not be hurt (R148), and one that begins must not get by: so this is
  * followed statement by statement, through failed transactions too. Where a Query runs nothing else does: there
  * the server's own words are followed, its command tags, which no way of writing can deceive. They leave
- * but ROLLBACK TO open, which is told by the text.
+ * but ROLLBACK TO open, which the text says.
  */
 #include "pg_inside.h"
 

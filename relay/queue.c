@@ -3,12 +3,12 @@
  *
  *   hr_queue_join ──► [ priority, then arrival ] ──► the first of all tries; the others wait for it
  *
- * One queue for each bucket that somebody waits for, and one for the pace. Whoever is first looks
- * again by time and when somebody ends; when it leaves, the next one is woken and is the first. So
+ * One queue for each bucket with waiters, and one for the pace. The first one looks
+ * again by time and when a statement ends; when it leaves, the next one is woken and is the first. So
  * room that comes free goes to the best, and nobody polls but one a queue.
  *
  * One lock for all of them. It is taken by those who wait, and by an ending statement or an arrival
- * only if the count of the bucket's place says that somebody may be waiting there.
+ * only if the count of the bucket's place says that one may be waiting there.
  */
 #include "gate_inside.h"
 
@@ -134,7 +134,7 @@ static void free_queue(hr_queues *queues, hr_queue *queue)
     free(queue);
 }
 
-/* Whoever is first now has to look for itself. */
+/* The first one now has to look. */
 static void take_out(hr_queues *queues, hr_waiter *waiter)
 {
     hr_queue *queue = waiter->queue;
@@ -151,7 +151,7 @@ static void take_out(hr_queues *queues, hr_waiter *waiter)
         wake(queue->first);
 }
 
-/* The count goes up before the caller looks for room once more, and whoever makes room looks at the
+/* The count goes up before the caller looks for room once more, and one that makes room looks at the
  * count after that: of the two, one sees the other. */
 bool hr_queue_join(hr_queues *queues, uint64_t key, hr_waiter *waiter)
 {

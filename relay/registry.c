@@ -280,7 +280,7 @@ bool hr_cancel_find(hr_relay *relay, uint32_t process, const uint8_t *key, size_
     return one != NULL;
 }
 
-/* Of several servers, two may number a thread alike: the one that was asked to kill is meant. */
+/* Of several servers, two may number a thread alike: the one that got the request to kill is meant. */
 bool hr_kill_find(hr_relay *relay, uint64_t target_id, uint32_t process)
 {
     struct hr_registry *registry = relay->registry;
@@ -316,7 +316,7 @@ typedef struct row {
     hr_session_view view;
 } row;
 
-/* Who asked may have given up when a thread answers: the last of them frees it. */
+/* The caller may have given up when a thread answers: the last of them frees it. */
 typedef struct survey {
     pthread_mutex_t lock;
     pthread_cond_t answered;

@@ -8,7 +8,7 @@
  *             hr_event ring ──► Python: new clients, new patterns, blocks and delays, failures
  *
  * Loaded by ctypes (src/headgate/proxy/): no CPython API, no GIL, no allocation per statement in
- * steady state. Python never stands in a statement's way: it writes parameters and reads counters.
+ * steady state. Python is never in a statement's way: it writes parameters and reads counters.
  *
  * One shared mapping (a sealed memfd) holds, in this order: the traffic region of headgate.h, then
  * an hr_state. A new process that takes over gets the mapping and the listening sockets, so debts,
@@ -83,7 +83,7 @@ typedef struct hr_source {
 /* A tag whose value counts only from these users, or signed (R149). Without both it is never taken. */
 typedef struct hr_trust {
     char key[66]; /* of the tag; "*": every tag */
-    uint16_t users; /* 0: from no user by itself */
+    uint16_t users; /* 0: from no user alone */
     char user[8][64];
     uint8_t by_signature; /* also from anybody, if headgate_sig vouches for it */
     uint8_t reserved[3];
@@ -156,7 +156,7 @@ typedef struct hr_gate {
     uint32_t max_delayed; /* at once, of this client; more are blocked */
     uint32_t
         delay_ms; /* DELAY: waits so long and then passes; 0: until the gate opens, or max_delay_ms */
-    uint32_t retry_ms; /* told with a block */
+    uint32_t retry_ms; /* sent with a block */
     int64_t until_ms; /* Unix time after which this is not known any more: hr_state.lost applies.
                             * 0: always known */
     char reason[200]; /* for the error's text: "lag 12.3 s > 5 s on primary-a" */
@@ -206,7 +206,7 @@ typedef struct hr_release {
     _Atomic uint64_t ns_per_unit; /* 0: not paced */
     _Atomic uint64_t burst_ns;
     _Atomic uint64_t taken; /* units released ever */
-    _Atomic uint64_t limited; /* times that somebody had to wait or go for the pace alone */
+    _Atomic uint64_t limited; /* times that a statement had to wait or go for the pace alone */
     _Atomic uint32_t action; /* HR_ACT_* */
     _Atomic uint32_t max_delay_ms;
 } hr_release;
@@ -268,7 +268,7 @@ const char *hr_state_check(const void *memory, size_t length);
 uint32_t hr_settle_dead(hg_region *region, hr_state *state, uint32_t pid, uint64_t now_ns);
 /* A name, or a level of names, that a rule or a setting has a word on: it gets a place before anybody
  * of that name comes, which no other name is given; and until Python has spoken of a new client, or
- * where there is no place for one, it meets the gate of the levels in its name that were entered. Of
+ * where there is no place for one, it has the gate of the levels in its name that were entered. Of
  * several levels (a:b) in the order of their bytes, each once. Its index and key; 0: there is no place
  * for it just now. Any thread. */
 uint32_t hr_client_enter(hr_state *state, uint32_t pid, const char *identity, size_t length,
@@ -323,7 +323,7 @@ typedef struct hr_event {
     uint8_t text_whole;
     uint8_t parameters; /* it has $n or ? in it */
     uint8_t reserved[2];
-    uint32_t left_out; /* BLOCKED, DELAYED, WARNED: of this client, not told since the last one */
+    uint32_t left_out; /* BLOCKED, DELAYED, WARNED: of this client, unreported since the last */
     char text[8192];
 } hr_event;
 
@@ -350,11 +350,11 @@ const char *hr_start(hr_relay *relay);
 const char *hr_loop_name(const hr_relay *relay); /* "epoll" or "io_uring", once started */
 /* A new identity table for statements from now on; all or nothing. */
 const char *hr_identity_put(hr_relay *relay, const hr_identity_settings *identity);
-/* Gates, releases or the policy have changed: those that wait are looked at anew. Any thread. */
+/* Gates, releases or the policy have changed: those that wait are looked at again. Any thread. */
 void hr_stir(hr_relay *relay);
 /* No more sessions; sockets of listeners stay open if `keep` (another process has them too). Idle
- * sessions outside a transaction are told to go at once or, where `patient`, are left in peace to go
- * by themselves, those that are still logging in included; after deadline_ms all are closed. May be
+ * sessions outside a transaction are closed at once or, where `patient`, are left in peace to go
+ * on their own, those that are still logging in included; after deadline_ms all are closed. May be
  * called again, to be patient no longer. */
 void hr_drain(hr_relay *relay, bool keep, bool patient, uint32_t deadline_ms);
 /* Ends all threads; sessions are closed. Then hr_close frees. */

@@ -214,7 +214,7 @@ static bool count(hr_session *session, uint64_t key, uint32_t most, uint64_t *ke
     return fits;
 }
 
-/* By the name that the server has let in: before that it is just what somebody says, and whoever says it
+/* By the name that the server has let in: before that it is just what a client says, and a client that says it
  * could lock its owner out. */
 bool hr_user_proved(hr_session *session)
 {

@@ -4,12 +4,12 @@
  *
  *   relay threads ──hr_client_find──► hr_client ◄──hr_gate_put── Python
  *
- * A client stays at its index as long as it is there; whoever keeps an index keeps the key as well,
+ * A client stays at its index as long as it is there; a holder of an index keeps the key as well,
  * and looks whether it is the same still. Where the neighbourhood is full a place is taken over, of one
  * that is silent: for seconds if it has hardly said anything, since names can be made up by the thousand,
  * for a minute if it is a real client. The key changes first, so a late look sees another's.
  *
- * Names that rules speak of are entered by Python and kept, whoever comes: else made-up names would
+ * Names that rules speak of are entered by Python and kept in any case: else made-up names would
  * leave no place for those that a rule is about.
  */
 #include "state.h"
@@ -20,16 +20,16 @@
 
 #define LINE 64u
 #define FREE_KEY 0u
-#define MOVING_KEY UINT64_MAX   /* somebody is being given the place */
+#define MOVING_KEY UINT64_MAX   /* the place is being given away */
 #define PROBES 16u              /* places that a client or a plan may lie in */
 #define WRITER_TRIES 100000u
 #define WRITER_NS UINT64_C(1000000000)
 #define READER_TRIES 256u
 #define ENTER_TRIES 1000u
-/* Longer than reports to the agent take, so that what it did has been told. */
+/* Longer than reports to the agent take, so that what it did has been reported. */
 #define SILENT_NS UINT64_C(3000000000)
 #define KNOWN_SILENT_NS UINT64_C(60000000000)
-#define KNOWN_STATEMENTS 16u    /* whoever has said so much is no made-up name */
+#define KNOWN_STATEMENTS 16u    /* a client with so many is no made-up name */
 #define MAX_LEVELS 8u
 #define MAX_CLIENTS 65536u
 #define MAX_RUNNINGS (1u << 20)
@@ -186,7 +186,7 @@ static uint64_t spared_ns(const hr_client *client)
                : KNOWN_SILENT_NS;
 }
 
-/* `wanted`: for a name that is to be kept, whoever else does nothing just now will do. */
+/* `wanted`: for a name that is to be kept, any other idle one will do. */
 static bool may_go(const hr_client *client, uint64_t now_ns, bool wanted)
 {
     uint64_t last_ns = atomic_load_explicit(&client->last_ns, memory_order_relaxed);
@@ -225,7 +225,7 @@ static uint64_t monotonic_ns(void)
     return (uint64_t) now.tv_sec * UINT64_C(1000000000) + (uint64_t) now.tv_nsec;
 }
 
-/* Whoever has been writing for so long is dead: it was killed at it, and its place is ours. By the
+/* A process that has been writing for so long is dead: it was killed at it, and its place is ours. By the
  * clock as well: on a busy machine a turn of others may take milliseconds. */
 static void begin_writing(hr_gate *gate)
 {
@@ -306,7 +306,7 @@ static uint32_t add(hr_state *state, uint64_t key, const char *identity, size_t 
     uint32_t index = room_for(state, key, now_ns, wanted);
 
     if (index == UINT32_MAX) {
-        atomic_fetch_add_explicit(&state->clients_full, 1, memory_order_relaxed);
+        hg_add(&state->clients_full, 1);
         return HR_OTHERS;
     }
     /* A place that was free stays so for those who look, until it is whole. */
@@ -335,7 +335,7 @@ uint32_t hr_client_find(hr_state *state, uint32_t pid, const char *identity, siz
     for (index = 0; index < 2; index++)
         if (atomic_load_explicit(&clients[index].key, memory_order_relaxed) == key)
             return index;
-    /* Somebody is at it, or died at it: for this once it is one of the others. */
+    /* Another process is at it, or died at it: for this once it is one of the others. */
     if (!atomic_compare_exchange_strong(&state->adding, &nobody, pid))
         return HR_OTHERS;
     index = look_up(state, key);
@@ -579,7 +579,7 @@ uint32_t hr_running_take(hr_state *state, uint32_t pid, uint32_t *cursor)
             return index;
         }
     }
-    atomic_fetch_add_explicit(&state->runnings_full, 1, memory_order_relaxed);
+    hg_add(&state->runnings_full, 1);
     return UINT32_MAX;
 }
 

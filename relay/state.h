@@ -37,7 +37,7 @@ uint32_t hr_client_find(hr_state *state, uint32_t pid, const char *identity, siz
                         uint64_t now_ns, bool *is_new);
 /* Its name, of HR_MAX_IDENTITY_BYTES at most, and a NUL. False: the place is another's by now. */
 bool hr_client_name(const hr_client *client, uint64_t key, char *out);
-/* Whose gate a name meets of which Python has said nothing yet: of the levels in it that are kept the
+/* The gate of a name of which Python has said nothing yet: of the levels in it that are kept the
  * nearest, of several that are equally near the strictest; HR_OTHERS: none is. */
 uint32_t hr_client_level(const hr_state *state, const char *identity, size_t length,
                          int64_t wall_ms);

@@ -5,8 +5,8 @@
  *   hr_lose ──► cancel request, by a session of its own ──► server stops, closes ──► places given back
  *
  * A server does not notice that its client has gone before it writes to it: the statement would run on,
- * and another one in its place. So it is asked to stop, the session stays until the server's connection
- * ends, and no longer than HR_STOP_NS. It is asked again meanwhile: a request that comes before the
+ * and another one in its place. So it gets a request to stop, the session stays until the server's connection
+ * ends, and no longer than HR_STOP_NS. The request is repeated meanwhile: a request that comes before the
  * statement has begun is lost, and it may go on with the next one of a pipeline. The request is a session as any client's would be, with a pair of
  * sockets for its client: it connects, does TLS and times out as they do.
  */

@@ -30,7 +30,7 @@ void hr_wall(hr_thread *thread)
 
 /* ── The thread ───────────────────────────────────────────────────────────── */
 
-/* What could not be told at once is not told: there is no time left. */
+/* What could not be sent at once is not sent: there is no time left. */
 static void close_all(hr_thread *thread)
 {
     hr_session *session, *next;

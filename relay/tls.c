@@ -7,7 +7,7 @@
  * Small: buffers are given back between records, and no sessions are kept for resumption; tickets
  * cost nothing here, and are off all the same, for a database's sessions are long.
  *
- * What fails is told in words: which file, what is wrong with it, what to look at. No key, no
+ * What fails is reported in words: which file, what is wrong with it, what to look at. No key, no
  * password and nothing that a peer has sent gets into them but its certificate's own fault.
  */
 #include "inside.h"
@@ -91,7 +91,7 @@ static bool readable(const char *path, const char *what, char *error, size_t len
     return true;
 }
 
-/* Never asks a terminal: a key with a password is a fault, not a prompt that nobody sees. */
+/* Never reads a terminal: a key with a password is a fault, not a prompt that nobody sees. */
 static int no_password(char *out, int room, int writing, void *user)
 {
     (void) out, (void) room, (void) writing;

@@ -7,7 +7,7 @@
  *
  * What does not count is dropped before anybody else sees it: identity, priority and budgets alike.
  * A verdict is remembered with all that it was reached by, and that is compared in full: a hash that
- * clients can meet on purpose would let one signature vouch for other tags.
+ * clients can produce on purpose would let one signature vouch for other tags.
  */
 #include "gate_inside.h"
 

@@ -2,7 +2,7 @@
  * uring.h: io_uring without a library: one ring, its queues, and the buffers that it reads into.
  *
  * Only where the kernel's headers know all that is needed (Linux 6.1); elsewhere HR_HAVE_URING is not
- * defined, and the relay has epoll alone. Whether the running kernel does is asked at run time.
+ * defined, and the relay has epoll alone. Whether the running kernel does is tried at run time.
  */
 #ifndef HEADGATE_RELAY_URING_H
 #define HEADGATE_RELAY_URING_H
@@ -47,7 +47,7 @@ struct io_uring_sqe *hr_ring_sqe(hr_ring *ring);
 uint32_t hr_ring_queued(const hr_ring *ring);
 /* Gives the kernel what is queued. False: it took nothing, and says why in errno. */
 bool hr_ring_submit(hr_ring *ring);
-/* The same, and waits for `least` completions, for `left_ns` at most (UINT64_MAX: for ever). */
+/* The same, and waits for `least` completions, for `left_ns` at most (UINT64_MAX: forever). */
 void hr_ring_wait(hr_ring *ring, uint32_t least, uint64_t left_ns);
 /* Completions that are there. */
 uint32_t hr_ring_ready(const hr_ring *ring);

@@ -87,7 +87,7 @@ void hr_uring_reading(hr_session *session, hr_end end, bool wanted);
 void hr_uring_send(hr_session *session, hr_end end);
 void hr_uring_send_tls(hr_session *session, hr_end end); /* what is unsent */
 void hr_uring_sent(hr_wire *w, int result);
-void hr_uring_land(hr_thread *thread); /* what was launched, and is not told of */
+void hr_uring_land(hr_thread *thread); /* what was launched, and is not reported */
 /* Whether something waits for this end to have taken what it was sent. */
 bool hr_uring_awaits(const hr_session *session, hr_end end);
 

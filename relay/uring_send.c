@@ -1,8 +1,8 @@
 /*
- * uring_send.c: sends, and what they did not get rid of.   launched ──► landed, or told of, and flown on
+ * uring_send.c: sends, and what they did not get rid of.   launched ──► landed, or reported, and flown on
  *
  * A send is tried at once, while it is submitted, and tells of itself only if that was not all of it:
- * so after the system call what is not told of has been sent, and no completion of a send ends the
+ * so after the system call what is not reported has been sent, and no completion of a send ends the
  * wait for something to do. Of what the socket does not take, the rest is sent when it does; it is
  * copied if it lay in a read's buffer, else a few clients that do not read would take all of those.
  */
@@ -25,7 +25,7 @@ static struct io_uring_sqe *submit_flight(hr_uring *loop, hr_wire *w, int flags)
     return sqe;
 }
 
-/* Tried at once. WAITALL makes a part of it a failure, which is told. */
+/* Tried at once. WAITALL makes a part of it a failure, which is reported. */
 static void launch(hr_uring *loop, hr_wire *w)
 {
     submit_flight(loop, w, MSG_DONTWAIT | MSG_WAITALL)->flags = IOSQE_CQE_SKIP_SUCCESS;

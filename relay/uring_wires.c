@@ -1,4 +1,4 @@
-/* uring_wires.c: what the kernel may still touch of a session's descriptors, and what it is asked to wait for. */
+/* uring_wires.c: what the kernel may still touch of a session's descriptors, and what it waits for. */
 #include "uring_loop.h"
 
 #ifdef HR_HAVE_URING

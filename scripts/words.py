@@ -1,9 +1,12 @@
 """Check the words of everything that people read.  scripts/words.py [--update] [PATH…]
 
 Docs, the page's templates, the string literals and comments of src/, and the comments of deploy/
-and examples/ are compared with the vocabulary of docs/reference/glossary.md: no banned words, no
-British spellings, no requirement numbers, no sentence of more than 30 words, no term that the
-glossary lacks, no how-to of more than 80 lines.
+and examples/ and the comments and texts in C are compared
+with the vocabulary of docs/reference/glossary.md: no banned words, no
+British spellings, no
+requirement numbers, no sentence of more than 30 words, no term that the
+glossary lacks, no how-to
+of more than 80 lines.
 
 scripts/words.pending has the files that are not clean yet, each with its number of findings. A
 number may only fall: more findings fail the check, and so do fewer until --update records them. A
@@ -37,7 +40,7 @@ BANNED = {
     r"(held|holds?|holding) back|kept out|keeps? out": "throttled, delay",
     r"meets?|met|concerns|(is|are) meant for": "matches, applies to",
     r"who asks|somebody|who(m|ever)": "client, identity",
-    r"ask(s|ed|ing)?(?!\s+for\b)": "check",
+    r"ask(s|ed|ing)?(?!\s+(for|who set)\b)": "check",
     r"for leave|leave to|no leave|without leave": "permission",
     r"turn(s|ed)? down|tighten(s|ed|ing)?": "ratio, threshold",
     r"absen(t|ces?)": "unavailable",
@@ -152,6 +155,17 @@ def comment_texts(source: str) -> Iterator[Text]:
             yield Text(number, line)
 
 
+def c_texts(source: str) -> Iterator[Text]:
+    """Comments, in which requirements may be named, and literals that are phrases."""
+    for match in re.finditer(r"/\*.*?\*/|\"(?:[^\"\\\n]|\\.)*\"", source, re.DOTALL):
+        line = source.count("\n", 0, match.start()) + 1
+        if match[0].startswith("/*"):
+            comment = re.sub(r"\n[ \t]*\* ?", "\n", match[0])
+            yield Text(line, REQUIREMENT.sub("X", comment))
+        elif " " in match[0]:
+            yield Text(line, match[0])
+
+
 def sources() -> Iterator[tuple[str, Iterator[Text]]]:
     for path in sorted(
         [*ROOT.glob("*.md"), *ROOT.glob(".github/**/*.md"), *ROOT.glob("docs/**/*.md")]
@@ -161,14 +175,9 @@ def sources() -> Iterator[tuple[str, Iterator[Text]]]:
         yield str(path.relative_to(ROOT)), template_texts(path.read_text())
     for path in sorted(ROOT.glob("src/headgate/**/*.py")):
         yield str(path.relative_to(ROOT)), literal_texts(path.read_text())
-    for folder in ("deploy", "examples"):
-        for path in sorted((ROOT / folder).rglob("*")):
-            if path.suffix == ".py":
-                yield str(path.relative_to(ROOT)), literal_texts(path.read_text())
-            elif path.name == "NOTES.txt":
-                yield str(path.relative_to(ROOT)), template_texts(path.read_text())
-            elif path.suffix in COMMENTED or path.name == "Dockerfile":
-                yield str(path.relative_to(ROOT)), comment_texts(path.read_text())
+    for folder in ("native", "relay", "pg_headgate/src"):
+        for path in sorted(ROOT.glob(f"{folder}/*.[ch]")):
+            yield str(path.relative_to(ROOT)), c_texts(path.read_text())
 
 
 # ── What is wrong with them ──────────────────────────────────────────────────

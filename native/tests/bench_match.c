@@ -112,7 +112,7 @@ static void by_users(int rules)
                                i == 0 ? "" : ",", i, i);
     strcpy(text + at, "]}");
     one = sound(text);
-    snprintf(what, sizeof what, "%d rules, none concerns the session", rules);
+    snprintf(what, sizeof what, "%d rules, none applies to the session", rules);
     measure(what, &one, &client, tagged);
     free(one.policy);
     free(text);

@@ -1,5 +1,5 @@
 /*
- * A region that somebody else may write to: what its head says is rejected, or everything that this
+ * A region that another process may write to: what its head says is rejected, or everything that this
  * process does with it stays inside of it, whatever is written there meanwhile.
  *
  * The first byte says when the changes are made: before the region is pinned, or behind that.

@@ -146,7 +146,7 @@ static void run(worker *self, const hg_policy *policy, const hg_ask *ask, hg_hol
     if (dice(state, 8) == 0) {
         hg_pause(region, holding);
         sched_yield();
-        if (!in_b1 && dice(state, 2)) /* b1 would not be asked, and be more than its places */
+        if (!in_b1 && dice(state, 2)) /* b1 would not be checked, and be more than its places */
             hg_resume(region, holding);
     }
     holding->flags &= ~(uint32_t) HG_COST_GIVEN; /* so that it learns */

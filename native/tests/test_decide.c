@@ -107,7 +107,7 @@ static void the_soonest_empty_is_evicted_and_its_debt_forgiven(void)
 
     fresh(1);
     set_bucket(budget_in(&policy, 0), 10000, 100000);
-    for (uint64_t n = 0; n < HG_EACH_WAYS; n++) { /* the fifth owes least */
+    for (uint64_t n = 0; n < HG_EACH_WAYS; n++) { /* the fifth has the least debt */
         match_each(&policy, 0, nth_key(n), &matches);
         assert(take(asks(n == 5 ? 100 * MS : SECOND + n, SECOND), &held) == HG_RUN);
         hg_settle(region, &held, n == 5 ? 100 * MS : SECOND + n, false, SECOND);
@@ -200,7 +200,7 @@ static void budgets_own_buckets_overflow_into_the_others_ways(void)
         assert(take(asks(SECOND, SECOND), &held) == HG_RUN);
         hg_settle(region, &held, SECOND, false, SECOND);
     }
-    for (uint32_t i = 0; i < HG_WAYS; i++) { /* a value's goes first, however much it owes */
+    for (uint32_t i = 0; i < HG_WAYS; i++) { /* a value's goes first, however large its debt */
         match_all(&policy, HG_WAYS, &matches);
         matches.at[0] = matches.at[i];
         matches.count = 1;
@@ -208,7 +208,7 @@ static void budgets_own_buckets_overflow_into_the_others_ways(void)
         hg_settle(region, &held, 100 * MS + i, false, SECOND);
     }
     assert(atomic_load(&count_of(HG_WAYS + 1)->evicted) == HG_EACH_WAYS);
-    match_each(&policy, HG_WAYS + 1, nth_key(0), &matches); /* now all that is there owes */
+    match_each(&policy, HG_WAYS + 1, nth_key(0), &matches); /* now all that is there has debt */
     assert(take(asks(MS, SECOND), &held) == HG_RUN);
     assert(atomic_load(&count_of(HG_WAYS + 1)->unpinned) == 1);
     hg_settle(region, &held, MS, false, SECOND);
@@ -219,7 +219,7 @@ static void budgets_own_buckets_overflow_into_the_others_ways(void)
     hg_settle(region, &held, SECOND, false, SECOND);
     assert(atomic_load(&count_of(0)->forgiven_ns)
            == 100 * MS); /* of its own kind the soonest empty */
-    match_each(&policy, HG_WAYS + 1, nth_key(0), &matches); /* one that owes nothing may go */
+    match_each(&policy, HG_WAYS + 1, nth_key(0), &matches); /* one without debt may go */
     assert(take(asks(MS, 3 * SECOND), &held) == HG_RUN && held.at[0].counted);
     assert(atomic_load(&count_of(4)->forgiven_ns) == 0 && bucket_of(region, key_of(4)) == NULL);
     hg_settle(region, &held, MS, false, 3 * SECOND);
@@ -353,7 +353,7 @@ static void an_explicit_zero_admits_nothing(void)
     assert(check(asks(HG_MAX_COST_NS, SECOND)) == HG_RUN);
 }
 
-/* Whoever is blocked under a new rate, and comes back when told, is admitted: not before. */
+/* A statement that is blocked under a new rate, and comes back in time, is admitted: not before. */
 static void the_time_told_after_a_change_of_rate_holds(uint32_t before_mpct, uint32_t after_mpct)
 {
     hg_holding held;
@@ -389,7 +389,7 @@ static void concurrency_counts_workers_and_rounds_up(void)
     hg_pause(region, &a);
     assert(all_holders(region) == UINT64_C(1) << 32); /* it holds no worker, but its bucket */
     assert(take(asks(1, SECOND), &b) == HG_RUN);
-    hg_resume(region, &a); /* without asking: 4 of 3 */
+    hg_resume(region, &a); /* without a check: 4 of 3 */
     hg_resume(region, &a);
     assert((uint32_t) all_holders(region) == 4);
     hg_settle(region, &a, 1, true, SECOND);

@@ -67,7 +67,7 @@ int main(void)
     differ("explain select 1", "select 2");
     differ("explain (select analyze) select 1", "select 1");
     assert(of("analyze format=json select 1", HG_MYSQL) == of("select 1", HG_MYSQL));
-    /* A server runs what stands in a versioned comment. */
+    /* A server runs what is in a versioned comment. */
     assert(of("select 1 /*!union select * from big*/", HG_MYSQL)
            == of("select 1 union select * from big", HG_MYSQL));
     assert(of("select 1 /*!union select * from big*/", HG_POSTGRES) == of("select 1", HG_POSTGRES));

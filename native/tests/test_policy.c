@@ -1,4 +1,4 @@
-/* Bytes that are no sound policy are told from those that are, and nothing outside is read. */
+/* Bytes that are no sound policy are distinguished from those that are, and nothing outside is read. */
 #include "policies.h"
 
 static const char document[]
@@ -104,7 +104,7 @@ static void test_empty_is_sound(void)
     free(one.policy);
 }
 
-/* What is not the text of a policy is told from what is; that policies come out whole, every test here shows. */
+/* What is not the text of a policy is distinguished from what is; that policies come out whole, every test here shows. */
 static void test_texts(void)
 {
     static const char *const wrong[] = {

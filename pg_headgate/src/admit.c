@@ -1,12 +1,12 @@
 /*
- * admit.c: ask the core, and do as it says.
+ * admit.c: check with the core, and do as it says.
  *
  *   gate_precheck   looks alone: before planning, and before the executor starts
  *   gate_admit      takes a place, waits for one within the budget's patience, or blocks
  *   gate_charge     charges what has been done already
  *
  * Every look at the policy is one gate_enter … gate_leave, in which nothing waits or fails. After
- * a wait all is asked anew: the policy may be another one by then.
+ * a wait all is decided again: the policy may be another one by then.
  */
 #include "pg_headgate.h"
 
@@ -24,7 +24,7 @@ typedef enum Step
 	STEP_BLOCKED
 } Step;
 
-/* The time that one statement has been held back, and whom that is counted to. */
+/* The time that one statement has been delayed, and to which budget that is counted. */
 typedef struct Wait
 {
 	uint64		budget_key;		/* 0: nobody */
@@ -120,9 +120,9 @@ count_seat(const hg_matches *matches)
 		hg_add_own(&seat->matched, 1);
 	if (unlikely(matches->ignored_tags | matches->duplicate_tags | matches->left_out))
 	{
-		atomic_fetch_add(&seat->ignored_tags, matches->ignored_tags);
-		atomic_fetch_add(&seat->duplicate_tags, matches->duplicate_tags);
-		atomic_fetch_add(&seat->left_out, matches->left_out);
+		hg_add_own(&seat->ignored_tags, matches->ignored_tags);
+		hg_add_own(&seat->duplicate_tags, matches->duplicate_tags);
+		hg_add_own(&seat->left_out, matches->left_out);
 	}
 }
 
@@ -172,7 +172,7 @@ gate_precheck(const GateStatement *statement, bool early)
 
 /* ── Taking ───────────────────────────────────────────────────────────────── */
 
-/* Whether, and how long, the statement may be held back now. */
+/* Whether, and how long, the statement may be delayed now. */
 static Step
 prepare_wait(GateReport *report, const hg_policy *policy, const hg_matches *matches,
 			 const hg_ask *ask, const hg_answer *answer, Wait *wait)

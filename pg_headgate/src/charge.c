@@ -73,7 +73,7 @@ learn(Kind *kind, double used_ns)
 	double		unmetered_ns = used_ns - account.metered_ns;
 	double		carried_ns = kind->carried_ns + unmetered_ns - account.added_ns;
 
-	/* By the statement, not by the account: one dear COMMIT among many. */
+	/* By the statement, not by the account: one expensive COMMIT among many. */
 	kind->outside_ns += Max(unmetered_ns, 0) - kind->outside_ns * WEIGHT;
 	kind->recent += account.statements - kind->recent * WEIGHT;
 	kind->overhead_ns = Min(kind->outside_ns / kind->recent, CLOSE_EVERY_NS);
@@ -111,7 +111,7 @@ close_account(uint64 now_ns, uint64 cpu_ns)
 }
 
 /* What one more statement accounts for on top of its own time: never more than there was time for
- * since the last closing, however dear recent ones were. */
+ * since the last closing, however expensive recent ones were. */
 static double
 add_overhead(uint64 now_ns)
 {
@@ -194,7 +194,7 @@ measured(const GateMeter *meter, uint64 wall_ns)
 	return (double) cpu_ns;
 }
 
-/* It turned out long against expectation: it was dear, or waited. What the process has used that is
+/* It turned out long against expectation: it was expensive, or waited. What the process has used that is
  * not accounted for tells which, unless that is no more than guesses may be off by. */
 static double
 found_out(const GateMeter *meter, uint64 wall_ns)

@@ -5,7 +5,7 @@
  *   ExecutorStart  with the plan's cost: cheaper to block here than in ExecutorRun
  *                  (both only if something was blocked a moment ago, or some limit is 0: else it is one
  *                  look more for everybody, and nobody's gain)
- *   ExecutorRun    the first run of a plan takes its places; further ones take them again, unasked
+ *   ExecutorRun    the first run of a plan takes its places; further ones take them again, without a check
  *   ExecutorEnd    settles what ExecutorRun has not: all but plain SELECTs run to their end
  *
  * A statement is a top one if the client asked for it: level 0, with a portal, and run neither by

@@ -19,7 +19,7 @@
 #include "utils/syscache.h"
 
 #define GUESS_COST 5000.0		/* 25 ms by a k of 5 us, 100 ms by the highest one */
-#define WORTH_A_HINT 1000.0		/* below, nobody asks why it is dear */
+#define WORTH_A_HINT 1000.0		/* below, it is too cheap to explain */
 #define SMALL_PAGES 10			/* what the planner takes a smaller one for (plancat.c) */
 
 static bool

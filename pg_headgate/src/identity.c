@@ -1,8 +1,8 @@
 /*
- * identity.c: who asks. What the server itself knows of the session, not what a client says.
+ * identity.c: who the client is. What the server itself knows of the session, not what a client says.
  *
- * `username` is session_user: whoever logged in, and after SET SESSION AUTHORIZATION, which only a
- * superuser may do, whom he took over. Not current_user: by SET ROLE a client could choose among
+ * `username` is session_user: the user that logged in, and after SET SESSION AUTHORIZATION, which only a
+ * superuser may do, the user that it took over. Not current_user: by SET ROLE a client could choose among
  * the budgets of all the roles that it is a member of, statement by statement.
  */
 #include "pg_headgate.h"

@@ -15,7 +15,7 @@
  * all.
  *
  * Locking: none of Postgres' locks. The region (region.c) is written by atomics, as native/ says;
- * a changed file is read by whoever has set `taking_over`. Between gate_enter and gate_leave, and
+ * a changed file is read by the process that has set `taking_over`. Between gate_enter and gate_leave, and
  * while `taking_over` is set, nothing is called that could raise an error or wait: an area that is
  * entered cannot be published to, and a longjmp would leave it entered. What is said of a decision
  * is therefore copied (GateReport) and said after gate_leave.
@@ -23,7 +23,7 @@
  * Nothing leaks: a statement that holds places is in the list of running.c, and leaves it by
  * exactly one of: the end of ExecutorRun, ExecutorEnd, an error caught in a hook, the reset of the
  * executor's memory (portals that die without ExecutorEnd), or the exit of the backend. A backend
- * that dies without exit makes the postmaster restart all, and the region is made anew.
+ * that dies without exit makes the postmaster restart all, and the region is made again.
  */
 #include "pg_headgate.h"
 

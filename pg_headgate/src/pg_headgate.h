@@ -38,15 +38,15 @@ extern void gate_define_settings(void);
 /* Beside the region, in the server's own shared memory: of no use to readers outside. */
 typedef struct GateShared
 {
-	_Atomic int64_t looked_us;	/* when somebody last looked at the files */
-	_Atomic uint32_t taking_over;	/* somebody reads a new file, one at a time, */
+	_Atomic int64_t looked_us;	/* when a process last looked at the files */
+	_Atomic uint32_t taking_over;	/* a process reads a new file, one at a time, */
 	_Atomic uint32_t given_up;	/* and has kept others waiting for too long */
 	_Atomic uint64_t policy_mark;	/* of the files that were read last */
 	_Atomic uint64_t health_mark;
 	_Atomic uint64_t policy_unread; /* of those that could not be read, but may be yet */
 	_Atomic uint64_t health_unread;
 	_Atomic int64_t trouble_until_us;	/* something was blocked a moment ago */
-	_Atomic uint32_t overhead_ns[2];	/* of short and long statements, as somebody last found */
+	_Atomic uint32_t overhead_ns[2];	/* of short and long statements, as last measured */
 	_Atomic uint64_t logged_ns[GATE_LOG_SLOTS]; /* last line about a budget */
 	_Atomic uint64_t unlogged[GATE_LOG_SLOTS];	/* lines left out since */
 } GateShared;
@@ -157,7 +157,7 @@ extern uint64 gate_pattern_of(const GateStatement *statement);
 
 /* ── guess.c ──────────────────────────────────────────────────────────────── */
 
-/* As planned; bounded where that rests on guesses about small tables. */
+/* As planned; bounded where that depends on guesses about small tables. */
 extern double gate_plan_cost(const PlannedStmt *plan);
 /* A table that its plan guesses at, since nobody has analyzed it; 0: none, or it is cheap. */
 extern Oid	gate_unanalyzed(const PlannedStmt *plan);
@@ -167,7 +167,7 @@ extern void gate_relation_name(Oid relation, char *out, size_t room);
 
 /* Before gate_enter. */
 extern void gate_prepare_match(void);
-/* Stands until the next call. */
+/* Valid until the next call. */
 extern const hg_matches *gate_match(const hg_policy *policy, const GateSession *session,
 									const GateStatement *statement);
 
@@ -202,7 +202,7 @@ extern void gate_worker_ends(void);
 typedef struct GateReport
 {
 	hg_report	said;
-	bool		sleeps;			/* has a place among those held back, */
+	bool		sleeps;			/* has a place among those delayed, */
 	uint64		sleep_ns;		/* for that long */
 	char		unanalyzed[2 * NAMEDATALEN + 8];	/* a table; empty: none */
 } GateReport;
@@ -211,7 +211,7 @@ typedef enum GateVerdict
 {
 	GATE_FREE,					/* under no budget: nothing is held */
 	GATE_ADMITTED,				/* `holding` must be settled */
-	GATE_WARNED					/* likewise, and `report` is to be told */
+	GATE_WARNED					/* likewise, and `report` is to be sent */
 } GateVerdict;
 
 /* Waits where that helps; does not return if it is blocked. `now_ns` is when it begins. */
@@ -265,7 +265,7 @@ extern void gate_abandon_all(void);
 
 /* ── sleep.c ──────────────────────────────────────────────────────────────── */
 
-/* Held back on behalf of a budget, whose place among the sleepers has been taken. */
+/* Delayed on behalf of a budget, whose place among the sleepers has been taken. */
 extern void gate_sleep(uint64 budget_key, uint64 for_ns);
 extern void gate_wake(void);
 

@@ -1,5 +1,5 @@
 /*
- * policyfile.c: the policy in force, told without a connection.
+ * policyfile.c: the policy in force, read without a connection.
  *
  *   policy.hgp, health.hgs ──stat, one backend in 5 ms──► hg_publish ──► every next statement
  *

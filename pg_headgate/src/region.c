@@ -6,7 +6,7 @@
  *
  * A memfd, because the server's own shared memory has no name that an outsider could open. All of
  * it is allocated at the start: a page that is missing later would be a SIGBUS in a backend, and
- * that is a restart of the whole server. After a crash the same mapping is made anew, so readers
+ * that is a restart of the whole server. After a crash the same mapping is made again, so readers
  * need not map it again.
  */
 #include "pg_headgate.h"

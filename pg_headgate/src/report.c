@@ -1,7 +1,7 @@
 /*
  * report.c: what is said of a decision, to the client and in the server's log.
  *
- * A block is always told to its client. Its log line, and a warning's notice, cost more than many
+ * A client always gets the error of a block. Its log line, and a warning's notice, cost more than many
  * a statement, so both are rationed by budget; the counters are exact all the same.
  */
 #include "pg_headgate.h"

@@ -139,7 +139,7 @@ read_on(Place *place, int location)
 
 /* Behind the last semicolon before `location`. From 18 on a statement's location is behind the
  * comments that precede it, and those may hold its tags. The statements of a client's string come
- * one after the other: each goes on where the one before it stood. */
+ * one after the other: each goes on where the one before it was. */
 static int
 slice_start(const char *text, int location)
 {

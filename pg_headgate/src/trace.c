@@ -2,8 +2,8 @@
  * trace.c: statements kept for replay (R145), read out of band.
  *
  * Drawn in proportion to their cost, by walking along the CPU time that this backend has seen and
- * stopping every so often: dear statements are all kept, cheap ones now and then, each with how
- * many it stands for.
+ * stopping every so often: expensive statements are all kept, cheap ones now and then, each with how
+ * many it represents.
  */
 #include "pg_headgate.h"
 
@@ -15,7 +15,7 @@
 
 static int64 until_next_ns = 0;
 
-/* Walks past a statement of that cost; 0: it is not drawn, else how many it stands for. */
+/* Walks past a statement of that cost; 0: it is not drawn, else how many it represents. */
 static float
 drawn(uint64 cost_ns)
 {

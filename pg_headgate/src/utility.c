@@ -2,7 +2,7 @@
  * utility.c: statements without a plan, by kind (statement.c).
  *
  *   never gated      run apart: whatever they fire is no statement of its own
- *   passed through   what they run is the statement; decide.c meets it there
+ *   passed through   what they run is the statement; decide.c sees it there
  *   gated            one statement, decided by what it has cost before
  */
 #include "pg_headgate.h"

@@ -6,7 +6,7 @@
  * From a client: "user NAME"; "let in" (that user; else it is crowded); "hold" (until gate_open); "later" (until the server says something);
  * "tell TEXT" (to the client); "begin", "end" (a transaction's; passed on); "secure", "secure
  * server" (TLS with that end); "quit" (closes). Any other line is passed on, and runs until the server has answered
- * with a line. A client whose session is lost is told "lost WHY FAULT".
+ * with a line. A client whose session is lost gets "lost WHY FAULT".
  */
 #ifndef HEADGATE_TESTS_ENGINE_WORLD_H
 #define HEADGATE_TESTS_ENGINE_WORLD_H
@@ -474,7 +474,7 @@ static void expect(int fd, const char *text)
     const char *heard = hear(fd);
 
     if (strcmp(heard, text) != 0)
-        fprintf(stderr, "heard \"%s\" instead of \"%s\"\n", heard, text);
+        fprintf(stderr, "got \"%s\" instead of \"%s\"\n", heard, text);
     assert(strcmp(heard, text) == 0);
 }
 
@@ -483,7 +483,7 @@ MAYBE static void expect_begin(int fd, const char *text)
     const char *heard = hear(fd);
 
     if (strncmp(heard, text, strlen(text)) != 0)
-        fprintf(stderr, "heard \"%s\" instead of \"%s…\"\n", heard, text);
+        fprintf(stderr, "got \"%s\" instead of \"%s…\"\n", heard, text);
     assert(strncmp(heard, text, strlen(text)) == 0);
 }
 

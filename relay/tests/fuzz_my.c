@@ -4,7 +4,7 @@
  *
  *   - nothing is read out of bounds, nothing leaks, every ticket comes back (harness, sanitizers)
  *   - what goes out does not depend on the cuts
- *   - a session at rest runs nothing
+ *   - an idle session runs nothing
  *   - what was blocked does not reach the server
  */
 #define HARNESS_FAKE_GATE
@@ -54,7 +54,7 @@ static talk *open_talk(uint8_t scene)
     return t;
 }
 
-/* What yields to others comes back by itself. */
+/* What yields to others comes back automatically. */
 static void go_on(talk *t)
 {
     while (t->session.held && t->session.my.own >= MY_MAX_OWN && !t->closed)
@@ -97,11 +97,11 @@ static void play(talk *whole, talk *cut_up, const uint8_t *script, size_t length
         check(whole);
         check(cut_up);
         /* What waits for the server goes on within its answer, if that is cut: a server that answers what
-         * it was never asked is then understood otherwise. */
+         * it was never sent is then understood otherwise. */
         comparable = comparable && !whole->session.later && !cut_up->session.later;
         if (comparable)
             assert(whole->closed == cut_up->closed);
-        if (comparable && !whole->closed) /* of what is closed nobody hears the end */
+        if (comparable && !whole->closed) /* of what is closed the end is not seen */
             same(whole, cut_up);
         if (cut_up->closed)
             break;

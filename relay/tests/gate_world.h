@@ -1,4 +1,4 @@
-/* gate_world.h: sessions that ask the gate by themselves, for its tests. */
+/* gate_world.h: sessions that check at the gate directly, for its tests. */
 #ifndef HEADGATE_TESTS_GATE_WORLD_H
 #define HEADGATE_TESTS_GATE_WORLD_H
 

@@ -77,7 +77,7 @@ typedef struct talk {
     bool stays_unconnected;  /* set it, and HR_CONNECT waits for connect_now */
     bool crowded;            /* set it, and its user has as many sessions as it may */
     bool stays_insecure;     /* set it, and HR_*_TLS wait for secure_now */
-    bool tls_direct;         /* the client began TLS by itself */
+    bool tls_direct;         /* the client began TLS directly */
     int shaking;             /* end + 1 that is to be secured */
     uint64_t woken, timer_ns;
     slice *slices;
@@ -338,7 +338,7 @@ static void obey(talk *t, hr_end from, hr_next next)
         t->kept[HR_CLIENT].length = 0;
         shake(t, HR_CLIENT);
         return;
-    case HR_CLIENT_TLS: /* what is kept would be the handshake's: here it stands for what follows it */
+    case HR_CLIENT_TLS: /* what is kept would be the handshake's: here it is what follows it */
         shake(t, HR_CLIENT);
         return;
     case HR_SERVER_TLS:

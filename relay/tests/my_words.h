@@ -164,7 +164,7 @@ HARNESS_UNUSED static inline bool heard(talk *t, hr_end to, words it)
     return sent_is(t, to, it.bytes, it.length);
 }
 
-/* Says it, and the other end hears just that. */
+/* Says it, and the other end gets just that. */
 #define passes(t, from, it)                                                                        \
     do {                                                                                           \
         words passed_ = (it);                                                                      \

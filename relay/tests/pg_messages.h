@@ -255,7 +255,7 @@ HARNESS_UNUSED static inline bool hears(talk *t, const char *expected)
     bool same = strcmp(said, expected) == 0;
 
     if (!same)
-        fprintf(stderr, "heard: %s\nnot:   %s\n", said, expected);
+        fprintf(stderr, "got:   %s\nnot:   %s\n", said, expected);
     return same;
 }
 
@@ -282,7 +282,7 @@ HARNESS_UNUSED static inline bool server_hears(talk *t, const char *expected)
     sent->length = 0;
     same = strcmp(out, expected) == 0;
     if (!same)
-        fprintf(stderr, "server heard: %s\nnot:          %s\n", out, expected);
+        fprintf(stderr, "server got:   %s\nnot:          %s\n", out, expected);
     return same;
 }
 

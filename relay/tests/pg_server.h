@@ -169,7 +169,7 @@ static inline void sim_query(sim *s, const char *text)
             break;
         if (s->copies) {
             s->copies_simple = true;
-            return; /* COPYIN stands last in its string */
+            return; /* COPYIN is last in its string */
         }
         text = end == NULL ? NULL : end + 1;
     } while (text != NULL);

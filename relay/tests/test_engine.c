@@ -203,7 +203,7 @@ static void test_a_client_that_shuts_its_writing_still_gets_the_answer(void)
     say(client, "question\n");
     shutdown(client, SHUT_WR);
     expect(server, "question\n");
-    expect(server, ""); /* the server is told */
+    expect(server, ""); /* the server sees it */
     say(server, "answer\n");
     expect(client, "answer\n");
     expect_begin(client, "lost 0");
@@ -291,7 +291,7 @@ static void test_a_server_that_dies_is_told_to_the_client_behind_what_it_said(vo
     world_close(w);
 }
 
-/* What it was told must not be lost by a reset, though it said more than was read. */
+/* What it was sent must not be lost by a reset, though it said more than was read. */
 static void test_a_client_reads_its_last_words_though_it_has_said_more(void)
 {
     world *w = world_open(usual_settings());

@@ -22,7 +22,7 @@ static void test_a_server_that_rejects_is_named_with_the_reason(void)
     world_close(w);
 }
 
-/* A listener whose backlog is full leaves whoever comes without an answer. */
+/* A listener whose backlog is full leaves new clients without an answer. */
 static void test_a_server_that_does_not_answer_is_given_up_in_time(void)
 {
     hr_settings settings = usual_settings();

@@ -105,7 +105,7 @@ static void tls_expect(end *e, const char *text)
         if (heard[length++] == '\n')
             break;
     if (strcmp(heard, text) != 0)
-        fprintf(stderr, "heard \"%s\" instead of \"%s\"\n", heard, text);
+        fprintf(stderr, "got \"%s\" instead of \"%s\"\n", heard, text);
     assert(strcmp(heard, text) == 0);
 }
 

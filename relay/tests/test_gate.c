@@ -1,4 +1,4 @@
-/* May this statement run? Budgets, in the words of the extension, and who waits for whom. */
+/* May this statement run? Budgets, in the words of the extension, and which statement waits for which. */
 #include "gate_world.h"
 
 #define ONE_AT_A_TIME                                                                              \
@@ -117,7 +117,7 @@ static void who_waits_goes_by_priority_and_arrival(void)
     held = ticket;
     assert(ask(t[1], "select 1") == HR_WAIT && ask(t[2], "select 2") == HR_WAIT);
     assert(hr_gate_due(&t[1]->session)
-           == w->thread[1].now_ns + 5 * MS); /* the first looks by itself */
+           == w->thread[1].now_ns + 5 * MS); /* the first looks without a wake */
     assert(hr_gate_due(&t[2]->session) == w->thread[2].now_ns + 5000 * MS);
     assert(ask(t[3], "select 3 /*priority='10'*/") == HR_WAIT);
     assert(count_of(w, "etl")->sleeping == 3 && client_named(w, "etl")->waiting == 3);
@@ -292,7 +292,7 @@ static uint64_t charged_ms(world *w, const char *budget)
     return count_of(w, budget)->charged_ns / MS;
 }
 
-/* What a client is told of the answer: each of the string's ends in one read, after so long. */
+/* What a client gets of the answer: each of the string's ends in one read, after so long. */
 static void run_string(world *w, talk *t, const char *text, uint64_t ms, int steps)
 {
     uint64_t began_ns = w->thread[0].now_ns;
@@ -364,7 +364,7 @@ static void what_ends_together_shares_the_time(void)
     world_close(w);
 }
 
-/* The end of the first came by itself: then its time is its own, in a string as in a pipeline. */
+/* The end of the first came alone: then its time is its own, in a string as in a pipeline. */
 static void what_is_seen_to_end_apart_is_charged_apart(void)
 {
     world *w = world_open(HR_PROTOCOL_POSTGRES);
@@ -542,7 +542,7 @@ static void a_string_of_statements_is_decided_and_settled_one_by_one(void)
     world_close(w);
 }
 
-/* M3: in MySQL a string is no transaction. What its tags say of a statement counts wherever it stands. */
+/* M3: in MySQL a string is no transaction. What its tags say of a statement counts wherever it is. */
 static void every_statement_of_a_mysql_string_is_decided(void)
 {
     static const char *const blocked[] = {
@@ -736,7 +736,7 @@ static void a_warning_says_what_would_be(void)
     world_close(w);
 }
 
-/* The policy changes under those who wait: all is asked anew. */
+/* The policy changes under those who wait: all is decided again. */
 static void a_new_policy_frees_those_who_wait(void)
 {
     world *w = world_open(HR_PROTOCOL_POSTGRES);
@@ -749,7 +749,7 @@ static void a_new_policy_frees_those_who_wait(void)
     held = ticket;
     assert(ask(b, "select 1") == HR_WAIT);
     policy(w, "{'budgets':[]}", 2);
-    assert(ask(b, "select 1") == HR_WAIT); /* nobody has told it */
+    assert(ask(b, "select 1") == HR_WAIT); /* it has not been woken */
     hr_gate_stir(&w->thread[2]);
     assert(b->woken == 1 && ask(b, "select 1") == HR_GO);
     assert(count_of(w, "etl")->sleeping == 0);
@@ -831,7 +831,7 @@ static void what_is_cut_is_never_free(void)
     world_close(w);
 }
 
-/* P4: whatever the rest of a text may say, its budgets are asked; but none of another user's. */
+/* P4: whatever the rest of a text may say, its budgets are checked; but none of another user's. */
 static void what_is_cut_is_never_unmatched(void)
 {
     world *w = world_open(HR_PROTOCOL_MYSQL);

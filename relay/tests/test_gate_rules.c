@@ -62,7 +62,7 @@ static void enter(world *w, const char *level, hr_gate gate)
 }
 
 /* A hold on `etl` is for jobs that call themselves etl:<run>, each once: at their first statement, also
- * where there is no place for them; and it is told of them with the rule's own words. */
+ * where there is no place for them; and it gets the errors with the rule's own words. */
 static void a_rule_on_a_level_bites_a_new_name_at_once(void)
 {
     world *w = world_open(HR_PROTOCOL_POSTGRES);
@@ -354,7 +354,7 @@ static void a_unit_that_was_not_used_is_given_back(void)
     world_close(w);
 }
 
-/* M3: a string's statements may be of several clients. Each meets its own gate, and takes its own unit. */
+/* M3: a string's statements may be of several clients. Each has its own gate, and takes its own unit. */
 static void a_rule_bites_wherever_in_a_mysql_string(void)
 {
     hr_identity_settings identity = {.sources = 2, .default_priority = 100};

@@ -46,7 +46,7 @@ static void a_gate_is_not_put_to_whom_it_is_not_for(void)
     world_close(w);
 }
 
-/* kill -9 in the middle: what it ran, and whom it held, is as if it had ended. */
+/* kill -9 in the middle: what it ran, and what it held, is as if it had ended. */
 static void what_a_dead_process_ran_is_settled(void)
 {
     world *w = world_open(HR_PROTOCOL_POSTGRES);
@@ -199,7 +199,7 @@ static void make_up(hr_state *state, const char *prefix, int count, uint64_t now
     }
 }
 
-/* Whoever makes up names fills the table; it is given up to others a few seconds later, real clients
+/* A client that makes up names fills the table; it is given up to others a few seconds later, real clients
  * stay for a minute, and what a rule speaks of has its place whenever it comes, and keeps it. */
 static void made_up_names_leave_room(void)
 {
@@ -346,7 +346,7 @@ static void *turn_over(void *given)
         hr_client_level(self->state, name, strlen(name), 0);
         index = 2 + (uint32_t) (i % 14);
         key = hr_clients_in(self->state)[index].key;
-        /* A name that is told is that of its key, whoever moves in meanwhile. */
+        /* A name that is reported is that of its key, even if another moves in meanwhile. */
         if (hr_client_name(&hr_clients_in(self->state)[index], key, name) && key != 0
             && key != UINT64_MAX)
             assert(hr_client_key(name, strlen(name)) == key);

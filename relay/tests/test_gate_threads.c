@@ -1,6 +1,6 @@
 /*
  * Many threads at one gate: a budget of three places, a pace, gates and policies that change all the
- * time, sessions that give up. However they meet: never more than three run, whoever waits is woken
+ * time, sessions that give up. However they compete: never more than three run, what waits is woken
  * or has a time, and in the end nothing is held.
  */
 #include "documents.h"

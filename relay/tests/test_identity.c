@@ -1,4 +1,4 @@
-/* Who asks (R96, R97): declared order, what a session keeps, and names that others can read. */
+/* Who the client is (R96, R97): declared order, what a session keeps, and names that others can read. */
 #include "gate_world.h"
 
 static hr_identity_settings sources(const char *const *given)
@@ -150,7 +150,7 @@ static void a_pattern_is_a_name_of_last_resort(void)
     world_close(w);
 }
 
-/* A table of clients is bounded: beyond it they are "others", until somebody has been silent. */
+/* A table of clients is bounded: beyond it they are "others", until one has been silent. */
 static void beyond_the_table_there_are_others(void)
 {
     static const char *const order[] = {TAG, "job", NULL};

@@ -9,7 +9,7 @@
 
 typedef struct row {
     const char *text;
-    int postgres, mysql; /* HR_KIND_*; -1: not asked */
+    int postgres, mysql; /* HR_KIND_*; -1: not checked */
 } row;
 
 #define R HR_KIND_READ

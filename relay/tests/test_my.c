@@ -339,7 +339,7 @@ static void tls_that_is_missing_is_said(void)
     talk_close(t);
 }
 
-/* The client has sent its response, by itself or behind its own TLS: the error answers that one. */
+/* The client has sent its response, in clear or behind its own TLS: the error answers that one. */
 static void tls_that_fails_with_the_server_is_said_in_sequence(void)
 {
     for (uint8_t client = 0; client < 2; client++) {
@@ -704,7 +704,7 @@ static void blocked_execution_takes_its_long_data_back(void)
     say(t, HR_CLIENT, both(P(0, "\x17\x07\0\0\0\0\1\0\0\0"), P(0, "\x0e")));
     assert(heard(t, HR_CLIENT, error(1, 1205, BLOCKED)));
     assert(heard(t, HR_SERVER, both(P(0, "\x1a\x07\0\0\0"), P(0, "\x0e"))));
-    say(t, HR_SERVER, ok(1, MY_AUTOCOMMIT)); /* of ours: the client is not told */
+    say(t, HR_SERVER, ok(1, MY_AUTOCOMMIT)); /* of ours: the client does not see it */
     assert(sent_nothing(t, HR_CLIENT));
     passes(t, HR_SERVER, ok(1, MY_AUTOCOMMIT));
     verdict = HR_GO;
@@ -805,7 +805,7 @@ static void a_hundred_blocks_in_one_read(void)
         memcpy(many + 6 * i, "\x02\0\0\0\x03x", 6);
     feed(t, HR_CLIENT, many, sizeof many);
     for (int rounds = 0; rounds < 10 && t->session.held; rounds++) {
-        assert(t->woken == (uint64_t) rounds + 1); /* by itself */
+        assert(t->woken == (uint64_t) rounds + 1); /* automatically */
         feed_again(t);
     }
     for (size_t at = 0; at < t->to[HR_CLIENT].length; told++)
@@ -890,7 +890,7 @@ static void the_first_statement_of_a_transaction_decides(void)
         {"UPDATE t SET a = 3", "1 UPDATE t SET a = 3\n", 3},
         {"ROLLBACK", "1 ROLLBACK\n", 2},
         {"SET autocommit = 0", "0 SET autocommit = 0\n", 0},
-        {"SELECT a FROM t", "0 SELECT a FROM t\n", 1}, /* begins one by itself */
+        {"SELECT a FROM t", "0 SELECT a FROM t\n", 1}, /* begins one automatically */
         {"SELECT b FROM t", "1 SELECT b FROM t\n", 1},
         {"COMMIT", "1 COMMIT\n", 0},
         {"SELECT b FROM t", "0 SELECT b FROM t\n", 1},

@@ -64,7 +64,7 @@ static void what_went_well_is_known(void)
     talk_close(t);
 }
 
-/* L8: the server has come to the first, and the proxy was told of the second. */
+/* L8: the server has come to the first, and the proxy saw the second. */
 static void of_a_string_that_failed_no_name_is_known(void)
 {
     talk *t = sign_in(w, MY_CLIENT, 0);

@@ -57,7 +57,8 @@ static void types_of_a_blocked_execution_go_with_the_next(void)
     talk *t = prepared(MY_CLIENT, 2);
 
     blocks(t, P(0, HEAD "\0\1\3\0\xfd\0\5\0\0\0\2ab"));
-    blocks(t, P(0, HEAD "\0\0\5\0\0\0\2ab")); /* blocked again, without: they are still owed */
+    blocks(t,
+           P(0, HEAD "\0\0\5\0\0\0\2ab")); /* blocked again, without: they are still to be sent */
     becomes(t, P(0, HEAD "\0\0\6\0\0\0\2cd"), P(0, HEAD "\0\1\3\0\xfd\0\6\0\0\0\2cd"));
     passes(t, HR_CLIENT, P(0, HEAD "\0\0\7\0\0\0\2ef")); /* from then on the server knows them */
     passes(t, HR_SERVER, ok(1, MY_AUTOCOMMIT));
@@ -123,7 +124,7 @@ static void bulk_shares_its_types(void)
     talk_close(t);
 }
 
-/* What cannot be kept is told, and never guessed. */
+/* What cannot be kept is an error, and never guessed. */
 static void lost_types_are_blocked(void)
 {
     talk *t = prepared(MY_CLIENT, 200);

@@ -1,4 +1,4 @@
-/* Statements of a Postgres session: what is asked, passed, answered, and settled. */
+/* Statements of a Postgres session: what is checked, passed, answered, and settled. */
 #define HARNESS_FAKE_GATE
 #include "pg_messages.h"
 
@@ -441,7 +441,7 @@ static void pipelined_transaction_is_foreseen(void)
     put_extended(&m, "", "SELECT 3");
     put_sync(&m);
     say(t, HR_CLIENT);
-    /* Whoever is inside waits until the BEGIN is known to be one. */
+    /* A statement inside waits until the BEGIN is known to be one. */
     assert(t->session.later && server_hears(t, "PBDESPBDESPH"));
     assert(noted(&t->asked, "8 P BEGIN\nc P SELECT 1\n"));
     served(t, 'T');
@@ -904,7 +904,7 @@ static void blocked_bind_after_parse_and_flush(void)
     talk_close(t);
 }
 
-/* A block is never told before what is owed. */
+/* The error of a block never comes before the answers before it. */
 static void block_in_a_pipeline_comes_in_its_turn(void)
 {
     talk *t = open_talk(w);
@@ -991,7 +991,7 @@ static void shut_out_session_is_told_and_closed(void)
     assert(sent_has(t, HR_CLIENT, "SFATAL"));
     assert(hears(t, "E53000") && t->closed && sent_nothing(t, HR_SERVER));
     talk_close(t);
-    t = open_talk(w); /* in a pipeline: once what is owed has come */
+    t = open_talk(w); /* in a pipeline: once the answers before it have come */
     put_extended(&m, "", "SELECT 1");
     put_sync(&m);
     put_extended(&m, "", "SELECT 'out'");

@@ -7,7 +7,7 @@
 
 static world *w;
 static uint32_t verdicts; /* 0: all go */
-static size_t blocked_strings; /* for which the server may have been told of a part */
+static size_t blocked_strings; /* for which the server may have seen a part */
 
 static hr_said by_dice(talk *t, const char *text, size_t length, uint32_t flags, hr_words *words)
 {

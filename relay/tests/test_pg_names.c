@@ -362,7 +362,7 @@ static void a_prepare_that_fails_changes_nothing(void)
     talk_close(t);
 }
 
-/* In a pipeline whoever names it waits until the server has done it. */
+/* In a pipeline a use of it waits until the server has done it. */
 static void a_bind_waits_for_sql_that_changes_names(void)
 {
     talk *t;
@@ -402,7 +402,7 @@ static void an_odd_name_is_decided_where_it_is_prepared(void)
     talk_close(t);
 }
 
-/* SQL cuts its names; a Parse's are told apart as far. */
+/* SQL cuts its names; a Parse's are compared as far. */
 static void long_names_are_cut_as_the_server_does(void)
 {
     char name[80], text[256];

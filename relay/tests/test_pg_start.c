@@ -255,7 +255,7 @@ static void server_without_tls(uint8_t mode, const char *answer, size_t length, 
     talk_close(t);
 }
 
-/* What is written before TLS could be anybody's: the client is not told it, nor signs in with it. */
+/* What is written before TLS could be anybody's: the client does not get it, nor signs in with it. */
 static void nothing_is_taken_from_a_server_before_its_tls(void)
 {
     server_without_tls(1, "N", 1, true);

@@ -1,4 +1,4 @@
-/* Where a transaction stands, and what of it has run: by every way of writing it. */
+/* The state of a transaction, and what of it has run: by every way of writing it. */
 #define HARNESS_FAKE_GATE
 #include "pg_inside.h"
 #include "pg_messages.h"
@@ -161,7 +161,7 @@ static void who_is_blocked_is_blocked_again_behind_a_savepoint(void)
     talk_close(t);
 }
 
-/* Nothing in a failed transaction is decided, but what stands behind its end. */
+/* Nothing in a failed transaction is decided, but what is behind its end. */
 static void behind_the_end_of_a_failed_transaction_all_is_decided(void)
 {
     static const char *const strings[] = {"ROLLBACK; SELECT 'never'", "COMMIT; SELECT 'never'",
@@ -197,7 +197,7 @@ static void behind_the_end_of_a_failed_transaction_all_is_decided(void)
 
 /* ── A block behind a BEGIN ─────────────────────────────────────────────── */
 
-/* Else INSERT b, which its client has sent behind it, would be committed by itself. */
+/* Else INSERT b, which its client has sent behind it, would be committed alone. */
 static void a_begin_before_the_blocked_goes_and_its_transaction_fails(void)
 {
     talk *t = open_talk(w);

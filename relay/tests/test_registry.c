@@ -134,7 +134,7 @@ static void a_key_finds_its_session_alone(void)
     world_close(w);
 }
 
-/* Protocol 3.2 allows for 256 bytes; the first 32 are told apart. */
+/* Protocol 3.2 allows for 256 bytes; the first 32 are compared. */
 static void long_keys_are_told_apart(void)
 {
     world *w = world_open(HR_PROTOCOL_POSTGRES);
