@@ -77,7 +77,7 @@ def test_a_place_is_given_back_at_once() -> None:
     assert rejected.note.startswith("budget closed: 0 of 0 workers are in use")
 
 
-def test_a_budget_that_could_delay_never_holds_a_check() -> None:
+def test_a_budget_that_could_delay_never_delays_a_check() -> None:
     own, budget = OwnLedger(cpus_milli=1000), made(max_delay_s=5)
     own.debit(budget, S, NOW)
     assert own.debit(budget, S, NOW).state is DebitState.OVER

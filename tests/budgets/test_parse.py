@@ -302,7 +302,7 @@ def test_the_same_mistake_ten_thousand_times_is_not_listed_ten_thousand_times() 
     assert told[-1] == f"there may be more: parsing stopped after {MAX_FAULTS} faults"
 
 
-def test_more_than_the_servers_can_hold_is_rejected_before_it_is_read() -> None:
+def test_more_than_a_server_has_room_for_is_rejected_before_it_is_read() -> None:
     rules: list[dict[str, Any]] = [{}] * 40_000
     assert faults({"budgets": [{"name": "a", "rules": rules}, {"name": "b", "rules": rules}]}) == [
         "budgets: has 80,000 rules in all, at most 65,536"

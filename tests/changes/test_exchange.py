@@ -552,7 +552,7 @@ async def test_nothing_crosses_to_another_shard_or_cluster(three: Three) -> None
     await a.answer(Offer(SHARD, "main", "db-x", zero))
 
 
-async def test_a_bounded_number_of_answers_is_held(three: Three) -> None:
+async def test_a_bounded_number_of_answers_waits(three: Three) -> None:
     a, *_ = three
     await a.put("half")
 

@@ -200,7 +200,7 @@ def test_page_by_page_both_find_all_that_the_other_lacks(
 
 
 @given(st.lists(st.integers(0, 100), max_size=30), st.integers(1, 200))
-def test_a_message_holds_what_fits_and_at_least_one(sizes: list[int], most: int) -> None:
+def test_a_message_has_what_fits_and_at_least_one(sizes: list[int], most: int) -> None:
     entries = [("k", b"x" * size) for size in sizes]
     count = fitting(entries, most)
     assert min(1, len(entries)) <= count <= len(entries)

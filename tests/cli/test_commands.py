@@ -768,7 +768,7 @@ def test_a_metric_that_is_not_there_cannot_be_removed(scripted: ScriptedAgent, r
 # --- token, version, help --------------------------------------------------------------------
 
 
-def test_a_token_comes_with_settings_that_hold_only_its_digest(run: Run) -> None:
+def test_a_token_comes_with_settings_that_have_only_its_digest(run: Run) -> None:
     import hashlib
 
     made = json.loads(run("token", "--name", "ci", "--role", "viewer", "--json").out)

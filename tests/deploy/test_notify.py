@@ -154,7 +154,7 @@ def test_a_status_is_one_line_and_has_an_end(manager: Manager) -> None:
     assert len(message["STATUS"]) == MAX_STATUS_CHARS
 
 
-def test_a_manager_that_is_behind_holds_nobody_up(manager: Manager) -> None:
+def test_a_manager_that_is_behind_delays_nobody(manager: Manager) -> None:
     """It would be held up for good: nobody reads, and the queue is full long before."""
     notifier = Notifier({"NOTIFY_SOCKET": str(manager.path), "WATCHDOG_USEC": "3000000"})
     for _ in range(2000):

@@ -112,7 +112,7 @@ def test_too_many_children_are_summed_up_exactly() -> None:
     assert sum(c.sums.checks for c in found.children) == MAX_CHILDREN + 21
 
 
-def test_of_clients_that_were_left_out_other_holds_what_is_missing() -> None:
+def test_other_has_the_counts_of_clients_that_were_left_out() -> None:
     """R135: a list that was cut must not make the sums wrong."""
     all_of_it = [tally(1, "OK", 900), tally(1, "PACED", 100), tally(1, "ON_HOLD", 5, "rule:r")]
     listed = [tally(1, "OK", 300, client="u1"), tally(1, "PACED", 60, client="u2")]

@@ -224,7 +224,7 @@ def test_fields_and_entries_of_a_newer_version_are_taken(served: Served) -> None
 # --- held ----------------------------------------------------------------------------------
 
 
-def test_an_answer_is_held_until_something_changes(served: Served) -> None:
+def test_an_answer_waits_until_something_changes(served: Served) -> None:
     lead(served)
     told: list[Reply] = []
     waiting = threading.Thread(target=lambda: told.append(tell(served, offer(wait_s=60.0))))
@@ -242,7 +242,7 @@ def held(served: Served) -> int:
     return len(served.exchange._track(SHARD).waiters)
 
 
-def test_who_hangs_up_is_held_no_longer(served: Served) -> None:
+def test_a_caller_that_hangs_up_is_not_waited_for(served: Served) -> None:
     lead(served)
     with served.talk() as talk:
         body = offer(wait_s=60.0)

@@ -223,7 +223,7 @@ def test_commits_are_not_torn_where_an_answer_is_full(following: World) -> None:
     assert told == ["0a", "0b", "1a", "1b", "2a", "2b", "3a", "3b"]
 
 
-def test_a_commit_that_no_answer_holds_has_its_reader_list_again(following: World) -> None:
+def test_a_commit_too_large_for_an_answer_has_its_reader_list_again(following: World) -> None:
     after = following.mirror.revision
     following.put(**{f"big{number}": bytes(50_000) for number in range(5)})
     with pytest.raises(Compacted):

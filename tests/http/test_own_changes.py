@@ -216,7 +216,7 @@ def test_what_is_wrong_is_reported_with_its_place(
     assert ask(served, "GET", "/history").json["n"] == 0
 
 
-def test_each_log_takes_what_it_can_hold(tmp_path: Path) -> None:
+def test_each_log_takes_what_it_can_keep(tmp_path: Path) -> None:
     with serving(LOOPS["asyncio"], tmp_path, Plan(fleet=MemoryLog())) as served:
         here = {"rules": [{**FILE["rules"][0], "reach": "host"}]}
         (fault,) = applied(served, here, "?log=fleet").json["faults"]

@@ -192,7 +192,7 @@ def test_an_agent_without_a_shard(loop_factory: LoopFactory, tmp_path: Path) -> 
         assert is_problem(change(served, "PUT", SKIP, SKIPPED), 404)
 
 
-def test_a_held_pull_is_released_by_a_change_and_leaves_with_its_connection(
+def test_a_waiting_pull_is_answered_at_a_change_and_ends_with_its_connection(
     served: Agent,
 ) -> None:
     """The one whose agent died leaves nothing behind; the other is answered."""

@@ -63,7 +63,7 @@ def test_a_transaction_after_a_rollback_checks(agent: ScriptedAgent, gate: Clien
     assert len(agent.heard) == 2
 
 
-def test_it_waits_before_the_transaction_holds_anything(agent: ScriptedAgent, gate: Client) -> None:
+def test_it_waits_before_the_transaction_has_locks(agent: ScriptedAgent, gate: Client) -> None:
     """A wait within a transaction would hold its locks: the server must not know of it yet."""
     with transaction.atomic():
         connection.ensure_connection()

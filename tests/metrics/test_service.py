@@ -476,7 +476,7 @@ def iso(world: World, in_s: float) -> str:
 
 
 @pytest.mark.parametrize("said", [lambda _: {"for": "2h"}, lambda w: {"expires_at": iso(w, 7200)}])
-async def test_a_change_ends_and_the_file_holds_again(
+async def test_a_change_ends_and_the_file_applies_again(
     world: World, said: Callable[[World], dict[str, str]]
 ) -> None:
     """R155"""
@@ -688,7 +688,7 @@ async def test_a_change_of_which_news_comes_late_does_not_undo_a_later_one(world
     assert world.threshold() == 5
 
 
-async def test_what_another_version_left_is_kept_and_the_file_holds(world: World) -> None:
+async def test_what_another_version_left_is_kept_and_the_file_applies(world: World) -> None:
     """R156"""
     store = MemoryStore()
     await store.open()

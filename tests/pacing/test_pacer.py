@@ -93,7 +93,7 @@ def test_a_larger_cost_never_leaves_more_for_others(less: float, more: float) ->
     assert buckets[1].in_debt or not buckets[0].in_debt
 
 
-def test_a_cost_beyond_all_measure_holds_others_for_a_bounded_time() -> None:
+def test_a_cost_beyond_all_measure_delays_others_for_a_bounded_time() -> None:
     pacer = Pacer(0.0)
     assert pacer.admit(1e15, 0.0, MIDDLE) is None
     assert pacer.admit(1.0, 0.1, MIDDLE) is not None
@@ -349,7 +349,7 @@ def test_a_metric_that_is_lost_does_not_stop_the_others_from_steering() -> None:
     assert (pacer.worst, pacer.pace == Pace()) == ("etl_lag", False)
 
 
-def test_pacing_that_was_switched_off_holds_nobody_until_the_next_reading() -> None:
+def test_pacing_that_was_switched_off_delays_nobody_until_the_next_reading() -> None:
     """The change is on the board at once; the next reading may be seconds away."""
     pacer = in_debt()
     off = health(spec=replace(LAG, pace=False))

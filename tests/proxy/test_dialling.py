@@ -82,7 +82,7 @@ async def test_an_answer_that_is_too_large_is_not_taken() -> None:
             await line.ask("GET", "/v1/status", max_bytes=1000)
 
 
-async def test_a_call_that_hangs_holds_one_thread_and_blocks_the_next() -> None:
+async def test_a_call_that_hangs_takes_one_thread_and_blocks_the_next() -> None:
     beside, go_on = Beside("looking up"), threading.Event()
     hanging = asyncio.ensure_future(beside.run(go_on.wait))
     await asyncio.sleep(0)

@@ -79,7 +79,7 @@ def test_who_may_not_say_so_is_not_believed(told: ShardReport) -> None:
     assert elect(Led("x", None), [told], 0.0).led == Led("x", None)
 
 
-def test_the_primarys_own_agent_is_whose_view_of_the_members_holds() -> None:
+def test_the_primarys_own_agent_says_who_the_members_are() -> None:
     follower = A1._replace(standing="following", members=A1.members[:1])
     assert elect(Led(), [follower, A1], 0.0).by is A1
 

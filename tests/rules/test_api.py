@@ -260,7 +260,7 @@ def test_what_is_needed_names_the_metrics_behind_a_rule_too() -> None:
     assert told[0].startswith("rule h must end") and told[1].startswith("lag must fall")
 
 
-def test_an_explanation_holds_the_answer_the_rules_and_what_is_needed() -> None:
+def test_an_explanation_has_the_answer_the_rules_and_what_is_needed() -> None:
     known = health((LAG, 7.0))
     rules = [rule("base", "all", ratio=0.1), rule("cat", ratio=0.2), rule("old", expires_at=W - 90)]
     book = RuleBook(rules)

@@ -304,7 +304,7 @@ def test_thresholds_on_one_target_do_not_hide_each_others_metrics() -> None:
     assert found.shadowed == () and ids(found) == ["a", "b"]
 
 
-def test_thresholds_of_a_category_hold_for_its_jobs_but_where_they_have_their_own() -> None:
+def test_thresholds_of_a_category_apply_to_its_jobs_but_where_they_have_their_own() -> None:
     """The most specific counts by metric, even if it is the laxer one."""
     rules = [
         limit("all", "all", lag=1.0, threads_running=50.0, pool_usage=0.5),

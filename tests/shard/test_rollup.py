@@ -224,7 +224,7 @@ def test_no_missing_member_is_healthy_by_the_metrics_own_policy(cause: Cause) ->
 
 
 @pytest.mark.parametrize(("for_s", "aside"), [(599.999, False), (600.0, True), (7200.0, True)])
-def test_a_missing_member_holds_its_shard_up_for_a_bounded_time(for_s: float, aside: bool) -> None:
+def test_a_missing_member_rejects_its_shard_for_a_bounded_time(for_s: float, aside: bool) -> None:
     """R42, R150: missing_for_s, to the boundary."""
     rolled = roll(member("b", 1.0), member("c", absent(), missing_for_s=for_s))
     assert isinstance(rolled.reading, Sample) is aside

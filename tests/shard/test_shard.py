@@ -661,7 +661,7 @@ async def test_a_member_that_joins_gets_its_grace(open_world: OpenWorld) -> None
     assert world.ask().admitted
 
 
-async def test_a_skip_holds_for_its_time_only(open_world: OpenWorld) -> None:
+async def test_a_skip_applies_for_its_time_only(open_world: OpenWorld) -> None:
     """R150"""
     world = await open_world("db-b", "db-c")
     world.agents["db-c"].values["lag"] = 900.0
@@ -877,7 +877,7 @@ async def test_a_new_leader_does_not_remember_missing_members_of_its_last_time(
     assert not any(answer.admitted for answer in answers)
 
 
-async def test_idle_pulls_seldom_and_does_not_hold(open_world: OpenWorld) -> None:
+async def test_idle_pulls_are_seldom_and_do_not_wait(open_world: OpenWorld) -> None:
     """R56"""
     world = await open_world("db-b", idleness=Idleness(idle_after_s=2, hibernate_after_s=600))
     await world.pass_s(6)

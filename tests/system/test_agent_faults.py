@@ -384,7 +384,7 @@ class TestStore:
         assert "headgate_store_writable 0.0" in agent.get("/metrics").body.decode()
 
     @pytest.mark.parametrize("log_left_behind", [False, True])
-    def test_runtime_settings_hold_although_the_file_cannot_be_written(
+    def test_runtime_settings_apply_although_the_file_cannot_be_written(
         self, serving: AgentProcess, log_left_behind: bool
     ) -> None:
         """An operator's stricter threshold must not be dropped with the right to write."""

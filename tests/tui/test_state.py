@@ -118,7 +118,7 @@ def test_typing_a_filter_filters_and_escape_forgets_it() -> None:
     assert after("enter", "esc", state=state).filter == ""
 
 
-def test_a_pause_holds_the_picture() -> None:
+def test_a_pause_freezes_the_picture() -> None:
     state = after(" ")
     assert state.paused is BUSY and state.paused_at == "03:12:07"
     assert after(" ", state=state).paused is None and after("esc", state=state).paused is None

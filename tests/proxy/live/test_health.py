@@ -131,7 +131,7 @@ def test_the_health_gate_blocks_clients_it_matches_while_the_database_is_not_hea
         eventually(lambda: not blocks(etl))
 
 
-def test_a_rule_of_the_agent_holds_for_statements_too(linked: Linked, rules: Rules) -> None:
+def test_a_rule_of_the_agent_applies_to_statements_too(linked: Linked, rules: Rules) -> None:
     """R95, R98: whoever it names, whatever the health."""
     agent, _, way = linked
     with way.connect(application_name="report:nightly") as session:
@@ -182,7 +182,7 @@ def test_a_rule_may_end_the_session(linked: Linked, rules: Rules, postgres: Exte
                 session.execute("SELECT 1")
 
 
-def test_a_rule_on_a_level_holds_a_name_that_was_never_seen(
+def test_a_rule_on_a_level_applies_to_a_name_that_was_never_seen(
     linked: Linked, rules: Rules, postgres: ExtendedServer
 ) -> None:
     """R64, R95: also behind more made-up names than there are places for."""

@@ -399,7 +399,7 @@ def test_patience_ends_in_a_block(postgres_gate: PostgresGate) -> None:
         assert session.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_no_more_wait_than_the_budget_holds(postgres_gate: PostgresGate) -> None:
+def test_no_more_wait_than_the_budget_has_room_for(postgres_gate: PostgresGate) -> None:
     """R94: and so is the queue."""
     gate = postgres_gate
     gate.proxy.publish({**PATIENT, "max_delayed": 1})

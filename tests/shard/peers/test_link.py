@@ -288,7 +288,7 @@ def test_a_connection_that_was_closed_while_idle_is_no_failure(serve: Serve, run
     assert len(agent.shards.asked) == 3
 
 
-def test_a_peer_that_dies_while_holding_is_unreachable(serve: Serve, run: Run) -> None:
+def test_a_peer_that_dies_during_a_waiting_pull_is_unreachable(serve: Serve, run: Run) -> None:
     agent = serve()
 
     async def pulls() -> None:

@@ -116,7 +116,7 @@ async def test_one_that_ends_at_the_agent_gives_way_to_the_fleets() -> None:
     assert world.server.policies[-1][0].budgets[0].rate_mpct == 10_000
 
 
-async def test_the_switch_for_all_holds_those_of_the_fleet_too() -> None:
+async def test_the_switch_for_all_applies_to_those_of_the_fleet_too() -> None:
     world = await opened(budget_item(ENFORCED))
     await world.main.book.cap(Mode.WARN, who="ann")
     assert world.server.modes == {"etl": "warn"}
