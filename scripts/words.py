@@ -1,12 +1,9 @@
 """Check the words of everything that people read.  scripts/words.py [--update] [PATH…]
 
-Docs, the page's templates, the string literals and comments of src/, and the comments of deploy/
-and examples/ and the comments and texts in C are compared
-with the vocabulary of docs/reference/glossary.md: no banned words, no
-British spellings, no
-requirement numbers, no sentence of more than 30 words, no term that the
-glossary lacks, no how-to
-of more than 80 lines.
+Docs, the page's templates, the string literals and comments of src/, the comments of deploy/ and
+examples/, and the comments and texts in C are compared with the vocabulary of
+docs/reference/glossary.md: no banned words, no British spellings, no requirement numbers, no
+sentence of more than 30 words, no term that the glossary lacks, no how-to of more than 80 lines.
 
 scripts/words.pending has the files that are not clean yet, each with its number of findings. A
 number may only fall: more findings fail the check, and so do fewer until --update records them. A
@@ -175,6 +172,14 @@ def sources() -> Iterator[tuple[str, Iterator[Text]]]:
         yield str(path.relative_to(ROOT)), template_texts(path.read_text())
     for path in sorted(ROOT.glob("src/headgate/**/*.py")):
         yield str(path.relative_to(ROOT)), literal_texts(path.read_text())
+    for folder in ("deploy", "examples"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix == ".py":
+                yield str(path.relative_to(ROOT)), literal_texts(path.read_text())
+            elif path.name == "NOTES.txt":
+                yield str(path.relative_to(ROOT)), template_texts(path.read_text())
+            elif path.suffix in COMMENTED or path.name == "Dockerfile":
+                yield str(path.relative_to(ROOT)), comment_texts(path.read_text())
     for folder in ("native", "relay", "pg_headgate/src"):
         for path in sorted(ROOT.glob(f"{folder}/*.[ch]")):
             yield str(path.relative_to(ROOT)), c_texts(path.read_text())

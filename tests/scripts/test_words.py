@@ -81,6 +81,19 @@ def test_phrases_of_the_program_are_found_and_names_are_not() -> None:
     assert found("x.py", words.literal_texts(source)) == ["2 “somebody”: write client, identity"]
 
 
+def test_comments_are_found_wherever_they_are() -> None:
+    source = 'a = "#anew"\nb = 1  # It is made anew.\n# R70: nobody is told.\n'
+    assert found("x.py", words.literal_texts(source)) == [
+        "2 “anew”: write plain words",
+        "3 “is told”: write reported, last seen",
+    ]
+    unit = "# It is started for ever.\n{{- /* Each by itself. */}}\nExecStart=whoever\n"
+    assert found("x.service", words.comment_texts(unit)) == [
+        "1 “for ever”: write plain words",
+        "2 “by itself”: write automatically, alone",
+    ]
+
+
 def test_comments_and_texts_in_c_are_found_and_code_is_not() -> None:
     source = 'int refused; /* R104: a\n * refusal */\nsay("is told \\" no", "refused");\n'
     assert found("x.c", words.c_texts(source)) == [

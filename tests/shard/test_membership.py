@@ -108,7 +108,10 @@ async def test_another_host_by_our_own_name_is_reported(open_world: OpenWorld) -
     world = await open_world(discover=HOSTS)
     ours = registered("db-a", "primary", host="db-a")
     world.shards.membership.found_in_fleet([ours, registered("db-a", host="db-x", url=url("db-x"))])
-    assert "agents db-a and db-x are both registered as db-a" in world.shards.membership.unbelieved["db-a"]
+    assert (
+        "agents db-a and db-x are both registered as db-a"
+        in world.shards.membership.unbelieved["db-a"]
+    )
     assert any("its own `member` name" in line for line in world.view().told)
     world.shards.membership.found_in_fleet([ours])
     assert not world.shards.membership.unbelieved
@@ -235,14 +238,18 @@ async def test_one_that_says_to_be_of_another_cluster_is_not_even_contacted(
 ) -> None:
     world = await open_world(role=replace(primary(), cluster="7001"), discover=HOSTS)
     await world.pass_s(1, "shard/lag")
-    world.shards.membership.found_in_fleet([registered("db-x", "primary", **other)], cluster=MEMBER.cluster)
+    world.shards.membership.found_in_fleet(
+        [registered("db-x", "primary", **other)], cluster=MEMBER.cluster
+    )
     await world.pass_s(1, "shard/lag")
     assert world.links == [] and told in world.shards.membership.unbelieved["db-x"]
 
 
 async def test_a_name_that_no_member_may_have_is_ignored(open_world: OpenWorld) -> None:
     world = await open_world(discover=HOSTS)
-    world.shards.membership.found_in_fleet([registered("a b"), registered("\x1b[31m"), registered("y" * 400)])
+    world.shards.membership.found_in_fleet(
+        [registered("a b"), registered("\x1b[31m"), registered("y" * 400)]
+    )
     assert world.links == [] and len(world.shards.membership.unbelieved) == 3
 
 
@@ -356,7 +363,9 @@ async def test_the_one_registered_primary_is_contacted_while_no_member_has_been_
 
 async def test_two_registered_primaries_say_nothing(open_world: OpenWorld) -> None:
     world = await open_world(role=replica(), discover=HOSTS)
-    world.shards.membership.found_in_fleet([registered("db-b", "primary"), registered("db-c", "primary")])
+    world.shards.membership.found_in_fleet(
+        [registered("db-b", "primary"), registered("db-c", "primary")]
+    )
     await world.pass_s(0.5)
     assert world.unled() is Cause.NO_PRIMARY
 

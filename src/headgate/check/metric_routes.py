@@ -58,15 +58,14 @@ class MetricRoutes:
             self._view(plan, entry)
             for plan in book.databases()
             if database in (None, plan.name)
-            for entry in book.entries(plan.name).values()
+            for entry in book.database(plan.name).entries.values()
         ]
         faults = [f"{told}: {fault}" for told, fault in book.faults.items()]
         return json_response(MetricsDoc(views, faults))
 
     async def metric(self, call: Plain) -> Response:
-        book, database = self._views.parts.book, call.place("database")
-        entry = book.entry(database, call.place("metric"))
-        view = self._view(book.plan(database), entry)
+        known = self._views.parts.book.database(call.place("database"))
+        view = self._view(known.plan, known.entry(call.place("metric")))
         return json_response(view, headers=etag(view.revision))
 
     # --- changing --------------------------------------------------------------------------
@@ -111,7 +110,7 @@ class MetricRoutes:
         self, database: str, entry: MetricEntry, made: Proposal, *, dry_run: bool
     ) -> MetricView:
         """A change as it is now; a dry run shows what a first probe of it returned."""
-        plan, window = self._views.parts.book.plan(database), None
+        plan, window = self._views.parts.book.database(database).plan, None
         if dry_run and made.reading is not None:
             window = Window().push(made.reading, keep=1)
         view = self._view(plan, entry, window)

@@ -48,7 +48,6 @@ from headgate.metrics.service import (
     MetricEntry,
     MetricKeeper,
     NoSuchMetric,
-    Proposal,
     metrics_known_to,
 )
 from headgate.pacing.api import PaceDoc, pace_doc
@@ -225,9 +224,9 @@ class Views:
                 yield f"{beat.database}: heartbeat cannot be written: {beat.fault}"
         book = self.parts.book
         for plan in book.databases():
-            for entry in book.entries(plan.name).values():
+            for entry in book.database(plan.name).entries.values():
                 yield from hides_file(plan, entry)
-            for metric in book.removed(plan.name):
+            for metric in book.database(plan.name).removed():
                 yield (
                     f"{plan.name}/{metric}: removed at run time"
                     f"{_until(book.expires_at(plan.name, metric))}, although the file sets "
@@ -250,30 +249,6 @@ class Views:
             for client, period in book.since(now_s - since_s)
             if is_of(client, app)
         ]
-
-    def _standby_advice(self, now: Instant) -> list[str]:
-        standby = self.facts.standby
-        if standby is None:
-            return []
-        return [standby.words(duration(max(0.0, now.mono_s - standby.stands_since.mono_s)))]
-
-    def _heartbeat_advice(self) -> list[str]:
-        beats = self.facts.heartbeats
-        return [f"{b.database}: heartbeat cannot be written: {b.fault}" for b in beats if b.fault]
-
-    def _file_advice(self) -> list[str]:
-        """What the file says and runtime changes hide."""
-        advice = []
-        for plan in self.parts.book.databases():
-            entries = self.parts.book.database(plan.name).entries.values()
-            advice += [told for entry in entries for told in _hides_file(plan, entry)]
-            advice += [
-                f"{plan.name}/{metric}: removed at run time"
-                f"{_until(self.parts.book.expires_at(plan.name, metric))}, although the file sets "
-                f"it; `headgate metrics revert {plan.name} {metric}` restores it"
-                for metric in self.parts.book.database(plan.name).removed()
-            ]
-        return advice
 
     def _database(self, plan: DatabasePlan) -> DatabaseDoc:
         name = plan.name
@@ -339,7 +314,7 @@ class Views:
         fault = self.parts.keeper.fault
         if fault is not None:
             waiting.append(f"store {self.parts.store.name}: {fault.detail}")
-        # Checks never wait for the fleet: that it is away is shown, and no client is redirected.
+        # Checks never wait for the fleet: its absence is shown, and no client is redirected.
         return ReadyDoc(ready=not waiting, waiting_for=waiting, notes=self._fleet_advice())
 
     # --- the shard -------------------------------------------------------------------------
@@ -400,85 +375,10 @@ class Views:
             for state in Activity
         ]
 
-    # --- metrics ---------------------------------------------------------------------------
-
-    def metrics(self, database: str | None = None) -> MetricsDoc:
-        names = [plan.name for plan in self.parts.book.databases()]
-        if database is not None and database not in names:
-            raise NoSuchMetric(f"no database {database!r}; configured: {', '.join(names)}")
-        return MetricsDoc(
-            [
-                self._view(plan, entry)
-                for plan in self.parts.book.databases()
-                if database in (None, plan.name)
-                for entry in self.parts.book.database(plan.name).entries.values()
-            ],
-            [f"{told}: {fault}" for told, fault in self.parts.book.faults.items()],
-        )
-
-    def metric(self, database: str, metric: str) -> MetricView:
-        known = self.parts.book.database(database)
-        return self._view(known.plan, known.entry(metric))
-
-    def proposed(self, database: str, proposal: Proposal, *, dry_run: bool) -> MetricView:
-        """A change as it is now; a dry run shows what a first probe of it returned."""
-        assert proposal.entry is not None
-        plan, window = self.parts.book.database(database).plan, None
-        if dry_run and proposal.reading is not None:
-            window = Window().push(proposal.reading, keep=1)
-        view = self._view(plan, proposal.entry, window)
-        more = [*map(str, proposal.advice), *_outside_default(plan, view.metric)]
-        return msgspec.structs.replace(view, advice=[*view.advice, *more])
-
-    async def replayed(self, database: str, entry: MetricEntry) -> ThresholdReplay | None:
-        """What it would have done to the checks of the last hour; None: history is away."""
-        parts, until = self.parts, int(self.parts.clock.now().wall_s // 60)
-        since = until - REPLAYED_MINUTES + 1
-        try:
-            await parts.keeper.flush()
-            tallies = await parts.store.sums(
-                (), since_minute=since, until_minute=until, database=database, by_client=False
-            )
-            values = await parts.store.metric_minutes(
-                since_minute=since, until_minute=until, database=database
-            )
-        except StoreUnavailable:
-            return None  # A preview, and never a condition.
-        return replay_threshold(entry.spec, values, tallies, enabled=entry.enabled)
-
-    def removed(self, database: str, metric: str, proposal: Proposal) -> RemovedDoc:
-        return RemovedDoc(
-            database,
-            metric,
-            removed=not proposal.dry_run,
-            expires_at=_maybe_iso(proposal.expires_at),
-            advice=[str(advice) for advice in proposal.advice],
-        )
-
-    def _view(
-        self, plan: DatabasePlan, entry: MetricEntry, window: Window | None = None
-    ) -> MetricView:
-        spec, file = entry.spec, plan.raw_metrics.get(entry.spec.name)
-        now = self._now(plan.name, entry, window)
-        return MetricView(
-            database=plan.name,
-            metric=spec.name,
-            source=_source_name(spec.source),
-            origin=entry.origin,
-            revision=entry.revision,
-            settings=redacted(entry.raw),
-            file=None if file is None else redacted(file),
-            in_default=plan.in_default(spec.name),
-            interval_s=spec.interval_s,
-            timeout_s=spec.timeout_s,
-            max_age_s=spec.max_age_s,
-            granularity_s=max(spec.interval_s, (now.age_ms or 0) / 1000),
-            now=now,
-            advice=[*map(str, entry.advice), *_hides_file(plan, entry)],
-            expires_at=_maybe_iso(entry.expires_at),
-        )
-
-    def _now(self, database: str, entry: MetricEntry, window: Window | None = None) -> MetricDoc:
+    def metric_now(
+        self, database: str, entry: MetricEntry, window: Window | None = None
+    ) -> MetricDoc:
+        """The value of `window`, or the last one."""
         spec = entry.spec
         if window is None:
             window = self.parts.board.window(database, spec.name) or Window()
