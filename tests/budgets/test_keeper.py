@@ -426,7 +426,7 @@ async def test_a_reader_delays_no_change() -> None:
     """A dry run needs no token; it must not stand between an operator and the switch."""
     world = await BudgetWorld(document(ETL)).start()
     book = world.main.book
-    async with book._lock, world.own._own._lock, asyncio.timeout(DEADLINE_S):
+    async with world.main.in_force._lock, world.own._own._lock, asyncio.timeout(DEADLINE_S):
         change = await book.judge(document(ETL, WEB))
     assert change.changed and change.dry_run
 
@@ -447,7 +447,7 @@ async def test_a_budget_that_its_shard_brings_meanwhile_is_not_removed_at_one_ag
     make = world.own.make
 
     async def later(*args: Any, **more: Any) -> ChangeMade:
-        await book.follow([of_shard])
+        await world.main.in_force.follow([of_shard])
         return await make(*args, **more)
 
     world.own.make = later  # type: ignore[method-assign]

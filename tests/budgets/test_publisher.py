@@ -134,9 +134,9 @@ async def test_a_policy_that_is_gone_or_older_is_put_back_and_reported() -> None
         world.clock._step(budgetpublisher.CALM_S + 1)
         world.server.lies = lies
         await world.budgets.tick()
-        assert list(world.server.modes) == ["etl", "web"] and words in outlet.put_back
+        assert list(world.server.modes) == ["etl", "web"] and words in outlet.displaced.found
         assert any(words in told for told in told_of(world.main, world.clock.now().wall_s))
-    assert outlet.put_back_total == 2 and outlet.told == world.main.publisher.wanted
+    assert outlet.displaced.total == 2 and outlet.told == world.main.publisher.wanted
     tried = world.server.tries
     await world.budgets.tick()
     assert world.server.tries == tried, "once it lies there, it is left alone"
@@ -150,9 +150,9 @@ async def test_who_publishes_beside_the_agent_again_and_again_is_not_outrun() ->
             await world.budgets.tick()
             world.clock._step(1)
     (outlet,) = world.main.publisher.outlets
-    assert 3 <= outlet.put_back_total <= 6, "at once, then after 2, 4, 8 … s"
+    assert 3 <= outlet.displaced.total <= 6, "at once, then after 2, 4, 8 … s"
     assert [log["event"] for log in logs].count("policy.put_back") == 1
-    assert "another program's policy was there, version" in outlet.put_back
+    assert "another program's policy was there, version" in outlet.displaced.found
 
 
 async def test_what_the_server_itself_goes_by_counts_whatever_lies_there() -> None:
@@ -161,7 +161,7 @@ async def test_what_the_server_itself_goes_by_counts_whatever_lies_there() -> No
     await world.budgets.tick()
     await world.budgets.tick()
     assert len(world.server.policies) == 2
-    assert "version 7" in world.main.publisher.outlets[0].put_back
+    assert "version 7" in world.main.publisher.outlets[0].displaced.found
 
 
 async def test_what_is_switched_off_at_the_server_is_shown_and_not_undone() -> None:
@@ -172,7 +172,7 @@ async def test_what_is_switched_off_at_the_server_is_shown_and_not_undone() -> N
     assert lies is not None and not was_off
     world.server.lies = lies._replace(version=2, checksum=0xF00, off=True)
     await world.budgets.tick()
-    assert world.main.is_off and outlet.put_back_total == 0
+    assert world.main.is_off and outlet.displaced.total == 0
     wall_s = world.clock.now().wall_s
     doc = policy_doc(world.main, None, wall_s)
     assert (doc.is_off, doc.published[0].off, doc.budgets[0].state) == (True, True, "off")
@@ -182,7 +182,7 @@ async def test_what_is_switched_off_at_the_server_is_shown_and_not_undone() -> N
     assert world.server.lies is not None
     world.server.lies = world.server.lies._replace(version=9, off=False)
     await world.budgets.tick()
-    assert [world.main.is_off, outlet.put_back_total] == [False, 0]
+    assert [world.main.is_off, outlet.displaced.total] == [False, 0]
 
 
 async def test_an_agent_without_a_policy_leaves_alone_what_is_in_force() -> None:
@@ -227,4 +227,4 @@ async def test_a_look_that_hangs_is_seen_and_delays_nothing(
     assert any("cannot be looked at" in told for told in told_of(world.main, 0.0))
     world.server.goes_on.set()
     await world.budgets.tick()
-    assert outlet.look_fault == "" and outlet.put_back_total == 0
+    assert outlet.look_fault == "" and outlet.displaced.total == 0

@@ -183,7 +183,7 @@ def test_what_is_done_beside_the_agent_is_put_back_but_for_the_switch(
     with gate.app(autocommit=True) as session:
         gate.policy_file.unlink()
         agent.tick()
-        assert "missing" in outlet.put_back and gate.policy_file.exists()
+        assert "missing" in outlet.displaced.found and gate.policy_file.exists()
         beside.publish_now(Policy())
         eventually(lambda: not _is_blocked(session))
 
@@ -192,12 +192,12 @@ def test_what_is_done_beside_the_agent_is_put_back_but_for_the_switch(
             return _is_blocked(session)
 
         eventually(put_back)
-        assert "another program's" in outlet.put_back
+        assert "another program's" in outlet.displaced.found
         beside.switch_off()
         eventually(lambda: not _is_blocked(session))
-        total = outlet.put_back_total
+        total = outlet.displaced.total
         agent.tick()
-        assert agent.main.is_off and outlet.put_back_total == total
+        assert agent.main.is_off and outlet.displaced.total == total
         agent.run(lambda: book.patch_budget("jobs", {"comment": "INC-7"}, who="ann"))
         assert outlet.published is not None and outlet.published.off
         assert not _is_blocked(session)

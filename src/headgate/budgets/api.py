@@ -15,15 +15,12 @@ from headgate.budgets.readings import (
     BucketReading,
     BudgetCounts,
     BudgetReadings,
-    Lying,
     PatternReading,
-    Published,
 )
 from headgate.changes.exchange_api import CopiesDoc
-from headgate.fleet.api import ReachedDoc
+from headgate.fleet.api import ReachedDoc, iso
 from headgate.history.records import BudgetMinute
 
-When_ = Callable[[float], str]
 """Wall-clock seconds as ISO 8601."""
 MAX_BUCKETS = 50
 """Of one budget."""
@@ -463,7 +460,7 @@ def _limits_told(budget: Budget) -> Iterable[str]:
         yield f"{budget.max_workers} worker{'s' * (budget.max_workers != 1)}"
 
 
-def counts_doc(counts: BudgetCounts, when: When_) -> CountsDoc:
+def counts_doc(counts: BudgetCounts) -> CountsDoc:
     last_ms = counts.last_violation_ms
     return CountsDoc(
         admitted=counts.admitted,
@@ -479,7 +476,7 @@ def counts_doc(counts: BudgetCounts, when: When_) -> CountsDoc:
         forgiven_ms=counts.forgiven_ns / NS_PER_MS,
         evicted=counts.evicted,
         unpinned=counts.unpinned,
-        last_violation_at=when(last_ms / 1000) if last_ms else None,
+        last_violation_at=iso(last_ms / 1000) if last_ms else None,
     )
 
 
@@ -503,25 +500,15 @@ def fullest_first(buckets: Iterable[BucketReading]) -> list[BucketReading]:
 def budget_doc(
     budget: Budget,
     settings: Mapping[str, Any],
-    readings: BudgetReadings | None,
     *,
-    buckets: Sequence[BucketReading],
     state: str,
     origin: str,
-    advice: Sequence[str],
     revision: int,
-    own_role: str,
     wall_s: float,
-    when: When_,
     of_fleet: tuple[str, int] | None = None,
-    cpu_share: float | None = None,
 ) -> BudgetDoc:
-    """`buckets`: its own, the fullest first. `of_fleet`: its reach, and the revision of it."""
+    """Without what servers count. `of_fleet`: its reach, and the revision of it."""
     ends_ms = budget.expires_at_ms
-    counts = None
-    if readings is not None:
-        counts = counts_doc(readings.budgets.get(budget.name, NOTHING_COUNTED), when)
-    fills = [bucket.fill for bucket in buckets if bucket.fill is not None]
     return BudgetDoc(
         name=budget.name,
         mode=budget.mode.value,
@@ -529,61 +516,34 @@ def budget_doc(
         says=says(budget),
         origin=origin,
         settings=settings,
-        expires_at=None if ends_ms is None else when(ends_ms / 1000),
+        expires_at=None if ends_ms is None else iso(ends_ms / 1000),
         left_s=None if ends_ms is None else max(0.0, ends_ms / 1000 - wall_s),
-        counts=counts,
-        buckets=[bucket_doc(bucket) for bucket in buckets[:MAX_BUCKETS]],
-        buckets_total=len(buckets),
-        fill=max(fills, default=None),
-        running=None if readings is None else sum(bucket.running for bucket in buckets),
-        advice=advice,
+        counts=None,
+        buckets=(),
+        buckets_total=0,
+        fill=None,
+        running=None,
+        advice=(),
         revision=revision,
-        own_role=own_role or None,
         reach=None if of_fleet is None else of_fleet[0],
         n=None if of_fleet is None else of_fleet[1],
-        cpu_share=cpu_share,
-        last_violation_s_ago=_ago_s(readings, budget.name, wall_s),
     )
 
 
-def _ago_s(readings: BudgetReadings | None, name: str, wall_s: float) -> float | None:
-    counted = readings.budgets.get(name) if readings is not None else None
-    if counted is None or not counted.last_violation_ms:
-        return None
-    return max(0.0, wall_s - counted.last_violation_ms / 1000)
-
-
-def outlet_doc(
-    where: str,
-    published: Published | None,
-    *,
-    is_current: bool,
-    fault: tuple[str, float] | None,
-    failures_total: int,
-    health_fault: str,
-    off: bool,
-    others: Lying | None,
-    look_fault: str,
-    put_back: tuple[str, float, int],
-    when: When_,
-) -> OutletDoc:
-    """`fault`: why, and for how many seconds; `put_back`: what was found, when, how often."""
-    return OutletDoc(
-        where=where,
-        version=published.version if published else None,
-        checksum=checksum_text(published.checksum) if published else None,
-        published_at=when(published.at_ms / 1000) if published else None,
-        is_current=is_current,
-        fault=fault[0] if fault else None,
-        fault_for_s=fault[1] if fault else None,
-        failures_total=failures_total,
-        health_fault=health_fault or None,
-        off=off,
-        others_version=others.version if others else None,
-        look_fault=look_fault or None,
-        put_back=put_back[0] or None,
-        put_back_at=when(put_back[1]) if put_back[0] else None,
-        put_back_total=put_back[2],
+def with_counts(
+    doc: BudgetDoc, readings: BudgetReadings, buckets: Iterable[BucketReading], wall_s: float
+) -> BudgetDoc:
+    """`buckets`: its own."""
+    counts, shown = readings.budgets.get(doc.name, NOTHING_COUNTED), fullest_first(buckets)
+    last_ms = counts.last_violation_ms
+    return msgspec.structs.replace(
+        doc,
+        counts=counts_doc(counts),
+        buckets=[bucket_doc(bucket) for bucket in shown[:MAX_BUCKETS]],
+        buckets_total=len(shown),
+        fill=max((bucket.fill for bucket in shown if bucket.fill is not None), default=None),
+        running=sum(bucket.running for bucket in shown),
+        last_violation_s_ago=max(0.0, wall_s - last_ms / 1000) if last_ms else None,
     )
 
 
@@ -605,7 +565,6 @@ def state_doc(
     read_s_ago: float | None,
     fault: str,
     wanted_version: int | None,
-    when: When_,
     known: Known | None = None,
 ) -> StateDoc:
     """`known`: what else is known of each of those statements; None leaves them all out."""
@@ -631,8 +590,7 @@ def state_doc(
         seats_behind=len(behind),
         seats=[SeatDoc(seat.pid, seat.version) for seat in readings.seats[:MAX_SEATS]],
         budgets=[
-            BudgetCountsDoc(name, counts_doc(counts, when))
-            for name, counts in readings.budgets.items()
+            BudgetCountsDoc(name, counts_doc(counts)) for name, counts in readings.budgets.items()
         ],
         buckets=[bucket_doc(bucket) for bucket in buckets[:MAX_ALL_BUCKETS]],
         buckets_total=len(buckets),
@@ -690,22 +648,21 @@ def violations_doc(
     span: tuple[str, str],
     *,
     whole: bool,
-    when: When_,
 ) -> ViolationsDoc:
     return ViolationsDoc(
         database=database,
         since=span[0],
         until=span[1],
-        budgets=_sums(minutes, when),
+        budgets=_sums(minutes),
         minutes=[
-            ViolationDoc(when(m.minute * 60), m.budget, m.what, m.limit, m.count)
+            ViolationDoc(iso(m.minute * 60), m.budget, m.what, m.limit, m.count)
             for m in minutes[-MAX_MINUTES:]
         ],
         whole=whole,
     )
 
 
-def _sums(minutes: Iterable[BudgetMinute], when: When_) -> list[ViolationSumDoc]:
+def _sums(minutes: Iterable[BudgetMinute]) -> list[ViolationSumDoc]:
     by_budget: dict[str, dict[str, dict[str, int]]] = {}
     last: dict[str, int] = {}
     for m in minutes:
@@ -715,7 +672,7 @@ def _sums(minutes: Iterable[BudgetMinute], when: When_) -> list[ViolationSumDoc]
         last[m.budget] = max(m.minute, last.get(m.budget, 0))
     docs = [
         ViolationSumDoc(
-            name, of["warned"], of["blocked"], sum(of["delayed"].values()), when(last[name] * 60)
+            name, of["warned"], of["blocked"], sum(of["delayed"].values()), iso(last[name] * 60)
         )
         for name, of in by_budget.items()
     ]

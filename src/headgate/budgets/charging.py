@@ -124,14 +124,14 @@ class LedgerOf:
         self._database = database
         self._shared = shared
         self._own = OwnLedger(cpus_milli)
-        self._tending: asyncio.Task[None] | None = None
+        self._tending: asyncio.Future[None] | None = None
         self._told = ""
 
     async def tend(self) -> None:
         """What takes longer (the core may have to be built first) goes on beside us."""
         if self._shared is None:
             return
-        tending = self._tending or asyncio.create_task(_tended(self._shared))
+        tending = self._tending or asyncio.ensure_future(self._shared.tend())
         done, _ = await asyncio.wait({tending}, timeout=TEND_TIMEOUT_S)
         self._tending = None if done else tending
         if self._shared.fault != self._told:
@@ -149,10 +149,6 @@ class LedgerOf:
         if self._shared.fault:
             return f"{self._own.describe()}, the server's is unavailable: {self._shared.fault}"
         return self._shared.describe()
-
-
-async def _tended(shared: SharedLedger) -> None:
-    await shared.tend()
 
 
 # --- what is answered ---------------------------------------------------------------------------
@@ -190,15 +186,11 @@ def _told(budget: Budget, answer: StatementAnswer) -> str:
         )
     if answer.verdict is StatementVerdict.WARN:
         return f"budget {budget.name} warns: {what}"
-    return f"budget {budget.name}: {what}{_when(answer)}"
-
-
-def _when(answer: StatementAnswer) -> str:
     if answer.retry_ns == NEVER:
-        return "; it can never fit: declare less per check, or raise the budget's limit"
-    if answer.decided_by is Limit.BUCKET:
-        return f"; it fits in {_seconds(answer.retry_ns)}"
-    return ""
+        what += "; it can never fit: declare less per check, or raise the budget's limit"
+    elif answer.decided_by is Limit.BUCKET:
+        what += f"; it fits in {_seconds(answer.retry_ns)}"
+    return f"budget {budget.name}: {what}"
 
 
 def _seconds(ns: int) -> str:

@@ -19,7 +19,8 @@ from operator import attrgetter
 from struct import Struct, error
 from typing import Any, NamedTuple
 
-from headgate.budgets.ask import SYSTEM_KEY, TAG_KEY, budget_key, hg_hash
+from headgate.budgets.ask import budget_key, hg_hash
+from headgate.budgets.matching import key_hash
 from headgate.budgets.policy import (
     REMOTE_ADDRESS,
     SYSTEM_KEYS,
@@ -138,7 +139,7 @@ class _Index:
         self.pairs = list(pair_at)
         self.conditions = [[pair_at[one] for one in rule.conditions] for rule in rules]
         self.eaches = [[self.key_at[key] for key in rule.each] for rule in rules]
-        self.key_hashes = [_key_hash(key) for key in self.keys]
+        self.key_hashes = [key_hash(key) for key in self.keys]
         by_name = dict(zip(self.keys, self.key_hashes, strict=True))
         self.hashes = [hg_hash(by_name[key], value) for key, value in self.pairs]
         self._find_candidates()
@@ -167,10 +168,6 @@ class _Index:
 
     def system_keys(self) -> int:
         return sum(1 << at for at, key in enumerate(SYSTEM_KEYS) if key in self._used)
-
-
-def _key_hash(key: str) -> int:
-    return hg_hash(TAG_KEY if is_tag(key) else SYSTEM_KEY, tag_name(key).encode())
 
 
 # --- records -----------------------------------------------------------------------------------
@@ -269,11 +266,7 @@ def _assembled(sections: tuple[bytes, ...], version: int, flags: int, system_key
         body.append(padded)
         offset += len(padded)
     head = _HEAD.pack(MAGIC, FORMAT, 0, offset, version, flags, system_keys)
-    return _with_crc(b"".join((head, *table, *body)))
-
-
-def _with_crc(whole: bytes) -> bytes:
-    """`whole` has zeroes where the checksum goes."""
+    whole = b"".join((head, *table, *body))  # With zeroes where the checksum goes.
     crc = zlib.crc32(whole).to_bytes(4, "little")
     return whole[:_CRC_AT] + crc + whole[_CRC_AT + 4 :]
 
@@ -397,7 +390,10 @@ class _Reader:
         )
 
     def _rules(self) -> Iterator[tuple[int, BudgetRule]]:
-        keys = list(self._keys())
+        records = self._records("keys", _KEY)
+        names = [self._text(offset, length) for _, offset, length, *_ in records]
+        system = len(SYSTEM_KEYS)
+        keys = [*names[:system], *(f"{TAG_PREFIX}{name}" for name in names[system:])]
         pairs = [
             Condition(keys[key], self._value(offset, length))
             for _, key, _, offset, length, *_ in self._records("pairs", _PAIR)
@@ -407,8 +403,3 @@ class _Reader:
         for budget, first, first_each, count, each_count, *_ in self._records("rules", _RULE):
             matched = tuple(conditions[first : first + count])
             yield budget, BudgetRule(matched, tuple(eaches[first_each : first_each + each_count]))
-
-    def _keys(self) -> Iterator[str]:
-        for at, (_, offset, length, *_) in enumerate(self._records("keys", _KEY)):
-            name = self._text(offset, length)
-            yield name if at < len(SYSTEM_KEYS) else f"{TAG_PREFIX}{name}"

@@ -86,8 +86,19 @@ def estimate_ns(ask: StatementCheck, pattern: Pattern | None, host: MedianCost) 
     if ask.flags & StatementFlags.COST_GIVEN:
         return within_bounds(ask.cost_ns)
     if ask.flags & StatementFlags.EARLY:
-        return _early_ns(pattern)
-    return _planned_ns(ask.plan_cost, ask.flags, pattern, host)
+        is_known = pattern is not None and pattern.calls >= EARLY_CALLS
+        return _rounded(pattern.cpu / EARLY_SHARE) if pattern and is_known else 1
+    if pattern is not None and pattern.calls:
+        return _rounded(pattern.k * units(ask.plan_cost, ask.flags))
+    if ask.flags & StatementFlags.UTILITY:
+        return 1
+    k, (least, most) = COLD_K, COLD_K_WITHIN
+    if host.calls:
+        # Where the planner knows what it does. Beyond lie patterns that call functions whose cost
+        # it cannot know: of others they tell nothing, and a guess by them would block what is
+        # cheap.
+        k = least if host.median_k < least else min(host.median_k, most)
+    return _rounded(k * units(ask.plan_cost, ask.flags))
 
 
 def may_try_again(ask: StatementCheck, pattern: Pattern | None, estimate_ns: int) -> bool:
@@ -99,29 +110,6 @@ def may_try_again(ask: StatementCheck, pattern: Pattern | None, estimate_ns: int
 
 def within_bounds(cost_ns: int) -> int:
     return min(max(cost_ns, 1), MAX_COST_NS)
-
-
-def _early_ns(pattern: Pattern | None) -> int:
-    if pattern is None or pattern.calls < EARLY_CALLS:
-        return 1
-    return _rounded(pattern.cpu / EARLY_SHARE)
-
-
-def _planned_ns(
-    plan_cost: float, flags: StatementFlags, pattern: Pattern | None, host: MedianCost
-) -> int:
-    if pattern is not None and pattern.calls:
-        return _rounded(pattern.k * units(plan_cost, flags))
-    if flags & StatementFlags.UTILITY:
-        return 1
-    k = _within(host.median_k, *COLD_K_WITHIN) if host.calls else COLD_K
-    return _rounded(k * units(plan_cost, flags))
-
-
-def _within(k: float, least: float, most: float) -> float:
-    """Where the planner knows what it does. Beyond lie patterns that call functions whose cost it
-    cannot know: of others they tell nothing, and a guess by them would block what is cheap."""
-    return least if k < least else min(k, most)
 
 
 def units(plan_cost: float, flags: StatementFlags) -> float:

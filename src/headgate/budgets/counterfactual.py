@@ -82,15 +82,14 @@ def counterfactual(traces: Iterable[Trace], policy: Policy, stage: ReplayServer)
         play.goes_on_until(trace.wall_ms * MS)
         play.begins(trace)
     play.goes_on_until(FOREVER_NS)
+    in_order = sorted(play.tallies, key=lambda key: (key.step_ms, key.budget, key.client))
     return ReplayOutcome(
-        rows=tuple(
-            ReplayRow(key, play.tallies[key]) for key in sorted(play.tallies, key=_in_order)
-        ),
+        rows=tuple(ReplayRow(key, play.tallies[key]) for key in in_order),
         total=play.total,
         traces=len(played),
         since_ms=played[0].wall_ms if played else 0,
         until_ms=played[-1].wall_ms if played else 0,
-        notes=(*_cut_notes(cut), *_notes(played, policy)),
+        notes=tuple(_notes(played, policy, cut)),
     )
 
 
@@ -117,18 +116,6 @@ def _at_most(trace: Trace, cpu_ns: int) -> Trace:
     """However many sessions it represents: all CPUs together do no more."""
     most = max(1.0, cpu_ns / max(LEAST_NS, trace.actual_ns))
     return trace if trace.weight <= most else replace(trace, weight=most)
-
-
-def _cut_notes(cut: int) -> Iterator[str]:
-    if cut:
-        yield (
-            f"{cut:,} traces said to stand for more statements than this server can have run in "
-            "that time: they are counted as the most that it can."
-        )
-
-
-def _in_order(key: ReplayKey) -> tuple[int, str, str]:
-    return key.step_ms, key.budget, key.client
 
 
 def newest_within(traces: Sequence[Trace], policy: Policy, most_looks: int) -> Sequence[Trace]:
@@ -255,7 +242,8 @@ class _Play:
             # Starts are known to the millisecond, downwards. So are durations here: else the end
             # of a statement would lie after the start of the next one in its own session.
             runs_ms = int(trace.weight * self._known.wall_ns(trace)) // MS
-            self._push(_End(now_ns + runs_ms * MS, self._next(), trace, holding))
+            end = _End(now_ns + runs_ms * MS, self._next(), trace, holding)
+            heapq.heappush(self._to_come, end)
         self._count(trace, matches, answer, waited_ns)
 
     def _waits(
@@ -274,11 +262,8 @@ class _Play:
         self._sleeping[budget.name] = self._sleeping.get(budget.name, 0) + 1
         sleep_ns = min(answer.retry_ns, left_ns)
         waits = (now_ns + sleep_ns, self._next(), trace, waited_ns + sleep_ns, budget.name)
-        self._push(_Again(*waits))
+        heapq.heappush(self._to_come, _Again(*waits))
         return True
-
-    def _push(self, event: _End | _Again) -> None:
-        heapq.heappush(self._to_come, event)
 
     def _next(self) -> int:
         self._orders += 1
@@ -287,15 +272,12 @@ class _Play:
     # --- matching, once for what is alike ----------------------------------------------------
 
     def _matched(self, trace: Trace, now_ns: int) -> tuple[Match, ...]:
-        now = Now(now_ns // MS, self._health(now_ns // MS))
+        at = bisect_right(self._health_from, now_ns // MS)
+        now = Now(now_ns // MS, self._stage.health[at - 1][1] if at else None)
         alike = (*_alike(trace), now.healthy, bisect_right(self._ends, now.wall_ms))
         if alike not in self._matches:
             self._matches[alike] = self._rules.match(trace.who, trace.statement, now).at
         return self._matches[alike]
-
-    def _health(self, wall_ms: int) -> bool | None:
-        at = bisect_right(self._health_from, wall_ms)
-        return self._stage.health[at - 1][1] if at else None
 
     # --- counting ----------------------------------------------------------------------------
 
@@ -345,7 +327,12 @@ def _warns(trace: Trace, budget: Budget, answer: StatementAnswer, index: int) ->
 # --- what this cannot know ---------------------------------------------------------------------
 
 
-def _notes(traces: Sequence[Trace], policy: Policy) -> Iterator[str]:
+def _notes(traces: Sequence[Trace], policy: Policy, cut: int) -> Iterator[str]:
+    if cut:
+        yield (
+            f"{cut:,} traces said to stand for more statements than this server can have run in "
+            "that time: they are counted as the most that it can."
+        )
     guessed = sum(trace.estimate_ns == 0 for trace in traces)
     if guessed:
         yield (

@@ -62,7 +62,11 @@ def differences(before: Policy, after: Policy) -> list[PolicyDifference]:
     old, new = _by_name(before), _by_name(after)
     return [
         *_policy_changes(before, after),
-        *(_removed(budget) for name, budget in old.items() if name not in new),
+        *(
+            _whole(DifferenceKind.BUDGET_REMOVED, budget, "gone", before=written_budget(budget))
+            for name, budget in old.items()
+            if name not in new
+        ),
         *(change for name, now in new.items() for change in _budget_changes(old.get(name), now)),
         *_reordered(old, new),
     ]
@@ -107,32 +111,19 @@ def _reordered(old: Mapping[str, Budget], new: Mapping[str, Budget]) -> Iterator
 
 def _budget_changes(was: Budget | None, now: Budget) -> Iterator[PolicyDifference]:
     if was is None:
-        yield _added(now)
+        yield _whole(DifferenceKind.BUDGET_ADDED, now, "new", after=written_budget(now))
         return
     yield from _setting_changes(was, now)
     yield from _rule_changes(was, now)
 
 
-def _added(budget: Budget) -> PolicyDifference:
-    line = f"{budget.name}: new, {_summary(budget)}"
-    return PolicyDifference(
-        DifferenceKind.BUDGET_ADDED, budget.name, after=written_budget(budget), line=line
-    )
-
-
-def _removed(budget: Budget) -> PolicyDifference:
-    line = f"{budget.name}: gone, {_summary(budget)}"
-    return PolicyDifference(
-        DifferenceKind.BUDGET_REMOVED, budget.name, before=written_budget(budget), line=line
-    )
-
-
-def _summary(budget: Budget) -> str:
+def _whole(kind: DifferenceKind, budget: Budget, became: str, **raw: Any) -> PolicyDifference:
     given = {k: v for k, v in written_budget(budget).items() if k not in ("name", "mode", "rules")}
     limits = ", ".join(f"{name} {_shown(value)}" for name, value in given.items())
     count = len(budget.rules)
     rules = f"{count:,} rule{'' if count == 1 else 's'}"
-    return ", ".join(part for part in (budget.mode.value, limits, rules) if part)
+    told = ", ".join(part for part in (became, budget.mode.value, limits, rules) if part)
+    return PolicyDifference(kind, budget.name, **raw, line=f"{budget.name}: {told}")
 
 
 def _setting_changes(was: Budget, now: Budget) -> Iterator[PolicyDifference]:

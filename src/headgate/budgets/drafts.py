@@ -153,7 +153,8 @@ def judged(
     try:
         budget = parse_budget(with_end(raw, asked.wall_s, place=place), place=place)
     except InvalidSettings as error:
-        raise InvalidSettings(_placed(error.faults)) from None
+        faults = [fault._replace(place=fault.place.lstrip(".")) for fault in error.faults]
+        raise InvalidSettings(faults) from None
     advice = advise(Policy((budget,)), wall_ms=int(asked.wall_s * 1000))
     shown = budget_id(budget.name, reach)
     item = Change(
@@ -235,10 +236,6 @@ def _standing(held: LogState, name: str, reach: Reach, asked: ChangeAuthor) -> C
         known = f"; there is one for {', '.join(alike[:5])}" if alike else ""
         raise NoSuchItem(f"there is no budget {name!r} for {reach}{known}")
     return item
-
-
-def _placed(faults: Sequence[Fault]) -> list[Fault]:
-    return [fault._replace(place=fault.place.lstrip(".")) for fault in faults]
 
 
 def _as_advice(one: Advice, shown: str) -> Advice:

@@ -196,13 +196,9 @@ def _emptier(standing: BucketState, estimate_ns: int) -> str:
     needed = _percent_seconds(_owed_ns(standing) + estimate_ns, terms.cpus_milli)
     if estimate_ns > (terms.capacity_ns or 0):
         return f"it is larger than the whole capacity: make it cheaper, or raise that to {needed}"
-    wait_s = _wait_ns(standing, estimate_ns) / 1e9
-    return f"wait {wait_s:.3f} s, or raise capacity to {needed}, or raise epoch to forgive"
-
-
-def _wait_ns(standing: BucketState, estimate_ns: int) -> int:
     only_this = decide([standing], StatementCheck(0), estimate_ns)
-    return 0 if only_this.retry_ns == NEVER else only_this.retry_ns
+    wait_s = 0.0 if only_this.retry_ns == NEVER else only_this.retry_ns / 1e9
+    return f"wait {wait_s:.3f} s, or raise capacity to {needed}, or raise epoch to forgive"
 
 
 def _owed_ns(standing: BucketState) -> int:
@@ -303,7 +299,8 @@ class _Judge:
         if budget.expired(self._now.wall_ms):
             return RuleOutcome.EXPIRED, "its budget has expired"
         if rests(budget, self._rules.policy, self._now.healthy):
-            return RuleOutcome.RESTS, f"its budget applies if unhealthy; health is {self._health()}"
+            health = {True: "good", False: "bad", None: "not known"}[self._now.healthy]
+            return RuleOutcome.RESTS, f"its budget applies if unhealthy; health is {health}"
         if differences := list(_differences(ruled.rule, self._facts.values)):
             return RuleOutcome.DIFFERS, "; ".join(differences)
         return self._placed(ruled)
@@ -313,8 +310,11 @@ class _Judge:
         if ruled not in near:
             closer = max(near, key=lambda r: r.rule.prefix_bits or 0)
             name = self._rules.budgets[closer.budget].name
-            return RuleOutcome.HIDDEN, f"budget {name} has the longer prefix {_prefix(closer.rule)}"
-        match = self._match(ruled)
+            prefix = next(c.shown for c in closer.rule.conditions if c.key == REMOTE_ADDRESS)
+            return RuleOutcome.HIDDEN, f"budget {name} has the longer prefix {prefix}"
+        label = label_of(ruled.rule.each, self._facts.values)
+        same = (m for m in self._matched.at if (m.budget, m.label) == (ruled.budget, label))
+        match = next(same, None)
         if match is None:
             return (
                 RuleOutcome.LEFT_OUT,
@@ -326,14 +326,6 @@ class _Judge:
             RuleOutcome.APPLIES,
             f"bucket {match.label.decode()}" if match.label else "it matches",
         )
-
-    def _match(self, ruled: NumberedRule) -> Match | None:
-        label = label_of(ruled.rule.each, self._facts.values)
-        same = (m for m in self._matched.at if (m.budget, m.label) == (ruled.budget, label))
-        return next(same, None)
-
-    def _health(self) -> str:
-        return {True: "good", False: "bad", None: "not known"}[self._now.healthy]
 
 
 def _differences(rule: BudgetRule, values: Mapping[str, bytes]) -> Iterator[str]:
@@ -353,7 +345,3 @@ def _difference(condition: Condition, value: bytes | None) -> str:
         address = shown_value(key, value + bytes((len(value) * 8,))).partition("/")[0]
         return f"{key} {address} is not in {condition.shown}"
     return f"{key} is {shown_value(key, value)}, not {condition.shown}"
-
-
-def _prefix(rule: BudgetRule) -> str:
-    return next(c.shown for c in rule.conditions if c.key == REMOTE_ADDRESS)

@@ -1,16 +1,11 @@
-"""Keep one database's traffic policy.   operators ──change──► own log (with audit) ──► in force
+"""Change one database's traffic policy.   operators ──change──► own log (with audit) ──► in force
 
-settings file ─┐
-fleet ─────────┼─base─┐
-own log ──PolicyChanges─────┴──► document ──parse, lint──► Edition ──► Publisher ──► every server
-
-Every change is a whole new edition: validated first, in the log next, in force last. What does not
-pass leaves the last good one where it is.
+Every change is a whole new edition: validated first, in the log next, in force last.
 
 A change is worked out on what the log has, within the log's own turn (OwnWriter), and comes into
-force by `follow_own`, before `OwnBook.make` returns: nobody calls that with this book's lock held.
-What the settings file and the fleet bring is in the audit (PolicyNotes). A file of changes says of
-budgets and policies what `headgate changes` takes and writes (BudgetRoom):
+force by PolicyInForce.follow_own, before `OwnBook.make` returns: nobody calls that with the lock of
+a policy held. A file of changes says of budgets and policies what `headgate changes` takes and
+writes (BudgetRoom):
 
     [[budgets]]
     database = "main"
@@ -33,9 +28,6 @@ budgets and policies what `headgate changes` takes and writes (BudgetRoom):
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -44,56 +36,38 @@ from typing import Any, Protocol, Unpack
 
 import structlog
 
-from headgate.base.keyvalue import Put
-from headgate.base.ports import ChangeLog, Clock
-from headgate.base.stored import read_object
+from headgate.base.ports import Clock
 from headgate.budgets.drafts import check_budget_room, judged, judged_cap, with_end
+from headgate.budgets.inforce import PolicyInForce, size_of
 from headgate.budgets.layers import (
     ANOTHER,
-    EMPTY,
     KINDS,
     RESERVED_NAMES,
     WHOLE_POLICY,
-    ChangesHere,
     Document,
     Edition,
     EditionChange,
     FleetBudget,
-    Layers,
     PolicyChanges,
     PolicyTarget,
-    WideCap,
     audited,
     budgets_of,
     changes_here,
     database_of,
     differences,
     edits,
-    exempting,
-    fitting,
     merged,
-    no_room,
     policy_value,
-    read_wide,
     shared_value,
     summary,
 )
-from headgate.budgets.lint import advise
 from headgate.budgets.parse import parse_budget, parse_policy, written, written_budget
-from headgate.budgets.policy import Mode, Policy, When
+from headgate.budgets.policy import Mode
 from headgate.changes.book import OwnBook
 from headgate.changes.file_format import FileEntry
 from headgate.changes.files import UNSET
 from headgate.changes.items import Expecting, put
-from headgate.changes.model import (
-    FORGET_AFTER_S,
-    NOTES,
-    OURSELVES,
-    Change,
-    ChangeKind,
-    Edit,
-    quoted,
-)
+from headgate.changes.model import FORGET_AFTER_S, OURSELVES, Change, ChangeKind, Edit
 from headgate.changes.reach import HERE, Reach
 from headgate.changes.state import LogState, name_of
 from headgate.changes.writer import AuditView, Draft, beside
@@ -105,8 +79,7 @@ from headgate.errors import (
     InvalidSettings,
     StoreUnavailable,
 )
-from headgate.history.records import AuditEntry
-from headgate.metrics.lint import Advice, Severity
+from headgate.metrics.lint import Advice
 from headgate.rules.drafts import ChangeAuthor
 
 log = structlog.get_logger()
@@ -130,130 +103,18 @@ Propose = Callable[[Edition], Edition]
 
 
 class PolicyKeeper:
-    def __init__(
-        self,
-        database: str,
-        store: ChangeLog,
-        own: OwnBook,
-        clock: Clock,
-        publish: Callable[[Edition], Awaitable[None]],
-        own_role: str = "",
-    ) -> None:
-        self.database = database
-        self._own_role = own_role
+    def __init__(self, in_force: PolicyInForce, own: OwnBook, clock: Clock) -> None:
+        self.database = in_force.database
+        self.in_force = in_force
         self._own = own
         self._clock = clock
-        self._publish = publish
-        self._file: Document = EMPTY
-        self._fleet: tuple[FleetBudget, ...] = ()
-        """Those of the fleet's for this database; the edition has those that are valid."""
-        self._here = ChangesHere()
-        """As in the own log; the edition says the edition has what of it is valid."""
-        self._lock = asyncio.Lock()
-        self._stood: tuple[Layers, str] | None = None
-        """The layers and our role that the edition was computed from."""
-        self._ahead: Edition | None = None
-        """Computed for a change that is not in force yet."""
-        self._notes = PolicyNotes(database, store, clock)
         self._unkept = ""
         """Why an automatic change of the agent could not be stored."""
         self._forget_at = clock.now().mono_s + LOOK_EVERY_S
-        self.edition = Edition(0, EMPTY, Policy(), own_role=own_role)
-
-    # --- looking ---------------------------------------------------------------------------
 
     @property
-    def had_base(self) -> bool:
-        """The settings file or the fleet has set budgets once, as far as that is known yet."""
-        return self._notes.is_noted
-
-    def raw(self, name: str) -> Mapping[str, Any]:
-        return self._of(self.edition.document, name)
-
-    # --- from the file, the fleet and the log ----------------------------------------------
-
-    async def adopt(self, base: Document, own_role: str = "") -> None:
-        """The settings file's document (as `written`). What was changed at run time stays on top
-        of it."""
-        if self._stood is not None and (base, own_role) == (self._file, self._own_role):
-            return
-        async with self._lock:
-            self._file, self._own_role = base, own_role
-            await self._stand(READ)
-
-    async def follow(self, fleet: Sequence[FleetBudget]) -> bool:
-        """What is set for the fleet, as far as it applies to this database, by name. Whether it is
-        another edition now."""
-        if tuple(fleet) == self._fleet:
-            return False
-        async with self._lock:
-            before, self._fleet = self.edition, tuple(fleet)
-            await self._stand(FOLLOWED)
-            return self.edition.document != before.document
-
-    async def follow_own(self, here: ChangesHere, *, publish: bool) -> bool:
-        """What the agent's own log has. `publish`: servers get it at once. Whether it is
-        another edition now."""
-        if here == self._here:
-            return False
-        async with self._lock:
-            self._here = here
-            await self._stand(FOLLOWED)
-            if publish:
-                await self._publish(self.edition)
-            return True
-
-    def end(self, over: frozenset[str]) -> None:
-        """Of those that were changed here: their time is used up."""
-        if over != self.edition.over:
-            self.edition = replace(self.edition, over=over)
-
-    def cap_by(self, caps: tuple[WideCap, ...]) -> bool:
-        """Switches that reach further than this agent. Whether that is another mode now."""
-        before = self.edition
-        if caps != before.caps:
-            self.edition = replace(before, caps=caps)
-        return self.edition.mode_cap is not before.mode_cap
-
-    async def _stand(self, action: str) -> None:
-        """What can stand of all layers: the file in any case; of the fleet's, what can with it.
-        `action`: what it is where another base is in force by it."""
-        layers, revision = Layers(self._file, self._fleet, self._here.changes), self._here.revision
-        before, is_first = self.edition, self._stood is None
-        size = _size(self._file) + len(self._fleet) + len(layers.changes.budgets)
-        ready = await beside(size, lambda: self._ready(layers) or self._fitted(layers))
-        before = self.edition  # It may have waited.
-        self.edition = replace(ready, revision=revision, over=before.over, caps=before.caps)
-        self._stood, self._ahead = (layers, self._own_role), None
-        if is_first or (before.file, before.fleet) != (ready.file, ready.fleet):
-            self._notes.brought(before, self.edition, action)
-
-    def _ready(self, layers: Layers) -> Edition | None:
-        """Where there is nothing to validate: it is the one that a change was worked out as, or
-        the mode of all is another, which has no time to lose."""
-        now, ahead = self.edition, self._ahead
-        cap = layers.changes.mode_cap
-        if self._stood is not None:
-            was, role = self._stood
-            same = replace(was, changes=replace(was.changes, mode_cap=cap)) == layers
-            in_order = [*was.changes.budgets] == [*layers.changes.budgets]
-            if same and in_order and role == self._own_role:
-                return replace(now, changes=replace(now.changes, mode_cap=cap))
-        if ahead is not None and (ahead.layers, ahead.own_role) == (layers, self._own_role):
-            return ahead if ahead.document == layers.document else None
-        return None
-
-    def _fitted(self, layers: Layers) -> Edition:
-        def judged(some: Layers) -> Edition:
-            return self._judged(some.document, some, some.changes)
-
-        fit = fitting(layers, judged)
-        if fit.rejected:
-            log.error("policy.layers_rejected", database=self.database, fault=fit.rejected)
-        for item_id, fault in fit.edition.left_out.items():
-            about = {"database": self.database, "budget": item_id}
-            log.error("policy.fleet_budget_left_out", **about, fault=fault)
-        return fit.edition
+    def edition(self) -> Edition:
+        return self.in_force.edition
 
     # --- changing --------------------------------------------------------------------------
 
@@ -261,7 +122,7 @@ class PolicyKeeper:
         """What a whole document would be, and change; nothing does."""
         propose = self._written_as(lambda _: raw)
         return await self._change(
-            propose, "policy.set", size=_size(raw), who=OURSELVES, dry_run=True
+            propose, "policy.set", size=size_of(raw), who=OURSELVES, dry_run=True
         )
 
     async def tried(self, items: Iterable[Change], fleet: Sequence[FleetBudget]) -> EditionChange:
@@ -272,7 +133,7 @@ class PolicyKeeper:
         def propose(before: Edition) -> Edition:
             changes = changes_here(held.values(), self.database).changes
             layers = replace(before.layers, fleet=tuple(fleet), changes=changes)
-            return self._judged(layers.document, layers, changes)
+            return self.in_force.judged(layers.document, layers, changes)
 
         return await self._change(propose, "policy.set", who=OURSELVES, dry_run=True)
 
@@ -308,7 +169,8 @@ class PolicyKeeper:
             raise InvalidSettings([Fault("name", message)])
 
         def wanted(document: Document) -> Document:
-            return _with_budget(document, name, merged(self._of(document, name), given))
+            raw = budget_in(document, name, self.database)
+            return _with_budget(document, name, merged(raw, given))
 
         return await self._change_one(name, wanted, "budget.changed", reach, **by)
 
@@ -318,7 +180,7 @@ class PolicyKeeper:
         """Clear the debt of its buckets: its epoch rises."""
 
         def wanted(document: Document) -> Document:
-            raw = self._of(document, name)
+            raw = budget_in(document, name, self.database)
             return _with_budget(document, name, {**raw, "epoch": raw.get("epoch", 0) + 1})
 
         return await self._change_one(name, wanted, "budget.forgiven", reach, **by)
@@ -327,7 +189,7 @@ class PolicyKeeper:
         self, name: str, *, reach: Reach = HERE, **by: Unpack[Expecting]
     ) -> EditionChange:
         def wanted(document: Document) -> Document:
-            self._of(document, name)
+            budget_in(document, name, self.database)
             return _without(document, {name})
 
         return await self._change_one(name, wanted, "budget.removed", reach, **by)
@@ -347,12 +209,12 @@ class PolicyKeeper:
 
     async def tend(self) -> None:
         """Drop what has expired; have the audit say what the file and the fleet brought."""
-        ended = self.edition.ended(self._wall_ms())
+        ended = self.edition.ended(int(self._clock.now().wall_s * 1000))
         ours = {name for name in ended if self.edition.ends_at_agent(name)}
         if ours:
             await self._automatically(self._drop(ours))
-        elif self._notes.is_due:
-            await self._automatically(self._notes.keep())
+        elif self.in_force.notes.is_due:
+            await self._automatically(self.in_force.notes.keep())
         elif self._clock.now().mono_s >= self._forget_at:
             self._forget_at = self._clock.now().mono_s + LOOK_EVERY_S
             await self._automatically(self._forget())
@@ -379,7 +241,7 @@ class PolicyKeeper:
             and database_of(item) == self.database
             and item.value is None
             and item.set_at < before_s
-            and item.n != self._here.revision
+            and item.n != self.edition.revision
         ]
         if over:
             await self._own.forget(ChangeKind.BUDGET, over[:MAX_FORGOTTEN_AT_ONCE])
@@ -423,13 +285,13 @@ class PolicyKeeper:
     ) -> EditionChange:
         """`size`: of what is wanted, where that is not what is there but for a little."""
         before = self.edition
-        size = max(size, _size(before.document))
+        size = max(size, size_of(before.document))
         if dry_run:  # A dry run needs no store, and does not delay changes.
             return await beside(size, lambda: self._tried(before, propose, expect, of))
         tried: list[EditionChange] = []
 
         def draft(held: LogState, asked: ChangeAuthor) -> Draft:
-            now = self._at(held, of)
+            now = self.in_force.at(held, of)
             is_late = now.of_shard(of.name) is not None and before.of_shard(of.name) is None
             if is_late and of.reach == HERE:
                 message = f"budget {of.name} just came from its shard; look again and repeat"
@@ -446,20 +308,6 @@ class PolicyKeeper:
         after = replace(after, revision=n) if of.reach == HERE else after
         return replace(tried[0], after=after, dry_run=False, n=n, copies=done.copies)
 
-    def _at(self, held: LogState, of: PolicyTarget) -> Edition:
-        """As the log has it, which may be ahead of what is in force."""
-        here, fleet = changes_here(held.items.values(), self.database), self._fleet
-        if of.reach != HERE:
-            item = held.budget(of.name, of.reach)
-            alike = [one for one in fleet if one.name != of.name]
-            if item is not None and item.value is not None:
-                alike.append(read_wide(item, of_shard=True))
-            fleet = tuple(sorted(alike, key=lambda one: one.name))
-        if (here, fleet) == (self._here, self._fleet):
-            return self.edition
-        now, fitted = self.edition, self._fitted(Layers(self._file, fleet, here.changes))
-        return replace(fitted, revision=here.revision, over=now.over, caps=now.caps)
-
     def _tried(
         self, before: Edition, propose: Propose, expect: int | None, of: PolicyTarget
     ) -> EditionChange:
@@ -471,7 +319,7 @@ class PolicyKeeper:
             raise Conflict(message)
         after = replace(propose(before), left_out=before.left_out, revision=before.revision)
         after = replace(after, over=before.over, caps=before.caps)
-        self._check_names(after, before)
+        self.in_force.check_names(after, before)
         return EditionChange(before, after, dry_run=True, of=of)
 
     def _drafted(
@@ -486,7 +334,7 @@ class PolicyKeeper:
         if not change.changed:
             return Draft(action)
         if of.reach == HERE:
-            self._ahead = change.after
+            self.in_force.ahead = change.after
             made = edits(held.items.values(), self.database, change.after.changes, asked)
         else:
             item_id, value = f"{of.name}@{of.reach}", shared_value(change.after.fleet.get(of.name))
@@ -512,7 +360,7 @@ class PolicyKeeper:
                 shared = FleetBudget(name, raw, item_id, reach, 0, "", of_shard=True, whole=False)
                 others = tuple(sorted((*others, shared), key=lambda one: one.name))
             layers = replace(layers, fleet=others)
-            return self._judged(layers.document, layers, layers.changes)
+            return self.in_force.judged(layers.document, layers, layers.changes)
         except InvalidSettings as error:
             raise InvalidSettings(_about(error.faults, document, name)) from None
 
@@ -521,58 +369,18 @@ class PolicyKeeper:
 
     def _proposed(self, before: Edition, wanted: object, name: str) -> Edition:
         try:
-            after = self._judged(wanted, before.layers)
+            after = self.in_force.judged(wanted, before.layers)
         except InvalidSettings as error:
             raise InvalidSettings(_about(error.faults, wanted, name)) from None
         return before if after.document == before.document else after
 
-    def _judged(self, raw: object, layers: Layers, changes: PolicyChanges | None = None) -> Edition:
-        """The edition that `raw` would be, or InvalidSettings with all that is wrong with it.
-        `changes`: what makes it of the layers beneath, where that is known."""
-        policy, role = parse_policy(raw), self._own_role
-        advice = advise(exempting(policy, role), wall_ms=self._wall_ms())
-        rejected = [Fault(a.place, a.message) for a in advice if a.severity is Severity.ERROR]
-        if rejected:
-            raise InvalidSettings(rejected)
-        document = written(policy)
-        return Edition(
-            revision=0,
-            document=document,
-            policy=policy,
-            file=layers.file,
-            changes=layers.changes_to(document) if changes is None else changes,
-            advice=(*no_room(policy, role), *advice),
-            by_health=any(budget.when is When.UNHEALTHY for budget in policy.kept),
-            ending=tuple(budget for budget in policy.budgets if budget.expires_at_ms is not None),
-            own_role=role,
-            fleet={one.name: one for one in layers.fleet},
-        )
 
-    def validate(self, changes: PolicyChanges) -> None:
-        """InvalidSettings with all that is wrong with the policy that these would make."""
-        layers = replace(self.edition.layers, changes=changes)
-        self._check_names(self._judged(layers.document, layers, changes), self.edition)
-
-    def _check_names(self, after: Edition, before: Edition) -> None:
-        """Of those that are new: what the settings file has cannot be helped."""
-        known = {budget.name for budget in before.policy.budgets}
-        faults = [
-            Fault(f"budgets[{at}].name", f"{budget.name} is a reserved word of the API: {ANOTHER}")
-            for at, budget in enumerate(after.policy.budgets)
-            if budget.name in RESERVED_NAMES and budget.name not in known
-        ]
-        if faults:
-            raise InvalidSettings(faults)
-
-    def _of(self, document: Document, name: str) -> Mapping[str, Any]:
-        budgets = budgets_of(document)
-        if name not in budgets:
-            known = ", ".join(list(budgets)[:10]) or "none"
-            raise NoSuchBudget(f"{self.database} has no budget {name!r}; budgets: {known}")
-        return budgets[name]
-
-    def _wall_ms(self) -> int:
-        return int(self._clock.now().wall_s * 1000)
+def budget_in(document: Document, name: str, database: str) -> Mapping[str, Any]:
+    budgets = budgets_of(document)
+    if name not in budgets:
+        known = ", ".join(list(budgets)[:10]) or "none"
+        raise NoSuchBudget(f"{database} has no budget {name!r}; budgets: {known}")
+    return budgets[name]
 
 
 def _with_budget(document: Document, name: str, raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -583,14 +391,6 @@ def _with_budget(document: Document, name: str, raw: Mapping[str, Any]) -> dict[
 def _without(document: Document, names: set[str]) -> dict[str, Any]:
     kept = [raw for raw in document.get("budgets", ()) if raw["name"] not in names]
     return {**document, "budgets": kept}
-
-
-def _size(raw: object) -> int:
-    budgets = raw.get("budgets", ()) if isinstance(raw, Mapping) else ()
-    if not isinstance(budgets, Sequence):
-        return 0
-    rules = (one.get("rules", ()) for one in budgets if isinstance(one, Mapping))
-    return len(budgets) + sum(len(some) for some in rules if isinstance(some, Sequence))
 
 
 def _about(faults: Sequence[Fault], wanted: Any, name: str) -> list[Fault]:
@@ -605,97 +405,6 @@ def _about(faults: Sequence[Fault], wanted: Any, name: str) -> list[Fault]:
         else fault
         for fault in faults
     ]
-
-
-# --- what the settings file and the fleet bring, for the audit ---------------------------------
-
-READ, FOLLOWED = "policy.read", "policy.followed"
-"""Actions: the file's policy, and the fleet's, came into force."""
-NOTHING = Edition(0, EMPTY, Policy())
-
-
-class PolicyNotes:
-    """Nobody at this agent changed it, so it is no revision of the log. The note says which file
-    and which of the fleet's budgets were audited last: a start with the same ones is no change."""
-
-    def __init__(self, database: str, store: ChangeLog, clock: Clock) -> None:
-        self._database = database
-        self._store = store
-        self._clock = clock
-        self._key = f"{NOTES}policy/{quoted(database)}"
-        self._noted: str | None = None
-        """The digest that the store has; empty: it has none; None: not read yet."""
-        self._before: Edition | None = None
-        """As it was before the first change that is not audited yet."""
-        self._brought: tuple[Edition, str] | None = None
-
-    @property
-    def is_noted(self) -> bool:
-        """There has been one, as far as the store was read."""
-        return bool(self._noted)
-
-    @property
-    def is_due(self) -> bool:
-        return self._brought is not None
-
-    def brought(self, before: Edition, after: Edition, action: str) -> None:
-        """It is in force; the next `keep` audits it."""
-        if self._noted is not None and self._before is None:
-            self._before = before
-        self._brought = (after, action)
-
-    async def keep(self) -> None:
-        """Raises StoreUnavailable where it cannot be: then it is still due."""
-        due = self._brought
-        if due is None:
-            return
-        if self._noted is None:
-            self._noted = await self._read()
-        (after, action), noted = due, self._noted
-        size = len(after.policy.budgets)
-        digest = await beside(size, lambda: _digest(after))
-        if digest != (noted or NONE):
-            audit = await beside(size, lambda: self._entries(after, action, noted))
-            await self._store.commit((), (self._note(digest),), audit=audit)
-            self._noted = digest
-        if self._brought is due:
-            self._brought, self._before = None, None
-
-    def _entries(self, after: Edition, action: str, noted: str) -> list[AuditEntry]:
-        """None where the document is as it was: what was changed here lies on top of it."""
-        before = self._before if noted and self._before is not None else NOTHING
-        change = EditionChange(before, after, dry_run=False)
-        if before.document == after.document:
-            return []
-        was, became = audited(change)
-        what = summary(change)
-        shown: Mapping[str, Any] | None = was
-        if noted and self._before is None:  # It was another when the agent ran last.
-            shown, what = None, "another than before the start"
-        log.info(action, database=self._database, who=OURSELVES, what=what)
-        now_s = self._clock.now().wall_s
-        return [AuditEntry(now_s, OURSELVES, action, self._database, shown, became)]
-
-    async def _read(self) -> str:
-        entries = (await self._store.list((self._key,))).entries
-        for entry in entries:
-            if entry.key == self._key:
-                try:
-                    return str(read_object(entry.value).get("digest", ""))
-                except ValueError as error:
-                    log.error("policy.note_unreadable", key=entry.key, fault=str(error))
-        return ""
-
-    def _note(self, digest: str) -> Put:
-        return Put(self._key, json.dumps({"digest": digest}).encode())
-
-
-def _digest(edition: Edition) -> str:
-    said = json.dumps(edition.layers.base, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(said.encode()).hexdigest()
-
-
-NONE = _digest(NOTHING)
 
 
 # --- in a file of changes -------------------------------------------------------------------
@@ -884,7 +593,7 @@ def _checked(
     fleet = book.edition.fleet.keys() | changes.of_fleet
     wanted = replace(changes, of_fleet=frozenset(changes.budgets.keys() & fleet))
     try:
-        book.validate(wanted)
+        book.in_force.validate(wanted)
     except InvalidSettings as error:
         names = list(budgets_of(replace(book.edition.layers, changes=wanted).document))
         faults = [_named(fault, book.database, names) for fault in error.faults]

@@ -148,7 +148,8 @@ class Eviction(IntEnum):
 def _way_to_fill(ways: Sequence[Bucket | None], own: bool, now_ns: int) -> int | None:
     """Of the cheapest kind the one that has been empty for longest, or will be soonest."""
     rooms = ((_room(bucket, way, own, now_ns), way) for way, bucket in enumerate(ways))
-    kind, _, way = min((kind, _time_of(ways[way]), way) for kind, way in rooms)
+    empty_at_ns = [0 if bucket is None else bucket.empty_at_ns for bucket in ways]
+    kind, _, way = min((kind, empty_at_ns[way], way) for kind, way in rooms)
     return None if kind is Eviction.NONE else way
 
 
@@ -166,15 +167,10 @@ def _room(bucket: Bucket | None, way: int, own: bool, now_ns: int) -> Eviction:
     return Eviction.OWING_OWN if own else Eviction.NONE
 
 
-def _time_of(bucket: Bucket | None) -> int:
-    return 0 if bucket is None else bucket.empty_at_ns
-
-
 class PatternTable:
     def __init__(self, patterns: int) -> None:
         rows = range(patterns // PATTERN_WAYS)
         self._rows: list[list[Pattern | None]] = [[None] * PATTERN_WAYS for _ in rows]
-        self.evictions = 0
 
     def find(self, key: int) -> Pattern | None:
         return next((p for p in self._ways_of(key) if p is not None and p.key == key), None)
@@ -190,7 +186,6 @@ class PatternTable:
             if known.last_ns < oldest_ns:
                 oldest, oldest_ns = way, known.last_ns
         ways[oldest] = pattern
-        self.evictions += 1
 
     def _ways_of(self, key: int) -> list[Pattern | None]:
         return self._rows[key & (len(self._rows) - 1)]
@@ -282,7 +277,7 @@ class Ledger:
         if bucket is None or not terms.keeps_anything:
             return
         if bucket.epoch != terms.epoch:
-            counts = self._counts_by_key(bucket.budget_key)
+            counts = self._counts(bucket.budget_key)
             counts.forgiven_ns += self.owed_ns(bucket, now_ns)
         self._buckets.replace(under_terms(bucket, terms.drain_mpct, terms.epoch, now_ns))
 
@@ -311,10 +306,6 @@ class Ledger:
     def pattern(self, key: int) -> Pattern | None:
         return self._patterns.find(key)
 
-    @property
-    def pattern_evictions(self) -> int:
-        return self._patterns.evictions
-
     # --- taking -------------------------------------------------------------------------------
 
     def take(
@@ -324,23 +315,21 @@ class Ledger:
         answer = self.check(budgets, matches, ask)
         if not answer.admitted:
             return answer, None
-        self._note_trial(ask, answer.estimate_ns)
+        pattern = self.pattern(ask.pattern)
+        if pattern is not None and answer.estimate_ns < self.estimate_ns(ask):
+            # A trial: others of the pattern wait until this one has ended, and longer.
+            self._patterns.put(replace(pattern, last_ns=ask.now_ns))
         taken = (
             self._take(budgets[match.budget], match, answer, index, ask)
             for index, match in enumerate(matches)
         )
         return answer, Holding(ask, answer.estimate_ns, tuple(h for h in taken if h is not None))
 
-    def _note_trial(self, ask: StatementCheck, judged_ns: int) -> None:
-        """Others of the pattern wait until this one has ended, and longer."""
-        pattern = self.pattern(ask.pattern)
-        if pattern is not None and judged_ns < self.estimate_ns(ask):
-            self._patterns.put(replace(pattern, last_ns=ask.now_ns))
-
     def _take(
         self, budget: Budget, match: Match, answer: StatementAnswer, index: int, ask: StatementCheck
     ) -> BudgetHolding | None:
-        counts, terms, limit = self._counts(budget), self._terms(budget), answer.limits[index]
+        own, terms, limit = budget_key(budget.name), self._terms(budget), answer.limits[index]
+        counts = self._counts(own)
         if limit and not lets_pass(terms, ask):
             # A warning is a block that did not happen: no place, no debt, as if it had.
             _count_warning(counts, limit, ask)
@@ -350,7 +339,7 @@ class Ledger:
         counts.admitted += 1
         counts.passed += limit is not Limit.NONE
         counts.estimated_ns += answer.estimate_ns
-        return self._hold(budget_key(budget.name), terms, match, answer.estimate_ns, ask)
+        return self._hold(own, terms, match, answer.estimate_ns, ask)
 
     def _hold(
         self, own: int, terms: Terms, match: Match, estimate: int, ask: StatementCheck
@@ -375,9 +364,9 @@ class Ledger:
     def _place(self, fresh: Bucket, now_ns: int) -> TableSlot | None:
         place, evicted = self._buckets.placed(fresh, now_ns)
         if place is None:
-            self._counts_by_key(fresh.budget_key).unpinned += 1
+            self._counts(fresh.budget_key).unpinned += 1
         if evicted is not None and evicted.empty_at_ns > now_ns:
-            counts = self._counts_by_key(evicted.budget_key)
+            counts = self._counts(evicted.budget_key)
             counts.evicted += 1
             counts.forgiven_ns += self.owed_ns(evicted, now_ns)
         return place
@@ -391,7 +380,7 @@ class Ledger:
         for match in matches:
             budget = budgets[match.budget]
             terms, own = self._terms(budget), budget_key(budget.name)
-            self._counts(budget).charged_ns += cost_ns
+            self._counts(own).charged_ns += cost_ns
             if not terms.drain_mpct:
                 continue
             self._take_over(budget, match.bucket, now_ns)
@@ -406,67 +395,43 @@ class Ledger:
     def pause(self, holding: Holding) -> Holding:
         """Gives the places back, but goes on holding the charge, and the bucket in its place: a
         cursor between two fetches."""
-        return replace(holding, held=tuple(self._left(h, holding.ask) for h in holding.held))
+        held = (self._counted(one, holding.ask, is_so=False) for one in holding.held)
+        return replace(holding, held=tuple(held))
 
     def resume(self, holding: Holding) -> Holding:
         """Takes the places again, and checks no limit."""
-        return replace(holding, held=tuple(self._entered(h, holding.ask) for h in holding.held))
+        held = (self._counted(one, holding.ask, is_so=True) for one in holding.held)
+        return replace(holding, held=tuple(held))
 
     def settle(
         self, holding: Holding, actual_ns: int, now_ns: int, *, aborted: bool = False
     ) -> None:
         """Gives back, charges the difference between estimate and actual, and learns."""
-        actual_ns = min(actual_ns, MAX_COST_NS)
+        ask, actual_ns = holding.ask, min(actual_ns, MAX_COST_NS)
+        run = FinishedStatement(ask.plan_cost, holding.estimate_ns, actual_ns, ask.flags, aborted)
         for held in self.pause(holding).held:
-            self._counts_by_key(held.budget_key).charged_ns += actual_ns
+            self._counts(held.budget_key).charged_ns += actual_ns
             if held.place is not None:
                 bucket = _pinned(self._buckets.at(held.place), -1, 0)
-                settled = self._settled(bucket, held, holding.estimate_ns, actual_ns, now_ns)
-                self._buckets.put(held.place, settled)
-        self._learn(holding, actual_ns, now_ns, aborted)
-
-    def _left(self, held: BudgetHolding, ask: StatementCheck) -> BudgetHolding:
-        if held.place is None or not held.counted:
-            return held
-        self._buckets.put(held.place, _pinned(self._buckets.at(held.place), 0, -ask.places))
-        return held._replace(counted=False)
-
-    def _entered(self, held: BudgetHolding, ask: StatementCheck) -> BudgetHolding:
-        if held.place is None or held.counted:
-            return held
-        self._buckets.put(held.place, _pinned(self._buckets.at(held.place), 0, ask.places))
-        return held._replace(counted=True)
-
-    def _settled(
-        self, bucket: Bucket, held: BudgetHolding, estimate_ns: int, actual_ns: int, now_ns: int
-    ) -> Bucket:
-        if held.charge is None:
-            return bucket
-        if actual_ns > estimate_ns:
-            more_ns = drain_ns(actual_ns - estimate_ns, bucket.rate_mpct, self.cpus_milli)
-            return charged(bucket, more_ns, now_ns)
-        if held.rate_mpct != bucket.rate_mpct:
-            return bucket  # its time starts again: nobody knows what is left of the charge
-        cheaper = held.charge.drains_in_ns - drain_ns(actual_ns, held.rate_mpct, self.cpus_milli)
-        return refunded(bucket, held.charge, cheaper, now_ns)
-
-    def _learn(self, holding: Holding, actual_ns: int, now_ns: int, aborted: bool) -> None:
-        ask = holding.ask
-        run = FinishedStatement(ask.plan_cost, holding.estimate_ns, actual_ns, ask.flags, aborted)
+                self._buckets.put(held.place, _settled(bucket, held, run, now_ns, self.cpus_milli))
         if ask.pattern > NO_PATTERN and not ask.flags & StatementFlags.COST_GIVEN:
             known = self.pattern(ask.pattern)
             self._patterns.put(learned(known or Pattern(ask.pattern), run, now_ns))
         self.host = informed(self.host, run)
+
+    def _counted(self, held: BudgetHolding, ask: StatementCheck, *, is_so: bool) -> BudgetHolding:
+        if held.place is None or held.counted is is_so:
+            return held
+        workers = ask.places if is_so else -ask.places
+        self._buckets.put(held.place, _pinned(self._buckets.at(held.place), 0, workers))
+        return held._replace(counted=is_so)
 
     # --- of a budget --------------------------------------------------------------------------
 
     def _terms(self, budget: Budget) -> Terms:
         return terms_of(budget, self.cpus_milli, self.workers)
 
-    def _counts(self, budget: Budget) -> BudgetTotals:
-        return self._counts_by_key(budget_key(budget.name))
-
-    def _counts_by_key(self, key: int) -> BudgetTotals:
+    def _counts(self, key: int) -> BudgetTotals:
         return self.counts.setdefault(key, BudgetTotals())
 
 
@@ -479,3 +444,17 @@ def _pinned(bucket: Bucket, statements: int, workers: int) -> Bucket:
     return replace(
         bucket, statements=bucket.statements + statements, workers=bucket.workers + workers
     )
+
+
+def _settled(
+    bucket: Bucket, held: BudgetHolding, run: FinishedStatement, now_ns: int, cpus_milli: int
+) -> Bucket:
+    if held.charge is None:
+        return bucket
+    beyond_ns = run.actual_ns - run.estimate_ns
+    if beyond_ns > 0:
+        return charged(bucket, drain_ns(beyond_ns, bucket.rate_mpct, cpus_milli), now_ns)
+    if held.rate_mpct != bucket.rate_mpct:
+        return bucket  # its time is reckoned anew: nobody knows what is left of the charge
+    actual_ns = drain_ns(run.actual_ns, held.rate_mpct, cpus_milli)
+    return refunded(bucket, held.charge, held.charge.drains_in_ns - actual_ns, now_ns)

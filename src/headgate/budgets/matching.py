@@ -94,7 +94,8 @@ class RuleSet:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.budgets: tuple[Budget, ...] = policy.kept
-        self.rules: tuple[NumberedRule, ...] = tuple(_numbered(self.budgets))
+        rules = ((at, rule) for at, budget in enumerate(self.budgets) for rule in budget.rules)
+        self.rules = tuple(NumberedRule(n, at, rule) for n, (at, rule) in enumerate(rules))
         self._keys = frozenset(key for ruled in self.rules for key in ruled.rule.keys)
         self._masks = _masks_of(self.rules)
         self._by_pair, self._by_key, self._always = _indexed(self.rules)
@@ -103,8 +104,12 @@ class RuleSet:
         facts = self.facts(who, statement)
         if facts.exempt:
             return NOTHING
-        looked_up = list(self._pairs(facts.values))
-        candidates = self._candidates(looked_up, facts.values)
+        looked_up, candidates = list(self._pairs(facts.values)), list(self._always)
+        for condition in looked_up:
+            candidates += self._by_pair.get(condition, ())
+        for key in facts.values:
+            candidates += self._by_key.get(key, ())
+        candidates.sort(key=lambda ruled: ruled.number)
         whole = [r for r in candidates if self.takes_part(r, now) and fits(r.rule, facts.values)]
         applied = nearest(whole, self.budgets)
         if statement.cut:
@@ -118,7 +123,8 @@ class RuleSet:
         if who.username is not None and who.username in self.policy.exempt_usernames:
             return StatementFacts({}, ParsedTags(), exempt=True)
         values = dict(_session_values(who))
-        asked = self._asked_of_statements(values)
+        open_rules = (r.rule for r in self.rules if may_match(r.rule, values))
+        asked = {key for rule in open_rules for key in rule.keys} - SESSION_KEYS
         tags = ParsedTags()
         if any(is_tag(key) for key in asked):
             tags = read_tags(statement.text, statement.dialect)
@@ -128,10 +134,6 @@ class RuleSet:
         if FINGERPRINT in asked:
             values[FINGERPRINT] = number_value(fingerprint_of(statement))
         return StatementFacts(MappingProxyType(values), tags)
-
-    def _asked_of_statements(self, session: Mapping[str, bytes]) -> set[str]:
-        open_rules = (r.rule for r in self.rules if may_match(r.rule, session))
-        return {key for rule in open_rules for key in rule.keys} - SESSION_KEYS
 
     def takes_part(self, ruled: NumberedRule, now: Now) -> bool:
         budget = self.budgets[ruled.budget]
@@ -144,16 +146,6 @@ class RuleSet:
                     yield Condition(key, address_value(value, bits))
             elif is_tag(key) or key in self._keys:
                 yield Condition(key, value)
-
-    def _candidates(
-        self, looked_up: Iterable[Condition], values: Mapping[str, bytes]
-    ) -> list[NumberedRule]:
-        found = list(self._always)
-        for condition in looked_up:
-            found += self._by_pair.get(condition, ())
-        for key in values:
-            found += self._by_key.get(key, ())
-        return sorted(found, key=lambda ruled: ruled.number)
 
     def _unseen(
         self, values: Mapping[str, bytes], now: Now, applied: Sequence[NumberedRule]
@@ -239,7 +231,7 @@ def bucket_key(own: int, each: Iterable[str], values: Mapping[str, bytes]) -> in
     """The budget's own key, or one for this combination of values; a tag that a text which
     is cut may go on to have is empty."""
     for key in each:
-        value = _not_reserved(hg_hash(_key_hash(key), values.get(key, b"")))
+        value = _not_reserved(hg_hash(key_hash(key), values.get(key, b"")))
         own = _not_reserved(hg_hash(own, value.to_bytes(8, "little")))
     return own
 
@@ -274,10 +266,8 @@ def _session_values(who: StatementIdentity) -> Iterator[tuple[str, bytes]]:
         yield REMOTE_ADDRESS, address.packed
 
 
-def _key_hash(key: str) -> int:
-    if is_tag(key):
-        return hg_hash(TAG_KEY, tag_name(key).encode())
-    return hg_hash(SYSTEM_KEY, key.encode())
+def key_hash(key: str) -> int:
+    return hg_hash(TAG_KEY if is_tag(key) else SYSTEM_KEY, tag_name(key).encode())
 
 
 def _not_reserved(key: int) -> int:
@@ -302,12 +292,6 @@ def _distinct(matches: Iterable[Match]) -> tuple[tuple[Match, ...], int]:
 
 
 # --- the index --------------------------------------------------------------------------------
-
-
-def _numbered(budgets: Sequence[Budget]) -> Iterator[NumberedRule]:
-    rules = ((at, rule) for at, budget in enumerate(budgets) for rule in budget.rules)
-    for number, (at, rule) in enumerate(rules):
-        yield NumberedRule(number, at, rule)
 
 
 def _masks_of(rules: Iterable[NumberedRule]) -> dict[int, list[int]]:

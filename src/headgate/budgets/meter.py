@@ -18,6 +18,7 @@ import structlog
 from headgate.base.crowds import OTHER
 from headgate.base.ports import BudgetMeter, Clock
 from headgate.budgets.readings import NOTHING_COUNTED, BudgetCounts, BudgetReadings
+from headgate.changes.writer import beside
 from headgate.errors import HeadgateError
 from headgate.history.records import BudgetMinute
 from headgate.metrics.samples import Instant
@@ -30,8 +31,6 @@ MAX_LABELLED = 200
 MAX_ROWS_A_MINUTE = 1000
 """Violations of a database; further ones are counted as `other`."""
 MAX_WAITING = 20_000
-MANY = 500
-"""Budgets; more are compared in a thread, so that checks have their turn."""
 WARNED, BLOCKED, DELAYED = "warned", "blocked", "delayed"
 
 Alike = tuple[str, str, str]
@@ -72,8 +71,10 @@ class BudgetWatch:
 
     async def _take(self, readings: BudgetReadings) -> None:
         now, earlier = self._clock.now(), self._earlier(readings)
-        violations = await _compared(earlier, readings)
-        await self._note_rates(readings, now)
+        passed_s = 0.0 if self.read_at is None else now.mono_s - self.read_at.mono_s
+        size = len(readings.budgets)
+        violations = await beside(size, lambda: list(_violations(earlier, readings)))
+        await beside(size, lambda: self.rates.note(self._before, readings, passed_s))
         if self.fault and self._before is not None:
             log.info("budgets.read_again", database=self.database)
         if self._before is not None and self._before.started_ms != readings.started_ms:
@@ -85,13 +86,6 @@ class BudgetWatch:
             self._labelled.setdefault(name)
         self.readings = self._before = readings
         self.read_at, self.fault = now, ""
-
-    async def _note_rates(self, readings: BudgetReadings, now: Instant) -> None:
-        passed_s = 0.0 if self.read_at is None else now.mono_s - self.read_at.mono_s
-        if len(readings.budgets) > MANY:
-            await asyncio.to_thread(self.rates.note, self._before, readings, passed_s)
-        else:
-            self.rates.note(self._before, readings, passed_s)
 
     def _earlier(self, readings: BudgetReadings) -> Mapping[str, BudgetCounts]:
         """What had been counted before. The first look does not know what came when, unless the
@@ -153,14 +147,6 @@ def _added(each: Iterable[Mapping[str, int]]) -> dict[str, int]:
 # --- violations ------------------------------------------------------------------------------
 
 
-async def _compared(
-    before: Mapping[str, BudgetCounts], readings: BudgetReadings
-) -> list[tuple[Alike, int]]:
-    if len(readings.budgets) > MANY:
-        return await asyncio.to_thread(lambda: list(_violations(before, readings)))
-    return list(_violations(before, readings))
-
-
 def _violations(
     before: Mapping[str, BudgetCounts], readings: BudgetReadings
 ) -> Iterator[tuple[Alike, int]]:
@@ -173,12 +159,9 @@ def _violations(
             (DELAYED, {"": was.delayed}, {"": counts.delayed}),
         ):
             for limit, count in new.items():
-                if came := _since(old.get(limit, 0), count):
+                known = old.get(limit, 0)
+                if came := count - known if count >= known else count:
                     yield (name, what, limit), came
-
-
-def _since(before: int, now: int) -> int:
-    return now - before if now >= before else now
 
 
 class ViolationMinutes:

@@ -12,7 +12,7 @@ ours: what an operator has switched off at the server stays off, and is shown to
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -21,6 +21,7 @@ from headgate.base.ports import Clock, PolicySink
 from headgate.budgets.policy import Policy
 from headgate.budgets.readings import BudgetReadings, Lying, Published
 from headgate.errors import HeadgateError
+from headgate.metrics.samples import Instant
 
 log = structlog.get_logger()
 
@@ -41,6 +42,41 @@ class WantedPolicy:
     revision: int
 
 
+@dataclass(slots=True)
+class Retry:
+    """When to try again what failed: after a pause that doubles."""
+
+    at: float = float("-inf")
+    """Monotonic."""
+    pause_s: float = FIRST_PAUSE_S
+
+    def failed(self, now_s: float) -> None:
+        self.at = now_s + self.pause_s
+        self.pause_s = min(LONGEST_PAUSE_S, self.pause_s * 2)
+
+
+@dataclass(slots=True)
+class Displaced:
+    """What was found in place of a policy that had been published."""
+
+    found: str = ""
+    """What it was last; empty: nothing."""
+    wall_s: float = 0.0
+    total: int = 0
+    at: float = float("-inf")
+    """Monotonic: when it was last put back."""
+    pause_s: float = FIRST_PAUSE_S
+
+    def again(self, found: str, now: Instant) -> float | None:
+        """Monotonic time before which it is not to be put back; None: at once. A program that
+        replaces it once may do so again and again."""
+        is_calm = now.mono_s - self.at >= CALM_S
+        self.pause_s = FIRST_PAUSE_S if is_calm else min(LONGEST_PAUSE_S, self.pause_s * 2)
+        self.found, self.wall_s, self.at = found, now.wall_s, now.mono_s
+        self.total += 1
+        return None if is_calm else now.mono_s + self.pause_s
+
+
 class Outlet:
     """One sink, and what it has."""
 
@@ -48,9 +84,8 @@ class Outlet:
         self._database = database
         self._sink = sink
         self._clock = clock
-        self._pause_s = FIRST_PAUSE_S
-        self._again_at = float("-inf")
-        self._under_way: tuple[WantedPolicy, asyncio.Task[Published]] | None = None
+        self._retry = Retry()
+        self._under_way: tuple[WantedPolicy, asyncio.Future[Published]] | None = None
         self.where = sink.describe()
         self.published: Published | None = None
         self.told: WantedPolicy | None = None
@@ -65,13 +100,7 @@ class Outlet:
         """What was found there last, of any author."""
         self.look_fault = ""
         """Why it cannot be read."""
-        self.put_back = ""
-        """What was last found in place of ours."""
-        self.put_back_s = 0.0
-        """Wall clock."""
-        self.put_back_total = 0
-        self._put_back_at = float("-inf")
-        self._put_back_pause_s = FIRST_PAUSE_S
+        self.displaced = Displaced()
 
     @property
     def off(self) -> bool:
@@ -118,7 +147,7 @@ class Outlet:
                 version=lying.version, checksum=lying.checksum, off=lying.off
             )
         else:
-            self._displaced(_other(lying, self.published))
+            self._displaced(_what_lies_there(lying, self.published))
 
     def compare(self, readings: BudgetReadings) -> None:
         """With what the server itself says that it goes by: of an older file it takes no notice."""
@@ -131,25 +160,23 @@ class Outlet:
             self._displaced(f"the server used version {readings.version} of another program")
 
     def _displaced(self, found: str) -> None:
-        """To be put back: at once the first time, then later and later. A program that replaces
-        it once may do so again and again."""
+        """To be put back: at once the first time, then later and later."""
         if self.told is None:
             return
-        now = self._clock.now()
-        if now.mono_s - self._put_back_at < CALM_S:
-            self._put_back_pause_s = min(LONGEST_PAUSE_S, self._put_back_pause_s * 2)
-            self._again_at = max(self._again_at, now.mono_s + self._put_back_pause_s)
+        again_at = self.displaced.again(found, self._clock.now())
+        if again_at is not None:
+            self._retry.at = max(self._retry.at, again_at)
         else:
-            self._put_back_pause_s = FIRST_PAUSE_S
             log.warning("policy.put_back", database=self._database, where=self.where, detail=found)
-        self._put_back_at, self.told = now.mono_s, None
-        self.put_back, self.put_back_s = found, now.wall_s
-        self.put_back_total += 1
+        self.told = None
 
     async def publish(self, wanted: WantedPolicy) -> None:
         """What hangs is not begun again beside itself: an older one could come to its end last,
         and be in force."""
-        asked, task = self._under_way = self._under_way or self._begun(wanted)
+        if self._under_way is None:
+            made = self._sink.publish(wanted.policy, wanted.revision)
+            self._under_way = wanted, asyncio.ensure_future(made)
+        asked, task = self._under_way
         done, _ = await asyncio.wait({task}, timeout=PUBLISH_TIMEOUT_S)
         if not done:
             self._failed(f"not done within {PUBLISH_TIMEOUT_S:g} s; the disk may be slow or hang")
@@ -164,12 +191,8 @@ class Outlet:
         if asked != wanted:
             await self.publish(wanted)
 
-    def _begun(self, wanted: WantedPolicy) -> tuple[WantedPolicy, asyncio.Task[Published]]:
-        made = self._sink.publish(wanted.policy, wanted.revision)
-        return wanted, asyncio.create_task(_awaited(made))
-
     def is_due(self, wanted: WantedPolicy) -> bool:
-        return self.told != wanted and self._clock.now().mono_s >= self._again_at
+        return self.told != wanted and self._clock.now().mono_s >= self._retry.at
 
     async def tell_health(self, *, healthy: bool, until_ms: int) -> None:
         fault = ""
@@ -188,8 +211,7 @@ class Outlet:
     def _failed(self, fault: str) -> None:
         now = self._clock.now()
         self.failures_total += 1
-        self._again_at = now.mono_s + self._pause_s
-        self._pause_s = min(LONGEST_PAUSE_S, self._pause_s * 2)
+        self._retry.failed(now.mono_s)
         if not self.fault:
             self.fault_since_s = now.wall_s
         if fault != self.fault:
@@ -202,8 +224,7 @@ class Outlet:
         published = self.published
         assert published is not None
         self.lying = Lying(published.version, published.checksum, published.content, published.off)
-        self.told, self.fault, self._pause_s = wanted, "", FIRST_PAUSE_S
-        self._again_at = float("-inf")
+        self.told, self.fault, self._retry = wanted, "", Retry()
         log.info(
             "policy.published",
             database=self._database,
@@ -215,16 +236,12 @@ class Outlet:
         )
 
 
-def _other(lying: Lying | None, published: Published) -> str:
+def _what_lies_there(lying: Lying | None, published: Published) -> str:
     if lying is None:
         return "the policy was missing, or the file had none"
     if lying.version < published.version:
         return f"an older policy was there, version {lying.version}"
     return f"another program's policy was there, version {lying.version}"
-
-
-async def _awaited(made: Awaitable[Published]) -> Published:
-    return await made
 
 
 class Publisher:

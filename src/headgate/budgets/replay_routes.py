@@ -100,7 +100,9 @@ class BudgetReplay:
             if not isinstance(name, str):
                 raise InvalidRequest("the budget has no name", status=422, field="budget.name")
             return await book.set_budget(name, body.budget, who=OURSELVES, dry_run=True)
-        return await book.judge(body.policy if body.policy is not None else book.edition.document)
+        return await book.judge(
+            body.policy if body.policy is not None else controlled.edition.document
+        )
 
     def _wanted(
         self,

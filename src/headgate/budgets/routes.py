@@ -39,7 +39,7 @@ from headgate.budgets.api import (
     violations_doc,
 )
 from headgate.budgets.drafts import EVERY, cap_budgets, forgive_budget
-from headgate.budgets.keeper import NoSuchBudget
+from headgate.budgets.keeper import NoSuchBudget, budget_in
 from headgate.budgets.layers import Edition, EditionChange, budgets_of
 from headgate.budgets.limits import budget_schema, policy_schema
 from headgate.budgets.parse import parse_budget, written
@@ -138,6 +138,16 @@ class BudgetLogs(NamedTuple):
         """Whether the agents of a shard exchange it."""
         return self.exchange is not None and self.exchange.shares(reach)
 
+    def reach_of(self, edition: Edition, name: str) -> Reach | None:
+        """As the budget was set; None: there is none, or the settings file has it."""
+        shared = edition.of_shard(name)
+        if shared is not None and self.is_shared(shared.reach):
+            return shared.reach
+        is_there = edition.budget(name) is not None
+        if is_there and edition.origin(name) == "file":
+            return None
+        return HERE if is_there or name in edition.changes.budgets else None
+
     def book(self, reach: Reach) -> ChangeBook:
         book = self.own if self.is_shared(reach) else self.fleet
         if book is None:
@@ -169,7 +179,7 @@ class Budgeting:
     # --- looking ---------------------------------------------------------------------------
 
     async def policies(self, call: Call[PickQuery, None]) -> Response:
-        now, health_of, pick = self._now(), self._budgets.health_of, call.query.pick
+        now, health_of, pick = self._clock.now().wall_s, self._budgets.health_of, call.query.pick
         each = [(one, health_of(name)) for name, one in sorted(self._budgets.by_database.items())]
         return await json_in_thread(
             lambda: PoliciesDoc([policy_doc(one, healthy, now, pick) for one, healthy in each])
@@ -177,9 +187,9 @@ class Budgeting:
 
     async def policy(self, call: Call[PickQuery, None]) -> Response:
         controlled, pick = self._controlled(call), call.query.pick
-        healthy, now = self._budgets.health_of(controlled.plan.database), self._now()
+        healthy, now = self._budgets.health_of(controlled.plan.database), self._clock.now().wall_s
         response = await json_in_thread(lambda: policy_doc(controlled, healthy, now, pick))
-        response.headers.update(etag(controlled.book.edition.revision))
+        response.headers.update(etag(controlled.edition.revision))
         return response
 
     async def budget(self, call: Call[BudgetQuery, None]) -> Response:
@@ -191,10 +201,12 @@ class Budgeting:
             if item is None or item.value is None:
                 raise NoSuchItem(f"there is no budget {name!r} for {reach}")
             if not is_change_of_file(item.value):
-                return json_response(self._item_doc(item), headers=etag(item.n))
+                is_shared, wall_s = self._logs.is_shared(reach), self._clock.now().wall_s
+                doc = _item_doc(item, wall_s, is_shared=is_shared)
+                return json_response(doc, headers=etag(item.n))
         controlled = self._controlled(call)
-        controlled.book.raw(name)
-        doc = self._one(controlled, controlled.book.edition, name)
+        budget_in(controlled.edition.document, name, controlled.plan.database)
+        doc = self._one(controlled, controlled.edition, name)
         return json_response(doc, headers=etag(doc.revision))
 
     async def state(self, call: Call[StateQuery, None]) -> Response:
@@ -209,7 +221,6 @@ class Budgeting:
                 read_s_ago=None if read_at is None else now.mono_s - read_at.mono_s,
                 fault=watch.fault if watch else NO_DIRECTORY,
                 wanted_version=max((one.version for one in published), default=None),
-                when=iso,
                 known=None
                 if brief
                 else lambda shown: statements_known(controlled, shown, now.wall_s),
@@ -219,8 +230,8 @@ class Budgeting:
     async def violations(self, call: Call[ViolationsQuery, None]) -> Response:
         database, since_s = self._controlled(call).plan.database, seconds(call.query.since)
         await self._budgets.flush()
-        until = int(self._now() // 60)
-        since = max(0, int((self._now() - since_s) // 60))
+        until = int(self._clock.now().wall_s // 60)
+        since = max(0, int((self._clock.now().wall_s - since_s) // 60))
         async with self._turns.look(call.request):
             found = await self._store.budget_minutes(
                 since_minute=since,
@@ -231,13 +242,11 @@ class Budgeting:
             )
         span = (iso(since * 60), iso((until + 1) * 60))
         whole = len(found) < MAX_MINUTES_READ
-        return await json_in_thread(
-            lambda: violations_doc(database, found, span, whole=whole, when=iso)
-        )
+        return await json_in_thread(lambda: violations_doc(database, found, span, whole=whole))
 
     async def explain(self, call: Call[None, ExplainStatementBody]) -> Response:
         controlled, body = self._controlled(call), call.body
-        healthy, wall_ms = self._budgets.health_of(controlled.plan.database), int(self._now() * 1e3)
+        healthy, wall_ms = self._budgets.health_of(controlled.plan.database), controlled.wall_ms
         return json_response(await to_thread(explained, controlled, body, healthy, wall_ms))
 
     async def lint(self, call: Call[None, dict[str, Any]]) -> Response:
@@ -281,7 +290,7 @@ class Budgeting:
             book = self._logs.book(reach)
             setting = book.set_budget(name, given, reach=reach, new=new, **kw)
             return await self._changed_beyond(call, setting, reach)
-        was_there = controlled.book.edition.budget(name) is not None
+        was_there = controlled.edition.budget(name) is not None
         change = controlled.book.set_budget(name, given, new=new, reach=reach, **kw)
         created = not was_there and not kw["dry_run"]
         return await self._changed(controlled, change, name, created=created)
@@ -323,24 +332,14 @@ class Budgeting:
         """As the query or the body says; else as the budget was set. A new one, and a change of one
         that the settings file has, is for the shard that this agent leads (Exchange.reach)."""
         given, database, name = _reach_given(asked, said), *map(call.place, ("database", "name"))
-        known = None if given is not None else self._reach_of(database, name)
-        if known is not None:
-            return known
-        reach = await self._logs.reach(given, "" if database == EVERY else database)
+        known = None if self._given is None else self._given.by_database.get(database)
+        if given is not None or known is None:
+            return await self._logs.reach(given, "" if database == EVERY else database)
+        if (found := self._logs.reach_of(known.edition, name)) is not None:
+            return found
+        reach = await self._logs.reach(None, database)
         # It may have waited for others, who brought that budget.
-        return reach if given is not None else self._reach_of(database, name) or reach
-
-    def _reach_of(self, database: str, name: str) -> Reach | None:
-        """As the budget was set; None: there is none, or the settings file has it."""
-        known = self._given.by_database.get(database) if self._given is not None else None
-        if known is None:
-            return None
-        shared = known.edition.of_shard(name)
-        if shared is not None and self._logs.is_shared(shared.reach):
-            return shared.reach
-        is_of_file = known.edition.budget(name) and known.edition.origin(name) == "file"
-        is_here = known.edition.budget(name) or name in known.edition.changes.budgets
-        return HERE if is_here and not is_of_file else None
+        return self._logs.reach_of(known.edition, name) or reach
 
     def _kept_by(self, call: Call[Any, Any], reach: Reach) -> Controlled | None:
         """Whose policy a change is of: at this agent, or for its shard of what the settings file
@@ -372,10 +371,11 @@ class Budgeting:
         item = next((one for one in budgets if one.value is not None), None)
         found, is_shared = item_difference_docs(done.changes), self._logs.is_shared(reach)
         database, published = call.place("database"), list[OutletDoc]()
+        wall_s = self._clock.now().wall_s
         if is_shared and self._given is not None and not done.dry_run:
             await self._given.publish()
             known = self._given.by_database.get(database)
-            published = [] if known is None else published_docs(known, self._now())
+            published = [] if known is None else published_docs(known, wall_s)
         doc = PolicyChangeDoc(
             database=database,
             revision=done.after_n,
@@ -384,7 +384,7 @@ class Budgeting:
             mode_cap=cap.value,
             difference=[DifferenceDoc(d.kind, name, "", None, None, d.line) for d in found],
             difference_total=len(done.changes),
-            budget=None if item is None else self._item_doc(item),
+            budget=None if item is None else _item_doc(item, wall_s, is_shared=is_shared),
             advice=[str(advice) for advice in done.advice],
             published=published,
             reach=str(reach),
@@ -408,7 +408,7 @@ class Budgeting:
         change = await self._under_way.finish(making)
         if change.of.reach != HERE and not change.dry_run:
             await self._budgets.publish()
-        after, now = change.after, self._now()
+        after, now = change.after, self._clock.now().wall_s
         budget = self._one(controlled, after, name) if after.budget(name) else None
         response = await json_in_thread(lambda: change_doc(change, controlled, budget, now))
         response.headers.update(etag(change.of.built_on(after)))
@@ -419,7 +419,7 @@ class Budgeting:
 
     def _one(self, controlled: Controlled, edition: Edition, name: str) -> BudgetDoc:
         healthy = self._budgets.health_of(controlled.plan.database)
-        (doc,) = budget_docs(controlled, edition, healthy, self._now(), only=name)
+        (doc,) = budget_docs(controlled, edition, healthy, self._clock.now().wall_s, only=name)
         return doc
 
     def _controlled(self, call: Call[Any, Any]) -> Controlled:
@@ -434,27 +434,20 @@ class Budgeting:
             raise InvalidRequest("this agent keeps no budgets", status=404)
         return self._given
 
-    def _item_doc(self, item: Change) -> BudgetDoc:
-        """What servers count of it is for each agent to tell."""
-        said, wall_s = said_by(item), self._now()
-        budget = parse_budget(said, place=f"budget {item.id}")
-        return budget_doc(
-            budget,
-            said,
-            None,
-            buckets=(),
-            state=state_of(budget, Mode.ENFORCE, None, ended=budget.expired(int(wall_s * 1000))),
-            origin="shard" if self._logs.is_shared(item.reach) else "fleet",
-            advice=(),
-            revision=item.n,
-            own_role="",
-            wall_s=wall_s,
-            when=iso,
-            of_fleet=(str(item.reach), item.n),
-        )
 
-    def _now(self) -> float:
-        return self._clock.now().wall_s
+def _item_doc(item: Change, wall_s: float, *, is_shared: bool) -> BudgetDoc:
+    """What servers count of it is for each agent to tell."""
+    said = said_by(item)
+    budget = parse_budget(said, place=f"budget {item.id}")
+    return budget_doc(
+        budget,
+        said,
+        state=state_of(budget, Mode.ENFORCE, None, ended=budget.expired(int(wall_s * 1000))),
+        origin="shard" if is_shared else "fleet",
+        revision=item.n,
+        wall_s=wall_s,
+        of_fleet=(str(item.reach), item.n),
+    )
 
 
 NO_DIRECTORY = "no server gets the policy: [databases.NAME.traffic] has no directory"
@@ -586,7 +579,7 @@ class Publishing:
         return Response(made.body, media_type="application/json", headers=headers)
 
     async def _of(self, controlled: Controlled) -> _Made:
-        database, edition = controlled.plan.database, controlled.book.edition
+        database, edition = controlled.plan.database, controlled.edition
         if not controlled.is_loaded:
             raise StoreUnavailable("the operators' changes have not been read yet")
         if not controlled.has_policy:

@@ -16,6 +16,7 @@ import structlog
 
 from headgate.base.ports import BudgetMeter, Clock, PolicySink, Store
 from headgate.budgets.charging import Debits, LedgerOf, SharedLedger
+from headgate.budgets.inforce import PolicyInForce
 from headgate.budgets.keeper import NoSuchBudget, PolicyKeeper
 from headgate.budgets.layers import (
     EMPTY,
@@ -107,7 +108,8 @@ class Controlled:
         self._clock = clock
         self._aside = aside
         self._fit_out(plan)
-        self.book = PolicyKeeper(plan.database, store, own, clock, self._publish, plan.own_role)
+        self.in_force = PolicyInForce(plan.database, store, clock, self._publish, plan.own_role)
+        self.book = PolicyKeeper(self.in_force, own, clock)
         self.texts = StatementTexts()
         self.is_loaded = False
         """The operators' changes are known: before that, nothing is published."""
@@ -117,21 +119,21 @@ class Controlled:
         if plan.directory != self.plan.directory:
             self._fit_out(plan)
         self.plan = plan
-        await self.book.adopt(plan.base, plan.own_role)
+        await self.in_force.adopt(plan.base, plan.own_role)
         self._hold()
 
     async def follow(self, layers: LayersHere, *, publish: bool = False) -> None:
         """What both logs say of this database. `publish`: servers get what was changed here now.
         The rest they get by the next tick: a server that hangs keeps nobody from following."""
-        self.book.end(layers.over)
-        if self.book.cap_by(layers.caps):
+        self.in_force.end(layers.over)
+        if self.in_force.cap_by(layers.caps):
             self._hold()
             if publish:
                 await self.publish()
-        if await self.book.follow(layers.fleet):
+        if await self.in_force.follow(layers.fleet):
             edition = self.edition
             self.publisher.hold(edition.in_force(self.wall_ms), edition.revision)
-        if await self.book.follow_own(layers.here, publish=publish) and not publish:
+        if await self.in_force.follow_own(layers.here, publish=publish) and not publish:
             self._hold()
 
     def _fit_out(self, plan: TrafficPlan) -> None:
@@ -143,7 +145,7 @@ class Controlled:
 
     @property
     def edition(self) -> Edition:
-        return self.book.edition
+        return self.in_force.edition
 
     @property
     def has_policy(self) -> bool:
@@ -152,7 +154,7 @@ class Controlled:
         limits: it leaves alone what lies there."""
         edition = self.edition
         known = edition.revision > 0 or edition.changes.any or bool(edition.fleet)
-        return bool(self.plan.source) or known or self.book.had_base
+        return bool(self.plan.source) or known or self.in_force.notes.is_noted
 
     @property
     def is_off(self) -> bool:
@@ -162,7 +164,7 @@ class Controlled:
         return seen or any(outlet.off for outlet in self.publisher.outlets)
 
     def _hold(self) -> None:
-        edition = self.book.edition
+        edition = self.edition
         if self.has_policy:
             self.publisher.hold(edition.in_force(self.wall_ms), edition.revision)
 
@@ -198,7 +200,7 @@ class Controlled:
     def _leave_out_expired(self) -> None:
         """The file's: they stay in the document, and leave what servers get."""
         wanted, wall_ms = self.publisher.wanted, self.wall_ms
-        over = self.book.edition.ended(wall_ms)
+        over = self.edition.ended(wall_ms)
         if over and wanted is not None and any(b.name in over for b in wanted.policy.budgets):
             self._hold()
 
@@ -350,7 +352,7 @@ class Budgets:
             await controlled.traces.look(self.health_of(controlled.plan.database))
 
     async def _tell_health(self, controlled: Controlled) -> None:
-        database, edition = controlled.plan.database, controlled.book.edition
+        database, edition = controlled.plan.database, controlled.edition
         by_health = edition.by_health and bool(controlled.publisher.outlets)
         # Rogue clients are no demand; but a budget that depends on metrics needs them measured.
         self._keep_awake(database, on=by_health)
@@ -548,8 +550,10 @@ class _Followed:
         try:
             if item.kind == ChangeKind.POLICY and item.reach != HERE:
                 self.caps[item_id] = read_cap(item)
+            elif item.reach == HERE and not self._is_own:
+                raise ValueError(ONE_AGENT)
             elif item.kind == ChangeKind.POLICY:
-                self.policies[item_id] = self._policy(item)
+                self.policies[item_id] = read_policy(item)
             elif (budget := self._budget(item)) is not None:
                 self.budgets[item_id] = budget
                 self._ending.pop(item_id, None)
@@ -570,16 +574,9 @@ class _Followed:
             self._is_news = False
         return [one for one, ends in self._ending.items() if is_used_up(f"{notes}{one}", *ends)]
 
-    def _policy(self, item: Change) -> PolicyChanges:
-        if not self._is_own:
-            raise ValueError(ONE_AGENT)
-        return read_policy(item)
-
     def _budget(self, item: Change) -> FleetBudget | BudgetHere | None:
         if item.reach != HERE:
             return read_wide(item, of_shard=self._is_own)
-        if not self._is_own:
-            raise ValueError(ONE_AGENT)
         return read_budget(item)
 
 

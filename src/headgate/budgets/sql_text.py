@@ -178,7 +178,8 @@ def _pairs_of(comment: bytes) -> list[tuple[bytes, bytes]]:
     found: list[tuple[bytes, bytes]] = []
     at = 0
     while pair := _PAIR.match(comment, at):
-        found.append((_decoded(pair["key"]), _value_of(pair)))
+        raw = pair["quoted"].replace(rb"\'", b"'") if pair["bare"] is None else pair["bare"]
+        found.append((unquote_to_bytes(pair["key"]), unquote_to_bytes(raw)))
         at = pair.end()
         if at == len(comment):
             return found
@@ -186,16 +187,6 @@ def _pairs_of(comment: bytes) -> list[tuple[bytes, bytes]]:
             break
         at += 1
     return []
-
-
-def _value_of(pair: re.Match[bytes]) -> bytes:
-    if pair["bare"] is not None:
-        return _decoded(pair["bare"])
-    return _decoded(pair["quoted"].replace(rb"\'", b"'"))
-
-
-def _decoded(raw: bytes) -> bytes:
-    return unquote_to_bytes(raw)
 
 
 def _may_stand(key: bytes, value: bytes) -> bool:

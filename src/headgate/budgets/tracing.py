@@ -73,14 +73,11 @@ class TraceMemory:
         else:
             self.lost_total += batch.lost
         self._next, self._started_ms, self.fault = batch.next_sequence, batch.started_ms, ""
-        self._note_health(healthy, wall_ms)
-        self._traces.extend(batch.traces)
-        self._forget(wall_ms)
-
-    def _note_health(self, healthy: bool | None, wall_ms: int) -> None:
         if not self._health or self._health[-1][1] is not healthy:
             self._health.append((wall_ms, healthy))
             del self._health[:-MAX_HEALTH_CHANGES]
+        self._traces.extend(batch.traces)
+        self._forget(wall_ms)
 
     def _forget(self, wall_ms: int) -> None:
         too_old_ms = wall_ms - int(KEPT_S * 1000)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import ip_address
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from headgate.budgets.admit import BucketState, terms_of
 from headgate.budgets.api import (
@@ -19,12 +22,12 @@ from headgate.budgets.api import (
     StatementExplainDoc,
     StatementKnown,
     budget_doc,
+    checksum_text,
     difference_docs,
-    fullest_first,
-    outlet_doc,
     says,
     state_of,
     statement_doc,
+    with_counts,
 )
 from headgate.budgets.ask import (
     Dialect,
@@ -37,8 +40,9 @@ from headgate.budgets.bucket import drain_ns
 from headgate.budgets.explain import explain
 from headgate.budgets.layers import Edition, EditionChange, budgets_of
 from headgate.budgets.matching import Now, RuleSet
+from headgate.budgets.meter import Rates
 from headgate.budgets.policy import Budget, Mode, Policy
-from headgate.budgets.publisher import Outlet
+from headgate.budgets.publisher import Outlet, WantedPolicy
 from headgate.budgets.readings import BucketReading, BudgetReadings, PatternReading
 from headgate.budgets.service import Controlled
 from headgate.budgets.sql_text import fingerprint, read_tags
@@ -76,7 +80,7 @@ def policy_doc(
     controlled: Controlled, healthy: bool | None, wall_s: float, pick: Pick | None = None
 ) -> PolicyDoc:
     """With `pick` the most urgent alone, and without the document."""
-    edition, watch = controlled.book.edition, controlled.watch
+    edition, watch = controlled.edition, controlled.watch
     among, total = _picked(controlled, pick)
     readings = watch.readings if watch is not None else None
     lint = edition.advice if pick is None else edition.advice[:MAX_ADVICE]
@@ -145,38 +149,38 @@ def budget_docs(
     raws = budgets_of(edition.document)
     cap = Mode.OFF if controlled.is_off else edition.mode_cap
     for at, budget in enumerate(edition.policy.budgets):
-        if only in ("", budget.name) and (among is None or budget.name in among):
-            yield budget_doc(
-                budget,
-                raws[budget.name],
-                readings,
-                buckets=fullest_first(buckets.get(budget.name, ())),
-                state=state_of(
-                    budget, cap, healthy, ended=edition.has_ended(budget, int(wall_s * 1000))
-                ),
-                origin=edition.origin(budget.name),
-                advice=advice.get(at, ()),
-                revision=edition.built_on(budget.name),
-                own_role=edition.own_role,
-                wall_s=wall_s,
-                when=iso,
-                of_fleet=_of_fleet(edition, budget.name),
-                cpu_share=_cpu_share(controlled, budget.name),
-            )
+        if only not in ("", budget.name) or (among is not None and budget.name not in among):
+            continue
+        shared = edition.fleet.get(budget.name)
+        doc = budget_doc(
+            budget,
+            raws[budget.name],
+            state=state_of(
+                budget, cap, healthy, ended=edition.has_ended(budget, int(wall_s * 1000))
+            ),
+            origin=edition.origin(budget.name),
+            revision=edition.built_on(budget.name),
+            wall_s=wall_s,
+            of_fleet=None if shared is None else (str(shared.reach), shared.n),
+        )
+        if readings is not None:
+            doc = with_counts(doc, readings, buckets.get(budget.name, ()), wall_s)
+        yield replace(
+            doc,
+            advice=advice.get(at, ()),
+            own_role=edition.own_role or None,
+            cpu_share=_cpu_share(controlled, partial(Rates.budget_cpus, name=budget.name)),
+        )
 
 
-def _cpu_share(controlled: Controlled, name: str) -> float | None:
+def _cpu_share(controlled: Controlled, cpus_of: Callable[[Rates], float | None]) -> float | None:
+    """Recently, of all CPUs; None: not known."""
     watch = controlled.watch
     readings = watch.readings if watch is not None else None
     if watch is None or readings is None or not readings.cpus_milli:
         return None
-    cpus = watch.rates.budget_cpus(name)
+    cpus = cpus_of(watch.rates)
     return None if cpus is None else cpus * 1000 / readings.cpus_milli
-
-
-def _of_fleet(edition: Edition, name: str) -> tuple[str, int] | None:
-    found = edition.fleet.get(name)
-    return None if found is None else (str(found.reach), found.n)
 
 
 def _by_budget(readings: BudgetReadings | None) -> Mapping[str, Sequence[BucketReading]]:
@@ -196,28 +200,28 @@ def _advice_by_budget(edition: Edition) -> Mapping[int, Sequence[str]]:
 
 def published_docs(controlled: Controlled, wall_s: float) -> list[OutletDoc]:
     wanted = controlled.publisher.wanted
-    return [
-        outlet_doc(
-            outlet.where,
-            outlet.published,
-            is_current=wanted is not None and outlet.told == wanted,
-            fault=_fault(outlet, wall_s),
-            failures_total=outlet.failures_total,
-            health_fault=outlet.health_fault,
-            off=outlet.off,
-            others=outlet.others,
-            look_fault=outlet.look_fault,
-            put_back=(outlet.put_back, outlet.put_back_s, outlet.put_back_total),
-            when=iso,
-        )
-        for outlet in controlled.publisher.outlets
-    ]
+    return [_outlet_doc(outlet, wanted, wall_s) for outlet in controlled.publisher.outlets]
 
 
-def _fault(outlet: Outlet, wall_s: float) -> tuple[str, float] | None:
-    if not outlet.fault:
-        return None
-    return outlet.fault, max(0.0, wall_s - outlet.fault_since_s)
+def _outlet_doc(outlet: Outlet, wanted: WantedPolicy | None, wall_s: float) -> OutletDoc:
+    published, others, fault = outlet.published, outlet.others, outlet.fault
+    return OutletDoc(
+        where=outlet.where,
+        version=published.version if published else None,
+        checksum=checksum_text(published.checksum) if published else None,
+        published_at=iso(published.at_ms / 1000) if published else None,
+        is_current=wanted is not None and outlet.told == wanted,
+        fault=fault or None,
+        fault_for_s=max(0.0, wall_s - outlet.fault_since_s) if fault else None,
+        failures_total=outlet.failures_total,
+        health_fault=outlet.health_fault or None,
+        off=outlet.off,
+        others_version=others.version if others else None,
+        look_fault=outlet.look_fault or None,
+        put_back=outlet.displaced.found or None,
+        put_back_at=iso(outlet.displaced.wall_s) if outlet.displaced.found else None,
+        put_back_total=outlet.displaced.total,
+    )
 
 
 def change_doc(
@@ -258,7 +262,7 @@ def told_of(controlled: Controlled, wall_s: float) -> list[str]:
 
 
 def _capped(controlled: Controlled) -> Iterator[str]:
-    edition, database = controlled.book.edition, controlled.plan.database
+    edition, database = controlled.edition, controlled.plan.database
     cap = edition.changes.mode_cap
     if cap is not Mode.ENFORCE:
         lift = f"`headgate budget mode {database} --all enforce` lifts that"
@@ -317,11 +321,12 @@ def _found_there(controlled: Controlled, outlet: Outlet, wall_s: float) -> Itera
         )
     if told := _not_taken(controlled, outlet, wall_s):
         yield told
-    if outlet.put_back and wall_s - outlet.put_back_s < PUT_BACK_TOLD_S:
+    displaced = outlet.displaced
+    if displaced.found and wall_s - displaced.wall_s < PUT_BACK_TOLD_S:
         yield (
-            f"the policy was not as it had been published ({outlet.put_back}), and was put back, "
-            f"{outlet.put_back_total} times in all; last at {iso(outlet.put_back_s)}. Change it "
-            "with `headgate budget`, not beside the agent"
+            f"the policy was not as it had been published ({displaced.found}), and was put back, "
+            f"{displaced.total} times in all; last at {iso(displaced.wall_s)}. Change it with "
+            "`headgate budget`, not beside the agent"
         )
 
 
@@ -374,7 +379,7 @@ def explained(
     controlled: Controlled, body: ExplainStatementBody, healthy: bool | None, wall_ms: int
 ) -> StatementExplainDoc:
     """By the policy in force and what the server said last; nothing is taken."""
-    edition, watch = controlled.book.edition, controlled.watch
+    edition, watch = controlled.edition, controlled.watch
     readings = watch.readings if watch is not None else None
     cost_ns, notes = _cost(body, readings)
     if readings is None:
@@ -485,7 +490,7 @@ def _known(
     texts = controlled.texts
     text = texts.text(pattern.query_id)
     cause = None if text else texts.cause(controlled.plan.own_role)
-    share = _share(controlled, pattern.query_id)
+    share = _cpu_share(controlled, lambda rates: rates.pattern_cpus(pattern.query_id))
     if traced is None:
         return StatementKnown(text, cause, share)
     who, fingerprint = traced.last.who, traced.last.fingerprint
@@ -499,15 +504,6 @@ def _known(
         who.application_name,
         budgets.of(traced.last),
     )
-
-
-def _share(controlled: Controlled, query_id: int) -> float | None:
-    watch = controlled.watch
-    readings = watch.readings if watch is not None else None
-    if watch is None or readings is None or not readings.cpus_milli:
-        return None
-    cpus = watch.rates.pattern_cpus(query_id)
-    return None if cpus is None else cpus * 1000 / readings.cpus_milli
 
 
 def _traced(
@@ -535,7 +531,8 @@ class _Budgets:
         wall_ms = int(wall_s * 1000)
         policy = controlled.edition.policy
         self._now = Now(wall_ms, None)
-        self._rules = None if _is_large(policy) else RuleSet(policy)
+        is_large = sum(len(budget.rules) for budget in policy.budgets) > MAX_RULES
+        self._rules = None if is_large else RuleSet(policy)
 
     def of(self, trace: Trace) -> list[str] | None:
         if self._rules is None:
@@ -543,7 +540,3 @@ class _Budgets:
         found = self._rules.match(trace.who, trace.statement, self._now)
         names = (self._rules.budgets[match.budget].name for match in found.at)
         return list(dict.fromkeys(names))
-
-
-def _is_large(policy: Policy) -> bool:
-    return sum(len(budget.rules) for budget in policy.budgets) > MAX_RULES

@@ -271,10 +271,6 @@ class NativeLedger:
         head = self.view.head()
         return MedianCost(head.median_k or 0.0, head.median_calls)
 
-    @property
-    def pattern_evictions(self) -> int:
-        return self.view.head().pattern_evictions
-
 
 def _address_of(memory: mmap.mmap | bytearray, offset: int) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(memory, offset))

@@ -106,7 +106,11 @@ def _open(server: ServerFile, directory: Path, access: int) -> int:
     except FileNotFoundError:
         raise MeterFailed(_gone(server, directory)) from None
     except PermissionError as error:
-        raise MeterFailed(_forbidden(server, error)) from None
+        # Of every user: what guards /proc/<pid>/fd is the right to trace, not the file's mode.
+        raise MeterFailed(
+            f"/proc/{server.pid}/fd cannot be read: {error.strerror}; it takes the server's own "
+            f"user or the capability CAP_SYS_PTRACE, and this is user {os.geteuid()}"
+        ) from None
     except OSError as error:
         raise MeterFailed(f"{path} cannot be opened: {error.strerror}") from None
 
@@ -116,14 +120,6 @@ def _gone(server: ServerFile, directory: Path) -> str:
         f"the server of {directory} is not running: process {server.pid}, which it says it is, "
         "is gone or is another program's (or runs in another PID namespace: share it, as with "
         "docker run --pid=container:…)"
-    )
-
-
-def _forbidden(server: ServerFile, error: OSError) -> str:
-    # Of every user: what guards /proc/<pid>/fd is the right to trace, not the file's mode.
-    return (
-        f"/proc/{server.pid}/fd cannot be read: {error.strerror}; it takes the server's own user "
-        f"or the capability CAP_SYS_PTRACE, and this is user {os.geteuid()}"
     )
 
 

@@ -334,7 +334,7 @@ def _publish_failures(look: Scrape) -> Iterator[Row]:
 def _policy_put_back(look: Scrape) -> Iterator[Row]:
     for database, controlled in _controlled(look):
         if outlets := controlled.publisher.outlets:
-            yield (database,), float(sum(outlet.put_back_total for outlet in outlets))
+            yield (database,), float(sum(outlet.displaced.total for outlet in outlets))
 
 
 def _switched_off(look: Scrape) -> Iterator[Row]:
@@ -345,7 +345,7 @@ def _switched_off(look: Scrape) -> Iterator[Row]:
 
 def _capped(look: Scrape) -> Iterator[Row]:
     for database, controlled in _controlled(look):
-        yield (database,), float(controlled.book.edition.mode_cap is not Mode.ENFORCE)
+        yield (database,), float(controlled.edition.mode_cap is not Mode.ENFORCE)
 
 
 POLICIES = (
