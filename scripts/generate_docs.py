@@ -429,7 +429,7 @@ each = ["tag.tenant"]"""
 
 ROUTE_HEADINGS = {
     "Checks": ("",),
-    "Status, metrics and history": ("control", "watching", "unthrottling"),
+    "Status, metrics and history": ("agent", "metrics", "clients", "watching", "unthrottling"),
     "Rules": ("ruling",),
     "Budgets": ("budgeting", "budget_replaying", "publishing"),
     "Shards": ("peering",),
@@ -439,7 +439,7 @@ ROUTE_HEADINGS = {
     "Between agents": ("exchanging",),
     "Operating the agent": ("debugging", "reloading", "page_links"),
 }
-"""By the part of Control that handles them."""
+"""By the name that http/control has for their handlers."""
 
 
 def routes_page() -> str:
@@ -468,9 +468,9 @@ def routes_page() -> str:
 
 
 def _part(route: Route) -> str:
-    part, dot, _ = route.handler.rpartition(".")
+    part = route.handler.rpartition(".")[0]
     between = part == "peering" and route.role is Caller.PEER
-    return "exchanging" if between else part if dot or not route.handler else "control"
+    return "exchanging" if between else part
 
 
 def _anchor(route: Route) -> str:

@@ -126,7 +126,7 @@ class ControlParts:
 
 
 class Control:
-    """Routes each request to its room's handler, and asks first whether its sender may."""
+    """Routes each request to its room's handler, if its sender has the role for it."""
 
     def __init__(self, given: ControlParts) -> None:
         self._given = given

@@ -74,8 +74,9 @@ class PageApi:
         if new:
             headers.append((b"if-none-match", b"*"))
         exchange = _Exchange(b"" if body is None else msgspec.json.encode(body))
+        said = {name: plain_text(value) for name, value in query.items() if value not in (None, "")}
         await self._app()(
-            _scope(method, path, _encoded(query), headers, self._peer),
+            _scope(method, path, urlencode(said).encode(), headers, self._peer),
             exchange.receive,
             exchange.send,
         )
@@ -113,12 +114,8 @@ class _Exchange:
         raise ApiRejected(self._status, problem)
 
 
-def _encoded(query: Query) -> bytes:
-    said = {name: _text(value) for name, value in query.items() if value not in (None, "")}
-    return urlencode(said).encode()
-
-
-def _text(value: str | int | float | bool | None) -> str:
+def plain_text(value: object) -> str:
+    """As a query has it: `true` and not `True`."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

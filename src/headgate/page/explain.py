@@ -44,11 +44,14 @@ class ExplainPage:
 
     async def page(self, visit: Visit) -> Response:
         asked = {name: visit.query.get(name, "").strip() for name in (*ASKED, "at")}
-        asked["at"] = _with_zone(asked["at"])
+        if _NO_ZONE.fullmatch(asked["at"]):  # The page's times are UTC.
+            asked["at"] = f"{asked['at'].replace(' ', 'T')}Z"
         found = await _identity(visit, asked) if asked["app"] or asked["at"] else {}
         if visit.by_script:
             shown = _part(visit, "explain_identity.html", found)
-            shown.headers["HX-Push-Url"] = _address(asked)
+            # To share: with what the form has, and no more.
+            said = {name: value for name, value in asked.items() if value}
+            shown.headers["HX-Push-Url"] = f"/explain?{urlencode(said)}"
             return shown
         return await _page(visit, found | {"asked": asked})
 
@@ -60,11 +63,6 @@ class ExplainPage:
         if visit.by_script:
             return _part(visit, "explain_statement.html", found)
         return await _page(visit, found | {"form": form, "sql": sql})
-
-
-def _address(asked: Mapping[str, str]) -> str:
-    """To share: with what the form has, and no more."""
-    return f"/explain?{urlencode({name: value for name, value in asked.items() if value})}"
 
 
 _NOTHING: Mapping[str, Any] = {
@@ -114,27 +112,13 @@ async def _controlled(visit: Visit) -> list[str]:
 async def _identity(visit: Visit, asked: Mapping[str, str]) -> dict[str, Any]:
     try:
         if not asked["at"]:
-            return await _now(visit, asked)
-        return await _then(visit, asked)
+            query = {name: asked[name] for name in ASKED}
+            return {"found": explained(await visit.api.get("/v1/explain", ExplainDoc, query))}
+        query = {name: asked[name] for name in ("app", "database", "at")}
+        past = await visit.api.get("/v1/explain", PastDoc, query)
     except ApiRejected as rejected:
         return {"rejected": rejected, "status": rejected.status}
-
-
-async def _now(visit: Visit, asked: Mapping[str, str]) -> dict[str, Any]:
-    query = {name: asked[name] for name in ASKED}
-    doc = await visit.api.get("/v1/explain", ExplainDoc, query)
-    return {"found": explained(doc)}
-
-
-async def _then(visit: Visit, asked: Mapping[str, str]) -> dict[str, Any]:
-    query = {name: asked[name] for name in ("app", "database", "at")}
-    doc = await visit.api.get("/v1/explain", PastDoc, query)
-    return {"past": doc, "ignored": [name for name in NOW_ONLY if asked[name]]}
-
-
-def _with_zone(at: str) -> str:
-    """The page's times are UTC: one without a zone is, too."""
-    return f"{at.replace(' ', 'T')}Z" if _NO_ZONE.fullmatch(at) else at
+    return {"past": past, "ignored": [name for name in NOW_ONLY if asked[name]]}
 
 
 # --- a statement --------------------------------------------------------------------------------

@@ -7,14 +7,13 @@ other agents, through the store: nothing of it is trusted to be more than text.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 from urllib.parse import urlencode
 
 from starlette.responses import Response
 
 from headgate.errors import InvalidRequest
 from headgate.fleet.view_api import FleetDoc
-from headgate.page.api import ApiRejected
+from headgate.page.api import ApiRejected, plain_text
 from headgate.page.shell import Visit, page, part
 from headgate.present.fleet import agent_notes, condition, holders
 
@@ -47,15 +46,20 @@ class FleetPage:
             return await self._page(visit, {}, fault=str(error))
 
     async def _page(self, visit: Visit, query: Mapping[str, str], fault: str = "") -> Response:
-        chosen = _chosen(query)
+        if unknown := sorted(set(query) - set(_CHOICES)):
+            message = f"unknown parameter {unknown[0]!r}; known: {', '.join(sorted(_CHOICES))}"
+            raise InvalidRequest(message, field=unknown[0])
+        chosen = {name: query.get(name, usual).strip() for name, usual in _CHOICES.items()}
         refresh_s = 0 if fault else _refresh(chosen["refresh"])
         asked = {name: value for name, value in chosen.items() if name != "refresh"}
         doc = await visit.api.get("/v1/fleet", FleetDoc, {**asked, "per_page": PAGE_ROWS})
         # The nearest page that there is, where the one asked for is beyond the last.
         here = {**chosen, "page": str(doc.page), "rules_page": str(doc.items_page)}
-        return _answered(
+        shown, template = (part, "fleet_live.html") if visit.by_script else (page, "fleet.html")
+        return shown(
             visit,
-            fault,
+            template,
+            status=400 if fault else 200,
             doc=doc,
             condition=condition,
             agent_notes=agent_notes,
@@ -68,20 +72,6 @@ class FleetPage:
         )
 
 
-def _answered(visit: Visit, wrong: str, **context: Any) -> Response:
-    status = 400 if wrong else 200
-    if visit.by_script:
-        return part(visit, "fleet_live.html", status=status, **context)
-    return page(visit, "fleet.html", status=status, **context)
-
-
-def _chosen(query: Mapping[str, str]) -> dict[str, str]:
-    if unknown := sorted(set(query) - set(_CHOICES)):
-        told = ", ".join(sorted(_CHOICES))
-        raise InvalidRequest(f"unknown parameter {unknown[0]!r}; known: {told}", field=unknown[0])
-    return {name: query.get(name, usual).strip() for name, usual in _CHOICES.items()}
-
-
 def _refresh(value: str) -> int:
     if value not in map(str, REFRESHES_S):
         told = ", ".join(map(str, REFRESHES_S))
@@ -91,10 +81,6 @@ def _refresh(value: str) -> int:
 
 def fleet_link(query: Mapping[str, object]) -> str:
     """Without what is so anyway."""
-    said = {key: _word(value) for key, value in query.items()}
+    said = {key: plain_text(value) for key, value in query.items()}
     told = {key: value for key, value in said.items() if value != _CHOICES[key]}
     return f"/fleet?{urlencode(told)}" if told else "/fleet"
-
-
-def _word(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

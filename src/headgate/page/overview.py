@@ -438,19 +438,15 @@ class BannerPage:
 
 def _of_agent(status: StatusDoc) -> Iterator[BannerLine]:
     yield from (_line(note, "/") for note in agent_notes(status) if note.tone == "bad")
-    yield from _of_shards(status)
-
-
-def _line(note: Note, path: str, about: str = "") -> BannerLine:
-    return BannerLine(f"{about}{note.word}: {note.says}", path)
-
-
-def _of_shards(status: StatusDoc) -> Iterator[BannerLine]:
     for database in status.databases:
         for member in database.shard.members if database.shard else ():
             if member.hopeless:
                 told = f"{database.database}: {member.member} is skipped as hopeless"
                 yield BannerLine(f"{told}, and work goes on without it", "/")
+
+
+def _line(note: Note, path: str, about: str = "") -> BannerLine:
+    return BannerLine(f"{about}{note.word}: {note.says}", path)
 
 
 async def _of_budgets(visit: Visit) -> list[BannerLine]:

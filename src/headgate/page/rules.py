@@ -420,7 +420,10 @@ def _by_client(rows: Iterable[ReplayRowDoc]) -> list[ReplayLine]:
         grouped.setdefault(row.client, []).append(row)
     scale = max((sum(r.checks for r in some) for some in grouped.values()), default=1)
     found = [_shown(client, some, scale) for client, some in grouped.items()]
-    return sorted(found, key=lambda one: -_change(one))
+    return sorted(
+        found,
+        key=lambda one: -max(abs(one.after.low - one.before), abs(one.after.high - one.before)),
+    )
 
 
 def _shown(client: str, rows: Sequence[ReplayRowDoc], scale: float) -> ReplayLine:
@@ -435,10 +438,6 @@ def _how(rows: Sequence[ReplayRowDoc]) -> str:
     ways = {row.how for row in rows if not row.shadowed_by}
     told += [words for way, words in _HOW.items() if way in ways and (way != "exact" or not told)]
     return "; ".join(told)
-
-
-def _change(one: ReplayLine) -> float:
-    return max(abs(one.after.low - one.before), abs(one.after.high - one.before))
 
 
 def _width(count: float, scale: float) -> float:

@@ -15,7 +15,7 @@ import msgspec
 from starlette.responses import Response
 
 from headgate.base.problems import Problem
-from headgate.check.api import AuditDoc, AuditsDoc
+from headgate.check.api import AuditsDoc
 from headgate.errors import InvalidRequest
 from headgate.fleet.api import ReachedDoc
 from headgate.page.api import NO_QUERY, ApiRejected, Query, in_path
@@ -113,7 +113,10 @@ class RuleActs:
 
     async def preview(self, visit: Visit) -> Response:
         act, doc = await _known(visit)
-        return await self._tried(visit, act, doc, _picked(visit.form))
+        # With a button's value in the field beside it.
+        quick = visit.form.get("quick")
+        pressed = {"by": quick, "expires_at": ""} if quick else {}
+        return await self._tried(visit, act, doc, {**visit.form, **pressed})
 
     async def do(self, visit: Visit) -> Response:
         act, doc = await _known(visit)
@@ -180,24 +183,20 @@ def _dialog(
 async def _sent(
     visit: Visit, act: RuleAction, body: Mapping[str, Any] | None, query: Query = NO_QUERY
 ) -> tuple[Sequence[RuleDoc], ReachedDoc | None]:
+    seen = visit.form.get("revision", "")
     told = await visit.api.ask(
         act.method,
         _path(visit) + act.below,
         body,
         query=query,
-        revision=_revision(visit) if not act.below else None,
+        # What the person saw, once there was something to see.
+        revision=int(seen) if seen.isdecimal() and len(seen) < 18 and not act.below else None,
     )
     if act.answers_many:
         both = msgspec.json.decode(told, type=RulesDoc)
         return both.rules, both.reached
     doc = msgspec.json.decode(told, type=RuleDoc)
     return [doc], doc.reached
-
-
-def _revision(visit: Visit) -> int | None:
-    """What the person saw, once there was something to see."""
-    text = visit.form.get("revision", "")
-    return int(text) if text.isdecimal() and len(text) < 18 else None
 
 
 def _seal(act: RuleAction, body: Mapping[str, Any] | None) -> str:
@@ -237,11 +236,9 @@ async def _as_it_stands(visit: Visit, act: RuleAction, doc: RuleDoc) -> Tried | 
 async def _changed(visit: Visit, doc: RuleDoc) -> Changed:
     told = await visit.api.get("/v1/audit", AuditsDoc, {"limit": AUDIT_LOOKED_AT})
     last = next((entry for entry in told.audit if entry.target == doc.id), None)
-    return Changed("somebody", "changed", "") if last is None else _changed_by(last)
-
-
-def _changed_by(entry: AuditDoc) -> Changed:
-    return Changed(entry.who, entry.action.removeprefix("rule."), entry.at)
+    if last is None:
+        return Changed("somebody", "changed", "")
+    return Changed(last.who, last.action.removeprefix("rule."), last.at)
 
 
 # --- fields and bodies --------------------------------------------------------------------------
@@ -260,12 +257,6 @@ def _filled(act: RuleAction, doc: RuleDoc, query: Fields) -> dict[str, str]:
     else:
         filled = {"reason": query.get("reason", "")}
     return filled
-
-
-def _picked(form: Fields) -> Fields:
-    """With a button's value in the field beside it."""
-    quick = form.get("quick")
-    return {**form, "by": quick, "expires_at": ""} if quick else form
 
 
 def _plain(value: float | None) -> str:

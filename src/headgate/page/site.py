@@ -296,8 +296,5 @@ async def static(request: Request) -> Response:
     }
     if request.headers.get("if-none-match") == f'"{mark}"':
         return Response(status_code=304, headers=headers)
-    return Response(content, media_type=_type(name), headers=headers)
-
-
-def _type(name: str) -> str:
-    return _TYPES.get(name.rpartition(".")[2], "text/plain")
+    media_type = _TYPES.get(name.rpartition(".")[2], "text/plain")
+    return Response(content, media_type=media_type, headers=headers)
