@@ -105,15 +105,15 @@ def seen_of(
     by_name: dict[str, list[ClientDoc]] = {}
     for doc in docs:
         by_name.setdefault(doc.client, []).append(doc)
-    return [_of_all(mine, recent, hour) for mine in by_name.values()]
-
-
-def _of_all(docs: Sequence[ClientDoc], recent: Recent | None, hour: Recent | None) -> ClientSummary:
-    if len(docs) == 1:
-        return _seen(docs, docs[0], recent, hour)
-    longest = max(docs, key=lambda doc: throttled_for(doc) or 0.0)
-    places = tuple(_seen([doc], doc, recent, hour) for doc in docs)
-    return _seen(docs, longest, recent, hour, places)
+    found = []
+    for mine in by_name.values():
+        places: tuple[ClientSummary, ...] = ()
+        longest = mine[0]
+        if len(mine) > 1:
+            longest = max(mine, key=lambda doc: throttled_for(doc) or 0.0)
+            places = tuple(_seen([doc], doc, recent, hour) for doc in mine)
+        found.append(_seen(mine, longest, recent, hour, places))
+    return found
 
 
 def _seen(
@@ -432,7 +432,8 @@ def listing(clients: Sequence[ClientSummary], wanted: Wanted) -> ClientListing:
     chosen = {one.name: one for one in clients if _is_wanted(one, wanted, words)}
     names = tuple(chosen)
     branches = grown(names) if wanted.as_tree else tuple(_branch_of(n, (), (n,)) for n in names)
-    opens_all = bool(words) or _count(branches) <= wanted.open_up_to
+    most = wanted.open_up_to
+    opens_all = bool(words) or most == EVERYTHING or _count(branches) <= most
     rows: list[ClientRow] = []
     _Lister(chosen, wanted, opens_all, SORTS[wanted.sort][1], rows.append).list(branches, 0)
     shown, left_out = _cut(rows, wanted.max_rows)

@@ -10,9 +10,10 @@ from itertools import pairwise
 from msgspec import Struct
 from rich.cells import cell_len
 from rich.console import RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
-from headgate.cli.render import STYLES, Canvas, Marks, age_text, drawn, plain
+from headgate.cli.render import STYLES, Canvas, Marks, age_text, drawn, plain, runs
 from headgate.history.starvation import Starved
 from headgate.history.timeline import MOSTLY
 from headgate.present.clients import (
@@ -67,18 +68,24 @@ def draw(scene: Scene, ask: ViewRequest) -> ScreenPage:
     if not found.rows:
         none = f"no client matches {ask.filter!r}" if found.clients else "no client has checked yet"
         return ScreenPage([*fixed, Text(none, style="dim")])
-    leads = _leads(tuple(row.depth for row in found.rows), canvas.marks)
-    placed = list(zip(found.rows, leads, strict=True))
+    leads, name_cells = _leads(
+        tuple(row.depth for row in found.rows), tuple(row.label for row in found.rows), canvas.marks
+    )
     columns = needing(
         COLUMNS,
-        client=max(len(lead) + cell_len(row.label) for row, lead in placed),
+        client=name_cells,
         database=longest(one.database for one in scene.picture.databases),
     )
-    drawer = _Drawer(scene, canvas, starved, fit(columns, canvas.width - MARK_CELLS))
-    fixed.append(Text("  ").append_text(header(drawer.fitted)))
-    rows = [layout.ScreenRow(row.key, partial(drawer.draw, row, lead)) for row, lead in placed]
-    chosen = next((row for row in found.rows if row.key == ask.chosen), found.rows[0])
-    return ScreenPage(fixed, rows, tail=drawer.about(chosen))
+    fitted = fit(columns, canvas.width - MARK_CELLS)
+    strip_cells = next((one.width for one in fitted if one.column.name == "last hour"), 0)
+    drawer = _Drawer(scene, canvas, starved, fitted, strip_cells)
+    fixed.append(header(drawer.fitted, MARK_CELLS))
+    rows = [
+        layout.ScreenRow(row.key, partial(drawer.draw, row, lead))
+        for row, lead in zip(found.rows, leads, strict=True)
+    ]
+    chosen = next((at for at, one in enumerate(rows) if one.key == ask.chosen), 0)
+    return ScreenPage(fixed, rows, tail=drawer.about(found.rows[chosen]))
 
 
 @lru_cache(maxsize=2)
@@ -111,9 +118,10 @@ def listed(picture: Picture, text: str, order: str, as_tree: bool) -> ClientList
     return _looked(_ById(picture), text, order, as_tree)
 
 
-@lru_cache(maxsize=8)
-def _leads(depths: Sequence[int], marks: Marks) -> Sequence[str]:
-    """The branches before each row, from the last one up: which has another one below it."""
+@lru_cache(maxsize=2)
+def _leads(depths: Sequence[int], labels: Sequence[str], marks: Marks) -> tuple[Sequence[str], int]:
+    """The branches before each row, from the last one up: which has another one below it; and how
+    many cells the widest name takes with them."""
     leads: list[str] = []
     open_at: set[int] = set()
     gap = " " * len(marks.trunk)
@@ -122,7 +130,8 @@ def _leads(depths: Sequence[int], marks: Marks) -> Sequence[str]:
         branch = marks.branch if depth in open_at else marks.last
         leads.append("".join(trunks) + branch if depth else "")
         open_at = {at for at in open_at if at < depth} | {depth}
-    return leads[::-1]
+    leads.reverse()
+    return leads, max(len(one) + cell_len(name) for one, name in zip(leads, labels, strict=True))
 
 
 def _above(
@@ -150,8 +159,9 @@ class _Drawer(Struct, frozen=True):
     canvas: Canvas
     starved: Sequence[Starved]
     fitted: Sequence[Fitted]
+    strip_cells: int
 
-    def draw(self, row: ClientRow, lead: str) -> Text:
+    def draw(self, row: ClientRow, lead: str) -> list[Segment]:
         nothing = self.canvas.marks.nothing
         rates, databases = row.rates, row.databases
         rejected = nothing if rates is None else per_s(rates.rejected + rates.paced)
@@ -163,14 +173,11 @@ class _Drawer(Struct, frozen=True):
             Text(rejected, style="" if rejected in ("0", nothing) else "red"),
             Text(nothing if rates is None else per_s(rates.admitted)),
             self._now(row),
-            strip_cell(self._strip(row), self._width("last hour"), self.canvas.marks),
+            strip_cell(self._strip(row), self.strip_cells, self.canvas.marks),
             Text(plain(where), style="dim"),
             Text(age_text(row.seen_s_ago), style="dim"),
         )
         return layout.row(self.fitted, cells)
-
-    def _width(self, name: str) -> int:
-        return next((one.width for one in self.fitted if one.column.name == name), 0)
 
     def _strip(self, row: ClientRow) -> ThrottledStrip | None:
         told = self.scene.strips.get(row.app)
@@ -183,7 +190,8 @@ class _Drawer(Struct, frozen=True):
         if any(_is_about(one, row) for one in self.starved):
             text.append("STARVED ", style="bold red")
         told = f"{word} {detail}".rstrip()
-        return text.append(plain(_loud(told, tone)), style=STYLES[tone])
+        loud = told.replace("throttled", "THROTTLED", 1) if tone == "bad" else told
+        return text.append(plain(loud), style=STYLES[tone])
 
     def about(self, row: ClientRow) -> list[RenderableType]:
         """Of the chosen one: what its row has no room for. Only rows on the screen are drawn."""
@@ -200,10 +208,6 @@ class _Drawer(Struct, frozen=True):
         return parts
 
 
-def _loud(told: str, tone: str) -> str:
-    return told.replace("throttled", "THROTTLED", 1) if tone == "bad" else told
-
-
 def _is_about(one: Starved, row: ClientRow) -> bool:
     names = {client.name for client in row.clients}
     return one.client == row.app or one.client in names or bool(names & set(one.members))
@@ -214,16 +218,16 @@ def _is_about(one: Starved, row: ClientRow) -> bool:
 
 def strip_cell(strip: ThrottledStrip | None, cells: int, marks: Marks) -> Text:
     """From an hour ago to now: which share of its checks was rejected. Blank: no check."""
-    text = Text()
+    found: list[tuple[str, str]] = []
     for share in resampled(strip.shares, cells) if strip is not None and cells else ():
         if share is None:
-            text.append(marks.gap)
+            found.append((marks.gap, ""))
         elif share <= 0:
-            text.append(marks.track, style="green")
+            found.append((marks.track, "green"))
         else:
             level = marks.levels[max(1, round(min(share, 1.0) * (len(marks.levels) - 1)))]
-            text.append(level, style="bold red" if share >= MOSTLY else "yellow")
-    return text
+            found.append((level, "bold red" if share >= MOSTLY else "yellow"))
+    return runs(found)
 
 
 def resampled(shares: Sequence[float | None], cells: int) -> list[float | None]:
@@ -231,12 +235,10 @@ def resampled(shares: Sequence[float | None], cells: int) -> list[float | None]:
     if len(shares) <= cells:
         return list(shares)
     bounds = [round(at * len(shares) / cells) for at in range(cells + 1)]
-    return [_worst(shares[a:b]) for a, b in pairwise(bounds)]
-
-
-def _worst(shares: Sequence[float | None]) -> float | None:
-    known = [share for share in shares if share is not None]
-    return max(known) if known else None
+    return [
+        max((share for share in shares[a:b] if share is not None), default=None)
+        for a, b in pairwise(bounds)
+    ]
 
 
 def _hour_line(found: ThrottledStrip) -> Text:

@@ -14,13 +14,16 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 from rich.cells import cell_len
 from rich.console import RenderableType
+from rich.segment import Segment
+from rich.style import Style
 from rich.text import Text
 
 from headgate.check.reasons import duration
-from headgate.cli.render import Canvas, plain
-from headgate.tui.paint import Line, Ruler
+from headgate.cli.render import Canvas, plain, segments
+from headgate.tui.paint import Line, Lines, Ruler
 from headgate.tui.sources import LastAnswer, Scene
 
+Cells = Sequence[str | Text]
 GAP = 2
 PROSE_CELLS = 100
 """A column that may be so wide has sentences: it takes what the others leave."""
@@ -72,29 +75,26 @@ def fit(columns: Sequence[ScreenColumn], width: int) -> list[Fitted]:
     return [Fitted(columns[at], at, widths[at]) for at in sorted(widths)]
 
 
-def header(fitted: Sequence[Fitted]) -> Text:
-    return _joined(fitted, [Text(one.column.name, style="dim") for one in fitted])
+def header(fitted: Sequence[Fitted], indent: int = 0) -> Lines:
+    names = {one.at: Text(one.column.name, style="dim") for one in fitted}
+    return Lines([[Segment(" " * indent), *row(fitted, names)]])
 
 
-def row(fitted: Sequence[Fitted], cells: Sequence[str | Text]) -> Text:
-    shown = (cells[one.at] for one in fitted)
-    return _joined(fitted, [Text(plain(one)) if isinstance(one, str) else one for one in shown])
-
-
-def _joined(fitted: Sequence[Fitted], cells: Sequence[Text]) -> Text:
-    line = Text(no_wrap=True, overflow="crop", end="")
-    for index, (one, cell) in enumerate(zip(fitted, cells, strict=True)):
-        shown, wide = cell, cell.cell_len
+def row(fitted: Sequence[Fitted], cells: Cells | Mapping[int, Text]) -> list[Segment]:
+    """Its cells as one line, each as wide as its column."""
+    line: list[Segment] = []
+    for one in fitted:
+        given = cells[one.at]
+        cell = Text(plain(given)) if isinstance(given, str) else given
+        wide = cell.cell_len
         if wide > one.width:
-            shown = cell.copy()
-            shown.truncate(one.width, overflow="ellipsis")
-            wide = shown.cell_len
-        pad = " " * max(0, one.width - wide)
-        if one.column.right and pad:
-            line.append(pad)
-        line.append_text(shown)
-        if index < len(fitted) - 1:
-            line.append(" " * GAP if one.column.right else pad + " " * GAP)
+            cell = cell.copy()
+            cell.truncate(one.width, overflow="ellipsis")
+            wide = cell.cell_len
+        pad = " " * (one.width - wide)
+        before, after = (pad, "") if one.column.right else ("", pad)
+        gap = after + " " * GAP if one is not fitted[-1] else ""
+        line += [Segment(before), *segments(cell), Segment(gap)]
     return line
 
 
@@ -141,7 +141,7 @@ class View(Struct, frozen=True):
 class ScreenRow(NamedTuple):
     key: str
     """Its name; chosen by this, so that another order chooses nothing else."""
-    draw: Callable[[], Text]
+    draw: Callable[[], list[Segment]]
 
 
 class ScreenPage(Struct, frozen=True):
@@ -188,8 +188,8 @@ MARK_CELLS = 2
 
 
 def listed(
-    columns: Sequence[ScreenColumn], items: Sequence[tuple[str, Sequence[str | Text]]], width: int
-) -> tuple[Text, list[ScreenRow]]:
+    columns: Sequence[ScreenColumn], items: Sequence[tuple[str, Cells]], width: int
+) -> tuple[Lines, list[ScreenRow]]:
     """A head, and a row for each key and its cells: columns are no wider than what is in them."""
     cells = zip(*(cells for _, cells in items), strict=True)
     needed = {
@@ -199,7 +199,7 @@ def listed(
     }
     fitted = fit(needing(columns, **needed), width - MARK_CELLS)
     rows = [ScreenRow(key, partial(row, fitted, cells)) for key, cells in items]
-    return Text("  ").append_text(header(fitted)), rows
+    return header(fitted, MARK_CELLS), rows
 
 
 def place(keys: Sequence[str], cursor: RowCursor) -> int:
@@ -227,7 +227,9 @@ def laid_out(
     fixed = ruler.lines(*page.fixed)[: max(0, height - 1)]
     room = height - len(fixed)
     if not page.rows:
-        return _scrolled(fixed, page, cursor, room)
+        begin = max(0, min(cursor.at, len(page.lines) - room))
+        extent = Extent((), len(page.lines), max(1, room), begin, begin)
+        return [*fixed, *page.lines[begin : begin + room]], extent
     # The tail gets what the rows leave, and a third of the screen at least.
     tail = ruler.lines(*page.tail)[: max(room // 3, room - len(page.rows) - 1)] if room > 6 else []
     room -= len(tail) + bool(tail)
@@ -242,22 +244,15 @@ def laid_out(
     return [*fixed, *lines, *below], extent
 
 
-def _scrolled(
-    fixed: list[Line], page: ScreenPage, cursor: RowCursor, room: int
-) -> tuple[list[Line], Extent]:
-    first = max(0, min(cursor.at, len(page.lines) - room))
-    extent = Extent((), len(page.lines), max(1, room), first, first)
-    return [*fixed, *page.lines[first : first + room]], extent
-
-
 def _drawn(one: ScreenRow, chosen: bool, ruler: Ruler, mark: str) -> Line:
-    line = Text(no_wrap=True, overflow="crop", end="")
-    line.append(f"{mark} " if chosen else "  ", style="bold")
-    line.append_text(one.draw())
-    if chosen:
-        line.pad_right(max(0, ruler.width - line.cell_len))
-        line.stylize("reverse")
-    return ruler.line(line)
+    if not chosen:
+        return ruler.cropped([_UNMARKED, *one.draw()])
+    line = [Segment(f"{mark} ", Style(bold=True)), *one.draw()]
+    line.append(Segment(" " * (ruler.width - Segment.get_line_length(line))))
+    return ruler.cropped(list(Segment.apply_style(line, post_style=Style(reverse=True))))
+
+
+_UNMARKED = Segment(" " * MARK_CELLS)
 
 
 # --- what every view says of its documents -------------------------------------------------------

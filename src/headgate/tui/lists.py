@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 from rich.console import RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
 from headgate.budgets.api import PatternDoc, StateDoc
@@ -36,7 +37,7 @@ from headgate.tui.layout import (
     missing,
     row,
 )
-from headgate.tui.paint import Ruler
+from headgate.tui.paint import Line, Lines, Ruler
 from headgate.tui.sources import BudgetedDatabase, LastAnswer, Scene
 
 T = TypeVar("T")
@@ -107,7 +108,7 @@ AUDIT_COLUMNS = (
 def draw_past(scene: Scene, ask: ViewRequest) -> ScreenPage:
     lists = [_rejection_rows(scene.of("rejections"), ask), _audit_rows(scene.of("audit"), ask)]
     (head, rows), (other_head, others) = lists if ask.tab == 0 else reversed(lists)
-    tail = [*other_head, *(Text("  ").append_text(one.draw()) for one in others)]
+    tail = [*other_head, Lines([[Segment("  "), *one.draw()] for one in others])]
     if not rows:
         return ScreenPage([*head, Text(), *tail])
     return ScreenPage(head, rows, tail=tail)
@@ -251,14 +252,14 @@ def _statements(state: StateDoc, canvas: Canvas) -> list[RenderableType]:
         why = f": {plain(state.fault)}" if state.fault else ""
         return [Text(f"no statement was measured{why}", style="dim")]
     fitted = fit(STATEMENT_COLUMNS, canvas.width)
-    lines: list[RenderableType] = [header(fitted)]
     shown = state.patterns[:MAX_PATTERNS]
-    lines += [_statement(pattern, fitted, canvas) for pattern in shown]
+    lines = Lines([_statement(pattern, fitted, canvas) for pattern in shown])
     left = state.patterns_total - len(shown)
-    return [*lines, *([Text(f"and {left:,} that cost less", style="dim")] if left > 0 else [])]
+    more = [Text(f"and {left:,} that cost less", style="dim")] if left > 0 else []
+    return [header(fitted), lines, *more]
 
 
-def _statement(pattern: PatternDoc, fitted: Sequence[Fitted], canvas: Canvas) -> Text:
+def _statement(pattern: PatternDoc, fitted: Sequence[Fitted], canvas: Canvas) -> Line:
     nothing = canvas.marks.nothing
     style = "bold red" if pattern.error >= 1 else "yellow" if pattern.error >= 0.5 else ""
     cells = (

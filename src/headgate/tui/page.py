@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from rich.console import Group, RenderableType
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -251,7 +252,7 @@ def _everything(page: ScreenPage, canvas: Canvas, room: int) -> list[Line]:
     ruler = Ruler(canvas.width)
     fixed = ruler.lines(*page.fixed)
     room = max(1, room - len(fixed))
-    rows = [ruler.lines(Text("  ").append_text(one.draw()))[0] for one in page.rows[:room]]
+    rows = [ruler.cropped([Segment("  "), *one.draw()]) for one in page.rows[:room]]
     left = len(page.rows) - len(rows)
     more = ruler.lines(Text(f"  and {left:,} more", style="dim")) if left > 0 else []
     lines = list(page.lines[:room])

@@ -12,10 +12,13 @@ from functools import lru_cache
 from msgspec import Struct
 from rich.cells import get_character_cell_size
 from rich.color import ColorSystem
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.padding import Padding
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
+
+from headgate.cli.render import segments
 
 Line = Sequence[Segment]
 Cell = tuple[str, Style]
@@ -106,25 +109,34 @@ class Ruler:
         self._console = _console(self.width)
 
     def lines(self, *parts: RenderableType) -> list[Line]:
-        options = self._console.options
+        """What a view is mostly made of is drawn directly: rich would hand each piece of it through
+        as many generators as it is deep."""
         drawn: list[Line] = []
         for part in parts:
-            found = self._console.render_lines(part, options, pad=False, new_lines=False)
-            drawn += [_cropped(line, self.width) for line in found]
+            match part:
+                case Group():
+                    drawn += self.lines(*part.renderables)
+                case Lines():
+                    drawn += [self.cropped(line) for line in part.lines]
+                case Padding(left=left, top=0, right=0, bottom=0) if left < self.width:
+                    indent = Segment(" " * left)
+                    found = Ruler(self.width - left).lines(part.renderable)
+                    drawn += [[indent, *line] if line else line for line in found]
+                case Text() if "\n" not in part.plain and part.cell_len <= self.width:
+                    drawn.append(self.cropped(segments(part)))
+                case _:
+                    rendered = self._console.render(part, self._console.options)
+                    drawn += map(self.cropped, Segment.split_lines(rendered))
         return drawn
 
-    def line(self, text: Text) -> Line:
-        """One that is not wrapped, a third of the work: lists are drawn of these every second."""
-        return _cropped(list(text.render(self._console)), self.width)
-
-
-def _cropped(line: list[Segment], width: int) -> Line:
-    """Neither wider than that, nor with blanks at its end that nobody sees."""
-    if Segment.get_line_length(line) > width:
-        line = Segment.adjust_line_length(line, width, pad=False)
-    while line and not _is_seen(line[-1]):
-        line = line[:-1]
-    return line
+    def cropped(self, line: Line) -> Line:
+        """Neither wider than that, nor with blanks at its end that nobody sees."""
+        if sum(segment.cell_length for segment in line) > self.width:
+            line = Segment.adjust_line_length(list(line), self.width, pad=False)
+        kept = len(line)
+        while kept and not _is_seen(line[kept - 1]):
+            kept -= 1
+        return line[:kept]
 
 
 def _is_seen(segment: Segment) -> bool:
