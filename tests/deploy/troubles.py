@@ -20,7 +20,7 @@ from headgate.demo import servers
 from headgate.fleet.status import FleetLook
 from headgate.proxy.metrics import render_metrics
 from headgate.proxy.ports import PartState
-from headgate.proxy.status import ProxyFacts, ProxyReadings
+from headgate.proxy.status import ProxyFacts, ProxyReadings, SettingsFacts
 from headgate.rules.matching import Kind, Rule, RuleBook
 from tests.budgets.budget_world import WEB
 from tests.http.everything import Everything, counted, everything, proxied, rules
@@ -208,7 +208,8 @@ def _unrejecting(statements: int) -> ProxyReadings:
 
 
 def troubled_proxy() -> bytes:
-    facts = ProxyFacts("p2", "0", "mysql", 1, 0.0, max_sessions=10, settings_fault="no")
+    wrong = SettingsFacts(fault="no")
+    facts = ProxyFacts("p2", "0", "mysql", 1, 0.0, max_sessions=10, settings=wrong)
     seen = replace(
         proxied(100),
         clients=[counts(client(0, "unidentified"), statements=9), counts(client(1), statements=1)],

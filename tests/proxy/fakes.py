@@ -40,7 +40,7 @@ def client(index: int, identity: str = "", key: int | None = None) -> ClientKey:
 
 
 def counts(who: ClientKey, **changes: Any) -> ClientCounts:
-    zero = ClientCounts(who, True, 0, 0, 0, 0, 0, (0,) * CAUSES, 0, 0, 0, 0, 0, 0)
+    zero = ClientCounts(who, True, 0, 0, 0, 0, 0, (0,) * CAUSES, 0, 0, 0, 0, 0)
     return zero._replace(**changes)
 
 
@@ -63,7 +63,11 @@ class FakeRelay:
     reported: dict[ClientKey, Reported] = field(default_factory=dict)
     reported_s: float | None = None
 
-    def clients(self) -> Sequence[ClientCounts]:
+    @property
+    def clients(self) -> FakeRelay:
+        return self
+
+    def all(self) -> Sequence[ClientCounts]:
         return [
             one._replace(reported=self.reported.get(one.client, one.reported)) for one in self.table
         ]

@@ -174,7 +174,7 @@ async def test_a_reload_names_what_waits_for_a_restart(started: Started, path: P
     write(path, **{"threads = 1": "threads = 2", "cpus = 1": "cpus = 3"})
     done = await proxy.reload()
     assert done.waits_for_restart == ("proxy.threads", "proxy.cpus")
-    assert proxy.facts.waits_for_restart == done.waits_for_restart
+    assert proxy.facts.settings.waits_for_restart == done.waits_for_restart
 
 
 async def test_a_file_that_is_blocked_changes_nothing(started: Started, path: Path) -> None:
@@ -186,7 +186,7 @@ async def test_a_file_that_is_blocked_changes_nothing(started: Started, path: Pa
     assert any("the settings file is invalid" in problem for problem in found["problems"])
     write(path)
     await proxy.reload()
-    assert proxy.facts.settings_fault == ""
+    assert proxy.facts.settings.fault == ""
 
 
 async def test_half_a_reload_is_none(started: Started, path: Path) -> None:

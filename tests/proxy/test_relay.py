@@ -60,20 +60,20 @@ def test_acts_are_numbered_as_the_header_has_them() -> None:
 
 
 def test_a_gate_reaches_its_client_alone(relay: NativeRelay, memory: SharedMemory) -> None:
-    nobody = relay.clients()[UNIDENTIFIED]
+    nobody = relay.clients.all()[UNIDENTIFIED]
     assert (nobody.client.identity, nobody.told) == ("unidentified", False)
     gate = ClientGate(
         Act.DELAY, 0.25, cause=ActCause.HEALTH, max_delay_s=1.5, until_ms=5, reason="lag ü" * 90
     )
-    relay.put_gate(nobody.client, gate)
+    relay.clients.put_gate(nobody.client, gate)
     words = HrGate()
     relay._library.hr_gate_get(memory.state_address, UNIDENTIFIED, words)
     assert (words.action, words.cause, words.max_delay_ms, words.until_ms) == (2, 3, 1500, 5)
     assert words.ratio == round(0.25 * 0xFFFFFFFF)
     assert words.reason.decode().startswith("lag ü"), "cut between characters"
-    assert relay.clients()[UNIDENTIFIED].told
-    relay.put_gate(ClientKey(OTHERS, 12345, "somebody else's"), gate)
-    assert not relay.clients()[OTHERS].told, "the place is another client's"
+    assert relay.clients.all()[UNIDENTIFIED].told
+    relay.clients.put_gate(ClientKey(OTHERS, 12345, "somebody else's"), gate)
+    assert not relay.clients.all()[OTHERS].told, "the place is another client's"
 
 
 def test_a_gate_that_is_always_known_has_no_end() -> None:
@@ -153,14 +153,14 @@ def test_too_many_targets_are_blocked_with_what_to_do() -> None:
 
 def test_what_is_reported_lies_with_the_counters(relay: NativeRelay) -> None:
     """So that a process that takes the memory over goes on from there."""
-    assert relay.reported_at_s() is None
-    nobody = relay.clients()[UNIDENTIFIED]
+    assert relay.clients.reported_at_s() is None
+    nobody = relay.clients.all()[UNIDENTIFIED]
     assert nobody.reported == (0, (0,) * 8)
     counted = nobody._replace(admitted=7, blocked=(0, 1, 2, 3, 4, 5, 6, 7))
-    relay.put_reported([counted], 12.5)
-    assert relay.clients()[UNIDENTIFIED].reported == (7, (0, 1, 2, 3, 4, 5, 6, 7))
-    assert relay.clients()[OTHERS].reported == (0, (0,) * 8)
-    assert relay.reported_at_s() == 12.5
+    relay.clients.put_reported([counted], 12.5)
+    assert relay.clients.all()[UNIDENTIFIED].reported == (7, (0, 1, 2, 3, 4, 5, 6, 7))
+    assert relay.clients.all()[OTHERS].reported == (0, (0,) * 8)
+    assert relay.clients.reported_at_s() == 12.5
 
 
 def test_blocked_targets_leave_the_last_ones(relay: NativeRelay) -> None:

@@ -140,7 +140,7 @@ async def test_an_old_one_that_ends_after_the_hand_over_looks_no_more() -> None:
     stage.reports.hand_over()
     stage.relay.table = [counts(JOB, statements=5, admitted=5)]
     await stage.reports.close()
-    assert stage.line.asked == [] and stage.relay.clients()[0].reported.admitted == 0
+    assert stage.line.asked == [] and stage.relay.clients.all()[0].reported.admitted == 0
 
 
 async def test_what_nobody_kept_account_of_is_not_reported_as_if_it_were_current() -> None:

@@ -60,8 +60,8 @@ from headgate.proxy.handover import (
 )
 from headgate.proxy.listening import Listening
 from headgate.proxy.memory import SharedMemory, adopt, build, create, relay_library
-from headgate.proxy.relay import NativeRelay
-from headgate.proxy.status import ProxyFacts, ProxyReadings, sessions_document
+from headgate.proxy.relay import NativeRelay, settle_dead
+from headgate.proxy.status import ProxyFacts, ProxyReadings, SettingsFacts, sessions_document
 from headgate.settings.proxy import ProxySettings, load_proxy_settings
 from headgate.version import VERSION
 
@@ -144,8 +144,8 @@ class Proxy:
             threads=settings.relay.threads,
             dry_run=settings.relay.dry_run,
             max_sessions=settings.relay.max_sessions,
+            settings=_facts_of(settings),
         )
-        self._describe(settings)
         self._listening = Listening(self.facts)
         self._control = ControlDoor(settings, self)
         self.succession = ProxySuccession(settings.directory, self._offer, self._handed_over)
@@ -281,7 +281,7 @@ class Proxy:
             try:
                 return await self._reload()
             except InvalidSettings as error:
-                self.facts.settings_fault = str(error)
+                self.facts.settings = replace(self.facts.settings, fault=str(error))
                 log.error("settings.rejected", detail=str(error), stays="the last good settings")
                 raise
 
@@ -307,15 +307,9 @@ class Proxy:
         await self.parts.adopt(mind)
         self.parts.process.slowlog.adopt(slowlog_terms(new))
         self._control.adopt(new)
-        self._describe(new)
-        self.facts.waits_for_restart = waits
+        self.facts.settings = _facts_of(new, waits)
         log.info("settings.reloaded", changed=changed, waits_for_restart=waits)
-        return Reloaded(changed, waits, self.facts.advice)
-
-    def _describe(self, settings: ProxySettings) -> None:
-        self.facts.settings = settings.source
-        self.facts.settings_fault = ""
-        self.facts.advice = tuple(str(advice) for advice in settings.advice)
+        return Reloaded(changed, waits, self.facts.settings.advice)
 
     async def _reload_on_hangup(self) -> None:
         while True:
@@ -328,7 +322,6 @@ class Proxy:
 
     async def seen(self) -> ProxyReadings:
         assert self.parts is not None
-        self.facts.slowlog_fault = self.parts.process.slowlog.fault
         return await self.parts.seen()
 
     def sessions(self, *, after: int, limit: int) -> dict[str, Any]:
@@ -348,6 +341,11 @@ class Proxy:
         while True:
             self._control.listener.tend(loop.time())
             await self._clock.sleep(TEND_INTERVAL_S)
+
+
+def _facts_of(settings: ProxySettings, waits: tuple[str, ...] = ()) -> SettingsFacts:
+    advice = tuple(str(advice) for advice in settings.advice)
+    return SettingsFacts(settings.source, advice=advice, waits_for_restart=waits)
 
 
 class Signals:
@@ -410,7 +408,7 @@ class ProxySuccession:
             """The process before is gone. What it was running, if it was killed, is settled."""
             facts.predecessor = None
             if taken:
-                settled = relay.settle_dead(pid)
+                settled = settle_dead(relay.memory, pid)
                 log.info("handover.predecessor_gone", predecessor=pid, settled_statements=settled)
                 relay.stir()
 

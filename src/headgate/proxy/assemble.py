@@ -93,7 +93,7 @@ class ClientLook:
 
     async def run(self) -> None:
         while True:
-            self._gates.met(self._relay.clients())
+            self._gates.met(self._relay.clients.all())
             await self._clock.sleep(MEET_S)
 
     def state(self) -> PartState:
@@ -140,7 +140,7 @@ class ProxyParts:
         return ProxyReadings(
             now_s=now.mono_s,
             wall_ms=int(now.wall_s * 1000),
-            clients=relay.clients(),
+            clients=relay.clients.all(),
             threads=relay.thread_counts(),
             parts=self.process.states(),
             targets=relay.targets.targets,
@@ -150,6 +150,7 @@ class ProxyParts:
             statements_full=int(state.runnings_full),
             released=relay.released(),
             slowlog={"written": slowlog.lines, "left_out": slowlog.suppressed},
+            slowlog_fault=slowlog.fault,
             policy_rejection=self.watcher.rejection,
         )
 
@@ -166,7 +167,7 @@ def assemble(
     """`ours`: see ProxyContext."""
 
     def client_name(index: int) -> str:
-        found = relay.client(index)
+        found = relay.clients.get(index)
         return found.client.identity if found else "unidentified"
 
     watcher = DirectoryWatcher(settings.directory, relay, _health_told)
@@ -363,9 +364,9 @@ def note_budget(reports: Reports, event: RelayEvent) -> None:
 
 def _forget_agents(relay: NativeRelay) -> None:
     """What an agent said to a process before this one: nobody would ever take it back."""
-    for counts in relay.clients():
+    for counts in relay.clients.all():
         if counts.told:
-            relay.put_gate(counts.client, ClientGate())
+            relay.clients.put_gate(counts.client, ClientGate())
     relay.put_release(Release())
 
 

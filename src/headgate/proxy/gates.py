@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -139,28 +139,28 @@ def outcome_of(
     view: DatabaseSnapshot,
     applied: Applied,
     terms: GateTerms,
-    judging: GateBasis,
+    basis: GateBasis,
     health_part: Callable[[], GatePart] | None,
 ) -> GateOutcome:
     """What the relay is to do with a client to which these rules apply. `health_part`: what health
     says of it; None: the gate is not for it."""
-    rule = _rule_part(applied, terms, judging)
+    rule = _rule_part(applied, terms, basis)
     if rule.ratio >= 1.0:
-        return GateOutcome(_ruled(rule, terms, applied, judging), rule)
+        return GateOutcome(_ruled(rule, terms, applied, basis), rule)
     if health_part is None:
         exempt = applied.exempt is not None and not applied.exempt.metrics and not rule.ratio
-        return GateOutcome(replace(_ruled(rule, terms, applied, judging), exempt=exempt), rule)
-    health = health_part() if judging.is_fresh else UNKNOWN
+        return GateOutcome(replace(_ruled(rule, terms, applied, basis), exempt=exempt), rule)
+    health = health_part() if basis.is_fresh else UNKNOWN
     if not health.known and rule.ratio:
         # Rules outlive the agent: what is lost is health alone.
-        return GateOutcome(_ruled(_with_loss(rule, terms), terms, applied, judging), rule, health)
-    gate = _gated(compose(rule, health), terms, judging, known=health.known)
+        return GateOutcome(_ruled(_with_loss(rule, terms), terms, applied, basis), rule, health)
+    gate = _gated(compose(rule, health), terms, basis, known=health.known)
     exempt = _exempts(applied, terms, view)
     return GateOutcome(
         replace(
             gate,
             exempt=exempt and not rule.ratio and not health.ratio,
-            paced=judging.paced and not exempt,
+            paced=basis.paced and not exempt,
         ),
         rule,
         health,
@@ -191,29 +191,26 @@ class GateBasis(NamedTuple):
         return int((self.wall_s + mono_s - self.now.mono_s) * 1000)
 
 
-def _rule_part(applied: Applied, terms: GateTerms, judging: GateBasis) -> GatePart:
+def _rule_part(applied: Applied, terms: GateTerms, basis: GateBasis) -> GatePart:
     rule = applied.reject
     if rule is None or (rule.ratio <= 0 and not rule.rejects_all):
         return NOTHING
     held = rule.rejects_all
-    left_s = max(0.0, rule.ends_at(judging.now.wall_s) - judging.now.wall_s)
+    left_s = max(0.0, rule.ends_at(basis.now.wall_s) - basis.now.wall_s)
+    # When it is over, and not before; nobody knows when one without an end is.
+    held_retry_s = 0.0 if left_s == FOREVER else max(MIN_RETRY_S, left_s)
     return GatePart(
         ratio=1.0 if held else rule.ratio,
         act=terms.rule_action,
         cause=ActCause.RULE,
         # An operator's word is not got round by a tag that the client writes.
         ignores_priority=True,
-        reason=_rule_reason(rule, judging.now.wall_s),
-        retry_s=_held_retry_s(left_s) if held else 1.0,
+        reason=_rule_reason(rule, basis.now.wall_s),
+        retry_s=held_retry_s if held else 1.0,
         delay_s=0.0 if held else terms.rule_delay_s,
         verdict=Verdict.ON_HOLD if held else Verdict.REJECTED_BY_RATIO,
         by=f"{RULE}{rule.id}",
     )
-
-
-def _held_retry_s(left_s: float) -> float:
-    """When it is over, and not before; nobody knows when one without an end is."""
-    return 0.0 if left_s == FOREVER else max(MIN_RETRY_S, left_s)
 
 
 def _rule_reason(rule: Rule, wall_s: float) -> str:
@@ -237,15 +234,11 @@ class _Unrejected(RuleBook):
 
 
 def judged_part(
-    health: Health, applied: Applied, check: Check, terms: GateTerms, judging: GateBasis
+    health: Health, applied: Applied, check: Check, terms: GateTerms, basis: GateBasis
 ) -> GatePart:
     """As the agent decides, but for the dice, which are the relay's."""
     book = _Unrejected(applied)
-    decision = decide(check, health, book, now=judging.by, roll=ALMOST_ONE)
-    return _health_part(decision, terms)
-
-
-def _health_part(decision: Decision, terms: GateTerms) -> GatePart:
+    decision = decide(check, health, book, now=basis.by, roll=ALMOST_ONE)
     verdict = decision.verdict
     if verdict is not Verdict.OK and not _is_known_bad(decision):
         # Never read, hibernating, or the wrong agent: nothing is known.
@@ -258,12 +251,14 @@ def _health_part(decision: Decision, terms: GateTerms) -> GatePart:
     ratio = 1.0 if hard else min(1.0, max(0.0, graded(terms.bands, load)))
     if not ratio:
         return NOTHING
+    # A band below the threshold: no obstacle to an agent, and so without its words.
+    near = f"{check.database}: {_nearest(decision)} is at {load:.0%} of its threshold"
     return GatePart(
         ratio=ratio,
         act=terms.action if terms.mode is GateMode.ENFORCE else Act.WARN,
         cause=ActCause.HEALTH,
         ignores_priority=hard,
-        reason=reason_of(decision) or _near(decision, load),
+        reason=reason_of(decision) or near,
         retry_s=max(MIN_RETRY_S, (decision.retry_after_s or 1.0) / (1 + ALMOST_ONE)),
         verdict=Verdict.THRESHOLD_EXCEEDED if verdict is Verdict.OK else verdict,
         by=decided_by(decision) or _nearest(decision),
@@ -297,11 +292,6 @@ def _nearest(decision: Decision) -> str:
     return "" if found is None else str(found.ref)
 
 
-def _near(decision: Decision, load: float) -> str:
-    """A band below the threshold: no obstacle to an agent, and so without its words."""
-    return f"{decision.check.database}: {_nearest(decision)} is at {load:.0%} of its threshold"
-
-
 def compose(rule: GatePart, health: GatePart) -> GatePart:
     """One ratio of both: what the rule's dice admit is still up to health. The larger share
     gives the reason; of two actions that are really taken, the milder one is."""
@@ -328,20 +318,20 @@ def _with_loss(rule: GatePart, terms: GateTerms) -> GatePart:
     return compose(rule, lost)
 
 
-def _ruled(part: GatePart, terms: GateTerms, applied: Applied, judging: GateBasis) -> ClientGate:
+def _ruled(part: GatePart, terms: GateTerms, applied: Applied, basis: GateBasis) -> ClientGate:
     """By rules alone: known for as long as they are in force, whatever becomes of the agent."""
     if not part.ratio:
         return ClientGate()
     until_ms = None
     if applied.until != FOREVER:
-        left_s = applied.until - judging.now.wall_s + RULE_MARGIN_S
-        until_ms = judging.until_ms(judging.now.mono_s + left_s)
+        left_s = applied.until - basis.now.wall_s + RULE_MARGIN_S
+        until_ms = basis.until_ms(basis.now.mono_s + left_s)
     return replace(_acting(part, terms), until_ms=until_ms)
 
 
-def _gated(part: GatePart, terms: GateTerms, judging: GateBasis, *, known: bool) -> ClientGate:
-    until_s = judging.known_until_s
-    until_ms = judging.until_ms(until_s if known else min(until_s, judging.now.mono_s))
+def _gated(part: GatePart, terms: GateTerms, basis: GateBasis, *, known: bool) -> ClientGate:
+    until_s = basis.known_until_s
+    until_ms = basis.until_ms(until_s if known else min(until_s, basis.now.mono_s))
     # A rule is about every statement; only where health alone acts may reads be left out.
     alone = part.cause is not ActCause.RULE and terms.statements is GatedStatements.WRITES
     return replace(_acting(part, terms), until_ms=until_ms, writes_only=alone)
@@ -357,7 +347,7 @@ def _acting(part: GatePart, terms: GateTerms) -> ClientGate:
         max_delayed=terms.max_delayed,
         delay_s=part.delay_s,
         retry_s=part.retry_s,
-        reason=_cut(part.reason),
+        reason=part.reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore"),
     )
 
 
@@ -368,10 +358,6 @@ def _exempts(applied: Applied, terms: GateTerms, view: DatabaseSnapshot) -> bool
         return False
     judged = terms.metrics or [s.spec.name for s in view.health.default.standings]
     return not rule.metrics or all(name in rule.metrics for name in judged)
-
-
-def _cut(text: str) -> str:
-    return text.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
 
 
 # --- all of them -------------------------------------------------------------------------------
@@ -393,23 +379,205 @@ def _group_key(applied: Applied, gated: bool) -> GroupKey:
     )
 
 
-def _health_key(applied: Applied) -> GroupKey:
-    """Clients with this key get the same decision by health, whatever the dice: hundreds of ratio
-    rules make hundreds of groups, and one decision."""
-    return _group_key(applied._replace(reject=None, until=0.0), True)
-
-
 class _Group:
     __slots__ = ("applied", "gated", "health_key", "identity", "members", "outcome", "put_at")
 
     def __init__(self, applied: Applied, gated: bool, identity: Identity) -> None:
         self.applied = applied
         self.gated = gated
-        self.health_key = _health_key(applied)
+        # Clients with this key get the same decision by health, whatever the dice: hundreds of
+        # ratio rules make hundreds of groups, and one decision.
+        self.health_key = _group_key(applied._replace(reject=None, until=0.0), True)
         self.identity = identity
         self.members: dict[int, ClientKey] = {}
         self.outcome: GateOutcome | None = None
         self.put_at = -math.inf
+
+
+class GateLevels:
+    """Names that rules and settings have a word on, with their places in the relay's table."""
+
+    def __init__(self, relay: Relay, on_placed: Callable[[ClientKey], None]) -> None:
+        self._relay = relay
+        self._on_placed = on_placed
+        self.placed: dict[str, ClientKey] = {}
+        self.unplaced: list[str] = []
+
+    async def place(self, wanted: Sequence[str]) -> None:
+        for name in set(self.placed).difference(wanted):
+            self._relay.clients.leave(self.placed.pop(name))
+        unplaced = []
+        for number, name in enumerate(wanted):
+            if number % SLICE == SLICE - 1:
+                await asyncio.sleep(0)
+            if name in self.placed:
+                continue
+            if (client := self._relay.clients.enter(name)) is None:
+                unplaced.append(name)
+            else:
+                self.placed[name] = client
+                self._on_placed(client)
+        if unplaced and not self.unplaced:
+            log.warning("gates.no_place", names=len(unplaced), first=unplaced[0])
+        self.unplaced = unplaced
+
+
+class GateGroups:
+    """Clients, grouped by the rules that apply to them."""
+
+    def __init__(self) -> None:
+        self.clients: dict[int, tuple[ClientKey, Identity]] = {}
+        """By their places in the relay's table, which bound their number."""
+        self._groups: dict[GroupKey, _Group] = {}
+        self.group_of: dict[int, _Group] = {}
+
+    def __iter__(self) -> Iterator[_Group]:
+        return iter(list(self._groups.values()))
+
+    def meet(self, client: ClientKey) -> Identity:
+        known = self.clients.get(client.index)
+        if known is not None and known[0].key == client.key:
+            return known[1]
+        try:
+            identity = parse_identity(client.identity)
+        except InvalidName:
+            # The relay keeps to the grammar; an invalid name is an identity of its own.
+            log.warning("gates.odd_name", client=ascii(client.identity)[:80])
+            identity = Identity("unidentified", ("unidentified",))
+        self.clients[client.index] = (client, identity)
+        return identity
+
+    def place(self, client: ClientKey, identity: Identity, applied: Applied, gated: bool) -> _Group:
+        key = _group_key(applied, gated)
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = _Group(applied, gated, identity)
+        before = self.group_of.get(client.index)
+        if before is not None and before is not group:
+            before.members.pop(client.index, None)
+        group.members[client.index] = client
+        self.group_of[client.index] = group
+        return group
+
+    def dissolve(self) -> None:
+        """A group without a decision is put to each of its members."""
+        self._groups = {}
+
+
+class GateJudge:
+    """Works out the gate of a group, by the last snapshot."""
+
+    def __init__(
+        self,
+        database: str,
+        clock: Clock,
+        now_s: Callable[[], float],
+        terms: GateTerms,
+        *,
+        paced: bool,
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._now_s = now_s
+        self.terms = terms
+        self.paced = paced
+        self.snapshot: Snapshot | None = None
+        self._judged: dict[GroupKey, GatePart] = {}
+        """By health, in this refresh."""
+        self._shape: object = None
+        self._shape_at = -math.inf
+        """What health came to when all groups were last looked at, and when."""
+
+    def hear(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self._judged.clear()
+
+    @property
+    def heard(self) -> Snapshot:
+        assert self.snapshot is not None
+        return self.snapshot
+
+    @property
+    def wall_s(self) -> float:
+        """By the agent's time of day: rules end by it."""
+        return self.heard.now(self._now_s()).wall_s
+
+    @property
+    def known_until_s(self) -> float:
+        return self.heard.sent_s + self.terms.stale_after_s
+
+    def is_gated(self, identity: Identity) -> bool:
+        return self.terms.mode is not GateMode.OFF and meant(self.terms.clients, identity)
+
+    def applied(self, identity: Identity) -> Applied:
+        return self.heard.view.rules.applied(identity, self._database, self.wall_s)
+
+    def named(self) -> list[str]:
+        """What rules and settings call the clients that they are for."""
+        gated = () if self.terms.mode is GateMode.OFF else self.terms.clients
+        if self.snapshot is None:
+            return list(gated)
+        rules = self.snapshot.view.rules.rules
+        return [*gated, *_acting_first(rules, self._database, self.wall_s)]
+
+    def news_matter(self, groups: Iterable[_Group]) -> bool:
+        """Readings that change nothing but the words: those are put once a second."""
+        self._judged.clear()
+        basis = self._basis()
+        gated = {g.health_key: g for g in groups if g.gated}
+        parts = {key: self._health_part(group, basis) for key, group in gated.items()}
+        verdicts = {key: part._replace(reason="", retry_s=0.0) for key, part in parts.items()}
+        shape = (basis.is_fresh, verdicts)
+        if shape == self._shape and basis.now.mono_s - self._shape_at < REASON_EVERY_S:
+            return False
+        self._shape, self._shape_at = shape, basis.now.mono_s
+        return True
+
+    def judge(self, group: _Group, *, anew: bool = False) -> bool:
+        """Work the gate out; whether it is to be put. `anew`: by health as it is now."""
+        if anew:
+            self._judged.clear()
+        basis = self._basis()
+        found = outcome_of(
+            self.heard.view, group.applied, self.terms, basis,
+            partial(self._health_part, group, basis) if group.gated else None,
+        )  # fmt: skip
+        before, group.outcome = group.outcome, found
+        if before is None or self._is_due(before.gate, found.gate, group.put_at, basis):
+            group.put_at = basis.now.mono_s
+            return True
+        # What the relay has is the one of before: the next comparison is with that.
+        group.outcome = found._replace(gate=before.gate)
+        return False
+
+    def _health_part(self, group: _Group, basis: GateBasis) -> GatePart:
+        known = self._judged.get(group.health_key)
+        if known is None:
+            refs = tuple(MetricRef(name) for name in self.terms.metrics)
+            check = Check(group.identity, self._database, refs)
+            health = self.heard.view.health
+            known = judged_part(health, group.applied, check, self.terms, basis)
+            self._judged[group.health_key] = known
+        return known
+
+    def _is_due(
+        self, before: ClientGate, gate: ClientGate, put_at: float, basis: GateBasis
+    ) -> bool:
+        same = replace(gate, until_ms=before.until_ms, reason=before.reason, retry_s=before.retry_s)
+        if same != before or (gate.until_ms is None) is not (before.until_ms is None):
+            return True
+        since_s = basis.now.mono_s - put_at
+        if gate.reason != before.reason and since_s >= REASON_EVERY_S:
+            return True
+        if gate.until_ms is None or before.until_ms is None or gate.until_ms <= before.until_ms:
+            return False
+        return since_s >= EXTEND_WITHIN * self.terms.stale_after_s
+
+    def _basis(self) -> GateBasis:
+        snapshot, now = self.heard, self.heard.now(self._now_s())
+        holds_until_s = max(snapshot.sent_s, snapshot.current_until_s)
+        by = now._replace(mono_s=min(now.mono_s, holds_until_s))
+        return GateBasis(now, by, self._clock.now().wall_s, self.known_until_s, self.paced)
 
 
 class Gates:
@@ -427,29 +595,15 @@ class Gates:
     ) -> None:
         """`database`: what the agents call it. `now_s`: the clock that snapshots are dated by."""
         self._relay = relay
-        self._database = database
         self._clock = clock
         self._now_s = now_s
-        self._terms = terms
-        self._paced = paced
-        self._refs = tuple(MetricRef(name) for name in terms.metrics)
-        self._snapshot: Snapshot | None = None
-        self._clients: dict[int, tuple[ClientKey, Identity]] = {}
-        """By their places in the relay's table, which bound their number."""
-        self._levels: dict[str, ClientKey] = {}
-        """Names that rules and settings have a word on, with their places."""
-        self._unplaced: list[str] = []
-        self._groups: dict[GroupKey, _Group] = {}
-        self._group_of: dict[int, _Group] = {}
+        self._judge = GateJudge(database, clock, now_s, terms, paced=paced)
+        self._levels = GateLevels(relay, self.client_seen)
+        self._groups = GateGroups()
         self._acted: dict[int, tuple[int, GateOutcome]] = {}
         """Of those that anything was ever done to, the last."""
         self._regroup = True
         self._news = asyncio.Event()
-        self._judged: dict[GroupKey, GatePart] = {}
-        """By health, in this refresh."""
-        self._shape: object = None
-        self._shape_at = -math.inf
-        """What health came to when all groups were last looked at, and when."""
         self.put_total = 0
         self.longest_slice_s = 0.0
 
@@ -457,21 +611,18 @@ class Gates:
 
     def adopt(self, terms: GateTerms, *, paced: bool) -> None:
         """Other settings."""
-        self._terms, self._paced = terms, paced
-        self._refs = tuple(MetricRef(name) for name in terms.metrics)
-        self._relay.put_lost(self._lost)
+        self._judge.terms, self._judge.paced = terms, paced
+        self._put_lost()
         self._stir_all()
 
-    @property
-    def _lost(self) -> Act:
+    def _put_lost(self) -> None:
         """A gate that only warns does not start to block because no agent reports."""
-        if self._terms.mode is GateMode.ENFORCE:
-            return self._terms.on_loss
-        return Act.PASS
+        terms = self._judge.terms
+        self._relay.clients.put_lost(terms.on_loss if terms.mode is GateMode.ENFORCE else Act.PASS)
 
     def hear(self, snapshot: Snapshot) -> None:
-        before, self._snapshot = self._snapshot, snapshot
-        self._judged.clear()
+        before = self._judge.snapshot
+        self._judge.hear(snapshot)
         if before is None or before.view.rules is not snapshot.view.rules:
             self._stir_all()
         else:
@@ -479,38 +630,37 @@ class Gates:
 
     def client_seen(self, client: ClientKey) -> None:
         """Decide here and now: its first statement may be the one that matters."""
-        identity = self._meet(client)
-        if self._snapshot is None:
-            self._relay.put_gate(client, self._unheard(identity))
+        identity = self._groups.meet(client)
+        if self._judge.snapshot is None:
+            # Before any agent has reported: not known, where health is to decide.
+            until_ms = int(self._clock.now().wall_s * 1000)
+            gated = self._judge.is_gated(identity)
+            self._relay.clients.put_gate(client, ClientGate(until_ms=until_ms if gated else None))
             return
         group = self._place(client, identity)
         if group.outcome is None:
-            self._judged.clear()
-            self._judge(group)
+            self._judge.judge(group, anew=True)
         # As its like have it; what is newer than that comes to all of them by the next refresh.
         self._put(group, [client])
 
-    def _unheard(self, identity: Identity) -> ClientGate:
-        """Before any agent has reported: not known, where health is to decide."""
-        if not self._is_gated(identity):
-            return ClientGate()
-        return ClientGate(until_ms=int(self._clock.now().wall_s * 1000))
-
     def met(self, counts: Sequence[ClientCounts]) -> None:
         """All clients, as a look at the table shows them: events can be lost."""
+        heard = self._judge.snapshot is not None
         for count in counts:
-            known = self._clients.get(count.client.index)
-            if self._snapshot is None and count.told:
+            client, known = count.client, self._groups.clients.get(count.client.index)
+            if not heard and count.told:
                 continue  # Set by a process before this one: it holds until an agent reports.
-            if count.kept and self._snapshot is not None:
-                self._let_go(count.client)
-            if known is None or known[0].key != count.client.key or not count.told:
-                self.client_seen(count.client)
+            is_level = self._levels.placed.get(client.identity) == client
+            if count.kept and heard and not is_level and not self._regroup:
+                # A name that a process before this one has kept, and no rule speaks of any more.
+                self._relay.clients.leave(client)
+            if known is None or known[0].key != client.key or not count.told:
+                self.client_seen(client)
 
     def explained(self, client: ClientKey) -> GateOutcome:
         """What is being done to it, and why; where nothing is, what was done last: a report is
         about the second that has passed."""
-        group = self._group_of.get(client.index)
+        group = self._groups.group_of.get(client.index)
         now = group.outcome or FREE if group is not None else FREE
         key, acted = self._acted.get(client.index, (client.key, FREE))
         if key != client.key:
@@ -527,7 +677,7 @@ class Gates:
     # --- the loop --------------------------------------------------------------------------
 
     async def run(self) -> None:
-        self._relay.put_lost(self._lost)
+        self._put_lost()
         while True:
             await self.refresh()
             await self._wait()
@@ -543,28 +693,33 @@ class Gates:
             sleeping.cancel()
 
     def _next_s(self) -> float:
-        if self._snapshot is None:
+        if self._judge.snapshot is None:
             return LONGEST_WAIT_S
-        now_s = self._now_s()
-        wall_s = self._snapshot.now(now_s).wall_s
-        due = [group.applied.until - wall_s for group in self._groups.values()]
-        due.append(self._known_until_s - now_s)
+        wall_s = self._judge.wall_s
+        due = [group.applied.until - wall_s for group in self._groups]
+        due.append(self._judge.known_until_s - self._now_s())
         # A little later: what is due then is over then, by whichever clock.
         return min([LONGEST_WAIT_S, *(left_s + 0.001 for left_s in due if left_s > 0)])
 
     async def refresh(self) -> None:
         self._news.clear()
-        if self._regroup or self._unplaced:
-            await self._enter_levels()
-        if self._snapshot is None:
+        if self._regroup or self._levels.unplaced:
+            # Before the clients themselves: they decide for new clients.
+            await self._levels.place(levels_of(self._judge.named()))
+        if self._judge.snapshot is None:
             return
-        if self._regroup or self._rule_turned():
+        wall_s = self._judge.wall_s
+        if self._regroup or any(group.applied.until <= wall_s for group in self._groups):
             self._regroup = False
-            await self._group_all()
-        elif not self._news_matter():
+            self._groups.dissolve()
+            for number, (client, identity) in enumerate(list(self._groups.clients.values())):
+                if number % SLICE == SLICE - 1:
+                    await asyncio.sleep(0)
+                self._place(client, identity)
+        elif not self._judge.news_matter(self._groups):
             return
         changed, slice_began_s = False, self._now_s()
-        for group in list(self._groups.values()):
+        for group in self._groups:
             changed |= await self._look(group)
             if self._now_s() - slice_began_s > SLICE_S:
                 await asyncio.sleep(0)
@@ -572,71 +727,9 @@ class Gates:
         if changed:
             self._relay.stir()
 
-    def _news_matter(self) -> bool:
-        """Readings that change nothing but the words: those are put once a second."""
-        self._judged.clear()
-        judging = self._judging()
-        groups = {g.health_key: g for g in self._groups.values() if g.gated}
-        parts = {key: self._health_part(group, judging) for key, group in groups.items()}
-        verdicts = {key: part._replace(reason="", retry_s=0.0) for key, part in parts.items()}
-        shape = (judging.is_fresh, verdicts)
-        if shape == self._shape and judging.now.mono_s - self._shape_at < REASON_EVERY_S:
-            return False
-        self._shape, self._shape_at = shape, judging.now.mono_s
-        return True
-
-    def _rule_turned(self) -> bool:
-        assert self._snapshot is not None
-        wall_s = self._snapshot.now(self._now_s()).wall_s
-        return any(group.applied.until <= wall_s for group in self._groups.values())
-
-    async def _group_all(self) -> None:
-        """Group all clients again: a group without a decision is put to each of its members."""
-        self._groups = {}
-        for number, (client, identity) in enumerate(list(self._clients.values())):
-            if number % SLICE == SLICE - 1:
-                await asyncio.sleep(0)
-            self._place(client, identity)
-
-    async def _enter_levels(self) -> None:
-        """Before the clients themselves: they decide for new clients."""
-        wanted = levels_of(self._named())
-        for name in set(self._levels).difference(wanted):
-            self._relay.leave(self._levels.pop(name))
-        unplaced = []
-        for number, name in enumerate(wanted):
-            if number % SLICE == SLICE - 1:
-                await asyncio.sleep(0)
-            if name not in self._levels and not self._enter(name):
-                unplaced.append(name)
-        if unplaced and not self._unplaced:
-            log.warning("gates.no_place", names=len(unplaced), first=unplaced[0])
-        self._unplaced = unplaced
-
-    def _enter(self, name: str) -> bool:
-        client = self._relay.enter(name)
-        if client is None:
-            return False
-        self._levels[name] = client
-        self.client_seen(client)
-        return True
-
-    def _named(self) -> list[str]:
-        gated = () if self._terms.mode is GateMode.OFF else self._terms.clients
-        if self._snapshot is None:
-            return list(gated)
-        wall_s = self._snapshot.now(self._now_s()).wall_s
-        rules = self._snapshot.view.rules.rules
-        return [*gated, *_acting_first(rules, self._database, wall_s)]
-
-    def _let_go(self, client: ClientKey) -> None:
-        """A name that a process before this one has kept, and no rule speaks of any more."""
-        if self._levels.get(client.identity) != client and not self._regroup:
-            self._relay.leave(client)
-
     async def _look(self, group: _Group) -> bool:
         """Whether anything was put."""
-        if not self._judge(group):
+        if not self._judge.judge(group):
             return False
         members = list(group.members.values())
         for first in range(0, len(members), SLICE):
@@ -645,91 +738,17 @@ class Gates:
                 await asyncio.sleep(0)
         return True
 
-    # --- steps -----------------------------------------------------------------------------
-
-    def _meet(self, client: ClientKey) -> Identity:
-        known = self._clients.get(client.index)
-        if known is not None and known[0].key == client.key:
-            return known[1]
-        identity = _identity(client.identity)
-        self._clients[client.index] = (client, identity)
-        return identity
-
-    def _is_gated(self, identity: Identity) -> bool:
-        return self._terms.mode is not GateMode.OFF and meant(self._terms.clients, identity)
-
     def _place(self, client: ClientKey, identity: Identity) -> _Group:
-        assert self._snapshot is not None
-        rules, wall_s = self._snapshot.view.rules, self._snapshot.now(self._now_s()).wall_s
-        applied = rules.applied(identity, self._database, wall_s)
-        gated = self._is_gated(identity)
-        key = _group_key(applied, gated)
-        group = self._groups.get(key)
-        if group is None:
-            group = self._groups[key] = _Group(applied, gated, identity)
-        before = self._group_of.get(client.index)
-        if before is not None and before is not group:
-            before.members.pop(client.index, None)
-        group.members[client.index] = client
-        self._group_of[client.index] = group
-        return group
-
-    def _judge(self, group: _Group) -> bool:
-        """Work the gate out; whether it is to be put."""
-        judging = self._judging()
-        assert self._snapshot is not None
-        found = outcome_of(
-            self._snapshot.view, group.applied, self._terms, judging,
-            partial(self._health_part, group, judging) if group.gated else None,
-        )  # fmt: skip
-        before, group.outcome = group.outcome, found
-        if before is None or self._is_due(before.gate, found.gate, group.put_at, judging):
-            group.put_at = judging.now.mono_s
-            return True
-        # What the relay has is the one of before: the next comparison is with that.
-        group.outcome = found._replace(gate=before.gate)
-        return False
-
-    def _health_part(self, group: _Group, judging: GateBasis) -> GatePart:
-        assert self._snapshot is not None
-        known = self._judged.get(group.health_key)
-        if known is None:
-            check = Check(group.identity, self._database, self._refs)
-            health = self._snapshot.view.health
-            known = judged_part(health, group.applied, check, self._terms, judging)
-            self._judged[group.health_key] = known
-        return known
-
-    def _is_due(
-        self, before: ClientGate, gate: ClientGate, put_at: float, judging: GateBasis
-    ) -> bool:
-        same = replace(gate, until_ms=before.until_ms, reason=before.reason, retry_s=before.retry_s)
-        if same != before or (gate.until_ms is None) is not (before.until_ms is None):
-            return True
-        since_s = judging.now.mono_s - put_at
-        if gate.reason != before.reason and since_s >= REASON_EVERY_S:
-            return True
-        if gate.until_ms is None or before.until_ms is None or gate.until_ms <= before.until_ms:
-            return False
-        return since_s >= EXTEND_WITHIN * self._terms.stale_after_s
-
-    @property
-    def _known_until_s(self) -> float:
-        assert self._snapshot is not None
-        return self._snapshot.sent_s + self._terms.stale_after_s
-
-    def _judging(self) -> GateBasis:
-        assert self._snapshot is not None
-        snapshot, now = self._snapshot, self._snapshot.now(self._now_s())
-        holds_until_s = max(snapshot.sent_s, snapshot.current_until_s)
-        by = now._replace(mono_s=min(now.mono_s, holds_until_s))
-        return GateBasis(now, by, self._clock.now().wall_s, self._known_until_s, self._paced)
+        judge = self._judge
+        return self._groups.place(
+            client, identity, judge.applied(identity), judge.is_gated(identity)
+        )
 
     def _put(self, group: _Group, members: Sequence[ClientKey]) -> None:
         assert group.outcome is not None
         gate, began_s = group.outcome.gate, self._now_s()
         for client in members:
-            self._relay.put_gate(client, gate)
+            self._relay.clients.put_gate(client, gate)
             if gate.ratio:
                 self._acted[client.index] = (client.key, group.outcome)
         self.put_total += len(members)
@@ -738,28 +757,29 @@ class Gates:
     # --- state -----------------------------------------------------------------------------
 
     def state(self) -> PartState:
-        groups = [group for group in self._groups.values() if group.members]
-        clients = sum(len(group.members) for group in groups if _acts(group))
+        groups = [group for group in self._groups if group.members]
+        acting = [group for group in groups if group.outcome and group.outcome.gate.ratio > 0]
+        clients, known = sum(len(group.members) for group in acting), self._groups.clients
         gated = [group for group in groups if group.gated]
         unknown = next((g.outcome for g in gated if g.outcome and not g.outcome.health.known), None)
         why = f"; the health is not known: {unknown.health.reason}" if unknown else ""
-        if self._unplaced:
+        if unplaced := self._levels.unplaced:
             why += (
-                f"; {len(self._unplaced)} names in rules have no place in the table of "
+                f"; {len(unplaced)} names in rules have no place in the table of "
                 "clients: raise memory.clients"
             )
-        count = sum(self._is_gated(identity) for _, identity in self._clients.values())
+        count = sum(self._judge.is_gated(identity) for _, identity in known.values())
         summary = (
-            f"{len(self._clients)} clients, {count} of them under the health gate "
-            f"({self._terms.mode.value}); {clients} acted upon now{why}"
+            f"{len(known)} clients, {count} of them under the health gate "
+            f"({self._judge.terms.mode.value}); {clients} acted upon now{why}"
         )
         figures: dict[str, float | int | str | None] = {
-            "clients": len(self._clients),
+            "clients": len(known),
             "gated": count,
             "acted_upon": clients,
             "groups": len(groups),
-            "levels": len(self._levels),
-            "levels_unplaced": len(self._unplaced),
+            "levels": len(self._levels.placed),
+            "levels_unplaced": len(self._levels.unplaced),
             "gates_put_total": self.put_total,
             "longest_slice_ms": round(self.longest_slice_s * 1000, 3),
         }
@@ -767,16 +787,3 @@ class Gates:
 
     async def close(self) -> None:
         return None
-
-
-def _acts(group: _Group) -> bool:
-    return group.outcome is not None and group.outcome.gate.ratio > 0
-
-
-def _identity(text: str) -> Identity:
-    """The relay keeps to the grammar; an invalid name is an identity of its own."""
-    try:
-        return parse_identity(text)
-    except InvalidName:
-        log.warning("gates.odd_name", client=ascii(text)[:80])
-        return Identity("unidentified", ("unidentified",))

@@ -341,7 +341,7 @@ def _dry_run(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
 
 
 def _settings_rejected(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
-    yield (), float(bool(facts.settings_fault))
+    yield (), float(bool(facts.settings.fault))
 
 
 def _beyond_table(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:

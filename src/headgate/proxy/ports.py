@@ -73,8 +73,6 @@ class ClientCounts(NamedTuple):
     errors: int
     waiting: int
     running: int
-    last_ns: int
-    """Monotonic."""
     reported: Reported = Reported()
     kept: bool = False
     """Its place is never another's: some rule has a word on that name."""
@@ -163,10 +161,10 @@ class WantedPlan(NamedTuple):
     """It has $n or ? in it."""
 
 
-class Relay(Protocol):
-    """The data path, to those who tell it what to do (proxy/relay.py)."""
+class RelayClients(Protocol):
+    """The relay's table of clients, with a gate for each (proxy/relay.py)."""
 
-    def clients(self) -> Sequence[ClientCounts]:
+    def all(self) -> Sequence[ClientCounts]:
         """All that have a place, unidentified and others first."""
         ...
 
@@ -196,6 +194,13 @@ class Relay(Protocol):
     def put_lost(self, act: Act) -> None:
         """What happens when what is known of health is too old."""
         ...
+
+
+class Relay(Protocol):
+    """The data path, to those who tell it what to do (proxy/relay.py)."""
+
+    @property
+    def clients(self) -> RelayClients: ...
 
     def put_release(self, release: Release) -> None: ...
 

@@ -12,7 +12,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from ctypes import byref, create_string_buffer, sizeof
 from typing import Any, NamedTuple
 
@@ -130,11 +130,12 @@ class NativeRelay:
     def __init__(self, terms: RelayTerms, identity: IdentityTerms, memory: SharedMemory) -> None:
         self._library = relay_library()
         self.memory = memory
+        self.clients = ClientTable(memory)
         self.targets = Targets()
         """The last ones that were taken."""
+        self.loop_name = ""
+        """Once it has started."""
         self._event = HrEvent()
-        self._entered: set[int] = set()
-        """Keys of the levels that have a place for good."""
         self._stopped = False
         error = create_string_buffer(_ERROR_BYTES)
         self._relay = self._library.hr_open(
@@ -147,11 +148,12 @@ class NativeRelay:
         )
         if not self._relay:
             raise RelayFault(f"the relay cannot be opened: {_text(error.value)}")
+        self.event_fd = int(self._library.hr_event_fd(self._relay))
 
     # --- life ------------------------------------------------------------------------------
 
     def listen(self, sock: socket.socket, terms: ListenTerms) -> int:
-        """Takes the socket over; its number, for `put_listener_tls`."""
+        """Takes the socket over; its number, for `put_listener_tls` and `unlisten`."""
         sock.setblocking(False)
         tls = listen_tls_words(terms)
         error = create_string_buffer(_ERROR_BYTES)
@@ -167,15 +169,17 @@ class NativeRelay:
     def put_listener_tls(self, number: int, terms: ListenTerms) -> None:
         """New certificates, for sessions from now on."""
         tls = listen_tls_words(terms)
-        self._checked(f"TLS of {terms.shown}", self._library.hr_listener_tls, number, byref(tls))
+        put = self._library.hr_listener_tls
+        _check(f"TLS of {terms.shown}", put, self._relay, number, byref(tls))
+
+    def unlisten(self, number: int) -> None:
+        """Its socket is closed; sessions that came by it stay."""
+        self._library.hr_unlisten(self._relay, number)
 
     def start(self) -> None:
         if fault := self._library.hr_start(self._relay):
             raise RelayFault(f"the relay cannot start: {_text(fault)}")
-
-    @property
-    def loop_name(self) -> str:
-        return _text(self._library.hr_loop_name(self._relay) or b"")
+        self.loop_name = _text(self._library.hr_loop_name(self._relay) or b"")
 
     def put_identity(self, identity: IdentityTerms) -> None:
         fault = self._library.hr_identity_put(self._relay, byref(identity_words(identity)))
@@ -197,54 +201,14 @@ class NativeRelay:
         if relay:
             self._library.hr_close(relay)
 
-    def unlisten(self, number: int) -> None:
-        """Its socket is closed; sessions that came by it stay."""
-        self._library.hr_unlisten(self._relay, number)
-
     # --- input -----------------------------------------------------------------------------
 
-    def put_reported(self, counts: Sequence[ClientCounts], at_s: float) -> None:
-        for one in counts:
-            words = self._client_in_place(one.client.index)
-            if words.key == one.client.key:  # Else the place is another client's by now.
-                words.reported_admitted = one.admitted
-                words.reported_blocked[:] = one.blocked
-        self.memory.state.reported_ns = int(at_s * 1e9)
-
-    def reported_at_s(self) -> float | None:
-        at_ns = int(self.memory.state.reported_ns)
-        return at_ns / 1e9 if at_ns else None
-
-    def enter(self, identity: str) -> ClientKey | None:
-        if len(self._entered) * 2 >= self.memory.state.sizes.clients:
-            return None
-        name, key = identity.encode(), ctypes.c_uint64()
-        index = self._library.hr_client_enter(
-            self.memory.state_address, os.getpid(), name, len(name), time.monotonic_ns(), byref(key)
-        )
-        if not index:
-            return None
-        self._entered.add(key.value)
-        return ClientKey(index, key.value, identity)
-
-    def leave(self, client: ClientKey) -> None:
-        self._entered.discard(client.key)
-        self._library.hr_client_leave(self.memory.state_address, client.index, client.key)
-
-    def put_gate(self, client: ClientKey, gate: ClientGate) -> None:
-        words = gate_words(gate)
-        self._library.hr_gate_put(self.memory.state_address, client.index, client.key, byref(words))
-
-    def put_lost(self, act: Act) -> None:
-        self.memory.state.lost = ACTS[act]
-
-    def put_enabled(self, enabled: bool) -> None:
-        """false: pass everything, decide nothing."""
-        self.memory.state.enabled = int(enabled)
-
     def put_release(self, release: Release) -> None:
-        words = self.memory.state.release
-        ns_per_unit = 0 if release.per_s is None else _ns_per_unit(release.per_s)
+        words, ns_per_unit = self.memory.state.release, 0
+        if release.per_s is not None:
+            # 0 would mean "not paced", so a rate of 0 becomes the highest price instead.
+            price_ns = 1e9 / release.per_s if release.per_s > 0 else _MOST_NS
+            ns_per_unit = max(1, min(_MOST_NS, int(price_ns)))
         words.action, words.max_delay_ms = ACTS[release.act], _ms(release.max_delay_s)
         # The burst first: at the new price the old one could be a moment's worth of anything.
         words.burst_ns = min(_MOST_NS, int(release.burst * ns_per_unit))
@@ -259,12 +223,8 @@ class NativeRelay:
 
     def put_targets(self, targets: Targets) -> None:
         words = targets_words(targets)
-        self._checked(
-            "servers",
-            self._library.hr_targets_put,
-            byref(words),
-            _ms(targets.grace_s),
-        )
+        grace_ms = _ms(targets.grace_s)
+        _check("servers", self._library.hr_targets_put, self._relay, byref(words), grace_ms)
         self.targets = targets
 
     def tell_health(self, healthy: bool, until_ms: int) -> None:
@@ -283,72 +243,17 @@ class NativeRelay:
             return None
         return RelayRejection(_text(why), bool(self._library.hg_publish_again(why)))
 
-    def settle_dead(self, pid: int) -> int:
-        """What a process that died was running is settled; how many statements it was."""
-        memory = self.memory
-        found = self._library.hr_settle_dead(
-            memory.region_address, memory.state_address, pid, time.monotonic_ns()
-        )
-        return int(found)
-
     # --- what it tells ---------------------------------------------------------------------
-
-    @property
-    def event_fd(self) -> int:
-        return int(self._library.hr_event_fd(self._relay))
 
     def take_event(self) -> RelayEvent | None:
         if not self._library.hr_event_take(self._relay, byref(self._event)):
             return None
         return _decoded(self._event)
 
-    def clients(self) -> Sequence[ClientCounts]:
-        return list(self._clients())
-
-    def client(self, index: int) -> ClientCounts | None:
-        """The client that has this place now."""
-        if not 0 <= index < self.memory.state.sizes.clients:
-            return None
-        return self._client(index)
-
-    def _clients(self) -> Iterator[ClientCounts]:
-        state, view = self.memory.state, self.memory.state_view
-        step = sizeof(HrClient)
-        for index in range(state.sizes.clients):
-            (key,) = _KEY.unpack_from(view, state.clients_at + index * step)
-            if key or index in _NAMES:
-                found = self._client(index)
-                if found is not None:
-                    yield found
-
-    def _client(self, index: int) -> ClientCounts | None:
-        """Whole, or not at all: its place may be given to another meanwhile, and the key is
-        changed before all else."""
-        before = self._client_in_place(index).key
-        words = self._client_words(index)
-        if before != self._client_in_place(index).key or before == _MOVING_KEY:
-            return None
-        return _client(index, words)
-
-    def _client_in_place(self, index: int) -> HrClient:
-        return HrClient.from_address(
-            self.memory.state_address + self.memory.state.clients_at + index * sizeof(HrClient)
-        )
-
-    def _client_words(self, index: int) -> HrClient:
-        at = self.memory.state.clients_at + index * sizeof(HrClient)
-        return HrClient.from_buffer_copy(self.memory.state_view, at)
-
-    @property
-    def thread_total(self) -> int:
-        return int(self._library.hr_thread_total(self._relay))
-
     def thread_counts(self) -> list[dict[str, int]]:
-        return [self._counts_of(number) for number in range(self.thread_total)]
-
-    def _counts_of(self, number: int) -> dict[str, int]:
-        words = self._library.hr_counts_of(self._relay, number).contents
-        return {name: int(getattr(words, name)) for name in THREAD_COUNTS}
+        numbers = range(self._library.hr_thread_total(self._relay))
+        each = [self._library.hr_counts_of(self._relay, number).contents for number in numbers]
+        return [{name: int(getattr(one, name)) for name in THREAD_COUNTS} for one in each]
 
     def sessions(self, after: int = 0, most: int = 1000) -> list[SessionView]:
         """By id, those after `after`."""
@@ -368,10 +273,95 @@ class NativeRelay:
         """False: there is no such session."""
         return bool(self._library.hr_session_kill(self._relay, session))
 
-    def _checked(self, what: str, function: Callable[..., Any], *arguments: Any) -> None:
-        error = create_string_buffer(_ERROR_BYTES)
-        if fault := function(self._relay, *arguments, error, _ERROR_BYTES):
-            raise RelayFault(f"{what}: {_text(error.value) or _text(fault)}")
+
+def _check(what: str, function: Callable[..., Any], *arguments: Any) -> None:
+    error = create_string_buffer(_ERROR_BYTES)
+    if fault := function(*arguments, error, _ERROR_BYTES):
+        raise RelayFault(f"{what}: {_text(error.value) or _text(fault)}")
+
+
+class ClientTable:
+    """Implements ports.RelayClients, in the memory that all processes of a proxy share."""
+
+    def __init__(self, memory: SharedMemory) -> None:
+        self._library = relay_library()
+        self._memory = memory
+        self._entered: set[int] = set()
+        """Keys of the levels that have a place for good."""
+
+    def all(self) -> Sequence[ClientCounts]:
+        state, view = self._memory.state, self._memory.state_view
+        step, found = sizeof(HrClient), []
+        for index in range(state.sizes.clients):
+            (key,) = _KEY.unpack_from(view, state.clients_at + index * step)
+            if (key or index in _NAMES) and (client := self.get(index)):
+                found.append(client)
+        return found
+
+    def get(self, index: int) -> ClientCounts | None:
+        """The client that has this place now. Whole, or not at all: its place may be given to
+        another meanwhile, and the key is changed before all else."""
+        state = self._memory.state
+        if not 0 <= index < state.sizes.clients:
+            return None
+        before, at = self._in_place(index).key, state.clients_at + index * sizeof(HrClient)
+        words = HrClient.from_buffer_copy(self._memory.state_view, at)
+        if before != self._in_place(index).key or before == _MOVING_KEY:
+            return None
+        return _client(index, words)
+
+    def _in_place(self, index: int) -> HrClient:
+        at = self._memory.state.clients_at + index * sizeof(HrClient)
+        return HrClient.from_address(self._memory.state_address + at)
+
+    def put_reported(self, counts: Sequence[ClientCounts], at_s: float) -> None:
+        for one in counts:
+            words = self._in_place(one.client.index)
+            if words.key == one.client.key:  # Else the place is another client's by now.
+                words.reported_admitted = one.admitted
+                words.reported_blocked[:] = one.blocked
+        self._memory.state.reported_ns = int(at_s * 1e9)
+
+    def reported_at_s(self) -> float | None:
+        at_ns = int(self._memory.state.reported_ns)
+        return at_ns / 1e9 if at_ns else None
+
+    def enter(self, identity: str) -> ClientKey | None:
+        if len(self._entered) * 2 >= self._memory.state.sizes.clients:
+            return None
+        name, key = identity.encode(), ctypes.c_uint64()
+        index = self._library.hr_client_enter(
+            self._memory.state_address,
+            os.getpid(),
+            name,
+            len(name),
+            time.monotonic_ns(),
+            byref(key),
+        )
+        if not index:
+            return None
+        self._entered.add(key.value)
+        return ClientKey(index, key.value, identity)
+
+    def leave(self, client: ClientKey) -> None:
+        self._entered.discard(client.key)
+        self._library.hr_client_leave(self._memory.state_address, client.index, client.key)
+
+    def put_gate(self, client: ClientKey, gate: ClientGate) -> None:
+        words = gate_words(gate)
+        at = self._memory.state_address
+        self._library.hr_gate_put(at, client.index, client.key, byref(words))
+
+    def put_lost(self, act: Act) -> None:
+        self._memory.state.lost = ACTS[act]
+
+
+def settle_dead(memory: SharedMemory, pid: int) -> int:
+    """What a process that died was running is settled; how many statements it was."""
+    found = relay_library().hr_settle_dead(
+        memory.region_address, memory.state_address, pid, time.monotonic_ns()
+    )
+    return int(found)
 
 
 class RelayRejection(NamedTuple):
@@ -523,11 +513,6 @@ def _ms(seconds: float) -> int:
     return max(0, min(2**32 - 1, round(seconds * 1000)))
 
 
-def _ns_per_unit(per_s: float) -> int:
-    """0 would mean "not paced", so a rate of 0 becomes the highest price instead."""
-    return max(1, min(_MOST_NS, int(1e9 / per_s))) if per_s > 0 else _MOST_NS
-
-
 def _cut(text: str, most_bytes: int) -> bytes:
     return text.encode()[:most_bytes].decode(errors="ignore").encode()
 
@@ -556,7 +541,7 @@ def _client(index: int, words: HrClient) -> ClientCounts | None:
 
 _CLIENT_COUNTS = (
     *("statements", "admitted", "warned", "delayed", "delayed_ns", "passed", "wall_ns"),
-    *("errors", "waiting", "running", "last_ns"),
+    *("errors", "waiting", "running"),
 )
 
 

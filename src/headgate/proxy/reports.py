@@ -1,6 +1,6 @@
 """Report decisions made here to the agent: one log of decisions, wherever they are made.
 
-    Relay.clients() ─each second─► PendingReports ─► ReportBatch ══POST /v1/reports══►
+    Relay.clients ─each second─► PendingReports ─► ReportBatch ══POST /v1/reports══►
         the agent's history
 
 The relay's counters are the truth. How much of them has been taken for a report is kept beside
@@ -233,9 +233,9 @@ class Reports:
     def begin(self) -> None:
         """Go on where the process before, or the part before this one, has ended. Where nobody has
         kept account (reports were off), history cannot say any more when it was."""
-        now_s, kept_s = self._clock.now().mono_s, self._relay.reported_at_s()
+        now_s, kept_s = self._clock.now().mono_s, self._relay.clients.reported_at_s()
         if kept_s is None or now_s - kept_s > FORGOTTEN_S:
-            self._relay.put_reported(self._relay.clients(), now_s)
+            self._relay.clients.put_reported(self._relay.clients.all(), now_s)
 
     def hand_over(self) -> None:
         """A last look: from now on another process looks at these counters."""
@@ -245,7 +245,7 @@ class Reports:
 
     async def run(self) -> None:
         while not self._ours():
-            self._looked(list(self._relay.clients()))
+            self._looked(list(self._relay.clients.all()))
             await self._clock.sleep(HAND_OVER_S)
         self.begin()
         while True:
@@ -256,7 +256,7 @@ class Reports:
 
     def look(self) -> None:
         """Take what was counted since the last look."""
-        counts, now = list(self._relay.clients()), self._clock.now()
+        counts, now = list(self._relay.clients.all()), self._clock.now()
         self._looked(counts)
         minute = int(now.wall_s // 60)
         changed = [one for one in counts if one.reported != (one.admitted, one.blocked)]
@@ -265,7 +265,7 @@ class Reports:
             for one in decided(count, self._explained(count.client), self._named(index)):
                 key = (minute, count.client.identity, one.verdict, one.by)
                 self._tally.add(key, one.times, now.mono_s, one.reason)
-        self._relay.put_reported(changed, now.mono_s)
+        self._relay.clients.put_reported(changed, now.mono_s)
         self._budgets.clear()
 
     def _named(self, index: int) -> Mapping[str, int]:

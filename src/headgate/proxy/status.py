@@ -25,6 +25,15 @@ MIN_CALLS = 5
 CAUSES = tuple(cause for cause in ActCause if cause is not ActCause.NOTHING)
 
 
+@dataclass(frozen=True, slots=True)
+class SettingsFacts:
+    source: str = ""
+    fault: str = ""
+    """Why the file is invalid now; the last good settings stay."""
+    advice: tuple[str, ...] = ()
+    waits_for_restart: tuple[str, ...] = ()
+
+
 @dataclass(slots=True)
 class ProxyFacts:
     """What is known besides counters; changed by the process itself alone."""
@@ -42,15 +51,11 @@ class ProxyFacts:
     listen: list[dict[str, str]] = field(default_factory=list)
     control: list[str] = field(default_factory=list)
     state: str = "starting"
-    settings: str = ""
-    settings_fault: str = ""
-    waits_for_restart: tuple[str, ...] = ()
-    advice: tuple[str, ...] = ()
+    settings: SettingsFacts = SettingsFacts()
     memory: str = "new"
     """`new`, or `taken over`."""
     predecessor: int | None = None
     """The process that drains, if there is one."""
-    slowlog_fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,7 @@ class ProxyReadings:
     policy_rejection: str = ""
     wall_ms: int = 0
     """The same moment by the time of day."""
+    slowlog_fault: str = ""
 
 
 def totals(threads: Iterable[Mapping[str, int]]) -> dict[str, int]:
@@ -105,7 +111,7 @@ def status_document(facts: ProxyFacts, seen: ProxyReadings) -> dict[str, Any]:
         "parts": [asdict(part) for part in seen.parts],
         "threads": list(seen.threads),
         "slowlog": dict(seen.slowlog),
-        "advice": list(facts.advice),
+        "advice": list(facts.settings.advice),
         "problems": problems(facts, seen),
     }
 
@@ -132,9 +138,9 @@ def _about(facts: ProxyFacts, seen: ProxyReadings) -> dict[str, Any]:
         "control": facts.control,
         "memory": facts.memory,
         "predecessor": facts.predecessor,
-        "settings": facts.settings,
-        "settings_fault": facts.settings_fault,
-        "waits_for_restart": list(facts.waits_for_restart),
+        "settings": facts.settings.source,
+        "settings_fault": facts.settings.fault,
+        "waits_for_restart": list(facts.settings.waits_for_restart),
     }
 
 
@@ -275,10 +281,8 @@ def problems(facts: ProxyFacts, seen: ProxyReadings) -> list[str]:
     found = [f"{part.name}: {part.summary}" for part in seen.parts if not part.healthy]
     if not any(target.primary or target.replica for target in seen.targets):
         found.insert(0, "no server takes sessions")
-    if facts.settings_fault:
-        found.append(
-            f"the settings file is invalid, the last good one stays: {facts.settings_fault}"
-        )
+    if fault := facts.settings.fault:
+        found.append(f"the settings file is invalid, the last good one stays: {fault}")
     if seen.policy_rejection and not any(seen.policy_rejection in one for one in found):
         found.append(seen.policy_rejection)
     if seen.readings_fault:
@@ -293,8 +297,8 @@ def problems(facts: ProxyFacts, seen: ProxyReadings) -> list[str]:
         found.append("more clients than [memory] clients: further ones count as `others`")
     if seen.statements_full:
         found.append("more statements at once than [memory] statements: some ran uncounted")
-    if facts.slowlog_fault:
-        found.append(f"slow-log: {facts.slowlog_fault}")
+    if seen.slowlog_fault:
+        found.append(f"slow-log: {seen.slowlog_fault}")
     return found
 
 
