@@ -1,6 +1,7 @@
 """The Python in the docs runs as it is printed, against a real agent.
 
-And what the docs say of failures names its proof.
+Every command in them is one that the command line takes, with these options and values. And what
+the docs say of failures names its proof.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import ast
 import asyncio
 import inspect
 import re
+import shlex
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -17,8 +19,11 @@ from types import CodeType
 from typing import Any
 
 import pytest
+import typer
+from typer._click.exceptions import BadOptionUsage, MissingParameter, UsageError
 
 import headgate
+from headgate.cli.app import app
 from headgate.client.events import EVENTS
 from tests.http.serving import Plan, Served, serving
 
@@ -163,3 +168,79 @@ def test_every_row_of_the_table_of_failures_names_tests_that_exist() -> None:
     for row in rows:
         named = set(re.findall(r"`(test_\w+)`", row))
         assert named and named <= known, row
+
+
+# ── Commands ─────────────────────────────────────────────────────────────────
+
+ALERTS = ROOT / "deploy" / "prometheus" / "headgate.rules.yml"
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ALERTS]
+FENCED = re.compile(r"^ *```(?:console|sh|bash)\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
+CALL = re.compile(r"(?:sudo |ssh (?:-t )?\S+ |[A-Z_]+=\S+ )*(?:\S*/)?headgate (.+)")
+
+
+def arguments(line: str) -> Iterator[list[str]]:
+    """Of each call of a command in a line of a shell, but those with something left out."""
+    for part in re.split(r"\|\|?|&&|;|\$\(| > ", re.sub(r"^[$#] ", "", line.strip())):
+        if call := CALL.fullmatch(part.strip()):
+            given = shlex.split(call[1], comments=True)
+            if not given[0].startswith("-") and not {"…", "--help"} & set(given):
+                yield given
+
+
+def fault_of(given: list[str], *, named: bool = False) -> str | None:
+    """As the command line reads it, up to where the command would begin.
+
+    `named`: a sentence may name a command, or one of its options, without what it needs. If it
+    gives arguments, a reader will type it.
+    """
+    command: Any = typer.main.get_command(app)
+    context: Any = None
+    try:
+        while hasattr(command, "resolve_command"):
+            if not given:
+                return None  # A group: it lists its commands, or has one of its own.
+            context = command.context_class(command, parent=context)
+            _, command, given = command.resolve_command(context, given)
+        command.make_context(command.name, list(given), parent=context)
+    except UsageError as error:
+        typed = given and not given[0].startswith("-")
+        if named and not typed and isinstance(error, MissingParameter | BadOptionUsage):
+            return None
+        return error.format_message()
+    return None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_in_the_docs_is_taken(page: Path) -> None:
+    blocks = "\n".join(FENCED.findall(page.read_text())).replace("\\\n", " ")
+    given = [words for line in blocks.splitlines() for words in arguments(line)]
+    assert [(words, fault) for words in given if (fault := fault_of(words))] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_that_a_sentence_or_an_alert_names_is_one(page: Path) -> None:
+    text = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"\{\{.*?\}\}", "NAME", re.sub(r"(--\w+) …`", r"\1 TEXT`", text))
+    named = re.findall(r"`(headgate\s[^`]+)`", text)
+    lines = [" ".join(code.replace("\\|", "|").split()) for code in named]
+    given = [words for line in lines for words in arguments(line)]
+    assert [(words, fault) for words in given if (fault := fault_of(words, named=True))] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "headgate chekc --as etl",
+        "$ headgate check --as etl --databse main",
+        "# headgate check --as etl --wait 600",
+        "HEADGATE_URL=x sudo /opt/headgate/bin/headgate hold etl --for 1h | tee log",
+    ],
+)
+def test_a_command_that_does_not_work_is_found(line: str) -> None:
+    (given,) = arguments(line)
+    assert fault_of(given) and fault_of(given, named=True)
+
+
+def test_a_command_may_be_named_without_its_arguments() -> None:
+    assert fault_of(["check"]) and fault_of(["explain", "--at"])
+    assert not fault_of(["check"], named=True) and not fault_of(["explain", "--at"], named=True)

@@ -41,6 +41,12 @@ def socket_dir() -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.fixture
+def agent() -> Iterator[ScriptedAgent]:
+    with ScriptedAgent() as agent:
+        yield agent
+
+
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("authority"))

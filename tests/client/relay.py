@@ -7,7 +7,6 @@ import socket
 import threading
 from collections.abc import Callable
 from random import Random
-from types import TracebackType
 
 from tests.fixtures.eventually import DEADLINE_S
 
@@ -15,7 +14,7 @@ PIECE_BYTES = 65536
 
 
 class Relay:
-    """Listens on a port of its own. `frozen`: bytes come and are held back, as by a stopped
+    """Listens on a port of its own. `frozen`: bytes come and are delayed, as by a stopped
     process. `fate(connection number)`: after how many pieces that connection is cut."""
 
     def __init__(self, port: int, fate: Callable[[int], int | None] = lambda _: None) -> None:
@@ -88,12 +87,7 @@ class Relay:
     def __enter__(self) -> Relay:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
 

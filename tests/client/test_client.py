@@ -27,12 +27,6 @@ CLIENTS: list[Callable[..., Any]] = [Client, AsyncClient]
 
 
 @pytest.fixture
-def agent() -> Iterator[ScriptedAgent]:
-    with ScriptedAgent() as agent:
-        yield agent
-
-
-@pytest.fixture
 def gate(agent: ScriptedAgent) -> Iterator[Client]:
     with Client("etl:nightly", database="main", url=agent.url) as gate:
         yield gate
@@ -118,7 +112,7 @@ def test_a_read_check_is_about_one_database(agent: ScriptedAgent) -> None:
                 gate.check_read(threshold_s, database="b")
 
 
-def test_a_chunk_holds_something(gate: Client) -> None:
+def test_a_chunk_is_never_empty(gate: Client) -> None:
     with pytest.raises(InvalidSettings, match="at least 1 item, not 0"):
         gate.chunks([1], size=0)
 

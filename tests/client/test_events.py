@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import logging
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import prometheus_client
@@ -42,12 +41,6 @@ ONE_OF_EACH: tuple[Event, ...] = (
 
 def kinds(told: list[Event]) -> list[str]:
     return [type(event).__name__ for event in told]
-
-
-@pytest.fixture
-def agent() -> Iterator[ScriptedAgent]:
-    with ScriptedAgent() as agent:
-        yield agent
 
 
 async def test_a_wait_in_events(agent: ScriptedAgent, make_caller: MakeCaller) -> None:

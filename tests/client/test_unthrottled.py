@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -24,12 +23,6 @@ from tests.fixtures.eventually import DEADLINE_S, aeventually, eventually
 
 TAKEN = response(200, b'{"taken": 1}')
 SETTINGS: dict[str, Any] = {"on_unavailable": "open", "unavailable_after_s": 5.0}
-
-
-@pytest.fixture
-def agent() -> Iterator[ScriptedAgent]:
-    with ScriptedAgent() as agent:
-        yield agent
 
 
 def reports(agent: ScriptedAgent) -> list[Heard]:

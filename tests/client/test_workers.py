@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 from tests.client.scripted import OK, REJECTED, ScriptedAgent
 from tests.client.test_import import SOURCE
 from tests.fixtures.eventually import DEADLINE_S
-
-
-@pytest.fixture
-def agent() -> Iterator[ScriptedAgent]:
-    with ScriptedAgent() as agent:
-        yield agent
 
 
 def run(program: str, agent: ScriptedAgent, *paths: str) -> str:

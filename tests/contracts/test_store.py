@@ -1,4 +1,4 @@
-"""What `Store` of base/ports.py promises, asked of every store alike (conftest.py)."""
+"""What `Store` of base/ports.py promises, tested with every store alike (conftest.py)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from headgate.base.keyvalue import Put
 from headgate.base.ports import Store
 from headgate.errors import StoreUnavailable
 from headgate.history.records import AuditEntry, Tally
+from tests.contracts.test_store_budgets import BLOCKED
+from tests.contracts.test_store_history import LAG as LAG_MINUTE
+from tests.contracts.test_store_reports import ONE as REPORT
 
 ENTRY = AuditEntry(1_700_000_000.5, "ann", "metric.set", "main/lag", None, {"threshold": 5})
 LAG = Put("items/wide/metric/main%2Flag", b"{}")
@@ -51,7 +54,17 @@ async def test_what_was_kept_is_there_after_close_and_open(store: Store) -> None
 
 async def test_a_closed_store_says_so(store: Store) -> None:
     await store.close()
-    for attempt in (store.list([""]), store.audit(), store.add_tallies([ADMITTED])):
+    for attempt in (
+        store.list([""]),
+        store.audit(),
+        store.add_tallies([ADMITTED]),
+        store.sums((), since_minute=0, until_minute=9),
+        store.add_metric_minutes([LAG_MINUTE]),
+        store.add_budget_minutes([BLOCKED]),
+        store.budget_minutes(since_minute=0, until_minute=1),
+        store.reports(),
+        store.put_report(REPORT),
+    ):
         with pytest.raises(StoreUnavailable, match="not open"):
             await attempt
 

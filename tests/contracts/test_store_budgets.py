@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from headgate.base.ports import Store
-from headgate.errors import StoreUnavailable
 from headgate.history.records import BudgetMinute
 from headgate.store.statements import AddBudgetMinutes
 from tests.contracts.conftest import sqlite_store
@@ -61,16 +60,6 @@ async def test_a_minute_that_counts_nothing_is_rejected(store: Store, count: int
     with pytest.raises(ValueError, match=f"etl.* counts {count}"):
         await store.add_budget_minutes([BLOCKED, replace(BLOCKED, count=count)])
     assert await minutes(store) == []
-
-
-async def test_a_closed_store_says_so(store: Store) -> None:
-    await store.close()
-    for attempt in (
-        store.add_budget_minutes([BLOCKED]),
-        store.budget_minutes(since_minute=0, until_minute=1),
-    ):
-        with pytest.raises(StoreUnavailable, match="not open"):
-            await attempt
 
 
 # --- of the file alone ---------------------------------------------------------------------

@@ -51,14 +51,6 @@ async def test_beyond_the_limit_the_oldest_are_left_out(store: Store) -> None:
     assert [m.minute for m in found] == [3, 4]
 
 
-async def test_a_closed_store_says_so(store: Store) -> None:
-    await store.close()
-    with pytest.raises(StoreUnavailable, match="not open"):
-        await store.add_metric_minutes([LAG])
-    with pytest.raises(StoreUnavailable, match="not open"):
-        await store.sums((), since_minute=0, until_minute=9)
-
-
 # --- sums ----------------------------------------------------------------------------------
 
 TALLIES = [
@@ -132,7 +124,7 @@ async def test_what_is_forgotten_is_gone_from_whole_hours_too(store: Store) -> N
 
 
 async def test_names_that_nothing_is_counted_under_are_forgotten(tmp_path: Path) -> None:
-    """R66: a name made up for each check must not stay for ever."""
+    """R66: a name made up for each check must not stay forever."""
     store = sqlite_store(tmp_path / "state.db")
     await store.open()
     for minute in range(0, 600, 60):

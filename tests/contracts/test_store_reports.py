@@ -65,13 +65,6 @@ async def test_what_is_too_long_is_not_kept(store: Store, bad: Report) -> None:
     assert list(await store.reports()) == []
 
 
-async def test_a_closed_store_says_so(store: Store) -> None:
-    await store.close()
-    for attempt in (store.reports(), store.put_report(ONE)):
-        with pytest.raises(StoreUnavailable, match="not open"):
-            await attempt
-
-
 async def test_where_room_is_short_reports_go_and_history_and_audit_stay(tmp_path: Path) -> None:
     """A file as full as it may be gets its room from what anybody may send."""
     store = SqliteStore(tmp_path / "state.db", max_bytes=2 * 1024 * 1024)

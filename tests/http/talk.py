@@ -11,7 +11,6 @@ import struct
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, cast
 
 from tests.fixtures.eventually import DEADLINE_S
@@ -68,12 +67,7 @@ class Talk:
     def __enter__(self) -> Talk:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.sock.close()
 
     def send(self, data: bytes) -> Talk:

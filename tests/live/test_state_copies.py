@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import shutil
 import sqlite3
-import subprocess
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing
@@ -29,6 +28,7 @@ from headgate.store import SqliteStore
 from headgate.store.file import RESERVE_BYTES
 from headgate.store.locallog import Commit
 from headgate.store.statecopy import CopyFile, CopyPart
+from tests.fixtures.failing_disk import disk_of_2_mb, fill
 
 ENTRY = AuditEntry(1_700_000_000.0, "ann", "rule.set", "r1", None, {})
 RULES = "items/wide/rule/"
@@ -452,25 +452,8 @@ async def test_a_copy_that_cannot_be_written_fails_no_change_and_is_never_old(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=0700", "none", str(folder)]
-    done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"no leave to mount a tmpfs here: {done.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def fill(folder: Path) -> None:
-    with (folder / "ballast").open("ab", buffering=0) as file:
-        for size in (65536, 4096, 512, 64, 1):
-            while True:
-                try:
-                    if file.write(b"x" * size) < size:
-                        break
-                except OSError:
-                    break
+    with disk_of_2_mb(tmp_path / "small") as folder:
+        yield folder
 
 
 def fault_of(store: SqliteStore) -> str:

@@ -10,6 +10,14 @@ import pytest
 from headgate.http.openapi import documents
 from headgate.page.api import PageApi
 from tests.fixtures.api import misfits, route_of
+from tests.http.serving import OPERATOR, Served
+from tests.page.visiting import Visitor, signed_in
+
+
+@pytest.fixture
+def ann(served: Served) -> Visitor:
+    """An operator at the agent that the module serves."""
+    return signed_in(served, OPERATOR)
 
 
 @pytest.fixture(autouse=True)

@@ -15,8 +15,8 @@ from headgate.history.records import AuditEntry
 from headgate.page.audit import MAX_LINES, AuditFilter, entry_of
 from headgate.present.changes import SettingChange, settings_changed
 from tests.fixtures.memory_log import MemoryLog
-from tests.http.serving import LOOPS, OPERATOR, Plan, Served, serving
-from tests.page.visiting import Visitor, signed_in, text_of
+from tests.http.serving import LOOPS, Plan, Served, serving
+from tests.page.visiting import Visitor, text_of
 
 AT = "2026-03-01T07:10:30Z"
 
@@ -78,11 +78,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     plan = Plan(fleet=MemoryLog())
     with serving(LOOPS["asyncio"], tmp_path_factory.mktemp("audit"), plan) as served:
         yield served
-
-
-@pytest.fixture
-def ann(served: Served) -> Visitor:
-    return signed_in(served, OPERATOR)
 
 
 def put(served: Served, path: str, body: Any, method: str = "POST") -> Any:

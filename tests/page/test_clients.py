@@ -28,7 +28,7 @@ from headgate.history.minutes import MetricMinutes
 from headgate.history.records import Tally
 from headgate.history.rogues import Rogues
 from headgate.history.sessions import SessionGroup
-from headgate.history.starvation import Culprit, StarvationFinding, Starved
+from headgate.history.starvation import StarvationFinding, Starved
 from headgate.history.watch import Watch
 from headgate.page.clients import HistorySubject, fold_href, sentences, strip_of, wanted_of
 from headgate.present.clients import (
@@ -48,28 +48,9 @@ from headgate.present.history import runs_words
 from headgate.present.starvation import remedies
 from tests.fixtures.memory_store import MemoryStore
 from tests.http.serving import LOOPS, OPERATOR, VIEWER, Plan, Served, serving
+from tests.http.test_watching import STARVED
 from tests.page.visiting import Visitor, signed_in, text_of
 
-STARVED = Starved(
-    database="main",
-    client="etl",
-    is_level=True,
-    members=("a:etl", "b:etl"),
-    metric="lag",
-    cause=Culprit.EXEMPT_CLIENT,
-    why="an exempt client goes on while this metric rejects the others",
-    starved_s=900.0,
-    runtime_s=3600.0,
-    share=0.25,
-    alarming=True,
-    rejections=900,
-    breached_share=1.0,
-    mean_utilization=3.0,
-    dice_s=0.0,
-    blamed=("fix:x",),
-    rule="r7",
-    proposal="headgate rule lift r7",
-)
 NOBODY = CheckCounts()
 
 
@@ -355,11 +336,6 @@ def _served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def served(_served: Served) -> Served:
     _served.reset()
     return _served
-
-
-@pytest.fixture
-def ann(served: Served) -> Visitor:
-    return signed_in(served, OPERATOR)
 
 
 @pytest.fixture

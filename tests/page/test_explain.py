@@ -12,7 +12,7 @@ import pytest
 from headgate.present.explain import StepMark
 from headgate.present.explain import explained as presented
 from headgate.rules.api import ExplainDoc
-from tests.http.serving import LOOPS, OPERATOR, VIEWER, Served, serving
+from tests.http.serving import LOOPS, VIEWER, Served, serving
 from tests.http.test_budgets import Traffic
 from tests.page.visiting import Visitor, signed_in, text_of
 
@@ -31,11 +31,6 @@ def _served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def served(_served: Served) -> Served:
     _served.reset()
     return _served
-
-
-@pytest.fixture
-def ann(served: Served) -> Visitor:
-    return signed_in(served, OPERATOR)
 
 
 @pytest.fixture
@@ -110,7 +105,7 @@ def test_an_identity_is_explained_down_to_what_must_change(
     assert "Metrics rejects" in shown and "Pacing not reached" in shown
 
 
-def test_by_script_the_address_holds_what_was_said_and_no_more(ann: Visitor) -> None:
+def test_by_script_the_address_has_what_was_entered_and_no_more(ann: Visitor) -> None:
     reply = ann.get("/explain?app=etl&database=main&metrics=&at=&scope=", script=True)
     assert reply.headers["HX-Push-Url"] == "/explain?app=etl&database=main"
     assert "<html" not in reply.body.decode()

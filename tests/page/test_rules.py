@@ -44,11 +44,6 @@ def served(_served: Served) -> Served:
     return _served
 
 
-@pytest.fixture
-def ann(served: Served) -> Visitor:
-    return signed_in(served, OPERATOR)
-
-
 def api(served: Served, method: str, path: str, body: Any = None) -> Any:
     raw = b"" if body is None else json.dumps(body).encode()
     reply = served.ask(method, path, body=raw, unix=True, Content_Type="application/json")

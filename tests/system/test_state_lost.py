@@ -21,6 +21,7 @@ import pytest
 from headgate.rules.service import RULE_TIME
 from tests.fixtures.agents import HOST_ONLY, AgentProcess
 from tests.fixtures.eventually import eventually
+from tests.fixtures.failing_disk import disk_of_2_mb, fill
 
 HOLD = {"target": "etl", "kind": "hold", "reason": "INC-1", "for": "2h"}
 
@@ -170,24 +171,8 @@ def test_a_new_folder_is_no_loss(agent: AgentProcess) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=0700", "none", str(folder)]
-    done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"no leave to mount a tmpfs here: {done.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def fill(folder: Path) -> None:
-    with (folder / "ballast").open("ab", buffering=0) as file:
-        for size in (65536, 4096, 1):
-            try:
-                while file.write(b"x" * size) == size:
-                    pass
-            except OSError:
-                continue
+    with disk_of_2_mb(tmp_path / "small") as folder:
+        yield folder
 
 
 def test_on_a_full_disk_a_rule_can_be_lifted_and_nobody_is_sent_here(

@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from urllib.parse import urlsplit
 
 import pytest
@@ -47,12 +46,7 @@ class SlowRoad:
         await self.open()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         await self.close()
 
     async def close(self) -> None:
