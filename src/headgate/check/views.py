@@ -314,7 +314,7 @@ class Views:
         fault = self.parts.keeper.fault
         if fault is not None:
             waiting.append(f"store {self.parts.store.name}: {fault.detail}")
-        # Checks never wait for the fleet: its absence is shown, and no client is redirected.
+        # Checks never wait for the fleet: that it is away is shown, and no client is redirected.
         return ReadyDoc(ready=not waiting, waiting_for=waiting, notes=self._fleet_advice())
 
     # --- the shard -------------------------------------------------------------------------
