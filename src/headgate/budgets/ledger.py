@@ -455,6 +455,6 @@ def _settled(
     if beyond_ns > 0:
         return charged(bucket, drain_ns(beyond_ns, bucket.rate_mpct, cpus_milli), now_ns)
     if held.rate_mpct != bucket.rate_mpct:
-        return bucket  # its time is reckoned anew: nobody knows what is left of the charge
+        return bucket  # its time starts again: nobody knows what is left of the charge
     actual_ns = drain_ns(run.actual_ns, held.rate_mpct, cpus_milli)
     return refunded(bucket, held.charge, held.charge.drains_in_ns - actual_ns, now_ns)
