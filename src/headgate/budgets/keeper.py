@@ -46,6 +46,7 @@ import structlog
 from headgate.base.keyvalue import Put
 from headgate.base.ports import ChangeLog, Clock
 from headgate.base.stored import read_object
+from headgate.base.supervise import beside
 from headgate.budgets.drafts import check_budget_room, judged, with_end
 from headgate.budgets.layers import (
     ANOTHER,
@@ -77,7 +78,6 @@ from headgate.budgets.layers import (
 from headgate.budgets.lint import advise
 from headgate.budgets.parse import parse_budget, parse_policy, written, written_budget
 from headgate.budgets.policy import Mode, Policy, When
-from headgate.changes.book import OwnBook
 from headgate.changes.file_format import FileEntry
 from headgate.changes.files import UNSET
 from headgate.changes.items import Expecting
@@ -90,9 +90,9 @@ from headgate.changes.model import (
     Edit,
     quoted,
 )
+from headgate.changes.own import OwnBook
 from headgate.changes.reach import HERE
-from headgate.changes.state import ChangeMade, LogState, name_of
-from headgate.changes.writer import AuditView, Draft, beside
+from headgate.changes.state import AuditView, ChangeMade, Draft, LogState, name_of
 from headgate.errors import (
     Conflict,
     Fault,

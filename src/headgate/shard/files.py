@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headgate.base.declared import unknown
+from headgate.base.declared import parse_date_time, parse_for, unknown
 from headgate.base.names import parse_database
 from headgate.base.units import duration_text
 from headgate.changes.file_format import FileEntry
@@ -31,7 +31,6 @@ from headgate.changes.time import iso
 from headgate.errors import Fault, InvalidName, InvalidSettings
 from headgate.metrics.lint import Advice
 from headgate.rules.drafts import ChangeAuthor
-from headgate.rules.times import parse_date_time, parse_for
 from headgate.shard.handovers import HANDOVER
 from headgate.shard.model import MAX_HANDOVER_S, MAX_MEMBERS, MAX_SKIP_S
 from headgate.shard.service import PEER, RUNTIME, SKIP

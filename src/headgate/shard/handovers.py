@@ -17,9 +17,8 @@ import structlog
 from headgate.base.ports import Clock
 from headgate.changes.items import Make, SetItems, put, standing
 from headgate.changes.model import OURSELVES, Change, ChangeKind
-from headgate.changes.state import LogState
+from headgate.changes.state import Draft, LogState
 from headgate.changes.time import ChangeTime
-from headgate.changes.writer import Draft
 from headgate.errors import Conflict, InvalidRequest, StoreUnavailable
 from headgate.metrics.samples import Instant
 from headgate.rules.drafts import ChangeAuthor
