@@ -346,7 +346,8 @@ def said_by(item: Change) -> dict[str, Any]:
 def redated(item: Change, set_at: float) -> Change:
     """With another place among the versions; its time goes on being counted from where it was."""
     value = item.value
-    if item.kind in _OVER_FILE and value and "expires_at" in value:
+    said = {**(value or {}), **((value or {}).get("settings") or {})}
+    if item.kind in _OVER_FILE and value and "expires_at" in said:
         value = {"set_at": item.set_at, **value}
     return replace(item, set_at=set_at, value=value)
 

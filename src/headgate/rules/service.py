@@ -126,15 +126,20 @@ class RuleKeeper:
             return self.time.has_used_up(item, own=own)
         logs = self._rules.logs
         log = logs.fleet if not own else logs.own if item.reach == HERE else logs.shard
-        found = (log.entries.get(rule_id) for rule_id in log.ids_of(item.id))
-        entries = [entry for entry in found if entry is not None and entry.origin.n == item.n]
-        if entries or not own:
+        known = [log.entries[rule_id] for rule_id in log.ids_of(item.id) if rule_id in log.entries]
+        if entries := [entry for entry in known if entry.origin.n == item.n]:
             return any(map(self._rules.ended, entries))
-        # Of a rule that is no longer so: it says itself where its time was.
-        ruled_at, end_s = (item.value or {}).get("ruled_at"), ends_at(item)
-        if item.reach != HERE or not isinstance(ruled_at, int | float) or end_s is None:
+        try:
+            set_at, end_s = counted_from(item), ends_at(item)
+        except ValueError:  # Of a newer version.
             return False
-        return self.time.term(counted_from(item), end_s, ruled_at).has_ended(self._clock.now())
+        # Changed since, but not its time; and one that was set at this agent says itself when.
+        noted = [one.spec.ruled_at for one in known if one.spec.set_at == set_at]
+        said_at = (item.value or {}).get("ruled_at") if item.reach == HERE else None
+        ruled = [at for at in (*noted, said_at) if isinstance(at, int | float)]
+        if ruled and end_s is not None:
+            return self.time.term(set_at, end_s, *ruled).has_ended(self._clock.now())
+        return self.time.has_used_up(item, own=own)
 
     def parts_of(self, item_id: str) -> tuple[str, ...]:
         """The ids under which a change of a log is in force here."""
@@ -389,6 +394,8 @@ class FollowedRules:
         self._shard = shard
         self._max_rules = max_rules
         self.name = "shard" if shard else "host" if own else "fleet"
+        self._notes_of = f"{ChangeKind.RULE}/{self.name}/"
+        """How the names of their times begin (ChangeTime)."""
         self._items = ChangeMemory(ChangeKind.RULE)
         self._places: tuple[Place, ...] = ()
         self._ids: dict[str, tuple[str, ...]] = {}
@@ -493,7 +500,10 @@ class FollowedRules:
 
     def _entry(self, spec: RuleSpec, origin: RuleOrigin, known: RuleSpec | None) -> RuleEntry:
         """With what is known of it here. One that was set at this agent says where its time was."""
-        noted_at = None if known is None or known.set_at != spec.set_at else known.ruled_at
+        if known is not None and known.set_at == spec.set_at:
+            noted_at = known.ruled_at
+        else:
+            noted_at = self._time.past_at(f"{self._notes_of}{origin.item_id}", spec.set_at)
         term = self._time.term(spec.set_at, spec.rule.expires_at, spec.ruled_at, noted_at)
         again = known is not None and known.lifted_by and not spec.lifted_by
         if known is not None and not again and known.rule.created_at == spec.rule.created_at:
@@ -513,6 +523,7 @@ class FollowedRules:
         """From here on it is so."""
         self._waiting -= set(outcome.ids)
         self._bound(outcome)
+        self._note_past(outcome)
         self._items.remember(outcome.news)
         self._places = outcome.places
         for rule_id in outcome.gone:
@@ -531,6 +542,23 @@ class FollowedRules:
                 self._ids.pop(item_id, None)
             self.faults.pop(item_id, None)
         self.faults |= outcome.faults
+
+    def _note_past(self, outcome: RuleUpdate) -> None:
+        """Of those that others take the place of: a rollback gives them what is left of their time.
+        One that was set at this agent says it itself."""
+        if self._own and not self._shard:
+            return
+        now_set_at = {one.origin.item_id: one.spec.set_at for one in outcome.entries.values()}
+        for item_id in outcome.ids:
+            if item_id in outcome.faults and item_id not in now_set_at:
+                continue  # The last good one stays.
+            split = (f"{item_id}{SPLIT}{place.database}" for place in outcome.places)
+            for rule_id in dict.fromkeys([*self._ids.get(item_id, ()), item_id, *split]):
+                entry = self.entries.get(rule_id)
+                was = entry.spec if entry is not None else self.notes.noted.get(rule_id)
+                if was is not None and was.set_at != now_set_at.get(item_id):
+                    term = self._time.term(was.set_at, was.rule.expires_at, was.ruled_at)
+                    self._time.note_past(f"{self._notes_of}{item_id}", term)
 
     def _bound(self, outcome: RuleUpdate) -> None:
         excess = self._make_room(outcome)
