@@ -26,6 +26,7 @@ from headgate.changes.model import (
 from headgate.changes.reach import Place, parse_reach
 from headgate.changes.state import head_bytes, item_bytes
 from headgate.fleet.beat import Beat, FleetTiming, beat_bytes
+from headgate.rules.drafts import RuleDrafts
 from headgate.rules.matching import RuleBook
 
 REGIONS = 50
@@ -76,9 +77,8 @@ class Fleet:
         self.book = SharedBook(
             self._client(0, Traffic()),
             VirtualClock(self.loop),
-            lambda _: {},
             self.dice.random,
-            new_id=self._new_id,
+            RuleDrafts(lambda _: {}, new_id=self._new_id),
             new_op=lambda: f"{self.dice.getrandbits(64):x}",
         )
 

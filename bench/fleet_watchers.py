@@ -35,6 +35,7 @@ from headgate.changes.inforce import ChangeShelf
 from headgate.changes.mirror import Mirror
 from headgate.changes.model import BEAT, ITEMS, followed_prefixes
 from headgate.changes.reach import EVERYWHERE, Place
+from headgate.rules.drafts import RuleDrafts
 from headgate.rules.matching import RuleBook
 from headgate.rules.service import RuleKeeper
 
@@ -105,7 +106,7 @@ class Bench:
         endpoints = cluster.endpoints
         self.watchers = [Watcher(i, endpoints, self._applied(i)) for i in range(agents)]
         self.desk = etcd_store(endpoints, PREFIX)
-        self.book = SharedBook(self.desk, SystemClock(), lambda _: {}, Dice(0).roll)
+        self.book = SharedBook(self.desk, SystemClock(), Dice(0).roll, RuleDrafts(lambda _: {}))
 
     def _applied(self, index: int) -> Callable[[RuleBook], None]:
         def note(book: RuleBook) -> None:

@@ -34,7 +34,7 @@ from headgate.changes.model import HEAD, Change, ChangeKind
 from headgate.changes.reach import HERE
 from headgate.changes.state import head_bytes, item_bytes
 from headgate.demo import servers
-from headgate.rules.followed import value_of
+from headgate.rules.drafts import value_of
 from headgate.rules.matching import RuleBook
 from headgate.rules.settings import parse_rule
 from headgate.settings.agent import load_settings

@@ -102,7 +102,7 @@ def assemble(context: AgentContext) -> AgentRooms:
     elector = fleet.elector(agent) if fleet is not None and agent.elect is not None else None
     standby = shard.duty.standby = standby_of(context, check, shard.shards, elector)
     if standby is not None:
-        changes.exchange.pair = Pair(lambda: standby.url, shard.duty.is_passive)
+        changes.exchange.lead.pair = Pair(lambda: standby.url, shard.duty.is_passive)
     history = assemble_history(context, check, metrics, rules.keeper)
     facts = AgentFacts(agent.name, VERSION, context.clock.now(), standby=standby)
     facts.unapplied = lambda: [

@@ -16,6 +16,7 @@ from headgate.changes.model import shard_key, shard_members
 from headgate.changes.reach import Reach, parse_reach
 from headgate.errors import OutcomeUnknown, StoreUnavailable
 from headgate.metrics.samples import Instant
+from headgate.rules.drafts import RuleDrafts
 from headgate.rules.settings import KnownMetric, RuleLimits
 from tests.builders import NOW
 from tests.fixtures.memory_log import KeptInMemory, MemoryLog
@@ -101,11 +102,13 @@ def book_on(store: SharedLog, clock: Any, prefix: str = "f", **more: Any) -> Cha
     return SharedBook(
         store,
         clock,
-        known,
         lambda: 0.5,
-        new_id=lambda: f"{prefix}-{next(numbers):06x}",
+        RuleDrafts(
+            known,
+            more.pop("limits", RuleLimits()),
+            new_id=lambda: f"{prefix}-{next(numbers):06x}",
+        ),
         new_op=lambda: f"{prefix}-op-{next(ops)}",
-        limits=more.pop("limits", RuleLimits()),
         **more,
     )
 

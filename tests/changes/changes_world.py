@@ -6,8 +6,8 @@ from typing import Any
 
 from headgate.budgets.keeper import BudgetRoom
 from headgate.budgets.service import Budgets, Gear, TrafficPlan
-from headgate.changes.book import OwnBook
 from headgate.changes.model import ChangeKind
+from headgate.changes.own import OwnBook
 from headgate.changes.state import ChangeMade
 from headgate.check.board import Board
 from headgate.check.sampler import Sampler

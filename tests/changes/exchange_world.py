@@ -10,18 +10,18 @@ from typing import Any, TypeVar, cast
 
 from headgate.base.names import parse_identity
 from headgate.base.ports import PeerLink, Store
-from headgate.changes.book import OwnBook
 from headgate.changes.exchange import Exchange, OwnFacts, Pair
 from headgate.changes.exchange_api import decode_answer, decode_offer, encode_answer, encode_offer
 from headgate.changes.exchanged import ExchangeAnswer, Offer
 from headgate.changes.inforce import OwnInForce
+from headgate.changes.own import OwnBook
 from headgate.changes.reach import HERE, Place, Reach, parse_reach
 from headgate.changes.state import ChangeMade
 from headgate.check.demand import Demands
 from headgate.check.model import Idleness
 from headgate.errors import InvalidRequest, PeerFailed, StoreUnavailable, WrongShard
 from headgate.metrics.samples import Absent, Cause
-from headgate.rules.drafts import Here
+from headgate.rules.drafts import Here, RuleDrafts
 from headgate.rules.matching import NO_RULES, RuleBook
 from headgate.rules.service import RuleKeeper
 from headgate.rules.settings import KnownMetric
@@ -188,9 +188,8 @@ class Agent:
         self.book = OwnBook(
             self.store,
             self.clock,
-            known,
             lambda: 0.5,
-            Here(self.keeper.advice, self.keeper.time.now_s),
+            RuleDrafts(known, here=Here(self.keeper.advice, self.keeper.time.now_s)),
             in_force.changed,
         )
         self.exchange = Exchange(

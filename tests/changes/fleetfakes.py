@@ -156,7 +156,7 @@ class FeedLink:
         try:
             if path == FEED:
                 listing = self.mirror.listing(given["prefix"])
-                start, mark = given.get("from", [""])[0], self.mirror.mark
+                start, mark = given.get("from", [""])[0], self.mirror.feed.mark
                 return 200, msgspec.json.encode(feed_page(listing, start=start, mark=mark)), {}
             changes = await self.mirror.changes_after(
                 int(given["after"][0]),
@@ -169,7 +169,7 @@ class FeedLink:
             return 410, b"{}", {}
         except StoreUnavailable:
             return 503, b"{}", {}
-        told = encode_changes(changes, self.mirror.store_id, mark=self.mirror.mark)
+        told = encode_changes(changes, self.mirror.store_id, mark=self.mirror.feed.mark)
         return (410, b"{}", {}) if told is None else (200, told, {})
 
     async def close(self) -> None:

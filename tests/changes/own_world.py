@@ -14,16 +14,15 @@ from functools import partial
 
 from headgate.base.keyvalue import Compare, Put
 from headgate.base.ports import ChangeLog, Clock
-from headgate.changes.book import OwnBook
 from headgate.changes.inforce import Follows, OwnInForce
 from headgate.changes.model import HEAD, Change, item_key
+from headgate.changes.own import OwnBook
 from headgate.changes.reach import HERE, Place
-from headgate.changes.state import ChangeMade, LogState, head_bytes, item_bytes
+from headgate.changes.state import ChangeMade, Draft, LogState, head_bytes, item_bytes
 from headgate.changes.time import ChangeTime
-from headgate.changes.writer import Draft
 from headgate.errors import StoreUnavailable
 from headgate.history.records import AuditEntry
-from headgate.rules.drafts import ChangeAuthor, Here
+from headgate.rules.drafts import ChangeAuthor, Here, RuleDrafts
 from headgate.rules.service import RuleKeeper
 from headgate.rules.settings import KnownMetric
 from tests.fixtures.memory_store import MemoryStore
@@ -40,7 +39,8 @@ class OwnLog:
         self._rooms: list[Follows] = [self.rules]
         self.in_force = OwnInForce(self._rooms, lambda: places)
         here = Here(lambda spec: (), self.time.now_s)
-        self.book = OwnBook(store, clock, _no_metrics, lambda: 0.5, here, self.in_force.changed)
+        drafts = RuleDrafts(_no_metrics, here=here)
+        self.book = OwnBook(store, clock, lambda: 0.5, drafts, self.in_force.changed)
         self.book.has_ended = partial(self.rules.has_ended, own=True)
 
     def attach(self, *rooms: Follows) -> None:

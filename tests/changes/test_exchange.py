@@ -14,8 +14,7 @@ from headgate.changes.exchanged import KEEP_S, Offer
 from headgate.changes.items import put
 from headgate.changes.model import Change, ChangeKind, item_key
 from headgate.changes.reach import HERE, parse_reach
-from headgate.changes.state import LogState, item_bytes
-from headgate.changes.writer import Draft
+from headgate.changes.state import Draft, LogState, item_bytes
 from headgate.errors import (
     Conflict,
     InvalidRequest,
@@ -59,8 +58,8 @@ async def test_a_rule_is_in_force_at_all_agents_of_the_shard_when_it_is_acknowle
 
 async def test_a_skip_and_a_metric_of_the_shard_are_sent_as_rules_are(three: Three) -> None:
     a, b, c = three
-    reach = await a.exchange.reach(None, ["main"])
-    assert reach == REACH and await b.exchange.reach(None, ["main"]) == HERE
+    reach = await a.exchange.lead.reach(None, ["main"])
+    assert reach == REACH and await b.exchange.lead.reach(None, ["main"]) == HERE
     skip = {"until_wall_s": 1e10, "who": "ops", "reason": "rebuild", "set_wall_s": 1.0}
     named = {ChangeKind.SKIP: f"{SHARD} db-c", ChangeKind.METRIC: f"main/lag@{REACH}"}
     metric = {"settings": {"threshold": "2s"}}
@@ -349,7 +348,7 @@ async def test_an_idle_shard_is_woken_by_a_change(three: Three) -> None:
     a.rest()
     demand = a.demands.by_database["main"]
     demand.on_shard_asked = lambda: a.lead(b)
-    assert await a.finished(a.exchange.reach(None)) == REACH
+    assert await a.finished(a.exchange.lead.reach(None)) == REACH
     a.rest()
     await a.put("half")
     assert b.in_force_now() == {"half"}
@@ -382,12 +381,12 @@ async def test_the_leader_speaks_for_the_shard_by_default_and_others_for_themsel
     three: Three,
 ) -> None:
     a, b, _ = three
-    assert await a.exchange.reach(None) == REACH
-    assert await a.exchange.reach(None, ["main"]) == REACH
-    assert await b.exchange.reach(None) == HERE
-    assert await a.exchange.reach(parse_reach("host:db-a")) == HERE
+    assert await a.exchange.lead.reach(None) == REACH
+    assert await a.exchange.lead.reach(None, ["main"]) == REACH
+    assert await b.exchange.lead.reach(None) == HERE
+    assert await a.exchange.lead.reach(parse_reach("host:db-a")) == HERE
     with pytest.raises(InvalidRequest, match="https://db-a:8087"):
-        await b.exchange.reach(REACH)
+        await b.exchange.lead.reach(REACH)
 
 
 # --- names ---------------------------------------------------------------------------------
@@ -611,7 +610,7 @@ async def test_a_passive_standby_changes_nothing_of_the_shard_and_sends_replicas
     active, standby, _ = pair
     with pytest.raises(InvalidRequest, match="standby of https://db-a:8087"):
         await standby.put("half")
-    assert await standby.exchange.reach(None) == HERE
+    assert await standby.exchange.lead.reach(None) == HERE
     await active.clock.advance(3 * EVERY_S)
     assert standby.exchange.copies(SHARD) == {}
 

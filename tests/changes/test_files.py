@@ -336,6 +336,10 @@ class Shared:
     async def copied(self, shards: Collection[str]) -> Copies | None:
         return Copies(2, 2)
 
+    @property
+    def lead(self) -> Shared:
+        return self
+
     def shares(self, reach: Reach) -> bool:
         return str(reach) == f"shard:{SHARD}"
 

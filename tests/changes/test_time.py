@@ -130,8 +130,11 @@ class RuleSet:
         await self.log.load()
 
     async def set(self) -> None:
-        raw = {"target": "etl", "ratio": 0.5, "for": f"{FOR_S:.0f}s"}
-        await self.log.book.put_rule(raw, reach=self._reach, who="ops")
+        raw = {"id": "half", "target": "etl", "ratio": 0.5, "for": f"{FOR_S:.0f}s"}
+        if self.log.book.held.rule("half") is None:
+            await self.log.book.put_rule(raw, reach=self._reach, who="ops")
+        else:
+            await self.log.book.patch_rule("half", {"for": raw["for"]}, who="ops")
 
     async def is_in_force(self) -> bool:
         return any(rule.in_force(self.clock.now().wall_s) for rule in self.log.rules.book.rules)
@@ -243,3 +246,43 @@ async def test_set_again_it_has_all_of_its_time(open_agent: Any) -> None:
         await agent.set()
         await pass_s(agent, 400)
         assert await agent.is_in_force()
+
+
+async def replaced(agent: Any) -> int:
+    """Set, and after most of its time set again; the revision to go back to."""
+    await agent.set()
+    n: int = (await agent.log.book.items()).n
+    await pass_s(agent, 400)
+    await agent.set()
+    await pass_s(agent, 10)
+    return n
+
+
+async def test_one_that_was_replaced_comes_back_with_what_is_left_of_it(open_agent: Any) -> None:
+    """Whatever became of the clock and of the agent since."""
+    store = MemoryStore()
+    async with open_agent(store) as agent:
+        n = await replaced(agent)
+    async with open_agent(store, -7200) as again:
+        await pass_s(again, 10)
+        if not (await again.log.book.rollback(n, who="ops")).changes:
+            return  # A switchover is not announced again.
+        await pass_s(again, 150)
+        assert await again.is_in_force()
+        await pass_s(again, 60)
+        assert not await again.is_in_force()
+
+
+async def test_one_that_was_replaced_and_has_ended_since_does_not_come_back(
+    open_agent: Any,
+) -> None:
+    store = MemoryStore()
+    async with open_agent(store) as agent:
+        n = await replaced(agent)
+        await pass_s(agent, 250)
+    async with open_agent(store, -7200) as again:
+        await pass_s(again, 10)
+        assert await again.is_in_force()
+        made = await again.log.book.rollback(n, who="ops")
+        assert [one.code for one in made.advice] == ["over"]
+        assert not await is_listed(again)

@@ -22,14 +22,14 @@ from headgate.base.clock import SystemClock
 from headgate.base.ports import PeerLink, SharedLog, Store
 from headgate.budgets.keeper import BudgetRoom
 from headgate.budgets.service import Budgets, TrafficPlan
-from headgate.changes.book import OwnBook, SharedBook
+from headgate.changes.book import SharedBook
 from headgate.changes.exchange import Exchange, OwnFacts
 from headgate.changes.inforce import OwnInForce
 from headgate.changes.mirror import Mirror
 from headgate.changes.model import ChangeKind
+from headgate.changes.own import OwnBook
 from headgate.changes.reach import Place
-from headgate.changes.state import ChangeMade, LogState
-from headgate.changes.writer import Draft
+from headgate.changes.state import ChangeMade, Draft, LogState
 from headgate.check.board import Board
 from headgate.check.checker import Checker
 from headgate.check.demand import Demands
@@ -54,7 +54,7 @@ from headgate.metrics.samples import Absent, Cause, Sample
 from headgate.metrics.service import DatabasePlan, MetricKeeper, metrics_known_to
 from headgate.pacing.pacer import Pacers
 from headgate.page.sessions import PageSessions
-from headgate.rules.drafts import ChangeAuthor, Here
+from headgate.rules.drafts import ChangeAuthor, Here, RuleDrafts
 from headgate.rules.matching import NO_RULES, Rule, RuleBook, book_of
 from headgate.rules.service import RuleKeeper
 from headgate.shard.peers import PeerAccess, open_link
@@ -187,7 +187,11 @@ class Served:
         self.own_in_force = OwnInForce(rooms, self._places)
         here = Here(self.rules.advice, self.rules.time.now_s)
         self.own = OwnBook(
-            self.store, self.clock, known_metrics, lambda: 0.5, here, self.own_in_force.changed
+            self.store,
+            self.clock,
+            lambda: 0.5,
+            RuleDrafts(known_metrics, here=here),
+            self.own_in_force.changed,
         )
         self.budgets.own = self.own
         budgets = BudgetRoom(self.budgets.by_database)
@@ -249,7 +253,7 @@ class Served:
 
     def _fleet_of(self, store: SharedLog) -> Fleet:
         known = metrics_known_to(self.book)
-        book = SharedBook(store, self.clock, known, self.dice.roll)
+        book = SharedBook(store, self.clock, self.dice.roll, RuleDrafts(known))
         book.rooms |= {ChangeKind.METRIC: MetricRoom(self.book)}
         return Fleet(book, Mirror(self.clock))
 

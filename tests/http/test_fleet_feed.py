@@ -203,7 +203,7 @@ def test_a_change_wakes_who_waits_for_it(following: World) -> None:
     asked = changes_of(*PREFIXES, after=after, wait_s=30)
     waiting = threading.Thread(target=lambda: told.append(following.ask(asked).json))
     waiting.start()
-    eventually(lambda: following.served.call(lambda: following.mirror._waiters) == 1)
+    eventually(lambda: following.served.call(lambda: following.mirror.feed.waiters) == 1)
     following.put(b=b"{}")
     waiting.join(DEADLINE_S)
     assert not waiting.is_alive()

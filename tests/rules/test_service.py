@@ -15,21 +15,22 @@ import pytest
 from headgate.base.keyvalue import Compare, Put
 from headgate.base.names import parse_identity
 from headgate.base.overlay import Overlay
-from headgate.changes.book import NoSuchItem, OwnBook
+from headgate.changes.book import NoSuchItem
 from headgate.changes.inforce import OwnInForce
 from headgate.changes.model import ITEMS, Change, ChangeKind, item_key
+from headgate.changes.own import OwnBook
 from headgate.changes.reach import HERE, Place
 from headgate.changes.state import ChangeMade, item_bytes
 from headgate.changes.time import ChangeTime, parse_mark
 from headgate.errors import Conflict, InvalidSettings, OutcomeUnknown, StoreUnavailable
 from headgate.history.records import AuditEntry
 from headgate.metrics.samples import BootInstant, Instant
-from headgate.rules.drafts import Here
-from headgate.rules.followed import RuleEntry
+from headgate.rules.drafts import Here, RuleDrafts, RuleEntry
 from headgate.rules.matching import NO_RULES, RuleBook
+from headgate.rules.notes import KEEP_TIME_S as KEEP_S
+from headgate.rules.notes import RULE_TIME
 from headgate.rules.routes import entry_of
-from headgate.rules.service import KEEP_TIME_S as KEEP_S
-from headgate.rules.service import RULE_TIME, SLICE, RuleKeeper
+from headgate.rules.service import SLICE, RuleKeeper
 from headgate.rules.settings import KnownMetric, RuleLimits
 from headgate.store.sqlite import SqliteStore
 from tests.builders import NOW
@@ -121,17 +122,8 @@ class World:
         )
         self.in_force = OwnInForce((self.keeper,), lambda: (PLACE,))
         here = Here(self.keeper.advice, self.keeper.time.now_s)
-        more: dict[str, Any] = {"new_id": self.new_id} if self.new_id else {}
-        self.own = OwnBook(
-            self.store,
-            self.clock,
-            known,
-            lambda: 0.5,
-            here,
-            self.in_force.changed,
-            limits=self.limits,
-            **more,
-        )
+        drafts = RuleDrafts(known, self.limits, here, self.new_id)
+        self.own = OwnBook(self.store, self.clock, lambda: 0.5, drafts, self.in_force.changed)
 
     def boot(self) -> BootInstant | None:
         return BootInstant(self.boot_id, self.clock.now().mono_s) if self.boot_id else None

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headgate.base.declared import parse_date_time, parse_for
 from headgate.errors import InvalidSettings
 from headgate.rules.matching import DiceOrder, Justification, Kind, Rule
 from headgate.rules.settings import (
@@ -22,7 +23,7 @@ from headgate.rules.settings import (
     with_limit_units,
     written,
 )
-from headgate.rules.times import Schedule, parse_date_time, parse_for, parse_schedule
+from headgate.rules.times import Schedule, parse_schedule
 from tests.builders import NOW
 
 W = NOW.wall_s

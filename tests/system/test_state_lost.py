@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from headgate.rules.service import RULE_TIME
+from headgate.rules.notes import RULE_TIME
 from tests.fixtures.agents import HOST_ONLY, AgentProcess
 from tests.fixtures.eventually import eventually
 from tests.fixtures.failing_disk import disk_of_2_mb, fill

@@ -10,8 +10,10 @@ names the nearest known one; every fault of a table is reported, not only the fi
 
 from __future__ import annotations
 
+import calendar
 import difflib
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from enum import Enum
@@ -482,3 +484,47 @@ def _kind(value: object) -> str:
         type(None): "null",
     }
     return known.get(type(value), type(value).__name__)
+
+
+# --- how long, and until when ----------------------------------------------------------------
+
+_DATE_TIME = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d)(?::(\d\d)(\.\d{1,9})?)?(Z|z|[+-]\d\d:\d\d)"
+)
+_DATE = "[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
+_CLOCK = r"([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9](\.[0-9]{1,9})?)?"
+_SECONDS = {"type": "number", "exclusiveMinimum": 0, "maximum": 1e12}
+
+
+@reads({"type": "string", "pattern": SECONDS_PATTERN})
+def parse_for(value: object) -> float:
+    """`90s`, `30m`, `1h30m`, `7d`."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise ValueError(f"is {value:g}, which has no unit: {value:g}s or {value:g}m?")
+    return seconds(0, 1e12, above_low=True)(text()(value))
+
+
+@reads(
+    {
+        "anyOf": [
+            {"type": "string", "pattern": f"^{_DATE}T{_CLOCK}(Z|[+-][0-9]{{2}}:[0-9]{{2}})$"},
+            _SECONDS,
+        ]
+    }
+)
+def parse_date_time(value: object) -> float:
+    """RFC 3339 text, or wall-clock seconds; a time without a zone could be anybody's."""
+    if not isinstance(value, str):
+        return number(0, 1e12)(value)
+    match = _DATE_TIME.fullmatch(value)
+    if match is None:
+        raise ValueError(f"is {value!r}, must read like 2024-05-17T16:00:00Z or …+02:00")
+    year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
+    valid = year and 1 <= month <= 12 and 1 <= day <= calendar.monthrange(year, month)[1]
+    if not valid or hour > 23 or minute > 59 or second > 59:
+        raise ValueError(f"is {value!r}, which is not a valid date and time")
+    utc_s = calendar.timegm((year, month, day, hour, minute, second))
+    zone, east_s = match[8], 0.0
+    if zone not in "Zz":
+        east_s = float(f"{zone[0]}1") * 60 * (int(zone[1:3]) * 60 + int(zone[4:6]))
+    return utc_s + float(match[7] or 0) - east_s

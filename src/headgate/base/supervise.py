@@ -1,11 +1,12 @@
-"""Keep a loop running: the one place where any exception is caught, logged and survived."""
+"""Keep a loop running: the one place where any exception is caught, logged and survived. And keep
+it free: long work goes beside it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -13,6 +14,10 @@ log = structlog.get_logger()
 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
+LARGE = 500
+"""Items; more are processed in a thread, so that checks have their turn."""
+
+T = TypeVar("T")
 
 
 def run_loop(main: Coroutine[Any, Any, None]) -> None:
@@ -40,3 +45,8 @@ async def supervised(name: str, run: Callable[[], Awaitable[None]]) -> None:
             pause_s = FIRST_PAUSE_S
         await asyncio.sleep(pause_s)
         pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
+
+
+async def beside(size: int, work: Callable[[], T]) -> T:
+    """Work on many items is done in a thread."""
+    return await asyncio.to_thread(work) if size > LARGE else work()

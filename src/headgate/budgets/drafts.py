@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from headgate.base.declared import parse_for
 from headgate.budgets.layers import ANOTHER, RESERVED_NAMES, merged
 from headgate.budgets.lint import advise
 from headgate.budgets.parse import parse_budget, written_budget
@@ -17,9 +18,8 @@ from headgate.budgets.policy import Mode, Policy
 from headgate.changes.items import put
 from headgate.changes.model import Change, ChangeKind, Edit
 from headgate.changes.reach import Place, Reach
-from headgate.changes.state import LogState, budget_id, is_change_of_file, said_by, stands
+from headgate.changes.state import Draft, LogState, NoSuchItem, budget_id, is_change_of_file, said_by, stands
 from headgate.changes.time import iso
-from headgate.changes.writer import Draft, NoSuchItem
 from headgate.errors import Conflict, Fault, InvalidSettings
 from headgate.metrics.lint import Advice, Severity
 from headgate.rules.drafts import (
@@ -29,7 +29,6 @@ from headgate.rules.drafts import (
     is_change,
     taken_out,
 )
-from headgate.rules.times import parse_for
 
 EVERY = "all"
 """In place of a database: each one of an agent."""

@@ -18,6 +18,7 @@ from headgate.base.declared import (
     flag,
     one_of,
     or_text,
+    parse_date_time,
     reads,
     settings_schema,
     table,
@@ -34,7 +35,6 @@ from headgate.budgets.policy import (
     UnknownHealth,
     When,
 )
-from headgate.rules.times import parse_date_time
 
 T = TypeVar("T")
 MAX_SERVER_SECONDS = 6000

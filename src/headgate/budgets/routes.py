@@ -55,10 +55,11 @@ from headgate.budgets.views import (
     statements_known,
 )
 from headgate.changes.api import difference_docs as item_difference_docs
-from headgate.changes.book import ChangeBook, NoSuchItem, OwnBook
+from headgate.changes.book import ChangeBook, NoSuchItem
 from headgate.changes.exchange import Exchange
 from headgate.changes.exchange_api import copies_doc
 from headgate.changes.model import Change, ChangeKind
+from headgate.changes.own import OwnBook
 from headgate.changes.reach import HERE, Level, Reach, parse_reach
 from headgate.changes.state import ChangeMade, is_change_of_file, said_by
 from headgate.check.questions import Span, about
@@ -128,7 +129,7 @@ class BudgetLogs(NamedTuple):
         """How far a change reaches; InvalidRequest where another agent has to make it."""
         if self.exchange is None:
             return given or HERE
-        return await self.exchange.reach(given, [database] if database else ())
+        return await self.exchange.lead.reach(given, [database] if database else ())
 
     async def looked_for(self, given: Reach) -> Reach:
         """Of one that is only looked at: any agent of a shard has its own."""
@@ -136,7 +137,7 @@ class BudgetLogs(NamedTuple):
 
     def is_shared(self, reach: Reach) -> bool:
         """Whether the agents of a shard exchange it."""
-        return self.exchange is not None and self.exchange.shares(reach)
+        return self.exchange is not None and self.exchange.lead.shares(reach)
 
     def reach_of(self, edition: Edition, name: str) -> Reach | None:
         """As the budget was set; None: there is none, or the settings file has it."""

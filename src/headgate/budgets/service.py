@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 
 import structlog
 
+from headgate.base.declared import parse_date_time
 from headgate.base.ports import BudgetMeter, Clock, PolicySink, Store
+from headgate.base.supervise import beside
 from headgate.budgets.charging import Debits, LedgerOf, SharedLedger
 from headgate.budgets.inforce import PolicyInForce
 from headgate.budgets.keeper import NoSuchBudget, PolicyKeeper
@@ -43,18 +45,16 @@ from headgate.budgets.meter import BudgetWatch
 from headgate.budgets.publisher import Publisher
 from headgate.budgets.statements import StatementTexts
 from headgate.budgets.tracing import TraceMemory, TraceSource
-from headgate.changes.book import OwnBook
 from headgate.changes.inforce import ChangeMemory
 from headgate.changes.model import FORGET_AFTER_S, Change, ChangeKind
+from headgate.changes.own import OwnBook
 from headgate.changes.reach import HERE, Place, layers_at
 from headgate.changes.state import counted_from, ends_at
 from headgate.changes.time import ChangeTime
-from headgate.changes.writer import beside
 from headgate.check.board import Board
 from headgate.check.demand import Demands
 from headgate.errors import StoreUnavailable
 from headgate.metrics.samples import Cause
-from headgate.rules.times import parse_date_time
 
 log = structlog.get_logger()
 

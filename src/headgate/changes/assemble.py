@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING
 from headgate.base.assemble import AgentContext, Roll
 from headgate.budgets.keeper import BudgetRoom
 from headgate.budgets.service import Budgets
-from headgate.changes.book import OwnBook
 from headgate.changes.exchange import Exchange, OwnFacts
 from headgate.changes.files import Room
 from headgate.changes.inforce import OwnInForce
 from headgate.changes.items import Forgetter
 from headgate.changes.model import ChangeKind
+from headgate.changes.own import OwnBook
 from headgate.changes.reach import Reach
-from headgate.changes.state import ChangeMade, LogState
-from headgate.changes.writer import Draft
+from headgate.changes.state import ChangeMade, Draft, LogState
 from headgate.check.demand import Demands
 from headgate.metrics.reaching import MetricRoom
 from headgate.metrics.service import MetricKeeper
-from headgate.rules.drafts import ChangeAuthor, Here
+from headgate.rules.drafts import ChangeAuthor, Here, RuleDrafts
 from headgate.rules.service import RuleKeeper
 from headgate.rules.settings import KnownMetrics, RuleLimits
 from headgate.settings.fleet import EtcdSettings
@@ -46,7 +45,7 @@ class OwnLog:
         return await self.book.make(draft, who, dry_run=dry_run)
 
     async def reach_of(self, given: Reach | None, databases: Sequence[str]) -> Reach:
-        return await self.exchange.reach(given, databases)
+        return await self.exchange.lead.reach(given, databases)
 
     async def forget(self, kind: str, ids: Sequence[str]) -> None:
         await self.book.forget(kind, ids)
@@ -84,15 +83,14 @@ def assemble(
     name, clock = context.agent.name, context.clock
     rules, budgets, shards = followers.rules, followers.budgets, followers.shards
     in_force = OwnInForce((rules, budgets, followers.metrics, shards.keeper), context.places)
+    here = Here(rules.advice, rules.time.now_s)
     own = log.book = OwnBook(
         context.store,
         clock,
-        followers.known_metrics,
         context.roll,
-        Here(rules.advice, rules.time.now_s),
+        RuleDrafts(followers.known_metrics, followers.limits, here),
         in_force.changed,
         name=name,
-        limits=followers.limits,
     )
     has_fleet = context.settings.fleet is not None
     facts = OwnFacts(name, has_fleet, context.places, lambda: budgets.left_out)

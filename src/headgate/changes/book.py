@@ -1,90 +1,127 @@
-"""Change what a log has.   operators ──► ChangeBook ──commit──► log ──► in force
+"""Change what a log has.   operators ──► ChangeBook ──plan──► LogWriter ──commit──► log
 
-There is one for the agent's own log, and one for the log that a fleet shares, where there is one.
-Everything is validated against the state of that moment, and again if another change was first
-(writer.py). Each change is a revision of the log, n, with author and content: to look at, and to
-go back to.
+There is one for the agent's own log (own.py), and one for the log that a fleet shares, where there
+is one. Each change is a revision of the log, n, with author and content: to look at, and to go back
+to. Everything is validated against the state of that moment, and again if another change was first:
+
+read ──LogState──► plan ──Draft──► parts ──commit, compared with head──► revisions n+1, n+2 …
+  ▲                                             │
+  └── another change was first: start over ─────┘
+
+Every commit compares head, so that of all changes built on revision n only one succeeds. Its
+log/<n+1> has its op: a writer that lost an answer looks there, and knows whether it was its own.
 """
 
 from __future__ import annotations
 
-import asyncio
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
     Collection,
     Iterable,
+    Iterator,
     Mapping,
     Sequence,
 )
-from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, Unpack
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Unpack
 
+import structlog
+
+from headgate.base.keyvalue import Compare, Listing, Put
+from headgate.base.overlay import Overlay
 from headgate.base.ports import ChangeLog, Clock, SharedLog
+from headgate.base.supervise import beside
 from headgate.budgets import drafts as budgetdrafts
-from headgate.changes.exchanged import Entry, Inventory, apart, shards_of
 from headgate.changes.file_format import parse_file
-from headgate.changes.files import (
-    ApplyDrafts,
-    FleetBudgetRoom,
-    Room,
-    RuleRoom,
-    written_file,
-)
+from headgate.changes.files import ApplyDrafts, FleetBudgetRoom, Room, RuleRoom, written_file
 from headgate.changes.items import By
 from headgate.changes.model import (
+    BEAT,
+    HEAD,
+    ITEMS,
     MAX_REVISIONS,
     MEMBERS,
     SHARDS,
     Change,
     ChangeKind,
+    Edit,
     Revision,
     log_key,
 )
-from headgate.changes.own import Lead, Loaded, Merged, OwnWriter
 from headgate.changes.reach import EVERYWHERE, HERE, Level, Reach
 from headgate.changes.rollback import of_sorts, restored, rolled_back
 from headgate.changes.state import (
-    MAX_PART_KEYS,
+    MAX_ITEM_BYTES,
     ChangeMade,
-    Copies,
-    LogState,
-    Reached,
-    read_revision_at,
-)
-from headgate.changes.writer import (
+    ChangeName,
     Draft,
-    LogWriter,
+    LogState,
     NoSuchItem,
-    SharedWriter,
-    StoppedMidway,
-    beside,
+    Reached,
+    head_bytes,
+    item_bytes,
+    lease_s,
+    newest,
+    numbered,
+    op_of,
+    oversized,
+    parts_of,
+    put_by,
+    read_head,
+    read_item_at,
+    read_revision_at,
+    revision_bytes,
+    summary_of,
 )
-from headgate.errors import StoreUnavailable
-from headgate.fleet.beat import clock_told
+from headgate.errors import (
+    Conflict,
+    HeadgateError,
+    InvalidSettings,
+    LeaseLost,
+    OutcomeUnknown,
+    StoreRejected,
+    StoreUnavailable,
+)
+from headgate.fleet.beat import Beat, clock_told, read_beat
 from headgate.fleet.members import prefixes_of, reached_by
 from headgate.metrics.lint import Advice, Severity
-from headgate.rules.drafts import ChangeAuthor, Here, RuleDrafts
+from headgate.rules.drafts import ChangeAuthor, RuleDrafts
 from headgate.rules.matching import EVERYONE
-from headgate.rules.settings import FAVOR_RATIO, KnownMetrics, RuleLimits
+from headgate.rules.settings import FAVOR_RATIO
 
-__all__ = ["ChangeBook", "Exported", "NoSuchItem", "OwnBook", "SharedBook", "StoppedMidway"]
+__all__ = ["ChangeBook", "Exported", "NoSuchItem", "SharedBook", "StoppedMidway"]
+
+log = structlog.get_logger()
+
 NOBODY = "no agent has registered yet"
 REVISIONS_A_PAGE = 10
 """Read at once: each may be half a megabyte."""
+MAX_DRAFTS = 12
+"""How often another change may be first."""
+MAX_LOOKS = 5
+"""How often a change with an unknown outcome is looked for, or tried again."""
+WITHIN_S = 20.0
+"""For all tries together: an operator waits for the answer."""
+PAUSE_S = 0.05
+MAX_PAUSE_S = 1.0
 
 
-def _new_id() -> str:
-    return f"f-{secrets.token_hex(3)}"
+class StoppedMidway(StoreUnavailable):
+    """A change of several revisions of which some were made: says how far it came."""
+
+    def __init__(self, message: str, done: ChangeMade, left: int) -> None:
+        super().__init__(message)
+        self.done = done
+        self.left = left
+        """Items that are still as they were."""
 
 
-def _own_id() -> str:
-    return f"r-{secrets.token_hex(3)}"
-
-
-def _new_op() -> str:
+def random_op() -> str:
     return secrets.token_hex(8)
 
 
@@ -94,11 +131,6 @@ class Exported(NamedTuple):
     """As changes/file_format.py reads it."""
     left_out: Sequence[str] = ()
     """What a file cannot hold, in words."""
-
-
-InForce = Callable[[Sequence[Change]], Awaitable[Sequence[str]]]
-"""Called with the new entries of the agent's own log, before it is acknowledged. Returns why it
-is not in force everywhere."""
 
 
 class ChangeBook:
@@ -111,6 +143,8 @@ class ChangeBook:
     """For a file's entries without a reach; None: they need one."""
     _here_called = ""
     """The agent that HERE means, by its name."""
+    _signed_at = ""
+    """The agent's name, where others read it: a user's number says nothing on another host."""
 
     def __init__(
         self, store: ChangeLog, writer: LogWriter, clock: Clock, rules: RuleDrafts
@@ -157,10 +191,6 @@ class ChangeBook:
             )
             raise NoSuchItem(message)
         return found
-
-    def revisions(self, n: int, *, after_n: int = 0) -> AsyncIterator[Revision]:
-        """With their changes, from revision n back to the first beyond `after_n`."""
-        return self._history.back_from(n, after_n=after_n)
 
     async def reached(self, reach: Reach) -> Reached:
         return await look_up(self._store, [reach])
@@ -269,16 +299,14 @@ class ChangeBook:
         """As a file says (changes/file_format.py); `prune`: what it does not name is taken out.
         `expect_n`: only if the log is at that revision."""
         file = parse_file(document, default_reach=self._default_reach, host=self._here_called)
-        drafts = ApplyDrafts(self._rooms(), self._reach_fault, apart=self._default_reach == HERE)
+        rooms = {ChangeKind.RULE: RuleRoom(self.rules), **self.rooms}
+        drafts = ApplyDrafts(rooms, self._reach_fault, apart=self._default_reach == HERE)
         return await self.make(
             lambda held, asked: drafts.apply(held, file, asked, prune=prune),
             expect_n=expect_n,
             size=len(file.entries),
             **by,
         )
-
-    def _rooms(self) -> Mapping[str, Room]:
-        return {ChangeKind.RULE: RuleRoom(self.rules), **self.rooms}
 
     def _reach_fault(self, reach: Reach) -> str:
         return _FOR_ONE_AGENT if reach == HERE else ""
@@ -294,12 +322,13 @@ class ChangeBook:
         """Back to the state after revision n, as new revisions. What has ended since stays ended.
         `only`: of rollback.SORTS, those that go back; none: all of it."""
         chosen = of_sorts(only)
-        return await self.make_back(
-            n,
-            lambda held, later, asked: rolled_back(held, n, later, asked, chosen),
-            expect_n=expect_n,
-            **by,
-        )
+
+        async def plan(held: LogState, asked: ChangeAuthor) -> Draft:
+            later = [one async for one in self._history.back_from(held.n, after_n=n)]
+            size = len(held.items) + sum(len(one.changes) for one in later)
+            return await beside(size, lambda: rolled_back(held, n, later, asked, chosen))
+
+        return await self._carry_out(plan, expect_n=expect_n, **by)
 
     async def restore(
         self, items: Iterable[Change], *, known_n: int = 0, **by: Unpack[By]
@@ -312,10 +341,6 @@ class ChangeBook:
         )
 
     # --- steps -----------------------------------------------------------------------------
-
-    def _asked(self, who: str) -> ChangeAuthor:
-        """One clock reading for all tries and parts: a new draft is the same change."""
-        return ChangeAuthor(who, round(self._clock.now().wall_s, 3))
 
     async def make(
         self,
@@ -331,45 +356,27 @@ class ChangeBook:
 
         return await self._carry_out(plan, who, dry_run=dry_run, expect_n=expect_n)
 
-    async def make_back(
-        self,
-        n: int,
-        draft: Callable[[LogState, Sequence[Revision], ChangeAuthor], Draft],
-        who: str,
-        *,
-        dry_run: bool = False,
-        expect_n: int | None = None,
-    ) -> ChangeMade:
-        """As `make`; `draft` is given every revision beyond n, too, newest first."""
-
-        async def plan(held: LogState, asked: ChangeAuthor) -> Draft:
-            later = [one async for one in self.revisions(held.n, after_n=n)]
-            size = len(held.items) + sum(len(one.changes) for one in later)
-            return await beside(size, lambda: draft(held, later, asked))
-
-        return await self._carry_out(plan, who, dry_run=dry_run, expect_n=expect_n)
-
     async def _carry_out(
         self,
         plan: Callable[[LogState, ChangeAuthor], Awaitable[Draft]],
         who: str,
         *,
-        dry_run: bool,
-        expect_n: int | None,
+        dry_run: bool = False,
+        expect_n: int | None = None,
     ) -> ChangeMade:
-        asked = self._asked(self._signed(who))
+        if self._signed_at and who.startswith("uid:"):
+            who = f"{who}@{self._signed_at}"
+        # One clock reading for all tries and parts: a new draft is the same change.
+        asked = ChangeAuthor(who, round(self._clock.now().wall_s, 3))
 
         async def planned(held: LogState) -> Draft:
-            held = replace(held, has_ended=self.has_ended)
-            return _with_clocks(await plan(held, asked), held, asked)
+            draft = await plan(replace(held, has_ended=self.has_ended), asked)
+            told = clock_told(held.beat, asked.wall_s)
+            clocks = [Advice(Severity.WARNING, "clock", "fleet", told)] if told else []
+            return replace(draft, advice=(*draft.advice, *clocks))
 
-        change = await self._writer.carry_out(
-            planned, who=self._signed(who), expect_n=expect_n, dry_run=dry_run
-        )
+        change = await self._writer.carry_out(planned, who=who, expect_n=expect_n, dry_run=dry_run)
         return await self._made(change)
-
-    def _signed(self, who: str) -> str:
-        return who
 
     async def _made(self, change: ChangeMade) -> ChangeMade:
         """With what there is to tell of it."""
@@ -385,23 +392,15 @@ class SharedBook(ChangeBook):
         self,
         store: SharedLog,
         clock: Clock,
-        known_metrics: KnownMetrics,
         roll: Callable[[], float],
+        rules: RuleDrafts,
         *,
-        limits: RuleLimits = RuleLimits(),  # noqa: B008 -- frozen
         host: str = "",
-        new_id: Callable[[], str] = _new_id,
-        new_op: Callable[[], str] = _new_op,
+        new_op: Callable[[], str] = random_op,
     ) -> None:
-        writer = SharedWriter(store, clock, roll, new_op)
-        super().__init__(store, writer, clock, RuleDrafts(known_metrics, limits, new_id))
-        self._host = host
-        """The agent's name."""
+        super().__init__(store, SharedWriter(store, clock, roll, new_op), clock, rules)
+        self._signed_at = host
         self.rooms = dict.fromkeys((ChangeKind.BUDGET, ChangeKind.POLICY), FleetBudgetRoom())
-
-    def _signed(self, who: str) -> str:
-        """A user's number says nothing to those of another host."""
-        return f"{who}@{self._host}" if self._host and who.startswith("uid:") else who
 
     async def _made(self, change: ChangeMade) -> ChangeMade:
         """With all places that it applies to, before or after: those it leaves count, too."""
@@ -414,143 +413,10 @@ class SharedBook(ChangeBook):
         return replace(change, reached=await look_up(self._store, concerned))
 
 
-class Exchanges(Lead, Protocol):
-    """Tells the other agents of a shard of its changes (exchange.py)."""
-
-    async def copied(self, shards: Collection[str]) -> Copies | None:
-        """After it: who has it, as far as that is known within a moment."""
-        ...
-
-    def shares(self, reach: Reach) -> bool:
-        """Whether changes with that reach are in the own logs of a shard's agents."""
-        ...
-
-
-class OwnBook(ChangeBook):
-    """Of the agent's own log: in force when a change is acknowledged."""
-
-    _default_reach = HERE
-
-    def __init__(
-        self,
-        store: ChangeLog,
-        clock: Clock,
-        known_metrics: KnownMetrics,
-        roll: Callable[[], float],
-        here: Here,
-        in_force: InForce,
-        *,
-        name: str = "",
-        limits: RuleLimits = RuleLimits(),  # noqa: B008 -- frozen
-        new_id: Callable[[], str] = _own_id,
-        new_op: Callable[[], str] = _new_op,
-    ) -> None:
-        self._own = OwnWriter(store, clock, roll, new_op)
-        rules = RuleDrafts(known_metrics, limits, new_id, here)
-        super().__init__(store, self._own, clock, rules)
-        self._own.on_found = self._in_force = in_force
-        self._here_called = name
-        self._exchanges: Exchanges | None = None
-        self._merging: set[asyncio.Future[Merged]] = set()
-
-    @property
-    def held(self) -> LogState:
-        """What is set, as far as it is known."""
-        return self._own.held
-
-    def name(self, kind: str, item_id: str, reach: Reach) -> str:
-        """What a change is called in `held`: its id, unless another has that name here."""
-        item = Change(kind, item_id, reach, None, 0, 0.0, "")
-        named = self.held.items.get((kind, item_id))
-        is_apart = named is not None and named.key != item.key and apart(item) in self.held.items
-        return apart(item)[1] if is_apart else item_id
-
-    def close(self) -> None:
-        self._own.close()
-
-    async def load(self, then: Loaded | None = None, *, salvaged: bool = False) -> LogState:
-        """As the store has it now; put in force by `then`, while no other change is made."""
-        return await self._own.load(then, salvaged=salvaged)
-
-    async def forget(self, kind: str, ids: Iterable[str]) -> None:
-        """What ended long ago is taken out, with an audit entry and no revision."""
-        await self._own.forget([(kind, self.name(kind, one, HERE)) for one in ids])
-
-    def _reach_fault(self, reach: Reach) -> str:
-        is_shared = self._exchanges is not None and self._exchanges.shares(reach)
-        return "" if reach == HERE or is_shared else _FURTHER.format(reach)
-
-    async def _made(self, change: ChangeMade) -> ChangeMade:
-        if not change.changes or change.dry_run:
-            return change
-        for told in await self._in_force(change.items):
-            failed = Advice(Severity.WARNING, "not-in-force", "changes", told)
-            change = replace(change, advice=(*change.advice, failed))
-        shards = shards_of(change.items)
-        if self._exchanges is None or not shards:
-            return change
-        copies = await self._exchanges.copied(shards)
-        return replace(change, copies=copies and copies.of_items(change.items))
-
-    # --- with the other agents of a shard ----------------------------------------------------
-
-    def exchange_by(self, exchanges: Exchanges, changed: Callable[[Sequence[str]], None]) -> None:
-        """`changed` is called with the keys of what has changed of shards."""
-        self._exchanges = exchanges
-        self._own.lead, self._own.on_shared = exchanges, changed
-
-    def inventory(self, shard: str) -> Inventory:
-        """Which versions of a shard's changes are here."""
-        return self._own.shared.of(shard)
-
-    async def entries(self, keys: Iterable[str]) -> list[Entry]:
-        """What is held under these keys of shards."""
-        return await self._own.entries(keys)
-
-    async def merge(self, shard: str, entries: Sequence[Entry], *, by: str) -> Merged:
-        """Apply what another agent has of a shard, as far as it is newer. The caller may be gone
-        meanwhile: what is stored is applied anyway."""
-        merging = asyncio.ensure_future(self._merge(shard, entries, by))
-        self._merging.add(merging)
-        merging.add_done_callback(self._merged)
-        return await asyncio.shield(merging)
-
-    async def _merge(self, shard: str, entries: Sequence[Entry], by: str) -> Merged:
-        """A part at a time, each in force before the next: what fails takes none of it back."""
-        items, rejected = list[Change](), list[str]()
-        for start in range(0, len(entries), MAX_PART_KEYS):
-            merged = await self._own.merge(shard, entries[start : start + MAX_PART_KEYS], by=by)
-            if merged.items:
-                await self._in_force(merged.items)
-            items += merged.items
-            rejected += merged.rejected
-        return Merged(tuple(items), tuple(rejected))
-
-    def _merged(self, merging: asyncio.Future[Merged]) -> None:
-        self._merging.discard(merging)
-        if not merging.cancelled():
-            merging.exception()  # Seen, though nobody may be waiting any more.
-
-    async def collect(self) -> None:
-        """Drop what ended long ago, of all shards; what is in force is not touched."""
-        await self._own.collect()
-
-
 _FOR_ONE_AGENT = (
     f"is {str(HERE)!r}, one agent alone: that is for its own log (without --fleet). For an agent "
     "of the fleet, use host:NAME"
 )
-_FURTHER = (
-    "is '{}', but this is the log of one agent: leave it out, or put the entry into a file for the "
-    "fleet's log (--fleet)"
-)
-
-
-def _with_clocks(draft: Draft, held: LogState, asked: ChangeAuthor) -> Draft:
-    told = clock_told(held.beat, asked.wall_s)
-    if not told:
-        return draft
-    return replace(draft, advice=(*draft.advice, Advice(Severity.WARNING, "clock", "fleet", told)))
 
 
 async def look_up(store: ChangeLog, reaches: Iterable[Reach]) -> Reached:
@@ -561,25 +427,14 @@ async def look_up(store: ChangeLog, reaches: Iterable[Reach]) -> Reached:
         return Reached(0, 0, 0)
     reach = wanted[0] if len(wanted) == 1 else EVERYWHERE
     try:
-        found = await _read(store, wanted)
+        listing = await store.list(prefixes_of(wanted))
     except StoreUnavailable as error:
         return await _counted(store, wanted, Reached(unknown=str(error), reach=reach))
-    if found.hosts or found.shards or await _is_told(store):
-        return found
+    found = await beside(len(listing.entries), lambda: reached_by(wanted, listing.entries))
+    with suppress(StoreUnavailable):
+        if found.hosts or found.shards or await store.count(SHARDS) + await store.count(MEMBERS):
+            return found
     return Reached(unknown=NOBODY, reach=reach)
-
-
-async def _read(store: ChangeLog, reaches: list[Reach]) -> Reached:
-    listing = await store.list(prefixes_of(reaches))
-    return await beside(len(listing.entries), lambda: reached_by(reaches, listing.entries))
-
-
-async def _is_told(store: ChangeLog) -> bool:
-    """Whether there is anything to look among."""
-    try:
-        return await store.count(SHARDS) + await store.count(MEMBERS) > 0
-    except StoreUnavailable:
-        return False
 
 
 async def _counted(store: ChangeLog, reaches: list[Reach], unknown: Reached) -> Reached:
@@ -625,3 +480,336 @@ class LogHistory:
         entries = (await self._store.list((prefix,))).entries
         found = (read_revision_at(entry.key, entry.value) for entry in entries)
         return {revision.n: revision for revision in found if revision is not None}
+
+
+# --- one change, on top of the current state ---------------------------------------------------
+
+Plan = Callable[[LogState], Awaitable[Draft]]
+"""Called again whenever another change was first; raises if the change is not valid."""
+
+
+class LogHead(NamedTuple):
+    """What a commit is built on."""
+
+    n: int
+    head_revision: int
+
+
+@dataclass(slots=True)
+class PendingChange:
+    """One change under way."""
+
+    plan: Plan
+    who: str
+    before_n: int
+    draft: Draft
+    parts: list[tuple[Edit, ...]]
+    done: list[Revision] = field(default_factory=list)
+
+    @property
+    def left(self) -> int:
+        return sum(map(len, self.parts))
+
+    def advance(self, made: Revision) -> None:
+        self.done.append(made)
+        self.parts.pop(0)
+
+    def change(self, advice: tuple[Advice, ...] = ()) -> ChangeMade:
+        """As far as it came."""
+        after_n = self.done[-1].n if self.done else self.before_n
+        changes = tuple(change for revision in self.done for change in revision.changes)
+        return ChangeMade(self.before_n, after_n, changes, advice=advice, revisions=len(self.done))
+
+
+class LogWriter(ABC):
+    """The steps of a change that are the same in every log."""
+
+    _event = ""
+    _flag = ""
+    """Flag of `headgate changes` for this log."""
+    _max_item_bytes = MAX_ITEM_BYTES
+
+    def __init__(
+        self,
+        store: ChangeLog,
+        clock: Clock,
+        roll: Callable[[], float],
+        new_op: Callable[[], str],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._roll = roll
+        self._new_op = new_op
+
+    # --- reading ---------------------------------------------------------------------------
+
+    async def read(self) -> LogState:
+        listing = await self._store.list((HEAD, BEAT, ITEMS))
+        return await beside(
+            len(listing.entries), lambda: holdings_of(listing, self._max_item_bytes)
+        )
+
+    async def head(self) -> LogHead:
+        return _ground(holdings_of(await self._store.list((HEAD,))))
+
+    # --- changing --------------------------------------------------------------------------
+
+    async def carry_out(
+        self, plan: Plan, *, who: str, expect_n: int | None = None, dry_run: bool = False
+    ) -> ChangeMade:
+        """All of it; of a change that takes several revisions perhaps some: StoppedMidway."""
+        holdings = await self.read()
+        _check_expected(holdings.n, expect_n)
+        draft, parts = await self._drafted(plan, holdings)
+        if dry_run or not parts:
+            n, after_n = holdings.n, max(holdings.n, draft.least_n) + 1
+            proposed = tuple(numbered(change, after_n) for change in draft.changes)
+            told, revisions = draft.advice, len(parts)
+            return ChangeMade(n, n, proposed, advice=told, dry_run=dry_run, revisions=revisions)
+        run = PendingChange(plan, who, holdings.n, draft, parts)
+        try:
+            await self._run(run, holdings, expect_n)
+        except (Conflict, InvalidSettings, NoSuchItem, StoreUnavailable) as error:
+            if not run.done:
+                raise
+            stopped = _stopped(run, error, self._flag)
+            # The caller may be gone.
+            log.error("fleet.stopped_midway", who=who, detail=str(stopped))
+            raise stopped from error
+        return run.change(run.draft.advice)
+
+    async def _run(self, run: PendingChange, holdings: LogState, expect_n: int | None) -> None:
+        ground, patience = _ground(holdings), self._patience(MAX_DRAFTS)
+        while run.parts:
+            step = self._step(run, ground)
+            try:
+                made = await self._attempt(ground, step, run.draft)
+            except (OutcomeUnknown, StoreRejected):
+                raise
+            except StoreUnavailable as error:
+                # Half a change is worse than a late one; of one not begun, its caller decides.
+                if not run.done:
+                    raise
+                await patience.wait(error)
+                continue
+            if made is not None:
+                log.info(self._event + step.action, n=step.n, who=step.who, what=step.summary)
+                run.advance(step)
+                ground, patience = made, self._patience(MAX_DRAFTS)
+                continue
+            if run.done and expect_n is not None:
+                raise Conflict("another change came first")
+            message = (
+                f"{step.action} was not made: the log was changed by others at the same time, "
+                f"{MAX_DRAFTS} times in a row; try again"
+            )
+            await patience.wait(Conflict(message))
+            holdings = await self.read()
+            _check_expected(holdings.n, expect_n)
+            run.draft, run.parts = await self._drafted(run.plan, holdings)
+            ground = _ground(holdings)
+
+    async def _drafted(
+        self, plan: Plan, holdings: LogState
+    ) -> tuple[Draft, list[tuple[Edit, ...]]]:
+        draft = await plan(holdings)
+        changes = draft.changes
+        most_bytes = self._max_item_bytes
+        faults = await beside(len(changes), lambda: list(oversized(changes, most_bytes)))
+        if faults:
+            raise InvalidSettings(faults)
+        parts = await beside(len(changes), lambda: self._parts(changes))
+        if not parts and draft.least_n > holdings.n:
+            return draft, [()]  # Nothing but the number, so that nobody takes the store for old.
+        return draft, parts
+
+    @abstractmethod
+    def _parts(self, changes: Sequence[Edit]) -> list[tuple[Edit, ...]]:
+        """Each a revision of its own."""
+
+    def _step(self, run: PendingChange, ground: LogHead) -> Revision:
+        """The next part as a revision."""
+        n = max(ground.n, run.draft.least_n) + 1
+        changes = tuple(numbered(change, n) for change in run.parts[0])
+        place, of = len(run.done) + 1, len(run.done) + len(run.parts)
+        summary = run.draft.summary or summary_of(changes)
+        summary = summary if of == 1 else f"{place}/{of}: {summary}"
+        wall_s = round(self._clock.now().wall_s, 3)
+        before_n = None if n == ground.n + 1 else ground.n
+        said = (run.who, run.draft.action, summary, self._new_op())
+        return Revision(n, wall_s, *said, changes, before_n)
+
+    @abstractmethod
+    async def _attempt(self, ground: LogHead, step: Revision, draft: Draft) -> LogHead | None:
+        """One commit. The head after it; None: another writer was first, and it was not made."""
+
+    def _patience(self, tries: int) -> Backoff:
+        return Backoff(self._clock, self._roll, tries)
+
+
+class SharedWriter(LogWriter):
+    """Of the log of a fleet, in which any agent may be first."""
+
+    _event = "fleet."
+    _flag = " --fleet"
+
+    def __init__(
+        self,
+        store: SharedLog,
+        clock: Clock,
+        roll: Callable[[], float],
+        new_op: Callable[[], str],
+    ) -> None:
+        super().__init__(store, clock, roll, new_op)
+        self._leases = store
+
+    def _parts(self, changes: Sequence[Edit]) -> list[tuple[Edit, ...]]:
+        return parts_of(changes)
+
+    async def _attempt(self, ground: LogHead, step: Revision, draft: Draft) -> LogHead | None:
+        """Where no answer came the very same commit is sent again: it compares the same head, so
+        that of both at most one gets through, and a Conflict tells that one of them, or another
+        writer's, did.
+        """
+        lease, patience = await self._lease(step), self._patience(MAX_LOOKS)
+        puts, lost = puts_of(step, lease), list[StoreUnavailable]()
+        while True:
+            try:
+                head = Compare(HEAD, ground.head_revision)
+                return LogHead(step.n, await self._store.commit([head], puts))
+            except LeaseLost:
+                return None
+            except Conflict:
+                with _while_lost(lost):
+                    return await self._whose(step, lease)
+            except OutcomeUnknown as error:
+                lost.append(error)
+            except StoreUnavailable:
+                with _while_lost(lost):
+                    raise
+            message = (
+                f"it is unknown whether {step.action} was made as revision {step.n} of the fleet: "
+                f"{self._store.name} did not answer ({lost[0]}). Look with `headgate changes "
+                f"history --fleet` before you try again ({step.summary})"
+            )
+            await patience.wait(OutcomeUnknown(message))
+
+    async def _whose(self, step: Revision, lease: int) -> LogHead | None:
+        """Our own commit, whose answer was lost, or another one's."""
+        for entry in (await self._store.list((log_key(step.n),))).entries:
+            if entry.key == log_key(step.n) and op_of(entry.value) == step.op:
+                return LogHead(step.n, entry.revision)
+        if lease:  # Nothing was put under it. If it stays, it expires.
+            with suppress(StoreUnavailable):
+                await self._leases.revoke(lease)
+        return None
+
+    async def _lease(self, step: Revision) -> int:
+        """One for all that the revision puts and that will once be of no use: the longest."""
+        put = [item for change in step.changes for item in put_by(change)]
+        longest_s = max((lease_s(item, step.wall_s) for item in put), default=0.0)
+        if not longest_s:
+            return 0
+        try:
+            return (await self._leases.grant(longest_s)).id
+        except OutcomeUnknown as error:  # Of the lease alone: that is no change.
+            raise StoreUnavailable(f"{step.action} was not made: {error}") from error
+
+
+class Backoff:
+    """Waits between tries, of all who try at the same time each a while of its own."""
+
+    def __init__(self, clock: Clock, roll: Callable[[], float], tries: int) -> None:
+        self._clock = clock
+        self._roll = roll
+        self._pauses_s = [min(MAX_PAUSE_S, PAUSE_S * 2**at) for at in range(tries - 1)]
+        self._deadline_mono_s = clock.now().mono_s + WITHIN_S
+
+    async def wait(self, fault: HeadgateError) -> None:
+        """Raises `fault` when that was the last try, or the time is up."""
+        if not self._pauses_s or self._clock.now().mono_s >= self._deadline_mono_s:
+            raise fault
+        await self._clock.sleep(self._pauses_s.pop(0) * self._roll())
+
+
+@contextmanager
+def _while_lost(lost: Sequence[StoreUnavailable]) -> Iterator[None]:
+    """A store that is away tells nothing of what it did before it was: that stays not known."""
+    try:
+        yield
+    except StoreUnavailable:
+        if not lost:
+            raise
+
+
+def puts_of(step: Revision, lease: int) -> list[Put]:
+    """All in one: the number, what was done, the new state; the oldest revision goes."""
+    items = [item for change in step.changes for item in put_by(change)]
+    puts = [
+        Put(item.key, item_bytes(item), lease if lease_s(item, step.wall_s) else 0)
+        for item in items
+    ]
+    return [*head_puts(step), *puts]
+
+
+def head_puts(step: Revision) -> list[Put]:
+    head = [Put(HEAD, head_bytes(step.n)), Put(log_key(step.n), revision_bytes(step))]
+    oldest = [Put(log_key(step.n - MAX_REVISIONS), None)] if step.n > MAX_REVISIONS else []
+    return [*head, *oldest]
+
+
+# --- as it was read ------------------------------------------------------------------------
+
+
+def holdings_of(
+    listing: Listing,
+    most_bytes: int = MAX_ITEM_BYTES,
+    named: Callable[[Iterable[Change]], dict[ChangeName, Change]] = newest,
+) -> LogState:
+    """`most_bytes`: of an item. `named`: by what names items are known."""
+    n, head_revision, items, rejected = 0, 0, list[Change](), list[str]()
+    beat: Beat | None = None
+    for entry in listing.entries:
+        if entry.key == HEAD:
+            try:
+                n, head_revision = read_head(entry.value), entry.revision
+            except ValueError as error:
+                message = f"the log's {HEAD} cannot be read, so nothing is changed: it {error}"
+                raise StoreUnavailable(message) from None
+        elif entry.key == BEAT:
+            with suppress(ValueError):  # For advice alone.
+                beat = read_beat(entry.value)
+        elif entry.key.startswith(ITEMS):
+            try:
+                items.append(read_item_at(entry.key, entry.value, most_bytes))
+            except ValueError as error:
+                rejected.append(f"{entry.key} {error}")
+    known = Overlay(named(items))
+    return LogState(n, known, tuple(rejected), head_revision, listing.store_id, beat)
+
+
+def _ground(holdings: LogState) -> LogHead:
+    return LogHead(holdings.n, holdings.head_revision)
+
+
+# --- what came of it -----------------------------------------------------------------------
+
+
+def _check_expected(n: int, expect_n: int | None) -> None:
+    if expect_n is not None and expect_n != n:
+        message = (
+            f"the log is at revision {n}, not {expect_n}: it was changed meanwhile; "
+            "look again and repeat"
+        )
+        raise Conflict(message)
+
+
+def _stopped(run: PendingChange, error: HeadgateError, flag: str) -> StoppedMidway:
+    of = len(run.done) + len(run.parts)
+    message = (
+        f"{run.draft.action} stopped after {len(run.done)} of {of} revisions "
+        f"(n {run.done[0].n} to {run.done[-1].n}), {run.left:,} items are not changed yet: "
+        f"{error}. The finished part is in force; repeat the same to continue, or go back with "
+        f"`headgate changes rollback {run.before_n}{flag}`"
+    )
+    return StoppedMidway(message, run.change(), run.left)

@@ -19,7 +19,6 @@ import structlog
 
 from headgate.base.ports import Clock, PeerLink
 from headgate.base.supervise import supervised
-from headgate.changes.book import OwnBook
 from headgate.changes.exchanged import (
     ANSWER_BYTES,
     OFFER_BYTES,
@@ -33,14 +32,13 @@ from headgate.changes.exchanged import (
     shard_of,
     version_of,
 )
-from headgate.changes.own import Merged
+from headgate.changes.own import Merged, OwnBook
 from headgate.changes.reach import HERE, Level, Place, Reach, of_shard
 from headgate.changes.state import Copies, CopyState, both
 from headgate.check.demand import Demands, first_of, sleep_unless
 from headgate.check.model import Activity
 from headgate.errors import (
     Conflict,
-    HeadgateError,
     InvalidRequest,
     InvalidSettings,
     PeerFailed,
@@ -71,6 +69,7 @@ MAX_WAITERS = 4
 STANDBY_SEEN_S = 60.0
 MAX_STANDBYS = 4
 MAX_LOOKED_UP = 1000
+UNHEARD = "has not answered yet"
 UNSETTLED = frozenset({Cause.HIBERNATING, Cause.WARMING_UP})
 
 
@@ -132,11 +131,9 @@ class Exchange:
     ) -> None:
         self._shards = shards
         self._book = book
-        self._demands = demands
         self._clock = clock
         self._open_link = open_link
-        self._own = own
-        self.pair = pair or Pair()
+        self.lead = ShardLead(shards, demands, clock, own, pair)
         self._tracks: dict[str, _Track] = {}
         self._bell = Bell()
         self._ending: set[asyncio.Task[None]] = set()
@@ -149,7 +146,13 @@ class Exchange:
     async def run(self) -> None:
         while True:
             self.look()
-            await self._collect()
+            now_s = self._clock.now().mono_s
+            if now_s - self._collected_at >= COLLECT_EVERY_S:
+                self._collected_at = now_s
+                try:
+                    await self._book.collect()
+                except (StoreUnavailable, Conflict) as error:
+                    log.warning("changes.not_collected", detail=str(error))
             await self._clock.sleep(LOOK_S)
 
     def look(self) -> None:
@@ -160,7 +163,7 @@ class Exchange:
             self._keep(self._tracks[name], {})
         for name, shard in self._shards.each.items():
             track, was_led = self._track(name), self._track(name).led
-            track.led = _leads(shard)
+            track.led = leads(shard)
             self._keep(track, self._ways(shard))
             for partner in track.partners.values() if track.led and not was_led else ():
                 partner.meet()
@@ -169,15 +172,17 @@ class Exchange:
         local = next(iter(shard.locals.values()))
 
         def way(name: str, database: str, hold_s: float = 0.0) -> PeerRoute:
-            return PeerRoute(
-                shard.name, name, database, local.name, lambda: _cluster(shard), hold_s
-            )
+            def every_s() -> float:
+                return self.lead.every_s(shard.name)
+
+            to = (shard.name, name, database, local.name)
+            return PeerRoute(*to, lambda: _cluster(shard), every_s, hold_s)
 
         ways = {}
-        if self._pushes(shard):
+        if self.lead.pushes(shard):
             for remote in shard.roster.distinct():
                 ways[remote.name, remote.url] = way(remote.name, remote.database)
-        if url := self.pair.active():
+        if url := self.lead.pair.active():
             ways[STANDBY, url] = way(local.name, local.database, HOLD_S)
         return ways
 
@@ -185,20 +190,16 @@ class Exchange:
         for key in track.partners.keys() - ways.keys():
             self._end(track.partners.pop(key), track.tasks.pop(key))
         for key in ways.keys() - track.partners.keys():
-            partner = track.partners[key] = self._partner(track, ways[key], key[1])
+            partner = track.partners[key] = Partner(
+                ways[key],
+                self._open_link(key[1]),
+                self._book,
+                self._clock,
+                seq=lambda: track.seq,
+                bell=self._bell,
+            )
             task = asyncio.create_task(supervised(f"exchange {key[0] or key[1]}", partner.run))
             track.tasks[key] = task
-
-    def _partner(self, track: _Track, way: PeerRoute, url: str) -> Partner:
-        return Partner(
-            way,
-            self._open_link(url),
-            self._book,
-            self._clock,
-            seq=lambda: track.seq,
-            every_s=lambda: self._every_s(way.shard),
-            bell=self._bell,
-        )
 
     def _end(self, partner: Partner, task: asyncio.Task[None]) -> None:
         async def ended() -> None:
@@ -223,16 +224,6 @@ class Exchange:
             self._keep(track, {})
         await asyncio.gather(*self._ending, return_exceptions=True)
 
-    async def _collect(self) -> None:
-        now_s = self._clock.now().mono_s
-        if now_s - self._collected_at < COLLECT_EVERY_S:
-            return
-        self._collected_at = now_s
-        try:
-            await self._book.collect()
-        except (StoreUnavailable, Conflict) as error:
-            log.warning("changes.not_collected", detail=str(error))
-
     def _changed(self, keys: Sequence[str]) -> None:
         """A callback of the log: all of one commit."""
         for name in {shard_of(key) for key in keys}:
@@ -248,71 +239,6 @@ class Exchange:
     def _track(self, shard: str) -> _Track:
         return self._tracks.setdefault(shard, _Track())
 
-    # --- who leads ---------------------------------------------------------------------------
-
-    def _pushes(self, shard: Shard) -> bool:
-        """Also while idle: its server was the primary at the last check."""
-        if self.pair.is_passive():
-            return False
-        at_rest = isinstance(shard.point, Unled) and shard.point.absent.cause is Cause.HIBERNATING
-        return _leads(shard) or (at_rest and shard.roster.had_primary())
-
-    def _every_s(self, name: str) -> float:
-        shard, now_s = self._shards.each.get(name), self._clock.now().mono_s
-        if shard is None:
-            return RESTING_S
-        states = (local.demand.shard_state(now_s) for local in shard.locals.values())
-        return RESTING_S if all(s is Activity.HIBERNATING for s in states) else EVERY_S
-
-    def _elsewhere(self, shard: Shard) -> str:
-        """Where changes of a shard have to be made; empty: here."""
-        name = shard.name
-        if self.pair.is_passive():
-            return f"this agent is the standby of {self.pair.active()}: change {name} there"
-        if _leads(shard):
-            return ""
-        match shard.point:
-            case Following(primary=primary, url=url):
-                told = f"changes for shard {name} are made at the agent of its primary"
-                return f"{told}, {primary}: {url}"
-            case Unled(absent=absent):
-                return f"no agent leads shard {name}, so it cannot be changed: {absent.detail}"
-        return ""
-
-    async def _settled(self, shards: Iterable[Shard]) -> None:
-        """Have idle shards looked at: an old role says nothing."""
-        unsettled = [shard for shard in shards if _is_unsettled(shard)]
-        if not unsettled:
-            return
-        now_s = self._clock.now().mono_s
-        for shard in unsettled:
-            for database in shard.locals:
-                self._demands.wake(database, now_s)
-        while any(map(_is_unsettled, unsettled)) and self._clock.now().mono_s < now_s + AWAKE_S:
-            await self._clock.sleep(AWAKE_LOOK_S)
-
-    async def reach(self, given: Reach | None, databases: Collection[str] = ()) -> Reach:
-        """The reach of a change for these databases, or for all of this agent's. InvalidRequest if
-        another agent has to make it."""
-        places = self._own.places()
-        met = [place for place in places if not databases or place.database in databases]
-        concerned = {place.shard for place in met}
-        asked = concerned if given is None else {given.pattern}
-        each, is_local = self._shards.each, not self._own.has_fleet and len(asked) == 1
-        if is_local and (given is None or given.level is Level.SHARD):
-            await self._settled(each[name] for name in asked & each.keys())
-        leads = {name: self._elsewhere(shard) for name, shard in each.items()}
-        own = self._own
-        return own_reach(given, concerned, leads, host=own.host, has_fleet=own.has_fleet)
-
-    def has_shard(self, name: str) -> bool:
-        return name in self._shards.each
-
-    def shares(self, reach: Reach) -> bool:
-        """Whether changes with that reach are in the own logs of a shard's agents."""
-        is_shard = reach.level is Level.SHARD and self.has_shard(reach.pattern)
-        return is_shard and not self._own.has_fleet
-
     # --- for the book ------------------------------------------------------------------------
 
     def is_ready(self, shards: Collection[str] = ()) -> bool:
@@ -323,22 +249,17 @@ class Exchange:
             if name not in each:
                 message = f"no database of this agent belongs to shard {name!r}"
                 raise InvalidRequest(message, status=409)
-        if any(_is_unsettled(each[name]) for name in shards):
+        if any(is_unsettled(each[name]) for name in shards):
             return False
-        self._expect_lead(shards)
+        self.lead.expect(shards)
         self.look()
         return self._has_met()
 
     async def get_ready(self, shards: Collection[str] = ()) -> None:
-        await self._settled(self._shards.each[name] for name in shards)
-        self._expect_lead(shards)
+        await self.lead.settle(self._shards.each[name] for name in shards)
+        self.lead.expect(shards)
         self.look()
         await self._bell.until(self._has_met, self._clock, MEET_S)
-
-    def _expect_lead(self, shards: Collection[str]) -> None:
-        for name in shards:
-            if elsewhere := self._elsewhere(self._shards.each[name]):
-                raise InvalidRequest(elsewhere, status=409)
 
     def _has_met(self) -> bool:
         led = (name for name, track in self._tracks.items() if track.led)
@@ -359,20 +280,16 @@ class Exchange:
         await self._bell.until(is_told, self._clock, ACK_S)
         copies: Copies | None = None
         for name, seq in numbers.items():
-            copies = both(copies, self._copies(name, seq))
+            others = self._others(name)
+            missing = tuple(
+                f"{one.way.name} {'does not answer' if one.is_away else one.fault or UNHEARD}"
+                for one in others
+                if not one.has(seq)
+            )
+            have = len(others) - len(missing)
+            here = Copies(have, len(others), missing, self._standby_has(name, seq))
+            copies = both(copies, here)
         return copies
-
-    def _copies(self, name: str, seq: int) -> Copies:
-        others = self._others(name)
-        missing = [partner for partner in others if not partner.has(seq)]
-        told = tuple(f"{partner.way.name} {_why_missing(partner)}" for partner in missing)
-        have = len(others) - len(missing)
-        idle = {
-            (item_id, other.way.name): why
-            for other in others
-            for item_id, why in other.left_out.items()
-        }
-        return Copies(have, len(others), told, self._standby_has(name, seq), idle)
 
     def _others(self, name: str) -> list[Partner]:
         """Of other members."""
@@ -413,7 +330,11 @@ class Exchange:
                 log.warning("change.rejected", member=offer.sender, detail=merged.rejected[0])
         track, inventory = self._track(offer.shard), self._book.inventory(offer.shard)
         if offer.is_standby:
-            self._note_standby(track, offer, inventory.digest)
+            has, _ = track.standbys.get(offer.sender, (-1, 0.0))
+            has = track.seq if offer.digest == inventory.digest else has
+            if offer.sender in track.standbys or len(track.standbys) < MAX_STANDBYS:
+                track.standbys[offer.sender] = (has, self._clock.now().mono_s)
+                self._bell.ring()
         if offer.page is not None:
             return await self._compared(offer)
         if offer.wait_s > 0 and offer.digest == inventory.digest:
@@ -448,39 +369,110 @@ class Exchange:
             track.waiters.discard(waiter)
         return list(waiter.keys)
 
-    def _note_standby(self, track: _Track, offer: Offer, digest: str) -> None:
-        has, _ = track.standbys.get(offer.sender, (-1, 0.0))
-        has = track.seq if offer.digest == digest else has
-        if offer.sender in track.standbys or len(track.standbys) < MAX_STANDBYS:
-            track.standbys[offer.sender] = (has, self._clock.now().mono_s)
-            self._bell.ring()
-
-
-def _leads(shard: Shard) -> bool:
-    """Also one that has announced to hand over: its server is the primary for now."""
-    point = shard.point
-    is_handing_over = isinstance(point, Unled) and point.absent.cause is Cause.HANDING_OVER
-    return isinstance(point, Leading) or is_handing_over
-
-
-def _is_unsettled(shard: Shard) -> bool:
-    return isinstance(shard.point, Unled) and shard.point.absent.cause in UNSETTLED
-
 
 def _cluster(shard: Shard) -> str:
     roles = (local.role for local in shard.locals.values())
     return next((role.cluster for role in roles if role is not None and role.cluster), "")
 
 
-def _why_missing(partner: Partner) -> str:
-    if partner.is_away:
-        return "does not answer"
-    return partner.fault or "has not answered yet"
-
-
 def _release(waiter: _Waiter) -> None:
     if not waiter.done.done():
         waiter.done.set_result(None)
+
+
+# --- who leads -------------------------------------------------------------------------------
+
+
+class ShardLead:
+    """Which shards this agent leads, and where the changes of the others are made."""
+
+    def __init__(
+        self, shards: Shards, demands: Demands, clock: Clock, own: OwnFacts, pair: Pair | None
+    ) -> None:
+        self._shards = shards
+        self._demands = demands
+        self._clock = clock
+        self._own = own
+        self.pair = pair or Pair()
+
+    def pushes(self, shard: Shard) -> bool:
+        """Also while idle: its server was the primary at the last check."""
+        if self.pair.is_passive():
+            return False
+        at_rest = isinstance(shard.point, Unled) and shard.point.absent.cause is Cause.HIBERNATING
+        return leads(shard) or (at_rest and shard.roster.had_primary())
+
+    def every_s(self, name: str) -> float:
+        shard, now_s = self._shards.each.get(name), self._clock.now().mono_s
+        if shard is None:
+            return RESTING_S
+        states = (local.demand.shard_state(now_s) for local in shard.locals.values())
+        return RESTING_S if all(s is Activity.HIBERNATING for s in states) else EVERY_S
+
+    def _elsewhere(self, shard: Shard) -> str:
+        """Where changes of a shard have to be made; empty: here."""
+        name = shard.name
+        if self.pair.is_passive():
+            return f"this agent is the standby of {self.pair.active()}: change {name} there"
+        if leads(shard):
+            return ""
+        match shard.point:
+            case Following(primary=primary, url=url):
+                told = f"changes for shard {name} are made at the agent of its primary"
+                return f"{told}, {primary}: {url}"
+            case Unled(absent=absent):
+                return f"no agent leads shard {name}, so it cannot be changed: {absent.detail}"
+        return ""
+
+    async def settle(self, shards: Iterable[Shard]) -> None:
+        """Have idle shards looked at: an old role says nothing."""
+        unsettled = [shard for shard in shards if is_unsettled(shard)]
+        if not unsettled:
+            return
+        now_s = self._clock.now().mono_s
+        for shard in unsettled:
+            for database in shard.locals:
+                self._demands.wake(database, now_s)
+        while any(map(is_unsettled, unsettled)) and self._clock.now().mono_s < now_s + AWAKE_S:
+            await self._clock.sleep(AWAKE_LOOK_S)
+
+    async def reach(self, given: Reach | None, databases: Collection[str] = ()) -> Reach:
+        """The reach of a change for these databases, or for all of this agent's. InvalidRequest if
+        another agent has to make it."""
+        places = self._own.places()
+        met = [place for place in places if not databases or place.database in databases]
+        concerned = {place.shard for place in met}
+        asked = concerned if given is None else {given.pattern}
+        each, is_local = self._shards.each, not self._own.has_fleet and len(asked) == 1
+        if is_local and (given is None or given.level is Level.SHARD):
+            await self.settle(each[name] for name in asked & each.keys())
+        leads = {name: self._elsewhere(shard) for name, shard in each.items()}
+        own = self._own
+        return own_reach(given, concerned, leads, host=own.host, has_fleet=own.has_fleet)
+
+    def has_shard(self, name: str) -> bool:
+        return name in self._shards.each
+
+    def shares(self, reach: Reach) -> bool:
+        """Whether changes with that reach are in the own logs of a shard's agents."""
+        is_shard = reach.level is Level.SHARD and self.has_shard(reach.pattern)
+        return is_shard and not self._own.has_fleet
+
+    def expect(self, shards: Collection[str]) -> None:
+        for name in shards:
+            if elsewhere := self._elsewhere(self._shards.each[name]):
+                raise InvalidRequest(elsewhere, status=409)
+
+
+def leads(shard: Shard) -> bool:
+    """Also one that has announced to hand over: its server is the primary for now."""
+    point = shard.point
+    is_handing_over = isinstance(point, Unled) and point.absent.cause is Cause.HANDING_OVER
+    return isinstance(point, Leading) or is_handing_over
+
+
+def is_unsettled(shard: Shard) -> bool:
+    return isinstance(shard.point, Unled) and shard.point.absent.cause in UNSETTLED
 
 
 TIMEOUT_S = 2.0
@@ -551,6 +543,8 @@ class PeerRoute:
     """As the other agent calls it."""
     sender: str
     cluster: Callable[[], str] = lambda: ""
+    every_s: Callable[[], float] = lambda: EVERY_S
+    """Pause between two comparisons."""
     hold_s: float = 0.0
     """Above 0: this agent is the standby of the other, which delays its answers this long."""
 
@@ -570,7 +564,6 @@ class Partner:
         clock: Clock,
         *,
         seq: Callable[[], int],
-        every_s: Callable[[], float],
         bell: Bell,
     ) -> None:
         """`seq`: how many changes of the shard were made or merged here. `bell` is rung when the
@@ -580,7 +573,6 @@ class Partner:
         self._book = book
         self._clock = clock
         self._seq = seq
-        self._every_s = every_s
         self._bell = bell
         self._pending: dict[str, None] = {}
         """Keys of what the other may lack."""
@@ -628,7 +620,8 @@ class Partner:
             try:
                 is_same = await self._round()
             except (PeerFailed, StoreUnavailable, Conflict, InvalidSettings) as error:
-                self._failed(error)
+                self.is_away = isinstance(error, PeerFailed) and error.cause in UNANSWERED
+                self._say(error.detail if isinstance(error, PeerFailed) else str(error))
                 pause_s = min(LONGEST_PAUSE_S, 2 * pause_s or FIRST_PAUSE_S)
                 await self._clock.sleep(pause_s)
                 continue
@@ -636,7 +629,7 @@ class Partner:
             self._say("" if is_same else DIFFERS)
             took_s = self._clock.now().mono_s - began_s
             if not self.way.hold_s or not is_same:
-                await sleep_unless(self._kicked, self._clock, self._every_s())
+                await sleep_unless(self._kicked, self._clock, self.way.every_s())
             elif self._was_held and took_s < LEAST_ROUND_S:
                 await sleep_unless(self._kicked, self._clock, LEAST_ROUND_S - took_s)
 
@@ -758,10 +751,6 @@ class Partner:
         return self._book.inventory(self.way.shard)
 
     # --- how it is ---------------------------------------------------------------------------
-
-    def _failed(self, error: HeadgateError) -> None:
-        self.is_away = isinstance(error, PeerFailed) and error.cause in UNANSWERED
-        self._say(error.detail if isinstance(error, PeerFailed) else str(error))
 
     def _say(self, fault: str) -> None:
         """One line for each change of state."""

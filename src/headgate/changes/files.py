@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
+from headgate.base.declared import parse_date_time
 from headgate.base.overlay import Overlay
 from headgate.base.redaction import redacted
 from headgate.budgets.drafts import check_budget_room, judged, judged_cap
@@ -25,13 +26,13 @@ from headgate.changes.reach import HERE, Reach
 from headgate.changes.state import (
     BOOKKEEPING,
     ChangeName,
+    Draft,
     LogState,
     audit_values,
     is_change_of_file,
     name_of,
 )
 from headgate.changes.time import iso
-from headgate.changes.writer import Draft
 from headgate.errors import Fault, InvalidSettings
 from headgate.metrics.lint import Advice, Severity
 from headgate.metrics.settings import with_units
@@ -48,7 +49,6 @@ from headgate.rules.drafts import (
     rule_spec,
 )
 from headgate.rules.settings import PAIRED, RuleSpec, with_limit_units
-from headgate.rules.times import parse_date_time
 
 MAX_ADVICE = 50
 MAX_ADVISED = 200

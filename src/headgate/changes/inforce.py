@@ -17,12 +17,12 @@ import structlog
 
 from headgate.base.keyvalue import Entry
 from headgate.base.ports import Clock
+from headgate.base.supervise import beside
 from headgate.changes.exchanged import counts_over
 from headgate.changes.follower import FollowState, LogFollower
 from headgate.changes.model import BEAT, ITEMS, Change, ChangeKind
 from headgate.changes.reach import Place
 from headgate.changes.state import is_taken_out, read_item_at
-from headgate.changes.writer import beside
 from headgate.fleet.members import FleetMember, read_members
 
 log = structlog.get_logger()

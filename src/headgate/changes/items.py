@@ -17,9 +17,8 @@ from headgate.changes.exchanged import apart
 from headgate.changes.inforce import ChangeMemory
 from headgate.changes.model import FORGET_AFTER_S, Change, ChangeKind, Edit
 from headgate.changes.reach import HERE, Reach
-from headgate.changes.state import ChangeMade, LogState, counted_from, ends_at
+from headgate.changes.state import ChangeMade, Draft, LogState, counted_from, ends_at
 from headgate.changes.time import ChangeTime
-from headgate.changes.writer import Draft
 from headgate.errors import Conflict, StoreUnavailable
 from headgate.rules.drafts import ChangeAuthor
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import NamedTuple
@@ -56,14 +56,10 @@ class Mirror:
     __slots__ = (
         "_clock",
         "_entries",
-        "_kept",
-        "_log",
-        "_max_waiters",
-        "_news",
-        "_waiters",
-        "_went_back",
+        "_lost",
         "_whole_at",
         "beat",
+        "feed",
         "n",
         "newest",
         "prefixes",
@@ -80,7 +76,6 @@ class Mirror:
         max_waiters: int = MAX_WAITERS,
     ) -> None:
         self._clock = clock
-        self._max_waiters = max_waiters
         self.revision = 0
         """Of the store: nothing up to it is missing here. 0: nothing is known."""
         self.newest = 0
@@ -92,15 +87,11 @@ class Mirror:
         """The fleet's revision that has been reached, at least."""
         self.beat: Beat | None = None
         self._entries: dict[str, Entry] = {}
-        self._kept: dict[str, float] = {}
-        """Items that the store no longer has, and until when (wall clock) that matters."""
-        self._went_back: WentBack | None = None
+        self._lost = LostItems(clock)
         self._whole_at = 0
         """The revision of the last listing: nothing of before can be news."""
         first_mark = int(clock.now().wall_s * 1000)
-        self._log = FeedLog(first_mark, max_records=max_log_records, max_bytes=max_log_bytes)
-        self._news: asyncio.Future[None] | None = None
-        self._waiters = 0
+        self.feed = FeedLog(first_mark, max_log_records, max_log_bytes, max_waiters)
 
     # --- reading ---------------------------------------------------------------------------
 
@@ -115,13 +106,8 @@ class Mirror:
     @property
     def went_back(self) -> WentBack | None:
         """As long as something is in force that the store has not got."""
-        kept = len(self._still_kept())
-        return replace(self._went_back, kept=kept) if self._went_back and kept else None
-
-    @property
-    def mark(self) -> int:
-        """Covers what was passed on just now, and all before: for `changes_after`."""
-        return self._log.mark
+        kept, found = len(self._lost.still_kept()), self._lost.went_back
+        return replace(found, kept=kept) if found and kept else None
 
     def get(self, key: str) -> Entry | None:
         return self._entries.get(key)
@@ -132,11 +118,7 @@ class Mirror:
 
     def kept(self) -> list[Entry]:
         """What is in force although the store has it no longer: for `headgate changes restore`."""
-        return [self._entries[key] for key in sorted(self._still_kept())]
-
-    def _still_kept(self) -> list[str]:
-        wall_s = self._clock.now().wall_s
-        return [key for key, until in self._kept.items() if until > wall_s]
+        return [self._entries[key] for key in sorted(self._lost.still_kept())]
 
     def covers(self, prefixes: Iterable[str]) -> bool:
         """All that lies under these is mirrored. The head always may be asked for."""
@@ -175,10 +157,10 @@ class Mirror:
         self.store_id, self.prefixes, self.n = listing.store_id, copy.prefixes, copy.n
         self.revision = self._whole_at = listing.revision
         self.newest = listing.newest
-        self._find_kept()
-        self._went_back = WentBack(copy.wall_s, copy.n, copy.n, 0)
+        self._lost.find(self._entries)
+        self._lost.went_back = WentBack(copy.wall_s, copy.n, copy.n, 0)
         self._hear_beat()
-        self._log.forget(self.revision)
+        self.feed.forget(self.revision)
         return frozenset(self._entries)
 
     def is_late(self, listing: Listing) -> bool:
@@ -203,16 +185,18 @@ class Mirror:
         told = {one.key: one for one in listing.entries if one.key.startswith(under)}
         entries = told | self._survivors(told, under, n, back=back)
         before, self._entries = self._entries, entries
-        changed = _differing(before, entries)
-        self._note_kept(WentBack(self._clock.now().wall_s, self.n, n, 0))
+        differing = {key for key, entry in entries.items() if before.get(key) != entry}
+        changed = frozenset(differing | (before.keys() - entries.keys()))
+        if self._lost.find(entries):
+            self._lost.behind(WentBack(self._clock.now().wall_s, self.n, n, 0))
         self.n = max(n, self.n) if same and not back else n
         anew = back or not same or under != self.prefixes
         known_to, self.revision = self.revision, listing.revision
         self.store_id, self.prefixes = listing.store_id, under
         self._whole_at, self.newest = listing.revision, listing.newest
         self._hear_beat()
-        self._log.forget(self.revision) if anew else self._log_listing(changed, known_to)
-        self._wake()
+        self.feed.forget(self.revision) if anew else self._log_listing(changed, known_to)
+        self.feed.wake()
         return changed
 
     def apply(self, changes: Changes) -> frozenset[str]:
@@ -223,12 +207,12 @@ class Mirror:
         self.revision = max(self.revision, changes.revision)
         self.newest = max(self.newest, changes.newest)
         if lost:
-            self._kept |= lost
-            self._behind(WentBack(self._clock.now().wall_s, self.n, self.n, 0))
+            self._lost.kept |= lost
+            self._lost.behind(WentBack(self._clock.now().wall_s, self.n, self.n, 0))
         if events:
-            self._log.append(events)
+            self.feed.append(events)
         if events or rises:
-            self._wake()
+            self.feed.wake()
         return frozenset(event.key for event in events) if events else NOTHING
 
     def _take(self, event: KeyEvent, lost: dict[str, float]) -> bool:
@@ -239,27 +223,25 @@ class Mirror:
         if known is not None and known.revision >= event.revision:
             return False
         if event.value is None:
-            return known is not None and self._vanishes(known, lost)
+            if known is None:
+                return False
+            end = _end_of(known) if key.startswith(ITEMS) else -inf
+            if end > self._clock.now().wall_s:
+                # It means nothing: an item in force was deleted by hand, without an entry in the
+                # log. It stays in force until an operator changes it through the log.
+                self._entries[key] = Entry(key, known.value, KEPT)
+                lost[key] = end
+                return False
+            del self._entries[key]
+            self._lost.kept.pop(key, None)
+            self.beat = None if key == BEAT else self.beat
+            return True
         self._entries[key] = entry = Entry(key, event.value, event.revision)
-        self._kept.pop(key, None)
+        self._lost.kept.pop(key, None)
         if key == BEAT:
             self._hear_beat()
         elif key.startswith(ITEMS) and (item := _item(entry)) is not None:
             self.n = max(self.n, item.n)
-        return True
-
-    def _vanishes(self, known: Entry, lost: dict[str, float]) -> bool:
-        """It means nothing: an item in force was deleted by hand, without an entry in the log. It
-        stays in force until an operator changes it through the log."""
-        end = _end_of(known) if known.key.startswith(ITEMS) else -inf
-        if end > self._clock.now().wall_s:
-            self._entries[known.key] = Entry(known.key, known.value, KEPT)
-            lost[known.key] = end
-            return False
-        del self._entries[known.key]
-        self._kept.pop(known.key, None)
-        if known.key == BEAT:
-            self.beat = None
         return True
 
     # --- what the store has lost -------------------------------------------------------------
@@ -270,55 +252,24 @@ class Mirror:
         """Ours that stay, although the store says otherwise or nothing. With the n that is known
         here nobody can have taken anything out; with a higher one its end may be collected by
         now."""
-        missed = n <= self.n
+        missed, wall_s = n <= self.n, self._clock.now().wall_s
         return {
             key: Entry(key, ours.value, KEPT)
             for key, ours in self._entries.items()
             if key.startswith(ITEMS) and key.startswith(under)
             if back or ours.revision == KEPT or (missed and key not in told)
-            if self._outlives(ours, told.get(key), back=back)
-        }
-
-    def _outlives(self, ours: Entry, told: Entry | None, *, back: bool) -> bool:
-        """Between two stores only the time of setting orders them. What cannot be read may be of a
-        newer version: it is left as it is."""
-        if told is None:
-            unread = _item(ours) is None and (back or ours.revision == KEPT)
-            return unread or _end_of(ours) > self._clock.now().wall_s
-        if ours.value == told.value:
-            return False
-        mine, other = _item(ours), _item(told)
-        return mine is not None and other is not None and mine.set_at > other.set_at
-
-    def _note_kept(self, found: WentBack) -> None:
-        before = self._kept.keys()
-        self._find_kept()
-        if not self._kept.keys() <= before:
-            self._behind(found)
-
-    def _behind(self, found: WentBack) -> None:
-        self._went_back = found
-        log.error(
-            "fleet.store_behind",
-            from_n=found.from_n,
-            to_n=found.to_n,
-            kept=len(self._still_kept()),
-            remedy="headgate changes restore --fleet",
-        )
-
-    def _find_kept(self) -> None:
-        known = self._kept
-        self._kept = {
-            key: known[key] if key in known else _matters_until(entry)
-            for key, entry in self._entries.items()
-            if entry.revision == KEPT
+            if _outlives(ours, told.get(key), wall_s, back=back)
         }
 
     def _hear_beat(self) -> None:
-        entry = self._entries.get(BEAT)
-        self.beat = _beat(entry) if entry is not None else None
-        if self.beat is not None:
+        self.beat, entry = None, self._entries.get(BEAT)
+        if entry is None:
+            return
+        try:
+            self.beat = read_beat(entry.value)
             self.n = max(self.n, self.beat.n)
+        except ValueError as error:
+            log.warning("fleet.beat_unreadable", detail=str(error))
 
     # --- handing down ------------------------------------------------------------------------
 
@@ -334,60 +285,79 @@ class Mirror:
         """What came after that revision, after waiting up to `wait_s`; without events if nothing
         did. `mark`: that of the last answer; then what arrived since, and nothing twice.
         Compacted: list again; also if `store_id`, if given, is of another store."""
-        changes = self._changes(revision, prefixes, store_id, mark)
-        if wait_s > 0 and not changes.events and changes.revision <= revision:
-            store_id = store_id or self.store_id
-            await self._wait(wait_s)
-            changes = self._changes(revision, prefixes, store_id, mark)
-        return changes
-
-    def _changes(self, revision: int, prefixes: Sequence[str], store_id: str, mark: int) -> Changes:
-        self._expect(prefixes)
-        if store_id and store_id != self.store_id:
-            raise Compacted("this agent follows another store now: list again")
-        found = self._log.after_mark(mark) if mark else self._log.after_revision(revision)
-        under = tuple(prefixes)
-        events = tuple(event for event in found if event.key.startswith(under))
-        return Changes(events, max(self.revision, revision))
-
-    async def _wait(self, wait_s: float) -> None:
-        if self._waiters >= self._max_waiters:
-            raise StoreUnavailable(
-                f"{self._waiters} clients already wait for changes here: use the fleet's store"
-            )
-        if self._news is None:
-            self._news = asyncio.get_running_loop().create_future()
-        self._waiters += 1
-        try:
-            await asyncio.wait({self._news}, timeout=wait_s)
-        finally:
-            self._waiters -= 1
-
-    def _wake(self) -> None:
-        news, self._news = self._news, None
-        if news is not None and not news.done():
-            news.set_result(None)
+        under, is_told = tuple(prefixes), wait_s <= 0
+        while True:
+            self._expect(prefixes)
+            if store_id and store_id != self.store_id:
+                raise Compacted("this agent follows another store now: list again")
+            found = self.feed.after_mark(mark) if mark else self.feed.after_revision(revision)
+            events = tuple(event for event in found if event.key.startswith(under))
+            if is_told or events or self.revision > revision:
+                return Changes(events, max(self.revision, revision))
+            store_id, is_told = store_id or self.store_id, True
+            await self.feed.wait(wait_s)
 
     def _log_listing(self, changed: frozenset[str], known_to: int) -> None:
         """A listing of the same store is as good as the changes that led to it; unless it has
         something from before `known_to`, which others believe to have completely."""
-        events = [self._event(key) for key in changed if self._logged(key)]
+        found = ((key, self._entries.get(key)) for key in changed)
+        events = [
+            KeyEvent(key, *((one.value, one.revision) if one else (None, self.revision)))
+            for key, one in found
+            if one is None or one.revision != KEPT
+        ]
         if any(event.revision <= known_to for event in events):
-            self._log.forget(known_to + 1)
+            self.feed.forget(known_to + 1)
         elif events:
-            self._log.append(tuple(events))
+            self.feed.append(tuple(events))
 
-    def _logged(self, key: str) -> bool:
-        entry = self._entries.get(key)
-        return entry is None or entry.revision != KEPT
 
-    def _event(self, key: str) -> KeyEvent:
-        entry = self._entries.get(key)
-        return (
-            KeyEvent(key, None, self.revision)
-            if entry is None
-            else KeyEvent(key, entry.value, entry.revision)
+class LostItems:
+    """What the store no longer has, and what stays in force here all the same."""
+
+    __slots__ = ("_clock", "kept", "went_back")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.kept: dict[str, float] = {}
+        """Until when (wall clock) that matters."""
+        self.went_back: WentBack | None = None
+
+    def still_kept(self) -> list[str]:
+        wall_s = self._clock.now().wall_s
+        return [key for key, until in self.kept.items() if until > wall_s]
+
+    def find(self, entries: Mapping[str, Entry]) -> bool:
+        """Whether there are more than before."""
+        known = self.kept
+        self.kept = {
+            key: known[key] if key in known else _matters_until(entry)
+            for key, entry in entries.items()
+            if entry.revision == KEPT
+        }
+        return not self.kept.keys() <= known.keys()
+
+    def behind(self, found: WentBack) -> None:
+        self.went_back = found
+        log.error(
+            "fleet.store_behind",
+            from_n=found.from_n,
+            to_n=found.to_n,
+            kept=len(self.still_kept()),
+            remedy="headgate changes restore --fleet",
         )
+
+
+def _outlives(ours: Entry, told: Entry | None, wall_s: float, *, back: bool) -> bool:
+    """Between two stores only the time of setting orders them. What cannot be read may be of a
+    newer version: it is left as it is."""
+    if told is None:
+        unread = _item(ours) is None and (back or ours.revision == KEPT)
+        return unread or _end_of(ours) > wall_s
+    if ours.value == told.value:
+        return False
+    mine, other = _item(ours), _item(told)
+    return mine is not None and other is not None and mine.set_at > other.set_at
 
 
 def head_n(listing: Listing) -> int:
@@ -399,11 +369,6 @@ def head_n(listing: Listing) -> int:
             except ValueError as error:
                 log.error("fleet.head_unreadable", detail=str(error))
     return 0
-
-
-def _differing(before: dict[str, Entry], after: dict[str, Entry]) -> frozenset[str]:
-    changed = {key for key, entry in after.items() if before.get(key) != entry}
-    return frozenset(changed | (before.keys() - after.keys()))
 
 
 def _item(entry: Entry) -> Change | None:
@@ -435,17 +400,13 @@ def _end_of(entry: Entry) -> float:
     return inf if end is None else end
 
 
-def _beat(entry: Entry) -> Beat | None:
-    try:
-        return read_beat(entry.value)
-    except ValueError as error:
-        log.warning("fleet.beat_unreadable", detail=str(error))
-        return None
-
-
 class _Record(NamedTuple):
     mark: int
     events: tuple[KeyEvent, ...]
+
+    @property
+    def keys(self) -> list[str]:
+        return [event.key for event in self.events]
 
     @property
     def newest(self) -> int:
@@ -471,25 +432,32 @@ class FeedLog:
         "_lowest_mark",
         "_max_bytes",
         "_max_records",
+        "_max_waiters",
+        "_news",
         "_records",
         "mark",
+        "waiters",
     )
 
-    def __init__(self, first_mark: int, *, max_records: int, max_bytes: int) -> None:
+    def __init__(self, first_mark: int, max_records: int, max_bytes: int, max_waiters: int) -> None:
         """`first_mark`: higher than any that was given out before a restart."""
         self._max_records = max_records
         self._max_bytes = max_bytes
+        self._max_waiters = max_waiters
+        self._news: asyncio.Future[None] | None = None
+        self.waiters = 0
         self._records: deque[_Record] = deque()
         self._bytes = 0
         self._floor = 0
         """Changes beyond this revision are all here."""
         self.mark = self._lowest_mark = first_mark
-        """The last mark."""
+        """The last mark: covers what was passed on just now, and all before."""
 
     def append(self, events: tuple[KeyEvent, ...]) -> None:
         self.mark += 1
         record = _Record(self.mark, events)
-        if self._records and _same_single_key(self._records[-1], record):
+        keys = [event.key for event in events]
+        if self._records and len(keys) == 1 and self._records[-1].keys == keys:
             # Beats: who has missed some needs the last one only, and nothing else lay between.
             self._bytes -= self._records.pop().bytes
         self._records.append(record)
@@ -497,13 +465,29 @@ class FeedLog:
         while len(self._records) > self._max_records or (
             self._bytes > self._max_bytes and len(self._records) > 1
         ):
-            self._drop_oldest()
+            oldest = self._records.popleft()
+            self._bytes -= oldest.bytes
+            self._floor = max(self._floor, oldest.newest)
+            self._lowest_mark = oldest.mark
 
-    def _drop_oldest(self) -> None:
-        oldest = self._records.popleft()
-        self._bytes -= oldest.bytes
-        self._floor = max(self._floor, oldest.newest)
-        self._lowest_mark = oldest.mark
+    async def wait(self, wait_s: float) -> None:
+        """For news."""
+        if self.waiters >= self._max_waiters:
+            raise StoreUnavailable(
+                f"{self.waiters} clients already wait for changes here: use the fleet's store"
+            )
+        if self._news is None:
+            self._news = asyncio.get_running_loop().create_future()
+        self.waiters += 1
+        try:
+            await asyncio.wait({self._news}, timeout=wait_s)
+        finally:
+            self.waiters -= 1
+
+    def wake(self) -> None:
+        news, self._news = self._news, None
+        if news is not None and not news.done():
+            news.set_result(None)
 
     def forget(self, floor: int) -> None:
         """A reader with a mark, or one that is not yet at `floor`, lists again."""
@@ -528,8 +512,3 @@ def _in_order(records: Iterable[_Record]) -> list[KeyEvent]:
     """By commit: pieces of one may have come apart."""
     events = [event for record in records for event in record.events]
     return sorted(events, key=lambda event: event.revision)
-
-
-def _same_single_key(one: _Record, other: _Record) -> bool:
-    alone = len(one.events) == len(other.events) == 1
-    return alone and one.events[0].key == other.events[0].key

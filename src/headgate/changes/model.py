@@ -44,7 +44,7 @@ class ChangeKind(StrEnum):
     """Those that this version knows. Another one, of a newer version, is kept and passed on."""
 
     RULE = "rule"
-    """The value is a rule as it is stored (rules/followed.value_of)."""
+    """The value is a rule as it is stored (rules/drafts.value_of)."""
     BUDGET = "budget"
     """The value is one budget of a policy, as `written`; of HERE what differs (budgetlayers)."""
     POLICY = "policy"

@@ -1,6 +1,6 @@
-"""One change of an agent's own log.   OwnBook ──plan──► OwnWriter ──► state file
+"""The agent's own log.   operators ──► OwnBook ──plan──► OwnWriter ──► state file ──► in force
 
-As writer.py does it, but no other agent writes there: the current state is kept in memory, and
+As book.py does it, but no other agent writes there: the current state is kept in memory, and
 the audit entries are in the same transaction. Changes of a shard are there besides the agent's own.
 The agents of a shard send them to each other (exchange.py); those of others are merged here.
 """
@@ -18,11 +18,25 @@ import structlog
 from headgate.base.keyvalue import Compare, Listing, Put
 from headgate.base.overlay import Overlay
 from headgate.base.ports import ChangeLog, Clock
+from headgate.base.supervise import beside
+from headgate.changes.book import (
+    ChangeBook,
+    LogHead,
+    LogWriter,
+    PendingChange,
+    Plan,
+    head_puts,
+    holdings_of,
+    puts_of,
+    random_op,
+)
 from headgate.changes.exchanged import (
     MAX_SHARED_BYTES,
     Entry,
+    Inventory,
     ShardItems,
     Version,
+    apart,
     check_room_above,
     collectable,
     is_long_over,
@@ -45,11 +59,14 @@ from headgate.changes.model import (
     Edit,
     Revision,
 )
+from headgate.changes.reach import HERE, Reach
 from headgate.changes.state import (
     MAX_OWN_ITEM_BYTES,
     MAX_PART_KEYS,
     ChangeMade,
     ChangeName,
+    Copies,
+    Draft,
     LogState,
     is_taken_out,
     item_bytes,
@@ -58,19 +75,10 @@ from headgate.changes.state import (
     read_item_at,
     summary_of,
 )
-from headgate.changes.writer import (
-    Draft,
-    LogHead,
-    LogWriter,
-    PendingChange,
-    Plan,
-    beside,
-    head_puts,
-    holdings_of,
-    puts_of,
-)
 from headgate.errors import Conflict, Fault, InvalidSettings, OutcomeUnknown, StoreUnavailable
 from headgate.history.records import AuditEntry
+from headgate.metrics.lint import Advice, Severity
+from headgate.rules.drafts import RuleDrafts
 
 log = structlog.get_logger()
 
@@ -113,6 +121,139 @@ _New = tuple[str, bytes, Change | None]
 """A key, the bytes of its item, and the item; None: only a newer version can read it."""
 
 
+InForce = Callable[[Sequence[Change]], Awaitable[Sequence[str]]]
+"""Called with the new entries of the agent's own log, before it is acknowledged. Returns why it
+is not in force everywhere."""
+
+
+class SharesReach(Protocol):
+    def shares(self, reach: Reach) -> bool:
+        """Whether changes with that reach are in the own logs of a shard's agents."""
+        ...
+
+
+class Exchanges(Lead, Protocol):
+    """Tells the other agents of a shard of its changes (exchange.py)."""
+
+    async def copied(self, shards: Collection[str]) -> Copies | None:
+        """After it: who has it, as far as that is known within a moment."""
+        ...
+
+    @property
+    def lead(self) -> SharesReach: ...
+
+
+class OwnBook(ChangeBook):
+    """Of the agent's own log: in force when a change is acknowledged."""
+
+    _default_reach = HERE
+
+    def __init__(
+        self,
+        store: ChangeLog,
+        clock: Clock,
+        roll: Callable[[], float],
+        rules: RuleDrafts,
+        in_force: InForce,
+        *,
+        name: str = "",
+        new_op: Callable[[], str] = random_op,
+    ) -> None:
+        self._own = OwnWriter(store, clock, roll, new_op)
+        super().__init__(store, self._own, clock, rules)
+        self._own.on_found = self._in_force = in_force
+        self._here_called = name
+        self._exchanges: Exchanges | None = None
+        self._merging: set[asyncio.Future[Merged]] = set()
+
+    @property
+    def held(self) -> LogState:
+        """What is set, as far as it is known."""
+        return self._own.held
+
+    def name(self, kind: str, item_id: str, reach: Reach) -> str:
+        """What a change is called in `held`: its id, unless another has that name here."""
+        item = Change(kind, item_id, reach, None, 0, 0.0, "")
+        named = self.held.items.get((kind, item_id))
+        is_apart = named is not None and named.key != item.key and apart(item) in self.held.items
+        return apart(item)[1] if is_apart else item_id
+
+    def close(self) -> None:
+        self._own.close()
+
+    async def load(self, then: Loaded | None = None, *, salvaged: bool = False) -> LogState:
+        """As the store has it now; put in force by `then`, while no other change is made."""
+        return await self._own.load(then, salvaged=salvaged)
+
+    async def forget(self, kind: str, ids: Iterable[str]) -> None:
+        """What ended long ago is taken out, with an audit entry and no revision."""
+        await self._own.forget([(kind, self.name(kind, one, HERE)) for one in ids])
+
+    def _reach_fault(self, reach: Reach) -> str:
+        is_shared = self._exchanges is not None and self._exchanges.lead.shares(reach)
+        return "" if reach == HERE or is_shared else _FURTHER.format(reach)
+
+    async def _made(self, change: ChangeMade) -> ChangeMade:
+        if not change.changes or change.dry_run:
+            return change
+        for told in await self._in_force(change.items):
+            failed = Advice(Severity.WARNING, "not-in-force", "changes", told)
+            change = replace(change, advice=(*change.advice, failed))
+        shards = shards_of(change.items)
+        if self._exchanges is None or not shards:
+            return change
+        return replace(change, copies=await self._exchanges.copied(shards))
+
+    # --- with the other agents of a shard ----------------------------------------------------
+
+    def exchange_by(self, exchanges: Exchanges, changed: Callable[[Sequence[str]], None]) -> None:
+        """`changed` is called with the keys of what has changed of shards."""
+        self._exchanges = exchanges
+        self._own.lead, self._own.on_shared = exchanges, changed
+
+    def inventory(self, shard: str) -> Inventory:
+        """Which versions of a shard's changes are here."""
+        return self._own.shared.of(shard)
+
+    async def entries(self, keys: Iterable[str]) -> list[Entry]:
+        """What is held under these keys of shards."""
+        return await self._own.entries(keys)
+
+    async def merge(self, shard: str, entries: Sequence[Entry], *, by: str) -> Merged:
+        """Apply what another agent has of a shard, as far as it is newer. The caller may be gone
+        meanwhile: what is stored is applied anyway."""
+        merging = asyncio.ensure_future(self._merge(shard, entries, by))
+        self._merging.add(merging)
+        merging.add_done_callback(self._merged)
+        return await asyncio.shield(merging)
+
+    async def _merge(self, shard: str, entries: Sequence[Entry], by: str) -> Merged:
+        """A part at a time, each in force before the next: what fails takes none of it back."""
+        items, rejected = list[Change](), list[str]()
+        for start in range(0, len(entries), MAX_PART_KEYS):
+            merged = await self._own.merge(shard, entries[start : start + MAX_PART_KEYS], by=by)
+            if merged.items:
+                await self._in_force(merged.items)
+            items += merged.items
+            rejected += merged.rejected
+        return Merged(tuple(items), tuple(rejected))
+
+    def _merged(self, merging: asyncio.Future[Merged]) -> None:
+        self._merging.discard(merging)
+        if not merging.cancelled():
+            merging.exception()  # Seen, though nobody may be waiting any more.
+
+    async def collect(self) -> None:
+        """Drop what ended long ago, of all shards; what is in force is not touched."""
+        await self._own.collect()
+
+
+_FURTHER = (
+    "is '{}', but this is the log of one agent: leave it out, or put the entry into a file for the "
+    "fleet's log (--fleet)"
+)
+
+
 class OwnWriter(LogWriter):
     """Of the log that only this agent writes: nobody else is ever first. Changes of its shards are
     there besides its own, and other agents' are merged into them as they were made."""
@@ -146,13 +287,8 @@ class OwnWriter(LogWriter):
         if self._looking is not None:
             self._looking.cancel()
 
-    def _look_later(self) -> None:
-        """What may have been kept is put in force as soon as the store says whether it was."""
-        if self._looking is None or self._looking.done():
-            # As it is in force now: who reads in the meantime finds the outcome, and only that.
-            self._looking = asyncio.create_task(self._look(self.held.items))
-
     async def _look(self, before: Mapping[ChangeName, Change]) -> None:
+        """What may have been kept is put in force as soon as the store says whether it was."""
         while True:
             await self._clock.sleep(LOOK_AGAIN_S)
             with suppress(StoreUnavailable):
@@ -238,16 +374,16 @@ class OwnWriter(LogWriter):
 
     def _step(self, run: PendingChange, ground: LogHead) -> Revision:
         step = super()._step(run, ground)
-        return replace(step, changes=tuple(map(self._succeeding, step.changes)))
-
-    def _succeeding(self, change: Edit) -> Edit:
-        """What ended for a shard may be set for this agent, or the reverse: they are two."""
-        before, after = change.before, change.after
-        if before is not None and after is not None and before.key != after.key:
-            before = None if shard_of(before.key) or shard_of(after.key) else before
-        if after is not None and shard_of(after.key):
-            after = succeeding(after, self.shared.items.get(after.key))
-        return Edit(before, after)
+        changes = []
+        for one in step.changes:
+            was, now = one.before, one.after
+            if was is not None and now is not None and was.key != now.key:
+                # What ended for a shard may be set for this agent, or the reverse: they are two.
+                was = None if shard_of(was.key) or shard_of(now.key) else was
+            if now is not None and shard_of(now.key):
+                now = succeeding(now, self.shared.items.get(now.key))
+            changes.append(Edit(was, now))
+        return replace(step, changes=tuple(changes))
 
     def _parts(self, changes: Sequence[Edit]) -> list[tuple[Edit, ...]]:
         """One: its store takes all of it in one transaction."""
@@ -274,7 +410,9 @@ class OwnWriter(LogWriter):
             compares = [Compare(HEAD, head)]
             return await self._store.commit(compares, puts, audit=audit, must_fit=must_fit)
         except OutcomeUnknown:
-            self._look_later()
+            if self._looking is None or self._looking.done():
+                # As it is in force now: who reads in the meantime finds the outcome, and only that.
+                self._looking = asyncio.create_task(self._look(self.held.items))
             raise
         except StoreUnavailable:
             self._held = held
@@ -342,7 +480,20 @@ class OwnWriter(LogWriter):
             await self.read()
             newer, rejected = self._newer(shard, entries)
             if newer:
-                await self._commit_merged(newer, by)
+                held = self.held
+                wall_s = round(self._clock.now().wall_s, 3)
+                n = max(held.n, *(version_of(raw).n for _, raw, _ in newer)) + 1
+                was = self.shared.items
+                changes = [Edit(was.get(key), item) for key, _, item in newer if item is not None]
+                before_n = None if n == held.n + 1 else held.n
+                said = (f"agent {by}", REPLICATED, summary_of(changes), self._new_op())
+                step = Revision(n, wall_s, *said, tuple(changes), before_n)
+                items = [Put(key, raw) for key, raw, _ in newer]
+                lifts = all(version_of(raw).taken_out for _, raw, _ in newer)
+                puts, audit = [*head_puts(step), *items], list(_replicated(changes, wall_s))
+                made = await self._commit_here(held.head_revision, puts, audit, must_fit=lifts)
+                self._put(held, n, made, newer)
+                log.info("changes.merged", n=n, by=by, what=step.summary)
         return Merged(tuple(item for _, _, item in newer if item is not None), tuple(rejected))
 
     def _newer(self, shard: str, entries: Sequence[Entry]) -> tuple[list[_New], list[str]]:
@@ -365,22 +516,6 @@ class OwnWriter(LogWriter):
                 continue  # It was dropped here, or would be at once.
             best[key], found[key] = version, (raw, item)
         return [(key, *one) for key, one in found.items()], rejected
-
-    async def _commit_merged(self, newer: Sequence[_New], by: str) -> None:
-        held = self.held
-        wall_s = round(self._clock.now().wall_s, 3)
-        n = max(held.n, *(version_of(raw).n for _, raw, _ in newer)) + 1
-        was = self.shared.items
-        changes = [Edit(was.get(key), item) for key, _, item in newer if item is not None]
-        before_n = None if n == held.n + 1 else held.n
-        said = (f"agent {by}", REPLICATED, summary_of(changes), self._new_op())
-        step = Revision(n, wall_s, *said, tuple(changes), before_n)
-        items = [Put(key, raw) for key, raw, _ in newer]
-        lifts = all(version_of(raw).taken_out for _, raw, _ in newer)
-        puts, audit = [*head_puts(step), *items], list(_replicated(changes, wall_s))
-        made = await self._commit_here(held.head_revision, puts, audit, must_fit=lifts)
-        self._put(held, n, made, newer)
-        log.info("changes.merged", n=n, by=by, what=step.summary)
 
     async def entries(self, keys: Iterable[str]) -> list[Entry]:
         """What is held under these keys of shards, as it was made."""

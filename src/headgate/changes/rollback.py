@@ -15,7 +15,9 @@ from headgate.changes.model import REPLICATED, ROLLBACK, Change, ChangeKind, Edi
 from headgate.changes.reach import HERE
 from headgate.changes.state import (
     ChangeName,
+    Draft,
     LogState,
+    NoSuchItem,
     audit_values,
     name_of,
     newest,
@@ -23,7 +25,6 @@ from headgate.changes.state import (
     same_setting,
     stands,
 )
-from headgate.changes.writer import Draft, NoSuchItem
 from headgate.errors import Conflict
 from headgate.metrics.lint import Advice, Severity
 from headgate.rules.drafts import UNCHANGED, ChangeAuthor, ended

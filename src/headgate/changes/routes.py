@@ -30,11 +30,12 @@ from headgate.changes.api import (
     difference_docs,
     revision_doc,
 )
-from headgate.changes.book import ChangeBook, OwnBook
+from headgate.changes.book import ChangeBook
 from headgate.changes.exchange import Exchange
 from headgate.changes.exchange_api import ExchangedDoc, OfferDoc, decode_offer, encode_answer
 from headgate.changes.file_format import SECTIONS
 from headgate.changes.model import Change, ChangeKind
+from headgate.changes.own import OwnBook
 from headgate.changes.state import ChangeMade, LogState, read_item_at
 from headgate.check.questions import about
 from headgate.errors import InvalidRequest, StoreUnavailable

@@ -15,15 +15,15 @@ from enum import Enum
 from sys import intern
 from typing import Any, NamedTuple
 
+from headgate.base.declared import parse_date_time
 from headgate.base.overlay import Overlay
 from headgate.base.redaction import redacted
 from headgate.base.stored import read_object
 from headgate.changes.model import Change, ChangeKind, Edit, Revision, log_n
 from headgate.changes.reach import EVERYWHERE, HERE, Reach, parse_reach
-from headgate.errors import Fault
+from headgate.errors import Fault, HeadgateError
 from headgate.fleet.beat import Beat
 from headgate.metrics.lint import Advice
-from headgate.rules.times import parse_date_time
 
 # --- who has a copy, besides the agent that made it: what an acknowledgment says ------------
 
@@ -362,7 +362,8 @@ def is_change_of_file(value: Mapping[str, Any]) -> bool:
 def redated(item: Change, set_at: float) -> Change:
     """With another place among the versions; its time goes on being counted from where it was."""
     value = item.value
-    if item.kind in _OVER_FILE and value and "expires_at" in value:
+    said = {**(value or {}), **((value or {}).get("settings") or {})}
+    if item.kind in _OVER_FILE and value and "expires_at" in said:
         value = {"set_at": item.set_at, **value}
     return replace(item, set_at=set_at, value=value)
 
@@ -544,6 +545,36 @@ def audit_values(changes: Iterable[Edit]) -> dict[ChangeName, tuple[Any, Any]]:
 
 def _metric_settings(item: Change | None) -> Any:
     return None if item is None or item.value is None else item.value.get("settings")
+
+
+class NoSuchItem(HeadgateError, LookupError):
+    """A rule, a budget or a revision that the fleet does not have."""
+
+
+class AuditView(NamedTuple):
+    """A change as the audit shows it."""
+
+    target: str
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a change would do to the current state."""
+
+    action: str
+    changes: Sequence[Edit] = ()
+    """Whatever n their items carry: they get that of the revision which puts them."""
+    advice: tuple[Advice, ...] = ()
+    least_n: int = 0
+    """Revisions continue above this, even if the store is behind it."""
+    shown: Mapping[ChangeName, tuple[Any, Any]] = field(default_factory=dict)
+    """Before and after for the audit, if that is not the value itself."""
+    entry: AuditView | None = None
+    """One audit entry for all of it, in place of one for each change."""
+    summary: str = ""
+    """Empty: made of the changes."""
 
 
 @dataclass(frozen=True, slots=True)

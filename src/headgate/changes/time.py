@@ -1,30 +1,34 @@
 """Time for changes that end: it follows the monotonic clock and never goes back.
 
-Noted every few seconds (rules/service.py), with the wall clock and the time since the machine
-booted. After a restart it goes on from there, plus what has passed meanwhile: during
-the same boot by the time since boot, which cannot be set; after another boot by
+Noted every few seconds (rules/notes.py) together with the wall clock and the time since the machine
+booted. After a restart it goes on from there, plus what has passed
+meanwhile: during the same boot by the time since boot, which cannot be set; after another boot by
 the wall clock, if that is later. So a clock that is behind after a restart gives no change back the
 time that it had used up before. The time at which a change was set is noted, too: for a rule with
-the rest of it (rules/followed.py), for any other change here.
+the rest of it (rules/notes.py), for any other change here. A change that another one took the place
+of keeps its note (PAST), whatever its kind: a rollback brings back what is left of it, and no more.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from headgate.base.ports import Clock
-from headgate.changes.model import Change
+from headgate.changes.model import FORGET_AFTER_S, Change
 from headgate.changes.reach import HERE
-from headgate.changes.state import counted_from
+from headgate.changes.state import counted_from, ends_at
 from headgate.metrics.samples import BootInstant, Instant
 
 STEP_S = 1.0
 """A wall clock that moved by more than this against the monotonic one was set."""
 
-MAX_PAST = 1000
+PAST = "past/"
+"""The notes of changes that others took the place of begin so."""
+MAX_PAST = 10_000
 
 Boot = Callable[[], BootInstant | None]
 """None if the machine does not report it."""
@@ -58,16 +62,12 @@ def parse_mark(value: Mapping[str, Any] | None) -> TimeMark | None:
     ruled_s, wall_s = given.get("ruled_s"), given.get("wall_s")
     if not isinstance(ruled_s, int | float) or not isinstance(wall_s, int | float):
         return None
-    return TimeMark(float(ruled_s), float(wall_s), _parse_boot(given.get("boot")))
-
-
-def _parse_boot(value: object) -> BootInstant | None:
-    boot_id, _, seconds = str(value or "").rpartition(" ")
-    try:
-        boot = BootInstant(boot_id, float(seconds))
-    except ValueError:
-        return None
-    return boot if boot_id and math.isfinite(boot.s) else None
+    boot_id, _, seconds = str(given.get("boot") or "").rpartition(" ")
+    boot: BootInstant | None = None
+    with suppress(ValueError):
+        if boot_id and math.isfinite(float(seconds)):
+            boot = BootInstant(boot_id, float(seconds))
+    return TimeMark(float(ruled_s), float(wall_s), boot)
 
 
 class Term(NamedTuple):
@@ -85,14 +85,27 @@ class Term(NamedTuple):
         return now.wall_s >= self.end_s or now.mono_s >= self.ends_mono_s
 
 
+class TermNote(NamedTuple):
+    """A term as the store has it."""
+
+    set_at: float
+    ruled_at: float
+    end_s: float | None
+    """None: an older version has noted it."""
+
+    def written(self) -> dict[str, Any]:
+        end = {} if self.end_s is None else {"end_s": self.end_s}
+        return {"set_at": self.set_at, "ruled_at": self.ruled_at, **end}
+
+
 class ChangeTime:
     def __init__(self, clock: Clock, boot: Boot = no_boot) -> None:
         self._terms: dict[str, Term] = {}
         """Of changes that are no rules, by the name of their note."""
-        self._past: dict[tuple[str, float], Term] = {}
-        """Of those that others took the place of, with their set_at: a rollback asks for them."""
-        self._noted: dict[str, tuple[float, float]] = {}
-        """The same as the store has it: set_at and ruled_at."""
+        self._past: dict[str, Term] = {}
+        """Of those that others took the place of, rules too: a rollback asks for them."""
+        self._noted: dict[str, TermNote] = {}
+        """The same as the store has it."""
         self._unkept: dict[str, None] = {}
         """Those that are not in the store in their current form."""
         self.recalled = 0
@@ -142,13 +155,13 @@ class ChangeTime:
         if end_s is None:
             self.forget(name)
             return math.inf
+        before = self._terms.get(name) or self._noted.get(name)
+        if before is not None and before.set_at != set_at:
+            self._leave(name)
         known = self._to_note(name) or self._noted.get(name)
-        noted_at = known[1] if known is not None and known[0] == set_at else None
-        if noted_at is None and (past := self._past.pop((name, set_at), None)):
-            noted_at = past.ruled_at
-        if (before := self._terms.get(name)) and before.set_at != set_at:
-            self._note_past(name, before)
-        term = self._terms[name] = self.term(set_at, end_s, noted_at)
+        is_same = known is not None and known.set_at == set_at
+        noted_at = known.ruled_at if known and is_same else self.past_at(name, set_at)
+        self._terms[name] = term = self.term(set_at, end_s, noted_at)
         if self._to_note(name) != self._noted.get(name):
             self._unkept[name] = None
         return term.ends_mono_s
@@ -167,21 +180,46 @@ class ChangeTime:
         return term is not None and term.has_ended(self._clock.now())
 
     def has_used_up(self, item: Change, *, own: bool) -> bool:
-        """The time of a change that is no rule is over. `own`: of the agent's own log."""
+        """Its time is over, also if another change has taken its place: of a rule only then.
+        `own`: of the agent's own log."""
         logs = ("host" if item.reach == HERE else "shard", "own") if own else ("fleet",)
         now, set_at = self._clock.now(), counted_from(item)
         names = [f"{item.kind}/{log}/{item.id}" for log in logs]
-        terms = [*map(self._terms.get, names), *(self._past.get((name, set_at)) for name in names)]
-        return any(one and one.set_at == set_at and one.has_ended(now) for one in terms)
+        past = (self._past.get(_past_name(name, set_at)) for name in names)
+        terms = [one for one in (*map(self._terms.get, names), *past) if one]
+        if (end_s := ends_at(item)) is not None:  # It may have had another end since.
+            terms = [self.term(one.set_at, end_s, one.ruled_at) for one in terms]
+        return any(one.set_at == set_at and one.has_ended(now) for one in terms)
 
-    def _note_past(self, name: str, term: Term) -> None:
-        self._past[name, term.set_at] = term
+    # --- others took their place ---------------------------------------------------------------
+
+    def note_past(self, name: str, term: Term) -> None:
+        """Another change takes the place of this one, or it is taken out."""
+        if not math.isfinite(term.end_s):
+            return
+        past = _past_name(name, term.set_at)
+        self._past[past] = term
+        self._unkept[past] = None
         if len(self._past) > MAX_PAST:
-            del self._past[next(iter(self._past))]
+            oldest = next(iter(self._past))
+            del self._past[oldest]
+            self._unkept[oldest] = None
+
+    def past_at(self, name: str, set_at: float) -> float | None:
+        """This time when it was set, of one whose place was another's; None: it is not known."""
+        term = self._past.get(_past_name(name, set_at))
+        return term.ruled_at if term is not None else None
+
+    def _leave(self, name: str) -> None:
+        """It may have lost its place while the agent did not run: then its note tells of it."""
+        term, noted = self._terms.pop(name, None), self._noted.get(name)
+        if term is None and noted is not None and noted.end_s is not None:
+            term = self.term(noted.set_at, noted.end_s, noted.ruled_at)
+        if term is not None:
+            self.note_past(name, term)
 
     def forget(self, name: str) -> None:
-        if term := self._terms.pop(name, None):
-            self._note_past(name, term)
+        self._leave(name)
         if name in self._noted:
             self._unkept[name] = None
         else:
@@ -201,19 +239,28 @@ class ChangeTime:
     @property
     def is_counted(self) -> bool:
         """There is a change whose time it is."""
-        return bool(self._terms)
+        return bool(self._terms or self._past)
 
     # --- notes of it ---------------------------------------------------------------------------
 
     def recall(self, notes: Mapping[str, Mapping[str, Any]]) -> None:
         """What was noted before a restart."""
         for name, value in notes.items():
-            set_at, ruled_at = value.get("set_at"), value.get("ruled_at")
+            set_at, ruled_at, end_s = (value.get(key) for key in TermNote._fields)
             if isinstance(set_at, int | float) and isinstance(ruled_at, int | float):
-                self._noted[name] = float(set_at), float(ruled_at)
+                end_s = float(end_s) if isinstance(end_s, int | float) else None
+                self._noted[name] = TermNote(float(set_at), float(ruled_at), end_s)
         # What was counted until now was counted without them: it is taken up again.
         self._terms.clear()
-        self._unkept.clear()
+        self._unkept = {name: None for name in self._unkept if name.startswith(PAST)}
+        over_s, ruled_s = self._clock.now().wall_s - FORGET_AFTER_S, self.now_s() - FORGET_AFTER_S
+        for name, noted in self._noted.items():
+            if not name.startswith(PAST) or noted.end_s is None or name in self._unkept:
+                continue
+            if noted.end_s < over_s and noted.ruled_at + noted.end_s - noted.set_at < ruled_s:
+                self._unkept[name] = None  # By both clocks: one that leapt may come back.
+            else:
+                self._past[name] = self.term(noted.set_at, noted.end_s, noted.ruled_at)
         self.recalled += 1
 
     def unkept(self) -> dict[str, Mapping[str, Any] | None]:
@@ -221,8 +268,7 @@ class ChangeTime:
         mark = self.mark().written()
         found = {name: self._to_note(name) for name in self._unkept}
         return {
-            name: None if one is None else {"set_at": one[0], "ruled_at": one[1], **mark}
-            for name, one in found.items()
+            name: None if one is None else {**one.written(), **mark} for name, one in found.items()
         }
 
     def is_noted(self, notes: Mapping[str, Mapping[str, Any] | None]) -> None:
@@ -230,13 +276,19 @@ class ChangeTime:
             if value is None:
                 self._noted.pop(name, None)
             else:
-                self._noted[name] = value["set_at"], value["ruled_at"]
+                self._noted[name] = TermNote(value["set_at"], value["ruled_at"], value["end_s"])
             if self._to_note(name) == self._noted.get(name):
                 self._unkept.pop(name, None)
 
-    def _to_note(self, name: str) -> tuple[float, float] | None:
-        term = self._terms.get(name)
-        return None if term is None or term.ruled_at is None else (term.set_at, term.ruled_at)
+    def _to_note(self, name: str) -> TermNote | None:
+        term = self._terms.get(name) or self._past.get(name)
+        if term is None or term.ruled_at is None:
+            return None
+        return TermNote(term.set_at, term.ruled_at, term.end_s)
+
+
+def _past_name(name: str, set_at: float) -> str:
+    return f"{PAST}{set_at!r}/{name}"
 
 
 def iso(wall_s: float) -> str:

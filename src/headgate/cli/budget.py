@@ -560,7 +560,7 @@ def replay(
 
 
 def _seconds(last: str) -> float:
-    from headgate.rules.times import parse_for
+    from headgate.base.declared import parse_for
 
     try:
         return float(parse_for(last))

@@ -42,6 +42,7 @@ from headgate.fleet.shardstatus import FleetStatus, StatusSources
 from headgate.fleet.status import FleetLook, amiss
 from headgate.fleet.view import StoreLink
 from headgate.metrics.model import Engine
+from headgate.rules.drafts import RuleDrafts
 from headgate.settings.agent import Settings
 from headgate.settings.fleet import FleetSettings
 from headgate.settings.readers import is_loopback
@@ -300,9 +301,8 @@ class FleetParts:
         self.book = SharedBook(
             self.log.store,
             context.clock,
-            followers.known_metrics,
             context.roll,
-            limits=followers.limits,
+            RuleDrafts(followers.known_metrics, followers.limits),
             host=context.agent.name,
         )
         self.book.rooms |= followers.file_rooms()

@@ -111,7 +111,7 @@ class FleetRoutes:
         """All that is followed under some prefixes, page by page, at one revision."""
         prefixes, mark, revision = self._prefixes(call.query.prefix), 0, call.query.revision
         if revision is None:
-            listing, mark = self._fleet.mirror.listing(prefixes), self._fleet.mirror.mark
+            listing, mark = self._fleet.mirror.listing(prefixes), self._fleet.mirror.feed.mark
         else:
             listing = self._held.get(prefixes, revision)
         start = call.query.start or ""
@@ -130,7 +130,7 @@ class FleetRoutes:
             store_id=asked.store_id,
             mark=asked.mark,
         )
-        body = encode_changes(changes, mirror.store_id, mark=mirror.mark)
+        body = encode_changes(changes, mirror.store_id, mark=mirror.feed.mark)
         if body is None:
             raise InvalidRequest(_TOO_MUCH, status=410)
         return json_response(msgspec.Raw(body))

@@ -22,9 +22,10 @@ from headgate.budgets.routes import (
     BudgetLogs,
     Publishing,
 )
-from headgate.changes.book import NoSuchItem, OwnBook, StoppedMidway
+from headgate.changes.book import NoSuchItem, StoppedMidway
 from headgate.changes.exchange import Exchange
 from headgate.changes.model import Change, ChangeKind
+from headgate.changes.own import OwnBook
 from headgate.changes.routes import CHANGE_ROUTES, EXCHANGE_ROUTES, ChangeRoutes, Exchanging
 from headgate.check.answers import AnswerDoc, BatchDoc, FrenoDoc
 from headgate.check.api import (

@@ -16,21 +16,20 @@ from typing import Any, NamedTuple
 
 import structlog
 
+from headgate.base.declared import parse_date_time, parse_for
 from headgate.base.ports import ProbeSource
 from headgate.base.redaction import hidden_faults, revealed
 from headgate.changes.items import put
 from headgate.changes.model import Change, ChangeKind
 from headgate.changes.reach import HERE, Place, Reach
-from headgate.changes.state import LogState, ends_at
+from headgate.changes.state import Draft, LogState, ends_at
 from headgate.changes.time import iso
-from headgate.changes.writer import Draft
 from headgate.errors import Conflict, Fault, HeadgateError, InvalidSettings
 from headgate.metrics.lint import Advice, Severity, lint_metric
 from headgate.metrics.model import Engine, MetricSpec, is_looser
 from headgate.metrics.samples import Instant
 from headgate.metrics.settings import parse_metric_settings, with_units
 from headgate.rules.drafts import ChangeAuthor
-from headgate.rules.times import parse_date_time, parse_for
 from headgate.shard.settings import plugin_faults
 
 log = structlog.get_logger()

@@ -23,8 +23,7 @@ from headgate.changes.items import Make, known, put
 from headgate.changes.items import known as known_item
 from headgate.changes.model import Change, Edit
 from headgate.changes.reach import HERE, Reach
-from headgate.changes.state import ChangeMade, LogState, ends_at
-from headgate.changes.writer import Draft
+from headgate.changes.state import ChangeMade, Draft, LogState, ends_at
 from headgate.errors import Fault, InvalidName, InvalidSettings
 from headgate.metrics.builtins import BUILTINS
 from headgate.metrics.drafts import (

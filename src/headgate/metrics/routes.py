@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from headgate.base.declared import Reader, Setting, table
+from headgate.base.declared import Reader, Setting, parse_date_time, parse_for, table
 from headgate.base.redaction import redacted
-from headgate.changes.book import ChangeBook, OwnBook
+from headgate.changes.book import ChangeBook
 from headgate.changes.exchange import Exchange
 from headgate.changes.exchange_api import copies_doc
 from headgate.changes.model import Change
+from headgate.changes.own import OwnBook
 from headgate.changes.reach import HERE, Level, Reach, parse_reach
 from headgate.changes.state import ChangeMade, ends_at
 from headgate.check.api import WideMetricDoc
@@ -23,7 +24,6 @@ from headgate.fleet.routes import NO_FLEET
 from headgate.metrics.drafts import NEVER, MetricEntry, parted_id, patched
 from headgate.metrics.reaching import WideMetrics
 from headgate.metrics.service import MetricKeeper
-from headgate.rules.times import parse_date_time, parse_for
 
 REACH = "reach"
 FOR_TOLD = (
@@ -71,12 +71,12 @@ class MetricReaching:
     async def _reach(self, given: Reach, database: str) -> Reach:
         if self._exchange is None:
             return given
-        return await self._exchange.reach(given, [database])
+        return await self._exchange.lead.reach(given, [database])
 
     def _is_own(self, reach: Reach) -> bool:
         if self._fleet is not None or self._exchange is None:
             return False
-        return reach.level is Level.SHARD and self._exchange.has_shard(reach.pattern)
+        return reach.level is Level.SHARD and self._exchange.lead.has_shard(reach.pattern)
 
     def first_here(self, item: Change) -> tuple[str, MetricEntry] | None:
         """The first of this agent's databases that it changes, and the metric as it would be."""

@@ -24,9 +24,8 @@ from headgate.base.ports import Clock, Probe, ProbeSource
 from headgate.changes.items import Expecting, Make, SetItems, put
 from headgate.changes.model import OURSELVES, Change
 from headgate.changes.reach import HERE, Place, Reach, layers_at
-from headgate.changes.state import ChangeMade, LogState, ends_at
+from headgate.changes.state import ChangeMade, Draft, LogState, ends_at
 from headgate.changes.time import ChangeTime
-from headgate.changes.writer import Draft
 from headgate.check.board import Board
 from headgate.check.sampler import CLOSE_TIMEOUT_S, Sampler, take
 from headgate.errors import Conflict, InvalidSettings, ProbeFailed, StoreUnavailable

@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 import msgspec
 from starlette.responses import Response
 
+from headgate.base.declared import parse_for
 from headgate.base.problems import Problem
 from headgate.check.api import AuditsDoc
 from headgate.errors import InvalidRequest
@@ -35,7 +36,6 @@ from headgate.page.shell import Visit, moved, page
 from headgate.present.rules import RuleRow
 from headgate.rules.api import RuleDoc, RulesDoc
 from headgate.rules.settings import limit_text, limit_told
-from headgate.rules.times import parse_for
 
 RULES = "/v1/rules"
 AUDIT_LOOKED_AT = 200

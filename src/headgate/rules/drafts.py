@@ -1,4 +1,4 @@
-"""Rules, as drafts of changes.   a request + LogState ──RuleDrafts──► Draft
+"""Rules as changes of a log.   a request + LogState ──RuleDrafts──► Draft ──► … ──► RuleEntry
 
 A rule of this agent's own log is validated with the agent's metrics: it is for this agent alone, or
 for the shard that it leads. A rule that reaches further may name metrics that are measured only
@@ -12,18 +12,28 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
+from secrets import token_hex
 from typing import Any
 
 from headgate.base.names import parse_metric
 from headgate.changes.model import Change, ChangeKind, Edit
 from headgate.changes.reach import EVERYWHERE, HERE, Reach
-from headgate.changes.state import KEEP_S, LogState, ends_at, is_taken_out, name_of, stands
-from headgate.changes.writer import Draft, NoSuchItem
+from headgate.changes.state import (
+    KEEP_S,
+    Draft,
+    LogState,
+    NoSuchItem,
+    ends_at,
+    is_taken_out,
+    name_of,
+    stands,
+)
+from headgate.changes.time import STEP_S, iso
 from headgate.errors import Conflict, Fault, InvalidSettings
 from headgate.metrics.lint import Advice, Severity
-from headgate.rules.followed import value_of
-from headgate.rules.matching import EVERYONE, Kind, Rule
-from headgate.rules.schedules import check_zone
+from headgate.metrics.samples import Instant
+from headgate.rules.matching import EVERYONE, NO_RULES, Kind, Rule, RuleBook, Window
+from headgate.rules.schedules import check_zone, windows_ahead
 from headgate.rules.settings import (
     FIXED,
     LOCK_OUT,
@@ -32,6 +42,7 @@ from headgate.rules.settings import (
     KnownMetrics,
     RuleLimits,
     RuleSpec,
+    Sparing,
     advise,
     limit_told,
     not_held,
@@ -43,10 +54,74 @@ from headgate.rules.settings import (
 
 MAX_COMPARED = 200
 """Rules that a new one is compared with, for advice."""
+MAX_ALIKE = 20
+"""Of the same target, for advice on each of a list."""
 KEPT_TIMES = 3
 """Factor on the number of rules: how many items are kept at most, ended ones too."""
 ELSEWHERE = "rule-elsewhere"
 """Advice on a database that is not configured here: for a fleet's rules most are not."""
+
+
+NEVER: tuple[Window, ...] = ()
+"""No clock brings back a lifted rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleOrigin:
+    """The change of a log that a rule is of: as what, how far, and by which revision."""
+
+    item_id: str
+    reach: Reach
+    n: int
+    set_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class RuleEntry:
+    """One rule as it is stored, and as it applies."""
+
+    spec: RuleSpec
+    ends_mono_s: float
+    """By this the rule ends, whatever the wall clock says."""
+    origin: RuleOrigin
+    advice: tuple[Advice, ...] = ()
+    unread: str = ""
+    """For a rule that a newer version set for the fleet: why it cannot be read here. Its spec then
+    has only its name, its target, and its end."""
+
+    @property
+    def id(self) -> str:
+        return self.spec.id
+
+    def in_book(self, now: Instant) -> Rule:
+        """As the book has it: with its windows, and with an end that no clock can put off."""
+        rule, schedule = self.spec.rule, self.spec.schedule
+        if self.spec.lifted_by:
+            return replace(rule, windows=NEVER)
+        by_mono = now.wall_s + self.ends_mono_s - now.mono_s
+        if by_mono < rule.expires_at - STEP_S:
+            rule = replace(rule, expires_at=by_mono)
+        if schedule is not None:
+            rule = replace(rule, windows=windows_ahead(schedule, now.wall_s))
+        return rule
+
+
+def value_of(spec: RuleSpec) -> Mapping[str, Any]:
+    """As it is kept and audited: in times that a person can read."""
+    rule = spec.rule
+    value: dict[str, Any] = {
+        **written(rule, spec.schedule),
+        "expires_at": iso(rule.expires_at),
+        "created_at": iso(rule.created_at),
+        "created_by": rule.created_by,
+        "set_at": iso(spec.set_at),
+    }
+    if spec.ruled_at is not None:
+        value["ruled_at"] = spec.ruled_at
+    if spec.charged:
+        value["charged"] = dict(spec.charged)
+    texts = {"pair": spec.pair, "suspended": spec.suspended, "lifted_by": spec.lifted_by}
+    return value | {key: text for key, text in texts.items() if text}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +145,11 @@ class Here:
 @dataclass(frozen=True, slots=True)
 class RuleDrafts:
     known_metrics: KnownMetrics
-    limits: RuleLimits
-    new_id: Callable[[], str]
+    limits: RuleLimits = RuleLimits()  # noqa: RUF009 -- frozen
     here: Here | None = None
     """Of an agent's own log."""
+    new_id: Callable[[], str] | None = None
+    """None: made up."""
 
     def put(
         self, held: LogState, raw: Mapping[str, Any], reach: Reach, asked: ChangeAuthor
@@ -199,7 +275,8 @@ class RuleDrafts:
 
     def free_id(self, held: LogState, taken: set[str] | None = None) -> str:
         while True:
-            rule_id = self.new_id()
+            made_up = f"{'r' if self.here else 'f'}-{token_hex(3)}"
+            rule_id = self.new_id() if self.new_id else made_up
             if held.rule(rule_id) is None and rule_id not in (taken or ()):
                 return rule_id
 
@@ -566,3 +643,29 @@ def _named(raw: Mapping[str, Any]) -> Iterator[str]:
     for name in given:
         with suppress(ValueError, TypeError):
             yield parse_metric(name)
+
+
+class RuleAdvisor:
+    """Advice on a rule next to the others, also on each rule of a list of thousands without
+    delaying checks: the caller then gives `known_metrics` that remember what they found.
+    """
+
+    def __init__(self) -> None:
+        self._spared = (NO_RULES, Sparing(()))
+
+    def advice(
+        self, spec: RuleSpec, book: RuleBook, known_metrics: KnownMetrics, wall_s: float
+    ) -> tuple[Advice, ...]:
+        known = known_metrics(spec.rule.database)
+        alike = list(islice(book.alike(spec.rule.target), MAX_ALIKE))
+        advice = advise(spec, alike, known, wall_s)
+        if spec.rule.kind is Kind.HOLD:
+            advice += not_held(spec.rule, self._sparing(book).of(spec.rule), wall_s)
+        return tuple(advice)
+
+    def _sparing(self, of: RuleBook) -> Sparing:
+        """Made once of a book: each hold of a list asks for it."""
+        book, sparing = self._spared
+        if book is not of:
+            self._spared = book, sparing = of, Sparing(of.rules)
+        return sparing

@@ -16,10 +16,11 @@ from starlette.responses import Response
 
 from headgate.base.declared import Reader, Setting, read_table, settings_schema, table, text
 from headgate.base.names import Identity
-from headgate.changes.book import ChangeBook, NoSuchItem, OwnBook
+from headgate.changes.book import ChangeBook, NoSuchItem
 from headgate.changes.exchange import Exchange
 from headgate.changes.exchange_api import CopiesDoc, copies_doc
 from headgate.changes.model import Change, ChangeKind, Edit
+from headgate.changes.own import OwnBook
 from headgate.changes.reach import EVERYWHERE, HERE, Level, Reach, parse_reach
 from headgate.changes.state import ChangeMade, ends_at
 from headgate.check.questions import about
@@ -40,9 +41,9 @@ from headgate.http.routes import REACH_PATTERN, Call, Caller, DryRun, Plain, Rou
 from headgate.metrics.lint import Advice, Severity
 from headgate.metrics.samples import Instant
 from headgate.rules.api import RuleDoc, RulesDoc, matched_clients, rule_doc
-from headgate.rules.followed import RuleEntry, RuleOrigin, item_of
+from headgate.rules.drafts import RuleEntry, RuleOrigin
 from headgate.rules.matching import Rule, RuleBook
-from headgate.rules.service import NoSuchRule, RuleKeeper
+from headgate.rules.service import NoSuchRule, RuleKeeper, item_of
 from headgate.rules.settings import (
     FAVOR_SETTINGS,
     FIXED,
@@ -88,7 +89,8 @@ class Ruling:
     # --- looking ---------------------------------------------------------------------------
 
     async def rules(self, call: Call[RulesQuery, None]) -> Response:
-        pairs, meant = self._rules.entries(), matched_clients(self._rules.book, self._clients())
+        pairs = self._rules.entries()
+        meant = matched_clients(self._rules.book, _clients(self._views))
         docs: list[RuleDoc] = []
         known = cache(self._rules.known_metrics)
         for start in range(0, len(pairs), RULES_AT_A_TIME):
@@ -106,10 +108,18 @@ class Ruling:
     async def _known(self, rule_id: str) -> RuleEntry:
         """In force here; or elsewhere, where this agent can look it up."""
         try:
-            return await self._newest(self._rules.entry(rule_id))
+            entry = self._rules.entry(rule_id)
         except NoSuchRule:
             if self._fleet is None:
                 raise
+        else:
+            if self._fleet is not None and entry.origin.item_id in self._rules.faults:
+                # Where a newer version has changed it, in force here is the last that could be
+                # read: no change can be built on that one.
+                with suppress(StoreUnavailable, NoSuchItem):
+                    newer = await self._in_fleet(entry.origin.item_id)
+                    return newer if newer.unread else entry
+            return entry
         parts = self._rules.parts_of(rule_id)
         try:
             entry = await self._in_fleet(rule_id)
@@ -118,16 +128,6 @@ class Ruling:
             if not parts:
                 raise
             return self._rules.entry(parts[0])
-
-    async def _newest(self, entry: RuleEntry) -> RuleEntry:
-        """Where a newer version has changed it, in force here is the last that could be read: no
-        change can be built on that one."""
-        item_id = entry.origin.item_id
-        if self._fleet is not None and item_id in self._rules.faults:
-            with suppress(StoreUnavailable, NoSuchItem):
-                newer = await self._in_fleet(item_id)
-                return newer if newer.unread else entry
-        return entry
 
     async def _in_fleet(self, rule_id: str) -> RuleEntry:
         """As the fleet's log has it, whether or not it is in force here."""
@@ -142,11 +142,13 @@ class Ruling:
 
     async def add_rule(self, call: _Change) -> Response:
         who, dry_run, body = call.who, call.query.dry_run, _settings(call.body)
-        reach = await self._reach(reach_in(body, "rule"), body)
+        reach = await _reach_of(self._exchange, reach_in(body, "rule"), body)
         body.pop(REACH, None)
-        book = self._book(reach)
-        if book is self._given_own:
-            self._check_vacant(body.get("id"))
+        book, rule_id = self._book(reach), body.get("id")
+        if book is self._given_own and isinstance(rule_id, str) and rule_id in self._rules.book:
+            origin = self._rules.entry(rule_id).origin
+            if origin.reach != HERE:
+                raise Conflict(f"rule {rule_id} already exists: it {_of_the_fleet(origin)}")
         put = book.put_rule(body, reach=reach, who=who, dry_run=dry_run)
         return _one(self._changed(await self._made(book, put)), created=not dry_run)
 
@@ -160,7 +162,10 @@ class Ruling:
         shared = {key: value for key, value in body.items() if key not in own}
         said = {"over": values["over"], "ratio": values["ratio"], "more": shared}
         said |= {"who": call.who, "dry_run": dry_run}
-        target, reach = values["target"] or "", await self._reach(reach_in(body, "favor"), body)
+        target, reach = (
+            values["target"] or "",
+            await _reach_of(self._exchange, reach_in(body, "favor"), body),
+        )
         book = self._book(reach)
         ruled = await self._made(book, book.favor(target, reach=reach, **said))
         return self._many(ruled, status=200 if dry_run else 201)
@@ -179,7 +184,8 @@ class Ruling:
         here and cannot be lifted from here can still be had rest here."""
         rule_id, said = call.place("rule"), call.change
         book, name = self._book_of(rule_id)
-        is_shared = book is self._fleet and self._is_in_force(rule_id)
+        is_in_force = rule_id in self._rules.book or bool(self._rules.parts_of(rule_id))
+        is_shared = book is self._fleet and is_in_force
         rest = REST_HERE.format(item_of(rule_id))
         try:
             ruled = await self._made(book, book.lift_rule(name, **said))
@@ -215,19 +221,11 @@ class Ruling:
 
     # --- steps -----------------------------------------------------------------------------
 
-    async def _reach(self, given: Reach | None, body: Mapping[str, Any]) -> Reach:
-        """An agent that leads a shard sets it for the shard by default (changes/exchange.py)."""
-        is_beyond = given is not None and given.level not in (Level.SHARD, Level.HOST)
-        if self._exchange is None or is_beyond:
-            return given or HERE
-        named = body.get("database")
-        return await self._exchange.reach(given, [named] if isinstance(named, str) else ())
-
     def _book(self, reach: Reach) -> ChangeBook:
         """Of the log that a change with that reach goes to: this agent's own, or the fleet's."""
         is_own = reach == HERE
         if self._fleet is None and self._exchange is not None and reach.level is Level.SHARD:
-            is_own = self._exchange.has_shard(reach.pattern)
+            is_own = self._exchange.lead.has_shard(reach.pattern)
         if is_own:
             return self._own
         if self._fleet is None:
@@ -248,34 +246,26 @@ class Ruling:
         told = _of_the_fleet(self._rules.entry(rule_id).origin)
         raise InvalidSettings([Fault(f"rule {rule_id}", told)])
 
-    def _check_vacant(self, rule_id: object) -> None:
-        if isinstance(rule_id, str) and rule_id in self._rules.book:
-            entry = self._rules.entry(rule_id)
-            if entry.origin.reach != HERE:
-                raise Conflict(f"rule {rule_id} already exists: it {_of_the_fleet(entry.origin)}")
-
-    def _is_in_force(self, rule_id: str) -> bool:
-        return rule_id in self._rules.book or bool(self._rules.parts_of(rule_id))
-
     async def _made(
         self, book: ChangeBook, making: Awaitable[ChangeMade], rule_id: str = ""
     ) -> RulesChanged:
         """`rule_id`: of the one that was to be changed, for a change that changes nothing."""
         done = await self._under_way.finish(making)
         now, items, is_own = self._views.parts.clock.now(), items_of(done), book is not self._fleet
-        entries = [self._as_it_is(item, now, done) for item in items]
+        # In force by now, where it is this agent's alone; what was only tried is not. One that
+        # reaches further may be in force here as several, or not at all.
+        entries = [
+            entry_of(item, now)
+            if done.dry_run or item.reach != HERE
+            else self._rules.entry(item.id)
+            for item in items
+        ]
         if not items and rule_id:
             known = self._rules.entry(rule_id) if is_own else await self._in_fleet(rule_id)
             entries = [known]
         reached = None if is_own else reached_doc(done.reached)
         told = [replace(entry, advice=done.advice) for entry in entries]
         return RulesChanged(told, reached, copies_doc(done.copies))
-
-    def _as_it_is(self, item: Change, now: Instant, done: ChangeMade) -> RuleEntry:
-        """In force by now, where it is this agent's alone; what was only tried is not. One that
-        reaches further may be in force here as several, or not at all."""
-        is_shown = done.dry_run or item.reach != HERE
-        return entry_of(item, now) if is_shown else self._rules.entry(item.id)
 
     def _changed(self, ruled: RulesChanged) -> list[RuleDoc]:
         now = self._views.parts.clock.now()
@@ -299,7 +289,7 @@ class Ruling:
         wall_s = self._views.parts.clock.now().wall_s
         is_asked = bool(self._views.parts.book.databases())
         if meant is None:
-            meant = matched_clients(RuleBook(rule for _, rule in pairs), self._clients())
+            meant = matched_clients(RuleBook(rule for _, rule in pairs), _clients(self._views))
         return [
             rule_doc(
                 entry.spec,
@@ -319,11 +309,6 @@ class Ruling:
         elsewhere = entry.origin.reach != HERE and entry.id not in self._rules.book
         return entry.advice if entry.advice or elsewhere else self._rules.advice(entry.spec, known)
 
-    def _clients(self) -> list[tuple[Identity, str]]:
-        """Clients that checked recently, newest first."""
-        seen = self._views.clients().clients
-        return [(Identity(c.client, tuple(c.client.split(":"))), c.database) for c in seen]
-
     @property
     def _rules(self) -> RuleKeeper:
         if self._given is None:
@@ -335,6 +320,23 @@ class Ruling:
         if self._given_own is None:
             raise InvalidRequest("this agent has no rules", status=404)
         return self._given_own
+
+
+async def _reach_of(
+    exchange: Exchange | None, given: Reach | None, body: Mapping[str, Any]
+) -> Reach:
+    """An agent that leads a shard sets it for the shard by default (changes/exchange.py)."""
+    is_beyond = given is not None and given.level not in (Level.SHARD, Level.HOST)
+    if exchange is None or is_beyond:
+        return given or HERE
+    named = body.get("database")
+    return await exchange.lead.reach(given, [named] if isinstance(named, str) else ())
+
+
+def _clients(views: Views) -> list[tuple[Identity, str]]:
+    """Clients that checked recently, newest first."""
+    seen = views.clients().clients
+    return [(Identity(c.client, tuple(c.client.split(":"))), c.database) for c in seen]
 
 
 _RULES = "/v1/rules"

@@ -1,7 +1,10 @@
-"""Keep the rules in force.   logs ──follow──► RuleKeeper ──RuleBook, whole──► checker
+"""Keep the rules in force.
+
+logs ──follow──► RuleKeeper ──► FollowedRules, of each log ──► RulesInForce ──RuleBook──► checker
 
 Changes come from two logs: the agent's own, with those of its shards, and the one that a fleet
-shares. What only this agent knows about a rule, it notes itself (ChangeNotes).
+shares. An item is in force on those databases of the agent that its reach matches. What only this
+agent knows about a rule, it notes itself (notes.py).
 
 A rule ends by the reader's comparison, not by anything here: what this loop drops has no effect
 any more. It only handles what a comparison cannot see: setting the wall clock back must not
@@ -11,44 +14,32 @@ prolong a rule, and schedules have to be computed for the days ahead.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import ChainMap
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import islice
-from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypeVar
 
 import structlog
 
-from headgate.base.keyvalue import Entry, Put
 from headgate.base.ports import ChangeLog, Clock
-from headgate.base.stored import read_object
-from headgate.changes.model import NOTES, Change, ChangeKind, quoted, unquoted
-from headgate.changes.reach import HERE, Place
+from headgate.changes.inforce import ChangeMemory
+from headgate.changes.model import FORGET_AFTER_S, OURSELVES, Change, ChangeKind
+from headgate.changes.reach import HERE, Place, Reach
 from headgate.changes.state import counted_from, ends_at
-from headgate.changes.time import STEP_S, ChangeTime, TimeMark, parse_mark
+from headgate.changes.time import STEP_S, ChangeTime, TimeMark
 from headgate.errors import Conflict, Fault, HeadgateError, InvalidSettings, StoreUnavailable
 from headgate.metrics.lint import Advice, Severity
 from headgate.metrics.samples import Instant
-from headgate.rules.followed import (
-    NEVER,
-    FollowedRules,
-    RuleEntry,
-    RuleNote,
-    RuleUpdate,
-    item_of,
-    mark_of,
-)
-from headgate.rules.matching import NO_RULES, Kind, Rule, RuleBook, RuleBookDraft
-from headgate.rules.schedules import RENEW_S
+from headgate.rules.drafts import NEVER, RuleAdvisor, RuleEntry, RuleOrigin
+from headgate.rules.matching import NO_LIMITS, NO_RULES, Kind, Rule, RuleBook, RuleBookDraft
+from headgate.rules.notes import ChangeNotes, RuleNotes
+from headgate.rules.schedules import RENEW_S, check_zone
 from headgate.rules.settings import (
+    RULE_SETTINGS,
     KnownMetrics,
     RuleLimits,
     RuleSpec,
-    Sparing,
-    advise,
-    not_held,
+    parse_kept,
 )
 
 __all__ = ["SLICE", "NoSuchRule", "RuleKeeper"]
@@ -62,16 +53,16 @@ Forget = Callable[[Sequence[str]], Awaitable[None]]
 """Removes rules that ended a day ago from the agent's own log."""
 RESTED, RESUMED = "rule.rested", "rule.resumed"
 MAX_REASON_CHARS = 500
-MAX_COMPARED = 20
-"""With so many of the same target."""
+SPLIT = "@"
+"""Between the id of an item and the database where it is in force; no id has it."""
+OF_FLEET = "@fleet"
+"""After the id of one whose name is also that of a rule of this agent."""
+SAME_S = 0.01
+HALF = "it was set together with {other}, which is not known here: neither applies alone"
 
 
 class NoSuchRule(HeadgateError, LookupError):
     """A rule that is not in force here."""
-
-
-async def _nothing(rule_ids: Sequence[str]) -> None:
-    return
 
 
 class RuleKeeper:
@@ -84,7 +75,7 @@ class RuleKeeper:
         *,
         limits: RuleLimits = RuleLimits(),  # noqa: B008 -- frozen
         time: ChangeTime | None = None,
-        forget: Forget = _nothing,
+        forget: Forget | None = None,
     ) -> None:
         self._clock = clock
         self.known_metrics = known_metrics
@@ -97,7 +88,7 @@ class RuleKeeper:
             FollowedRules(self.time, most),
         )
         self._rules = RulesInForce(clock, apply, logs, known_metrics)
-        self._notes = ChangeNotes(store, clock, logs, self.time)
+        self._notes = ChangeNotes(store, clock, [log.notes for log in logs], self.time)
         self._advisor = RuleAdvisor()
         self._lock = asyncio.Lock()
         self.rests = RuleRests(clock, self._rules, self._notes, self._lock)
@@ -135,18 +126,20 @@ class RuleKeeper:
             return self.time.has_used_up(item, own=own)
         logs = self._rules.logs
         log = logs.fleet if not own else logs.own if item.reach == HERE else logs.shard
-        found = (log.entries.get(rule_id) for rule_id in log.ids_of(item.id))
-        entries = [entry for entry in found if entry is not None and entry.origin.n == item.n]
-        if entries or not own:
+        known = [log.entries[rule_id] for rule_id in log.ids_of(item.id) if rule_id in log.entries]
+        if entries := [entry for entry in known if entry.origin.n == item.n]:
             return any(map(self._rules.ended, entries))
-        return item.reach == HERE and self._has_used_up(item)
-
-    def _has_used_up(self, item: Change) -> bool:
-        """Of a rule that is no longer so: it says itself where its time was."""
-        ruled_at, end_s = (item.value or {}).get("ruled_at"), ends_at(item)
-        if not isinstance(ruled_at, int | float) or end_s is None:
+        try:
+            set_at, end_s = counted_from(item), ends_at(item)
+        except ValueError:  # Of a newer version.
             return False
-        return self.time.term(counted_from(item), end_s, ruled_at).has_ended(self._clock.now())
+        # Changed since, but not its time; and one that was set at this agent says itself when.
+        noted = [one.spec.ruled_at for one in known if one.spec.set_at == set_at]
+        said_at = (item.value or {}).get("ruled_at") if item.reach == HERE else None
+        ruled = [at for at in (*noted, said_at) if isinstance(at, int | float)]
+        if ruled and end_s is not None:
+            return self.time.term(set_at, end_s, *ruled).has_ended(self._clock.now())
+        return self.time.has_used_up(item, own=own)
 
     def parts_of(self, item_id: str) -> tuple[str, ...]:
         """The ids under which a change of a log is in force here."""
@@ -204,8 +197,10 @@ class RuleKeeper:
             log.info("rules.followed", **said, rejected=len(outcome.faults), reach=of.name)
 
     async def _recall(self) -> None:
-        if entries := await self._notes.recall():
-            self._rules.put(entries)
+        if await self._notes.recall():
+            changed = [entry for log in self._rules.logs for entry in log.recall()]
+            if changed:
+                self._rules.put(changed)
 
     # --- what the agent notes --------------------------------------------------------------
 
@@ -227,7 +222,7 @@ class RuleKeeper:
             self._rules.put([entry])  # Before it is noted: it protects.
             log.warning(action, rule=rule_id, why=why)
             try:
-                await self._notes.keep_rest(entry, action)
+                await self._notes.keep_rest(entry.id, action)
             except (StoreUnavailable, Conflict) as error:
                 log.error("rule.rests_unkept", rule=entry.id, detail=str(error))
             return True
@@ -242,8 +237,9 @@ class RuleKeeper:
         async with self._lock:
             entry = self._rules.known(rule_id)
             if entry is not None and not self._rules.ended(entry):
-                spec = replace(entry.spec, charged=charged)
-                await self._notes.note_charge(replace(entry, spec=spec))
+                entry = replace(entry, spec=replace(entry.spec, charged=charged))
+                self._rules.of(rule_id).entries[rule_id] = entry
+                await self._notes.note_charge(entry)
 
     # --- each second -----------------------------------------------------------------------
 
@@ -266,14 +262,10 @@ class RuleKeeper:
     async def _renew(self, now: Instant) -> None:
         async with self._lock:
             await self._rules.renew(now)
-            over = await self._rules.forget_over(now)
-        await self._forget(over)
-
-    async def _forget(self, rule_ids: Iterable[str]) -> None:
-        """Without the lock: the log puts its change in force, which takes it."""
-        over = list(rule_ids)[:MAX_FORGOTTEN_AT_ONCE]
+            over = (await self._rules.forget_over(now))[:MAX_FORGOTTEN_AT_ONCE]
+        # Without the lock: the log puts its change in force, which takes it.
         try:
-            if over:
+            if over and self.forget is not None:
                 await self.forget(over)
         except (StoreUnavailable, Conflict) as error:
             log.warning("rules.not_forgotten", detail=str(error))
@@ -352,7 +344,7 @@ class RuleRests:
 
     async def _kept(self, entry: RuleEntry, action: str, who: str) -> RuleEntry:
         try:
-            await self._notes.keep_rest(entry, action, who)
+            await self._notes.keep_rest(entry.id, action, who)
         except (StoreUnavailable, Conflict) as error:
             log.error("rule.rests_unkept", rule=entry.id, detail=str(error))
             message = f"holds until a restart: this agent's own store did not take it ({error})"
@@ -360,30 +352,352 @@ class RuleRests:
         return entry
 
 
-class RuleAdvisor:
-    """Advice on a rule next to the others, also on each rule of a list of thousands without
-    delaying checks: the caller then gives `known_metrics` that remember what they found.
-    """
+# --- the rules of one log, as this agent has them ------------------------------------------------
 
-    def __init__(self) -> None:
-        self._spared = (NO_RULES, Sparing(()))
 
-    def advice(
-        self, spec: RuleSpec, book: RuleBook, known_metrics: KnownMetrics, wall_s: float
-    ) -> tuple[Advice, ...]:
-        known = known_metrics(spec.rule.database)
-        alike = list(islice(book.alike(spec.rule.target), MAX_COMPARED))
-        advice = advise(spec, alike, known, wall_s)
-        if spec.rule.kind is Kind.HOLD:
-            advice += not_held(spec.rule, self._sparing(book).of(spec.rule), wall_s)
-        return tuple(advice)
+def item_of(rule_id: str) -> str:
+    """The id of the item that a rule in the book is of."""
+    return rule_id.partition(SPLIT)[0]
 
-    def _sparing(self, of: RuleBook) -> Sparing:
-        """Made once of a book: each hold of a list asks for it."""
-        book, sparing = self._spared
-        if book is not of:
-            self._spared = book, sparing = of, Sparing(of.rules)
-        return sparing
+
+@dataclass
+class RuleUpdate:
+    """What a list changes: worked out first, and then taken over at once."""
+
+    news: Mapping[str, Change | None]
+    places: tuple[Place, ...]
+    ids: Sequence[str]
+    """Of the items that have to be worked out."""
+    entries: dict[str, RuleEntry] = field(default_factory=dict)
+    """By their ids in the book."""
+    gone: set[str] = field(default_factory=set)
+    faults: dict[str, str] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+    """Entries that are left out because there is no room."""
+
+
+class Moved(NamedTuple):
+    was: str
+    """The id that it had in the book."""
+    entry: RuleEntry
+
+
+class FollowedRules:
+    """No store and no lock in here: the keeper has both."""
+
+    def __init__(
+        self, time: ChangeTime, max_rules: int, *, own: bool = False, shard: bool = False
+    ) -> None:
+        """`own`: of the agent's own log; `shard`: of that, what is of its shards."""
+        self._time = time
+        self._own = own
+        self._shard = shard
+        self._max_rules = max_rules
+        self.name = "shard" if shard else "host" if own else "fleet"
+        self._notes_of = f"{ChangeKind.RULE}/{self.name}/"
+        """How the names of their times begin (ChangeTime)."""
+        self._items = ChangeMemory(ChangeKind.RULE)
+        self._places: tuple[Place, ...] = ()
+        self._ids: dict[str, tuple[str, ...]] = {}
+        """Change → its ids in the book."""
+        self._waiting: set[str] = set()
+        """Items for which there was no room."""
+        self.entries: dict[str, RuleEntry] = {}
+        self.faults: dict[str, str] = {}
+        """Change → why it is not in force here as it was set."""
+        self.notes = RuleNotes(time, self.entries, self._items.known, own=own, shard=shard)
+
+    def recall(self) -> list[RuleEntry]:
+        """Their notes were read. Those that are in force already, for the store was away, and that
+        are otherwise by them."""
+        # One that was set here says where its time was, and needs no note for that.
+        says_it, noted = self._own and not self._shard, self.notes.noted
+        changed = []
+        for was in [one for one in self.entries.values() if says_it or one.id in noted]:
+            said_at = was.spec.ruled_at if was.origin.reach == HERE else None
+            again = self._entry(replace(was.spec, ruled_at=said_at), was.origin, noted.get(was.id))
+            # What was found out about it since stays: that it is suspended.
+            suspended = was.spec.suspended or again.spec.suspended
+            again = replace(again, spec=replace(again.spec, suspended=suspended))
+            if again.spec != was.spec or abs(again.ends_mono_s - was.ends_mono_s) > SAME_S:
+                changed.append(again)
+        self.entries |= {entry.id: entry for entry in changed}
+        return changed
+
+    # --- following -------------------------------------------------------------------------
+
+    def news(
+        self, items: Sequence[Change], places: Sequence[Place], *, whole: bool
+    ) -> RuleUpdate | None:
+        """What there is to work out; None where a list says nothing new."""
+        news = self._items.news(items, whole=whole)
+        ids = dict.fromkeys(news)
+        for item in (one for name in news for one in (news[name], self._items.known.get(name))):
+            if item is not None and item.value is not None and item.value.get("pair"):
+                ids[str(item.value["pair"])] = None
+        if tuple(places) != self._places:
+            ids |= dict.fromkeys(self._items.known)
+        if self._waiting:
+            mark, known = self._time.mark(), self.entries
+            if len(known) < self._max_rules or any(_is_done(e, mark) for e in known.values()):
+                ids |= dict.fromkeys(self._waiting)  # There is room for them by now.
+        return RuleUpdate(news, tuple(places), list(ids)) if ids else None
+
+    def work_out(
+        self, outcome: RuleUpdate, ids: Iterable[str], taken: Mapping[str, object], now: Instant
+    ) -> None:
+        """`taken`: ids of rules that come before these."""
+        for item_id in ids:
+            item = self._item(item_id, outcome)
+            before = self._ids.get(item_id, ())
+            try:
+                entries = self._entries(item, outcome, taken, now) if item is not None else []
+            except (InvalidSettings, ValueError) as error:
+                # Of a newer version, or broken: the last good one stays, and ends by its clock.
+                outcome.faults[item_id] = str(error)
+                log.error("rule.rejected", rule=item_id, fault=str(error))
+                continue
+            outcome.entries |= {entry.id: entry for entry in entries}
+            outcome.gone |= set(before) - {entry.id for entry in entries}
+
+    def _item(self, item_id: str, outcome: RuleUpdate) -> Change | None:
+        if item_id in outcome.news:
+            return outcome.news[item_id]
+        return self._items.known.get(item_id)
+
+    def _entries(
+        self, item: Change, outcome: RuleUpdate, taken: Mapping[str, object], now: Instant
+    ) -> list[RuleEntry]:
+        if item.value is None:
+            return []
+        spec = _parsed(item)
+        if spec.rule.expires_at < now.wall_s - FORGET_AFTER_S:
+            return []
+        suffix = self._suffix(item.reach) if item.id in taken else ""
+        if self._shard:
+            spec = _renamed(spec, item, outcome.places)
+        placed = _placed(spec, item, outcome.places, suffix)
+        if placed and spec.pair and not self._is_readable(spec.pair, outcome):
+            placed = [replace(one, lifted_by=one.lifted_by or OURSELVES) for one in placed]
+            outcome.faults[item.id] = HALF.format(other=spec.pair)
+            log.warning("rule.half_of_a_pair", rule=item.id)
+        origin = RuleOrigin(item.id, item.reach, item.n, item.set_by)
+        return [self._entry(one, origin, self._known(one, origin)) for one in placed]
+
+    def _suffix(self, reach: Reach) -> str:
+        """After the id of one whose name a rule that comes before it has."""
+        return f"{SPLIT}{reach.pattern}" if self._shard else OF_FLEET
+
+    def _is_readable(self, item_id: str, outcome: RuleUpdate) -> bool:
+        other = self._item(item_id, outcome)
+        if other is None or other.value is None:
+            return False
+        try:
+            _parsed(other)
+        except (InvalidSettings, ValueError):
+            return False
+        return True
+
+    def _entry(self, spec: RuleSpec, origin: RuleOrigin, known: RuleSpec | None) -> RuleEntry:
+        """With what is known of it here. One that was set at this agent says where its time was."""
+        if known is not None and known.set_at == spec.set_at:
+            noted_at = known.ruled_at
+        else:
+            noted_at = self._time.past_at(f"{self._notes_of}{origin.item_id}", spec.set_at)
+        term = self._time.term(spec.set_at, spec.rule.expires_at, spec.ruled_at, noted_at)
+        again = known is not None and known.lifted_by and not spec.lifted_by
+        if known is not None and not again and known.rule.created_at == spec.rule.created_at:
+            spec = replace(spec, suspended=known.suspended, charged=known.charged)
+        return RuleEntry(replace(spec, ruled_at=term.ruled_at), term.ends_mono_s, origin=origin)
+
+    def _known(self, spec: RuleSpec, origin: RuleOrigin) -> RuleSpec | None:
+        """Of another split, too: it is the same rule."""
+        for rule_id in (spec.id, origin.item_id, *self._ids.get(origin.item_id, ())):
+            if entry := self.entries.get(rule_id):
+                return entry.spec
+            if noted := self.notes.noted.get(rule_id):
+                return noted
+        return None
+
+    def take_over(self, outcome: RuleUpdate, wall_s: float) -> None:
+        """From here on it is so."""
+        self._waiting -= set(outcome.ids)
+        self._bound(outcome)
+        self._note_past(outcome)
+        self._items.remember(outcome.news)
+        self._places = outcome.places
+        for rule_id in outcome.gone:
+            if self.entries.pop(rule_id, None) is not None:
+                self.notes.unkept[rule_id] = wall_s
+        self.entries |= outcome.entries
+        for entry in outcome.entries.values():
+            self.notes.changed(entry, wall_s)
+        by_item: dict[str, list[str]] = {}
+        for rule_id, entry in outcome.entries.items():
+            by_item.setdefault(entry.origin.item_id, []).append(rule_id)
+        for item_id in outcome.ids:
+            if item_id in by_item:
+                self._ids[item_id] = tuple(by_item[item_id])
+            elif item_id not in outcome.faults:
+                self._ids.pop(item_id, None)
+            self.faults.pop(item_id, None)
+        self.faults |= outcome.faults
+
+    def _note_past(self, outcome: RuleUpdate) -> None:
+        """Of those that others take the place of: a rollback gives them what is left of their time.
+        One that was set at this agent says it itself."""
+        if self._own and not self._shard:
+            return
+        now_set_at = {one.origin.item_id: one.spec.set_at for one in outcome.entries.values()}
+        for item_id in outcome.ids:
+            if item_id in outcome.faults and item_id not in now_set_at:
+                continue  # The last good one stays.
+            split = (f"{item_id}{SPLIT}{place.database}" for place in outcome.places)
+            for rule_id in dict.fromkeys([*self._ids.get(item_id, ()), item_id, *split]):
+                entry = self.entries.get(rule_id)
+                was = entry.spec if entry is not None else self.notes.noted.get(rule_id)
+                if was is not None and was.set_at != now_set_at.get(item_id):
+                    term = self._time.term(was.set_at, was.rule.expires_at, was.ruled_at)
+                    self._time.note_past(f"{self._notes_of}{item_id}", term)
+
+    def _bound(self, outcome: RuleUpdate) -> None:
+        excess = self._make_room(outcome)
+        new = [name for name in outcome.entries if name not in self.entries]
+        for rule_id in new[len(new) - excess :] if excess > 0 else ():
+            entry = outcome.entries.pop(rule_id)
+            outcome.left_out.append(rule_id)
+            message = f"{self._max_rules:,} rules of the fleet are in force here, the maximum"
+            outcome.faults[entry.origin.item_id] = message
+            self._waiting.add(entry.origin.item_id)
+
+    def _make_room(self, outcome: RuleUpdate) -> int:
+        """Those that ended first go first: they are there for their past alone. How many there
+        are still too many."""
+        new = sum(name not in self.entries for name in outcome.entries)
+        gone = sum(name in self.entries or name in outcome.entries for name in outcome.gone)
+        excess = len(self.entries) + new - gone - self._max_rules
+        if excess <= 0:
+            return 0
+        mark, known = self._time.mark(), self.entries | outcome.entries
+        done = [e for e in known.values() if e.id not in outcome.gone and _is_done(e, mark)]
+        done.sort(key=lambda entry: entry.spec.rule.expires_at)
+        for entry in done[:excess]:
+            outcome.left_out.append(entry.id)
+            outcome.entries.pop(entry.id, None)
+            if self.entries.pop(entry.id, None) is not None:
+                self.notes.unkept[entry.id] = mark.wall_s
+            self._ids.pop(entry.origin.item_id, None)
+        return excess - len(done[:excess])
+
+    def make_way(self, own: Mapping[str, object]) -> list[Moved]:
+        """The ids of rules that come before these are theirs: ours of the same get others."""
+        moved = []
+        for rule_id in own.keys() & self.entries.keys():
+            entry = self.entries.pop(rule_id)
+            rule = replace(entry.spec.rule, id=f"{rule_id}{self._suffix(entry.origin.reach)}")
+            entry = self.entries[rule.id] = replace(entry, spec=replace(entry.spec, rule=rule))
+            self._ids[entry.origin.item_id] = (rule.id,)
+            moved.append(Moved(rule_id, entry))
+        return moved
+
+    def forget_over(self, now: Instant) -> list[str]:
+        """Those that ended a day ago, by both clocks: a wall clock that leapt may come back."""
+        over_s = now.wall_s - FORGET_AFTER_S
+        over = [
+            entry
+            for entry in self.entries.values()
+            if entry.ends_mono_s <= now.mono_s and entry.in_book(now).expires_at < over_s
+        ]
+        for entry in over:
+            del self.entries[entry.id]
+            self._ids.pop(entry.origin.item_id, None)
+            self._items.is_over(entry.origin.item_id)
+        stale = (name for name, noted in self.notes.noted.items() if noted.rule.expires_at < over_s)
+        gone = dict.fromkeys(
+            [*(one.id for one in over), *(n for n in stale if n not in self.entries)]
+        )
+        self.notes.unkept |= dict.fromkeys(gone, now.wall_s)
+        return list(gone)
+
+    def prune(self, item_ids: Iterable[str], wall_s: float) -> None:
+        """Items that are in force nowhere here, and ended long ago."""
+        for item_id in item_ids:
+            item = self._items.known.get(item_id)
+            if item is not None and item_id not in self._ids and _is_over(item, wall_s):
+                self._items.is_over(item_id)
+                self.faults.pop(item_id, None)
+
+    @property
+    def item_ids(self) -> list[str]:
+        return list(self._items.known)
+
+    def ids_of(self, item_id: str) -> tuple[str, ...]:
+        """Its ids here: one for each database, if it does not match all."""
+        return self._ids.get(item_id, ())
+
+
+def _is_done(entry: RuleEntry, mark: TimeMark) -> bool:
+    """Lifted, or over by both clocks: a wall clock that leapt may come back."""
+    spec = entry.spec
+    if spec.lifted_by:
+        return True
+    term_s = spec.rule.expires_at - spec.set_at
+    is_over = spec.ruled_at is not None and spec.ruled_at + term_s <= mark.ruled_s
+    return is_over and spec.rule.expires_at <= mark.wall_s
+
+
+def _is_over(item: Change, wall_s: float) -> bool:
+    try:
+        end_s = ends_at(item)
+    except ValueError:
+        return False
+    return end_s is None or end_s < wall_s - FORGET_AFTER_S
+
+
+def _parsed(item: Change) -> RuleSpec:
+    """As it was set. What another agent notes of a rule says nothing here."""
+    RULE_SETTINGS["id"].read(item.id)
+    spec = parse_kept(item.id, item.value, item.n)
+    if spec.schedule is not None:
+        check_zone(spec.schedule)
+    ruled_at = spec.ruled_at if item.reach == HERE else None
+    return replace(spec, suspended="", charged=NO_LIMITS, ruled_at=ruled_at)
+
+
+def _renamed(spec: RuleSpec, item: Change, places: Sequence[Place]) -> RuleSpec:
+    """Each agent of a shard may call its database otherwise: what was set for one of the shard is
+    for the only one of it here."""
+    met = item.reach.databases(places)
+    if not spec.rule.database or spec.rule.database in met or len(met) != 1:
+        return spec
+    return replace(spec, rule=replace(spec.rule, database=met[0]))
+
+
+def _placed(spec: RuleSpec, item: Change, places: Sequence[Place], suffix: str) -> list[RuleSpec]:
+    """One for all databases of the agent, if it matches them all; else one for each match."""
+    only = spec.rule.database
+    if item.reach == HERE:
+        return [_named(spec, item.id, only, spec.pair)]
+    met = item.reach.databases(places)
+    if only:
+        met = tuple(name for name in met if name == only)
+    if not met:
+        return []
+    if only or len(met) == len(places):
+        return [_named(spec, f"{item.id}{suffix}", only, spec.pair)]
+    pair = spec.pair
+    return [
+        _named(spec, f"{item.id}{SPLIT}{name}", name, pair and f"{pair}{SPLIT}{name}")
+        for name in met
+    ]
+
+
+def _named(spec: RuleSpec, rule_id: str, database: str, pair: str) -> RuleSpec:
+    rule = replace(spec.rule, id=rule_id, database=database)
+    return replace(spec, rule=rule, pair=pair)
+
+
+# --- the rules of all logs, in force -------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -489,7 +803,8 @@ class RulesInForce:
     async def renew(self, now: Instant) -> None:
         """Windows of the days ahead, ends by both clocks, and metrics that came or went."""
         self.built_at, self._measured = now, self._measured_now()
-        draft, entries = self.book.draft(now.wall_s), self._all()
+        draft = self.book.draft(now.wall_s)
+        entries = [entry for log in self.logs for entry in log.entries.values()]
         for some in _slices(entries):
             rules = (self._in_book(entry, now) for entry in some)
             draft.put([rule for rule in rules if not draft.has(rule)])
@@ -544,9 +859,6 @@ class RulesInForce:
 
     # --- steps -----------------------------------------------------------------------------
 
-    def _all(self) -> list[RuleEntry]:
-        return [entry for log in self.logs for entry in log.entries.values()]
-
     def _adopt_changed(
         self, draft: RuleBookDraft, entries: Sequence[RuleEntry], gone: Collection[str] = ()
     ) -> None:
@@ -567,184 +879,3 @@ def _slices(many: Sequence[T]) -> Iterable[Sequence[T]]:
 async def _let_checks_in(many: Sequence[object]) -> None:
     if len(many) > SLICE:
         await asyncio.sleep(0)
-
-
-RULES = f"{NOTES}rule/"
-RULE_TIME = f"{NOTES}rule_time"
-"""The time of changes so far (changes/time.py)."""
-TERMS = f"{NOTES}term/"
-"""That time when a change was set that ends and is no rule."""
-MAX_PUTS = 250
-"""In one transaction: others wait for the store, too."""
-KEEP_TIME_S = 10.0
-NO_TERMS: Mapping[str, Mapping[str, Any] | None] = MappingProxyType({})
-
-
-class ChangeNotes:
-    """What an agent notes of its changes, in its own log: of rules notes/rule/<id>, of the time of
-    others that end notes/term/<kind>/….
-
-    Changes are in force before anything is noted, and whether or not it can be: notes are for
-    the time after a restart, and for the audit, which shows the past of a fleet's rules.
-    """
-
-    def __init__(
-        self, store: ChangeLog, clock: Clock, rules: Sequence[FollowedRules], time: ChangeTime
-    ) -> None:
-        """`rules`: of the agent's own log first."""
-        self._store = store
-        self._clock = clock
-        self._rules = rules
-        self._time = time
-        self._fault = ""
-        self._salvaged = False
-        self._is_recalled = False
-        """The notes in the store have been read."""
-        self._time_kept_at = float("-inf")
-        self.is_tried = False
-        """The first read of the store has ended, with or without success."""
-
-    # --- from the store --------------------------------------------------------------------
-
-    async def recall(self) -> list[RuleEntry]:
-        """What was noted before a restart: as much as can be read now, and all of it later.
-        Tells which rules in force are otherwise by it."""
-        if self._is_recalled:
-            return []
-        self.is_tried = True
-        entries: Sequence[Entry]
-        try:
-            entries = (await self._store.list((NOTES,))).entries
-            self._is_recalled = True
-        except StoreUnavailable as error:
-            self._tell(error)
-            if self._salvaged:
-                return []
-            entries = await self._salvage()
-        notes = dict(_notes(entries))
-        self._time.go_on_from([mark for value in notes.values() if (mark := parse_mark(value))])
-        self._time.recall(_under(TERMS, notes))
-        of_rules = _under(RULES, notes)
-        return [entry for rules in self._rules for entry in rules.recall(of_rules)]
-
-    async def _salvage(self) -> Sequence[Entry]:
-        try:
-            entries = (await self._store.list((NOTES,), allow_stale=True)).entries
-            self._salvaged = True
-            return entries
-        except StoreUnavailable:
-            return ()
-
-    def go_on_from(self, items: Iterable[Change]) -> None:
-        """Each rule that was set here is a mark, too: none is older than what it belongs to."""
-        marks: list[TimeMark] = [
-            mark
-            for item in items
-            if item.kind == ChangeKind.RULE and item.reach == HERE and item.value is not None
-            if (mark := mark_of(item.value)) is not None
-        ]
-        self._time.go_on_from(marks)
-
-    # --- into the store --------------------------------------------------------------------
-
-    @property
-    def is_due(self) -> bool:
-        return (
-            any(rules.unkept for rules in self._rules) or self._time.is_due or not self._is_recalled
-        )
-
-    async def keep(self) -> bool:
-        """Some of what has changed; whether there is more that the store may take now."""
-        if not self._is_recalled:
-            return False
-        for rules in self._rules:
-            for rule_id in [name for name in rules.unkept if rules.has_no_note(name)]:
-                del rules.unkept[rule_id]
-        due = [
-            (rules, [rules.note_of(*one) for one in islice(rules.unkept.items(), MAX_PUTS)])
-            for rules in self._rules
-        ]
-        terms = dict(islice(self._time.unkept().items(), MAX_PUTS))
-        if not terms and not any(notes for _, notes in due):
-            return False
-        try:
-            await self._put([note for _, notes in due for note in notes], terms)
-        except StoreUnavailable as error:
-            self._tell(error)
-            return False
-        for rules, notes in due:
-            rules.is_noted(notes)
-        self._time.is_noted(terms)
-        self._fault = ""
-        return any(rules.unkept for rules in self._rules)
-
-    async def keep_rest(self, entry: RuleEntry, action: str, who: str = "") -> None:
-        """Note that it is suspended, or not any more; it is in force already. Raises on failure."""
-        wall_s = self._clock.now().wall_s
-        rules = self._of(entry.id)
-        rules.replaced(entry, wall_s)
-        if not self._is_recalled:
-            return
-        note = rules.note_of(entry.id, wall_s, action, who)
-        await self._put([note])
-        rules.is_noted([note])
-
-    async def note_charge(self, entry: RuleEntry) -> None:
-        note = self._of(entry.id).charged(entry)
-        if note is None:
-            await self.keep()  # With all the rest that is due of it.
-            return
-        try:
-            await self._put([note])
-        except StoreUnavailable as error:
-            log.warning("rule.charge_unkept", rule=entry.id, detail=str(error))
-
-    async def keep_time(self) -> None:
-        """Every few seconds. A fault of the store is reported elsewhere; this is tried again."""
-        mono_s = self._clock.now().mono_s
-        if mono_s - self._time_kept_at < KEEP_TIME_S:
-            return
-        self._time_kept_at = mono_s
-        try:
-            put = Put(RULE_TIME, _bytes(self._time.mark().written()))
-            await self._store.commit((), (put,))
-        except (StoreUnavailable, Conflict) as error:
-            log.warning("rules.time_unkept", detail=str(error))
-
-    async def _put(
-        self, notes: Sequence[RuleNote], terms: Mapping[str, Mapping[str, Any] | None] = NO_TERMS
-    ) -> None:
-        values = {f"{RULES}{quoted(note.rule_id)}": note.value for note in notes}
-        values |= {f"{TERMS}{quoted(name)}": value for name, value in terms.items()}
-        puts = [Put(key, None if one is None else _bytes(one)) for key, one in values.items()]
-        audit = [note.audit for note in notes if note.audit is not None]
-        await self._store.commit((), puts, audit=audit)
-
-    def _of(self, rule_id: str) -> FollowedRules:
-        return next((r for r in self._rules if rule_id in r.entries), self._rules[-1])
-
-    def _tell(self, error: Exception) -> None:
-        """Once: it is tried each second."""
-        if not self._fault:
-            log.warning("rules.notes_unkept", detail=str(error))
-        self._fault = str(error)
-
-
-def _under(prefix: str, notes: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    return {
-        unquoted(key.removeprefix(prefix)): value
-        for key, value in notes.items()
-        if key.startswith(prefix)
-    }
-
-
-def _notes(entries: Iterable[Entry]) -> Iterable[tuple[str, Mapping[str, Any]]]:
-    for entry in entries:
-        try:
-            yield entry.key, read_object(entry.value)
-        except ValueError as error:
-            log.error("rules.note_unreadable", key=entry.key, fault=str(error))
-
-
-def _bytes(value: Mapping[str, Any]) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()

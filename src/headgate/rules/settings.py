@@ -23,6 +23,8 @@ from headgate.base.declared import (
     number,
     one_of,
     or_text,
+    parse_date_time,
+    parse_for,
     read_table,
     reads,
     settings_schema,
@@ -48,14 +50,7 @@ from headgate.rules.matching import (
     Rule,
     RuleBook,
 )
-from headgate.rules.times import (
-    DAY_S,
-    SCHEDULE_SETTINGS,
-    Schedule,
-    parse_date_time,
-    parse_for,
-    parse_schedule,
-)
+from headgate.rules.times import DAY_S, SCHEDULE_SETTINGS, Schedule, parse_schedule
 
 MAX_REASON_CHARS = 500
 MAX_METRICS = 64

@@ -1,8 +1,7 @@
-"""When a rule holds: how long, until when, and in which recurring windows. Read as written."""
+"""Recurring windows in which a rule holds. Read as written."""
 
 from __future__ import annotations
 
-import calendar
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -10,14 +9,11 @@ from typing import Any
 from headgate.base.declared import (
     Setting,
     names,
-    number,
     read_table,
     reads,
-    seconds,
     table,
     text,
 )
-from headgate.base.units import SECONDS_PATTERN
 from headgate.errors import Fault, InvalidSettings
 
 DAY_S = 86_400.0
@@ -26,55 +22,6 @@ DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 _TIME_OF_DAY = re.compile(r"([0-9]{1,2}):([0-9]{2})")
 _ZONE = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+){0,2}")
-_DATE_TIME = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d)(?::(\d\d)(\.\d{1,9})?)?(Z|z|[+-]\d\d:\d\d)"
-)
-
-
-_DATE = "[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
-_CLOCK = r"([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9](\.[0-9]{1,9})?)?"
-_SECONDS = {"type": "number", "exclusiveMinimum": 0, "maximum": 1e12}
-
-
-@reads({"type": "string", "pattern": SECONDS_PATTERN})
-def parse_for(value: object) -> float:
-    """`90s`, `30m`, `1h30m`, `7d`."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        raise ValueError(f"is {value:g}, which has no unit: {value:g}s or {value:g}m?")
-    return seconds(0, 1e12, above_low=True)(text()(value))
-
-
-@reads(
-    {
-        "anyOf": [
-            {"type": "string", "pattern": f"^{_DATE}T{_CLOCK}(Z|[+-][0-9]{{2}}:[0-9]{{2}})$"},
-            _SECONDS,
-        ]
-    }
-)
-def parse_date_time(value: object) -> float:
-    """RFC 3339 text, or wall-clock seconds; a time without a zone could be anybody's."""
-    if not isinstance(value, str):
-        return number(0, 1e12)(value)
-    match = _DATE_TIME.fullmatch(value)
-    if match is None:
-        raise ValueError(f"is {value!r}, must read like 2024-05-17T16:00:00Z or …+02:00")
-    year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
-    valid = year and 1 <= month <= 12 and 1 <= day <= calendar.monthrange(year, month)[1]
-    if not valid or hour > 23 or minute > 59 or second > 59:
-        raise ValueError(f"is {value!r}, which is not a valid date and time")
-    utc_s = calendar.timegm((year, month, day, hour, minute, second))
-    return utc_s + float(match[7] or 0) - _offset_s(match[8])
-
-
-def _offset_s(zone: str) -> float:
-    if zone in "Zz":
-        return 0.0
-    offset_s = (int(zone[1:3]) * 60 + int(zone[4:6])) * 60.0
-    return -offset_s if zone[0] == "-" else offset_s
-
-
-# --- recurring windows ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import structlog
 
+from headgate.base.declared import parse_date_time
 from headgate.changes.model import HEAD, WIDE, quoted
-from headgate.rules.times import parse_date_time
 
 log = structlog.get_logger()
 

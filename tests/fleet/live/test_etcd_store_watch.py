@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from headgate.changes.etcd import client
 from headgate.changes.etcd.client import CatchUp, CommitOrder, Missed, WatchReader, lines, widest
 from headgate.changes.etcd.faults import EtcdSilent, NoToken
-from headgate.changes.etcd.messages import EventAnswer, Keys, KeyValue
+from headgate.changes.etcd.gateway import EventAnswer, Keys, KeyValue
 from headgate.errors import Compacted, StoreRejected
 from tests.fixtures.eventually import DEADLINE_S
 

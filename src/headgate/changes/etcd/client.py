@@ -36,9 +36,11 @@ import msgspec
 from headgate.base.keyvalue import Changes, Compare, Entry, KeyEvent, Lease, Listing, Put
 from headgate.changes.etcd import faults
 from headgate.changes.etcd.faults import EtcdSilent
-from headgate.changes.etcd.gateway import Chunks, EtcdAccess, Gateway
-from headgate.changes.etcd.messages import (
+from headgate.changes.etcd.gateway import (
+    Chunks,
+    EtcdAccess,
     EventAnswer,
+    Gateway,
     Keys,
     KeyValue,
     LeaseAnswer,
@@ -154,7 +156,8 @@ class EtcdStore:
         ranges = Ranges(self._gateway, self._keys, any_member=allow_stale)
         standing, entries = await ranges.entries(asked)
         if not allow_stale:
-            if known is not None and _went_back(known, standing):
+            same = known is not None and known.store_id == standing.store_id
+            if known is not None and same and standing.revision < known.revision:
                 await self._mark_anew(known, standing)
                 standing, entries = await ranges.entries(asked)
             elif standing.mark is None and self._names_data and await self._is_named():
@@ -173,7 +176,9 @@ class EtcdStore:
                 async for standing, revision, events in steps:
                     changes = Changes(tuple(e for e in events if e.key != STORE_KEY), revision)
                     heard = max(standing.revision, changes.newest)
-                    self._note_heard(replace(standing, revision=heard))
+                    # A watch knows the name that the data had when it was opened.
+                    if self._known is None or self._known.store_id == standing.store_id:
+                        self._note(replace(standing, revision=heard))
                     yield changes
 
     async def count(self, prefix: str) -> int:
@@ -189,11 +194,6 @@ class EtcdStore:
         if known is None or not same or standing.revision > known.revision:
             self._known = standing
 
-    def _note_heard(self, standing: EtcdPosition) -> None:
-        """By a watch, which knows the name that the data had when it was opened."""
-        if self._known is None or self._known.store_id == standing.store_id:
-            self._note(standing)
-
     async def _mark_anew(self, known: EtcdPosition, standing: EtcdPosition) -> None:
         """The same data at an older revision: they came back from a copy. Revisions that were
         seen will mean something else, and everybody is to notice."""
@@ -201,10 +201,8 @@ class EtcdStore:
         if standing.mark is None:
             self._returns += 1
             return
-        compare = Compare(STORE_KEY, standing.mark.mod_revision)
-        body = txn([self._mark()], compares=[self._keys.compare(compare)])
         try:
-            await self._change(body)
+            await self._make_mark(standing.mark.mod_revision)
         except StoreUnavailable as error:
             self._known = known
             raise StoreUnavailable(
@@ -230,7 +228,10 @@ class EtcdStore:
                 await self._make_mark()
                 answer = await self._commit(compares, puts)
             if not answer.succeeded:
-                raise Conflict(f"etcd: {_named(compares)} changed meanwhile")
+                shown = [compare.key for compare in compares[:NAMED_KEYS]]
+                left = len(compares) - NAMED_KEYS
+                named = ", ".join([*shown, *([f"or {left} more"] if left > 0 else [])])
+                raise Conflict(f"etcd: {named or 'an entry'} changed meanwhile")
             return answer.header.revision
 
     async def _commit(self, compares: Sequence[Compare], puts: Sequence[Put]) -> TxnAnswer:
@@ -253,13 +254,11 @@ class EtcdStore:
             return False  # Who may only read, or cannot write now, goes on without.
         return True
 
-    async def _make_mark(self) -> None:
-        await self._change(
-            txn([self._mark()], compares=[self._keys.compare(Compare(STORE_KEY, 0))])
-        )
-
-    def _mark(self) -> dict[str, object]:
-        return self._keys.put(Put(STORE_KEY, uuid4().hex.encode()))
+    async def _make_mark(self, after_revision: int = 0) -> None:
+        """In place of the one of that revision; 0: there is none yet."""
+        mark = self._keys.put(Put(STORE_KEY, uuid4().hex.encode()))
+        compare = self._keys.compare(Compare(STORE_KEY, after_revision))
+        await self._change(txn([mark], compares=[compare]))
 
     async def _change(self, body: bytes) -> TxnAnswer:
         answer = await self._gateway.ask("/v3/kv/txn", body, once=True)
@@ -297,16 +296,6 @@ class EtcdStore:
         except msgspec.DecodeError as error:
             raise StoreUnavailable(f"{self.name}: did not answer with a lease: {error}") from None
         return Lease(told.ID, float(told.TTL)) if told.TTL > 0 else None
-
-
-def _went_back(known: EtcdPosition, standing: EtcdPosition) -> bool:
-    return known.store_id == standing.store_id and standing.revision < known.revision
-
-
-def _named(compares: Sequence[Compare]) -> str:
-    shown = [compare.key for compare in compares[:NAMED_KEYS]]
-    more = [f"or {len(compares) - NAMED_KEYS} more"] if len(compares) > NAMED_KEYS else []
-    return ", ".join(shown + more) or "an entry"
 
 
 MAX_COMMIT_OPS = 128

@@ -13,7 +13,6 @@ from contextlib import suppress
 import httpx2
 import msgspec
 
-from headgate.changes.etcd.messages import ErrorAnswer, read_error, read_line
 from headgate.errors import (
     Compacted,
     HeadgateError,
@@ -31,6 +30,22 @@ INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED = 3, 5, 7
 # A member says these before it has passed a request on: nothing was done.
 _NOTHING_DONE = ("no leader", "too many requests", "not capable", "future revision")
 _TOKEN_TROUBLE = ("invalid auth token", "revision of auth store is old", "user name is empty")
+
+
+class ErrorAnswer(msgspec.Struct, frozen=True):
+    message: str = ""
+    code: int = 0
+    grpc_code: int = 0
+    """What 3.4 calls `code` in a stream."""
+    http_code: int = 0
+
+
+class _Nested(msgspec.Struct, frozen=True):
+    error: ErrorAnswer | None = None
+
+
+read_error = msgspec.json.Decoder(ErrorAnswer, strict=False).decode  # Numbers come as text.
+read_nested = msgspec.json.Decoder(_Nested, strict=False).decode
 
 
 class EtcdSilent(Exception):
@@ -134,7 +149,7 @@ def _told(body: bytes) -> ErrorAnswer | None:
     """Where a stream was asked for, the same lies one level deeper: but for `error`, which newer
     versions leave out, and which was text before."""
     with suppress(msgspec.DecodeError):
-        if (told := read_line(body).error) is not None:
+        if (told := read_nested(body).error) is not None:
             return told
     with suppress(msgspec.DecodeError):
         told = read_error(body)

@@ -10,10 +10,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from headgate.base.keyvalue import Compare, Lease, Put
-from headgate.changes.book import StoppedMidway
+from headgate.changes.book import MAX_DRAFTS, MAX_LOOKS, WITHIN_S, StoppedMidway
 from headgate.changes.model import LOG
 from headgate.changes.state import MAX_PART_KEYS
-from headgate.changes.writer import MAX_DRAFTS, MAX_LOOKS, WITHIN_S
 from headgate.errors import (
     Conflict,
     InvalidSettings,

@@ -9,6 +9,7 @@ import pytest
 
 from headgate.changes.book import SharedBook
 from headgate.errors import InvalidSettings
+from headgate.rules.drafts import RuleDrafts
 from headgate.rules.service import RuleKeeper
 from headgate.rules.settings import KnownMetric
 from tests.changes.changebook_world import COMMERCE, FLEET, BookWorld
@@ -28,7 +29,7 @@ def limits(target: str = "all", **thresholds: float | str) -> dict[str, Any]:
 
 def world_knowing(known: Mapping[str, KnownMetric]) -> BookWorld:
     world = BookWorld()
-    world.book = SharedBook(world.store, world.clock, lambda _: known, lambda: 0.5)
+    world.book = SharedBook(world.store, world.clock, lambda: 0.5, RuleDrafts(lambda _: known))
     return world
 
 
@@ -87,7 +88,7 @@ async def test_what_was_set_can_be_extended_by_an_agent_that_cannot_validate_it(
     """At night, at the agent that shows the fleet: it is no more of a lock-out than it was."""
     world = world_knowing(LAG)
     await world.book.put_rule({**limits(lag="2.0s"), "id": "tight"}, reach=FLEET, who="ada")
-    blind = SharedBook(world.store, world.clock, lambda _: {}, lambda: 0.5)
+    blind = SharedBook(world.store, world.clock, lambda: 0.5, RuleDrafts(lambda _: {}))
     assert (await blind.patch_rule("tight", {"for": "3h"}, who="bob")).after_n == 2
     with pytest.raises(InvalidSettings, match="this agent does not measure lag"):
         await blind.patch_rule("tight", {"thresholds": {"lag": "0.1s"}}, who="bob")

@@ -424,12 +424,12 @@ async def test_the_rest_of_a_commit_reaches_who_was_handed_a_part_of_it(relisted
     known, other, recalled = mirror(), mirror(), mirror()
     known.adopt(Listing((), 5, "s"), PREFIXES)
     other.adopt(known.listing(ALL), PREFIXES, authoritative=False)
-    mark = known.mark
+    mark = known.feed.mark
     known.apply(HALF)
     other.apply(await known.changes_after(5, PREFIXES, 0.0, mark=mark))
     assert (other.revision, other.newest) == (9, 10)
     recalled.recall(other.copy(NOW.wall_s))
-    mark = known.mark
+    mark = known.feed.mark
     if relisted:
         entries = [Entry(e.key, e.value or b"", e.revision) for e in HALF.events + REST.events]
         known.adopt(Listing((*entries, Entry(HEAD, head_bytes(2), 10)), 10, "s"), PREFIXES)
@@ -447,7 +447,7 @@ async def test_a_part_of_a_commit_is_reported_at_once_but_not_again_and_again() 
     known.apply(Changes((KeyEvent(wide("f-2"), b"{}", 2),), 1))
     first = await asyncio.wait_for(known.changes_after(1, PREFIXES, 3600.0), DEADLINE_S)
     assert [event.key for event in first.events] == [wide("f-2")]
-    mark = known.mark
+    mark = known.feed.mark
     assert await known.changes_after(1, PREFIXES, 0.001, mark=mark) == Changes((), 1)
 
 
@@ -457,7 +457,7 @@ async def test_a_listing_that_has_more_than_was_thought_whole_makes_everybody_li
     known.adopt(Listing((), 5, "s"), PREFIXES)
     known.apply(Changes(HALF.events, 10))
     other.adopt(known.listing(ALL), PREFIXES, authoritative=False)
-    mark = known.mark
+    mark = known.feed.mark
     entries = tuple(Entry(e.key, e.value or b"", e.revision) for e in HALF.events + REST.events)
     known.adopt(Listing((*entries, Entry(HEAD, head_bytes(2), 10)), 10, "s"), PREFIXES)
     for given_mark in (0, mark):
@@ -465,12 +465,12 @@ async def test_a_listing_that_has_more_than_was_thought_whole_makes_everybody_li
             await known.changes_after(10, PREFIXES, 0.0, mark=given_mark)
     other.adopt(known.listing(ALL), PREFIXES, authoritative=False)
     assert other.get(wide("f-2")) is not None
-    assert (await known.changes_after(10, PREFIXES, 0.0, mark=known.mark)).events == ()
+    assert (await known.changes_after(10, PREFIXES, 0.0, mark=known.feed.mark)).events == ()
 
 
 async def test_a_mark_of_before_a_restart_is_not_believed() -> None:
     known, _ = filled("f-1")
-    for mark in (1, known.mark + 1):
+    for mark in (1, known.feed.mark + 1):
         with pytest.raises(Compacted):
             await known.changes_after(1, PREFIXES, 0.0, mark=mark)
 

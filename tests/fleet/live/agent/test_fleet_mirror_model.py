@@ -57,7 +57,7 @@ class World:
             self.replica.adopt(listing, PREFIXES, authoritative=False)
         else:
             self.replica.apply(changes)
-        self.mark = self.primary.mark
+        self.mark = self.primary.feed.mark
 
     def recall(self) -> None:
         """The replica's agent is started again, from its disk."""

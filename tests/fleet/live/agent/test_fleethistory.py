@@ -9,7 +9,7 @@ import pytest
 
 from headgate.base.keyvalue import Compare, Put
 from headgate.changes.model import log_key
-from headgate.changes.writer import NoSuchItem
+from headgate.changes.state import NoSuchItem
 from headgate.errors import Conflict
 from tests.changes.changebook_world import FLEET, HALF, BookWorld
 from tests.fixtures.memory_log import MemoryLog

@@ -21,7 +21,8 @@ from headgate.changes.state import MAX_ITEM_BYTES, item_bytes
 from headgate.check.snapshot import DatabaseSnapshot
 from headgate.check.streaming import differs
 from headgate.history.past import rules_at, rules_between
-from headgate.rules.service import RULES, SLICE
+from headgate.rules.notes import RULES
+from headgate.rules.service import SLICE
 from headgate.rules.settings import RuleLimits
 from headgate.store.sqlite import SqliteStore
 from tests.builders import NOW
