@@ -17,8 +17,8 @@ from headgate.http.assemble import start_faults
 from headgate.metrics.assemble import probe_faults, probes_of
 from headgate.metrics.lint import MetricLook
 from headgate.metrics.model import MetricSpec
-from headgate.metrics.probes.calibrate import commit_baseline
 from headgate.metrics.probes.factory import DatabaseProbes
+from headgate.metrics.probes.numbers import commit_baseline
 from headgate.metrics.samples import Measured
 from headgate.metrics.settings import parse_metric_settings
 from headgate.settings.agent import Settings, examine_settings, load_settings

@@ -43,9 +43,8 @@ from typing import Any, Protocol, Unpack
 
 import structlog
 
-from headgate.base.keyvalue import Put
+from headgate.base.keyvalue import Put, read_object
 from headgate.base.ports import ChangeLog, Clock
-from headgate.base.stored import read_object
 from headgate.budgets.drafts import check_budget_room, judged, with_end
 from headgate.budgets.layers import (
     ANOTHER,

@@ -48,9 +48,8 @@ from headgate.check.streaming import Broadcasts
 from headgate.errors import StoreUnavailable
 from headgate.fleet.status import FleetLook
 from headgate.history.api import rogue_advice, starvation_advice
-from headgate.history.clientele import ClientRecord
 from headgate.history.keeper import Keeper
-from headgate.history.recorder import Recorder
+from headgate.history.recorder import ClientRecord, Recorder
 from headgate.history.records import Tally
 from headgate.history.replay import REPLAYED_MINUTES, ThresholdReplay, replay_threshold
 from headgate.history.rogues import Rogues
@@ -435,10 +434,10 @@ class Views:
         since = until - REPLAYED_MINUTES + 1
         try:
             await parts.keeper.flush()
-            tallies = await parts.store.sums(
+            tallies = await parts.store.history.sums(
                 (), since_minute=since, until_minute=until, database=database, by_client=False
             )
-            values = await parts.store.metric_minutes(
+            values = await parts.store.history.metric_minutes(
                 since_minute=since, until_minute=until, database=database
             )
         except StoreUnavailable:
@@ -506,7 +505,7 @@ class Views:
     async def history(self, since_s: float, app: str | None) -> HistoryDoc:
         now, without = self.parts.clock.now(), self.parts.unthrottled
         await self.parts.keeper.flush()
-        tallies = await self.parts.store.tallies(
+        tallies = await self.parts.store.history.tallies(
             () if app is None else (app,),
             since_minute=int((now.wall_s - since_s) // 60),
             until_minute=int(now.wall_s // 60),

@@ -21,9 +21,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import structlog
 
-from headgate.base.keyvalue import Entry, Put
+from headgate.base.keyvalue import Entry, Put, read_object
 from headgate.base.ports import ChangeLog, Clock
-from headgate.base.stored import read_object
 from headgate.changes.model import NOTES, Change, ChangeKind, quoted, unquoted
 from headgate.changes.reach import HERE, Place
 from headgate.changes.state import counted_from, ends_at
