@@ -85,7 +85,7 @@ def main() -> int:
 def kept_busy(served: Served, clients: int) -> Iterator[None]:
     """A day of history, and from now on readings and checks."""
     dice = random.Random(9)
-    served.run_there(lambda: served.store.add_metric_minutes(a_day(served, dice)))
+    served.run_there(lambda: served.store.history.add_metric_minutes(a_day(served, dice)))
     names = [f"j{n}:etl:nightly" if n % 2 else f"j{n}:web:orders" for n in range(clients)]
     for name in names:
         served.ask("GET", f"/v1/check?app={name}&database=main")

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from bench.load import table
-from headgate.history.courses import (
+from headgate.history.starvation import Culprit, Starved, judge
+from headgate.history.starvation_courses import (
     ClientMetrics,
     ClientTick,
     DatabaseCourses,
@@ -24,7 +25,6 @@ from headgate.history.courses import (
     Tick,
     advance,
 )
-from headgate.history.starvation import Culprit, Starved, judge
 
 THRESHOLD = 5.0
 MOST_BACKLOG = 600.0

@@ -38,8 +38,7 @@ class Room(NamedTuple):
 ROOMS: Mapping[str, Room] = {
     "base": Room(
         what="what every room uses: names, units, declared settings, strict JSON, clock, the ports",
-        pure="crowds declared keyvalue names overlay places redaction reloading stored "
-        "traceparent units",
+        pure="declared keyvalue names overlay places redaction traceparent units",
         documents="problems prometheus strict",
     ),
     "metrics": Room(
@@ -92,7 +91,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "history": Room(
         what="who was throttled, when and why; starvation, rogue clients, replay",
-        pure="courses outcomes records replay runs sessions starvation timeline",
+        pure="records replay replay_outcomes sessions starvation starvation_courses timeline",
         documents="api unthrottled_api",
         doors="looking routes",
         uses="check rules",

@@ -24,7 +24,6 @@ from headgate.base.clock import Dice
 from headgate.base.logs import configure_logs
 from headgate.base.notify import Notifier
 from headgate.base.ports import Clock
-from headgate.base.reloading import NOTHING, Confirmed, reload_faults
 from headgate.base.supervise import run_loop, supervised
 from headgate.commands import reject_faults, validated
 from headgate.errors import Fault, InvalidSettings, StoreUnavailable
@@ -32,6 +31,7 @@ from headgate.history.records import AuditEntry
 from headgate.http.assemble import Door, tls_of
 from headgate.http.assemble import assemble as assemble_http
 from headgate.http.listener import Listener
+from headgate.http.reloading import NOTHING, Confirmed, reload_faults
 from headgate.settings.agent import Settings, read_settings
 from headgate.settings.document import settings_text
 from headgate.settings.sections import (

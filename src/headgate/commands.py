@@ -18,9 +18,9 @@ from headgate.metrics.assemble import probe_faults, probes_of
 from headgate.metrics.builtins import BUILTINS
 from headgate.metrics.lint import MetricLook
 from headgate.metrics.model import Engine, MetricSpec
-from headgate.metrics.probes.calibrate import commit_baseline
 from headgate.metrics.probes.factory import DatabaseProbes, MetricProbe
 from headgate.metrics.probes.factory import parts_of as parts_of
+from headgate.metrics.probes.numbers import commit_baseline
 from headgate.metrics.samples import Cause, Measured, Number
 from headgate.metrics.settings import parse_metric_settings
 from headgate.settings.agent import Settings, examine_settings, load_settings

@@ -156,7 +156,7 @@ def day(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             for ago in range(1440, 0, -1)
             if not 300 < ago < 340
         ]
-        served.run_there(lambda: served.store.add_metric_minutes(minutes))
+        served.run_there(lambda: served.store.history.add_metric_minutes(minutes))
         yield served
 
 

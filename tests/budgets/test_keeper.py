@@ -221,7 +221,7 @@ async def test_every_revision_is_kept_and_can_be_rolled_back_to() -> None:
 
 
 async def test_what_an_earlier_version_kept_is_on_the_file(tmp_path: Path) -> None:
-    """Its policies are items of the log since then (store/conversion.py)."""
+    """Its policies are items of the log since then (store/statecopy.py)."""
     (tmp_path / "state.db").write_bytes((STATE_6 / "state.db").read_bytes())
     store = SqliteStore(tmp_path / "state.db", deadline_s=DEADLINE_S)
     world = await opened(base=document(WEB, ETL), store=store)

@@ -226,7 +226,7 @@ def test_one_that_is_changed_keeps_its_place_and_touches_no_other() -> None:
 
 
 def test_what_an_older_version_left_is_in_the_order_of_its_revisions() -> None:
-    """It has no place of its own in there (store/conversion.py)."""
+    """It has no place of its own in there (store/statecopy.py)."""
     value = {"settings": {"rate": 1}, "whole": True}
     kept: Kept = {
         (ChangeKind.BUDGET, f"main/{name}"): Change(

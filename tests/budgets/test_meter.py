@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headgate.base.crowds import OTHER
+from headgate.base.names import OTHER
 from headgate.budgets import meter as budgetmeter
 from headgate.budgets.meter import BudgetWatch, ViolationMinutes, total_of
 from headgate.budgets.readings import BudgetCounts
@@ -22,7 +22,7 @@ LATER_MS = int(NOW.wall_s * 1000) + 5000
 
 
 async def kept(world: BudgetWorld) -> list[tuple[int, str, str, str, int]]:
-    found = await world.store.budget_minutes(since_minute=0, until_minute=10**9)
+    found = await world.store.history.budget_minutes(since_minute=0, until_minute=10**9)
     return [(m.minute - MINUTE, m.budget, m.what, m.limit, m.count) for m in found]
 
 

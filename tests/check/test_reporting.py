@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headgate.base.crowds import OTHER
+from headgate.base.names import OTHER
 from headgate.check.board import Board
 from headgate.check.demand import Demands
 from headgate.check.model import Activity, Decision, Idleness, Verdict

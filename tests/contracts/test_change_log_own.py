@@ -135,7 +135,7 @@ async def test_an_audit_entry_that_is_no_json_leaves_nothing_behind(store: Store
 async def test_forgetting_history_keeps_the_log_and_its_revision(store: Store) -> None:
     await store.commit([], [Put(RULE, b"1"), Put("log/000000000001", b"who")], audit=[ENTRY])
     before = await store.list([""])
-    await store.forget_before(10**8)
+    await store.history.forget_before(10**8)
     await store.close()
     await store.open()
     assert list(await store.audit()) == []

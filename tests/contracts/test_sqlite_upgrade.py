@@ -18,8 +18,8 @@ import pytest
 from headgate.base.keyvalue import Compare, Listing, Put
 from headgate.errors import StoreUnavailable
 from headgate.history.records import AuditEntry, Report, Tally
-from headgate.store import SqliteStore, file, salvage
-from headgate.store.conversion import OldRows, entries_of
+from headgate.store import SqliteStore, file
+from headgate.store.statecopy import OldRows, entries_of
 from tests.contracts.conftest import sqlite_store
 from tests.metrics.test_service import World
 
@@ -115,7 +115,7 @@ async def check_kept(store: SqliteStore) -> None:
     listing = await store.list([""])
     assert told(listing) == CHANGES
     assert listing.revision == 6, "five entries of the audit, and the conversion"
-    tallies = await store.tallies(since_minute=0, until_minute=10**9)
+    tallies = await store.history.tallies(since_minute=0, until_minute=10**9)
     minute = 28333333
     assert sorted(tallies, key=lambda tally: (tally.database, tally.client)) == [
         Tally(minute, "main", "etl:nightly", "OK", "", 3),
@@ -125,9 +125,11 @@ async def check_kept(store: SqliteStore) -> None:
         Tally(minute, "old", "d", "METRIC_UNAVAILABLE", "lag", 4),
         Tally(minute, "old", "e", "WRONG_AGENT", "", 5),
     ]
-    summed = await store.sums(("etl",), since_minute=0, until_minute=10**9, step_minutes=None)
+    summed = await store.history.sums(
+        ("etl",), since_minute=0, until_minute=10**9, step_minutes=None
+    )
     assert [(t.client, t.count) for t in summed] == [("etl:nightly", 3)]
-    asked = await store.minutes_asked(("etl",), since_minute=0, until_minute=10**9)
+    asked = await store.history.minutes_asked(("etl",), since_minute=0, until_minute=10**9)
     assert asked == [(minute, 3, 0)]
     assert [(e.id, e.who, e.after) for e in (await store.audit())[-3:]] == [
         (3, "ann", {"threshold": 9.0}),
@@ -394,7 +396,7 @@ async def test_to_salvage_what_has_to_be_converted_is_waited_for(
         time.sleep(SLOW_S)
         return entries_of(rows)
 
-    monkeypatch.setattr(salvage, "entries_of", slowly)
+    monkeypatch.setattr(file, "entries_of", slowly)
     listing = await SqliteStore(path, deadline_s=SLOW_S / 3).list([""], allow_stale=True)
     assert told(listing) == CHANGES
 

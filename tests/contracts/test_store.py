@@ -24,7 +24,7 @@ HARD_TEXTS = ["", "naïve", "名前", "🐘", "a\x00b", "'; --", "%_", "x" * 500
 
 
 async def all_tallies(store: Store) -> list[Tally]:
-    return list(await store.tallies(since_minute=0, until_minute=10**9, limit=10**6))
+    return list(await store.history.tallies(since_minute=0, until_minute=10**9, limit=10**6))
 
 
 # --- empty, open, closed -------------------------------------------------------------------
@@ -44,7 +44,7 @@ async def test_a_new_store_is_empty_and_has_a_name(store: Store) -> None:
 async def test_what_was_kept_is_there_after_close_and_open(store: Store) -> None:
     """R141."""
     await audited(store, ENTRY)
-    await store.add_tallies([ADMITTED])
+    await store.history.add_tallies([ADMITTED])
     await store.close()
     await store.open()
     assert [entry.key for entry in (await store.list([""])).entries] == [LAG.key]
@@ -57,7 +57,7 @@ async def test_a_closed_store_says_so(store: Store) -> None:
     for attempt in (
         store.list([""]),
         store.audit(),
-        store.add_tallies([ADMITTED]),
+        store.history.add_tallies([ADMITTED]),
         store.sums((), since_minute=0, until_minute=9),
         store.add_metric_minutes([LAG_MINUTE]),
         store.add_budget_minutes([BLOCKED]),
@@ -84,7 +84,7 @@ async def test_any_text_is_kept_as_it_is(store: Store, text: str) -> None:
     said: dict[str, Any] = {"query": text, text: [text, {"deep": text}]}
     await audited(store, replace(ENTRY, who=text, action=text, target=text, after=said))
     tally = Tally(1, text, text, text, text, 1)
-    await store.add_tallies([tally])
+    await store.history.add_tallies([tally])
     (entry,) = await store.audit()
     assert (entry.who, entry.action, entry.target, entry.after) == (text, text, text, said)
     assert await all_tallies(store) == [tally]
@@ -132,8 +132,8 @@ async def test_the_audit_gives_at_most_its_limit(store: Store, limit: int, found
 async def test_counts_of_what_is_alike_are_added(store: Store) -> None:
     """R135: counters stay exact."""
     rejected = replace(ADMITTED, verdict="THRESHOLD_EXCEEDED", metric="lag")
-    await store.add_tallies([ADMITTED, rejected, ADMITTED])
-    await store.add_tallies([replace(ADMITTED, count=10)])
+    await store.history.add_tallies([ADMITTED, rejected, ADMITTED])
+    await store.history.add_tallies([replace(ADMITTED, count=10)])
     assert await all_tallies(store) == [replace(ADMITTED, count=16), rejected]
 
 
@@ -148,19 +148,19 @@ async def test_counts_of_what_is_alike_are_added(store: Store) -> None:
     ],
 )
 async def test_what_differs_in_anything_is_counted_apart(store: Store, other: Tally) -> None:
-    await store.add_tallies([ADMITTED, other])
+    await store.history.add_tallies([ADMITTED, other])
     assert await all_tallies(store) == [ADMITTED, other]
 
 
 @pytest.mark.parametrize("count", [0, -1])
 async def test_tallies_are_added_all_or_none(store: Store, count: int) -> None:
     with pytest.raises(ValueError, match="1 or more"):
-        await store.add_tallies([ADMITTED, replace(ADMITTED, count=count)])
+        await store.history.add_tallies([ADMITTED, replace(ADMITTED, count=count)])
     assert await all_tallies(store) == []
 
 
 async def test_no_tallies_is_a_write_that_changes_nothing(store: Store) -> None:
-    await store.add_tallies([])
+    await store.history.add_tallies([])
     assert await all_tallies(store) == []
 
 
@@ -171,7 +171,7 @@ async def test_tallies_come_oldest_first_then_by_name(store: Store) -> None:
         for database in ("a", "b")
         for client in ("Z", "a", "é", "名")
     ]
-    await store.add_tallies(tallies[::-1])
+    await store.history.add_tallies(tallies[::-1])
     assert await all_tallies(store) == tallies
 
 
@@ -181,15 +181,15 @@ async def test_tallies_come_oldest_first_then_by_name(store: Store) -> None:
 async def test_both_ends_of_a_span_are_included(
     store: Store, since: int, until: int, found: list[int]
 ) -> None:
-    await store.add_tallies([replace(ADMITTED, minute=minute) for minute in (1, 2, 3)])
-    tallies = await store.tallies(since_minute=since, until_minute=until)
+    await store.history.add_tallies([replace(ADMITTED, minute=minute) for minute in (1, 2, 3)])
+    tallies = await store.history.tallies(since_minute=since, until_minute=until)
     assert [tally.minute for tally in tallies] == found
 
 
 @pytest.mark.parametrize(("limit", "found"), [(-1, []), (0, []), (2, [2, 3]), (9, [1, 2, 3])])
 async def test_a_limit_leaves_out_the_oldest(store: Store, limit: int, found: list[int]) -> None:
-    await store.add_tallies([replace(ADMITTED, minute=minute) for minute in (1, 2, 3)])
-    tallies = await store.tallies(since_minute=0, until_minute=9, limit=limit)
+    await store.history.add_tallies([replace(ADMITTED, minute=minute) for minute in (1, 2, 3)])
+    tallies = await store.history.tallies(since_minute=0, until_minute=9, limit=limit)
     assert [tally.minute for tally in tallies] == found
 
 
@@ -197,10 +197,10 @@ async def test_a_limit_leaves_out_the_oldest(store: Store, limit: int, found: li
 
 
 async def test_forgetting_drops_what_is_older_and_keeps_the_minute_itself(store: Store) -> None:
-    await store.add_tallies([replace(ADMITTED, minute=minute) for minute in (99, 100, 101)])
+    await store.history.add_tallies([replace(ADMITTED, minute=minute) for minute in (99, 100, 101)])
     for wall_s in (5999.9, 6000.0):
         await audited(store, replace(ENTRY, wall_s=wall_s))
-    await store.forget_before(100)
+    await store.history.forget_before(100)
     assert [tally.minute for tally in await all_tallies(store)] == [100, 101]
     assert [entry.wall_s for entry in await store.audit()] == [6000.0]
     assert len((await store.list(["items/"])).entries) == 1
@@ -209,12 +209,12 @@ async def test_forgetting_drops_what_is_older_and_keeps_the_minute_itself(store:
 async def test_forgetting_takes_more_than_one_batch_and_one_crowded_minute(store: Store) -> None:
     crowded = [Tally(1, "main", f"c{n}", "OK", "", 1) for n in range(6000)]
     spread = [Tally(n, "main", "c", "OK", "", 1) for n in range(6000)]
-    await store.add_tallies([*crowded, *spread])
-    await store.forget_before(5999)
+    await store.history.add_tallies([*crowded, *spread])
+    await store.history.forget_before(5999)
     assert [tally.minute for tally in await all_tallies(store)] == [5999]
 
 
 async def test_forgetting_nothing_is_no_fault(store: Store) -> None:
-    await store.forget_before(0)
-    await store.forget_before(10**8)
+    await store.history.forget_before(0)
+    await store.history.forget_before(10**8)
     assert await all_tallies(store) == []

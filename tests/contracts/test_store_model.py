@@ -103,11 +103,13 @@ class BothStores(RuleBasedStateMachine):
 
     @rule(batch=st.lists(tallies, max_size=6))
     def add(self, batch: list[Tally]) -> None:
-        self.alike(lambda store: store.add_tallies(batch))
+        self.alike(lambda store: store.history.add_tallies(batch))
 
     @rule(since=minutes, until=minutes, limit=st.integers(-1, 8))
     def look(self, since: int, until: int, limit: int) -> None:
-        self.alike(lambda store: store.tallies(since_minute=since, until_minute=until, limit=limit))
+        self.alike(
+            lambda store: store.history.tallies(since_minute=since, until_minute=until, limit=limit)
+        )
         self.alike(lambda store: store.audit(limit=limit))
 
     @rule(
@@ -132,7 +134,7 @@ class BothStores(RuleBasedStateMachine):
         """Whole hours are read from another table of the file than what is left at both ends."""
         span = {"since_minute": since, "until_minute": since + length}
         self.alike(
-            lambda store: store.sums(
+            lambda store: store.history.sums(
                 tokens,
                 **span,
                 database=database,
@@ -141,14 +143,16 @@ class BothStores(RuleBasedStateMachine):
                 limit=limit,
             )
         )
-        self.alike(lambda store: store.minutes_asked(tokens, **span, database=database))
+        self.alike(lambda store: store.history.minutes_asked(tokens, **span, database=database))
         self.alike(
-            lambda store: store.client_sums(tokens, **span, database=database, limit=limit or 9)
+            lambda store: store.history.client_sums(
+                tokens, **span, database=database, limit=limit or 9
+            )
         )
 
     @rule(minute=minutes)
     def forget(self, minute: int) -> None:
-        self.alike(lambda store: store.forget_before(minute))
+        self.alike(lambda store: store.history.forget_before(minute))
 
     @rule()
     def close_and_open(self) -> None:
@@ -159,7 +163,7 @@ class BothStores(RuleBasedStateMachine):
     def hold_the_same(self) -> None:
         self.listing([""])
         self.alike(lambda store: store.audit())
-        self.alike(lambda store: store.tallies(since_minute=0, until_minute=999))
+        self.alike(lambda store: store.history.tallies(since_minute=0, until_minute=999))
 
 
 async def outcome(operation: Callable[[Store], Awaitable[Any]], store: Store) -> Any:

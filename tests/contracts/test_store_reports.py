@@ -70,15 +70,15 @@ async def test_where_room_is_short_reports_go_and_history_and_audit_stay(tmp_pat
     store = SqliteStore(tmp_path / "state.db", max_bytes=2 * 1024 * 1024)
     await store.open()
     minute = 28_333_333
-    await store.add_tallies([Tally(minute, "main", "etl", "OK", "", 3)])
+    await store.history.add_tallies([Tally(minute, "main", "etl", "OK", "", 3)])
     await store.commit([], [Put("items/x", b"")], audit=[ENTRY])
     value = {"x": "y" * 32_000}
     with pytest.raises(StoreUnavailable, match="full"):
         for number in range(100):
             await store.put_report(Report(f"c{number}", "", float(number), value))
-    await store.forget_before(0)
+    await store.history.forget_before(0)
     assert list(await store.reports()) == []
-    kept = await store.tallies(since_minute=0, until_minute=10**9)
+    kept = await store.history.tallies(since_minute=0, until_minute=10**9)
     assert [(tally.minute, tally.count) for tally in kept] == [(minute, 3)]
     assert [entry.action for entry in await store.audit()] == ["skip.set"]
     await store.put_report(ONE)

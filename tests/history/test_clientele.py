@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.base.crowds import OTHER
+from headgate.base.names import OTHER
 from headgate.check.decide import decide
 from headgate.check.model import Decision, Verdict
 from headgate.check.snapshot import Counted
-from headgate.history import clientele, recorder
-from headgate.history.clientele import IDLE_S
-from headgate.history.recorder import Recorder
+from headgate.history import recorder
+from headgate.history.recorder import IDLE_S, Recorder
 from headgate.history.records import Tally
 from headgate.rules.matching import NO_RULES
 from tests.builders import at, check, health, metric
@@ -112,7 +111,7 @@ def test_what_was_counted_but_not_reported_yet_keeps_its_place() -> None:
 
 
 def test_crowds_are_bounded_and_give_way_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clientele, "MIN_CROWDS", 3)
+    monkeypatch.setattr(recorder, "MIN_CROWDS", 3)
     made = Recorder(max_clients=4)
     for number in range(100):
         made.record(decision(f"u{number}:v{number}"))
@@ -132,7 +131,7 @@ def test_churn_does_not_make_a_client_that_checks_a_stranger(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """R138: known by its levels, with a record or without, and in bounded memory."""
-    monkeypatch.setattr(clientele, "MAX_TOKENS", 50)
+    monkeypatch.setattr(recorder, "MAX_TOKENS", 50)
     made = Recorder(max_clients=10)
     flood(made, 100)
     for round_s in range(20):

@@ -6,14 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from headgate.base.crowds import OTHER
-from headgate.base.names import Scope
+from headgate.base.names import OTHER, Scope
 from headgate.check.decide import decide
 from headgate.check.model import Decision, Verdict
 from headgate.errors import StoreUnavailable
 from headgate.history import recorder as recorder_module
-from headgate.history.keeper import Keeper
-from headgate.history.minutes import MetricMinutes
+from headgate.history.keeper import Keeper, MetricMinutes
 from headgate.history.recorder import Key, Recorder
 from headgate.history.records import MetricMinute, Tally
 from headgate.rules.matching import NO_RULES, Kind, Rule, book_of
@@ -162,7 +160,7 @@ async def test_full_disk_checks_go_on_and_nothing_is_lost() -> None:
     await keeper.flush()
     assert _fault(keeper) is None
     minute = int(at(0).wall_s // 60)
-    kept = await store.tallies(since_minute=minute, until_minute=minute)
+    kept = await store.history.tallies(since_minute=minute, until_minute=minute)
     assert [t.count for t in kept] == [2]
 
 
@@ -188,7 +186,7 @@ async def test_metrics_by_the_minute_wait_for_a_store_that_is_away() -> None:
     store.full = False
     await keeper.flush()
     assert _fault(keeper) is None
-    kept = await store.metric_minutes(since_minute=0, until_minute=10**9)
+    kept = await store.history.metric_minutes(since_minute=0, until_minute=10**9)
     assert [m.looks for m in kept] == [1, 1]
 
 

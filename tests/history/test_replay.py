@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from headgate.history.outcomes import DatabaseGate, DecidingMetric, How
 from headgate.history.records import MetricMinute, Tally
 from headgate.history.replay import ReplayContext, ReplayedHour, replay
+from headgate.history.replay_outcomes import DatabaseGate, DecidingMetric, How
 from headgate.rules.matching import NO_RULES, DiceOrder, Kind, Rule, RuleBook
 
 HOUR = 28_000_020

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from headgate.history import courses
-from headgate.history.courses import (
+from headgate.history import starvation_courses
+from headgate.history.starvation import Culprit, Starved, judge, lasts
+from headgate.history.starvation_courses import (
     ClientMetrics,
     ClientTick,
     DatabaseCourses,
@@ -18,7 +19,6 @@ from headgate.history.courses import (
     Tick,
     advance,
 )
-from headgate.history.starvation import Culprit, Starved, judge, lasts
 
 POLICY = StarvationTerms()
 LAG = frozenset({"lag"})
@@ -145,7 +145,7 @@ def test_no_metrics_are_proposed_for_those_without_a_name() -> None:
 def test_a_level_that_many_have_finds_room_before_those_who_are_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(courses, "MAX_COURSES", 5)
+    monkeypatch.setattr(starvation_courses, "MAX_COURSES", 5)
     crowd = {f"u{number}:etl": REJECTED for number in range(20)}
     day = Course().pass_by(900, PINNED, crowd)
     assert Subject("etl", is_level=True) in day.scene.courses
@@ -182,7 +182,7 @@ def test_a_finding_lasts_until_its_client_comes_through() -> None:
 
 def test_names_made_up_without_end_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """R69: who runs is not pushed out by who makes up names."""
-    monkeypatch.setattr(courses, "MAX_COURSES", 50)
+    monkeypatch.setattr(starvation_courses, "MAX_COURSES", 50)
     day = Course().go(100, PINNED, etl_nightly=REJECTED)
     for number in range(100):
         crowd = {f"u{number}x{n}": ADMITTED for n in range(20)}

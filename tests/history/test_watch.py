@@ -12,10 +12,10 @@ from headgate.check.decide import decide
 from headgate.check.model import Verdict
 from headgate.errors import StoreUnavailable
 from headgate.history.alerts import Alerts
-from headgate.history.courses import StarvationTerms
-from headgate.history.minutes import MetricMinutes
+from headgate.history.keeper import MetricMinutes
 from headgate.history.recorder import Recorder
 from headgate.history.starvation import Culprit, StarvationFinding, Starved
+from headgate.history.starvation_courses import StarvationTerms
 from headgate.history.watch import (
     BEGINS,
     ENDS,
@@ -56,12 +56,17 @@ class Agent:
             self.alerts,
             rules=lambda: self.rules,
             minutes=self.minutes,
-            suspend=self._suspend,
+            exemptions=self,
         )
         self.roll = 0.5
         self.measure(lag=1.0, loadavg=1.0)
 
-    async def _suspend(self, rule_id: str, why: str) -> bool:
+    def charged(self, rule_id: str) -> Mapping[str, float]:
+        return {}
+
+    async def charge(self, rule_id: str, charged: Mapping[str, float]) -> None: ...
+
+    async def suspend(self, rule_id: str, why: str) -> bool:
         if self.suspend_fails:
             raise StoreUnavailable("the disk is full")
         self.suspended.append(why)
@@ -159,11 +164,14 @@ def test_a_breath_now_and_then_does_not_refill_an_exemptions_budget() -> None:
 
 
 class Kept:
-    """Accounts that outlive the process."""
+    """Exemptions whose charges outlive the process."""
 
     def __init__(self) -> None:
         self.by_rule: dict[str, dict[str, float]] = {}
         self.writes = 0
+
+    async def suspend(self, rule_id: str, why: str) -> bool:
+        return True
 
     def charged(self, rule_id: str) -> dict[str, float]:
         return self.by_rule.get(rule_id, {})

@@ -15,7 +15,6 @@ from typing import Any
 
 from headgate.base.clock import SystemClock
 from headgate.base.names import Scope
-from headgate.base.pulse import Pulse
 from headgate.budgets.readings import (
     BucketReading,
     BudgetCounts,
@@ -29,12 +28,13 @@ from headgate.check.demand import Work
 from headgate.check.health import ShardHealth, stand
 from headgate.check.model import Verdict
 from headgate.history.alerts import Alerts
-from headgate.history.minutes import MetricMinutes
+from headgate.history.keeper import MetricMinutes
 from headgate.history.rogues import Rogues
 from headgate.history.starvation import StarvationFinding
 from headgate.history.unthrottled import ReportedPeriod
 from headgate.history.watch import Watch
 from headgate.http.exposition import Works, render_metrics
+from headgate.http.exposition.series import Pulse
 from headgate.metrics.builtins import BUILTINS
 from headgate.metrics.samples import Absent, Cause, Sample
 from headgate.proxy.metrics import render_metrics as render_proxy

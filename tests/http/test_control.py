@@ -251,8 +251,8 @@ def test_a_dry_run_says_what_it_would_have_done_in_the_last_hour(own: Served) ->
 
     async def history() -> None:
         minute = MetricMinute(wall_minute - 1, "main", "lag", 60, 0, 0, 150.0, 2.0, 3.0, 5.0)
-        await own.store.add_metric_minutes([minute])
-        await own.store.add_tallies([Tally(wall_minute - 1, "main", "etl", "OK", "", 40)])
+        await own.store.history.add_metric_minutes([minute])
+        await own.store.history.add_tallies([Tally(wall_minute - 1, "main", "etl", "OK", "", 40)])
 
     own.run_there(history)
     replay = change(own, "PATCH", f"{LAG}?dry_run=true", {"threshold": "1s"}).json["replay"]

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headgate.history.alerts import OUTCOMES, Alerts
-from headgate.history.minutes import MetricMinutes
+from headgate.history.keeper import MetricMinutes
 from headgate.history.records import MetricMinute, Tally
 from headgate.history.rogues import Rogues
 from headgate.history.sessions import SessionGroup
@@ -65,7 +65,7 @@ def keep(served: Served, *tallies: tuple[int, str, str, str, int]) -> None:
     """(minutes ago, client, verdict, by, count)"""
     now = minute_now(served)
     rows = [Tally(now - ago, "main", who, what, by, n) for ago, who, what, by, n in tallies]
-    served.run_there(lambda: served.store.add_tallies(rows))
+    served.run_there(lambda: served.store.history.add_tallies(rows))
 
 
 def ok(reply: Reply) -> Any:
@@ -139,7 +139,7 @@ def test_what_became_of_every_clients_checks(
 def test_metrics_that_are_cut_say_so(watched: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     now = minute_now(watched)
     minutes = [MetricMinute(now - n, "main", "cut", 1, 0, 0, 1.0, 1.0, 1.0, 5.0) for n in range(9)]
-    watched.run_there(lambda: watched.store.add_metric_minutes(minutes))
+    watched.run_there(lambda: watched.store.history.add_metric_minutes(minutes))
     assert ok(watched.ask("GET", "/v1/history/metrics?metric=cut&since=1h"))["whole"]
     monkeypatch.setattr("headgate.history.routes.MAX_METRIC_ROWS", 4)
     found = ok(watched.ask("GET", "/v1/history/metrics?metric=cut&since=1h"))
@@ -194,7 +194,7 @@ def test_a_query_that_cannot_be_answered_is_rejected_with_the_reason(
 def test_metrics_by_the_minute(watched: Served) -> None:
     now = minute_now(watched)
     lag = MetricMinute(now - 5, "main", "lag", 60, 10, 5, 75.0, 0.5, 7.0, 5.0)
-    watched.run_there(lambda: watched.store.add_metric_minutes([lag]))
+    watched.run_there(lambda: watched.store.history.add_metric_minutes([lag]))
     found = ok(watched.ask("GET", "/v1/history/metrics?database=main&metric=lag&since=1h"))
     [minute] = found["minutes"]
     assert (minute["low"], minute["mean"], minute["high"]) == (0.5, 1.5, 7.0)
@@ -210,7 +210,7 @@ def test_metrics_of_a_day_come_in_steps_with_no_peak_lost(watched: Served) -> No
                      value * valued, value if valued else None, value if valued else None, 5.0)
         for n, value, valued in looks
     ]  # fmt: skip
-    watched.run_there(lambda: watched.store.add_metric_minutes(minutes))
+    watched.run_there(lambda: watched.store.history.add_metric_minutes(minutes))
     found = ok(watched.ask("GET", "/v1/history/metrics?metric=steps&since=1h&step=5m"))
     assert found["step_minutes"] == 5
     one, other = found["minutes"]
@@ -340,7 +340,7 @@ def past(served: Served, query: str) -> Reply:
 def test_explain_at_a_past_instant(watched: Served) -> None:
     """R144: what was decided then, by what, and what is not known."""
     load = MetricMinute(minute_now(watched) - 30, "main", "load", 60, 0, 45, 480.0, 2.0, 9.0, 5.0)
-    watched.run_there(lambda: watched.store.add_metric_minutes([load]))
+    watched.run_there(lambda: watched.store.history.add_metric_minutes([load]))
     keep(
         watched,
         (30, "u1:pt", "THRESHOLD_EXCEEDED", "load", 90),

@@ -19,12 +19,12 @@ import trustme
 from headgate.errors import ProbeFailed, WriteRejected
 from headgate.metrics.builtins import BUILTINS
 from headgate.metrics.model import Engine, MetricSpec
-from headgate.metrics.probes.calibrate import commit_baseline
 from headgate.metrics.probes.connections import Lane
 from headgate.metrics.probes.factory import DatabaseProbes
 from headgate.metrics.probes.heartbeats import Enders, Writer
 from headgate.metrics.probes.mysql_replication import MysqlBeat
 from headgate.metrics.probes.mysql_session import MysqlConnector, MysqlSession
+from headgate.metrics.probes.numbers import commit_baseline
 from headgate.metrics.samples import Cause
 from headgate.metrics.settings import parse_metric_settings
 from tests.fixtures import mariadb

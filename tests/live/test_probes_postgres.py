@@ -19,8 +19,8 @@ from headgate.demo.postgres import PostgresServer
 from headgate.errors import InvalidSettings, ProbeFailed
 from headgate.metrics.builtins import BUILTINS
 from headgate.metrics.model import Engine, MetricSpec
-from headgate.metrics.probes.calibrate import commit_baseline
 from headgate.metrics.probes.factory import DatabaseProbes, MetricProbe
+from headgate.metrics.probes.numbers import commit_baseline
 from headgate.metrics.samples import Cause, Measured
 from headgate.metrics.settings import parse_metric_settings
 from tests.fixtures.eventually import aeventually, eventually

@@ -97,7 +97,7 @@ async def skip_number(store: SqliteStore) -> int:
 async def state(store: SqliteStore) -> tuple[int, int]:
     """(the number main/lag was set to, how many batches are kept), both 0 when empty."""
     found, entries = await kept(store, LAG), await store.audit(limit=1)
-    tallies = await store.tallies(since_minute=0, until_minute=10**9, limit=10**6)
+    tallies = await store.history.tallies(since_minute=0, until_minute=10**9, limit=10**6)
     assert len(tallies) % 3 == 0, "a batch was kept in part"
     assert {t.count for t in tallies} <= {1}, "a batch was kept twice"
     number = int(found[0].value) if found else 0
@@ -124,10 +124,10 @@ async def _write_on(path: Path, acknowledge: Connection) -> None:
         number += 1
         await put(store, number)
         await put_skip(store, number)
-        await store.add_tallies(batch(number))
+        await store.history.add_tallies(batch(number))
         acknowledge.send(number)
         if number % 7 == 0:
-            await store.forget_before(0)
+            await store.history.forget_before(0)
 
 
 def write_on(path: Path, acknowledge: Connection) -> None:
@@ -175,7 +175,7 @@ async def test_kill_9_at_any_moment_loses_nothing_acknowledged(tmp_path: Path, r
             if skip < number:  # Killed between two of the writes: even out for the next round.
                 await put_skip(store, number)
             if batches < number:
-                await store.add_tallies(batch(number))
+                await store.history.add_tallies(batch(number))
 
 
 async def test_kill_9_while_the_file_is_made_leaves_one_that_opens(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ async def states_in_log(folder: Path) -> tuple[Path, list[tuple[int, int]]]:
         for n in range(1, 7):
             await put(store, n)
             states.append((n, n - 1))
-            await store.add_tallies(batch(n))
+            await store.history.add_tallies(batch(n))
             states.append((n, n))
         return copy_state(path, folder / "copy"), states
 
@@ -263,14 +263,14 @@ async def fill(store: SqliteStore) -> tuple[int, str]:
     for n in range(2000):
         big = [Tally(n, "main", f"{c}{'x' * 1000}", "OK", "", 1) for c in range(30)]
         try:
-            await store.add_tallies(big)
+            await store.history.add_tallies(big)
         except StoreUnavailable as error:
             return n, str(error)
     raise AssertionError("the disk never filled")
 
 
 async def minutes_kept(store: SqliteStore) -> list[int]:
-    tallies = await store.tallies(since_minute=0, until_minute=10**9, limit=10**6)
+    tallies = await store.history.tallies(since_minute=0, until_minute=10**9, limit=10**6)
     kept = sorted({tally.minute for tally in tallies})
     assert len(tallies) == 30 * len(kept), "a batch was kept in part"
     return kept
@@ -284,7 +284,7 @@ async def test_a_write_that_the_disk_rejects_is_not_there_and_later_ones_are(
         taken, message = await fill(store)
         for _ in range(3):
             with pytest.raises(StoreUnavailable, match=r"state\.db: .*disk"):
-                await store.add_tallies([Tally(10**6, "main", "x" * 10**6, "OK", "", 1)])
+                await store.history.add_tallies([Tally(10**6, "main", "x" * 10**6, "OK", "", 1)])
     assert taken > 0
     assert message.startswith("state.db: ")
     assert "check the disk" in message
@@ -303,9 +303,9 @@ async def test_a_full_file_rejects_whole_batches_still_reads_and_forgets_its_way
         assert "state.db: database or disk is full (SQLITE_FULL); free disk space" in message
         assert await minutes_kept(store) == list(range(taken))
         assert [entry.value for entry in await kept(store, LAG)] == [b"1"]
-        await store.forget_before(taken)
+        await store.history.forget_before(taken)
         await put(store, 2)
-        await store.add_tallies(batch(taken))
+        await store.history.add_tallies(batch(taken))
 
 
 async def test_forgetting_gives_the_disk_its_room_back(tmp_path: Path) -> None:
@@ -313,13 +313,13 @@ async def test_forgetting_gives_the_disk_its_room_back(tmp_path: Path) -> None:
     async with opened(path) as store:
         for _ in range(2):
             for hour in range(8):
-                await store.add_tallies(
+                await store.history.add_tallies(
                     [Tally(hour, "main", f"client-{n}", "OK", "", 1) for n in range(4000)]
                 )
-            await store.forget_before(7)
+            await store.history.forget_before(7)
             sizes = [Path(f"{path}{suffix}").stat().st_size for suffix in ("", "-wal")]
             assert sum(sizes) < 700_000, sizes
-            await store.forget_before(8)
+            await store.history.forget_before(8)
     assert integrity(path) == "ok"
 
 
@@ -445,7 +445,11 @@ async def test_a_file_moved_away_is_missed_and_taken_up_again_when_it_is_back(
     path, elsewhere = tmp_path / "state.db", tmp_path / "elsewhere.db"
     await put(store, 1)
     path.rename(elsewhere)
-    for attempt in (store.list([""]), store.add_tallies([]), store.forget_before(1)):
+    for attempt in (
+        store.list([""]),
+        store.history.add_tallies([]),
+        store.history.forget_before(1),
+    ):
         with pytest.raises(StoreUnavailable, match=r"state\.db: was deleted or moved while in use"):
             await attempt
     assert not path.exists(), "an empty file was begun without being asked for"
@@ -632,14 +636,14 @@ async def test_a_lock_that_another_program_holds_is_named_and_does_not_stop_read
         await put(store, 1)
         intruder = sqlite3.connect(path, isolation_level=None)
         intruder.execute("BEGIN IMMEDIATE")
-        waiting = asyncio.create_task(store.add_tallies(batch(1)))
+        waiting = asyncio.create_task(store.history.add_tallies(batch(1)))
         assert await state(store) == (1, 0)
         assert not waiting.done(), "a read waited for a write"
         with pytest.raises(StoreUnavailable, match=r"state\.db: database is locked .*stop that"):
             await waiting  # While the lock is still held.
         intruder.execute("ROLLBACK")
         intruder.close()
-        await store.add_tallies(batch(1))
+        await store.history.add_tallies(batch(1))
         assert await state(store) == (1, 1)
 
 
@@ -684,7 +688,7 @@ async def usual_latency_s(folder: Path) -> float:
     async with opened(folder / "measured.db") as store:
         began = time.monotonic()
         for n in range(20):
-            await store.add_tallies(batch(n))
+            await store.history.add_tallies(batch(n))
         return (time.monotonic() - began) / 20
 
 
@@ -704,11 +708,11 @@ async def test_what_was_rejected_for_lateness_is_not_kept(tmp_path: Path) -> Non
             await hasty.open()
         for _ in range(TRIES):
             with suppress(StoreUnavailable):
-                await hasty.add_tallies([Tally(1, "main", "a", "OK", "", 1)])
+                await hasty.history.add_tallies([Tally(1, "main", "a", "OK", "", 1)])
                 acknowledged += 1
         await hasty.close()
         async with opened(path) as store:
-            tallies = await store.tallies(since_minute=1, until_minute=1)
+            tallies = await store.history.tallies(since_minute=1, until_minute=1)
         assert sum(tally.count for tally in tallies) == acknowledged
 
 
@@ -746,13 +750,13 @@ async def test_what_has_waited_for_hours_fits_in_one_batch(tmp_path: Path) -> No
     await becomes(lambda: is_added(hasty, many))  # As it is offered again and again.
     await hasty.close()
     async with opened(tmp_path / "state.db") as store:
-        kept = await store.tallies(since_minute=0, until_minute=10**6, limit=10**6)
+        kept = await store.history.tallies(since_minute=0, until_minute=10**6, limit=10**6)
     assert list(kept) == many
 
 
 async def is_added(store: SqliteStore, tallies: list[Tally]) -> bool:
     try:
-        await store.add_tallies(tallies)
+        await store.history.add_tallies(tallies)
     except StoreUnavailable:
         return False
     return True

@@ -57,7 +57,7 @@ async def put_all(store: SqliteStore) -> None:
     await store.commit([], [HOLD, LOGGED], audit=[ENTRY])
     await store.commit([], [STRICT], audit=[ENTRY])
     await store.commit([], [BUDGET, HEAD], audit=[ENTRY])
-    await store.add_tallies([Tally(1, "main", "etl", "OK", "", 1)])
+    await store.history.add_tallies([Tally(1, "main", "etl", "OK", "", 1)])
 
 
 def told(listing: Listing) -> dict[str, bytes]:
@@ -180,7 +180,7 @@ async def test_a_file_that_is_gone_begins_again_with_what_is_in_force(path: Path
     path.unlink()
     async with opened(path) as store:
         assert await in_force(store) == ALL
-        assert await store.tallies(since_minute=0, until_minute=9) == []
+        assert await store.history.tallies(since_minute=0, until_minute=9) == []
         assert len((await store.list(["log/"])).entries) == 0, "the copy has no history"
         before = await store.list([""])
         assert await store.commit([], [replace(HOLD, value=b"{}")]) == before.revision + 1 > 5
@@ -440,7 +440,7 @@ async def test_a_copy_that_cannot_be_written_fails_no_change_and_is_never_old(
         (note,) = store.notes
         assert "second copy of the changes in force cannot be written" in note
         in_the_way.rmdir()
-        await store.add_tallies([Tally(2, "main", "etl", "OK", "", 1)])
+        await store.history.add_tallies([Tally(2, "main", "etl", "OK", "", 1)])
         assert list(store.notes) == []
     path.unlink()
     async with opened(path) as store:
@@ -465,7 +465,7 @@ async def test_on_a_full_disk_a_rule_is_lifted_and_none_is_set(small_disk: Path)
     path = small_disk / "state.db"
     async with opened(path) as store:
         set_at = await store.commit([], [HOLD], audit=[ENTRY])
-        await store.forget_before(0)
+        await store.history.forget_before(0)
         fill(small_disk)
         assert fault_of(store) == ""
         with pytest.raises(StoreUnavailable, match="full"):
@@ -476,12 +476,12 @@ async def test_on_a_full_disk_a_rule_is_lifted_and_none_is_set(small_disk: Path)
         assert await in_force(store) == {LIFTED.key: LIFTED.value}
         fill(small_disk)
         with pytest.raises(StoreUnavailable, match="full"):
-            await store.add_tallies([])
+            await store.history.add_tallies([])
         assert fault_of(store)
         (small_disk / "ballast").unlink()
-        await store.add_tallies([])
+        await store.history.add_tallies([])
         assert fault_of(store) == ""
-        await store.forget_before(0)
+        await store.history.forget_before(0)
         assert Path(f"{path}.reserve").stat().st_size == RESERVE_BYTES, "room is kept again"
         assert lifted_at > set_at
     async with opened(path) as store:
@@ -496,7 +496,7 @@ async def test_in_a_file_as_large_as_it_may_be_a_rule_is_lifted(tmp_path: Path) 
             for n in range(1000):
                 await store.commit([], [Put(f"{RULES}x{n}", b"y" * 999)], audit=[ENTRY])
         with pytest.raises(StoreUnavailable):
-            await store.add_tallies([])
+            await store.history.add_tallies([])
         lifted = replace(LIFTED, value=b"y" * 9000)
         await store.commit([], [lifted], audit=[ENTRY], must_fit=True)
         assert told(await store.list([HOLD.key])) == {lifted.key: lifted.value}

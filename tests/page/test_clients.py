@@ -24,7 +24,7 @@ from headgate.history.api import (
     SumsDoc,
     TimelineDoc,
 )
-from headgate.history.minutes import MetricMinutes
+from headgate.history.keeper import MetricMinutes
 from headgate.history.records import Tally
 from headgate.history.rogues import Rogues
 from headgate.history.sessions import SessionGroup
@@ -372,7 +372,7 @@ def keep(served: Served, *tallies: tuple[int, str, str, str, int]) -> None:
     """(minutes ago, client, verdict, by, count)"""
     now = int(served.call(served.clock.now).wall_s // 60)
     rows = [Tally(now - ago, "main", who, what, by, n) for ago, who, what, by, n in tallies]
-    served.run_there(lambda: served.store.add_tallies(rows))
+    served.run_there(lambda: served.store.history.add_tallies(rows))
 
 
 def test_the_empty_page_says_how_to_check(serve_alone: Served) -> None:

@@ -555,7 +555,7 @@ def test_a_threshold_is_tried_set_and_put_back_by_name(served: Served, operator:
     fields = {"revision": field_of(form, "revision"), "threshold": "2"}
     minute = int(served.clock.now().wall_s // 60) - 5
     kept = MetricMinute(minute, "main", "threads_running", 60, 0, 0, 180.0, 3.0, 3.0, 100.0)
-    served.run_there(lambda: served.store.add_metric_minutes([kept]))
+    served.run_there(lambda: served.store.history.add_metric_minutes([kept]))
     tried = text_of(operator.post(f"{THRESHOLD}/preview", fields, script=True))
     assert "100 → 2" in tried and "rejects" in tried
     assert (

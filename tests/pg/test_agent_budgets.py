@@ -67,7 +67,9 @@ class Agent:
 
     def violations(self) -> dict[tuple[str, str], int]:
         self.tick()
-        found = self.run(lambda: self.store.budget_minutes(since_minute=0, until_minute=10**9))
+        found = self.run(
+            lambda: self.store.history.budget_minutes(since_minute=0, until_minute=10**9)
+        )
         sums: dict[tuple[str, str], int] = {}
         for one in found:
             key = (one.what, one.limit)

@@ -16,11 +16,11 @@ from headgate.base.names import Scope, parse_identity
 from headgate.check.decide import decide
 from headgate.check.health import Health, ShardHealth, Window, health_of, stand
 from headgate.check.model import Check, Decision
-from headgate.history.minutes import MetricMinutes
-from headgate.history.outcomes import How, gate_of
+from headgate.history.keeper import MetricMinutes
 from headgate.history.recorder import decided_by
 from headgate.history.records import MetricMinute, Tally
 from headgate.history.replay import ReplayContext, replay
+from headgate.history.replay_outcomes import How, gate_of
 from headgate.metrics.model import AbsencePolicy, Comparison, MetricSpec
 from headgate.metrics.samples import Absent, Cause, Instant, Sample
 from headgate.rules.matching import DiceOrder, Kind, Rule, RuleBook

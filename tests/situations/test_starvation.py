@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from bench.starvation import HEALTHY, SITUATIONS, STARVED, Situation, play
 
-from headgate.history.courses import StarvationTerms
 from headgate.history.starvation import CULPRIT_MEANINGS, Culprit
+from headgate.history.starvation_courses import StarvationTerms
 
 LONG = {
     "200 saturating jobs, the metric hovers",

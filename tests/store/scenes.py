@@ -75,9 +75,9 @@ async def _state(folder: Path, told: Told, *, close: bool) -> None:
         revision = await told.step(step, commit)
         if step == "hold a":
             held = revision
-            await told.step("tally", partial(store.add_tallies, [ADMITTED]))
+            await told.step("tally", partial(store.history.add_tallies, [ADMITTED]))
         if step == "note again":
-            await told.step("tend", partial(store.forget_before, 0))
+            await told.step("tend", partial(store.history.forget_before, 0))
     if close:
         await store.close()
 

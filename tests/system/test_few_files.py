@@ -73,7 +73,7 @@ def test_who_is_out_of_files_says_so_and_when_it_is_over(agent: AgentProcess) ->
 @pytest.mark.parametrize("limit", [64, 128, 256, 1024])
 def test_connections_fit_into_the_files(limit: int) -> None:
     code = (
-        "import resource; from headgate.base.filelimit import most_connections as most;"
+        "import resource; from headgate.http.assemble import most_connections as most;"
         f"resource.setrlimit(resource.RLIMIT_NOFILE, ({limit},) * 2); print(most(1024, 64, 5))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

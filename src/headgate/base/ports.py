@@ -232,42 +232,8 @@ class SharedLog(ChangeLog, LogReader, Protocol):
         ...
 
 
-class Store(ChangeLog, Protocol):
-    """Keeps what must outlive the process: the agent's own log, where a lease means nothing, and
-    its history. Reads and writes may raise StoreUnavailable."""
-
-    @property
-    def fault(self) -> str | None:
-        """Why the last write failed, if it was the disk's fault; None once one succeeds."""
-        ...
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """What is amiss with what is kept, or was when it was opened, for people."""
-        ...
-
-    async def open(self) -> None:
-        """StateLost: there has been a state, and it is gone."""
-        ...
-
-    async def begin_anew(self, audit: AuditEntry) -> Sequence[str]:
-        """If the file cannot be opened: rename it and begin another one, with the content of a
-        copy or with nothing; the new names of the old files. Conflict if it can be used."""
-        ...
-
-    async def audit(self, *, limit: int = 100) -> Sequence[AuditEntry]:
-        """Newest first."""
-        ...
-
-    async def reports(self) -> Sequence[Report]:
-        """What clients said of themselves, in the order in which they said it."""
-        ...
-
-    async def put_report(self, report: Report, *, forget: Sequence[Report] = ()) -> None:
-        """Keep it in place of an earlier one of the same client and origin, without those of
-        `forget`, all or nothing. Kept apart from what operators change: it is not audited and
-        has no revision. The first thing to go where the store runs out of room."""
-        ...
+class HistoryStore(Protocol):
+    """What was decided and measured, by the minute."""
 
     async def add_tallies(self, tallies: Sequence[Tally]) -> None:
         """Add counts to what is kept of the same minute, all or nothing."""
@@ -361,6 +327,47 @@ class Store(ChangeLog, Protocol):
         ...
 
 
+class Store(ChangeLog, Protocol):
+    """Keeps what must outlive the process: the agent's own log, where a lease means nothing, and
+    its history. Reads and writes may raise StoreUnavailable."""
+
+    @property
+    def history(self) -> HistoryStore: ...
+
+    @property
+    def fault(self) -> str | None:
+        """Why the last write failed, if it was the disk's fault; None once one succeeds."""
+        ...
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What is amiss with what is kept, or was when it was opened, for people."""
+        ...
+
+    async def open(self) -> None:
+        """StateLost: there has been a state, and it is gone."""
+        ...
+
+    async def begin_anew(self, audit: AuditEntry) -> Sequence[str]:
+        """If the file cannot be opened: rename it and begin another one, with the content of a
+        copy or with nothing; the new names of the old files. Conflict if it can be used."""
+        ...
+
+    async def audit(self, *, limit: int = 100) -> Sequence[AuditEntry]:
+        """Newest first."""
+        ...
+
+    async def reports(self) -> Sequence[Report]:
+        """What clients said of themselves, in the order in which they said it."""
+        ...
+
+    async def put_report(self, report: Report, *, forget: Sequence[Report] = ()) -> None:
+        """Keep it in place of an earlier one of the same client and origin, without those of
+        `forget`, all or nothing. Kept apart from what operators change: it is not audited and
+        has no revision. The first thing to go where the store runs out of room."""
+        ...
+
+
 Fact = str | int | float | bool
 NO_FACTS: Mapping[str, Fact] = MappingProxyType({})
 
@@ -424,6 +431,7 @@ __all__ = [
     "Fact",
     "FenceProbe",
     "HeartbeatWriter",
+    "HistoryStore",
     "LogReader",
     "MetricMinute",
     "PeerLink",

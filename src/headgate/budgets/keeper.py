@@ -36,10 +36,9 @@ from typing import Any, Protocol, Unpack
 
 import structlog
 
-from headgate.base.ports import Clock
-from headgate.base.supervise import beside
-from headgate.budgets.drafts import check_budget_room, judged, judged_cap, with_end
-from headgate.budgets.inforce import PolicyInForce, size_of
+from headgate.base.keyvalue import Put, read_object
+from headgate.base.ports import ChangeLog, Clock
+from headgate.budgets.drafts import check_budget_room, judged, with_end
 from headgate.budgets.layers import (
     ANOTHER,
     KINDS,

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import structlog
 
-from headgate.base.crowds import OTHER
+from headgate.base.names import OTHER
 from headgate.base.ports import BudgetMeter, Clock
 from headgate.budgets.readings import NOTHING_COUNTED, BudgetCounts, BudgetReadings
 from headgate.changes.writer import beside

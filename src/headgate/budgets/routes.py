@@ -234,7 +234,7 @@ class Budgeting:
         until = int(self._clock.now().wall_s // 60)
         since = max(0, int((self._clock.now().wall_s - since_s) // 60))
         async with self._turns.look(call.request):
-            found = await self._store.budget_minutes(
+            found = await self._store.history.budget_minutes(
                 since_minute=since,
                 until_minute=until,
                 database=database,

@@ -386,7 +386,7 @@ class Budgets:
             drained = watch.minutes.drain()
             try:
                 if drained:
-                    await self._store.add_budget_minutes(drained)
+                    await self._store.history.add_budget_minutes(drained)
             except StoreUnavailable as error:
                 watch.minutes.restore(drained)
                 log.warning("budgets.minutes_unkept", database=watch.database, detail=str(error))

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequenc
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from headgate.base.stored import read_object
+from headgate.base.keyvalue import read_object
 from headgate.changes.model import ITEMS, Change, shard_items, unquoted
 from headgate.changes.reach import HERE
 from headgate.changes.state import (

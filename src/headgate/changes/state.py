@@ -15,10 +15,9 @@ from enum import Enum
 from sys import intern
 from typing import Any, NamedTuple
 
-from headgate.base.declared import parse_date_time
+from headgate.base.keyvalue import read_object
 from headgate.base.overlay import Overlay
 from headgate.base.redaction import redacted
-from headgate.base.stored import read_object
 from headgate.changes.model import Change, ChangeKind, Edit, Revision, log_n
 from headgate.changes.reach import EVERYWHERE, HERE, Reach, parse_reach
 from headgate.errors import Fault, HeadgateError

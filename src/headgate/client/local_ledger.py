@@ -13,8 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
-from headgate.base.crowds import OTHER, crowds_of
-from headgate.base.names import Identity
+from headgate.base.names import OTHER, Identity, crowds_of
 from headgate.check.model import Check, Verdict
 from headgate.check.snapshot import Counted
 from headgate.check.snapshot_api import encode_report, fitting
@@ -22,7 +21,7 @@ from headgate.check.snapshot_api import encode_report, fitting
 MAX_ROWS = 1000
 """Kinds of decisions kept apart; what would be one more is counted with its like."""
 MAX_CROWD_ROWS = 100
-"""Besides; then `other`. See base/crowds.py."""
+"""Besides; then `other`. See base/names.py."""
 
 Key = tuple[int, Check, Verdict, str]
 """(the agent's minute, question, verdict, the metric or rule that decided)"""

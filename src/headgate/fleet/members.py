@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, TypeVar
 
-from headgate.base.keyvalue import Entry
-from headgate.base.stored import read_object
+from headgate.base.keyvalue import Entry, read_object
 from headgate.changes.model import MEMBERS, SHARDS, quoted, shard_members, unquoted
 from headgate.changes.reach import EVERYWHERE, Level, Place, Reach
 from headgate.changes.state import Reached

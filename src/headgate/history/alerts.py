@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 import structlog
 
@@ -48,7 +48,8 @@ class Webhook:
             self._headers["Authorization"] = f"Bearer {token}"
 
     def __call__(self, body: bytes) -> int:
-        connection = _connection(self._url)
+        kind = HTTPSConnection if self._url.scheme == "https" else HTTPConnection
+        connection = kind(self._url.hostname or "", self._url.port, timeout=TIMEOUT_S)
         try:
             path = (self._url.path or "/") + (f"?{self._url.query}" if self._url.query else "")
             connection.request("POST", path, body=body, headers=self._headers)
@@ -57,11 +58,6 @@ class Webhook:
             return response.status
         finally:
             connection.close()
-
-
-def _connection(url: SplitResult) -> HTTPConnection:
-    kind = HTTPSConnection if url.scheme == "https" else HTTPConnection
-    return kind(url.hostname or "", url.port, timeout=TIMEOUT_S)
 
 
 OUTCOMES = ("told", "sent", "dropped")

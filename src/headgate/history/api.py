@@ -11,13 +11,12 @@ import msgspec
 from headgate.check.api import RejectionDoc
 from headgate.check.questions import Span
 from headgate.check.reasons import duration, share_of
-from headgate.history.outcomes import How
 from headgate.history.records import MetricMinute, Tally
 from headgate.history.replay import ReplayedHour
-from headgate.history.runs import Runs
+from headgate.history.replay_outcomes import How
 from headgate.history.sessions import Suspect
 from headgate.history.starvation import LOOK, Culprit, Starved
-from headgate.history.timeline import Sums, Timeline, sums_of
+from headgate.history.timeline import Runs, Sums, Timeline, sums_of
 from headgate.rules.api import MatchDoc
 from headgate.rules.matching import Kind, Rule
 
@@ -341,13 +340,13 @@ def _most_changed(changed: Sequence[ReplayedHour]) -> Sequence[ReplayedHour]:
     """Those that are shown, in their order."""
     if len(changed) <= MAX_REPLAY_ROWS:
         return changed
-    by_size = sorted(range(len(changed)), key=lambda at: -_size(changed[at]))
-    return [changed[at] for at in sorted(by_size[:MAX_REPLAY_ROWS])]
 
+    def size(at: int) -> float:
+        after, before = changed[at].after, changed[at].admitted_before
+        return max(abs(after.high - before), abs(after.low - before))
 
-def _size(change: ReplayedHour) -> float:
-    low, high = change.after.low, change.after.high
-    return max(abs(high - change.admitted_before), abs(low - change.admitted_before))
+    largest = sorted(range(len(changed)), key=size, reverse=True)[:MAX_REPLAY_ROWS]
+    return [changed[at] for at in sorted(largest)]
 
 
 def _row(change: ReplayedHour, when: When) -> ReplayRowDoc:
@@ -575,7 +574,10 @@ def past_doc(past: Past, when: When) -> PastDoc:
 def _told(past: Past, total: Sums) -> list[str]:
     if not total.checks:
         return [f"{past.app} did not check {past.database} in that minute"]
-    told = [_outcome(total)]
+    by = ", ".join(f"{count:,} by {name}" for name, count in total.by[:3])
+    told = [f"{total.rejections:,} of {total.checks:,} checks were rejected: {by}"]
+    if not total.rejections:
+        told = [f"all {total.checks:,} checks were admitted"]
     for m in past.metrics:
         if m.breached and m.breached_share is not None:
             told.append(
@@ -585,10 +587,3 @@ def _told(past: Past, total: Sums) -> list[str]:
         elif m.absent == m.looks:
             told.append(f"{m.metric} had no value in that minute")
     return told
-
-
-def _outcome(total: Sums) -> str:
-    if not total.rejections:
-        return f"all {total.checks:,} checks were admitted"
-    by = ", ".join(f"{count:,} by {name}" for name, count in total.by[:3])
-    return f"{total.rejections:,} of {total.checks:,} checks were rejected: {by}"

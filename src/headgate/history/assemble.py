@@ -9,10 +9,9 @@ from headgate.base.assemble import AgentContext
 from headgate.check.assemble import CheckParts
 from headgate.errors import Fault, InvalidSettings
 from headgate.history.alerts import Alerts, Webhook
-from headgate.history.courses import StarvationTerms
-from headgate.history.keeper import Keeper
-from headgate.history.minutes import MetricMinutes
+from headgate.history.keeper import Keeper, MetricMinutes
 from headgate.history.rogues import Rogues
+from headgate.history.starvation_courses import StarvationTerms
 from headgate.history.unthrottled import UnthrottledBook
 from headgate.history.watch import Watch
 from headgate.metrics.assemble import MetricParts
@@ -50,8 +49,7 @@ def assemble(
         rules=lambda: check.checker.rules,
         minutes=minutes,
         policy=policy_of(context.settings),
-        suspend=rules.suspend,
-        accounts=rules,
+        exemptions=rules,
     )
     return HistoryParts(
         Keeper(recorder, context.store, clock, history_days=agent.history_days, metrics=minutes),

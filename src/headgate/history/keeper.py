@@ -6,16 +6,85 @@ fault is on the status page, in /readyz and in the metrics until a write succeed
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+
 import structlog
 
 from headgate.base.ports import Clock, Store
+from headgate.check.decide import judge
+from headgate.check.health import Health, MetricStatus
+from headgate.check.model import State
 from headgate.errors import StoreUnavailable
-from headgate.history.minutes import MetricMinutes
 from headgate.history.recorder import Recorder
-from headgate.history.records import StoreFault
+from headgate.history.records import MetricMinute, StoreFault
 from headgate.metrics.samples import Instant
 
+# --- metrics by the minute -----------------------------------------------------------------
+# Metrics by the minute.   Board ──look, about once a second──► MetricMinutes ──► Keeper
+#
+# Enough to draw a day, and to preview another threshold.
+
+MAX_WAITING = 20_000
+MAX_METRICS = 500
+"""For all databases; metrics beyond it are not kept by the minute."""
+
+
+def standings_of(health: Health) -> Iterator[tuple[str, MetricStatus]]:
+    """Every metric, by the name that history calls it."""
+    yield from health.standings.items()
+    if health.shard is not None:
+        for name, standing in health.shard.standings.items():
+            yield f"shard/{name}", standing
+
+
+class MetricMinutes:
+    def __init__(self) -> None:
+        self._waiting: dict[tuple[int, str, str], MetricMinute] = {}
+        self.dropped = 0
+
+    def look(self, healths: Mapping[str, Health], now: Instant) -> None:
+        minute, left = int(now.wall_s // 60), MAX_METRICS
+        for database, health in healths.items():
+            for name, standing in standings_of(health):
+                if left == 0:
+                    return
+                left -= 1
+                self._add(_look(minute, database, name, standing, now))
+
+    def drain(self, wall_s: float) -> list[MetricMinute]:
+        """The minutes that are over: one write a minute. What cannot be kept is given back
+        with `restore`."""
+        present = int(wall_s // 60)
+        over = [key for key in self._waiting if key[0] != present]
+        return [self._waiting.pop(key) for key in over]
+
+    def restore(self, minutes: Sequence[MetricMinute]) -> None:
+        for minute in minutes:
+            self._add(minute)
+
+    def _add(self, new: MetricMinute) -> None:
+        key = (new.minute, new.database, new.metric)
+        before = self._waiting.get(key)
+        if before is None and len(self._waiting) >= MAX_WAITING:
+            self.dropped += 1
+            return
+        self._waiting[key] = new if before is None else before.plus(new)
+
+
+def _look(
+    minute: int, database: str, name: str, standing: MetricStatus, now: Instant
+) -> MetricMinute:
+    finding = judge(standing, now)
+    threshold = standing.spec.threshold
+    if finding.value is None or finding.state in (State.UNAVAILABLE, State.IGNORED):
+        return MetricMinute(minute, database, name, 1, 1, 0, 0.0, None, None, threshold)
+    breached, value = int(finding.state is State.BREACHED), finding.value
+    return MetricMinute(minute, database, name, 1, 0, breached, value, value, value, threshold)
+
+
 log = structlog.get_logger()
+
+# --- to the store --------------------------------------------------------------------------
 
 FLUSH_INTERVAL_S = 1.0
 FAULT_INTERVAL_S = 5.0
@@ -58,9 +127,11 @@ class Keeper:
         tallies = self._recorder.drain(now.wall_s)
         try:
             if self.fault:
-                await self._store.add_tallies([])  # Is there room again, for more than counts?
+                await self._store.history.add_tallies(
+                    []
+                )  # Is there room again, for more than counts?
             if tallies:
-                await self._store.add_tallies(tallies)
+                await self._store.history.add_tallies(tallies)
         except StoreUnavailable as error:
             self._recorder.restore(tallies)
             self.mark_fault(str(error))
@@ -74,7 +145,7 @@ class Keeper:
         drained = self._metrics.drain(now.wall_s)
         try:
             if drained:
-                await self._store.add_metric_minutes(drained)
+                await self._store.history.add_metric_minutes(drained)
         except StoreUnavailable as error:
             self._metrics.restore(drained)
             self.mark_fault(str(error))
@@ -85,7 +156,7 @@ class Keeper:
         """Forget what is too old. Its failing is a fault, too, but loses no count."""
         try:
             if now.mono_s - self._swept_at >= SWEEP_INTERVAL_S:
-                await self._store.forget_before(self.kept_from(now.wall_s))
+                await self._store.history.forget_before(self.kept_from(now.wall_s))
                 self._recorder.forget_idle(now.wall_s)
                 self._swept_at = now.mono_s
         except StoreUnavailable as error:

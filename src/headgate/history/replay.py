@@ -6,8 +6,8 @@ sums of history by minute and client, metrics by minute, a rule ─replay─►
 Exact where arithmetic is enough: a hold rejects everything that it matches, a ratio rejects its
 share. Where the outcome depends on a metric's value within a minute, it is between two bounds.
 Where history does not have the answer, the replay says so. It does not guess what other clients
-would have done with more or less work running. outcomes.py has what each kind of rule would have
-done.
+would have done with more or less work running. replay_outcomes.py has what each kind of rule
+would have done.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from dataclasses import dataclass, field, replace
 from headgate.base.names import Identity, Scope, parse_identity
 from headgate.check.model import Verdict
 from headgate.errors import InvalidName
-from headgate.history.outcomes import (
+from headgate.history.records import MetricMinute, Tally
+from headgate.history.replay_outcomes import (
     TOLERANCE,
     After,
     DatabaseGate,
@@ -31,7 +32,6 @@ from headgate.history.outcomes import (
     outcome,
     unchanged,
 )
-from headgate.history.records import MetricMinute, Tally
 from headgate.metrics.model import MetricSpec
 from headgate.rules.matching import Applied, Rule, RuleBook
 
@@ -85,20 +85,16 @@ def replay(
     own windows."""
     minutes = {(m.minute, m.database, m.metric): m for m in metrics}
     player = _Player(rule, setting, minutes)
+    by_minute: dict[tuple[int, str, str], list[Tally]] = {}
+    for t in tallies:
+        by_minute.setdefault((t.minute, t.database, t.client), []).append(t)
     found: dict[tuple[str, str, int], ReplayedHour] = {}
-    for (minute, database, client), mine in _by_minute(tallies).items():
+    for (minute, database, client), mine in by_minute.items():
         change = player.minute(minute, database, client, counts_of(mine))
         hour = minute - minute % MINUTES_AN_HOUR
         key = (database, client, hour)
         found[key] = _added(found.get(key), change, hour)
     return sorted(found.values(), key=lambda c: (c.hour_minute, c.database, c.client))
-
-
-def _by_minute(tallies: Iterable[Tally]) -> dict[tuple[int, str, str], list[Tally]]:
-    grouped: dict[tuple[int, str, str], list[Tally]] = {}
-    for t in tallies:
-        grouped.setdefault((t.minute, t.database, t.client), []).append(t)
-    return grouped
 
 
 def _added(before: ReplayedHour | None, change: ReplayedHour, hour: int) -> ReplayedHour:
@@ -137,7 +133,7 @@ class _Player:
             return replace(change, after=After(0, counts.checks, How.UNKNOWN))
         afters = {
             outcome(self._happened(minute, database, counts, before, applied))
-            if self._applies(applied)
+            if any(rule is self._rule for rule in applied.rules)
             else displaced(counts, before, applied)
             for before, applied in spans
         }
@@ -145,9 +141,6 @@ class _Player:
             return replace(change, after=afters.pop())
         # Rules came or went within the minute, and when in it a check came was not kept.
         return replace(change, after=After(0, counts.checks - counts.fixed, How.BOUNDED))
-
-    def _applies(self, applied: Applied) -> bool:
-        return any(rule is self._rule for rule in applied.rules)
 
     def _happened(
         self, minute: int, database: str, counts: MinuteCounts, before: Applied, applied: Applied

@@ -44,12 +44,19 @@ from headgate.history.api import (
     timeline_doc,
 )
 from headgate.history.looking import Turns, iso, json_in_thread
-from headgate.history.outcomes import DatabaseGate, gate_of
-from headgate.history.past import RulesThen, original_id, rules_at, rules_between
+from headgate.history.past_rules import RulesThen, original_id, rules_at, rules_between
 from headgate.history.records import AuditEntry, CheckedMinute, MetricMinute, Tally, in_steps
 from headgate.history.replay import ReplayContext, ReplayedHour, replay
-from headgate.history.runs import Runs, runs_of
-from headgate.history.timeline import ThrottledMinutes, Timeline, most_telling, stretches, timeline
+from headgate.history.replay_outcomes import gate_of
+from headgate.history.timeline import (
+    Runs,
+    ThrottledMinutes,
+    Timeline,
+    most_telling,
+    runs_of,
+    stretches,
+    timeline,
+)
 from headgate.history.unthrottled import ReportedPeriod, UnthrottledBook
 from headgate.history.unthrottled_api import TakenDoc, UnthrottledBody, UnthrottledsDoc
 from headgate.http.documents import UnderWay, json_response, seconds
@@ -138,7 +145,7 @@ class Watching:
         until_s = min((scope.until + 1) * 60.0, now_s)
         async with self.turns.look(call.request):
             store = await self._flushed()
-            found = await store.client_sums(
+            found = await store.history.client_sums(
                 scope.tokens,
                 since_minute=scope.since,
                 until_minute=scope.until,
@@ -154,7 +161,7 @@ class Watching:
         step = _step(call.query.step, scope) or 1
         async with self.turns.look(call.request):
             store = await self._flushed()
-            minutes = await store.metric_minutes(
+            minutes = await store.history.metric_minutes(
                 since_minute=scope.since,
                 until_minute=scope.until,
                 database=scope.database,
@@ -227,7 +234,7 @@ class Watching:
         return [entry.spec for entry, _ in self._rules.entries()] if self._rules else []
 
     async def _asked(self, scope: _Scope) -> Sequence[CheckedMinute]:
-        return await self._views.parts.store.minutes_asked(
+        return await self._views.parts.store.history.minutes_asked(
             scope.tokens,
             since_minute=scope.since,
             until_minute=scope.until,
@@ -242,27 +249,31 @@ class Watching:
         all_stretches = await to_thread(stretches, asked)
         told = most_telling(all_stretches)
         spans = [(one, await self._sums(scope.within(one), None)) for one in told]
-        by_client = await self._views.parts.store.client_sums(
+        by_client = await self._views.parts.store.history.client_sums(
             scope.tokens,
             since_minute=scope.since,
             until_minute=scope.until,
             database=scope.database,
             limit=MAX_CLIENT_ROWS + 1,
         )
-        return lambda: timeline(
-            by_step,
-            spans,
-            by_client[:MAX_CLIENT_ROWS],
-            since_minute=scope.since,
-            until_minute=scope.until,
-            step_minutes=step,
-            level=level,
-            whole=len(by_client) <= MAX_CLIENT_ROWS,
-            more_spans=len(all_stretches) - len(told),
-        )
+
+        def drawn() -> Timeline:
+            found = timeline(
+                by_step,
+                spans,
+                by_client[:MAX_CLIENT_ROWS],
+                since_minute=scope.since,
+                until_minute=scope.until,
+                step_minutes=step,
+                level=level,
+                whole=len(by_client) <= MAX_CLIENT_ROWS,
+            )
+            return replace(found, more_spans=len(all_stretches) - len(told))
+
+        return drawn
 
     async def _sums(self, scope: _Scope, step: int | None) -> Sequence[Tally]:
-        return await self._views.parts.store.sums(
+        return await self._views.parts.store.history.sums(
             scope.tokens,
             since_minute=scope.since,
             until_minute=scope.until,
@@ -429,27 +440,27 @@ async def find_past(
 ) -> Past:
     await parts.keeper.flush()
     store = parts.store
-    around = await store.minutes_asked(
+    around = await store.history.minutes_asked(
         identity.tokens,
         since_minute=minute - AROUND_MINUTES,
         until_minute=minute + AROUND_MINUTES,
         database=database,
     )
-    total = await store.sums(
+    total = await store.history.sums(
         identity.tokens,
         since_minute=minute,
         until_minute=minute,
         database=database,
         by_client=False,
     )
-    mine = await store.client_sums(
+    mine = await store.history.client_sums(
         identity.tokens,
         since_minute=minute,
         until_minute=minute,
         database=database,
         limit=MAX_ROWS,
     )
-    metrics = await store.metric_minutes(
+    metrics = await store.history.metric_minutes(
         since_minute=minute, until_minute=minute, database=database
     )
     audit = await store.audit(limit=MAX_AUDIT)
@@ -552,7 +563,10 @@ class Replayer:
         audit = await self._parts.store.audit(limit=MAX_AUDIT)
         span_s = (since_minute * 60.0, (until_minute + 1) * 60.0 + AHEAD_S)
         then = await to_thread(rules_between, audit, list(present), *span_s)
-        setting = self._setting(then, audit)
+        known_from_s = audit[-1].wall_s if len(audit) >= MAX_AUDIT else float("-inf")
+        gates = {name: gate_of(health) for name, health in self._parts.board.healths.items()}
+        fair = self._parts.checker.fairness is not None
+        setting = ReplayContext(then.book, gates, known_from_s, fair)
         began_s, changes = self._parts.clock.now().mono_s, list[ReplayedHour]()
         first, whole = until_minute + 1, True
         while first > since_minute and whole:
@@ -571,7 +585,7 @@ class Replayer:
         """What changed, and from which minute on it was replayed."""
         store, rule = self._parts.store, self._rule
         tokens = () if rule.target == EVERYONE else rule.tokens
-        tallies = await store.sums(
+        tallies = await store.history.sums(
             tokens,
             since_minute=begin,
             until_minute=last,
@@ -580,33 +594,18 @@ class Replayer:
         )
         minutes: Sequence[MetricMinute] = ()
         if tallies:
-            minutes = await store.metric_minutes(
+            minutes = await store.history.metric_minutes(
                 since_minute=begin, until_minute=last, database=rule.database
             )
         if len(tallies) >= self._left:
             begin = tallies[0].minute + 1  # Of one that was cut off, not the first.
         self._left -= len(tallies)
-        return await to_thread(_replayed, tallies, minutes, rule, setting, begin), begin
 
-    def _setting(self, then: RulesThen, audit: Sequence[AuditEntry]) -> ReplayContext:
-        known_from_s = audit[-1].wall_s if len(audit) >= MAX_AUDIT else float("-inf")
-        return ReplayContext(
-            then.book, self._gates(), known_from_s, self._parts.checker.fairness is not None
-        )
+        def replayed() -> list[ReplayedHour]:
+            changes = replay((t for t in tallies if t.minute >= begin), minutes, rule, setting)
+            return [replace(c, shadowed_by=original_id(c.shadowed_by)) for c in changes]
 
-    def _gates(self) -> dict[str, DatabaseGate]:
-        return {name: gate_of(health) for name, health in self._parts.board.healths.items()}
-
-
-def _replayed(
-    tallies: Sequence[Tally],
-    minutes: Sequence[MetricMinute],
-    rule: Rule,
-    setting: ReplayContext,
-    begin: int,
-) -> list[ReplayedHour]:
-    changes = replay((t for t in tallies if t.minute >= begin), minutes, rule, setting)
-    return [replace(c, shadowed_by=original_id(c.shadowed_by)) for c in changes]
+        return await to_thread(replayed), begin
 
 
 def _notes(setting: ReplayContext, then: RulesThen, since_minute: int) -> list[str]:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from headgate.base.crowds import is_crowd, levels_of
-from headgate.history.courses import (
+from headgate.base.names import is_crowd, levels_of
+from headgate.history.starvation_courses import (
     Course,
     DatabaseCourses,
     Meanwhile,
@@ -165,7 +165,8 @@ def _merged(
 ) -> list[Named]:
     running = [course.subject.name for course in scene.running(policy)]
     # A client without a name of its own is named by its level.
-    alone = {c.subject.name for c in suspects if not _nameless(c) and not c.subject.is_level}
+    subjects = [course.subject for course in suspects]
+    alone = {one.name for one in subjects if not is_crowd(one.name) and not one.is_level}
     chosen: list[Named] = []
     covered: set[str] = set()
     for level, members in _levels(suspects, running):
@@ -175,10 +176,6 @@ def _merged(
         covered.update(members)
     singles = [c for c in suspects if not c.subject.is_level and c.subject.name not in covered]
     return chosen + [(course, (course.subject.name,)) for course in singles]
-
-
-def _nameless(course: Course) -> bool:
-    return is_crowd(course.subject.name)
 
 
 def _levels(suspects: Iterable[Course], running: Sequence[str]) -> list[Named]:

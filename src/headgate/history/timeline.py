@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from headgate.check.model import Verdict
-from headgate.history.courses import Reason
 from headgate.history.records import CheckedMinute, Tally
+from headgate.history.starvation_courses import Reason
 
 MOSTLY = 0.5
 """Share of a minute's checks that must be rejected for the minute to count as throttled."""
@@ -142,14 +142,15 @@ def timeline(
     step_minutes: int,
     level: int | None = None,
     whole: bool = True,
-    more_spans: int = 0,
 ) -> Timeline:
     """Bins begin at round times: with steps of ten minutes at 07:00, 07:10 and so on.
 
     `level`: the place in clients' names, from 1, to break the sums down by. `whole`: whether
     `by_client` is all of it.
     """
-    steps = _grouped(by_step)
+    steps: dict[int, list[Tally]] = {}
+    for tally in by_step:
+        steps.setdefault(tally.minute, []).append(tally)
     total = sums_of(t for mine in steps.values() for t in mine)
     told = ((stretch, sums_of(mine)) for stretch, mine in spans)
     return Timeline(
@@ -160,7 +161,6 @@ def timeline(
         tuple(ThrottledSpan(s.from_minute, s.until_minute, sums) for s, sums in told if sums.by),
         tuple(_children(by_client, level, None if whole else total)),
         whole,
-        more_spans,
     )
 
 
@@ -178,13 +178,6 @@ def sums_of(tallies: Iterable[Tally]) -> Sums:
             by[t.metric or t.verdict] += t.count
     ordered = sorted(by.items(), key=lambda item: (-item[1], item[0]))
     return Sums(admitted, exempted, dict(rejected), tuple(ordered))
-
-
-def _grouped(tallies: Iterable[Tally]) -> dict[int, list[Tally]]:
-    found: dict[int, list[Tally]] = {}
-    for tally in tallies:
-        found.setdefault(tally.minute, []).append(tally)
-    return found
 
 
 def _children(tallies: Iterable[Tally], level: int | None, total: Sums | None) -> list[Child]:
@@ -219,3 +212,68 @@ def child_name(client: str, level: int | None) -> str:
     """The level at that place; a shorter name has no level there and is its own child."""
     tokens = client.split(":")
     return client if level is None or level > len(tokens) else tokens[level - 1]
+
+
+# --- runs ----------------------------------------------------------------------------------
+# How long a client runs, compared with its own past runs.   minutes ──runs_of──► Runs
+#
+# A run is a stretch of minutes in which the client checked, with no pause longer than 15 minutes.
+# A job that takes far longer than ever before is worth a look, starved or not.
+
+GAP_MINUTES = 15
+"""As StarvationTerms.run_gap_s: after a pause this long, the next check begins another run."""
+MIN_EARLIER = 3
+FAR_BEYOND = 1.5
+"""Factor on the longest run before."""
+MIN_MINUTES = 10
+
+
+class ClientRun(NamedTuple):
+    from_minute: int
+    until_minute: int
+    """Not included."""
+
+    @property
+    def minutes(self) -> int:
+        return self.until_minute - self.from_minute
+
+
+class Runs(NamedTuple):
+    last: ClientRun
+    ongoing: bool
+    earlier: tuple[ClientRun, ...]
+
+    @property
+    def usual_minutes(self) -> float | None:
+        """The median of those before; None where there are too few to say."""
+        lengths = sorted(run.minutes for run in self.earlier)
+        if len(lengths) < MIN_EARLIER:
+            return None
+        half = len(lengths) // 2
+        return lengths[half] if len(lengths) % 2 else (lengths[half - 1] + lengths[half]) / 2
+
+    @property
+    def longest_minutes(self) -> int:
+        return max((run.minutes for run in self.earlier), default=0)
+
+    @property
+    def unusual(self) -> bool:
+        if len(self.earlier) < MIN_EARLIER or self.last.minutes < MIN_MINUTES:
+            return False
+        return self.last.minutes > FAR_BEYOND * self.longest_minutes
+
+
+def runs_of(minutes: Iterable[int], *, since_minute: int, now_minute: int) -> Runs | None:
+    """From the minutes in which it checked; None if there are none. A run that began before
+    `since_minute` may be longer than it looks, so it is not compared."""
+    found: list[ClientRun] = []
+    for minute in sorted(set(minutes)):
+        if found and minute - found[-1].until_minute < GAP_MINUTES:
+            found[-1] = ClientRun(found[-1].from_minute, minute + 1)
+        else:
+            found.append(ClientRun(minute, minute + 1))
+    if not found:
+        return None
+    last = found.pop()
+    whole = [run for run in found if run.from_minute > since_minute + GAP_MINUTES]
+    return Runs(last, now_minute - last.until_minute < GAP_MINUTES, tuple(whole))

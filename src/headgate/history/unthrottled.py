@@ -152,9 +152,16 @@ class UnthrottledBook:
         taken."""
         self._expect_room_in_time(origin)
         async with self._turn:
-            seen = {period.id for period in self._of(client)}
-            now_s = self._clock.now().wall_s
-            fresh = [_dated(one, databases, now_s) for one in told if one.id not in seen]
+            rows = [row for (name, _), row in self._rows.items() if name == client]
+            seen = {period.id for row in rows for period in row.periods}
+            now_s, of = self._clock.now().wall_s, tuple(databases)
+            fresh = [
+                UnthrottledPeriod(
+                    one.id, of, now_s - one.ended_ago_s - one.duration_s, one.duration_s, one.pieces
+                )
+                for one in told
+                if one.id not in seen
+            ]
             if fresh:
                 await self._keep((client, origin), fresh, now_s)
             return len(fresh)
@@ -169,18 +176,13 @@ class UnthrottledBook:
                 retry_after_s=wait_s,
             )
 
-    def _of(self, client: str) -> Iterator[UnthrottledPeriod]:
-        for (name, _), row in self._rows.items():
-            if name == client:
-                yield from row.periods
-
     async def _keep(
         self, key: tuple[str, str], fresh: list[UnthrottledPeriod], now_s: float
     ) -> None:
         before = self._rows.get(key)
         row = _fitting((*(before.periods if before else ()), *fresh)[-MAX_PERIODS:], now_s)
         forgotten = self._giving_way({**self._rows, key: row}, key)
-        report = Report(*key, now_s, _value(row.periods))
+        report = Report(*key, now_s, {"periods": list(_docs(row.periods))})
         forget = [Report(*old, 0.0, {}) for old in forgotten]
         await self._store.put_report(report, forget=forget)
         self._rows[key] = row
@@ -204,11 +206,6 @@ class UnthrottledBook:
         return gone
 
 
-def _dated(told: ReportedPeriod, databases: Sequence[str], now_s: float) -> UnthrottledPeriod:
-    started_at = now_s - told.ended_ago_s - told.duration_s
-    return UnthrottledPeriod(told.id, tuple(databases), started_at, told.duration_s, told.pieces)
-
-
 def _fitting(periods: tuple[UnthrottledPeriod, ...], heard_at: float) -> _Row:
     """Without its oldest, where they take too much room."""
     row = _row(periods, heard_at)
@@ -225,10 +222,6 @@ def _row(periods: tuple[UnthrottledPeriod, ...], heard_at: float) -> _Row:
 def _size_bytes(doc: Mapping[str, Any]) -> int:
     """As JSON, and never less than it really takes."""
     return 160 + sum(len(name) + 3 for name in doc.get("databases", ()))
-
-
-def _value(periods: Sequence[UnthrottledPeriod]) -> Mapping[str, Any]:
-    return {"periods": list(_docs(periods))}
 
 
 def _docs(periods: Iterable[UnthrottledPeriod]) -> Iterator[dict[str, Any]]:

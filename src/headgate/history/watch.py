@@ -7,7 +7,7 @@ Off the hot path: the Recorder tells about once a second what it counted, the de
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any, Protocol
 
@@ -21,8 +21,10 @@ from headgate.check.health import Health
 from headgate.check.model import Check, State, Verdict
 from headgate.errors import HeadgateError
 from headgate.history.alerts import Alerts
-from headgate.history.clientele import ClientRecord
-from headgate.history.courses import (
+from headgate.history.keeper import MetricMinutes, standings_of
+from headgate.history.recorder import RULE, UNKNOWN_DATABASE, ClientRecord, Key, Recorder, named
+from headgate.history.starvation import Culprit, StarvationFinding, Starved, judge, lasts
+from headgate.history.starvation_courses import (
     ClientMetrics,
     ClientTick,
     DatabaseCourses,
@@ -31,9 +33,6 @@ from headgate.history.courses import (
     Tick,
     advancing,
 )
-from headgate.history.minutes import MetricMinutes, standings_of
-from headgate.history.recorder import RULE, UNKNOWN_DATABASE, Key, Recorder, named
-from headgate.history.starvation import Culprit, StarvationFinding, Starved, judge, lasts
 from headgate.metrics.samples import Instant
 from headgate.rules.matching import DiceOrder, RuleBook
 
@@ -48,8 +47,6 @@ SUSPENDED = "exemption.suspended"
 KINDS = (BEGINS, ENDS, SUSPENDED)
 """Of alerts."""
 
-Suspend = Callable[[str, str], Awaitable[bool]]
-"""Suspends the exemption of that id, for that reason; False if it is suspended already."""
 MAX_CHARGED = 100
 """Clients of one exemption."""
 MAX_KEPT = 20
@@ -59,8 +56,12 @@ EARLIER = float("-inf")
 KEEP_S = 3.0
 
 
-class Accounts(Protocol):
-    """Where charges outlive the process."""
+class Exemptions(Protocol):
+    """Exemptions, and where what they are charged for outlives the process."""
+
+    async def suspend(self, rule_id: str, why: str) -> bool:
+        """False if it is suspended already."""
+        ...
 
     def charged(self, rule_id: str) -> Mapping[str, float]:
         """`database client` → seconds, as it was kept last."""
@@ -73,8 +74,8 @@ class Charges:
     """How long an exemption has starved which client, over all stretches and restarts: stored every
     few seconds with the rule itself."""
 
-    def __init__(self, accounts: Accounts | None = None) -> None:
-        self._accounts = accounts
+    def __init__(self, exemptions: Exemptions | None = None) -> None:
+        self._exemptions = exemptions
         self._stretches: dict[str, dict[str, dict[float, float]]] = {}
         """Rule → `database client` → when the stretch began → how long it is."""
         self._kept_at: dict[str, float] = {}
@@ -100,19 +101,19 @@ class Charges:
     async def keep(self, rule_id: str, now_s: float, *, at_once: bool = False) -> None:
         """So that a restart does not refill the budget; a crash costs a few seconds of it."""
         last_s = self._kept_at.get(rule_id, EARLIER)
-        if self._accounts is None or (now_s - last_s < KEEP_S and not at_once):
+        if self._exemptions is None or (now_s - last_s < KEEP_S and not at_once):
             return
         self._kept_at[rule_id] = now_s
         sums = {who: round(sum(of.values()), 3) for who, of in self._of(rule_id).items()}
         worst = sorted(sums, key=lambda who: sums[who], reverse=True)[:MAX_KEPT]
         charged = {who: sums[who] for who in worst}
-        if charged != self._accounts.charged(rule_id):
-            await self._accounts.charge(rule_id, charged)
+        if charged != self._exemptions.charged(rule_id):
+            await self._exemptions.charge(rule_id, charged)
 
     def _of(self, rule_id: str) -> dict[str, dict[float, float]]:
         known = self._stretches.get(rule_id)
         if known is None:
-            before = self._accounts.charged(rule_id) if self._accounts is not None else {}
+            before = self._exemptions.charged(rule_id) if self._exemptions is not None else {}
             known = {who: {EARLIER: spent_s} for who, spent_s in before.items()}
             self._stretches[rule_id] = known
         return known
@@ -129,10 +130,9 @@ class Watch:
         rules: Callable[[], RuleBook],
         minutes: MetricMinutes,
         policy: StarvationTerms | None = None,
-        suspend: Suspend | None = None,
-        accounts: Accounts | None = None,
+        exemptions: Exemptions | None = None,
     ) -> None:
-        """`accounts`: where to keep what exemptions are charged for, for a restart."""
+        """`exemptions`: those to suspend when they starve others; None: none is."""
         self._recorder = recorder
         self._board = board
         self._clock = clock
@@ -140,11 +140,11 @@ class Watch:
         self._rules = rules
         self._minutes = minutes
         self.policy = policy or StarvationTerms()
-        self._suspend = suspend
+        self._exemptions = exemptions
         self._counted: dict[Key, int] = {}
         self._scenes: dict[str, DatabaseCourses] = {}
         self._findings: dict[str, tuple[StarvationFinding, ...]] = {}
-        self._charges = Charges(accounts)
+        self._charges = Charges(exemptions)
         recorder.watch(self._note)
 
     @property
@@ -174,10 +174,13 @@ class Watch:
 
     async def tick(self) -> None:
         now = self._clock.now()
-        self._recorder.tell(now.wall_s)
+        self._recorder.roll_over(now.wall_s)
         counted, self._counted = self._counted, {}
         records = {(database, client): r for database, client, r in self._recorder.clients()}
-        self._forget_removed()
+        for gone in self._scenes.keys() - self._board.healths.keys():
+            del self._scenes[gone]
+            for finding in _alarming(self._findings.pop(gone, ())).values():
+                self.alerts.put(ENDS, document(finding))
         for database, health in list(self._board.healths.items()):
             seen = _seen(counted, database, self._rules())
             judged = {
@@ -188,12 +191,6 @@ class Watch:
             tick = Tick(now.mono_s, seen, dict(_looks(health, now)), judged)
             await self._advance(database, tick)
             await self._tell(database)
-
-    def _forget_removed(self) -> None:
-        for gone in self._scenes.keys() - self._board.healths.keys():
-            del self._scenes[gone]
-            for finding in _alarming(self._findings.pop(gone, ())).values():
-                self.alerts.put(ENDS, document(finding))
 
     def _note(self, counted: list[tuple[Key, int]]) -> None:
         for key, count in counted:
@@ -216,9 +213,8 @@ class Watch:
         applied = self._rules().applied(check.identity, health.database, now.wall_s)
         stricter = {metric: rule.id for metric, rule in applied.thresholds.items()}
         metrics = frozenset(_metrics_of(check, health))
-        return ClientMetrics(
-            metrics, {m: stricter[p] for m in metrics if (p := _plain(m)) in stricter}
-        )
+        plain = {metric: metric.rpartition("/")[2] for metric in metrics}
+        return ClientMetrics(metrics, {m: stricter[p] for m, p in plain.items() if p in stricter})
 
     # --- telling ---------------------------------------------------------------------------
 
@@ -244,7 +240,7 @@ class Watch:
     async def _guard(self, finding: StarvationFinding) -> None:
         """An exemption that starves others beyond its budget is suspended."""
         starved = finding.starved
-        if self._suspend is None or starved.cause is not Culprit.EXEMPT_CLIENT:
+        if self._exemptions is None or starved.cause is not Culprit.EXEMPT_CLIENT:
             return
         book = self._rules()
         spent_s = self._charges.add(finding, book)
@@ -259,7 +255,7 @@ class Watch:
             "rule again if it must go on"
         )
         try:
-            if await self._suspend(starved.rule, why):
+            if await self._exemptions.suspend(starved.rule, why):
                 self.alerts.put(SUSPENDED, {**document(starved), "why": why})
         except HeadgateError as error:
             log.error("exemption.not_suspended", rule=starved.rule, detail=str(error))
@@ -325,7 +321,3 @@ def _metrics_of(check: Check, health: Health) -> Iterator[str]:
         here = health.standings.get(ref.metric)
         own = here.spec.scope if here is not None and health.shard is not None else None
         yield named(MetricRef(ref.metric, ref.scope or own))
-
-
-def _plain(metric: str) -> str:
-    return metric.rpartition("/")[2]

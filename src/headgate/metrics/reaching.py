@@ -19,7 +19,7 @@ from headgate.base.overlay import Overlay
 from headgate.base.redaction import hidden_faults, revealed
 from headgate.changes.file_format import FileEntry
 from headgate.changes.files import UNSET, with_unset
-from headgate.changes.items import Make, known, put
+from headgate.changes.items import Make, put
 from headgate.changes.items import known as known_item
 from headgate.changes.model import Change, Edit
 from headgate.changes.reach import HERE, Reach
@@ -257,7 +257,7 @@ class MetricRoom:
     def _drafted_wide(
         self, held: LogState, asked: ChangeAuthor, wish: Wish, settings: Mapping[str, Any]
     ) -> tuple[Change, Sequence[Advice]]:
-        before = known(held, METRIC, wish.id, wish.reach)
+        before = known_item(held, METRIC, wish.id, wish.reach)
         if before is None or not held.stands(before, asked.wall_s):
             before = None
         elif wish.expires_at is None:
@@ -270,7 +270,8 @@ class MetricRoom:
             draft = self._wide.remove(held, asked, wish)
         else:
             adds, unset, given = _besides(settings)
-            given = with_unset(revealed(given, _settings_of(before)), unset)
+            said = settings_in(before) if before is not None else None
+            given = with_unset(revealed(given, said or {}), unset)
             # It is all that is said of it: nothing of the change before is patched.
             alone = replace(held, items=Overlay())
             grounds = self._book.grounds(wish.database, wish.metric, without=wish.id)
@@ -321,10 +322,6 @@ def _besides(settings: Mapping[str, Any]) -> tuple[bool, list[str], dict[str, An
     if faults:
         raise InvalidSettings(faults)
     return adds, list(unset), {k: v for k, v in settings.items() if k not in ("adds", UNSET)}
-
-
-def _settings_of(item: Change | None) -> Mapping[str, Any]:
-    return (settings_in(item) or {}) if item is not None else {}
 
 
 def _placed(fault: Fault, place: str, metric: str) -> Fault:

@@ -59,24 +59,17 @@ class MetricReaching:
 
     async def target(self, given: str | None, database: str) -> MetricKeeper | WideMetrics:
         """What makes the change."""
-        reach = HERE if given is None else await self._reach(parsed_reach(given), database)
+        reach = HERE if given is None else parsed_reach(given)
+        if given is not None and self._exchange is not None:
+            reach = await self._exchange.reach(reach, [database])
         if reach == HERE:
             return self._book
-        if self._own is not None and self._is_own(reach):
-            return WideMetrics(self._book, self._own.make, reach)
-        if self._fleet is None:
+        if self._fleet is not None:
+            return WideMetrics(self._book, self._fleet.make, reach)
+        exchange = self._exchange if reach.level is Level.SHARD else None
+        if self._own is None or exchange is None or not exchange.has_shard(reach.pattern):
             raise InvalidRequest(NO_FLEET, status=409, field=REACH)
-        return WideMetrics(self._book, self._fleet.make, reach)
-
-    async def _reach(self, given: Reach, database: str) -> Reach:
-        if self._exchange is None:
-            return given
-        return await self._exchange.lead.reach(given, [database])
-
-    def _is_own(self, reach: Reach) -> bool:
-        if self._fleet is not None or self._exchange is None:
-            return False
-        return reach.level is Level.SHARD and self._exchange.lead.has_shard(reach.pattern)
+        return WideMetrics(self._book, self._own.make, reach)
 
     def first_here(self, item: Change) -> tuple[str, MetricEntry] | None:
         """The first of this agent's databases that it changes, and the metric as it would be."""

@@ -1,7 +1,7 @@
 """The metrics in force: the settings file, and what was changed while running, on top.
 
 API ──put, patch, …──► draft ──► log ──follow──► MetricKeeper ──► Sampler and Board
-other agents, the fleet ──reaching.py──► log ──follow──►│
+other agents, the fleet ──reaching.py──► log ──follow──────►│
 
 A change is validated first; an invalid one changes nothing. Runtime changes survive restarts and
 reloads of the file until they are reverted or end.

@@ -39,7 +39,6 @@ from headgate.metrics.model import (
     Http,
     MetricMode,
     MetricSpec,
-    Option,
     Plugin,
     Source,
     Sql,
@@ -256,7 +255,12 @@ def _spec(name: str, values: Mapping[str, Any], builtin: BuiltinMetric | None) -
         hold_s=hold_s if absence is AbsencePolicy.HOLD else 0.0,
         scope=scope_of(values, builtin),
         rollup=rollup_of(values, builtin),
-        options=MappingProxyType({k: _option(v) for k, v in values["options"].items()}),
+        options=MappingProxyType(
+            {
+                key: tuple(one) if isinstance(one, list | tuple) else one
+                for key, one in values["options"].items()
+            }
+        ),
         pace=values["pace"],
         pace_target=values["pace_target"] or default_target(name, values["unit"]),
     )
@@ -377,7 +381,3 @@ def _is_option(value: object) -> bool:
     if isinstance(value, list | tuple):
         return all(isinstance(item, str) for item in value)
     return isinstance(value, str | int | float | bool)
-
-
-def _option(value: Any) -> Option:
-    return tuple(value) if isinstance(value, list | tuple) else value

@@ -20,8 +20,7 @@ from typing import NamedTuple
 
 import structlog
 
-from headgate.base.crowds import OTHER
-from headgate.base.names import Identity, parse_identity
+from headgate.base.names import OTHER, Identity, parse_identity
 from headgate.base.ports import Clock
 from headgate.check.model import Check, Verdict
 from headgate.check.snapshot import Counted

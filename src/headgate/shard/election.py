@@ -38,9 +38,8 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from headgate.base.keyvalue import Compare, Entry, Lease, Put
+from headgate.base.keyvalue import Compare, Entry, Lease, Put, read_object
 from headgate.base.ports import Clock, SharedLog
-from headgate.base.stored import read_object
 from headgate.changes.model import LEADERS, quoted
 from headgate.check.demand import sleep_unless
 from headgate.errors import Conflict, LeaseLost, StoreUnavailable

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 from urllib.parse import urlsplit
 
-from headgate.base.keyvalue import Entry
-from headgate.base.stored import read_object
+from headgate.base.keyvalue import Entry, read_object
 from headgate.shard.topology import Role
 
 LEADER, MEMBERS, CONFIG, INITIALIZE = "leader", "members/", "config", "initialize"

@@ -13,26 +13,34 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 import sqlite3
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
+from headgate.base.keyvalue import Listing
 from headgate.errors import OutcomeUnknown, StateLost, StoreUnavailable
-from headgate.store.conversion import convert
-from headgate.store.locallog import read_log
+from headgate.store.locallog import read_listing, read_log
 from headgate.store.statecopy import (
+    LOG_VERSION,
     CopyFile,
     Damaged,
     StateCopy,
+    convert,
+    copy_from,
+    entries_of,
     load_copy,
+    old_revision,
+    old_rows,
     parts_of,
     place_of,
     restore,
@@ -148,7 +156,8 @@ class OpenFile:
             looker = ReadConnection(_connect(path, busy_timeout_s, held))
             mark_lock(lock)
             keep_reserve(path)
-            is_copied = _says(found, writer)
+            said = (found.id, found.revision) if isinstance(found, StateCopy) else None
+            is_copied = said == read_log(writer)
             return cls(path, writer, (reader, looker), held.pop_all(), note, is_copied=is_copied)
 
     def is_current(self) -> bool:
@@ -271,11 +280,6 @@ def _bring_up_to(
         f"{name} {was}: the changes in force come from its copy (revision {found.revision}, of "
         f"{made}); {left}"
     )
-
-
-def _says(found: StateCopy | str | None, writer: sqlite3.Connection) -> bool:
-    """Whether the copy is of what the file has."""
-    return isinstance(found, StateCopy) and (found.id, found.revision) == read_log(writer)
 
 
 def set_aside(path: Path, suffixes: Sequence[str], ending: str) -> list[str]:
@@ -539,3 +543,81 @@ def named_faults(file_name: str) -> Iterator[None]:
         advice = "check that its folder exists and that the agent's user can write there"
         reason = error.strerror or str(error)
         raise StoreUnavailable(f"{file_name}: {reason}; {advice}") from error
+
+
+# --- salvage -------------------------------------------------------------------------------
+# Read what was kept although the store cannot be opened: a disk that is read-only or full,
+# a file that another agent holds, one that is damaged. Nothing is changed there.
+#
+# An operator's runtime settings must not be dropped because they cannot be written. Of the file and
+# the copy beside it, the newer one counts; where neither can be read, that is StateLost.
+
+BUSY_S = 0.5
+MAX_COPY_BYTES = 256 * 1024 * 1024
+NOTHING = Listing((), 0, "")
+Query = Callable[[sqlite3.Connection], Listing]
+
+
+def salvage(
+    path: Path, prefixes: Sequence[str], converting: Callable[[], None] = lambda: None
+) -> Listing:
+    """What is kept under them; nothing where there never was anything. Raises StoreUnavailable.
+    `converting` is called before what an earlier version kept is converted."""
+    if not has_been(path):
+        return NOTHING
+    copy = copy_beside(path)
+    try:
+        found = _in_file(path, lambda connection: _listed(connection, prefixes, converting))
+    except (sqlite3.Error, StoreUnavailable):
+        if not isinstance(copy, StateCopy):
+            raise lost(path, copy) from None
+        return copy.listing(prefixes)
+    if isinstance(copy, StateCopy) and copy.revision > found.revision:
+        return copy.listing(prefixes)
+    return found
+
+
+def _in_file(path: Path, read: Query) -> Listing:
+    if not path.exists() or path.stat().st_size == 0:
+        raise StoreUnavailable(f"{path.name}: does not exist")
+    try:
+        return _read(path, read)
+    except sqlite3.Error:
+        # A write-ahead log beside a file that may not be touched: read both from a copy.
+        return _read_copy(path, read)
+
+
+def _listed(
+    connection: sqlite3.Connection, prefixes: Sequence[str], converting: Callable[[], None]
+) -> Listing:
+    """Also of a file from before there was a log, which cannot be brought to our version."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version >= LOG_VERSION:
+        return read_listing(connection, prefixes)
+    converting()
+    entries = entries_of(old_rows(connection))
+    return copy_from(entries, old_revision(connection), 0.0).listing(prefixes)
+
+
+def _read(path: Path, read: Query) -> Listing:
+    uri = f"file:{quote(str(path.resolve()))}?mode=ro"
+    connect = partial(sqlite3.connect, uri, uri=True, timeout=BUSY_S, isolation_level=None)
+    with closing(connect()) as connection:
+        return read(connection)
+
+
+def _read_copy(path: Path, read: Query) -> Listing:
+    log = path.with_name(path.name + "-wal")
+    try:
+        size = sum(file.stat().st_size for file in (path, log) if file.exists())
+        if size > MAX_COPY_BYTES:
+            raise StoreUnavailable(f"{path.name}: {size} bytes are too many for a copy")
+        with tempfile.TemporaryDirectory(prefix="headgate-") as folder:
+            copy = Path(folder) / "state.db"
+            shutil.copyfile(path, copy)
+            if log.exists():
+                shutil.copyfile(log, copy.with_name("state.db-wal"))
+            with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
+                return read(connection)
+    except (OSError, sqlite3.Error) as error:
+        raise StoreUnavailable(f"{path.name}: its content cannot be read: {error}") from None

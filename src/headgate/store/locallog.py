@@ -229,9 +229,13 @@ class Commit:
         rows = ((put.key, put.value, self.log.revision) for put in done)
         self.rows = [row for row in rows if not row[0].startswith(LOG)]
         connection.execute("UPDATE log SET revision = ?", (self.log.revision,))
-        if newest := max((log_n(put.key) or 0 for put in done if put.value), default=0):
-            _forget_older(connection, newest - MAX_REVISIONS)
-        if any(len(put.value or b"") > LARGE_REVISION_BYTES for put in done if _is_logged(put)):
+        newest = max((log_n(put.key) or 0 for put in done if put.value), default=0)
+        if newest > MAX_REVISIONS:
+            # By range: numbers are skipped where other agents of a shard have made changes.
+            old = (LOG, log_key(newest - MAX_REVISIONS))
+            connection.execute("DELETE FROM entries WHERE key >= ? AND key <= ?", old)
+        logged = [put for put in done if put.key.startswith(LOG)]
+        if any(len(put.value or b"") > LARGE_REVISION_BYTES for put in logged):
             _cut_history(connection)
         self._audit_ids = [add_audit(connection, entry) for entry in self._audit]
         return self.log.revision
@@ -264,16 +268,6 @@ def _replace(connection: sqlite3.Connection, key: str, value: bytes | None, revi
         connection.execute(_DROP, (key,))
     else:
         connection.execute(_PUT, (key, value, revision))
-
-
-def _is_logged(put: Put) -> bool:
-    return put.key.startswith(LOG)
-
-
-def _forget_older(connection: sqlite3.Connection, n: int) -> None:
-    """By range: numbers are skipped where other agents of a shard have made changes."""
-    if n > 0:
-        connection.execute("DELETE FROM entries WHERE key >= ? AND key <= ?", (LOG, log_key(n)))
 
 
 def _cut_history(connection: sqlite3.Connection) -> None:

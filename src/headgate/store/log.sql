@@ -18,4 +18,4 @@ CREATE TABLE log (
 
 INSERT INTO log VALUES (1, lower(hex(randomblob(16))), 0);
 
--- What metric_changes, records and policy_revisions keep moves here, and they go: conversion.py.
+-- What metric_changes, records and policy_revisions keep moves here, and they go: statecopy.py.

@@ -21,12 +21,23 @@ from headgate.store.locallog import check_budget_minutes, to_json
 
 MINUTES_AN_HOUR = 60
 
-_CLIENT = "SELECT id, last_hour FROM clients WHERE name = ?"
-_NEW_CLIENT = "INSERT INTO clients (name, last_hour) VALUES (?, ?)"
-_SEEN_CLIENT = "UPDATE clients SET last_hour = ? WHERE id = ?"
-_KIND = "SELECT id, last_hour FROM kinds WHERE database = ? AND verdict = ? AND metric = ?"
-_NEW_KIND = "INSERT INTO kinds (database, verdict, metric, last_hour) VALUES (?, ?, ?, ?)"
-_SEEN_KIND = "UPDATE kinds SET last_hour = ? WHERE id = ?"
+
+class _Numbers(NamedTuple):
+    find: str
+    add: str
+    seen: str
+
+
+_CLIENTS = _Numbers(
+    "SELECT id, last_hour FROM clients WHERE name = ?",
+    "INSERT INTO clients (name, last_hour) VALUES (?, ?)",
+    "UPDATE clients SET last_hour = ? WHERE id = ?",
+)
+_KINDS = _Numbers(
+    "SELECT id, last_hour FROM kinds WHERE database = ? AND verdict = ? AND metric = ?",
+    "INSERT INTO kinds (database, verdict, metric, last_hour) VALUES (?, ?, ?, ?)",
+    "UPDATE kinds SET last_hour = ? WHERE id = ?",
+)
 
 _ADD = """
     INSERT INTO {table} VALUES (?, ?, ?, ?)
@@ -84,34 +95,24 @@ def _numbered(connection: sqlite3.Connection, tallies: Sequence[Tally]) -> list[
         hour, kind = t.minute // MINUTES_AN_HOUR, (t.database, t.verdict, t.metric)
         hours[t.client] = max(hour, hours.get(t.client, hour))
         kind_hours[kind] = max(hour, kind_hours.get(kind, hour))
-    clients = {name: _client(connection, name, hour) for name, hour in hours.items()}
-    kinds = {kind: _kind(connection, kind, hour) for kind, hour in kind_hours.items()}
+    clients = {name: _number(connection, _CLIENTS, (name,), hour) for name, hour in hours.items()}
+    kinds = {kind: _number(connection, _KINDS, kind, hour) for kind, hour in kind_hours.items()}
     return [
         _Row(t.minute, kinds[t.database, t.verdict, t.metric], clients[t.client], t.count)
         for t in tallies
     ]
 
 
-def _client(connection: sqlite3.Connection, name: str, hour: int) -> int:
-    found = connection.execute(_CLIENT, (name,)).fetchone()
+def _number(
+    connection: sqlite3.Connection, table: _Numbers, key: tuple[str, ...], hour: int
+) -> int:
+    """Under which a name or a kind of decision is counted; a new one gets the next."""
+    found = connection.execute(table.find, key).fetchone()
     if found is None:
-        return _id(connection.execute(_NEW_CLIENT, (name, hour)))
+        return int(connection.execute(table.add, (*key, hour)).lastrowid or 0)
     if found[1] < hour:
-        connection.execute(_SEEN_CLIENT, (hour, found[0]))
+        connection.execute(table.seen, (hour, found[0]))
     return int(found[0])
-
-
-def _kind(connection: sqlite3.Connection, kind: tuple[str, str, str], hour: int) -> int:
-    found = connection.execute(_KIND, kind).fetchone()
-    if found is None:
-        return _id(connection.execute(_NEW_KIND, (*kind, hour)))
-    if found[1] < hour:
-        connection.execute(_SEEN_KIND, (hour, found[0]))
-    return int(found[0])
-
-
-def _id(inserted: sqlite3.Cursor) -> int:
-    return int(inserted.lastrowid or 0)
 
 
 def forget_counts(connection: sqlite3.Connection, last_minute: int) -> int:

@@ -53,8 +53,16 @@ class TracedMethod(NamedTuple):
 class Traced:
     """The part `inner`, with spans around some of its methods; all else is the part's own."""
 
-    def __init__(self, inner: object, tracer: Tracer, watched: Mapping[str, TracedMethod]) -> None:
+    def __init__(
+        self,
+        inner: object,
+        tracer: Tracer,
+        watched: Mapping[str, TracedMethod],
+        **parts: object,
+    ) -> None:
+        """`parts`: attributes that are traced themselves."""
         self._inner = inner
+        vars(self).update(parts)
         for method, how in watched.items():
             setattr(self, method, _around(getattr(inner, method), tracer, how))
 
@@ -96,16 +104,19 @@ def _rows(rows: Any) -> Facts:
 STORE: Mapping[str, TracedMethod] = {
     "commit": TracedMethod("store commit", _commit),
     "put_report": TracedMethod("store put_report"),
+}
+HISTORY: Mapping[str, TracedMethod] = {
     "add_tallies": TracedMethod("store add_tallies", _rows),
     "add_metric_minutes": TracedMethod("store add_metric_minutes", _rows),
     "add_budget_minutes": TracedMethod("store add_budget_minutes", _rows),
     "forget_before": TracedMethod("store forget_before"),
 }
-"""Every method that writes."""
+"""Together: every method that writes."""
 
 
 def traced_store(store: Store, tracer: Tracer) -> Store:
-    return cast(Store, Traced(store, tracer, STORE))
+    history = Traced(store.history, tracer, HISTORY)
+    return cast(Store, Traced(store, tracer, STORE, history=history))
 
 
 def traced_shared_log(store: SharedLog, tracer: Tracer) -> SharedLog:

@@ -10,14 +10,17 @@ from hypothesis import strategies as st
 
 from headgate.errors import InvalidSettings, ProbeFailed
 from headgate.metrics.model import Engine, Sql
-from headgate.metrics.probes.calibrate import (
+from headgate.metrics.probes.numbers import (
     Baseline,
     commit_baseline,
+    number_in_text,
+    number_of,
+    one_number,
+    one_shown,
     percentile,
     round_up,
     suggested_threshold,
 )
-from headgate.metrics.probes.numbers import number_in_text, number_of, one_number, one_shown
 from headgate.metrics.samples import Cause
 from headgate.metrics.settings import parse_metric_settings
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import product
 
-from headgate.base.crowds import OTHER
+from headgate.base.names import OTHER
 from headgate.base.prometheus import Row, Spread
 from headgate.history.alerts import OUTCOMES
 from headgate.history.sessions import Suspect

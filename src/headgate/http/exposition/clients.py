@@ -7,11 +7,9 @@ from collections.abc import Iterator, Mapping
 from heapq import nlargest
 from itertools import islice
 
-from headgate.base.crowds import OTHER
-from headgate.base.names import Scope
+from headgate.base.names import OTHER, Scope
 from headgate.base.prometheus import Row
-from headgate.history.clientele import ClientRecord
-from headgate.history.recorder import BUDGET, RULE
+from headgate.history.recorder import BUDGET, RULE, ClientRecord
 from headgate.http.exposition.series import Scrape, Series, single
 from headgate.rules.matching import Kind, Rule
 

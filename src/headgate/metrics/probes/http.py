@@ -34,7 +34,8 @@ class HttpProbe:
     ) -> None:
         self._url = urlsplit(source.url)
         # Neither a password nor a token in the query appears in a message.
-        self.label = f"{self._url.scheme}://{_host(self._url)}{self._url.path}"
+        host = self._url.netloc.rpartition("@")[2]
+        self.label = f"{self._url.scheme}://{host}{self._url.path}"
         self._pointer = parse_pointer(source.pointer, place=f"metrics.{name}.pointer")
         self._series = parse_series(source.series, place=f"metrics.{name}.series")
         self._timeout_s = timeout_s
@@ -117,10 +118,6 @@ def _status(code: int) -> str:
     with suppress(ValueError):
         return f"{code} {HTTPStatus(code).phrase}"
     return str(code)
-
-
-def _host(url: SplitResult) -> str:
-    return url.netloc.rpartition("@")[2]
 
 
 def _authorization(url: SplitResult) -> dict[str, str]:

@@ -426,7 +426,7 @@ class MysqlRole:
         [(read_only, server_id, server_wall_s)] = await session.rows(SELF.format(server_id=own_id))
         ahead_s = trip.clock_ahead_s(float(server_wall_s))
         channels = [channel_of(row) for row in await replica_status(session)]
-        source = _upstream(channels)
+        source = channels[0] if channels else None  # Of several, as the server lists them.
         return RoleSeen(
             Role.REPLICA if channels or is_on(read_only) else Role.PRIMARY,
             trip.asked_at,
@@ -442,11 +442,6 @@ class MysqlRole:
             self._downstream = await downstream_of(session)
             self._listed_at = now_s
         return self._downstream
-
-
-def _upstream(channels: Sequence[Channel]) -> Channel | None:
-    """Of several sources the first, as the server lists them."""
-    return channels[0] if channels else None
 
 
 async def downstream_of(session: MysqlSession) -> tuple[Downstream, ...]:

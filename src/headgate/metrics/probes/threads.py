@@ -19,10 +19,6 @@ from headgate.metrics.samples import Cause
 T = TypeVar("T")
 
 
-def _nothing() -> None:
-    pass
-
-
 # Calls that nobody waits for any more, by name and not by probe: a metric that is replaced
 # again and again must not leave a hung thread each time.
 _given_up: dict[str, set[OneThread[Any]]] = {}
@@ -37,7 +33,7 @@ class OneThread(Generic[T]):
     def is_busy(self) -> bool:
         return self._busy
 
-    async def run(self, call: Callable[[], T], abort: Callable[[], None] = _nothing) -> T:
+    async def run(self, call: Callable[[], T], abort: Callable[[], None] = lambda: None) -> T:
         """The answer of `call`. When cancelled, `abort` is called to make `call` return soon."""
         if self._busy or _still_at_work(self._name):
             message = f"{self._name}: the call before this one has not returned yet"

@@ -20,7 +20,7 @@ from headgate.changes.reach import Level
 from headgate.changes.state import MAX_ITEM_BYTES, item_bytes
 from headgate.check.snapshot import DatabaseSnapshot
 from headgate.check.streaming import differs
-from headgate.history.past import rules_at, rules_between
+from headgate.history.past_rules import rules_at, rules_between
 from headgate.rules.notes import RULES
 from headgate.rules.service import SLICE
 from headgate.rules.settings import RuleLimits

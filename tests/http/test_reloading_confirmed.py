@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.base.reloading import NOTHING, Confirmed, Judged, reload_faults
+from headgate.http.reloading import NOTHING, Confirmed, Judged, reload_faults
 
 TWO = "[databases.a]\nx = 1\n[databases.b]\ny = 1\n[databases.b.metrics.lag]\n[[tokens]]\n"
 JUDGED: Judged = {"a": {"lag"}, "b": {"lag", "commits"}}

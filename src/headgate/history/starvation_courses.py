@@ -16,7 +16,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
 
-from headgate.base.crowds import is_crowd, levels_of
+from headgate.base.names import is_crowd, levels_of
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
 NEVER = float("-inf")
@@ -387,7 +387,7 @@ def _gates(
 
 def _by_subject(seen: Mapping[str, ClientTick]) -> dict[Subject, ClientTick]:
     """Levels that several have in common first: they find room before the many that are alone,
-    and tell of those of them that have no name (base/crowds.py)."""
+    and tell of those of them that have no name (base/names.py)."""
     levels: dict[Subject, ClientTick] = {}
     shared: dict[Subject, None] = {}
     for client, what in seen.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from headgate.base.pulse import BEAT_S, BOUNDS_S, Pulse
+from headgate.http.exposition.series import BEAT_S, BOUNDS_S, Pulse
 from tests.fixtures.fakes import HandClock
 
 

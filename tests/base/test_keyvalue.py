@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.base.stored import read_object
+from headgate.base.keyvalue import read_object
 from headgate.changes.model import Change, ChangeKind
 from headgate.changes.reach import parse_reach
 from headgate.changes.state import item_bytes, read_item

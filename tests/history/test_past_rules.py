@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headgate.base.names import parse_identity
-from headgate.history.past import original_id, rules_at, rules_between
+from headgate.history.past_rules import original_id, rules_at, rules_between
 from headgate.history.records import AuditEntry
 from headgate.rules.matching import RuleBook
 from tests.rules.test_service import World

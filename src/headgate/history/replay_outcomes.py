@@ -16,8 +16,8 @@ from headgate.base.names import Scope
 from headgate.check.decide import PLAIN
 from headgate.check.health import Health, MetricStatus
 from headgate.check.model import Verdict
-from headgate.history.courses import NOTHING
 from headgate.history.records import MetricMinute, Tally
+from headgate.history.starvation_courses import NOTHING
 from headgate.metrics.model import AbsencePolicy, Comparison
 from headgate.rules.matching import Applied, DiceOrder, Kind, Rule
 
