@@ -144,7 +144,7 @@ def test_without_a_hook_no_event_is_made() -> None:
     assert events_of(None) is None
     assert events_of([]) is None
     gate = Client("etl", database="main")
-    assert gate._conversation._emit is None
+    assert gate._conversation._tell.emit is None
 
 
 def test_every_event_is_among_those_tested_and_has_a_level() -> None:

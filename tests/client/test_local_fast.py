@@ -110,8 +110,8 @@ class World:
         self.local: LocalCheck = local
 
     def counted(self) -> Counter[Verdict]:
-        self.feed.count(self.now_s)
-        rows = self.feed.ledger._rows.items()
+        self.feed.reports.count(self.now_s)
+        rows = self.feed.reports.ledger._rows.items()
         return Counter({key[2]: row.times for key, row in rows})
 
 
@@ -140,7 +140,7 @@ def test_every_check_is_decided_as_if_it_were_the_first(
         assert (answer.utilization, answer.raw["rule"]) == (first.utilization, first.raw["rule"])
         assert answer.raw["rules"] == first.raw["rules"]
     assert told, "it was decided here at all"
-    world.feed.checks.append(world.local)
+    world.feed.reports.checks.append(world.local)
     # Per minute and reason; all of one verdict are of one row here.
     assert sum(world.counted().values()) == sum(told.values())
 
@@ -199,7 +199,7 @@ def test_a_check_that_two_threads_make_at_once_is_listed_once(
     question = ASKER.may_read(7.0, "lag", None)
     made = {world.gate._new_check(question) for _ in range(3)}
     assert len(made) == 1
-    assert len([check for check in world.feed.checks if check in made]) == 1
+    assert len([check for check in world.feed.reports.checks if check in made]) == 1
 
 
 def test_the_preferred_agent_is_gone_back_to_when_its_stream_is_there_again(

@@ -174,7 +174,7 @@ class AsyncClient(Gate[Callable[[float], Awaitable[None]]]):
 
     async def _run(self, plan: Plan[Item], items: object) -> Run[Item]:
         position = None if plan.cursor is None else await _settled(plan.cursor.load())
-        return plan.run(self._asker.app, items, position, self._clock())
+        return Run(plan, self._asker.app, items, position, self._clock())
 
     async def _each(
         self, plan: Plan[Item], run: Run[Item], take: Callable[[int], Awaitable[Chunk]]
@@ -192,7 +192,7 @@ class AsyncClient(Gate[Callable[[float], Awaitable[None]]]):
             if plan.cursor is not None:
                 await _settled(plan.cursor.save(run.final_position))
         finally:
-            run.close()
+            run.shown.close()
 
     @asynccontextmanager
     async def guard(self, deadline_s: float | None = None) -> AsyncIterator[Answer]:

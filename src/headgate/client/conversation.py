@@ -43,7 +43,7 @@ from headgate.client.steps import (
     Tell,
 )
 from headgate.client.target import Target
-from headgate.client.unthrottled import PATH, Period, Periods, report_body
+from headgate.client.unthrottled import PATH, Periods, report_body
 from headgate.client.waits import Patience, Wait, backoff_s
 from headgate.errors import HeadgateError, ThrottlerUnavailable, WaitedTooLong
 
@@ -97,112 +97,69 @@ def _together(outcomes: list[Answer | NoAnswer]) -> Answer | NoAnswer:
     return lost if lost is not None and all(answers) else merged(answers)
 
 
-class Conversation:
+class Telling:
+    """The events of checks, where there are hooks for them."""
+
+    def __init__(self, emit: Emit | None, clock: Callable[[], float]) -> None:
+        self.emit = emit
+        self.clock = clock
+
+    def asked(
+        self, question: Question, agent: str, outcome: Answer | NoAnswer, asked_s: float
+    ) -> None:
+        if self.emit is None:
+            return
+        told = question.app, question.databases, agent
+        took_s = self.clock() - asked_s
+        if isinstance(outcome, NoAnswer):
+            self.emit(events.Asked(*told, None, took_s, outcome.detail))
+        else:
+            self.emit(events.Asked(*told, outcome.verdict, took_s))
+
+    def rejected(self, question: Question, rejection: Answer) -> None:
+        if self.emit is not None:
+            self.emit(events.Rejected(question.app, question.databases, rejection))
+
+    def ended(
+        self, kind: type[events.Waited | events.WaitTimedOut], wait: Wait, answer: Answer | None
+    ) -> None:
+        if self.emit is not None and answer is not None:
+            story = self.clock() - wait.started_s, wait.rejections, answer
+            self.emit(kind(wait.about.app, wait.about.databases, *story))
+
+    def failed(
+        self,
+        kind: type[events.FailedOpen | events.FailedClosed],
+        question: Question,
+        agents: Endpoints,
+        outage: Outage,
+    ) -> None:
+        if self.emit is not None:
+            who = question.app, question.databases, str(agents)
+            self.emit(kind(*who, outage.lasted_s, outage.detail))
+
+    def rerouted(self, question: Question, before: Target, now: Target, why: str) -> None:
+        if self.emit is not None and before.url != now.url:
+            self.emit(events.Rerouted(question.app, question.databases, before.url, now.url, why))
+
+
+class AgentExchange:
+    """One question to the right agent: ours, whichever of them answers, or the one that an
+    answer names."""
+
     def __init__(
         self,
-        patience: Patience,
         ways: Ways,
-        clock: Callable[[], float],
-        dice: Callable[[], float],
-        emit: Emit | None = None,
+        timeout_s: float,
+        availability: Availability,
+        tell: Telling,
     ) -> None:
-        self.patience = patience
-        self.endpoints, self.routes, self._asker = ways
-        self.availability = Availability(patience.unavailable_after_s, patience.on_unavailable)
-        self.periods = Periods()
-        self.clock = clock
-        self.dice = dice
-        self._emit = emit
-        self._local: DecidesLocally | None = None
-        """Consulted before any check is sent to an agent."""
+        self._endpoints, self.routes, _ = ways
+        self._timeout_s = timeout_s
+        self._availability = availability
+        self._tell, self._clock = tell, tell.clock
 
-    def decide_locally(self, local: DecidesLocally | None) -> None:
-        self._local = local
-
-    @property
-    def circuit(self) -> Circuit:
-        return self.availability.circuit
-
-    # --- one agent's answer, or none ---------------------------------------------------------
-
-    def check(self, question: Question) -> Steps:
-        outcome = yield from self.ask(question, math.inf)
-        if isinstance(outcome, Outage):
-            raise self.unavailable(question, outcome)
-        if self._emit is not None and not outcome.admitted:
-            self._emit(events.Rejected(question.app, question.databases, outcome))
-        return outcome
-
-    def wait(self, question: Question, deadline_s: float | None = None) -> Steps:
-        wait = Wait(question, self.clock(), self.patience.limit_s(deadline_s))
-        try:
-            answer = yield from self._waiting(question, wait)
-        except WaitedTooLong as rejected:
-            tell_too_long(self._emit, question, wait, rejected, self.clock())
-            raise
-        tell_waited(self._emit, question, wait, answer, self.clock())
-        return answer
-
-    def _waiting(self, question: Question, wait: Wait) -> Steps:
-        bypassed = self.bypassed(question, wait.started_s)
-        if bypassed is not None:
-            return self.without_throttler(question, bypassed)
-        while True:
-            outcome = yield from self.ask(question, wait.ends_s)
-            if isinstance(outcome, Outage):
-                pause_s = self.after_no_answer(wait, outcome)
-                if pause_s is None:
-                    return self.without_throttler(question, outcome)
-            elif outcome.admitted:
-                return outcome
-            else:
-                tell_rejected(self._emit, question, outcome)
-                pause_s = wait.rejected(outcome, self.clock(), self.dice())
-                pause_s = yield from self._held(question, outcome, pause_s)
-            yield Sleep(pause_s)
-
-    def _held(self, question: Question, rejection: Answer, pause_s: float) -> Pausing:
-        """Of a hold, sleep most of its pause, and end it early where the hold was lifted here.
-        That sends no check; each waiter looks at its own time, so that not all start at once."""
-        if self._local is None or rejection.verdict != ON_HOLD:
-            return pause_s
-        while pause_s > LOOK_EVERY_S:
-            slept_s = LOOK_EVERY_S * (1 + self.dice()) / 2
-            yield Sleep(slept_s)
-            pause_s -= slept_s
-            if self._local.would_admit(question):
-                return 0.0
-        return pause_s
-
-    def asking(self, question: Question, ends_s: float) -> Asking:
-        """For one of several: an outage that work goes on in is an answer as well."""
-        bypassed = self.bypassed(question, self.clock())
-        if bypassed is not None:
-            return self.without_throttler(question, bypassed)
-        return (yield from self.ask(question, ends_s))
-
-    def ask(self, question: Question, ends_s: float) -> Asking:
-        asked_s = self.clock()
-        if self._local is not None:
-            decided = self._local.check(question, asked_s)
-            if decided is not None:
-                self._tell_asked(question, LOCAL, decided, asked_s)
-                yield from self._heard()
-                return decided
-        self._note_probe()
-        outcome = yield from self._answer(question, ends_s)
-        if isinstance(outcome, NoAnswer):
-            return self.availability.unanswered(asked_s, self.clock(), outcome.detail)
-        yield from self._heard()
-        return outcome
-
-    def _heard(self) -> Generator[Step, Sent, None]:
-        """An agent is there: it answered, or it just pushed the snapshot that decided."""
-        self._note_answer()
-        if self.periods.pending:
-            yield from self._reporting()
-
-    def _answer(self, question: Question, ends_s: float) -> Replying:
+    def put(self, question: Question, ends_s: float) -> Replying:
         if self.routes is None:
             return (yield from self._put(question, None, ends_s))
         if question.parts:
@@ -215,8 +172,9 @@ class Conversation:
         outcome = yield from self._follow(question, routes, known, hops, ends_s)
         if known is not None and is_dead_end(outcome):
             outcome = yield from self._follow(question, routes, None, hops, ends_s)
-        if self._emit is not None:
-            self._tell_rerouted(question, known or routes.home, routes.to(question) or routes.home)
+        if self._tell.emit is not None:
+            now = routes.to(question) or routes.home
+            self._tell.rerouted(question, known or routes.home, now, "it decides for the shard")
         return outcome
 
     def _follow(
@@ -257,53 +215,162 @@ class Conversation:
             if isinstance(outcome, NoAnswer):
                 return NoAnswer(f"{at} (named by another agent as the right one): {outcome.detail}")
             return outcome
-        if len(self.endpoints.targets) == 1:
+        if len(self._endpoints.targets) == 1:
             return (yield from self._put_to(question, None, ends_s))
         return (yield from self._put_to_any(question, ends_s))
 
     def _put_to_any(self, question: Question, ends_s: float) -> Replying:
         details: list[str] = []
-        for target in self.endpoints.order(self.clock()):
-            at = None if target is self.endpoints.targets[0] else target
+        for target in self._endpoints.order(self._clock()):
+            at = None if target is self._endpoints.targets[0] else target
             outcome = yield from self._put_to(question, at, ends_s)
-            if not isinstance(outcome, NoAnswer):
-                self._stay_at(question, target, details)
-                return outcome
-            details.append(f"{target}: {outcome.detail}")
+            if isinstance(outcome, NoAnswer):
+                details.append(f"{target}: {outcome.detail}")
+                continue
+            before = self._endpoints.answered(target, self._clock())
+            if before is not None:
+                if self.routes is not None:
+                    self.routes.home = target
+                why = "; ".join(details) or "it is preferred"
+                self._tell.rerouted(question, before, target, why)
+            return outcome
         return NoAnswer("; ".join(details))
 
-    def _stay_at(self, question: Question, target: Target, details: list[str]) -> None:
-        before = self.endpoints.answered(target, self.clock())
-        if before is None:
-            return
-        if self.routes is not None:
-            self.routes.home = target
-        if self._emit is not None:
-            self._tell_rerouted(question, before, target, "; ".join(details) or "it is preferred")
-
     def _put_to(self, question: Question, at: Target | None, ends_s: float) -> Replying:
-        asked_s, timeout_s = self.clock(), self.patience.timeout_s
-        asked, target = question.put_to(at), at or self.endpoints.targets[0]
+        asked_s, timeout_s = self._clock(), self._timeout_s
+        asked, target = question.put_to(at), at or self._endpoints.targets[0]
 
         def in_vain() -> str:
-            return self._silence_since(asked_s)
+            """A caller that queued while no agent answered does not repeat the attempt."""
+            outage = self._availability.outage
+            if outage is None or outage.since_s > asked_s:
+                return ""
+            return f"{outage.detail}, to those before it in line"
 
         queue_s = max(timeout_s, ends_s - asked_s)
         reply = yield Ask(asked.request, timeout_s, target, queue_s, in_vain)
         if isinstance(reply, NoTurn):
-            raise _no_turn(question, target, reply)
+            raise WaitedTooLong(
+                f"{question}: no check was sent: all connections to {target} were busy for"
+                f" {reply.queued_s:.1f} s with other checks of this client. Let fewer tasks check"
+                " at once, or decide in this process (local=True)."
+            )
         assert reply is not None and not isinstance(reply, list), "a driver replies to every step"
         outcome = read_reply(reply, asked)
-        if self._emit is not None:
-            self._tell_asked(question, target.url, outcome, asked_s)
+        self._tell.asked(question, target.url, outcome, asked_s)
         return outcome
 
-    def _silence_since(self, asked_s: float) -> str:
-        """A caller that queued while no agent answered does not repeat the attempt."""
-        outage = self.availability.outage
-        if outage is None or outage.since_s > asked_s:
-            return ""
-        return f"{outage.detail}, to those before it in line"
+
+class Conversation:
+    def __init__(
+        self,
+        patience: Patience,
+        ways: Ways,
+        clock: Callable[[], float],
+        dice: Callable[[], float],
+        emit: Emit | None = None,
+    ) -> None:
+        self.patience = patience
+        self.endpoints, self.routes, self._asker = ways
+        self._app = "" if ways.asker is None else ways.asker.app
+        self.availability = Availability(patience.unavailable_after_s, patience.on_unavailable)
+        self.periods = Periods()
+        self.clock = clock
+        self.dice = dice
+        self._tell = Telling(emit, clock)
+        self._exchange = AgentExchange(ways, patience.timeout_s, self.availability, self._tell)
+        self._local: DecidesLocally | None = None
+        """Consulted before any check is sent to an agent."""
+
+    def decide_locally(self, local: DecidesLocally | None) -> None:
+        self._local = local
+
+    @property
+    def circuit(self) -> Circuit:
+        return self.availability.circuit
+
+    # --- one agent's answer, or none ---------------------------------------------------------
+
+    def check(self, question: Question) -> Steps:
+        outcome = yield from self.ask(question, math.inf)
+        if isinstance(outcome, Outage):
+            raise self.unavailable(question, outcome)
+        if not outcome.admitted:
+            self._tell.rejected(question, outcome)
+        return outcome
+
+    def wait(self, question: Question, deadline_s: float | None = None) -> Steps:
+        wait = Wait(question, self.clock(), self.patience.limit_s(deadline_s))
+        try:
+            answer = yield from self._waiting(question, wait)
+        except WaitedTooLong as rejected:
+            self._tell.ended(events.WaitTimedOut, wait, rejected.answer)
+            raise
+        self._tell.ended(events.Waited, wait, answer)
+        return answer
+
+    def _waiting(self, question: Question, wait: Wait) -> Steps:
+        bypassed = self.bypassed(question, wait.started_s)
+        if bypassed is not None:
+            return self.without_throttler(question, bypassed)
+        while True:
+            outcome = yield from self.ask(question, wait.ends_s)
+            if isinstance(outcome, Outage):
+                pause_s = self.after_no_answer(wait, outcome)
+                if pause_s is None:
+                    return self.without_throttler(question, outcome)
+            elif outcome.admitted:
+                return outcome
+            else:
+                self._tell.rejected(question, outcome)
+                pause_s = wait.rejected(outcome, self.clock(), self.dice())
+                pause_s = yield from self._held(question, outcome, pause_s)
+            yield Sleep(pause_s)
+
+    def _held(self, question: Question, rejection: Answer, pause_s: float) -> Pausing:
+        """Of a hold, sleep most of its pause, and end it early where the hold was lifted here.
+        That sends no check; each waiter looks at its own time, so that not all start at once."""
+        if self._local is None or rejection.verdict != ON_HOLD:
+            return pause_s
+        while pause_s > LOOK_EVERY_S:
+            slept_s = LOOK_EVERY_S * (1 + self.dice()) / 2
+            yield Sleep(slept_s)
+            pause_s -= slept_s
+            if self._local.would_admit(question):
+                return 0.0
+        return pause_s
+
+    def asking(self, question: Question, ends_s: float) -> Asking:
+        """For one of several: an outage that work goes on in is an answer as well."""
+        bypassed = self.bypassed(question, self.clock())
+        if bypassed is not None:
+            return self.without_throttler(question, bypassed)
+        return (yield from self.ask(question, ends_s))
+
+    def ask(self, question: Question, ends_s: float) -> Asking:
+        asked_s = self.clock()
+        if self._local is not None:
+            decided = self._local.check(question, asked_s)
+            if decided is not None:
+                self._tell.asked(question, LOCAL, decided, asked_s)
+                yield from self._heard()
+                return decided
+        if self.availability.is_declared:
+            self.availability.probing()
+            if self._tell.emit is not None:
+                told = self._app, str(self.endpoints), self.circuit.outage_s
+                self._tell.emit(events.CircuitHalfOpened(*told))
+        outcome = yield from self._exchange.put(question, ends_s)
+        if isinstance(outcome, NoAnswer):
+            return self.availability.unanswered(asked_s, self.clock(), outcome.detail)
+        yield from self._heard()
+        return outcome
+
+    def _heard(self) -> Generator[Step, Sent, None]:
+        """An agent is there: it answered, or it just pushed the snapshot that decided."""
+        self._note_answer()
+        if self.periods.pending:
+            yield from self._reporting()
 
     # --- without a throttler -----------------------------------------------------------------
 
@@ -326,7 +393,10 @@ class Conversation:
         jitter_s = backoff_s(wait.unanswered, self.dice())
         wait.unanswered += 1
         if outage_left_s <= 0:
-            self._declare(outage, now_s)
+            opens = self.availability.declare(outage, now_s, self._next_probe_at_s(now_s))
+            if opens and self._tell.emit is not None:
+                told = self._app, str(self.endpoints), outage.lasted_s, outage.detail
+                self._tell.emit(events.CircuitOpened(*told))
             return None
         if wait_left_s <= 0:
             raise self._too_late(wait, outage, now_s)
@@ -339,26 +409,20 @@ class Conversation:
         if wait.rejection is not None:
             return wait.too_long(now_s, wait.rejection)
         question = wait.about
-        self._tell_failed(events.FailedClosed, question, outage)
+        self._tell.failed(events.FailedClosed, question, self.endpoints, outage)
         return ThrottlerUnavailable(
             f"{self._nobody(question, outage)}; the deadline of {wait.limit_s:g} s came before"
             f" the {self.patience.unavailable_after_s:g} s of unavailable_after_s"
         )
 
-    def _declare(self, outage: Outage, now_s: float) -> None:
-        opens = self.availability.declare(outage, now_s, self._next_probe_at_s(now_s))
-        if opens and self._emit is not None:
-            told = (self._app, str(self.endpoints), outage.lasted_s, outage.detail)
-            self._emit(events.CircuitOpened(*told))
-
     def without_throttler(self, question: Question, outage: Outage) -> Answer:
         if self.patience.on_unavailable == "closed":
-            self._tell_failed(events.FailedClosed, question, outage)
+            self._tell.failed(events.FailedClosed, question, self.endpoints, outage)
             raise self.unavailable(question, outage)
         if self.periods.piece(self.clock()):
             warn("%s has not answered for %.1f s (%s); work goes on unthrottled",
                  self.endpoints, outage.lasted_s, outage.detail)  # fmt: skip
-        self._tell_failed(events.FailedOpen, question, outage)
+        self._tell.failed(events.FailedOpen, question, self.endpoints, outage)
         return Answer(
             UNAVAILABLE,
             admitted=True,
@@ -379,14 +443,6 @@ class Conversation:
 
     # --- and with one again ------------------------------------------------------------------
 
-    def _note_probe(self) -> None:
-        if not self.availability.is_declared:
-            return
-        self.availability.probing()
-        if self._emit is not None:
-            told = (self._app, str(self.endpoints), self.circuit.outage_s)
-            self._emit(events.CircuitHalfOpened(*told))
-
     def _note_answer(self) -> None:
         outage = self.availability.outage
         # Another thread may have ended the outage while this one went ahead without an agent.
@@ -394,18 +450,16 @@ class Conversation:
             return
         now_s, was_open = self.clock(), self.availability.answered()
         outage_s = 0.0 if outage is None else now_s - outage.since_s
-        if was_open and self._emit is not None:
-            self._emit(events.CircuitClosed(self._app, str(self.endpoints), outage_s))
+        if was_open and self._tell.emit is not None:
+            self._tell.emit(events.CircuitClosed(self._app, str(self.endpoints), outage_s))
         period = self.periods.ended(now_s)
-        if period is not None:
-            self._note_period(period, outage_s)
-
-    def _note_period(self, period: Period, outage_s: float) -> None:
+        if period is None:
+            return
         warn("%s answers again after %.1f s; pieces of work run without it: %d",
              self.endpoints, outage_s, period.pieces)  # fmt: skip
-        if self._emit is not None and self._asker is not None:
+        if self._tell.emit is not None and self._asker is not None:
             who = (self._asker.app, self._asker.databases, str(self.endpoints))
-            self._emit(events.WentUnthrottled(*who, period.duration_s, period.pieces))
+            self._tell.emit(events.WentUnthrottled(*who, period.duration_s, period.pieces))
 
     def _reporting(self) -> Generator[Step, Sent, None]:
         now_s, asker, target = self.clock(), self._asker, self.endpoints.current
@@ -424,71 +478,3 @@ class Conversation:
         """The last chance to tell; nothing where nobody listens."""
         if self.periods.pending and self.availability.outage is None:
             yield from self._reporting()
-
-    # --- events ------------------------------------------------------------------------------
-
-    @property
-    def _app(self) -> str:
-        return "" if self._asker is None else self._asker.app
-
-    def _tell_asked(
-        self, question: Question, agent: str, outcome: Answer | NoAnswer, asked_s: float
-    ) -> None:
-        if self._emit is None:
-            return
-        told = question.app, question.databases, agent
-        took_s = self.clock() - asked_s
-        if isinstance(outcome, NoAnswer):
-            self._emit(events.Asked(*told, None, took_s, outcome.detail))
-        else:
-            self._emit(events.Asked(*told, outcome.verdict, took_s))
-
-    def _tell_failed(
-        self,
-        kind: type[events.FailedOpen | events.FailedClosed],
-        question: Question,
-        outage: Outage,
-    ) -> None:
-        if self._emit is not None:
-            who = question.app, question.databases, str(self.endpoints)
-            self._emit(kind(*who, outage.lasted_s, outage.detail))
-
-    def _tell_rerouted(
-        self,
-        question: Question,
-        before: Target,
-        now: Target,
-        why: str = "it decides for the shard",
-    ) -> None:
-        if self._emit is not None and before.url != now.url:
-            told = question.app, question.databases, before.url, now.url
-            self._emit(events.Rerouted(*told, why))
-
-
-def _no_turn(question: Question, target: Target, reply: NoTurn) -> WaitedTooLong:
-    return WaitedTooLong(
-        f"{question}: no check was sent: all connections to {target} were busy for"
-        f" {reply.queued_s:.1f} s with other checks of this client. Let fewer tasks check at"
-        " once, or decide in this process (local=True)."
-    )
-
-
-def tell_rejected(emit: Emit | None, question: Question, rejection: Answer) -> None:
-    if emit is not None:
-        emit(events.Rejected(question.app, question.databases, rejection))
-
-
-def tell_waited(
-    emit: Emit | None, question: Question, wait: Wait, answer: Answer, now_s: float
-) -> None:
-    if emit is not None:
-        story = now_s - wait.started_s, wait.rejections, answer
-        emit(events.Waited(question.app, question.databases, *story))
-
-
-def tell_too_long(
-    emit: Emit | None, question: Question, wait: Wait, rejected: WaitedTooLong, now_s: float
-) -> None:
-    if emit is not None and rejected.answer is not None:
-        story = now_s - wait.started_s, wait.rejections, rejected.answer
-        emit(events.WaitTimedOut(question.app, question.databases, *story))

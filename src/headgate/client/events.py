@@ -152,13 +152,10 @@ class Events:
                 hook(event)
             # Whatever it raises is its author's fault: throttling must not depend on a log line.
             except Exception as fault:
-                self._name_once(place, hook, event, fault)
-
-    def _name_once(self, place: int, hook: Hook, event: Event, fault: Exception) -> None:
-        if place not in self._failed:
-            self._failed.add(place)
-            warn("the hook %r raised %r at %s; it is called on, and its further failures are "
-                 "not logged", hook, fault, type(event).__name__)  # fmt: skip
+                if place not in self._failed:
+                    self._failed.add(place)
+                    warn("the hook %r raised %r at %s; it is called on, and its further failures "
+                         "are not logged", hook, fault, type(event).__name__)  # fmt: skip
 
 
 def events_of(on_event: Hook | Iterable[Hook] | None) -> Events | None:

@@ -11,15 +11,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from headgate.client import events
 from headgate.client.answers import Answer
 from headgate.client.availability import Outage
-from headgate.client.conversation import (
-    Conversation,
-    Emit,
-    tell_rejected,
-    tell_too_long,
-    tell_waited,
-)
+from headgate.client.conversation import Conversation, Emit, Telling
 from headgate.client.parsing import merged
 from headgate.client.question import Debit, Question, RequestBuilder
 from headgate.client.steps import Outcomes, Sleep, Steps, Together
@@ -72,7 +67,7 @@ class Gathering:
         self._patience = patience
         self._clock = clock
         self._dice = dice
-        self._emit = emit
+        self._tell = Telling(emit, clock)
         self._first = 0
 
     def check(self, cost: float | None = None) -> Steps:
@@ -84,7 +79,7 @@ class Gathering:
             raise who.conversation.unavailable(who.question, outage)
         answer = merged(said.answers)
         if not answer.admitted:
-            tell_rejected(self._emit, self._about, answer)
+            self._tell.rejected(self._about, answer)
         return answer
 
     def wait(self, deadline_s: float | None = None, cost: float | None = None) -> Steps:
@@ -92,9 +87,9 @@ class Gathering:
         try:
             answer = yield from self._waiting(wait, cost)
         except WaitedTooLong as rejected:
-            tell_too_long(self._emit, self._about, wait, rejected, self._clock())
+            self._tell.ended(events.WaitTimedOut, wait, rejected.answer)
             raise
-        tell_waited(self._emit, self._about, wait, answer, self._clock())
+        self._tell.ended(events.Waited, wait, answer)
         return answer
 
     def _waiting(self, wait: Wait, cost: float | None) -> Steps:
@@ -103,12 +98,14 @@ class Gathering:
             asking = tuple(who.conversation.asking(who.asked(cost), wait.ends_s) for who in order)
             said = self._said(order, (yield Together(asking)))
             if all(said.answers):
-                pause_s = self._for_the_silent(wait, said)
+                # For those that may still answer; None: for nobody.
+                pauses = [who.conversation.after_no_answer(wait, out) for who, out in said.silent]
+                pause_s = min((one_s for one_s in pauses if one_s is not None), default=None)
                 if pause_s is None:
                     return merged(self._completed(said))
             else:
                 rejection = merged(said.answers)
-                tell_rejected(self._emit, self._about, rejection)
+                self._tell.rejected(self._about, rejection)
                 pause_s = wait.rejected(rejection, self._clock(), self._dice())
             yield Sleep(pause_s)
 
@@ -124,11 +121,6 @@ class Gathering:
                 self._first = self.members.index(who)
         # In the caller's order, not in the order of the checks.
         return _Round(tuple(sorted(pairs, key=lambda pair: self.members.index(pair[0]))))
-
-    def _for_the_silent(self, wait: Wait, said: _Round) -> float | None:
-        """How long to pause for those that may still answer; None: for nobody."""
-        pauses = [who.conversation.after_no_answer(wait, outage) for who, outage in said.silent]
-        return min((pause_s for pause_s in pauses if pause_s is not None), default=None)
 
     def _completed(self, said: _Round) -> tuple[Answer, ...]:
         """With the policy's own word for each that nobody waits for any longer."""

@@ -142,7 +142,9 @@ def logging(logger: log.Logger | str = "headgate.client.events") -> Callable[[ev
     def hook(event: events.Event) -> None:
         level = level_of(event)
         if to.isEnabledFor(level):
-            to.log(level, "%s %s", type(event).__name__, _told(event), extra={"headgate": event})
+            fields = [f"{name}={_value(value)}" for name, value in event._asdict().items()]
+            told = type(event).__name__, " ".join(fields)
+            to.log(level, "%s %s", *told, extra={"headgate": event})
 
     return hook
 
@@ -150,10 +152,6 @@ def logging(logger: log.Logger | str = "headgate.client.events") -> Callable[[ev
 def level_of(event: events.Event) -> int:
     held = isinstance(event, events.Waited) and event.rejections > 0
     return log.INFO if held else LEVELS[type(event)]
-
-
-def _told(event: events.Event) -> str:
-    return " ".join(f"{name}={_value(value)}" for name, value in event._asdict().items())
 
 
 def _value(value: object) -> str:

@@ -119,8 +119,10 @@ class ResponseReader:
     def _read(self) -> _Reading:
         head = yield from self._final_head()
         body, delimited = yield from self._body(head)
+        wishes = {word.strip() for word in head.headers.get("connection", "").lower().split(",")}
+        stays = "keep-alive" in wishes if head.version == "HTTP/1.0" else "close" not in wishes
         # Bytes behind the end answer no question of ours: the next one needs a new connection.
-        keep_alive = delimited and not self._buffer and _stays_open(head)
+        keep_alive = delimited and not self._buffer and stays
         return Response(head.status, head.headers, body, keep_alive)
 
     def _final_head(self) -> Generator[None, None, _Head]:
@@ -141,7 +143,10 @@ class ResponseReader:
             return (yield from self._chunked()), True
         if length is not None:
             return (yield from self._take(self._checked(_number(length, 10)))), True
-        return (yield from self._rest()), False
+        while not self._ended:
+            self._checked(len(self._buffer))
+            yield
+        return bytes(self._buffer), False
 
     def _chunked(self) -> Generator[None, None, bytes]:
         body = bytearray()
@@ -157,12 +162,6 @@ class ResponseReader:
             if trailers_bytes > self._max_head_bytes:
                 raise BadResponse(f"more than {self._max_head_bytes} bytes of trailers")
         return bytes(body)
-
-    def _rest(self) -> Generator[None, None, bytes]:
-        while not self._ended:
-            self._checked(len(self._buffer))
-            yield
-        return bytes(self._buffer)
 
     def _until(self, mark: bytes) -> Generator[None, None, bytes]:
         while (end := self._buffer.find(mark, 0, self._max_head_bytes)) < 0:
@@ -223,8 +222,3 @@ def _number(text: str, base: int) -> int:
     if not 0 < len(text) <= 8 or not _DIGITS[base].issuperset(text):
         raise BadResponse(f"expected a number, found {text[:20]!r}")
     return int(text, base)
-
-
-def _stays_open(head: _Head) -> bool:
-    wishes = {word.strip() for word in head.headers.get("connection", "").lower().split(",")}
-    return "keep-alive" in wishes if head.version == "HTTP/1.0" else "close" not in wishes

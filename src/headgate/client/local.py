@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from headgate.check.decide import MAX_RETRY_S
 from headgate.check.health import Health
 from headgate.check.model import Check, Decision, Verdict
-from headgate.check.snapshot import DatabaseSnapshot, decided, only_agent_knows
+from headgate.check.snapshot import decided, only_agent_knows
 from headgate.check.snapshot_api import Snapshot
 from headgate.client import local_clock
 from headgate.client.answers import Answer
@@ -216,7 +216,8 @@ class LocalCheck:
     def _onward(self, ready: Ready, now_s: float) -> tuple[Feed | None, Check] | None:
         """The feed of the agent that decides for the shard, if that is another one."""
         feed, snapshot, check = ready
-        if not _may_send_on(snapshot.view):
+        shard = snapshot.view.health.shard
+        if not snapshot.view.active_agent and (shard is None or not shard.ask):
             return None
         sent = decided(snapshot.view, check, now=snapshot.now(now_s), roll=ALMOST_ONE)
         if sent.verdict is not Verdict.WRONG_AGENT:
@@ -238,7 +239,7 @@ class LocalCheck:
             self._settle(now_s)
             if not snapshot.view.active_agent:
                 key = _key(decision)
-                feed.ledger.add(key, now_s, reason=answer.reason)
+                feed.reports.ledger.add(key, now_s, reason=answer.reason)
                 if not self._retired:
                     self._arm(ready, decision, answer, key, roll)
         return answer
@@ -295,12 +296,7 @@ class CallCounter:
         times = self.meter.take()
         if times and self.counting is not None:
             feed, key, reason = self.counting
-            feed.ledger.add(key, now_s, times, reason)
-
-
-def _may_send_on(view: DatabaseSnapshot) -> bool:
-    shard = view.health.shard
-    return bool(view.active_agent or (shard is not None and shard.ask))
+            feed.reports.ledger.add(key, now_s, times, reason)
 
 
 def _drawn_wait(decision: Decision, roll: float) -> tuple[float, float] | None:
@@ -450,7 +446,7 @@ class LocalGate:
             # Another thread may have been faster: that one's is listed already.
             if known is mine and mine is not None:
                 for feed in self._feeds.values():
-                    feed.checks.append(mine)
+                    feed.reports.checks.append(mine)
         return known
 
     def _forget_checks(self) -> None:
@@ -463,7 +459,7 @@ class LocalGate:
             elif check is not None:
                 check.retire(now_s)
                 for feed in self._feeds.values():
-                    feed.checks.remove(check)
+                    feed.reports.checks.remove(check)
         self._checks = kept
 
     # --- feeds -----------------------------------------------------------------------------
@@ -504,7 +500,9 @@ class LocalGate:
             if len(self._feeds) >= MAX_FEEDS:
                 self._leave_all()
             feed = self._feeds[key] = FEEDS.join(target, database, self._app, self._token)
-            feed.checks.extend(check for check in self._checks.values() if check is not None)
+            feed.reports.checks.extend(
+                check for check in self._checks.values() if check is not None
+            )
         return feed
 
     def _leave_all(self) -> None:
@@ -513,7 +511,7 @@ class LocalGate:
             for check in self._checks.values():
                 if check is not None:
                     check.disarm(now_s)
-                    feed.checks.remove(check)
+                    feed.reports.checks.remove(check)
             FEEDS.leave(feed)
         self._feeds.clear()
 
@@ -522,7 +520,7 @@ class LocalGate:
         ends_s = time.monotonic() + flush_s
         for feed in tuple(self._feeds.values()):
             if flush_s > 0:
-                feed.report(ends_s)
+                feed.reports.report(ends_s)
         with self._lock:
             self._closed = True
             self._leave_all()

@@ -101,13 +101,11 @@ def decided_by(decision: Decision) -> str:
     if decision.failing:
         failing = decision.failing
         first = next((f for f in failing if f.state is State.BREACHED), failing[0])
-        return _named(first) if first.spec else OTHER
+        if not first.spec:
+            return OTHER
+        ref = first.ref
+        return f"{Scope.SHARD.value}/{ref.metric}" if ref.scope is Scope.SHARD else ref.metric
     return f"{RULE}{decision.rule.id}" if decision.rule else ""
-
-
-def _named(finding: Finding) -> str:
-    ref = finding.ref
-    return f"{Scope.SHARD.value}/{ref.metric}" if ref.scope is Scope.SHARD else ref.metric
 
 
 def _raw(decision: Decision) -> dict[str, Any]:

@@ -74,6 +74,103 @@ REJECTED_RETRY_S = 30.0
 """After a no to the stream itself: too old an agent, no such database, too many streams."""
 
 
+class LocalReports:
+    """What was decided here, on its way to the agent: one batch at a time, in order."""
+
+    def __init__(self, target: Target, database: str, token: str | None, told: set[str]) -> None:
+        self._target = target
+        self._database = database
+        self._token = token
+        self._told = told
+        self.ledger = LocalLedger()
+        self.checks: list[LocalCheck] = []
+        """Who counts here."""
+        self._post: PooledConnection | None = None
+        self._reporting = threading.Lock()
+
+    def forked(self) -> None:
+        self.close()
+        self._reporting = threading.Lock()
+        self.ledger.restart()
+        for check in self.checks:
+            check.forked()
+            check.gate.forked()
+
+    def count(self, now_s: float) -> None:
+        """Bring what was counted without a lock into the ledger."""
+        for check in tuple(self.checks):
+            check.settle(now_s)
+
+    def report(self, deadline_s: float) -> bool:
+        """Tell everything; False: nobody took it, in the time there was."""
+        if not self._reporting.acquire(timeout=max(0.0, deadline_s - time.monotonic())):
+            return False
+        try:
+            return self._reported(deadline_s)
+        finally:
+            self._reporting.release()
+
+    def _reported(self, deadline_s: float) -> bool:
+        while True:
+            now_s = local_clock.now()
+            self.count(now_s)
+            body = self.ledger.batch(now_s)
+            if body is None:
+                return True
+            left_s = min(REPORT_TIMEOUT_S, deadline_s - time.monotonic())
+            if left_s <= 0 or not self._posted(body, left_s):
+                return False
+            self.ledger.taken()
+
+    def _posted(self, body: bytes, timeout_s: float) -> bool:
+        request = encode_request(
+            "POST", "/v1/reports", host=self._target.host_header, token=self._token, body=body
+        )
+        deadline = Deadline(timeout_s)
+        kept, self._post = self._post, None
+        for connection in (kept, None):
+            try:
+                response = self._exchange(connection, request, deadline)
+            except (OSError, BadResponse):
+                if connection is None:
+                    return False
+                continue  # closed while it lay idle: a batch may come twice, and counts once
+            return self._is_settled(response)
+        return False
+
+    def _exchange(
+        self, kept: PooledConnection | None, request: bytes, deadline: Deadline
+    ) -> Response:
+        connection = kept or connect(self._target, deadline)
+        try:
+            response = converse(connection, request, ResponseReader(), deadline)
+        except BaseException:
+            connection.close()
+            raise
+        if response.keep_alive:
+            self._post = connection
+        else:
+            connection.close()
+        return response
+
+    def _is_settled(self, response: Response) -> bool:
+        """Whether to send the next batch: a rejected batch would be rejected again."""
+        if response.status == 200:
+            return True
+        if response.status >= 500 or response.status == 429:
+            return False
+        if "reports" not in self._told:
+            self._told.add("reports")
+            warn("%s at %s: what was decided here is not counted there (status %d: %s)",
+                 self._database, self._target, response.status, _why(response))  # fmt: skip
+        return True
+
+    def close(self) -> None:
+        if self._post is not None:
+            self._post.close()
+            self._post = None
+
+
 class Feed:
     def __init__(self, target: Target, database: str, app: str, token: str | None) -> None:
         self.target = target
@@ -82,23 +179,18 @@ class Feed:
         self._token = token
         self.snapshot: Snapshot | None = None
         """Read on the hot path; replaced whole by the thread."""
-        self.ledger = LocalLedger()
-        self.checks: list[LocalCheck] = []
-        """Who counts here."""
         self.users = 0
         self.left_s = 0.0
         """When the last user went."""
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._connection: PooledConnection | None = None
-        self._post: PooledConnection | None = None
-        self._reporting = threading.Lock()
-        """One batch at a time, in order."""
         self._tries = 0
         self._late_streams = 0
         """In a row."""
         self._told: set[str] = set()
         """What was logged: each kind of trouble once, until a stream has held for a while."""
+        self.reports = LocalReports(target, database, token, self._told)
         self._stale_since_s: float | None = None
 
     def __repr__(self) -> str:
@@ -130,7 +222,8 @@ class Feed:
         self._stopped.set()
         connection = self._connection
         if connection is not None:
-            _hang_up(connection)
+            with suppress(OSError):  # it was faster, and is closed already
+                connection.raw.shutdown(socket.SHUT_RDWR)
 
     def join(self, timeout_s: float) -> None:
         if self._thread is not None:
@@ -138,16 +231,10 @@ class Feed:
 
     def forked(self) -> None:
         """In a child: the thread, the connections and the counts are the parent's."""
-        for connection in (self._connection, self._post):
-            if connection is not None:
-                connection.close()
-        self._thread = self._connection = self._post = None
-        self._reporting = threading.Lock()
-        self.snapshot = None
-        self.ledger.restart()
-        for check in self.checks:
-            check.forked()
-            check.gate.forked()
+        if self._connection is not None:
+            self._connection.close()
+        self._thread = self._connection = self.snapshot = None
+        self.reports.forked()
 
     # --- the stream ------------------------------------------------------------------------
 
@@ -216,7 +303,9 @@ class Feed:
                 raise Malformed(f"what it says is {age_s:.1f} s old when it is read")
             self._note_fresh(asked_s, now_s)
 
-        exchange = connection.exchange(self._request(), StreamReader(take, MAX_EVENT_BYTES))
+        path = f"/v1/snapshot?database={quote(self.database)}&app={quote(self._app, safe='')}"
+        request = encode_request("GET", path, host=self.target.host_header, token=self._token)
+        exchange = connection.exchange(request, StreamReader(take, MAX_EVENT_BYTES))
         outgoing = next(exchange)
         try:
             while local_clock.now() < renew_at_s and not stopped.is_set():
@@ -239,10 +328,6 @@ class Feed:
         self._late_streams = min(self._late_streams + 1, 9)
         return now_s + RENEW_SOON_S * 2.0 ** (self._late_streams - 1) * (0.5 + system_dice())
 
-    def _request(self) -> bytes:
-        path = f"/v1/snapshot?database={quote(self.database)}&app={quote(self._app, safe='')}"
-        return encode_request("GET", path, host=self.target.host_header, token=self._token)
-
     def _tell(self, what: str, detail: str) -> None:
         if what not in self._told and not self._stopped.is_set():
             self._told.add(what)
@@ -264,82 +349,6 @@ class Feed:
             warn("%s at %s: snapshots come again after %.1f s; from now on decisions are made "
                  "here", self.database, self.target, max(0.0, now_s - since_s))  # fmt: skip
 
-    # --- the counts ------------------------------------------------------------------------
-
-    def count(self, now_s: float) -> None:
-        """Bring what was counted without a lock into the ledger."""
-        for check in tuple(self.checks):
-            check.settle(now_s)
-
-    def report(self, deadline_s: float) -> bool:
-        """Tell everything; False: nobody took it, in the time there was."""
-        if not self._reporting.acquire(timeout=max(0.0, deadline_s - time.monotonic())):
-            return False
-        try:
-            return self._reported(deadline_s)
-        finally:
-            self._reporting.release()
-
-    def _reported(self, deadline_s: float) -> bool:
-        while True:
-            now_s = local_clock.now()
-            self.count(now_s)
-            body = self.ledger.batch(now_s)
-            if body is None:
-                return True
-            left_s = min(REPORT_TIMEOUT_S, deadline_s - time.monotonic())
-            if left_s <= 0 or not self._posted(body, left_s):
-                return False
-            self.ledger.taken()
-
-    def _posted(self, body: bytes, timeout_s: float) -> bool:
-        request = encode_request(
-            "POST", "/v1/reports", host=self.target.host_header, token=self._token, body=body
-        )
-        deadline = Deadline(timeout_s)
-        kept, self._post = self._post, None
-        for connection in (kept, None):
-            try:
-                response = self._exchange(connection, request, deadline)
-            except (OSError, BadResponse):
-                if connection is None:
-                    return False
-                continue  # closed while it lay idle: a batch may come twice, and counts once
-            return self._is_settled(response)
-        return False
-
-    def _exchange(
-        self, kept: PooledConnection | None, request: bytes, deadline: Deadline
-    ) -> Response:
-        connection = kept or connect(self.target, deadline)
-        try:
-            response = converse(connection, request, ResponseReader(), deadline)
-        except BaseException:
-            connection.close()
-            raise
-        if response.keep_alive:
-            self._post = connection
-        else:
-            connection.close()
-        return response
-
-    def _is_settled(self, response: Response) -> bool:
-        """Whether to send the next batch: a rejected batch would be rejected again."""
-        if response.status == 200:
-            return True
-        if response.status >= 500 or response.status == 429:
-            return False
-        if "reports" not in self._told:
-            self._told.add("reports")
-            warn("%s at %s: what was decided here is not counted there (status %d: %s)",
-                 self.database, self.target, response.status, _why(response))  # fmt: skip
-        return True
-
-    def close_post(self) -> None:
-        if self._post is not None:
-            self._post.close()
-            self._post = None
-
 
 def _started(name: str, run: Callable[..., None], *args: object) -> threading.Thread | None:
     thread = threading.Thread(target=run, args=args, name=name, daemon=True)
@@ -348,11 +357,6 @@ def _started(name: str, run: Callable[..., None], *args: object) -> threading.Th
     except RuntimeError:
         return None  # No thread available: check at the agent; a later check tries again.
     return thread
-
-
-def _hang_up(connection: PooledConnection) -> None:
-    with suppress(OSError):  # it was faster, and is closed already
-        connection.raw.shutdown(socket.SHUT_RDWR)
 
 
 def _words(fault: Exception) -> str:
@@ -387,7 +391,9 @@ class Feeds:
         which may come while a lock is held: so nothing else is done there."""
 
     def join(self, target: Target, database: str, app: str, token: str | None) -> Feed:
-        key = (*target[1:4], _trusted(target), database, token)
+        # Clients may share a connection if they trust the same certificate authorities.
+        trusted = target.trust and frozenset(target.trust.context.get_ca_certs(binary_form=True))
+        key = (*target[1:4], trusted, database, token)
         with self.lock:
             feed = self._feeds.get(key)
             if feed is None:
@@ -421,7 +427,7 @@ class Feeds:
             self._wanted.wait(REPORT_EVERY_S)
             self._wanted.clear()
             for feed in self._all():
-                feed.report(time.monotonic() + REPORT_TIMEOUT_S)
+                feed.reports.report(time.monotonic() + REPORT_TIMEOUT_S)
             if not self._swept():
                 return
 
@@ -439,8 +445,8 @@ class Feeds:
                 if feed.users:
                     continue
                 feed.stop()
-                if feed.ledger.is_empty or now_s - feed.left_s > GIVE_UP_S:
-                    feed.close_post()
+                if feed.reports.ledger.is_empty or now_s - feed.left_s > GIVE_UP_S:
+                    feed.reports.close()
                     del self._feeds[key]
             if not self._feeds:
                 self._reporter = None
@@ -451,7 +457,7 @@ class Feeds:
         ends_s = time.monotonic() + within_s
         for feed in self._all():
             if feed.has_begun:
-                feed.report(ends_s)
+                feed.reports.report(ends_s)
 
     def forked(self) -> None:
         self.lock = threading.Lock()
@@ -459,13 +465,6 @@ class Feeds:
         self._reporter = None
         for feed in self._feeds.values():
             feed.forked()
-
-
-def _trusted(target: Target) -> object:
-    """Clients may share a connection if they trust the same certificate authorities."""
-    if target.trust is None:
-        return None
-    return frozenset(target.trust.context.get_ca_certs(binary_form=True))
 
 
 FEEDS = Feeds()

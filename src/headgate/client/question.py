@@ -179,7 +179,8 @@ def make_asker(
     databases = tuple(parse_database(name) for name in one_or_more(database))
     if not databases or len(set(databases)) < len(databases):
         raise _fault("database", f"must name one or more, each once, not {database!r}")
-    if token is not None and not _fits_a_header(token):
+    fits_a_header = token is None or (token.isascii() and token.isprintable() and " " not in token)
+    if not fits_a_header or token == "":
         raise _fault("token", "must be printable ASCII without spaces (it is not shown here)")
     wanted = None if scope is None else parse_scope(scope)
     return RequestBuilder(parse_identity(app).text, databases, target, token, wanted)
@@ -211,10 +212,6 @@ def metric_names(metrics: str | Sequence[str]) -> tuple[str, ...]:
 def one_or_more(names: str | Sequence[str]) -> tuple[str, ...]:
     """A lone name is one name, not a sequence of letters."""
     return (names,) if isinstance(names, str) else tuple(names)
-
-
-def _fits_a_header(token: str) -> bool:
-    return bool(token) and token.isascii() and token.isprintable() and " " not in token
 
 
 def _fault(place: str, message: str) -> InvalidSettings:

@@ -37,7 +37,8 @@ def read_reply(reply: Response | NoAnswer, question: Question) -> Answer | NoAns
     except BadAnswer as fault:
         if reply.status in _REJECTIONS:
             return _bare_rejection(reply)
-        if reply.status == MISDIRECTED_REQUEST and _is_problem(reply):
+        kind = reply.headers.get("content-type", "")
+        if reply.status == MISDIRECTED_REQUEST and kind.startswith("application/problem+json"):
             raise _wrong_question(reply, question) from None
         return NoAnswer(f"HTTP status {reply.status}, and the body is not a valid answer: {fault}")
 
@@ -53,23 +54,14 @@ def _coherent(answer: Answer, reply: Response, question: Question) -> Answer:
 
 
 def _bare_rejection(reply: Response) -> Answer:
+    retry_after = reply.headers.get("retry-after", "")
+    is_number = retry_after.isascii() and retry_after.isdigit() and len(retry_after) <= 8
     return Answer(
         verdict=REJECTED,
         admitted=False,
         reason=f"rejected with HTTP status {reply.status} and no verdict",
-        retry_after_s=_retry_after_s(reply),
+        retry_after_s=min(float(retry_after), MAX_RETRY_AFTER_S) if is_number else None,
     )
-
-
-def _retry_after_s(reply: Response) -> float | None:
-    text = reply.headers.get("retry-after", "")
-    if not (text.isascii() and text.isdigit() and len(text) <= 8):
-        return None
-    return min(float(text), MAX_RETRY_AFTER_S)
-
-
-def _is_problem(reply: Response) -> bool:
-    return reply.headers.get("content-type", "").startswith("application/problem+json")
 
 
 def _wrong_question(reply: Response, question: Question) -> InvalidRequest:

@@ -50,7 +50,11 @@ class Sizes(NamedTuple):
         """After a chunk of `size` took so long. The more utilization, the smaller or equal."""
         if not self.adapts:
             return self.size
-        wanted = min(self._by_pressure(size, utilization), self._by_time(size, took_s))
+        # Unknown is not low: no smaller, and no larger either.
+        spread = self.max_size - self.min_size
+        by_pressure = size if utilization is None else self.min_size + spread * room(utilization)
+        by_time = math.inf if took_s <= 0 else size * self.target_s / took_s
+        wanted = min(by_pressure, by_time)
         step = min(max(wanted, size * SHRINKAGE), max(size * GROWTH, size + 1))
         return int(min(max(step, self.min_size), self.max_size))
 
@@ -59,14 +63,6 @@ class Sizes(NamedTuple):
         if not self.adapts or utilization is None:
             return 0.0
         return max(0.0, self.target_s - took_s) * (1.0 - room(utilization))
-
-    def _by_pressure(self, size: int, utilization: float | None) -> float:
-        if utilization is None:
-            return size  # Unknown is not low: no smaller, and no larger either.
-        return self.min_size + (self.max_size - self.min_size) * room(utilization)
-
-    def _by_time(self, size: int, took_s: float) -> float:
-        return math.inf if took_s <= 0 else size * self.target_s / took_s
 
 
 def room(utilization: float) -> float:
@@ -86,7 +82,8 @@ def sizes_of(
 ) -> Sizes:
     """A size alone is kept to; anything else, and nothing at all, adapts."""
     adapts = size is None or not (min_size is None and max_size is None and target_s is None)
-    begins = _beginning(size, min_size, max_size)
+    usual = max(min_size or 1, min(DEFAULT_SIZE, max_size or DEFAULT_SIZE))
+    begins = usual if size is None else size
     low = max(1, begins // SPREAD) if min_size is None else min_size
     high = begins * SPREAD if max_size is None else max_size
     goal_s = DEFAULT_TARGET_S if target_s is None else target_s
@@ -94,12 +91,6 @@ def sizes_of(
     if faults:
         raise InvalidSettings(faults)
     return Sizes(begins, low, high, goal_s, adapts)
-
-
-def _beginning(size: int | None, min_size: int | None, max_size: int | None) -> int:
-    if size is not None:
-        return size
-    return max(min_size or 1, min(DEFAULT_SIZE, max_size or DEFAULT_SIZE))
 
 
 def _faults(size: int, low: int, high: int, target_s: float) -> list[Fault]:
@@ -238,6 +229,31 @@ def display_of(given: ProgressLike, name: str, total: int | None) -> Display | N
     return _Plain(name, sys.stderr)
 
 
+class ShownProgress:
+    """Of one run. What watches must not end what is watched."""
+
+    def __init__(self, given: ProgressLike, name: str, source: object, now_s: float) -> None:
+        self._name = name
+        self._began_s = now_s
+        self._total = len(source) if isinstance(source, Sized) else None
+        self._display = display_of(given, name, self._total)
+
+    def show(self, done: int, chunk: int, utilization: float | None, now_s: float) -> None:
+        if self._display is None:
+            return
+        elapsed_s = now_s - self._began_s
+        try:
+            self._display.show(Progress(done, self._total, chunk, elapsed_s, utilization))
+        except Exception as fault:  # the caller's function: logged once, and not called again
+            warn("progress of %s failed (%s: %s); nothing more is shown of it, and the job goes on",
+                 self._name, type(fault).__name__, fault)  # fmt: skip
+            self._display = None
+
+    def close(self) -> None:
+        if self._display is not None:
+            self._display.close()
+
+
 # --- where a job has got to, kept over its end, so that the next run takes up there --------
 # A position is saved once the body of its chunk has ended without an exception: what was cut
 # short is done again, so the body of a chunk should bear being repeated.
@@ -369,20 +385,13 @@ class Plan(Generic[Item]):
         self.items_cost = items_cost
         """Whether a chunk costs as much as it has items."""
 
-    def run(self, name: str, items: object, position: Position, now_s: float) -> Run[Item]:
-        return Run(self, name, items, position, now_s)
-
 
 def range_plan(
     sizes: Sizes, progress: ProgressLike, cursor: Cursor | None, items_cost: bool = False
 ) -> Plan[int]:
     """Of ids, which are their own keys."""
-    key = _own_key if cursor is not None else None
+    key: Callable[[int], Position] | None = None if cursor is None else lambda id_: id_
     return Plan(sizes, progress, cursor, key, items_cost)
-
-
-def _own_key(id_: int) -> int:
-    return id_
 
 
 class Run(Generic[Item]):
@@ -401,14 +410,12 @@ class Run(Generic[Item]):
         """Read already, of the next chunk."""
         self._sizes = plan.sizes
         self._key = plan.key
-        self._name = name
         self._utilization: float | None = None
         self._pressure: float | None = None
-        self._began_s = self._chunk_began_s = now_s
+        self._chunk_began_s = now_s
         self._to_skip = 0 if plan.key is not None or position is None else _count(position)
         self._done = self._to_skip
-        self._total = len(source) if isinstance(source, Sized) else None
-        self._display: Display | None = display_of(plan.progress, name, self._total)
+        self.shown = ShownProgress(plan.progress, name, source, now_s)
 
     @property
     def skips_any(self) -> bool:
@@ -452,26 +459,13 @@ class Run(Generic[Item]):
         self.position = self._done if self._key is None else self._whole_key(self._key, chunk)
 
     def shows(self, items: int, now_s: float) -> None:
-        """Once its position is saved. Who watches must not end what is watched."""
-        if self._display is None:
-            return
-        elapsed_s = now_s - self._began_s
-        told = Progress(self._done, self._total, items, elapsed_s, self._utilization)
-        try:
-            self._display.show(told)
-        except Exception as fault:  # the caller's function: logged once, and not called again
-            warn("progress of %s failed (%s: %s); nothing more is shown of it, and the job goes on",
-                 self._name, type(fault).__name__, fault)  # fmt: skip
-            self._display = None
+        """Once its position is saved."""
+        self.shown.show(self._done, items, self._utilization, now_s)
 
     @property
     def final_position(self) -> Position:
         """A count is good for the list that it counted, and that is done. A key stays."""
         return None if self._key is None else self.position
-
-    def close(self) -> None:
-        if self._display is not None:
-            self._display.close()
 
     def _whole_key(self, key_of: Callable[[Item], Position], chunk: Sequence[Item]) -> Position:
         """The last key of which no item is left; where that is none, the one before."""

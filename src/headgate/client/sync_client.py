@@ -152,7 +152,7 @@ class Client(Gate[Callable[[float], None]]):
 
     def _run(self, plan: Plan[Item], items: object) -> Run[Item]:
         position = None if plan.cursor is None else plan.cursor.load()
-        return plan.run(self._asker.app, items, position, self._clock())
+        return Run(plan, self._asker.app, items, position, self._clock())
 
     def _each(
         self, plan: Plan[Item], run: Run[Item], take: Callable[[int], Chunk]
@@ -170,7 +170,7 @@ class Client(Gate[Callable[[float], None]]):
             if plan.cursor is not None:
                 plan.cursor.save(run.final_position)
         finally:
-            run.close()
+            run.shown.close()
 
     @contextmanager
     def guard(self, deadline_s: float | None = None) -> Iterator[Answer]:

@@ -107,14 +107,14 @@ def sent_on(home: Target, address: object) -> Target | None:
         return None
     if home.trust is not None and address.startswith("http://"):
         return None
+
+    def trusted_alike(host: str) -> Trust:
+        return _trust(host, None) if home.trust is None else home.trust._replace(host=host)
+
     try:
-        return _parsed(address, lambda host: _trusted_alike(home, host))
+        return _parsed(address, trusted_alike)
     except InvalidSettings:
         return None
-
-
-def _trusted_alike(home: Target, host: str) -> Trust:
-    return _trust(host, None) if home.trust is None else home.trust._replace(host=host)
 
 
 def _trust(host: str, tls_ca: str | os.PathLike[str] | None) -> Trust:

@@ -91,15 +91,12 @@ class Periods:
             if status in _UNWANTED:
                 warn("the agent rejected the report of %d periods without a throttler (status %d); "
                      "they are in this log alone", len(periods), status)  # fmt: skip
-            self._drop(periods)
+            for period in periods:
+                if period in self.pending:
+                    self.pending.remove(period)
         else:
             self._retry_at_s = now_s + RETRY_AFTER_S
         self._claim = Claim()
-
-    def _drop(self, periods: tuple[Period, ...]) -> None:
-        for period in periods:
-            if period in self.pending:
-                self.pending.remove(period)
 
     def _leave_to_the_parent(self) -> None:
         """A period from before a fork is reported by the process that it happened in."""

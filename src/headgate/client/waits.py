@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
 
 from headgate.client.answers import PACED, UNKNOWN_METRIC, Answer
 from headgate.client.availability import OnUnavailable
@@ -33,7 +32,18 @@ class Patience:
         self.max_wait_s = max_wait_s
         self.unavailable_after_s = unavailable_after_s
         self.on_unavailable = on_unavailable
-        self._check()
+        faults = []
+        if not (math.isfinite(timeout_s) and timeout_s > 0):
+            faults.append(Fault("timeout_s", f"must be seconds above 0, not {timeout_s!r}"))
+        times = {"max_wait_s": max_wait_s, "unavailable_after_s": unavailable_after_s}
+        for name, value in times.items():
+            if value is not None and not (math.isfinite(value) and value >= 0):
+                faults.append(Fault(name, f"must be 0 or more seconds, not {value!r}"))
+        if on_unavailable not in ("closed", "open"):
+            message = f"must be 'closed' or 'open', not {on_unavailable!r}"
+            faults.append(Fault("on_unavailable", message))
+        if faults:
+            raise InvalidSettings(faults)
 
     def limit_s(self, deadline_s: float | None) -> float:
         limit_s = self.max_wait_s if deadline_s is None else deadline_s
@@ -42,22 +52,6 @@ class Patience:
         if not (math.isfinite(limit_s) and limit_s >= 0):
             raise InvalidSettings([Fault("deadline_s", f"must be 0 or more, not {limit_s!r}")])
         return limit_s
-
-    def _check(self) -> None:
-        faults = [*self._time_faults()]
-        if self.on_unavailable not in ("closed", "open"):
-            message = f"must be 'closed' or 'open', not {self.on_unavailable!r}"
-            faults.append(Fault("on_unavailable", message))
-        if faults:
-            raise InvalidSettings(faults)
-
-    def _time_faults(self) -> Generator[Fault, None, None]:
-        if not (math.isfinite(self.timeout_s) and self.timeout_s > 0):
-            yield Fault("timeout_s", f"must be seconds above 0, not {self.timeout_s!r}")
-        for name in ("max_wait_s", "unavailable_after_s"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value >= 0):
-                yield Fault(name, f"must be 0 or more seconds, not {value!r}")
 
 
 def backoff_s(tries: int, roll: float) -> float:
@@ -120,12 +114,8 @@ class Wait:
         unknown_s = now_s - self.unknown_since_s
         if unknown_s >= UNKNOWN_WARNING_AFTER_S and not self.warned:
             self.warned = True
+            parts = rejection.checks or (rejection,)
+            unknown = [part.database for part in parts if part.verdict == UNKNOWN_METRIC]
             warn("%s: for %.1f s every answer has been UNKNOWN_METRIC, about database %s (%s); "
                  "still waiting: is the name right?",
-                 self.about, unknown_s, _unknown_databases(rejection),
-                 rejection.reason)  # fmt: skip
-
-
-def _unknown_databases(rejection: Answer) -> str:
-    parts = rejection.checks or (rejection,)
-    return " and ".join(part.database for part in parts if part.verdict == UNKNOWN_METRIC)
+                 self.about, unknown_s, " and ".join(unknown), rejection.reason)  # fmt: skip

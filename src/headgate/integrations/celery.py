@@ -20,6 +20,7 @@ from celery import Task
 from celery.exceptions import Retry
 
 from headgate import Client
+from headgate.client.gate import system_dice
 from headgate.errors import ThrottlerUnavailable, WaitedTooLong
 
 DEFAULT_COUNTDOWN_S = 5.0
@@ -95,13 +96,8 @@ def go_or_come_again(task: Any, gate: Client) -> None:
 
 
 def come_again(task: Any, advised_s: float | None, why: str) -> Retry:
-    countdown_s = (advised_s or DEFAULT_COUNTDOWN_S) * (1 + SPREAD * _dice())
+    countdown_s = (advised_s or DEFAULT_COUNTDOWN_S) * (1 + SPREAD * system_dice())
     task.signature_from_request(
         task.request, countdown=countdown_s, retries=task.request.retries
     ).apply_async()
     return Retry(why, when=countdown_s)
-
-
-def _dice() -> float:
-    """From the kernel: forked workers must not share one sequence."""
-    return int.from_bytes(os.urandom(7), "big") / (1 << 56)

@@ -110,7 +110,8 @@ class _Story:
     def _seen(self, step: Step) -> Step:
         if isinstance(step, Ask):
             self._asked += 1
-            return step._replace(request=_with_header(step.request, self._header))
+            head, blank, body = step.request.partition(b"\r\n\r\n")
+            return step._replace(request=head + self._header + blank + body)
         if isinstance(step, Together):
             return Together(tuple(self.told(asking) for asking in step.asking))
         return step
@@ -136,11 +137,6 @@ def _header(span: Span) -> bytes:
         return b""
     parent = TraceParent(context.trace_id, context.span_id, True)
     return f"\r\ntraceparent: {parent}".encode()
-
-
-def _with_header(request: bytes, header: bytes) -> bytes:
-    head, blank, body = request.partition(b"\r\n\r\n")
-    return head + header + blank + body
 
 
 def _note_answer(span: Span, answer: Answer) -> None:

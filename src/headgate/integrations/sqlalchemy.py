@@ -105,7 +105,9 @@ class EngineThrottle:
 
     def _ask(self, connection: Connection, options: Mapping[str, Any]) -> None:
         wanted = options.get(OPTION, self._by_default)
-        batch = self._batch_of(connection)
+        # Of the driver's connection, as `info` is: SQLAlchemy's own is new at each checkout.
+        batch = connection.info.setdefault(self, TransactionBatch(self._every))
+        assert isinstance(batch, TransactionBatch)
         if not wanted or wanted == TAGS_ONLY or not batch.is_due():
             return
         try:
@@ -114,12 +116,6 @@ class EngineThrottle:
             batch.rejected()
             _leave_begin(connection)
             raise
-
-    def _batch_of(self, connection: Connection) -> TransactionBatch:
-        """Of the driver's connection, as `info` is: SQLAlchemy's own is new at each checkout."""
-        batch = connection.info.setdefault(self, TransactionBatch(self._every))
-        assert isinstance(batch, TransactionBatch)
-        return batch
 
     def _write(
         self,
@@ -135,19 +131,13 @@ class EngineThrottle:
             options = {**options, **context.execution_options}
         if not options.get(OPTION, self._by_default):
             return statement, parameters
-        self._ask_in_autocommit(connection, statement, options)
+        alone = _autocommits(connection) and not ends(statement)
+        if alone and not in_transaction(connection.connection.driver_connection):
+            self._ask(connection, options)
         tags = as_tags(options.get(TAGS_OPTION, self._tags))
         unread = options.get("no_parameters") and not parameters
         doubled = connection.dialect.paramstyle in _PERCENT_STYLES and not unread
         return tags.on(statement, doubled=doubled), parameters
-
-    def _ask_in_autocommit(
-        self, connection: Connection, statement: str, options: Mapping[str, Any]
-    ) -> None:
-        if not _autocommits(connection) or ends(statement):
-            return
-        if not in_transaction(connection.connection.driver_connection):
-            self._ask(connection, options)
 
 
 def _autocommits(connection: Connection) -> bool:

@@ -142,13 +142,9 @@ def has_comment(statement: str) -> bool:
     statement that goes untagged is better than one that is broken."""
     if "/*" not in statement and "--" not in statement:
         return False
-    return any(_has_comment(statement, quoted) for quoted in (_STANDARD, _ESCAPED))
-
-
-def _has_comment(statement: str, quoted: re.Pattern[str]) -> bool:
-    bare = quoted.sub("''", statement)
+    bares = (quoted.sub("''", statement) for quoted in (_STANDARD, _ESCAPED))
     # An odd quote is left over where a string did not end as this pattern thought it would.
-    return "/*" in bare or "--" in bare or "'" in bare.replace("''", "")
+    return any("/*" in bare or "--" in bare or "'" in bare.replace("''", "") for bare in bares)
 
 
 def application_name(app: str) -> str:

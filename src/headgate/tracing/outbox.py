@@ -211,17 +211,16 @@ class Outbox(Generic[T]):
             self._stirred.clear()
             self._closing.wait(LINGER_S)  # So that what belongs together goes together.
             while self._waiting:
-                self._deliver(self._next_batch())
-
-    def _next_batch(self) -> list[T]:
-        return [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
+                most = min(BATCH, len(self._waiting))
+                self._deliver([self._waiting.popleft() for _ in range(most)])
 
     def _deliver(self, batch: list[T]) -> None:
         try:
             body = self._encode(batch)
         # Whatever a span holds that cannot be written: traces must not end with it.
         except Exception as error:
-            self._lost(f"a batch cannot be encoded: {type(error).__name__}", len(batch))
+            self._tell(f"a batch cannot be encoded: {type(error).__name__}")
+            self.outcomes[UNDELIVERED] += len(batch)
             return
         pause_s = FIRST_PAUSE_S
         for _ in range(MAX_TRIES):
@@ -252,10 +251,6 @@ class Outbox(Generic[T]):
         if self.fault is not None:
             log.info("tracing.taken_again", collector=self._post.label)
         self.fault = None
-
-    def _lost(self, detail: str, count: int) -> None:
-        self._tell(detail)
-        self.outcomes[UNDELIVERED] += count
 
     def _tell(self, detail: str) -> None:
         """Once, until it works again: a collector away for a night must not fill the log."""

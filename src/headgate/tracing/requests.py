@@ -66,7 +66,9 @@ class TracedDoor:
 
     async def serve(self, request: Request, peer: Peer, send: Send) -> bool:
         path, traceparent = _path(request), _header(request, b"traceparent")
-        if not traceparent and (QUIET.fullmatch(path) or _is_poll(request)):
+        # The page polls automatically, every other second.
+        is_poll = request.method == "GET" and _header(request, b"hx-request")
+        if not traceparent and (QUIET.fullmatch(path) or is_poll):
             return await self._inner.serve(request, peer, send)
         route = self._route(path)
         facts: Facts = {
@@ -105,22 +107,16 @@ def _noting(send: Send, span: Span) -> Send:
 
     async def sent(data: bytes) -> None:
         nonlocal is_first
-        if is_first:
-            is_first = False
-            _note_status(data, span)
+        match = _STATUS.match(data) if is_first else None
+        is_first = False
+        if match is not None:
+            status = int(match[1])
+            span.note({"http.response.status_code": status})
+            if status >= _SERVER_FAULT:
+                span.fault(f"answered {status}")
         await send(data)
 
     return sent
-
-
-def _note_status(reply: bytes, span: Span) -> None:
-    match = _STATUS.match(reply)
-    if match is None:
-        return
-    status = int(match[1])
-    span.note({"http.response.status_code": status})
-    if status >= _SERVER_FAULT:
-        span.fault(f"answered {status}")
 
 
 def _told(reply: bytes) -> Facts:
@@ -162,11 +158,6 @@ def _is_check(request: Request) -> bool:
     if path in _CHECKS:
         return True
     return path.removeprefix("/freno").removeprefix("/").partition("/")[0] in FRENO_ROUTES
-
-
-def _is_poll(request: Request) -> bool:
-    """The page polls automatically, every other second."""
-    return request.method == "GET" and bool(_header(request, b"hx-request"))
 
 
 def _path(request: Request) -> str:

@@ -6,7 +6,7 @@ check passes through here.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -83,18 +83,16 @@ def _around(
 # --- the facts of a call ---------------------------------------------------------------------
 
 
-def _audited(audit: AuditEntry) -> Facts:
+def _commit(
+    compares: Any, puts: Any, *, audit: Sequence[AuditEntry] = (), must_fit: bool = False
+) -> Facts:
     """Who changed what: not to what, which may be long, or a statement's text."""
-    return {
-        "headgate.change.who": audit.who,
-        "headgate.change.action": audit.action,
-        "headgate.change.target": audit.target,
-    }
-
-
-def _commit(compares: Any, puts: Any, *, audit: Any = (), must_fit: bool = False) -> Facts:
-    first = _audited(audit[0]) if audit else {}
-    return {"headgate.puts": len(puts), **first}
+    facts: Facts = {"headgate.puts": len(puts)}
+    for first in audit[:1]:
+        facts["headgate.change.who"] = first.who
+        facts["headgate.change.action"] = first.action
+        facts["headgate.change.target"] = first.target
+    return facts
 
 
 def _rows(rows: Any) -> Facts:

@@ -104,7 +104,11 @@ class Pools:
         pool = self._pools.get(key)
         if pool is None:
             if len(self._pools) >= MAX_AGENTS:
-                self._forget()
+                # After so many failovers the first agents are not used again. Emptied, not
+                # closed: another thread may be about to send a check there.
+                for other in tuple(self._pools.values()):
+                    other.empty()
+                self._pools.clear()
             pool = self._pools.setdefault(key, Pool(closed=self._closed))
         return pool
 
@@ -112,13 +116,6 @@ class Pools:
         self._closed = True
         for pool in tuple(self._pools.values()):
             pool.close()
-
-    def _forget(self) -> None:
-        """After so many failovers the first agents are not used again. Emptied, not closed:
-        another thread may be about to send a check there."""
-        for pool in tuple(self._pools.values()):
-            pool.empty()
-        self._pools.clear()
 
 
 def _is_quiet(connection: socket.socket) -> bool:
