@@ -434,14 +434,14 @@ def test_a_policy_file_is_applied_to_a_database_with_its_budgets_whole(
         '[policy]\nexempt_usernames = ["ops"]\n\n[[budgets]]\nname = "etl"\nrate = 20\n'
     )
     agent.says(f"{CHANGES}/apply", own_change(), method="POST")
-    assert run("changes", "apply", str(file), "--database", "main", "--yes").code == 0
+    assert run("changes", "apply", str(file), "--policy-of", "main", "--yes").code == 0
     assert sent(agent).body == {
         "budgets": [{"database": "main", "whole": True, "name": "etl", "mode": "warn", "rate": 20}],
         "policies": [{"database": "main", "exempt_usernames": ["ops"]}],
     }
     heard = len(agent.heard)
     file.write_text('[[budgets]]\nname = "etl"\nrate = 120\n')
-    rejected = run("changes", "apply", str(file), "--database", "main")
+    rejected = run("changes", "apply", str(file), "--policy-of", "main")
     assert rejected.code == 2 and "line 3, budgets[0].rate: 120 is more than 100" in rejected.err
     assert len(agent.heard) == heard, "a file that is wrong is never sent"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import gzip
-import inspect
 import io
 import json
 import os
@@ -372,7 +371,7 @@ def largest_file(size_bytes: int) -> Iterator[None]:
 
 
 def test_the_journal_is_that_of_a_unit_that_is_installed() -> None:
-    default = inspect.signature(debug.bundle).parameters["unit"].default
+    default = debug.LogOptions().unit
     units = {path.stem for path in (ROOT / "deploy").glob("*.service")}
     assert default in units
 

@@ -168,7 +168,8 @@ def test_history_requests_minutes(
     scripted: ScriptedAgent, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scripted.says("/v1/history/timeline", TIMELINE)
-    history("etl", since="2h", until="1h", level=2, database="main", url=scripted.url)
+    agent = AgentOptions(scripted.url)
+    history("etl", since="2h", until="1h", level=2, database="main", agent=agent)
     assert scripted.heard[0].query == {
         "app": "etl",
         "since": "120m",
@@ -325,7 +326,7 @@ def test_replay_sends_the_rule_of_a_file(
     scripted.says("/v1/replay", REPLAY, method="POST")
     file = tmp_path / "rule.toml"
     file.write_text('target = "etl"\nratio = 0.9\n')
-    replay(file, since="1h", url=scripted.url)
+    replay(file, since="1h", agent=AgentOptions(scripted.url))
     assert scripted.heard[0].body == {"rule": {"target": "etl", "ratio": 0.9}, "since": "60m"}
     assert "10 with the rule" in capsys.readouterr().out
 
@@ -408,10 +409,10 @@ def test_rogues_are_listed_and_what_hides_them_is_said() -> None:
 @pytest.mark.parametrize(
     ("command", "path", "document", "told"),
     [
-        (lambda url: clients(rogue=True, url=url), "/v1/rogues",
+        (lambda url: clients(rogue=True, agent=AgentOptions(url)), "/v1/rogues",
          {"suspects": [SUSPECT], "faults": []}, "alice"),
-        (lambda url: clients(url=url), "/v1/clients", {"clients": []}, "no client"),
-        (lambda url: starvation(url=url), "/v1/starvation", STARVATION, "STARVED"),
+        (lambda url: clients(agent=AgentOptions(url)), "/v1/clients", {"clients": []}, "no client"),
+        (lambda url: starvation(AgentOptions(url)), "/v1/starvation", STARVATION, "STARVED"),
     ],
 )  # fmt: skip
 def test_commands_show_what_the_agent_says(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headgate.cli import completing
 from headgate.cli.asking import About, MaxWait, Quiet, UnavailablePolicy
 from headgate.cli.options import AgentOptions, App, Database, Duration, Metrics, Scope, duration
 from headgate.errors import WaitedTooLong
@@ -45,8 +46,9 @@ Cost = Annotated[
 Budget = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME",
+        metavar="BUDGET",
         show_default=False,
+        autocompletion=completing.budgets,
         help="Charge the work to this budget of the database; needs --cpu-s.",
     ),
 ]

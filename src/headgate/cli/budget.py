@@ -6,7 +6,9 @@ A change is built on the revision that was seen (If-Match), as with metrics and 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
@@ -19,21 +21,17 @@ from headgate.cli.options import (
     FLEET_TIMEOUT_S,
     INTERVAL,
     AgentOptions,
+    AnyDatabase,
     AsJson,
+    ChangeOptions,
     DatabaseArgument,
-    FleetWide,
-    InCluster,
-    InRegion,
-    InShard,
+    DryRun,
     Interval,
-    OnHost,
-    Token,
-    Url,
-    Yes,
+    ReachOptions,
+    Strict,
     completed_by,
     confirmed,
-    lasting,
-    reach_of,
+    lasts_option,
 )
 from headgate.cli.table import BUDGET_TABLE
 from headgate.errors import HeadgateError
@@ -42,6 +40,7 @@ if TYPE_CHECKING:
     from headgate.cli.api import Answered, Api
 
 BUDGETS = "/v1/budgets"
+MAX_SQL_CHARS = 1024 * 1024
 TAKEN_NAMES = frozenset({"violations", "state", "explain", "lint", "replay"})
 """Of the API's own routes: such a budget can be had in a file, and not be named in a path."""
 
@@ -50,15 +49,6 @@ def _option(*names: str, metavar: str, about: str) -> Any:
     return typer.Option(*names, metavar=metavar, help=about, show_default=False)
 
 
-AnyDatabase: TypeAlias = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="DATABASE",
-        show_default=False,
-        autocompletion=completing.databases,
-        help="Default: all.",
-    ),
-]
 Name: TypeAlias = Annotated[
     str, typer.Argument(metavar="BUDGET", autocompletion=completing.budgets)
 ]
@@ -85,94 +75,96 @@ Each: TypeAlias = Annotated[
     list[str] | None,
     _option("--each", metavar="KEY", about="A bucket for each value of it; repeatable."),
 ]
-For: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--for",
-        metavar="TIME",
-        parser=lasting,
-        show_default=False,
-        help="It ends automatically: 30m, 2h, 7d.",
-    ),
-]
-DryRun: TypeAlias = Annotated[
-    bool, typer.Option("--dry-run", help="Validate and show the difference; change nothing.")
-]
+For: TypeAlias = Annotated[str | None, lasts_option("30m, 2h, 7d. Default: it does not end.")]
 PolicyFile: TypeAlias = Annotated[
     Path, typer.Argument(metavar="FILE", help="The policy: TOML, or JSON if its name ends so.")
 ]
-Strict: TypeAlias = Annotated[bool, typer.Option("--strict", help="Advice fails, too.")]
 Anyway: TypeAlias = Annotated[
-    bool, typer.Option("--anyway", help="Compile also what would lock out an administrator.")
+    bool, typer.Option("--anyway", help="Take also what would lock out an administrator.")
+]
+OneOf: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--budget",
+        metavar="BUDGET",
+        show_default=False,
+        autocompletion=completing.budgets,
+        help="Only of this one.",
+    ),
 ]
 Since: TypeAlias = Annotated[str, typer.Option(metavar="TIME", help="So long ago: 30m, 6h, 7d.")]
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetOptions:
+    """What a budget is to be."""
+
+    words: Words = None
+    match: Match = None
+    each: Each = None
+    lasts: For = None
+
+    def read(self) -> dict[str, Any]:
+        """Only what was said; None: a setting that is taken out."""
+        from headgate.cli.lint import read_rules, read_settings
+
+        said = read_settings(self.words or ())
+        rules = read_rules(self.match or (), self.each or ())
+        return (
+            said | ({"rules": rules} if rules else {}) | ({"for": self.lasts} if self.lasts else {})
+        )
 
 
 # --- looking ---------------------------------------------------------------------------------
 
 
-def list_budgets(
-    database: AnyDatabase = None, url: Url = None, token: Token = None, as_json: AsJson = False
-) -> None:
+def list_budgets(database: AnyDatabase = None, *, agent: AgentOptions) -> None:
     """List budgets: how full, what they block, and what to do about it."""
     from headgate.budgets.api import PoliciesDoc, PolicyDoc
-    from headgate.cli.api import connect
     from headgate.cli.output import show_view
     from headgate.present.budgets import policies_view, policy_view
 
-    api = connect(url, token)
+    api = agent.connect()
     if database is None:
-        show_view(api.get(BUDGETS), as_json, PoliciesDoc, policies_view)
+        show_view(api.get(BUDGETS), agent.as_json, PoliciesDoc, policies_view)
     else:
-        show_view(api.get(policy_path(database)), as_json, PolicyDoc, policy_view)
+        show_view(api.get(policy_path(database)), agent.as_json, PolicyDoc, policy_view)
 
 
 def show_budget(
     database: DatabaseArgument,
     name: Name,
-    fleet: FleetWide = False,
-    region: InRegion = None,
-    cluster: InCluster = None,
-    shard: InShard = None,
-    host: OnHost = None,
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
+    reach: ReachOptions,
+    agent: AgentOptions,
 ) -> None:
     """Show one budget: its settings, its buckets, and what it has blocked.
 
     With a reach: as it is set there; DATABASE is `all` then.
     """
     from headgate.budgets.api import BudgetDoc
-    from headgate.cli.api import connect
     from headgate.cli.output import show_view
     from headgate.present.budgets import budget_view
 
-    reach = reach_of(fleet, region, cluster, shard, host)
-    _check_meant(database, reach)
-    answered = connect(url, token).get(budget_path(database, name), reach=reach)
-    show_view(answered, as_json, BudgetDoc, budget_view)
+    _check_meant(database, reach.said)
+    answered = agent.connect().get(budget_path(database, name), reach=reach.said)
+    show_view(answered, agent.as_json, BudgetDoc, budget_view)
 
 
 def violations(
     database: DatabaseArgument,
     since: Since = "1h",
-    budget: Annotated[
-        str | None, _option("--budget", metavar="BUDGET", about="Only of this one.")
-    ] = None,
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
+    budget: OneOf = None,
+    *,
+    agent: AgentOptions,
 ) -> None:
     """Show what was blocked, warned and delayed: by budget, limit and minute."""
     from headgate.budgets.api import ViolationsDoc
-    from headgate.cli.api import connect
     from headgate.cli.output import show_view
     from headgate.present.budgets import violations_view
 
     path = policy_path(database, "violations")
-    answered = connect(url, token).get(path, since=since, budget=budget)
-    show_view(answered, as_json, ViolationsDoc, violations_view)
+    answered = agent.connect().get(path, since=since, budget=budget)
+    show_view(answered, agent.as_json, ViolationsDoc, violations_view)
 
 
 def top(
@@ -188,63 +180,52 @@ def top(
     """
     from headgate.cli.top import TopOptions, watch
 
-    url, token, as_json = agent.url, agent.token, agent.as_json
-    shown = TopOptions("budgets", interval, url, token, database, once=once, as_json=as_json)
-    watch(context, shown)
+    watch(context, TopOptions("budgets", interval, agent, database, once=once))
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """Who runs a statement, and where."""
+
+    username: Annotated[
+        str | None,
+        _option("--user", metavar="NAME", about="Database user that runs the statement."),
+    ] = None
+    dbname: Annotated[
+        str | None, _option("--dbname", metavar="NAME", about="Database of the server.")
+    ] = None
+    application_name: Annotated[
+        str | None,
+        _option("--application-name", metavar="NAME", about="Application name of the session."),
+    ] = None
+    remote_address: Annotated[
+        str | None, _option("--address", metavar="IP", about="Client IP (omit for Unix sockets).")
+    ] = None
+    query_id: Annotated[
+        str | None,
+        _option("--query-id", metavar="N", about="Query id of the statement in the server."),
+    ] = None
+    cost_ms: Annotated[
+        float | None, _option("--cost-ms", metavar="MS", about="CPU it takes, if you know.")
+    ] = None
 
 
 def explain(
     database: DatabaseArgument,
     sql: Annotated[str, typer.Argument(metavar="SQL", help="The statement, or - for stdin.")],
-    username: Annotated[
-        str | None,
-        _option("--user", metavar="NAME", about="Database user that runs the statement."),
-    ] = None,
-    dbname: Annotated[
-        str | None, _option("--dbname", metavar="NAME", about="Database of the server.")
-    ] = None,
-    application_name: Annotated[
-        str | None,
-        _option("--application-name", metavar="NAME", about="Application name of the session."),
-    ] = None,
-    address: Annotated[
-        str | None, _option("--address", metavar="IP", about="Client IP (omit for Unix sockets).")
-    ] = None,
-    query_id: Annotated[
-        str | None,
-        _option("--query-id", metavar="N", about="Query id of the statement in the server."),
-    ] = None,
-    cost_ms: Annotated[
-        float | None, _option("--cost-ms", metavar="MS", about="CPU it takes, if you know.")
-    ] = None,
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
+    session: SessionOptions,
+    agent: AgentOptions,
 ) -> None:
     """Explain whether a statement would run now, by which rule and budget, and what would help."""
     from headgate.budgets.api import StatementExplainDoc
-    from headgate.cli.api import connect
     from headgate.cli.output import show_view
     from headgate.present.budgets import explained_view
 
-    said = {
-        "sql": _stdin() if sql == "-" else sql,
-        "username": username,
-        "database": dbname,
-        "application_name": application_name,
-        "remote_address": address,
-        "query_id": query_id,
-        "cost_ms": cost_ms,
-    }
+    said = {"sql": sys.stdin.read(MAX_SQL_CHARS) if sql == "-" else sql, **asdict(session)}
+    said["database"] = said.pop("dbname")
     body = {key: value for key, value in said.items() if value is not None}
-    answered = connect(url, token).change("POST", policy_path(database, "explain"), body)
-    show_view(answered, as_json, StatementExplainDoc, explained_view)
-
-
-def _stdin() -> str:
-    import sys
-
-    return sys.stdin.read(1024 * 1024)
+    answered = agent.connect().change("POST", policy_path(database, "explain"), body)
+    show_view(answered, agent.as_json, StatementExplainDoc, explained_view)
 
 
 # --- changing --------------------------------------------------------------------------------
@@ -253,75 +234,48 @@ def _stdin() -> str:
 def create(
     database: DatabaseArgument,
     name: Name,
-    words: Words = None,
-    match: Match = None,
-    each: Each = None,
-    lasts: For = None,
-    fleet: FleetWide = False,
-    region: InRegion = None,
-    cluster: InCluster = None,
-    shard: InShard = None,
-    host: OnHost = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
+    given: BudgetOptions,
+    reach: ReachOptions,
+    change: ChangeOptions,
+    agent: AgentOptions,
 ) -> None:
     """Create a budget. It starts in `warn` unless you say mode=enforce.
 
     For example: headgate budget create main etl rate=20% capacity=2s --match username=etl
     For a fleet: headgate budget create all etl rate=20% --match username=etl --shard 'commerce/*'
     """
-    from headgate.cli.lint import read_rules, read_settings
-
     if name in TAKEN_NAMES:
         raise typer.BadParameter(f"{name} is a word of the API's own; give it another name")
-    given = {key: value for key, value in read_settings(words or ()).items() if value is not None}
-    rules = read_rules(match or (), each or ())
-    given |= {"rules": rules} if rules else {}
-    given |= {"for": lasts} if lasts else {}
-    reach = reach_of(fleet, region, cluster, shard, host)
-    one = OneBudget(database, name, reach, dry_run, yes)
-    _change(one.maker("PUT", given), "CREATED", url, token, as_json)
+    body = {key: value for key, value in given.read().items() if value is not None}
+    one = OneBudget(database, name, reach.said, change)
+    _change(one.maker("PUT", body), "CREATED", agent)
 
 
 def set_budget(
     database: DatabaseArgument,
     name: Name,
-    words: Words = None,
-    match: Match = None,
-    each: Each = None,
-    lasts: For = None,
-    fleet: FleetWide = False,
-    region: InRegion = None,
-    cluster: InCluster = None,
-    shard: InShard = None,
-    host: OnHost = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
+    given: BudgetOptions,
+    reach: ReachOptions,
+    change: ChangeOptions,
+    agent: AgentOptions,
 ) -> None:
     """Change some settings of a budget; --match and --each replace all of its rules."""
-    from headgate.cli.lint import read_rules, read_settings
-
-    given = read_settings(words or ())
-    rules = read_rules(match or (), each or ())
-    given |= {"rules": rules} if rules else {}
-    given |= {"for": lasts} if lasts else {}
-    if not given:
+    body = given.read()
+    if not body:
         raise typer.BadParameter("nothing to change: give a setting, such as rate=30%")
-    reach = reach_of(fleet, region, cluster, shard, host)
-    one = OneBudget(database, name, reach, dry_run, yes)
-    _change(one.maker("PATCH", given), "CHANGED", url, token, as_json)
+    one = OneBudget(database, name, reach.said, change)
+    _change(one.maker("PATCH", body), "CHANGED", agent)
 
 
 def mode(
     database: DatabaseArgument,
     words: Annotated[
-        list[str], typer.Argument(metavar="[BUDGET] MODE", help="off, warn or enforce.")
+        list[str],
+        typer.Argument(
+            metavar="[BUDGET] MODE",
+            autocompletion=completing.budgets_or_modes,
+            help="off, warn or enforce.",
+        ),
     ],
     every: Annotated[
         bool,
@@ -331,16 +285,10 @@ def mode(
             "enforce lifts that. With a reach, on every database in it.",
         ),
     ] = False,
-    fleet: FleetWide = False,
-    region: InRegion = None,
-    cluster: InCluster = None,
-    shard: InShard = None,
-    host: OnHost = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
+    *,
+    reach: ReachOptions,
+    change: ChangeOptions,
+    agent: AgentOptions,
 ) -> None:
     """Switch a budget, or all of them: off, warn, enforce.
 
@@ -350,50 +298,40 @@ def mode(
     if len(words) != wanted or words[-1] not in ("off", "warn", "enforce"):
         message = "say which and what: `mode main etl enforce`, or `mode main off --all`"
         raise typer.BadParameter(message)
-    reach = reach_of(fleet, region, cluster, shard, host)
+    said, dry_run = reach.said, change.dry_run
     if not every:
-        one = OneBudget(database, words[0], reach, dry_run, yes)
-        _change(one.maker("PATCH", {"mode": words[1]}), "CHANGED", url, token, as_json)
+        one = OneBudget(database, words[0], said, change)
+        _change(one.maker("PATCH", {"mode": words[1]}), "CHANGED", agent)
         return
 
     def cap(api: Api) -> Answered:
         path, body = policy_path(database), {"mode_cap": words[0]}
-        if reach is None:
+        if said is None:
             return api.change("PATCH", path, body, etag=api.get(path).etag, dry_run=dry_run)
-        change = partial(api.change, "PATCH", path, body, query={"reach": reach})
-        return confirmed(change, reach, dry_run=dry_run, yes=yes)
+        patch = partial(api.change, "PATCH", path, body, query={"reach": said})
+        return confirmed(patch, said, dry_run=dry_run, yes=change.yes)
 
-    _check_meant(database, reach)
-    _change(cap, "SWITCHED", url, token, as_json)
+    _check_meant(database, said)
+    _change(cap, "SWITCHED", agent)
 
 
 def delete(
     database: DatabaseArgument,
     name: Name,
-    fleet: FleetWide = False,
-    region: InRegion = None,
-    cluster: InCluster = None,
-    shard: InShard = None,
-    host: OnHost = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
+    reach: ReachOptions,
+    change: ChangeOptions,
+    agent: AgentOptions,
 ) -> None:
     """Remove a budget; what ran under it runs without it."""
-    reach = reach_of(fleet, region, cluster, shard, host)
-    one = OneBudget(database, name, reach, dry_run, yes)
-    _change(one.maker("DELETE", None), "DELETED", url, token, as_json)
+    _change(OneBudget(database, name, reach.said, change).maker("DELETE", None), "DELETED", agent)
 
 
 def forgive(
     database: DatabaseArgument,
     name: Name,
     dry_run: DryRun = False,
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
+    *,
+    agent: AgentOptions,
 ) -> None:
     """Clear the debt of a budget's buckets."""
 
@@ -401,7 +339,7 @@ def forgive(
         path = budget_path(database, name)
         return api.change("POST", f"{path}/forgive", etag=api.get(path).etag, dry_run=dry_run)
 
-    _change(raise_epoch, "FORGIVEN", url, token, as_json)
+    _change(raise_epoch, "FORGIVEN", agent)
 
 
 # --- files -----------------------------------------------------------------------------------
@@ -443,8 +381,7 @@ class OneBudget(NamedTuple):
     name: str
     reach: str | None
     """None: the agent knows how far it reaches."""
-    dry_run: bool
-    yes: bool
+    change: ChangeOptions
 
     def maker(self, method: str, given: Mapping[str, Any] | None) -> Callable[[Api], Answered]:
         """Built on what was seen, a new one on there being none. With a reach, the command shows
@@ -457,7 +394,7 @@ class OneBudget(NamedTuple):
             new = method == "PUT"
             etag = None if new else api.get(path, **query).etag
             change = partial(api.change, method, path, given, etag=etag, query=query, new=new)
-            return confirmed(change, self.reach, dry_run=self.dry_run, yes=self.yes)
+            return confirmed(change, self.reach, dry_run=self.change.dry_run, yes=self.change.yes)
 
         return make
 
@@ -488,18 +425,15 @@ def budget_path(database: str, name: str) -> str:
     return policy_path(database, name)
 
 
-def _change(
-    make: Callable[[Api], Answered], done: str, url: str | None, token: str | None, as_json: bool
-) -> None:
+def _change(make: Callable[[Api], Answered], done: str, agent: AgentOptions) -> None:
     from headgate.budgets.api import PolicyChangeDoc
-    from headgate.cli.api import connect
     from headgate.cli.documents import read
     from headgate.cli.exits import FAILED
     from headgate.cli.output import show_view
     from headgate.present.budgets import change_view
 
-    changed = make(connect(url, token, timeout_s=FLEET_TIMEOUT_S))
-    show_view(changed, as_json, PolicyChangeDoc, lambda change: change_view(change, done))
+    changed = make(agent.connect(timeout_s=FLEET_TIMEOUT_S))
+    show_view(changed, agent.as_json, PolicyChangeDoc, lambda change: change_view(change, done))
     change = read(PolicyChangeDoc, changed.document)
     if change.changed and not change.dry_run and any(one.fault for one in change.published):
         # Kept, and tried again; but a script must not take it for done.
@@ -537,42 +471,31 @@ def replay(
     path: ReplayFile = None,
     last: Last = "1h",
     by: By = "username",
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
+    *,
+    agent: AgentOptions,
 ) -> None:
     """Play what statements did against another policy, and print what would have changed.
 
     By budget and client: what would have run, been warned of, waited or been blocked, beside
     what happened. Counts of statements that were drawn, and not all traced, are estimates.
     """
+    from headgate.budgets.parse import written
     from headgate.budgets.replay_api import BudgetReplayDoc
-    from headgate.cli.api import connect
     from headgate.cli.output import show_view
     from headgate.present.budget_replay import replay_view
-
-    body: dict[str, Any] = {"since_s": _seconds(last), "by": [k for k in by.split(",") if k]}
-    if path is not None:
-        body["policy"] = _document(path)
-    api = connect(url, token, timeout_s=TIMEOUT_S)
-    answered = api.change("POST", policy_path(database, "replay"), body)
-    show_view(answered, as_json, BudgetReplayDoc, replay_view)
-
-
-def _seconds(last: str) -> float:
     from headgate.base.declared import parse_for
-
-    try:
-        return float(parse_for(last))
-    except ValueError as fault:
-        raise typer.BadParameter(f"--last {fault}") from None
-
-
-def _document(path: Path) -> Mapping[str, Any]:
-    from headgate.budgets.parse import written
     from headgate.settings.document import load_policy
 
-    return written(load_policy(path))
+    try:
+        since_s = float(parse_for(last))
+    except ValueError as fault:
+        raise typer.BadParameter(f"--last {fault}") from None
+    body: dict[str, Any] = {"since_s": since_s, "by": [k for k in by.split(",") if k]}
+    if path is not None:
+        body["policy"] = written(load_policy(path))
+    api = agent.connect(timeout_s=TIMEOUT_S)
+    answered = api.change("POST", policy_path(database, "replay"), body)
+    show_view(answered, agent.as_json, BudgetReplayDoc, replay_view)
 
 
 def last_hour(api: Api, document: Mapping[str, Any], log: str | None) -> list[str]:

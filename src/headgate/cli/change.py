@@ -24,6 +24,7 @@ from headgate.cli.options import (
     confirm,
     confirmed,
     lasting_or_never,
+    lasts_option,
     reached_line,
     read_words,
     table_at,
@@ -51,13 +52,10 @@ Words: TypeAlias = Annotated[
 ]
 For: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        "--for",
-        metavar="TIME",
-        parser=lasting_or_never,
-        show_default=False,
-        help="How long: 90s, 30m, 2h, 7d, or never. Then the settings file decides again. "
-        "Default: 1h for what is looser than the file, else never.",
+    lasts_option(
+        "90s, 30m, 2h, 7d, or never. Then the settings file decides again. Default: 1h for what "
+        "is looser than the file, else never.",
+        lasting_or_never,
     ),
 ]
 
@@ -281,17 +279,13 @@ def _show_change(
         named = (wanted.database, wanted.metric)
         show(changed, as_json, lambda _: removed_page(removed, *named, dry_run=dry_run))
         return
-    replay = _replay_line(changed.document)
+    # Of a dry run: what it would have done in the last hour.
+    told = changed.document.get("replay")
+    says = told.get("says") if isinstance(told, Mapping) else None
+    replay = says if isinstance(says, str) else ""
     view = _view_of(changed)
     show(
         changed,
         as_json,
         lambda canvas: change_page(view, before, canvas, dry_run=dry_run, done=done, replay=replay),
     )
-
-
-def _replay_line(document: Mapping[str, Any]) -> str:
-    """Of a dry run: what it would have done in the last hour; empty where it is not said."""
-    replay = document.get("replay")
-    told = replay.get("says") if isinstance(replay, Mapping) else None
-    return told if isinstance(told, str) else ""

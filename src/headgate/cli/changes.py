@@ -28,7 +28,7 @@ from headgate.changes.api import (
 from headgate.changes.file_format import SECTIONS, read_document
 from headgate.cli import completing
 from headgate.cli.api import RequestRejected
-from headgate.cli.options import FLEET_TIMEOUT_S, AsJson, Token, Url, Yes
+from headgate.cli.options import FLEET_TIMEOUT_S, AgentOptions, ChangeOptions
 from headgate.errors import Fault, InvalidSettings
 
 if TYPE_CHECKING:
@@ -47,13 +47,10 @@ OfFleet: TypeAlias = Annotated[
 ChangesFile: TypeAlias = Annotated[
     Path, typer.Argument(metavar="FILE", help="TOML, or JSON if its name ends so.")
 ]
-DryRun: TypeAlias = Annotated[
-    bool, typer.Option("--dry-run", help="Validate and show the difference; change nothing.")
-]
 PolicyOf: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        "--database",
+        "--policy-of",
         metavar="DATABASE",
         show_default=False,
         autocompletion=completing.databases,
@@ -78,17 +75,16 @@ def list_changes(
     ended: Annotated[
         bool, typer.Option("--all", help="With what has ended, or was taken out, lately.")
     ] = False,
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
+    *,
+    agent: AgentOptions,
 ) -> None:
     """List what operators changed: rules, budgets, metrics, skipped replicas, peers."""
     from headgate.cli.output import show_view
     from headgate.present.changes import changes_view
 
-    api = _api(url, token)
+    api = agent.connect(timeout_s=FLEET_TIMEOUT_S)
     answered = api.get(CHANGES, log=_log(fleet), all="true" if ended else None)
-    show_view(answered, as_json, ChangesDoc, changes_view)
+    show_view(answered, agent.as_json, ChangesDoc, changes_view)
 
 
 def history(
@@ -98,29 +94,26 @@ def history(
     ] = None,
     fleet: OfFleet = False,
     limit: Annotated[int, typer.Option(min=1, max=500, help="How many, newest first.")] = 20,
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
+    *,
+    agent: AgentOptions,
 ) -> None:
     """List revisions: time, author and what changed; or what one of them did."""
     from headgate.cli.output import show_view
     from headgate.present.changes import history_view, revision_view
 
-    api = _api(url, token)
+    api = agent.connect(timeout_s=FLEET_TIMEOUT_S)
     if n is not None:
         one = api.get(f"{CHANGES}/history/{n}", log=_log(fleet))
-        show_view(one, as_json, ChangeRevisionWholeDoc, revision_view)
+        show_view(one, agent.as_json, ChangeRevisionWholeDoc, revision_view)
         return
     answered = api.get(f"{CHANGES}/history", log=_log(fleet), limit=str(limit))
-    show_view(answered, as_json, ChangeRevisionsDoc, history_view)
+    show_view(answered, agent.as_json, ChangeRevisionsDoc, history_view)
 
 
 # --- files -----------------------------------------------------------------------------------
 
 
-def export(
-    fleet: OfFleet = False, url: Url = None, token: Token = None, as_json: AsJson = False
-) -> None:
+def export(fleet: OfFleet = False, *, agent: AgentOptions) -> None:
     """Print what operators changed as a file: TOML, or with --json as JSON.
 
     `headgate changes apply` takes it; applied unchanged, it changes nothing. Secrets of metrics
@@ -134,10 +127,10 @@ def export(
     from headgate.cli.render import plain
     from headgate.present.changes import export_head
 
-    answered = _api(url, token).get(f"{CHANGES}/export", log=_log(fleet))
+    answered = agent.connect(timeout_s=FLEET_TIMEOUT_S).get(f"{CHANGES}/export", log=_log(fleet))
     found = read(ChangeExportDoc, answered.document)
     first, *left_out = map(plain, export_head(found))
-    if as_json:
+    if agent.as_json:
         show_json(found.document)
         for line in left_out:  # JSON has no comments.
             print(line, file=sys.stderr)
@@ -148,7 +141,7 @@ def export(
 def diff(
     path: ChangesFile,
     fleet: OfFleet = False,
-    database: PolicyOf = None,
+    policy_of: PolicyOf = None,
     prune: Prune = False,
     against: Annotated[
         Path | None,
@@ -161,9 +154,8 @@ def diff(
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit code 1 where it would change anything.")
     ] = False,
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
+    *,
+    agent: AgentOptions,
 ) -> None:
     """Show what a file would change, and change nothing.
 
@@ -175,12 +167,12 @@ def diff(
     if against is not None:
         _compare(against, path, strict=strict, as_json=as_json)
         return
-    file = load(path, fleet=fleet, database=database)
-    api = _api_for(file, url, token)
+    file = load(path, fleet=fleet, database=policy_of)
+    api = _api_for(file, agent)
     file = file.alone(api) if prune else file
     tried = _applied(api, file, prune=prune, dry_run=True)
-    show_view(tried, as_json, ChangeMadeDoc, tried_view)
-    _show_last_hour(file, url, token, as_json=as_json)
+    show_view(tried, agent.as_json, ChangeMadeDoc, tried_view)
+    _show_last_hour(file, agent)
     if strict and _read(tried).changed:
         raise typer.Exit(1)
 
@@ -188,29 +180,27 @@ def diff(
 def apply(
     path: ChangesFile,
     fleet: OfFleet = False,
-    database: PolicyOf = None,
+    policy_of: PolicyOf = None,
     prune: Prune = False,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
+    *,
+    change: ChangeOptions,
+    agent: AgentOptions,
 ) -> None:
     """Set what a file says.
 
     What the file does not name stays as it is. With --prune it is taken out.
     """
 
-    file = load(path, fleet=fleet, database=database)
-    api = _api_for(file, url, token)
+    file = load(path, fleet=fleet, database=policy_of)
+    api = _api_for(file, agent)
     file = file.alone(api) if prune else file
 
     def post(*, dry_run: bool, etag: str | None) -> Answered:
         return _applied(api, file, prune=prune, dry_run=dry_run, etag=etag)
 
-    _make(post, "APPLIED", fleet, dry_run=dry_run, yes=yes, as_json=as_json)
-    if dry_run:
-        _show_last_hour(file, url, token, as_json=as_json)
+    _make(post, "APPLIED", fleet, change, agent)
+    if change.dry_run:
+        _show_last_hour(file, agent)
 
 
 def rollback(
@@ -220,18 +210,16 @@ def rollback(
         typer.Option("--only", show_default=False, help="Roll back these alone; repeatable."),
     ] = None,
     fleet: OfFleet = False,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
+    *,
+    change: ChangeOptions,
+    agent: AgentOptions,
 ) -> None:
     """Set everything as it was after a revision, as a new revision.
 
     What has ended since does not come back. --only members: skipped replicas, peers and
     handovers.
     """
-    api = _api(url, token, timeout_s=MANY_TIMEOUT_S)
+    api = agent.connect(timeout_s=MANY_TIMEOUT_S)
     body: dict[str, object] = {"n": n}
     body |= {"only": [sort.value for sort in only]} if only else {}
 
@@ -239,16 +227,14 @@ def rollback(
         path, query = f"{CHANGES}/rollback", _query(fleet)
         return api.change("POST", path, body, dry_run=dry_run, etag=etag, query=query)
 
-    _make(post, "ROLLED BACK", fleet, dry_run=dry_run, yes=yes, as_json=as_json)
+    _make(post, "ROLLED BACK", fleet, change, agent)
 
 
 def restore(
     fleet: OfFleet = False,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
+    *,
+    change: ChangeOptions,
+    agent: AgentOptions,
 ) -> None:
     """Put back what the fleet's store has lost and this agent still knows (--fleet).
 
@@ -257,12 +243,12 @@ def restore(
     """
     if not fleet:
         raise typer.BadParameter("restore is for the fleet's log: add --fleet")
-    api = _api(url, token, timeout_s=MANY_TIMEOUT_S)
+    api = agent.connect(timeout_s=MANY_TIMEOUT_S)
 
     def post(*, dry_run: bool, etag: str | None) -> Answered:
         return api.change("POST", f"{CHANGES}/restore", dry_run=dry_run, query=_query(fleet))
 
-    _make(post, "RESTORED", fleet, dry_run=dry_run, yes=yes, as_json=as_json)
+    _make(post, "RESTORED", fleet, change, agent)
 
 
 # --- a file of changes -------------------------------------------------------------------------
@@ -319,7 +305,8 @@ class File:
                 raise RequestRejected(f"{error}; {_LARGER}", status=error.status) from None
             if not error.faults:
                 raise
-            faults = [_fault(told) for told in error.faults]
+            parted = (told.partition(": ") for told in error.faults)
+            faults = [Fault(a, b) if colon else Fault("", a) for a, colon, b in parted]
             raise InvalidSettings(self.located(faults), str(self.path)) from None
 
     def located(self, faults: Sequence[Fault]) -> list[Fault]:
@@ -368,22 +355,11 @@ def _text(path: Path) -> str:
         raise InvalidSettings([Fault("", "is not UTF-8 here", line)]) from None
 
 
-def _fault(told: str) -> Fault:
-    place, colon, message = told.partition(": ")
-    return Fault(place, message) if colon else Fault("", told)
-
-
 # --- steps -----------------------------------------------------------------------------------
 
 
-def _api(url: str | None, token: str | None, *, timeout_s: float = FLEET_TIMEOUT_S) -> Api:
-    from headgate.cli.api import connect
-
-    return connect(url, token, timeout_s=timeout_s)
-
-
-def _api_for(file: File, url: str | None, token: str | None) -> Api:
-    return _api(url, token, timeout_s=FLEET_TIMEOUT_S + file.entries * S_PER_CHANGE)
+def _api_for(file: File, agent: AgentOptions) -> Api:
+    return agent.connect(timeout_s=FLEET_TIMEOUT_S + file.entries * S_PER_CHANGE)
 
 
 def _log(fleet: bool) -> str | None:
@@ -425,14 +401,13 @@ def _compare(before: Path, after: Path, *, strict: bool, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _show_last_hour(file: File, url: str | None, token: str | None, *, as_json: bool) -> None:
+def _show_last_hour(file: File, agent: AgentOptions) -> None:
     from headgate.cli.budget import TIMEOUT_S, last_hour
     from headgate.cli.render import plain
 
-    if not as_json:
-        for told in last_hour(
-            _api(url, token, timeout_s=TIMEOUT_S), file.document, _log(file.fleet)
-        ):
+    if not agent.as_json:
+        api = agent.connect(timeout_s=TIMEOUT_S)
+        for told in last_hour(api, file.document, _log(file.fleet)):
             print(plain(told))
 
 
@@ -443,31 +418,31 @@ class PostChange(Protocol):
 
 
 def _make(
-    post: PostChange, done: str, fleet: bool, *, dry_run: bool, yes: bool, as_json: bool
+    post: PostChange, done: str, fleet: bool, change: ChangeOptions, agent: AgentOptions
 ) -> None:
     """Tried and shown, then asked for, and then made of just that; with --yes at once."""
     from headgate.cli.exits import AgentSilent
     from headgate.cli.output import show_view
     from headgate.present.changes import made_view
 
-    def view(change: ChangeMadeDoc) -> list[Block]:
-        return made_view(change, done)
+    def view(made: ChangeMadeDoc) -> list[Block]:
+        return made_view(made, done)
 
     etag = None
-    if not dry_run and not yes:
+    if not change.dry_run and not change.yes:
         tried = post(dry_run=True, etag=None)
         if not _read(tried).changed:
-            show_view(tried, as_json, ChangeMadeDoc, view)
+            show_view(tried, agent.as_json, ChangeMadeDoc, view)
             return
         _show_and_ask(tried, done, fleet)
         etag = tried.etag
     try:
-        made = post(dry_run=dry_run, etag=etag)
+        made = post(dry_run=change.dry_run, etag=etag)
     except AgentSilent as error:
         flag = " --fleet" if fleet else ""
         message = f"{error}: `headgate changes history{flag}` tells how far it came"
         raise AgentSilent(message) from None
-    show_view(made, as_json, ChangeMadeDoc, view)
+    show_view(made, agent.as_json, ChangeMadeDoc, view)
 
 
 def _show_and_ask(tried: Answered, done: str, fleet: bool) -> None:

@@ -22,7 +22,7 @@ from headgate.base.redaction import Scrubber
 from headgate.cli.debug_items import BundleItem, Content, NotThere
 from headgate.cli.debug_scrub import Names, lines_without_literals, without_literals
 from headgate.cli.exits import AgentUnreachable
-from headgate.cli.options import Duration, Token, Url, duration
+from headgate.cli.options import AgentOptions, Duration, duration
 from headgate.errors import HeadgateError
 
 if TYPE_CHECKING:
@@ -79,55 +79,62 @@ HashNames = Annotated[
         "hashes is written beside the bundle, for you alone.",
     ),
 ]
-PlainJson = Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")]
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceOptions:
+    """Where it goes."""
+
+    output: Output = None
+    folder: Folder = None
+    stdout: Stdout = False
+
+    def __post_init__(self) -> None:
+        output, folder = self.output, self.folder
+        if sum((output is not None, folder is not None, self.stdout)) > 1:
+            raise typer.BadParameter("--output, --folder and --stdout exclude each other: give one")
+        if folder is not None and folder.exists():
+            raise typer.BadParameter(f"--folder {folder} is there already: name a new one")
+        if output is not None and _is_something_else(output):
+            raise typer.BadParameter(f"--output {output} {SOMETHING_ELSE}")
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """How much of the past."""
+
+    log: Logs = None
+    unit: Unit = "headgate"
+    log_lines: LogLines = 2000
+    since: Since = SINCE
 
 
 def bundle(
-    output: Output = None,
-    folder: Folder = None,
-    stdout: Stdout = False,
+    place: PlaceOptions,
+    past: LogOptions,
+    agent: AgentOptions,
     config: Config = None,
     proxy: Proxy = None,
-    log: Logs = None,
-    unit: Unit = "headgate",
-    log_lines: LogLines = 2000,
-    since: Since = SINCE,
     hash_names: HashNames = False,
-    url: Url = None,
-    token: Token = None,
-    as_json: PlainJson = False,
 ) -> None:
     """Pack what a maintainer needs into one file, secrets removed.
 
     Also while the agent is down: then what the settings file and this machine can tell. Nothing is
     sent anywhere, nothing is changed, and no database is woken. Look through it before you send it.
     """
-    if sum((output is not None, folder is not None, stdout)) > 1:
-        raise typer.BadParameter("--output, --folder and --stdout exclude each other: give one")
-    if folder is not None and folder.exists():
-        raise typer.BadParameter(f"--folder {folder} is there already: name a new one")
-    if output is not None and _is_something_else(output):
-        raise typer.BadParameter(f"--output {output} {SOMETHING_ELSE}")
     from headgate.cli.debug_items import Wishes
     from headgate.cli.debug_scrub import Names
 
-    agent = _transport(url, token)
-    status = _status(agent)
-    settings = config or _settings_here(agent, status)
-    wishes = Wishes(
-        _api(agent),
-        agent,
-        _proxy(proxy, token),
-        settings,
-        tuple(log or ()),
-        unit,
-        log_lines,
-        since.text,
-    )
+    asked = _transport(agent.url, agent.token)
+    status = _status(asked)
+    settings = config or _settings_here(asked, status)
+    beside = _proxy(proxy, agent.token)
+    logs = (tuple(past.log or ()), past.unit, past.log_lines, past.since.text)
+    wishes = Wishes(_api(asked), asked, beside, settings, *logs)
     names = Names() if hash_names else None
-    made = _made(wishes, _databases(status), names, token)
-    where = _written(made, output, folder, names, to_stdout=stdout)
-    _told(made, where, as_json=as_json, to_stdout=stdout)
+    made = _made(wishes, _databases(status), names, agent.token)
+    where = _written(made, place, names)
+    _told(made, where, as_json=agent.as_json, to_stdout=place.stdout)
 
 
 def _transport(url: str | None, token: str | None) -> SocketTransport:
@@ -216,25 +223,22 @@ def _about(wishes: Wishes) -> dict[str, Any]:
     }
 
 
-def _written(
-    made: Bundle, output: Path | None, folder: Path | None, names: Names | None, *, to_stdout: bool
-) -> str:
-
+def _written(made: Bundle, wanted: PlaceOptions, names: Names | None) -> str:
     now = datetime.now(UTC)
     name = f"headgate-debug-{now:%Y%m%dT%H%M%SZ}"
-    if folder is not None:
-        _unpacked(made, folder)
-        place = folder
+    if wanted.folder is not None:
+        _unpacked(made, wanted.folder)
+        place = wanted.folder
     else:
         packed = archive(made, name, now.timestamp())
-        place = output or Path(name if to_stdout else f"{name}.tar.gz")
-        if to_stdout:
+        place = wanted.output or Path(name if wanted.stdout else f"{name}.tar.gz")
+        if wanted.stdout:
             _piped(packed)
         else:
             _private(place, packed)
     if names is not None:
         _private(place.with_name(place.name + ".names.json"), names.legend().encode())
-    return "standard output" if to_stdout else str(place)
+    return "standard output" if wanted.stdout else str(place)
 
 
 def _unpacked(made: Bundle, folder: Path) -> None:

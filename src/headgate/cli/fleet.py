@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import typer
 
-from headgate.cli.options import (
-    FLEET_TIMEOUT_S,
-    AgentOptions,
-    AsJson,
-    Duration,
-    Interval,
-    ReachOptions,
-    Token,
-    Url,
-)
+from headgate.cli.options import FLEET_TIMEOUT_S, AgentOptions, Duration, Interval, ReachOptions
 
 
 def reach(
@@ -66,53 +58,51 @@ Watch = Annotated[
 EVERY = Duration("5s")
 
 
+@dataclass(frozen=True, slots=True)
+class FleetOptions:
+    """Which shards and rules of the fleet; by the names of the route's query."""
+
+    unhealthy: Unhealthy = False
+    behind: Behind = False
+    region: Pattern = None
+    cluster: Pattern = None
+    shard: Pattern = None
+    page: PageNumber = 1
+    per_page: PerPage = 50
+    rules_page: RulesPage = 1
+
+    @property
+    def query(self) -> dict[str, str | None]:
+        return {
+            name: ("true" if value else None) if isinstance(value, bool) else value and str(value)
+            for name, value in asdict(self).items()
+        }
+
+
 def status(
     context: typer.Context,
-    unhealthy: Unhealthy = False,
-    behind: Behind = False,
-    region: Pattern = None,
-    cluster: Pattern = None,
-    shard: Pattern = None,
-    page: PageNumber = 1,
-    per_page: PerPage = 50,
-    rules_page: RulesPage = 1,
+    wanted: FleetOptions,
     watch: Watch = False,
     interval: Interval = EVERY,
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
+    *,
+    agent: AgentOptions,
 ) -> None:
     """Show the fleet: unhealthy shards first, rules and who has them, agents that lag behind.
 
     Reads it from an agent that shows the fleet (`view = true` in [fleet] of its settings).
     """
-    from headgate.cli.api import connect
     from headgate.cli.output import show_view
     from headgate.fleet.view_api import FleetDoc
     from headgate.present.fleet import fleet_view
 
-    if watch and as_json:
+    if watch and agent.as_json:
         raise typer.BadParameter("--watch draws pages; for programs use --json without it")
-    asked = {
-        "unhealthy": "true" if unhealthy else None,
-        "behind": "true" if behind else None,
-        "region": region,
-        "cluster": cluster,
-        "shard": shard,
-        "page": str(page),
-        "per_page": str(per_page),
-        "rules_page": str(rules_page),
-    }
     if watch:
         from headgate.cli.top import TopOptions
         from headgate.cli.top import watch as show_live
 
-        show_live(context, TopOptions("fleet", interval, url, token, fleet=asked))
+        show_live(context, TopOptions("fleet", interval, agent, fleet=wanted.query))
         return
-    api, part = connect(url, token, timeout_s=TIMEOUT_S), unhealthy or behind
-    show_view(
-        api.get(PATH, **asked),
-        as_json,
-        FleetDoc,
-        lambda fleet: fleet_view(fleet, shards_only=part),
-    )
+    answered = agent.connect(timeout_s=TIMEOUT_S).get(PATH, **wanted.query)
+    part = wanted.unhealthy or wanted.behind
+    show_view(answered, agent.as_json, FleetDoc, lambda fleet: fleet_view(fleet, shards_only=part))

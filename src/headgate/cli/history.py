@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headgate.cli.options import AsJson, Token, Url
+from headgate.cli.options import EVERY_DATABASE, AgentOptions, AnyClient, DatabaseOrAll
 from headgate.errors import Fault, HeadgateError, InvalidRequest, InvalidSettings
 
 if TYPE_CHECKING:
@@ -43,11 +43,6 @@ def minutes_ago(text: str, now: datetime, zone: tzinfo | None = None) -> int:
         )
     seconds = now.timestamp() - begin.timestamp()
     return max(1, int(-(-seconds // 60) if _AGO.fullmatch(text) else seconds // 60))
-
-
-def _until(text: str, now: datetime) -> int:
-    """Up to an instant: the minute that begins with it is not included."""
-    return minutes_ago(text, now) + (0 if _AGO.fullmatch(text) else 1)
 
 
 def instant(text: str, now: datetime, zone: tzinfo | None = None) -> datetime | None:
@@ -89,12 +84,6 @@ def _at(clock: datetime, zone: tzinfo | None) -> datetime:
 
 # --- the command ---------------------------------------------------------------------------
 
-AnyClient = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[APP]", show_default=False, help="A client, or a level of its name. Default: all."
-    ),
-]
 Since = Annotated[
     str,
     typer.Option(metavar="TIME", help="From when: 30m, 7d, today, yesterday, 07:00, 2026-03-01."),
@@ -102,9 +91,6 @@ Since = Annotated[
 Until = Annotated[
     str | None,
     typer.Option(metavar="TIME", show_default=False, help="Up to when; as --since. Default: now."),
-]
-OnDatabase = Annotated[
-    str | None, typer.Option("--database", metavar="NAME", show_default=False, help="Only there.")
 ]
 Level = Annotated[
     int | None,
@@ -122,38 +108,38 @@ def history(
     app: AnyClient = None,
     since: Since = "1h",
     until: Until = None,
-    database: OnDatabase = None,
+    database: DatabaseOrAll = "main",
     level: Level = None,
     step: Step = None,
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
+    *,
+    agent: AgentOptions,
 ) -> None:
     """Show when a client or a level was throttled, by what, and which of its clients most.
 
     Times without a zone are this machine's.
     """
-    from headgate.cli.api import connect
     from headgate.cli.output import show_view
     from headgate.history.api import TimelineDoc
     from headgate.present.history import timeline_view, unthrottled_view
 
     now = datetime.now().astimezone()
-    since_m, until_m = minutes_ago(since, now), _until(until, now) if until else 0
-    api = connect(url, token, timeout_s=LOOK_BACK_TIMEOUT_S)
+    since_m, until_m = minutes_ago(since, now), 0
+    if until:  # Up to an instant: the minute that begins with it is not included.
+        until_m = minutes_ago(until, now) + (0 if _AGO.fullmatch(until) else 1)
+    api = agent.connect(timeout_s=LOOK_BACK_TIMEOUT_S)
     answered = api.get(
         "/v1/history/timeline",
         app=app,
-        database=database,
+        database=None if database == EVERY_DATABASE else database,
         since=f"{since_m}m",
         until=f"{until_m}m" if until else None,
         level=None if level is None else str(level),
         step=step or step_of(since_m - until_m),
     )
-    without = [] if as_json else unthrottled(api, app, since_m)
+    without = [] if agent.as_json else unthrottled(api, app, since_m)
     show_view(
         answered,
-        as_json,
+        agent.as_json,
         TimelineDoc,
         lambda doc: [*timeline_view(doc), *unthrottled_view(without)],
     )
@@ -189,23 +175,21 @@ ReplaySince = Annotated[
 def replay(
     rule_file: RuleFile,
     since: ReplaySince = "1h",
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
+    *,
+    agent: AgentOptions,
 ) -> None:
     """Replay recorded decisions against a proposed rule, and print the difference.
 
     Exact where it can be, between two numbers or "cannot tell" where history does not say.
     """
-    from headgate.cli.api import connect
     from headgate.cli.output import show_view
     from headgate.history.api import ReplayDoc
     from headgate.present.history import replay_view
 
     now = datetime.now().astimezone()
     body = {"rule": read_rule(rule_file), "since": f"{minutes_ago(since, now)}m"}
-    api = connect(url, token, timeout_s=LOOK_BACK_TIMEOUT_S)
-    show_view(api.change("POST", "/v1/replay", body), as_json, ReplayDoc, replay_view)
+    api = agent.connect(timeout_s=LOOK_BACK_TIMEOUT_S)
+    show_view(api.change("POST", "/v1/replay", body), agent.as_json, ReplayDoc, replay_view)
 
 
 def last_hour(api: Api, rule: Mapping[str, Any]) -> str:

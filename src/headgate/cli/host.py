@@ -11,7 +11,8 @@ from typing import Annotated, Any, Protocol
 
 import typer
 
-from headgate.cli.options import AsJson, DatabaseArgument, Duration, Token, Url, duration
+from headgate.cli import completing
+from headgate.cli.options import AgentOptions, AsJson, DatabaseArgument, Duration, duration
 from headgate.metrics.lint import MetricLook
 
 Config = Annotated[
@@ -24,7 +25,8 @@ DemoTime = Annotated[
     Duration | None,
     duration(
         "--for",
-        about="End after this long; --headless plays all scenes first, however long they take.",
+        about="How long it lasts: 60s, 10m. --headless plays all scenes first, however long they "
+        "take.",
         low=1,
         default=False,
     ),
@@ -41,12 +43,16 @@ DemoPorts = Annotated[
     # For those who run several beside each other: tests, mostly.
     typer.Option("--ports", metavar="FIRST-LAST", hidden=True, help="Take ports from these only."),
 ]
-CalibrateJson = Annotated[bool, typer.Option("--json", help="Print as JSON, for programs.")]
 
 
 Drop = Annotated[
     list[str] | None,
-    typer.Option("--drop", metavar="DATABASE", help="The file lacks it on purpose; repeatable."),
+    typer.Option(
+        "--drop",
+        metavar="DATABASE",
+        autocompletion=completing.databases,
+        help="The file lacks it on purpose; repeatable.",
+    ),
 ]
 Whole = Annotated[
     bool, typer.Option("--whole", help="The file is whole, though it ends as if it were cut short.")
@@ -87,37 +93,34 @@ def agent(context: typer.Context, config: Config, check_config: CheckConfig = Fa
 def reload(
     drop: Drop = None,
     whole: Whole = False,
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
+    *,
+    agent: AgentOptions,
 ) -> None:
     """Have the agent follow its settings file, as SIGHUP does.
 
     A file that lacks a database, or ends like one that was cut short, is rejected: `--drop` and
     `--whole` say that it is meant. Exit code 1 where it is rejected; the settings in force stay.
     """
-    from headgate.cli.api import connect
     from headgate.cli.output import show
     from headgate.cli.pages import done_page
 
     body = {"drop": drop or [], "whole": whole}
-    changed = connect(url, token).change("POST", "/v1/reload", body)
-    show(changed, as_json, lambda _: done_page("RELOADED", _reloaded(changed.document)))
+    changed = agent.connect().change("POST", "/v1/reload", body)
+    show(changed, agent.as_json, lambda _: done_page("RELOADED", _reloaded(changed.document)))
 
 
-def acknowledge(url: Url = None, token: Token = None, as_json: AsJson = False) -> None:
+def acknowledge(agent: AgentOptions) -> None:
     """Go on without a state that is lost.
 
     Renames a state file that cannot be used and begins a new one: with what its copy has, or,
     where that is lost as well, with nothing. The settings file decides again. Deletes
     nothing, and changes nothing where the state can be used.
     """
-    from headgate.cli.api import connect
     from headgate.cli.output import show
     from headgate.cli.pages import done_page
 
-    changed = connect(url, token).change("POST", "/v1/state/acknowledge", {})
-    show(changed, as_json, lambda _: done_page("ACKNOWLEDGED", _begun(changed.document)))
+    changed = agent.connect().change("POST", "/v1/state/acknowledge", {})
+    show(changed, agent.as_json, lambda _: done_page("ACKNOWLEDGED", _begun(changed.document)))
 
 
 def _begun(document: Mapping[str, Any]) -> str:
@@ -159,7 +162,7 @@ def calibrate(
     context: typer.Context,
     database: DatabaseArgument,
     config: Config,
-    as_json: CalibrateJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Propose a threshold for commit_delay.
 
@@ -189,7 +192,7 @@ TokenRole = Annotated[str, typer.Option(metavar="viewer|operator|peer", help="Wh
 def token(
     name: TokenName = "operator",
     role: TokenRole = "operator",
-    as_json: CalibrateJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Make a random token, shown once.
 
@@ -212,7 +215,7 @@ def token(
     print(f'[[tokens]]\nname = {quoted}\nrole = "{role}"\nsha256 = "{sha256}"')
 
 
-def version(as_json: CalibrateJson = False) -> None:
+def version(as_json: AsJson = False) -> None:
     """Print the version of this command."""
     from headgate.version import VERSION
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
+from headgate.cli.options import AsJson, Strict
+
 if TYPE_CHECKING:
     from rich.text import Text
 
@@ -26,8 +28,6 @@ FileOnly = Annotated[
         help="Only the file itself: passwords, certificates and plug-ins are on another host.",
     ),
 ]
-Strict = Annotated[bool, typer.Option("--strict", help="Advice fails, too: for a build.")]
-LintJson = Annotated[bool, typer.Option("--json", help="Print findings as JSON, for programs.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def lint(
     connect: Connect = False,
     file_only: FileOnly = False,
     strict: Strict = False,
-    as_json: LintJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Validate a configuration file.
 

@@ -83,6 +83,12 @@ def lasting_or_never(text: str) -> str:
     return text if text == "never" else lasting(text)
 
 
+def lasts_option(more: str, parser: Callable[[str], Any] = lasting, *, shown: bool = False) -> Any:
+    """`--for` of every command; `more`: its times, and what follows. `shown`: with its default."""
+    about = f"How long it lasts: {more}"
+    return typer.Option("--for", metavar="TIME", parser=parser, show_default=shown, help=about)
+
+
 # --- single options --------------------------------------------------------------------------
 
 
@@ -119,39 +125,29 @@ App: TypeAlias = Annotated[
         help="The client's name: levels joined by colons, such as etl:nightly.",
     ),
 ]
-Database: TypeAlias = Annotated[
-    str,
-    typer.Option(
+
+
+def _database(more: str = "") -> Any:
+    """`--database` of every command; `more`: what else it takes there."""
+    return typer.Option(
+        "--database",
         envvar="HEADGATE_DATABASE",
         metavar="NAME",
         autocompletion=completing.databases,
-        help="The database.",
-    ),
-]
-Databases: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        envvar="HEADGATE_DATABASE",
-        metavar="NAME",
-        autocompletion=completing.databases,
-        help="The database; of several (D1,D2) all must admit.",
-    ),
-]
-RuleDatabase: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        envvar="HEADGATE_DATABASE",
-        metavar="NAME",
-        autocompletion=completing.databases,
-        help=f"The database that the rule applies to; `{EVERY_DATABASE}` for every one.",
-    ),
-]
+        help=f"The database.{more}",
+    )
+
+
+Database: TypeAlias = Annotated[str, _database()]
+Databases: TypeAlias = Annotated[str, _database(" Of several (D1,D2) all must admit.")]
+DatabaseOrAll: TypeAlias = Annotated[str, _database(f" `{EVERY_DATABASE}` for every one.")]
 Metrics: TypeAlias = Annotated[
     str | None,
     typer.Option(
         envvar="HEADGATE_METRICS",
         metavar="M1,M2",
         show_default=False,
+        autocompletion=completing.metrics,
         help="Metrics to check, instead of the database's default set.",
     ),
 ]
@@ -168,6 +164,24 @@ Scope: TypeAlias = Annotated[
 DatabaseArgument: TypeAlias = Annotated[
     str, typer.Argument(metavar="DATABASE", autocompletion=completing.databases)
 ]
+AnyDatabase: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="DATABASE",
+        show_default=False,
+        autocompletion=completing.databases,
+        help="Default: all.",
+    ),
+]
+AnyClient: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[APP]",
+        show_default=False,
+        autocompletion=completing.clients,
+        help="A client, or a level of its name. Default: all.",
+    ),
+]
 MetricArgument: TypeAlias = Annotated[
     str, typer.Argument(metavar="METRIC", autocompletion=completing.metrics)
 ]
@@ -176,6 +190,9 @@ MemberArgument: TypeAlias = Annotated[
 ]
 DryRun: TypeAlias = Annotated[
     bool, typer.Option("--dry-run", help="Validate and show what would change; change nothing.")
+]
+Strict: TypeAlias = Annotated[
+    bool, typer.Option("--strict", help="Advice fails, too: for a build.")
 ]
 Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
@@ -221,9 +238,10 @@ class AgentOptions:
     as_json: AsJson = False
 
     def connect(self, *, timeout_s: float | None = None) -> Api:
-        from headgate.cli.api import DEFAULT_TIMEOUT_S, connect
+        from headgate.cli.api import connect
 
-        return connect(self.url, self.token, timeout_s=timeout_s or DEFAULT_TIMEOUT_S)
+        patience = {} if timeout_s is None else {"timeout_s": timeout_s}
+        return connect(self.url, self.token, **patience)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +265,13 @@ class ReachOptions:
     @property
     def said(self) -> str | None:
         """As the agent takes it; None: nothing was said, and the agent knows what is meant."""
-        return reach_of(self.fleet, self.region, self.cluster, self.shard, self.host)
+        levels = ("region", "cluster", "shard", "host")
+        given = [f"{one}:{found}" for one in levels if (found := getattr(self, one)) is not None]
+        given += ["fleet"] if self.fleet else []
+        if len(given) > 1:
+            options = ", ".join(f"--{one.partition(':')[0]}" for one in given)
+            raise typer.BadParameter(f"{options}: give one of them; two reaches are two changes")
+        return checked(given[0]) if given else None
 
 
 def expanded(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -260,7 +284,17 @@ def expanded(command: Callable[..., Any]) -> Callable[..., Any]:
         kind = hints.get(name)
         if isinstance(kind, type) and is_dataclass(kind):
             groups[name] = kind
-            found += _options_of(kind)
+            of_fields = get_type_hints(kind, include_extras=True)
+            for one in fields(kind):
+                default = inspect.Parameter.empty if one.default is MISSING else one.default
+                found.append(
+                    inspect.Parameter(
+                        one.name,
+                        inspect.Parameter.KEYWORD_ONLY,
+                        default=default,
+                        annotation=of_fields[one.name],
+                    )
+                )
         else:
             found.append(parameter.replace(annotation=kind, kind=inspect.Parameter.KEYWORD_ONLY))
     if not groups:
@@ -277,22 +311,15 @@ def expanded(command: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def _options_of(group: Any) -> Iterator[inspect.Parameter]:
-    hints = get_type_hints(group, include_extras=True)
-    for one in fields(group):
-        default = inspect.Parameter.empty if one.default is MISSING else one.default
-        yield inspect.Parameter(
-            one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[one.name]
-        )
-
-
 # --- flags of declared settings --------------------------------------------------------------
 
 _COMPLETED = {
     "target": completing.clients,
     "over": completing.clients,
     "metrics": completing.metrics,
+    "thresholds": completing.thresholds,
 }
+_METAVARS = {"for": "TIME", "reason": "TEXT"}
 
 
 def flags(
@@ -330,7 +357,7 @@ def _metavar(row: Setting) -> str:
     if "enum" in schema:
         return "|".join(map(str, schema["enum"]))
     several = {"array": "A,B…", "object": "NAME=VALUE…"}
-    return several.get(str(schema.get("type"))) or row.name.upper()
+    return several.get(str(schema.get("type"))) or _METAVARS.get(row.name, row.name.upper())
 
 
 def _identifier(row: Setting) -> str:
@@ -459,18 +486,6 @@ def settings_help(home: str) -> str:
 
 
 # --- how far, and confirmation ---------------------------------------------------------------
-
-
-def reach_of(
-    fleet: bool, region: str | None, cluster: str | None, shard: str | None, host: str | None
-) -> str | None:
-    said = {"region": region, "cluster": cluster, "shard": shard, "host": host}
-    given = [f"{level}:{pattern}" for level, pattern in said.items() if pattern is not None]
-    given += ["fleet"] if fleet else []
-    if len(given) > 1:
-        options = ", ".join(f"--{one.partition(':')[0]}" for one in given)
-        raise typer.BadParameter(f"{options}: give one of them; two reaches are two changes")
-    return checked(given[0]) if given else None
 
 
 def checked(reach: str) -> str:

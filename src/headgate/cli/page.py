@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from headgate.cli.options import AsJson, Token, Url
+from headgate.cli.options import AgentOptions
 from headgate.errors import HeadgateError
 
 if TYPE_CHECKING:
@@ -24,9 +24,7 @@ LINKS = "/v1/page/links"
 Open = Annotated[bool, typer.Option("--open", help="Open it in this machine's browser.")]
 
 
-def page(
-    open_it: Open = False, url: Url = None, token: Token = None, as_json: AsJson = False
-) -> None:
+def page(open_it: Open = False, *, agent: AgentOptions) -> None:
     """Print a link that signs in at the agent's page, once.
 
     Within two minutes, as an operator. Over the Unix socket it needs no token; what is changed is
@@ -34,12 +32,11 @@ def page(
     """
     import webbrowser
 
-    from headgate.cli.api import connect
     from headgate.cli.output import show_document
 
-    api = connect(url, token)
+    api = agent.connect()
     answered = api.change("POST", LINKS)
-    if as_json:
+    if agent.as_json:
         show_document(answered)
         return
     path, listens = answered.document.get("path"), answered.document.get("listens")

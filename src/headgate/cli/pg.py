@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 import typer
 
-from headgate.cli.options import Duration, duration
+from headgate.cli.options import AsJson, Duration, duration
 
 if TYPE_CHECKING:
     from headgate.present.view import Block
@@ -75,9 +75,8 @@ Purge = Annotated[
     bool, typer.Option("--purge", help="Remove the policy's files, too, once it is off.")
 ]
 Anyway = Annotated[
-    bool, typer.Option("--anyway", help="Publish also what would lock out an administrator.")
+    bool, typer.Option("--anyway", help="Take also what would lock out an administrator.")
 ]
-PgJson = Annotated[bool, typer.Option("--json", help="Print as JSON, for programs.")]
 WITHIN = Duration("5s")
 
 
@@ -110,7 +109,7 @@ def install(
     pg_config: PgConfig = None,
     data_directory: DataDirectory = None,
     dsn: Dsn = None,
-    as_json: PgJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Build the extension for a server, and install it.
 
@@ -132,7 +131,7 @@ def enable(
     policy: PolicyOption = None,
     anyway: Anyway = False,
     within: Within = WITHIN,
-    as_json: PgJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Put a policy in force, or the one that was switched off.
 
@@ -153,7 +152,7 @@ def publish(
     directory: Directory = None,
     anyway: Anyway = False,
     within: Within = WITHIN,
-    as_json: PgJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Replace the policy.
 
@@ -174,7 +173,7 @@ def disable(
     directory: Directory = None,
     purge: Purge = False,
     within: Within = WITHIN,
-    as_json: PgJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Switch traffic control off, at once: budgets apply to no statement any more.
 
@@ -193,7 +192,7 @@ def status(
     data_directory: DataDirectory = None,
     directory: Directory = None,
     dsn: Dsn = None,
-    as_json: PgJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show what is in force on a server, and which budgets are in trouble.
 

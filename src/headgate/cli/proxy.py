@@ -20,7 +20,7 @@ from headgate.cli.api import (
     find_target,
 )
 from headgate.cli.exits import AgentUnreachable
-from headgate.cli.options import INTERVAL, AsJson, Interval, Token
+from headgate.cli.options import INTERVAL, AgentOptions, AsJson, Interval, Strict, Token
 
 if TYPE_CHECKING:
     from headgate.cli.lint import LintNote
@@ -57,8 +57,6 @@ ProxyUrl = Annotated[
         f"else {SYSTEM_SOCKET}, else {DEFAULT_URL}.",
     ),
 ]
-Strict = Annotated[bool, typer.Option("--strict", help="Advice fails, too: for a build.")]
-PlainJson = Annotated[bool, typer.Option("--json", help="Print as JSON, for programs.")]
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Live, as `headgate top`; q quits.")]
 SessionId = Annotated[int, typer.Argument(metavar="ID", min=1, help="As `sessions` shows it.")]
 Limit = Annotated[int, typer.Option(min=1, max=10_000, help="Sessions shown, at most.")]
@@ -88,7 +86,7 @@ def run(context: typer.Context, settings: SettingsFile) -> None:
     raise typer.Exit(_host(context).run_proxy(settings))
 
 
-def lint(settings: SettingsFile, strict: Strict = False, as_json: PlainJson = False) -> None:
+def lint(settings: SettingsFile, strict: Strict = False, as_json: AsJson = False) -> None:
     """Validate a proxy's configuration file.
 
     And the policy file that it names. Exit code 1 for faults; with --strict for advice, too.
@@ -100,7 +98,7 @@ def check(
     context: typer.Context,
     settings: SettingsFile,
     strict: Strict = False,
-    as_json: PlainJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Validate it, and what it names: files, policy, and the relay's library.
 
@@ -118,13 +116,14 @@ def check(
     _tell(settings, notes, strict=strict, as_json=as_json)
 
 
-def build(context: typer.Context) -> None:
+def build(context: typer.Context, as_json: AsJson = False) -> None:
     """Build the relay's library for this installation.
 
     Needs a C compiler and OpenSSL's headers, and the right to write where headgate is installed.
     Without it, each user's first start builds one for that user.
     """
-    print(f"built {_host(context).build_proxy()}")
+    built = _host(context).build_proxy()
+    _done({"library": str(built)}, f"built {built}", as_json)
 
 
 def _tell(path: Path, notes: list[LintNote], *, strict: bool, as_json: bool) -> None:
@@ -175,7 +174,7 @@ def status(
         from headgate.cli.top import TopOptions
         from headgate.cli.top import watch as show_live
 
-        show_live(context, TopOptions("proxy", interval, url, token, proxy=api))
+        show_live(context, TopOptions("proxy", interval, AgentOptions(), proxy=api))
         return
     answered = api.get("/v1/proxy/status")
     show_view(answered, as_json, ProxyStatusDoc, proxy_view)
@@ -289,16 +288,13 @@ class ProxyTransport(SocketTransport):
 def _connect(
     settings: Path | None, url: str | None, token: str | None, *, timeout_s: float = TIMEOUT_S
 ) -> Api:
-    target = find_target(url or _found(settings))
-    return ProxyApi(ProxyTransport(target, checked_token(token), timeout_s), target.url)
-
-
-def _found(settings: Path | None) -> str:
-    if settings is not None:
+    found = f"unix://{SYSTEM_SOCKET}" if SYSTEM_SOCKET.is_socket() else DEFAULT_URL
+    if not url and settings is not None:
         from headgate.settings.proxy import load_proxy_settings
 
-        return f"unix://{load_proxy_settings(settings).control_socket.absolute()}"
-    return f"unix://{SYSTEM_SOCKET}" if SYSTEM_SOCKET.is_socket() else DEFAULT_URL
+        found = f"unix://{load_proxy_settings(settings).control_socket.absolute()}"
+    target = find_target(url or found)
+    return ProxyApi(ProxyTransport(target, checked_token(token), timeout_s), target.url)
 
 
 def _host(context: typer.Context) -> ProxyHost:

@@ -22,7 +22,6 @@ DOCUMENTS: Mapping[str, str] = {
         "AuditsDoc": ("audit",),
         "BudgetDoc": ("budget show",),
         "BudgetReplayDoc": ("budget replay",),
-        "ChangeExportDoc": ("changes export",),
         "ChangeMadeDoc": ("changes apply", "changes diff", "changes restore", "changes rollback"),
         "ChangeRevisionsDoc ChangeRevisionWholeDoc": ("changes history",),
         "ChangesDoc": ("changes list",),
@@ -68,10 +67,8 @@ _PROXY = "what [the proxy](proxy.md) answers"
 _SCREEN = "what one screen is made of: the answers of several routes, by name"
 OWN: Mapping[str, str] = {
     "budget compile": "`file`, `parameter` and its `value`",
-    "doctor": "a list of findings: `level` (ok, advice, fault), `subject` and `says`",
-    "files": "the list: `name`, `path`, `about` and `place`",
-    "init": "what was found on the server (`server`, `readings`, `missing_grants`, …), and the "
-    "files that were written: `settings`, `password_file`",
+
+    "changes export": "the file that `headgate changes apply` takes",
     "budget lint": _LINTED, "lint": _LINTED, "proxy lint": _LINTED,
     "proxy check": _LINTED,
     "debug bundle": "the manifest: each file of the bundle, or why it is missing",
@@ -80,6 +77,7 @@ OWN: Mapping[str, str] = {
     "pg status": _SERVER,
     "proxy reload": _PROXY, "proxy sessions": _PROXY, "proxy status": _PROXY,
     "token": "`token`, `name`, `role` and `sha256`",
+    "proxy build": "`library`: its path",
     "proxy drain": "`draining`", "proxy kill": "`ended`: the session's id",
     "proxy restart": "`successor`, a process id, and its `memory`: `kept` or `new`",
     "run": "`waited_s`, `ran_s`, `stops`, `stopped_s`, `silent_s` and `exit_code`, as one line on "

@@ -21,9 +21,9 @@ from headgate.cli.options import (
     FLEET_TIMEOUT_S,
     AgentOptions,
     ChangeOptions,
+    DatabaseOrAll,
     DryRun,
     ReachOptions,
-    RuleDatabase,
     confirmed,
     copies_line,
     flags,
@@ -48,7 +48,7 @@ RULES = "/v1/rules"
 
 RuleId: TypeAlias = Annotated[str, typer.Argument(metavar="ID", autocompletion=completing.rules)]
 Reason: TypeAlias = Annotated[
-    str, typer.Option("--reason", metavar="REASON", show_default=False, help="Why.")
+    str, typer.Option("--reason", metavar="TEXT", show_default=False, help="Why.")
 ]
 All: TypeAlias = Annotated[
     bool, typer.Option("--all", help="With those that ended within the last day.")
@@ -103,7 +103,7 @@ def _setting(kind: Kind, about: str) -> Callable[..., None]:
     def command(
         *,
         given: Any,
-        database: RuleDatabase = "main",
+        database: DatabaseOrAll = "main",
         reach: ReachOptions,
         change: ChangeOptions,
         agent: AgentOptions,
@@ -152,7 +152,7 @@ _FAVOR = [row for name, row in FAVOR_SETTINGS.items() if name != "database"]
 def favor(
     *,
     given: Any,
-    database: RuleDatabase = "main",
+    database: DatabaseOrAll = "main",
     reach: ReachOptions,
     change: ChangeOptions,
     agent: AgentOptions,

@@ -8,46 +8,29 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headgate.cli.options import (
-    AsJson,
+    AgentOptions,
     DatabaseArgument,
+    DryRun,
     MemberArgument,
     OnHost,
-    Token,
-    Url,
-    lasting,
+    ReachOptions,
+    lasts_option,
 )
 
 if TYPE_CHECKING:
     from headgate.cli.api import Answered
 
 For = Annotated[
+    str, lasts_option("90s, 30m, 2h, 1d; 7d at most. It then counts again.", shown=True)
+]
+Reason = Annotated[
     str,
     typer.Option(
-        "--for",
-        metavar="TIME",
-        parser=lasting,
-        help="How long: 90s, 30m, 2h, 1d; 7d at most. It then counts again.",
+        "--reason", metavar="TEXT", help="Why. Shown in status and in answers.", show_default=False
     ),
 ]
-Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why; shown in status and in answers.")]
 HandoverFor = Annotated[
-    str,
-    typer.Option(
-        "--for",
-        metavar="TIME",
-        parser=lasting,
-        help="How long at most: 30s, 5m; 1h at most. Then the primary's agent answers again.",
-    ),
-]
-HandoverReason = Annotated[
-    str | None,
-    typer.Option(
-        "--reason", metavar="TEXT", show_default=False, help="Why; shown in status and in answers."
-    ),
-]
-SkipDryRun = Annotated[
-    bool,
-    typer.Option("--dry-run", help="Validate it and show which agents it reaches; change nothing."),
+    str, lasts_option("30s, 5m; 1h at most. Then the primary's agent answers again.", shown=True)
 ]
 PeerUrl = Annotated[
     str, typer.Argument(metavar="URL", help="Of the member's agent: https://host:port.")
@@ -62,22 +45,22 @@ PeerDatabase = Annotated[
 ]
 
 
-def show(
-    database: DatabaseArgument, url: Url = None, token: Token = None, as_json: AsJson = False
-) -> None:
+def show(database: DatabaseArgument, *, agent: AgentOptions) -> None:
     """Draw the shard of a database, with every detail.
 
     `headgate shard DATABASE` is short for it.
     """
-    from headgate.cli.api import connect, database_path
+    from headgate.cli.api import database_path
     from headgate.cli.documents import read
     from headgate.cli.output import show as show_answer
     from headgate.cli.pages import shard_page
     from headgate.shard.api import ShardDoc
 
-    answered = connect(url, token).get(database_path(database, "shard"))
+    answered = agent.connect().get(database_path(database, "shard"))
     show_answer(
-        answered, as_json, lambda canvas: shard_page(read(ShardDoc, answered.document), canvas)
+        answered,
+        agent.as_json,
+        lambda canvas: shard_page(read(ShardDoc, answered.document), canvas),
     )
 
 
@@ -87,10 +70,9 @@ def skip(
     reason: Reason,
     duration: For = "30m",
     host: OnHost = None,
-    dry_run: SkipDryRun = False,
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
+    dry_run: DryRun = False,
+    *,
+    agent: AgentOptions,
 ) -> None:
     """Skip a replica in the rollup of its shard, for a while and for a reason.
 
@@ -98,42 +80,39 @@ def skip(
     shard, so that a promotion keeps it. With --host and this agent's name it is for this agent
     alone, and works while the fleet's etcd is away.
     """
-    from headgate.cli.api import connect, database_path
-    from headgate.cli.options import reach_of
+    from headgate.cli.api import database_path
 
     settings = {"for": duration, "reason": reason}
-    reach = reach_of(False, None, None, None, host)
+    reach = ReachOptions(host=host).said
     query = {**({} if reach is None else {"reach": reach}), **_dry_run(dry_run)}
     path = database_path(database, "shard", "skips", member)
-    changed = connect(url, token).change("PUT", path, settings, query=query)
+    changed = agent.connect().change("PUT", path, settings, query=query)
     told = f"{member} of {database} for {settings['for']}: {reason}"
-    _show(changed, "WOULD SKIP" if dry_run else "SKIPPED", told, as_json)
+    _show(changed, "WOULD SKIP" if dry_run else "SKIPPED", told, agent.as_json)
 
 
 def unskip(
     database: DatabaseArgument,
     member: MemberArgument,
-    dry_run: SkipDryRun = False,
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
+    dry_run: DryRun = False,
+    *,
+    agent: AgentOptions,
 ) -> None:
     """Count a skipped replica again, wherever it was skipped."""
-    from headgate.cli.api import connect, database_path
+    from headgate.cli.api import database_path
 
     path = database_path(database, "shard", "skips", member)
-    changed = connect(url, token).change("DELETE", path, query=_dry_run(dry_run))
+    changed = agent.connect().change("DELETE", path, query=_dry_run(dry_run))
     done = "WOULD COUNT AGAIN" if dry_run else "COUNTS AGAIN"
-    _show(changed, done, f"{member} of {database}", as_json)
+    _show(changed, done, f"{member} of {database}", agent.as_json)
 
 
 def handover(
     database: DatabaseArgument,
     duration: HandoverFor = "60s",
-    reason: HandoverReason = None,
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
+    reason: Reason = "",
+    *,
+    agent: AgentOptions,
 ) -> None:
     """Announce a planned switchover, before the primary steps down.
 
@@ -141,28 +120,25 @@ def handover(
     at shard scope is admitted any more by the view of that server. It ends when the server's role
     changes, with `take-back`, or when its time is over.
     """
-    from headgate.cli.api import connect, database_path
+    from headgate.cli.api import database_path
 
-    settings = {"for": duration, "reason": reason or ""}
-    changed = connect(url, token).change(
-        "POST", database_path(database, "shard", "handover"), settings
-    )
+    settings = {"for": duration, "reason": reason}
+    changed = agent.connect().change("POST", database_path(database, "shard", "handover"), settings)
     until = f"{settings['for']} or until the role changes"
     told = f"{database}: checks at shard scope are rejected for {until}"
-    _show(changed, "HANDING OVER", told, as_json)
+    _show(changed, "HANDING OVER", told, agent.as_json)
 
 
 def take_back(
     database: DatabaseArgument,
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
+    *,
+    agent: AgentOptions,
 ) -> None:
     """Take an announced switchover back: the primary stays."""
-    from headgate.cli.api import connect, database_path
+    from headgate.cli.api import database_path
 
-    changed = connect(url, token).change("DELETE", database_path(database, "shard", "handover"))
-    _show(changed, "TAKEN BACK", f"{database} stays the primary of its shard", as_json)
+    changed = agent.connect().change("DELETE", database_path(database, "shard", "handover"))
+    _show(changed, "TAKEN BACK", f"{database} stays the primary of its shard", agent.as_json)
 
 
 def add_peer(
@@ -170,42 +146,38 @@ def add_peer(
     member: MemberArgument,
     peer_url: PeerUrl,
     peer_database: PeerDatabase = None,
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
+    *,
+    agent: AgentOptions,
 ) -> None:
     """Add a member to the shard of a database, without a restart."""
-    from headgate.cli.api import connect, database_path
+    from headgate.cli.api import database_path
 
     path = database_path(database, "shard", "peers", member)
     settings = {"url": peer_url, "database": peer_database or database}
-    changed = connect(url, token).change("PUT", path, settings)
-    _show(changed, "ADDED", f"{member} at {peer_url} to the shard of {database}", as_json)
+    changed = agent.connect().change("PUT", path, settings)
+    _show(changed, "ADDED", f"{member} at {peer_url} to the shard of {database}", agent.as_json)
 
 
 def remove_peer(
     database: DatabaseArgument,
     member: MemberArgument,
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
+    *,
+    agent: AgentOptions,
 ) -> None:
     """Remove a member that was added at run time; it then counts nowhere."""
-    from headgate.cli.api import connect, database_path
+    from headgate.cli.api import database_path
 
     path = database_path(database, "shard", "peers", member)
-    changed = connect(url, token).change("DELETE", path)
-    _show(changed, "REMOVED", f"{member} from the shard of {database}", as_json)
+    changed = agent.connect().change("DELETE", path)
+    _show(changed, "REMOVED", f"{member} from the shard of {database}", agent.as_json)
 
 
-def wake(
-    database: DatabaseArgument, url: Url = None, token: Token = None, as_json: AsJson = False
-) -> None:
+def wake(database: DatabaseArgument, *, agent: AgentOptions) -> None:
     """Wake a database that hibernates, and its shard, as a client's check would."""
-    from headgate.cli.api import connect, database_path
+    from headgate.cli.api import database_path
 
-    changed = connect(url, token).change("POST", database_path(database, "wake"), {})
-    _show(changed, "AWAKE", f"{database} is being measured", as_json)
+    changed = agent.connect().change("POST", database_path(database, "wake"), {})
+    _show(changed, "AWAKE", f"{database} is being measured", agent.as_json)
 
 
 # --- steps -----------------------------------------------------------------------------------

@@ -44,15 +44,13 @@ class TopOptions(NamedTuple):
 
     view: str
     interval_s: float
-    url: str | None
-    token: str | None
+    agent: AgentOptions
     database: str | None = None
     """Of the budgets, this one's alone."""
     fleet: Mapping[str, str | None] = {}
     """Of the fleet, these shards."""
     once: bool = False
     snapshot: Path | None = None
-    as_json: bool = False
     wake: bool = False
     proxy: Api | None = None
     """A proxy instead of an agent."""
@@ -92,5 +90,5 @@ def top(
     red. On a terminal without cursor control, and into a pipe, frames are printed one after
     another.
     """
-    one: dict[str, Any] = {"once": frame.once, "snapshot": frame.snapshot, "as_json": agent.as_json}
-    watch(context, TopOptions(view, interval, agent.url, agent.token, wake=wake, **one))
+    one: dict[str, Any] = {"once": frame.once, "snapshot": frame.snapshot}
+    watch(context, TopOptions(view, interval, agent, wake=wake, **one))

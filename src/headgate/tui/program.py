@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import typer
 
-from headgate.cli.api import Api, connect
+from headgate.cli.api import Api
 from headgate.cli.output import console
 from headgate.cli.top import TopOptions
 from headgate.tui.layout import View
@@ -20,19 +20,21 @@ PATIENT_TIMEOUT_S = 10.0
 
 
 def watch(wanted: TopOptions) -> None:
-    if wanted.proxy is not None:
-        _watch_proxy(wanted.proxy, wanted.interval_s)
+    if (proxy := wanted.proxy) is not None:
+        with Poller(proxy, wanted.interval_s, look=look_at_proxy) as poller:
+            first = PROXY_VIEWS["proxy"]
+            _run(poller, proxy, PROXY_VIEWS, first, wanted.interval_s, PROXY_DOCUMENTS)
         return
     numbers = {view.key: view.name for view in VIEWS.values()}
     view = VIEWS.get(numbers.get(wanted.view, wanted.view))
     if view is None:
         told = f"{wanted.view!r} is no view; there are: {', '.join(VIEWS)}"
         raise typer.BadParameter(told, param_hint="--view")
-    api = connect(wanted.url, wanted.token, timeout_s=POLL_TIMEOUT_S)
-    patient = connect(wanted.url, wanted.token, timeout_s=PATIENT_TIMEOUT_S)
+    api = wanted.agent.connect(timeout_s=POLL_TIMEOUT_S)
+    patient = wanted.agent.connect(timeout_s=PATIENT_TIMEOUT_S)
     narrowed = wanted.database is not None or bool(wanted.fleet)
     chosen = Chosen(wanted.database, wanted.fleet, wanted.interval_s if narrowed else None)
-    if wanted.as_json or (wanted.snapshot is not None and wanted.snapshot.suffix == ".json"):
+    if wanted.agent.as_json or (wanted.snapshot is not None and wanted.snapshot.suffix == ".json"):
         from headgate.tui.export import print_document, save_document
 
         if wanted.snapshot is None:
@@ -50,11 +52,6 @@ def watch(wanted: TopOptions) -> None:
         return
     with Poller(api, wanted.interval_s, wake=wanted.wake, patient=patient, chosen=chosen) as poller:
         _run(poller, patient, VIEWS, view, wanted.interval_s)
-
-
-def _watch_proxy(api: Api, interval_s: float) -> None:
-    with Poller(api, interval_s, look=look_at_proxy) as poller:
-        _run(poller, api, PROXY_VIEWS, PROXY_VIEWS["proxy"], interval_s, PROXY_DOCUMENTS)
 
 
 def _run(
