@@ -95,7 +95,8 @@ class RoleWatcher:
                 self._publish(await self._read())
                 await self._pause()
         except asyncio.CancelledError:
-            await self._close()  # Only then: after a crash it goes on with the same probe.
+            # Only then: after a crash it goes on with the same probe.
+            await _close(self._probe, "role.close_failed", self.database)
             raise
 
     async def _read(self) -> RoleSeen | Absent:
@@ -150,15 +151,16 @@ class RoleWatcher:
             return Absent(Cause.FAILED, detail, self._now())
         return seen
 
-    async def _close(self) -> None:
-        try:
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await self._probe.close()
-        except (TimeoutError, ProbeFailed, OSError) as error:
-            log.warning("role.close_failed", database=self.database, error=str(error))
-
     def _now(self) -> float:
         return self._clock.now().mono_s
+
+
+async def _close(probe: RoleProbe | FenceProbe, failed: str, database: str) -> None:
+    try:
+        async with asyncio.timeout(CLOSE_TIMEOUT_S):
+            await probe.close()
+    except (TimeoutError, ProbeFailed, OSError) as error:
+        log.warning(failed, database=database, error=str(error))
 
 
 def _words(seen: RoleSeen | Absent) -> str:
@@ -197,19 +199,17 @@ class FenceWatcher:
     async def run(self) -> None:
         try:
             while True:
-                if self._is_wanted():
+                now = self._clock.now().mono_s
+                is_awake = self._demand.shard_state(now) is Activity.AWAKE
+                if self._watcher.is_primary and is_awake:
                     await self._look()
                     await self._clock.sleep(AGAIN_S if self.fault else LOOK_EVERY_S)
                 else:
                     self._stirred.clear()
                     await self._stirred.wait()
         except asyncio.CancelledError:
-            await self._close()
+            await _close(self._probe, "fence.close_failed", self._watcher.database)
             raise
-
-    def _is_wanted(self) -> bool:
-        now = self._clock.now().mono_s
-        return self._watcher.is_primary and self._demand.shard_state(now) is Activity.AWAKE
 
     async def _look(self) -> None:
         self._demand.count(Work.PROBES)
@@ -228,10 +228,3 @@ class FenceWatcher:
         elif self.fault and not fault:
             log.info("fence.back", database=self._watcher.database)
         self.fault = fault
-
-    async def _close(self) -> None:
-        try:
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await self._probe.close()
-        except (TimeoutError, ProbeFailed, OSError) as error:
-            log.warning("fence.close_failed", database=self._watcher.database, error=str(error))

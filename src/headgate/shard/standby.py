@@ -106,26 +106,19 @@ class Standby(HostDuty):
         try:
             await self._look()
         except PeerFailed as error:
-            self._unanswered(began, error.detail)
-        else:
-            self._answered()
+            self.fault, self._answers = error.detail, 0
+            self._silent_since = began if self._silent_since is None else self._silent_since
+            silent_s = self._clock.now().mono_s - self._silent_since
+            if self.passive and silent_s >= self._takeover_after_s:
+                self.take_over(was_at=self.url, why=error.detail)
+            return
+        self.fault, self._silent_since = "", None
+        self._answers += 1
+        if not self.passive and (not self.takeovers_total or self._answers >= STEP_BACK_AFTER):
+            self.stand_by_for(self.url)
 
     async def leave(self) -> None:
         """At the end of the agent: nothing to announce."""
-
-    def _answered(self) -> None:
-        self.fault, self._silent_since = "", None
-        self._answers += 1
-        first_look = not self.takeovers_total and not self.passive
-        if not self.passive and (first_look or self._answers >= STEP_BACK_AFTER):
-            self.stand_by_for(self.url)
-
-    def _unanswered(self, asked_at: float, detail: str) -> None:
-        self.fault, self._answers = detail, 0
-        self._silent_since = asked_at if self._silent_since is None else self._silent_since
-        silent_s = self._clock.now().mono_s - self._silent_since
-        if self.passive and silent_s >= self._takeover_after_s:
-            self.take_over(was_at=self.url, why=detail)
 
 
 class ElectedStandby(HostDuty):

@@ -144,9 +144,15 @@ def standpoint(members: Sequence[Member], *, now: float, max_age_s: float) -> St
         member for member in members if member.role_of(now=now, max_age_s=max_age_s) is Role.PRIMARY
     ]
     if len(primaries) > 1:
-        return Unled(Absent(Cause.SPLIT_BRAIN, _two_primaries(primaries), now))
+        told = " and ".join(_called(member) for member in primaries)
+        detail = f"{told} both say that they are the primary: demote or stop one of them"
+        return Unled(Absent(Cause.SPLIT_BRAIN, detail, now))
     if not primaries:
-        return Unled(Absent(Cause.NO_PRIMARY, _no_primary(members), now))
+        told = ", ".join(f"{member.name}: {_why_no_primary(member)}" for member in members)
+        detail = f"no member is known to be the primary ({told})"
+        return Unled(
+            Absent(Cause.NO_PRIMARY, detail if members else "the shard has no members", now)
+        )
     [primary] = primaries
     assert primary.report is not None and primary.report.role is not None
     if not primary.local:
@@ -155,21 +161,9 @@ def standpoint(members: Sequence[Member], *, now: float, max_age_s: float) -> St
     return Leading(primary.name, role.term, role.taken_at + max_age_s)
 
 
-def _two_primaries(primaries: Sequence[Member]) -> str:
-    told = " and ".join(_called(member) for member in primaries)
-    return f"{told} both say that they are the primary: demote or stop one of them"
-
-
 def _called(member: Member) -> str:
     term = member.report.role.term if member.report and member.report.role else None
     return member.name if term is None else f"{member.name} (timeline {term})"
-
-
-def _no_primary(members: Sequence[Member]) -> str:
-    if not members:
-        return "the shard has no members"
-    told = ", ".join(f"{member.name}: {_why_no_primary(member)}" for member in members)
-    return f"no member is known to be the primary ({told})"
 
 
 def _why_no_primary(member: Member) -> str:
@@ -180,7 +174,7 @@ def _why_no_primary(member: Member) -> str:
     if member.report.role is None:
         absent = member.report.role_absent
         return absent.detail if absent else "role unknown"
-    return f"{member.report.role.role.value}"
+    return member.report.role.role.value
 
 
 # --- does it follow our primary? -------------------------------------------------------------
