@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from headgate.base.ports import Store
+from headgate.errors import StoreUnavailable
 from headgate.history.records import BudgetMinute
 from headgate.store.statements import AddBudgetMinutes
 from tests.contracts.conftest import sqlite_store

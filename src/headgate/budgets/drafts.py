@@ -18,7 +18,15 @@ from headgate.budgets.policy import Mode, Policy
 from headgate.changes.items import put
 from headgate.changes.model import Change, ChangeKind, Edit
 from headgate.changes.reach import Place, Reach
-from headgate.changes.state import Draft, LogState, NoSuchItem, budget_id, is_change_of_file, said_by, stands
+from headgate.changes.state import (
+    Draft,
+    LogState,
+    NoSuchItem,
+    budget_id,
+    is_change_of_file,
+    said_by,
+    stands,
+)
 from headgate.changes.time import iso
 from headgate.errors import Conflict, Fault, InvalidSettings
 from headgate.metrics.lint import Advice, Severity

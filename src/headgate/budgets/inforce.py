@@ -19,9 +19,9 @@ from typing import Any
 
 import structlog
 
-from headgate.base.keyvalue import Put
+from headgate.base.keyvalue import Put, read_object
 from headgate.base.ports import ChangeLog, Clock
-from headgate.base.stored import read_object
+from headgate.base.supervise import beside
 from headgate.budgets.layers import (
     ANOTHER,
     EMPTY,
@@ -49,7 +49,6 @@ from headgate.budgets.policy import Policy, When
 from headgate.changes.model import NOTES, OURSELVES, quoted
 from headgate.changes.reach import HERE
 from headgate.changes.state import LogState
-from headgate.changes.writer import beside
 from headgate.errors import Fault, InvalidSettings
 from headgate.history.records import AuditEntry
 from headgate.metrics.lint import Severity

@@ -36,9 +36,10 @@ from typing import Any, Protocol, Unpack
 
 import structlog
 
-from headgate.base.keyvalue import Put, read_object
-from headgate.base.ports import ChangeLog, Clock
-from headgate.budgets.drafts import check_budget_room, judged, with_end
+from headgate.base.ports import Clock
+from headgate.base.supervise import beside
+from headgate.budgets.drafts import check_budget_room, judged, judged_cap, with_end
+from headgate.budgets.inforce import PolicyInForce, size_of
 from headgate.budgets.layers import (
     ANOTHER,
     KINDS,
@@ -65,19 +66,17 @@ from headgate.budgets.parse import parse_budget, parse_policy, written, written_
 from headgate.budgets.policy import Mode
 from headgate.changes.file_format import FileEntry
 from headgate.changes.files import UNSET
-from headgate.changes.items import Expecting
+from headgate.changes.items import Expecting, put
 from headgate.changes.model import (
     FORGET_AFTER_S,
-    NOTES,
     OURSELVES,
     Change,
     ChangeKind,
     Edit,
-    quoted,
 )
 from headgate.changes.own import OwnBook
-from headgate.changes.reach import HERE
-from headgate.changes.state import AuditView, ChangeMade, Draft, LogState, name_of
+from headgate.changes.reach import HERE, Reach
+from headgate.changes.state import AuditView, Draft, LogState, name_of
 from headgate.errors import (
     Conflict,
     Fault,

@@ -17,8 +17,8 @@ import structlog
 
 from headgate.base.names import OTHER
 from headgate.base.ports import BudgetMeter, Clock
+from headgate.base.supervise import beside
 from headgate.budgets.readings import NOTHING_COUNTED, BudgetCounts, BudgetReadings
-from headgate.changes.writer import beside
 from headgate.errors import HeadgateError
 from headgate.history.records import BudgetMinute
 from headgate.metrics.samples import Instant

@@ -314,9 +314,7 @@ class Exchange:
     async def answer(self, offer: Offer) -> ExchangeAnswer:
         """Held for as long as the offer allows, while both have the same."""
         answer = await self._answered(offer)
-        ours = f"@{Level.SHARD.value}:{offer.shard}"
-        left_out = {one: why for one, why in self._own.left_out().items() if one.endswith(ours)}
-        return replace(answer, left_out=left_out)
+        return replace(answer, left_out=self.lead.left_out(offer.shard))
 
     async def _answered(self, offer: Offer) -> ExchangeAnswer:
         shard = self._shards.asked(offer.shard, offer.database)
@@ -394,6 +392,11 @@ class ShardLead:
         self._clock = clock
         self._own = own
         self.pair = pair or Pair()
+
+    def left_out(self, shard: str) -> Mapping[str, str]:
+        """Changes of the shard that this agent cannot use, and why."""
+        ours = f"@{Level.SHARD.value}:{shard}"
+        return {one: why for one, why in self._own.left_out().items() if one.endswith(ours)}
 
     def pushes(self, shard: Shard) -> bool:
         """Also while idle: its server was the primary at the last check."""

@@ -15,6 +15,7 @@ from enum import Enum
 from sys import intern
 from typing import Any, NamedTuple
 
+from headgate.base.declared import parse_date_time
 from headgate.base.keyvalue import read_object
 from headgate.base.overlay import Overlay
 from headgate.base.redaction import redacted

@@ -68,7 +68,7 @@ class ClientRoutes:
         parts, without = self._views.parts, self._views.parts.watchers.unthrottled
         now_s = parts.clock.now().wall_s
         await parts.keeper.flush()
-        tallies = await parts.store.tallies(
+        tallies = await parts.store.history.tallies(
             () if app is None else (app,),
             since_minute=int((now_s - since_s) // 60),
             until_minute=int(now_s // 60),

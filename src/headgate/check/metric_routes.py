@@ -134,10 +134,10 @@ class MetricRoutes:
         since = until - REPLAYED_MINUTES + 1
         try:
             await parts.keeper.flush()
-            tallies = await parts.store.sums(
+            tallies = await parts.store.history.sums(
                 (), since_minute=since, until_minute=until, database=database, by_client=False
             )
-            values = await parts.store.metric_minutes(
+            values = await parts.store.history.metric_minutes(
                 since_minute=since, until_minute=until, database=database
             )
         except StoreUnavailable:

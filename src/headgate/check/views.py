@@ -37,7 +37,7 @@ from headgate.fleet.api import iso
 from headgate.fleet.status import FleetLook
 from headgate.history.api import rogue_advice, starvation_advice
 from headgate.history.keeper import Keeper
-from headgate.history.recorder import ClientRecord, Recorder
+from headgate.history.recorder import Recorder
 from headgate.history.rogues import Rogues
 from headgate.history.unthrottled import UnthrottledBook
 from headgate.history.unthrottled_api import UnthrottledDoc, unthrottled_advice
@@ -375,85 +375,10 @@ class Views:
             for state in Activity
         ]
 
-    # --- metrics ---------------------------------------------------------------------------
-
-    def metrics(self, database: str | None = None) -> MetricsDoc:
-        names = [plan.name for plan in self.parts.book.databases()]
-        if database is not None and database not in names:
-            raise NoSuchMetric(f"no database {database!r}; configured: {', '.join(names)}")
-        return MetricsDoc(
-            [
-                self._view(plan, entry)
-                for plan in self.parts.book.databases()
-                if database in (None, plan.name)
-                for entry in self.parts.book.database(plan.name).entries.values()
-            ],
-            [f"{told}: {fault}" for told, fault in self.parts.book.faults.items()],
-        )
-
-    def metric(self, database: str, metric: str) -> MetricView:
-        known = self.parts.book.database(database)
-        return self._view(known.plan, known.entry(metric))
-
-    def proposed(self, database: str, proposal: Proposal, *, dry_run: bool) -> MetricView:
-        """A change as it is now; a dry run shows what a first probe of it returned."""
-        assert proposal.entry is not None
-        plan, window = self.parts.book.database(database).plan, None
-        if dry_run and proposal.reading is not None:
-            window = Window().push(proposal.reading, keep=1)
-        view = self._view(plan, proposal.entry, window)
-        more = [*map(str, proposal.advice), *_outside_default(plan, view.metric)]
-        return msgspec.structs.replace(view, advice=[*view.advice, *more])
-
-    async def replayed(self, database: str, entry: MetricEntry) -> ThresholdReplay | None:
-        """What it would have done to the checks of the last hour; None: history is away."""
-        parts, until = self.parts, int(self.parts.clock.now().wall_s // 60)
-        since = until - REPLAYED_MINUTES + 1
-        try:
-            await parts.keeper.flush()
-            tallies = await parts.store.history.sums(
-                (), since_minute=since, until_minute=until, database=database, by_client=False
-            )
-            values = await parts.store.history.metric_minutes(
-                since_minute=since, until_minute=until, database=database
-            )
-        except StoreUnavailable:
-            return None  # A preview, and never a condition.
-        return replay_threshold(entry.spec, values, tallies, enabled=entry.enabled)
-
-    def removed(self, database: str, metric: str, proposal: Proposal) -> RemovedDoc:
-        return RemovedDoc(
-            database,
-            metric,
-            removed=not proposal.dry_run,
-            expires_at=_maybe_iso(proposal.expires_at),
-            advice=[str(advice) for advice in proposal.advice],
-        )
-
-    def _view(
-        self, plan: DatabasePlan, entry: MetricEntry, window: Window | None = None
-    ) -> MetricView:
-        spec, file = entry.spec, plan.raw_metrics.get(entry.spec.name)
-        now = self._now(plan.name, entry, window)
-        return MetricView(
-            database=plan.name,
-            metric=spec.name,
-            source=_source_name(spec.source),
-            origin=entry.origin,
-            revision=entry.revision,
-            settings=redacted(entry.raw),
-            file=None if file is None else redacted(file),
-            in_default=plan.in_default(spec.name),
-            interval_s=spec.interval_s,
-            timeout_s=spec.timeout_s,
-            max_age_s=spec.max_age_s,
-            granularity_s=max(spec.interval_s, (now.age_ms or 0) / 1000),
-            now=now,
-            advice=[*map(str, entry.advice), *_hides_file(plan, entry)],
-            expires_at=_maybe_iso(entry.expires_at),
-        )
-
-    def _now(self, database: str, entry: MetricEntry, window: Window | None = None) -> MetricDoc:
+    def metric_now(
+        self, database: str, entry: MetricEntry, window: Window | None = None
+    ) -> MetricDoc:
+        """The value of `window`, or the last one."""
         spec = entry.spec
         if window is None:
             window = self.parts.board.window(database, spec.name) or Window()
@@ -464,39 +389,10 @@ class Views:
         return msgspec.structs.replace(doc, state="disabled", cause=None, detail="enabled = false")
 
     def clients(self) -> ClientsDoc:
-        return ClientsDoc(self._clients(self.parts.clock.now()))
-
-    def _clients(self, now: Instant) -> list[ClientDoc]:
-        newest_first = sorted(
-            self.parts.recorder.clients(), key=lambda item: item[2].last_at, reverse=True
-        )
-        return [_client(*item, now) for item in newest_first[:MAX_CLIENTS_SHOWN]]
-
-    async def history(self, since_s: float, app: str | None) -> HistoryDoc:
-        now, without = self.parts.clock.now(), self.parts.unthrottled
-        await self.parts.keeper.flush()
-        tallies = await self.parts.store.history.tallies(
-            () if app is None else (app,),
-            since_minute=int((now.wall_s - since_s) // 60),
-            until_minute=int(now.wall_s // 60),
-            limit=MAX_TALLIES_SHOWN + 1,
-        )
-        told = tallies[-MAX_TALLIES_SHOWN:]
-        return HistoryDoc(
-            await to_thread(lambda: list(map(_tally, told))),
-            [] if without is None else self.unthrottled(without, since_s, app),
-            whole=len(told) == len(tallies),
-        )
-
-    def rejections(self, limit: int, app: str | None) -> RejectionsDoc:
-        chosen = (d for d in self.parts.recorder.recent() if _is_of(d.check.identity.text, app))
-        return RejectionsDoc(
-            [RejectionDoc(_iso(d.at.wall_s), answer_doc(d)) for d in islice(chosen, limit)]
-        )
-
-    async def audit(self, limit: int) -> AuditsDoc:
-        entries = await self.parts.store.audit(limit=limit)
-        return AuditsDoc(
+        """The newest first."""
+        now_s, records = self.parts.clock.now().wall_s, list(self.parts.recorder.clients())
+        records.sort(key=lambda item: item[2].last_at, reverse=True)
+        return ClientsDoc(
             [
                 ClientDoc(
                     client=client,

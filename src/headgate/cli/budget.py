@@ -479,11 +479,11 @@ def replay(
     By budget and client: what would have run, been warned of, waited or been blocked, beside
     what happened. Counts of statements that were drawn, and not all traced, are estimates.
     """
+    from headgate.base.declared import parse_for
     from headgate.budgets.parse import written
     from headgate.budgets.replay_api import BudgetReplayDoc
     from headgate.cli.output import show_view
     from headgate.present.budget_replay import replay_view
-    from headgate.base.declared import parse_for
     from headgate.settings.document import load_policy
 
     try:

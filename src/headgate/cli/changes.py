@@ -165,7 +165,7 @@ def diff(
     from headgate.present.changes import tried_view
 
     if against is not None:
-        _compare(against, path, strict=strict, as_json=as_json)
+        _compare(against, path, strict=strict, as_json=agent.as_json)
         return
     file = load(path, fleet=fleet, database=policy_of)
     api = _api_for(file, agent)

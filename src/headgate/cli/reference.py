@@ -68,6 +68,10 @@ _SCREEN = "what one screen is made of: the answers of several routes, by name"
 OWN: Mapping[str, str] = {
     "budget compile": "`file`, `parameter` and its `value`",
 
+    "doctor": "a list of findings: `level` (ok, advice, fault), `subject` and `says`",
+    "files": "the list: `name`, `path`, `about` and `place`",
+    "init": "what was found on the server (`server`, `readings`, `missing_grants`, …), and the "
+    "files that were written: `settings`, `password_file`",
     "changes export": "the file that `headgate changes apply` takes",
     "budget lint": _LINTED, "lint": _LINTED, "proxy lint": _LINTED,
     "proxy check": _LINTED,

@@ -61,13 +61,13 @@ class MetricReaching:
         """What makes the change."""
         reach = HERE if given is None else parsed_reach(given)
         if given is not None and self._exchange is not None:
-            reach = await self._exchange.reach(reach, [database])
+            reach = await self._exchange.lead.reach(reach, [database])
         if reach == HERE:
             return self._book
         if self._fleet is not None:
             return WideMetrics(self._book, self._fleet.make, reach)
         exchange = self._exchange if reach.level is Level.SHARD else None
-        if self._own is None or exchange is None or not exchange.has_shard(reach.pattern):
+        if self._own is None or exchange is None or not exchange.lead.has_shard(reach.pattern):
             raise InvalidRequest(NO_FLEET, status=409, field=REACH)
         return WideMetrics(self._book, self._own.make, reach)
 

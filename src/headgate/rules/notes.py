@@ -19,9 +19,8 @@ from typing import Any, NamedTuple
 import structlog
 
 from headgate.base.declared import parse_date_time
-from headgate.base.keyvalue import Entry, Put
+from headgate.base.keyvalue import Entry, Put, read_object
 from headgate.base.ports import ChangeLog, Clock
-from headgate.base.stored import read_object
 from headgate.changes.model import NOTES, OURSELVES, Change, ChangeKind, quoted, unquoted
 from headgate.changes.reach import HERE
 from headgate.changes.time import ChangeTime, TimeMark, parse_mark

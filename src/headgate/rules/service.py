@@ -21,10 +21,15 @@ from typing import NamedTuple, TypeVar
 
 import structlog
 
-from headgate.base.keyvalue import Entry, Put, read_object
 from headgate.base.ports import ChangeLog, Clock
-from headgate.changes.model import NOTES, Change, ChangeKind, quoted, unquoted
-from headgate.changes.reach import HERE, Place
+from headgate.changes.inforce import ChangeMemory
+from headgate.changes.model import (
+    FORGET_AFTER_S,
+    OURSELVES,
+    Change,
+    ChangeKind,
+)
+from headgate.changes.reach import HERE, Place, Reach
 from headgate.changes.state import counted_from, ends_at
 from headgate.changes.time import STEP_S, ChangeTime, TimeMark
 from headgate.errors import Conflict, Fault, HeadgateError, InvalidSettings, StoreUnavailable

@@ -15,7 +15,7 @@ from typing import Any, Unpack
 
 import structlog
 
-from headgate.base.declared import unknown
+from headgate.base.declared import parse_date_time, parse_for, unknown
 from headgate.base.names import parse_database
 from headgate.base.ports import Clock
 from headgate.base.units import duration_text
@@ -23,9 +23,8 @@ from headgate.changes.file_format import FileEntry
 from headgate.changes.items import By, Make, ReachOf, SetItems, always_here, put, standing
 from headgate.changes.model import OURSELVES, Change, ChangeKind, Edit
 from headgate.changes.reach import HERE, Level, Place, Reach, of_shard
-from headgate.changes.state import ChangeMade, LogState, stands
+from headgate.changes.state import ChangeMade, Draft, LogState, stands
 from headgate.changes.time import ChangeTime, iso
-from headgate.changes.writer import Draft
 from headgate.errors import (
     Conflict,
     Fault,
@@ -38,7 +37,6 @@ from headgate.errors import (
 from headgate.metrics.lint import Advice
 from headgate.metrics.samples import Instant
 from headgate.rules.drafts import ChangeAuthor
-from headgate.rules.times import parse_date_time, parse_for
 from headgate.shard.members import PATRONI, LocalMember, PeerPlan
 from headgate.shard.membership import Membership
 from headgate.shard.model import MAX_HANDOVER_S, MAX_MEMBERS, MAX_SKIP_S, Handover, Skip

@@ -15,11 +15,6 @@ import structlog
 
 from headgate.base.ports import Clock, PeerLink
 from headgate.base.supervise import supervised
-from headgate.changes.items import By, Make, ReachOf, SetItems, always_here, put, standing
-from headgate.changes.model import Change, ChangeKind, Edit
-from headgate.changes.reach import HERE, Level, Place, Reach, of_shard
-from headgate.changes.state import ChangeMade, Draft, LogState
-from headgate.changes.time import ChangeTime
 from headgate.check.board import Board
 from headgate.check.demand import Demands
 from headgate.check.model import Activity

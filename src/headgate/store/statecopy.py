@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 import msgspec
 import structlog
 
+from headgate.base.declared import parse_date_time
 from headgate.base.keyvalue import Entry, Listing
 from headgate.changes.model import HEAD, LOG, WIDE, quoted
-from headgate.rules.times import parse_date_time
 from headgate.store.locallog import Row, read_log
 
 # --- files of earlier versions -------------------------------------------------------------
