@@ -183,10 +183,6 @@ class Roster:
             if local.heartbeat is not None:
                 local.heartbeat.renew(asked_at)
 
-    def is_skipped(self, name: str, now: Instant) -> bool:
-        skip = self.skips.get(name)
-        return skip is not None and skip.holds(now)
-
 
 def _without_answered(
     listed: list[Downstream],
@@ -321,7 +317,8 @@ class Succession:
         for name, role in self._rivals.items():
             older = role.term is not None and point.term is not None and role.term < point.term
             forgotten = now.mono_s - role.taken_at > RIVAL_MEMORY_S
-            if older or forgotten or self._roster.is_skipped(name, now):
+            skip = self._roster.skips.get(name)
+            if older or forgotten or (skip is not None and skip.holds(now)):
                 continue
             detail = f"{name} also said that it is the primary, and was not seen to step down"
             return Absent(Cause.SPLIT_BRAIN, detail, now.mono_s)
