@@ -289,6 +289,7 @@ def test_the_leader_sets_for_the_shard_by_default_and_says_who_has_it(start: Sta
         "left_out": {},
         "standby": None,
         "says": "in force here; 2 of 2 replicas have a copy",
+        "left_out": {},
     }
     for one in (a, b, c):
         [rule] = one.ask("GET", "/v1/rules").json["rules"]
