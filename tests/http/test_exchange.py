@@ -286,7 +286,6 @@ def test_the_leader_sets_for_the_shard_by_default_and_says_who_has_it(start: Sta
         "have": 2,
         "of": 2,
         "missing": [],
-        "left_out": {},
         "standby": None,
         "says": "in force here; 2 of 2 replicas have a copy",
         "left_out": {},
