@@ -455,7 +455,7 @@ def test_a_policy_file_that_is_all_of_it_removes_the_other_budgets_and_nothing_e
     shown = policy()
     agent.says("/v1/budgets/main", shown)
     for words in (("diff",), ("apply", "--yes"), ("apply", "--dry-run")):
-        run("changes", *words, str(file), "--database", "main", "--prune")
+        run("changes", *words, str(file), "--policy-of", "main", "--prune")
         heard = next(one for one in reversed(agent.heard) if one.path == f"{CHANGES}/apply")
         assert "prune" not in heard.query, "rules and metrics stay"
         new, *gone = heard.body["budgets"]

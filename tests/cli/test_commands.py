@@ -501,7 +501,7 @@ def test_history_and_audit_pass_on_what_was_requested(scripted: ScriptedAgent, r
     assert "without a throttler from" in run("history", "etl", "--since", "7d").out
     run("audit", "--limit", "5")
     timeline, unthrottled, audit = (heard.query for heard in scripted.heard)
-    assert timeline == {"app": "etl", "since": "10080m", "step": "720m"}
+    assert timeline == {"app": "etl", "since": "10080m", "step": "720m", "database": "main"}
     assert unthrottled == {"app": "etl", "since": "10080m"}
     assert audit == {"limit": "5"}
 

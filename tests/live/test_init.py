@@ -88,7 +88,7 @@ def test_the_password_goes_to_a_file_of_its_own(
 ) -> None:
     """And the rights that are missing are told as an administrator types them."""
     dsn = mysql_dsn(mariadb_pair.primary, f"{lean_account}:{IN_URL}")
-    made = headgate("init", dsn, "--yes", "--database", "orders", cwd=tmp_path)
+    made = headgate("init", dsn, "--yes", "--database-name", "orders", cwd=tmp_path)
     assert made.returncode == 0, made.stderr
     text, password = (tmp_path / "headgate.toml"), (tmp_path / "orders.password")
     assert password.read_text() == f"{SECRET}\n"

@@ -287,7 +287,12 @@ class Exchange:
                 if not one.has(seq)
             )
             have = len(others) - len(missing)
-            here = Copies(have, len(others), missing, self._standby_has(name, seq))
+            idle = {
+                (item_id, other.way.name): why
+                for other in others
+                for item_id, why in other.left_out.items()
+            }
+            here = Copies(have, len(others), missing, self._standby_has(name, seq), idle)
             copies = both(copies, here)
         return copies
 

@@ -202,7 +202,8 @@ class OwnBook(ChangeBook):
         shards = shards_of(change.items)
         if self._exchanges is None or not shards:
             return change
-        return replace(change, copies=await self._exchanges.copied(shards))
+        copies = await self._exchanges.copied(shards)
+        return replace(change, copies=copies and copies.of_items(change.items))
 
     # --- with the other agents of a shard ----------------------------------------------------
 

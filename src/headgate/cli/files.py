@@ -7,6 +7,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from headgate.cli.options import AsJson
 from headgate.errors import HeadgateError
 
 
@@ -49,10 +50,9 @@ FILES = {
 Name = Annotated[
     str, typer.Argument(metavar="[NAME]", help="One of the list; without it: the list.")
 ]
-FilesJson = Annotated[bool, typer.Option("--json", help="Print the list as JSON, for programs.")]
 
 
-def files(name: Name = "", as_json: FilesJson = False) -> None:
+def files(name: Name = "", as_json: AsJson = False) -> None:
     """Print a file for the host: systemd units, alert rules, a dashboard.
 
     As they are in the package, so that they fit this version. Redirect it to where it belongs.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
+from headgate.cli.options import AsJson, Yes
 from headgate.errors import HeadgateError, ProbeFailed
 from headgate.metrics.model import DsnParts, Engine
 
@@ -33,18 +34,21 @@ Dsn = Annotated[
     ),
 ]
 InitDatabase = Annotated[
-    str, typer.Option("--database", metavar="NAME", help="What to call it in checks and rules.")
+    str,
+    typer.Option("--database-name", metavar="NAME", help="What to call it in checks and rules."),
 ]
-Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")]
+Output = Annotated[
+    Path,
+    typer.Option(
+        "--output", "-o", metavar="FILE", show_default=False,
+        help="Where to put it. Default: headgate.toml here.",
+    ),
+]  # fmt: skip
 PasswordFile = Annotated[
     Path | None,
     typer.Option(
         "--password-file", metavar="FILE", help="A file whose first line is the password."
     ),
-]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Write the files without a question.")]
-InitJson = Annotated[
-    bool, typer.Option("--json", help="Print what was found as JSON; implies --yes.")
 ]
 
 
@@ -67,7 +71,7 @@ def init(
     output: Output = Path("headgate.toml"),
     password_file: PasswordFile = None,
     yes: Yes = False,
-    as_json: InitJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write a first settings file from what a database server can measure.
 
@@ -237,13 +241,12 @@ def _next_steps(output: Path, database: str) -> str:
 DoctorConfig = Annotated[
     Path, typer.Option("--config", "-c", metavar="FILE", help="The agent's settings file (TOML).")
 ]
-DoctorJson = Annotated[bool, typer.Option("--json", help="Print findings as JSON, for programs.")]
 
 
 def doctor(
     context: typer.Context,
     config: DoctorConfig = Path("headgate.toml"),
-    as_json: DoctorJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Try what an agent needs: databases, rights, clocks, ports, disk, peers.
 
