@@ -95,7 +95,8 @@ quietly() {
 apt_update() {
   # Once an hour is enough, for all scripts of this checkout.
   [[ -n "$(find "$CACHE/apt-updated" -mmin -60 2>/dev/null)" ]] && return
-  quietly apt-update env DEBIAN_FRONTEND=noninteractive apt-get -q update -o DPkg::Lock::Timeout=300 || return
+  quietly apt-update env DEBIAN_FRONTEND=noninteractive apt-get -q update -o DPkg::Lock::Timeout=300 \
+    -o APT::Update::Error-Mode=any || return # Without a network it would warn, and succeed.
   touch "$CACHE/apt-updated"
 }
 
@@ -129,7 +130,7 @@ own_apt() {
 
 own_apt_update() {
   [[ -n "$(find "$CACHE/apt/updated" -mmin -60 2>/dev/null)" ]] && return
-  own_apt update >&2 && touch "$CACHE/apt/updated"
+  own_apt update -o APT::Update::Error-Mode=any >&2 && touch "$CACHE/apt/updated"
 }
 
 # Fetch packages and unpack them below a folder, whole or not at all; no root needed.

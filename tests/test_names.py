@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.reporting import LONGEST
+
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src"
 
@@ -188,3 +190,10 @@ def test_a_file_that_is_gone_is_found(path: str, source: str) -> None:
 )
 def test_what_is_there_and_what_is_no_file_is_not_found(source: str) -> None:
     assert missing_files("src/headgate/check/board.py", source) == set()
+
+
+def test_the_tests_that_take_longest_are_where_their_list_says() -> None:
+    """They start first; a name that moved would start them last."""
+    files = [str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")]
+    gone = [name for name in LONGEST if not any(file.startswith(name) for file in files)]
+    assert gone == []

@@ -11,6 +11,7 @@ import pytest
 
 from headgate.app import STOP_GRACE_S
 from headgate.base.notify import LONGEST_SIGN_INTERVAL_S, SIGNS_PER_DEADLINE
+from headgate.cli.files import FILES
 from tests.deploy.charts import DEPLOY, ROOT
 
 UNITS = sorted(path.name for path in DEPLOY.glob("*.service"))
@@ -148,5 +149,6 @@ def test_the_user_of_the_units_is_made() -> None:
 
 def test_the_page_shows_the_units_that_there_are() -> None:
     page = (ROOT / "docs" / "howto" / "run-as-a-service.md").read_text()
+    names = {file.path: name for name, file in FILES.items()}
     for unit in AGENTS:
-        assert f"deploy/{unit}" in page
+        assert f"headgate files {names[unit]}" in page

@@ -76,7 +76,7 @@ def test_a_breach_rejects_with_value_threshold_and_age(served: Served) -> None:
     assert metrics["lag"]["state"] == metrics["threads_running"]["state"] == "breached"
     assert metrics["pool_usage"]["state"] == "healthy"
     assert metrics["lag"]["value"] == 7.25 and metrics["lag"]["threshold"] == 5.0
-    assert 0 <= metrics["lag"]["age_ms"] < 5000
+    assert 0 <= metrics["lag"]["age_ms"] < 60_000
     assert answer["utilization"] == 5.0
 
 

@@ -65,7 +65,7 @@ def test_a_peer_or_an_operator_pulls(served: Agent, token: str) -> None:
     assert reply.status == 200
     assert (reply.json["version"], reply.json["name"]) == (1, "db-b")
     assert reply.json["readings"]["lag"]["value"] == 0.25
-    assert 0.2 <= reply.json["readings"]["lag"]["age_s"] < 5
+    assert 0.2 <= reply.json["readings"]["lag"]["age_s"] < 60
     assert "db-b" in reply.json["url"]
 
 

@@ -68,7 +68,7 @@ def test_a_rule_is_set_seen_and_counts_at_once(served: Served) -> None:
         "in_force",
         ["etl:nightly"],
     )
-    assert 3590 < rule["left_s"] <= 3600
+    assert 3540 < rule["left_s"] <= 3600
     one = served.ask("GET", "/v1/rules/stop")
     assert described(one, "/v1/rules/{rule}", "get") and one.headers["ETag"] == '"1"'
 

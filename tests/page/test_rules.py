@@ -362,7 +362,7 @@ def test_what_was_lifted_can_be_set_again_as_it_was(
     assert [[rule[k] for k in kept] for rule in sorted(listed(served), key=_target)] == [
         [rule[k] for k in kept] for rule in sorted(before, key=_target)
     ]
-    assert abs(listed(served)[0]["left_s"] - before[0]["left_s"]) < 30
+    assert abs(listed(served)[0]["left_s"] - before[0]["left_s"]) < 60
 
 
 def _target(rule: dict[str, Any]) -> str:
@@ -387,7 +387,7 @@ def test_a_rule_is_extended_by_what_was_said(served: Served, ann: Visitor) -> No
     assert reply.headers["hx-trigger"] == "rules-changed"
     assert f"Rule {made['id']} on etl now ends at" in text_of(reply)
     (rule,) = listed(served)
-    assert 4490 <= rule["left_s"] <= 4500
+    assert 4440 <= rule["left_s"] <= 4500
     undo = re.search(r"/rules/[^/]+/extend\?expires_at=([^\"]+)", reply.body.decode())
     assert undo is not None
     back = {"by": "", "expires_at": made["expires_at"]}

@@ -211,6 +211,17 @@ def test_a_package_that_root_cannot_install_ends_the_run(machine: Machine) -> No
 IGNORED = "trap '' INT TERM PIPE HUP;"
 
 
+def test_an_update_without_a_network_is_tried_again(machine: Machine) -> None:
+    """apt-get warns and succeeds, unless it is told that any index matters."""
+    strict = 'case "$*" in *Error-Mode=any*) exit 100;; esac'
+    machine.has_script("apt-get", f'echo "$1" >>asked; {strict}')
+    body = "apt_update || echo failed; own_apt_update || echo failed; ls $CACHE/apt* 2>/dev/null"
+    for _ in range(2):
+        ran = machine.probe(body)
+        assert ran.stdout.splitlines().count("failed") == 2, ran.stderr
+        assert "updated" not in ran.stdout
+
+
 def test_signals_that_were_ignored_on_entry_act_as_usual(machine: Machine) -> None:
     ran = machine.probe("grep SigIgn /proc/self/status", prefix=IGNORED)
     assert ran.returncode == 0, ran.stderr
