@@ -36,7 +36,10 @@ _REPLICA = (
     f'lag: threshold="5s", {_OFTEN}, options={{method="heartbeat"}}; '
     f"pool_usage: threshold=0.9, {_OFTEN}"
 )
-_BEATS = "heartbeat_interval_s = 0.2"
+# Awake, however long a slow machine takes between two checks.
+_BEATS = (
+    "heartbeat_interval_s = 0.2\nheartbeat_lease_s = 0\nidle_after_s = 0\nhibernate_after_s = 0"
+)
 # What a form is rejected with is an answer, and Chromium makes an error of it; a busy machine may
 # be late for a poll. A file that is missing is a fault.
 _TOLERATED = re.compile(

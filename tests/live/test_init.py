@@ -51,8 +51,10 @@ def lean_account(mariadb_pair: Pair[MariaDBServer]) -> Iterator[str]:
 def lean_role(postgres_pair: Pair[PostgresServer]) -> Iterator[str]:
     with psycopg.connect(postgres_pair.primary.dsn(), autocommit=True) as admin:
         admin.execute("CREATE ROLE lean LOGIN")
+        admin.execute("CREATE SCHEMA IF NOT EXISTS percona")  # Which it may not look into.
+        admin.execute("CREATE TABLE IF NOT EXISTS percona.heartbeat (ts timestamptz)")
         yield "lean"
-        admin.execute("DROP ROLE lean")
+        admin.execute("DROP SCHEMA percona CASCADE; DROP ROLE lean")
 
 
 def test_a_first_file_for_postgres(postgres_pair: Pair[PostgresServer], tmp_path: Path) -> None:
@@ -107,6 +109,7 @@ def test_a_role_that_may_not_monitor(
     made = headgate("init", dsn, "--yes", cwd=tmp_path)
     assert made.returncode == 0, made.stderr
     assert "grant pg_monitor to lean;" in made.stdout
+    assert "heartbeat table" in made.stdout
     metrics = tomllib.loads((tmp_path / "headgate.toml").read_text())["databases"]["main"][
         "metrics"
     ]

@@ -242,8 +242,9 @@ UNION ALL SELECT 'service', (SELECT string_agg(name, ',') FROM (
   SELECT rolname::text AS name FROM pg_roles
   WHERE rolname IN ('rds_superuser', 'cloudsqlsuperuser', 'alloydbsuperuser', 'azure_pg_admin')
   UNION SELECT 'aurora' FROM pg_proc WHERE proname = 'aurora_version') AS marks)
-UNION ALL SELECT 'heartbeat_table',
-  coalesce(to_regclass('headgate.heartbeat'), to_regclass('percona.heartbeat'))::text
+UNION ALL SELECT 'heartbeat_table', (SELECT format('%s.%s', nspname, relname)
+  FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+  WHERE relname = 'heartbeat' AND nspname IN ('headgate', 'percona') ORDER BY nspname LIMIT 1)
 UNION ALL SELECT name, setting FROM pg_settings WHERE name IN
   ('shared_preload_libraries', 'max_connections', 'wal_level', 'TimeZone')
 """
