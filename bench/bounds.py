@@ -8,7 +8,6 @@ bound is broken. Most bounds are there for what grows faster than its input, so 
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import time
@@ -17,9 +16,9 @@ from typing import NamedTuple
 
 from tests.builders import NOW, member, metric, role, sample, shard_view
 
-from bench.load import table
+from bench.report import Goal, Report, chosen_of, options
+from headgate.budgets.advice import advise
 from headgate.budgets.compiled import compile_policy
-from headgate.budgets.lint import advise
 from headgate.budgets.parse import parse_policy
 from headgate.budgets.policy import Policy
 from headgate.changes.reach import Place, parse_reach
@@ -38,16 +37,17 @@ class Bound(NamedTuple):
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    rounds = parser.parse_args().rounds
+    given = parser.parse_args()
+    rounds, report = given.rounds, Report("bounds", chosen_of(given))
     best_ms = [min(round_ms(bound.prepare()) for _ in range(rounds)) for bound in BOUNDS]
-    rows = [
-        (bound.what, f"{ms:.1f}", f"{bound.most_ms:g}", "yes" if ms < bound.most_ms else "NO")
+    report.goals = [
+        Goal(f"{bound.what}, CPU", ms, bound.most_ms, unit="ms")
         for bound, ms in zip(BOUNDS, best_ms, strict=True)
     ]
-    print(table(("what", "best, ms of CPU", "at most", "kept"), rows))
-    return 0 if all(row[-1] == "yes" for row in rows) else 1
+    report.end()
+    return 0 if all(goal.held for goal in report.goals) else 1
 
 
 def round_ms(measured: Callable[[], object]) -> float:

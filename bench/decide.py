@@ -10,7 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
-from bench.load import table
+from bench.report import table
 from headgate.base.clock import Dice, SystemClock
 from headgate.base.names import MetricRef, parse_identity
 from headgate.check.board import Board

@@ -22,7 +22,7 @@ from tests.fixtures.failovers import Promotions, Told, Watch, watching
 from tests.fixtures.shard_agents import ShardAgents, agents_for
 from tests.fixtures.shards import Shard, start_mariadb_shard, start_postgres_shard
 
-from bench.load import table
+from bench.report import table
 from headgate.demo import servers
 
 START: dict[str, Callable[[Path], Shard[Any]]] = {

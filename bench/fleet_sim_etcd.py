@@ -4,7 +4,10 @@ agent's ModelClient ──network──► Member: a queue ──► KeptInMemor
 
 The costs are those measured of etcd 3.4 over its JSON gateway: a request some hundred
 microseconds of a member's time, a change about 130 µs for each watch that it is told to, one
-after the other; a commit waits for a majority and for its disk.
+after the other; a commit waits for a majority and for its disk. A request that comes while a change
+is told waits for that: with 1,500 watches, told within 175 to 630 ms, 110 to 560 ms. None waits for
+a long listing: beside one of 40,000 entries, which took 2 s, small ones took 8 ms (p99 80 ms). So
+listings take turns with each other, and nothing else waits for them.
 """
 
 from __future__ import annotations
@@ -46,6 +49,8 @@ class Member:
     most_streams: int = 0
     longest_queue_s: float = 0.0
     """How long whoever came last had to wait, at the worst."""
+    listings: int = 0
+    """That are read out now."""
 
     def takes_s(self, cost_s: float) -> float:
         """Until it is done: one thing after the other."""
@@ -57,6 +62,16 @@ class Member:
 
     async def work(self, cost_s: float) -> None:
         await asyncio.sleep(self.takes_s(cost_s))
+
+    async def read_out(self, entries: int) -> None:
+        """A listing, after its request: takes turns with the others."""
+        cost_s = ENTRY_COST_S * entries
+        self.busy_s += cost_s
+        self.listings += 1
+        try:
+            await asyncio.sleep(cost_s * self.listings)
+        finally:
+            self.listings -= 1
 
     async def kill(self) -> None:
         self.alive = False
@@ -167,7 +182,8 @@ class ModelClient:
     async def list(self, prefixes: Sequence[str], *, allow_stale: bool = False) -> Listing:
         async def work(member: Member) -> Listing:
             listing = self._kept.listing(prefixes)
-            await member.work(REQUEST_COST_S + ENTRY_COST_S * len(listing.entries))
+            await member.work(REQUEST_COST_S)
+            await member.read_out(len(listing.entries))
             return listing
 
         return await self._asked(work, needs_quorum=not allow_stale)

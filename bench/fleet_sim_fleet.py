@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from bench.fleet_sim_agent import SimAgent, Spot, joined_to
 from bench.fleet_sim_etcd import ModelClient, ModelEtcd
@@ -143,7 +144,9 @@ class Fleet:
             "for": "24h",
             "reason": "x",
         }
-        done = await self.book.put_rule(raw, reach=parse_reach(reach), who="operator")
+        done = await self.book.make(
+            partial(self.book.rules.put, raw=raw, reach=parse_reach(reach)), "operator"
+        )
         (change,) = done.changes
         return change
 

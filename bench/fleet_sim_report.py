@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from bench.fleet_sim_bounds import Told
 from bench.fleet_sim_scenes import Fallback, Loss, Rest, Restart, Roles, Spread, Steady, Storm
-from bench.load import table
+from bench.report import table
 
 T = TypeVar("T")
 

@@ -19,6 +19,7 @@ import time
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import structlog
 import uvloop
@@ -26,7 +27,8 @@ from tests.fixtures.etcd import EtcdCluster, Member, etcd_store
 from tests.fixtures.memory_store import MemoryStore
 
 from bench.fleet_sim_scenes import Spread
-from bench.load import cpu_s, table
+from bench.load import cpu_s
+from bench.report import table
 from headgate.base.clock import Dice, SystemClock
 from headgate.changes.beat import LogBeat
 from headgate.changes.book import SharedBook
@@ -123,7 +125,8 @@ class Bench:
         self._have = set()
         self.change = change = Change(rule_id, time.monotonic())
         raw = {"id": rule_id, "kind": "ratio", "target": "app:batch", "ratio": 0.5, "for": "1h"}
-        await self.book.put_rule({**raw, "reason": "x"}, reach=EVERYWHERE, who="bench")
+        draft = partial(self.book.rules.put, raw={**raw, "reason": "x"}, reach=EVERYWHERE)
+        await self.book.make(draft, "bench")
         change.acknowledged_s = time.monotonic() - change.asked_at
         async with asyncio.timeout(IN_FORCE_WITHIN_S):
             await change.all_have_it.wait()

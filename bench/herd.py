@@ -9,7 +9,6 @@ replica whose replay has too small a share of a core. The plot shows both.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import random
 import tempfile
@@ -20,7 +19,7 @@ from pathlib import Path
 from bench.herd_live import Scene, play
 from bench.herd_model import Outcome, Variant, World, run
 from bench.herd_plot import draw
-from bench.load import table
+from bench.report import Goal, Report, chosen_of, options, table
 from headgate.demo import servers
 
 HEAD = (
@@ -37,26 +36,30 @@ Outcomes = Mapping[Variant, Outcome]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = options(__doc__)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--workers", type=int, default=200)
     parser.add_argument("--share", type=float, default=0.06, help="of a core, for the replay")
     parser.add_argument("--rounds", type=int, default=2, help="variants take turns")
     parser.add_argument("--no-live", action="store_true")
     parser.add_argument("--grid", action="store_true", help="the model over many worlds")
-    parser.add_argument("--plot", type=Path, default=Path("docs/images/herd.svg"))
+    parser.add_argument("--plot", type=Path, help="draw the lag of both there")
     chosen = parser.parse_args()
     if chosen.grid:
         grid()
         return
     world = World(workers=chosen.workers, seconds=chosen.seconds)
     pictures = {"in the model": {variant: run(variant, world) for variant in Variant}}
-    show(f"model, {world.workers} workers, 400 units/s", pictures["in the model"])
+    report = Report("herd", chosen_of(chosen))
+    show(f"model, {world.workers} workers, 400 units/s", pictures["in the model"], report)
     if not chosen.no_live:
         scene = Scene(chosen.workers, chosen.share, chosen.seconds)
         pictures["with a real replica"] = live(scene, chosen.rounds)
-        show(f"real replica, {scene.workers} workers", pictures["with a real replica"])
-        draw(pictures, chosen.plot)
+        show(f"real replica, {scene.workers} workers", pictures["with a real replica"], report)
+        report.goals = goals(pictures["with a real replica"], scene)
+        if chosen.plot is not None:
+            draw(pictures, chosen.plot)
+    report.end()
 
 
 def live(scene: Scene, rounds: int) -> dict[Variant, Outcome]:
@@ -70,7 +73,7 @@ def live(scene: Scene, rounds: int) -> dict[Variant, Outcome]:
     return outcomes
 
 
-def show(title: str, outcomes: Outcomes) -> None:
+def show(title: str, outcomes: Outcomes, report: Report) -> None:
     rows = [
         (
             variant.value,
@@ -83,7 +86,21 @@ def show(title: str, outcomes: Outcomes) -> None:
         )
         for variant, outcome in outcomes.items()
     ]
-    print(f"{title}\n{table(HEAD, rows)}\n", flush=True)
+    report.show(title, HEAD, rows)
+
+
+def goals(outcomes: Outcomes, scene: Scene) -> list[Goal]:
+    mine = outcomes[Variant.PACED]
+    best = max(of.replayed for variant, of in outcomes.items() if variant is not Variant.PACED)
+    work = f"herd of {scene.workers}, paced"
+    return [
+        Goal(f"{work}: over the threshold", mine.over * 100, 1, unit="%"),
+        Goal(f"{work}: p99 of the lag", mine.p99_s, 1.0, unit="s"),
+        Goal(
+            f"{work}: transactions, of the best other", mine.replayed / best * 100, 97,
+            at_least=True, unit="%",
+        ),
+    ]  # fmt: skip
 
 
 def relative(variant: Variant, outcomes: Outcomes) -> float:

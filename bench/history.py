@@ -23,7 +23,7 @@ from typing import NamedTuple
 from tests.fixtures.agents import AgentProcess
 from tests.fixtures.eventually import eventually
 
-from bench.load import median, table
+from bench.report import median, table
 from headgate.demo import servers
 from headgate.history.records import MetricMinute, Tally
 from headgate.store.statements import AddMetricMinutes, AddTallies

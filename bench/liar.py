@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from bench.load import table
+from bench.report import table
 from headgate.base.names import Identity, parse_identity
 from headgate.check.health import Window, health_of, stand
 from headgate.metrics.model import Builtin, MetricSpec

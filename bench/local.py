@@ -10,7 +10,6 @@ own, first rejected because of it.
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import json
 import socket
@@ -19,14 +18,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import headgate
-from bench.load import serving, table
+from bench.load import serving
+from bench.report import Goal, Report, chosen_of, options, quartiles, ratio_goal
 from headgate.demo.servers import free_ports
 
 APP = "d666bbfc_169e_11ef_b0b3_0a43f95f28a3:vcopier:vreplication:online-ddl"
@@ -34,6 +34,9 @@ RULES = 1000
 CALLS, HTTP_CALLS, BATCHES = 1000, 20, 20
 PROCESSES = 4
 IDLE_S = 10.0
+LOOPBACK = "HTTP over loopback"
+Taken = Mapping[str, Sequence[float]]
+"""µs of each case, in each round."""
 SETTINGS = """
 [agent]
 listen = "127.0.0.1:{port}"
@@ -63,7 +66,7 @@ max_age_s = 5
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser = options(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--pushes", type=int, default=40)
@@ -71,11 +74,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, ExitStack() as cleanup:
         agent = cleanup.enter_context(started(Path(name)))
         idle_alone_s = agent.cpu_a_second()
-        print(costs(agent, given.rounds), "\n")
+        report = Report("local", chosen_of(given))
+        costs(agent, given.rounds, report)
         with workers(agent, given.clients) as listening:
             idle_s = agent.cpu_a_second()
-            print(pushes(agent, listening, given.pushes), "\n")
-        print(upkeep(agent, given.clients, idle_alone_s, idle_s))
+            pushes(agent, listening, given.pushes, report)
+        upkeep(agent, given.clients, idle_alone_s, idle_s, report)
+        report.end()
 
 
 # --- the agent -----------------------------------------------------------------------------
@@ -149,9 +154,10 @@ def median_us(call: Callable[[], object], calls: int) -> list[float]:
     return batches
 
 
-def costs(agent: Agent, rounds: int) -> str:
+def costs(agent: Agent, rounds: int, report: Report) -> None:
     """Each setting in turn, all cases in each round."""
     rows: list[tuple[str, ...]] = []
+    taken: dict[str, Taken] = {}
     with (
         headgate.Client(APP, database="main", url=agent.url, local=True) as local,
         headgate.Client(APP, database="main", url=agent.url) as tcp,
@@ -159,7 +165,7 @@ def costs(agent: Agent, rounds: int) -> str:
     ):
         gates = {
             "local": local,
-            "HTTP over loopback": tcp,
+            LOOPBACK: tcp,
             "HTTP over the Unix socket": unix,
         }
         for setting in _settings(agent):
@@ -171,14 +177,36 @@ def costs(agent: Agent, rounds: int) -> str:
             }
             if setting == "nothing applies":
                 cases["local, wait()"] = local.wait
-            rows += _compared(setting, cases, rounds)
+            taken[setting] = _timed(cases, rounds)
+            rows += _compared(setting, taken[setting])
     head = (
         "rules",
         "case",
         "µs each, median of rounds (range)",
         "× cheaper than HTTP over loopback",
     )
-    return table(head, rows)
+    report.show("A check", head, rows)
+    report.goals += goals(taken)
+
+
+def goals(taken: Mapping[str, Taken]) -> list[Goal]:
+    """Of all settings, the worst for us."""
+    found = []
+    for outcome, most_us in (("admitted", 0.3), ("rejected", 1.5)):
+        mine = [
+            of
+            for setting, of in taken.items()
+            if ("rejected" in setting) is (outcome == "rejected")
+        ]
+        us = [quartiles(of["local"]) for of in mine]
+        low, middle, high = max(us, key=lambda quartile: quartile[1])
+        work = f"local check, {outcome}"
+        found.append(Goal(work, middle, most_us, unit="µs", spread=(low, high)))
+        ratios = [
+            ratio_goal(f"{work}: loopback / local", of[LOOPBACK], of["local"], 100) for of in mine
+        ]
+        found.append(min(ratios, key=lambda goal: goal.figure or 0.0))
+    return found
 
 
 def _settings(agent: Agent) -> Iterator[str]:
@@ -221,15 +249,17 @@ def _until_local(gate: headgate.Client) -> None:
         time.sleep(0.01)
 
 
-def _compared(
-    setting: str, cases: Mapping[str, Callable[[], object]], rounds: int
-) -> list[tuple[str, ...]]:
+def _timed(cases: Mapping[str, Callable[[], object]], rounds: int) -> Taken:
     taken: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(rounds):
         for name, call in cases.items():
             calls = CALLS if name.startswith("local") else HTTP_CALLS
             taken[name].append(statistics.median(median_us(call, calls)))
-    yardstick = taken["HTTP over loopback"]
+    return taken
+
+
+def _compared(setting: str, taken: Taken) -> list[tuple[str, ...]]:
+    yardstick = taken[LOOPBACK]
     return [
         (
             setting,
@@ -288,7 +318,7 @@ def workers(agent: Agent, clients: int) -> Iterator[list[Worker]]:
             process.communicate("end\n", timeout=20)
 
 
-def pushes(agent: Agent, listening: list[Worker], times: int) -> str:
+def pushes(agent: Agent, listening: list[Worker], times: int, report: Report) -> None:
     latencies_ms: list[float] = []
     for _ in range(times):
         for worker in listening:
@@ -310,13 +340,13 @@ def pushes(agent: Agent, listening: list[Worker], times: int) -> str:
         f"{p99:.0f}",
         f"{ranked[-1]:.0f}",
     )
-    return table(("rules obeyed", "median ms", "p99 ms", "worst ms"), [row])
+    report.show("A new rule", ("rules obeyed", "median ms", "p99 ms", "worst ms"), [row])
 
 
 # --- what it costs the agent ---------------------------------------------------------------
 
 
-def upkeep(agent: Agent, clients: int, alone: float, listening: float) -> str:
+def upkeep(agent: Agent, clients: int, alone: float, listening: float, report: Report) -> None:
     whole, a_second = _streamed(agent)
     rows = [
         ("agent's CPU, nobody listens", f"{alone:.1%} of a core"),
@@ -324,7 +354,7 @@ def upkeep(agent: Agent, clients: int, alone: float, listening: float) -> str:
         (f"first snapshot, 5 metrics and {RULES:,} rules", f"{whole / 1024:.0f} KiB"),
         ("then, to each listener", f"{a_second / 1024:.1f} KiB/s"),
     ]
-    return table(("upkeep", ""), rows)
+    report.show("Upkeep", ("what", "figure"), rows)
 
 
 def _streamed(agent: Agent) -> tuple[int, float]:

@@ -26,7 +26,8 @@ from typing import Any
 
 import uvloop
 
-from bench.load import serving, table
+from bench.load import serving
+from bench.report import table
 from headgate.app import Agent
 from headgate.base.keyvalue import Put
 from headgate.base.logs import configure_logs

@@ -26,7 +26,7 @@ from tests.fixtures.mariadb import MariaDBServer
 from tests.fixtures.shard_agents import ShardAgents, agents_for, execute, frozen
 from tests.fixtures.shards import Shard, start_mariadb_shard, start_postgres_shard
 
-from bench.load import table
+from bench.report import table
 from headgate.demo import servers
 from headgate.demo.postgres import PostgresServer
 from headgate.metrics.model import Engine

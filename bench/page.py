@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from playwright.sync_api import CDPSession, Page, sync_playwright
 from tests.http.serving import LOOPS, OPERATOR, Plan, Served, serving
 
-from bench.load import table
+from bench.report import table
 from headgate.history.records import MetricMinute
 
 DATABASES = ("main", "orders", "carts", "users", "search", "audit")

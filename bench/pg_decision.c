@@ -28,8 +28,8 @@ typedef struct {
 } policy_case;
 
 static char texts[VARIED][TEXT];
-static hg_who who = {.username = "web", .database = "shop", .application_name = "checkout",
-                     .family = 4, .address = {10, 1, 2, 3}};
+static hg_client client = {.username = "web", .database = "shop", .application_name = "checkout",
+                           .family = 4, .address = {10, 1, 2, 3}};
 static hg_tags tags;
 static hg_matches matches;
 static uint64_t clock_ns = 1000000000;
@@ -41,7 +41,7 @@ static void fail(const char *what, const char *words) {
 
 static double now_ns(void) {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
 }
 
@@ -112,7 +112,7 @@ static double time_of(policy_case *c, int kind, int calls) {
     double began = now_ns();
     for (int i = 0; i < calls; i++) {
         const hg_statement *statement = &statements[varied ? i % VARIED : 0];
-        if (kind == RESOLVE) hg_session_resolve(policy, &who, &c->session);
+        if (kind == RESOLVE) hg_session_resolve(policy, &client, &c->session);
         else if (kind == MATCH || kind == MATCH_VARIED) match(c, policy, statement);
         else decide(c, statement);
     }
@@ -124,7 +124,7 @@ static double time_of(policy_case *c, int kind, int calls) {
 static void look(policy_case *c) {
     hg_statement statement = statement_of(texts[0]);
     const hg_policy *policy = hg_enter(c->region, 3);
-    hg_session_resolve(policy, &who, &c->session);
+    hg_session_resolve(policy, &client, &c->session);
     match(c, policy, &statement);
     c->budgets = matches.count;
     c->probes = matches.probes;

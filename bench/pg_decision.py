@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bench import pg_kit, pg_policies
-from bench.pg_kit import Goal, Report, say
+from bench import pg_policies
 from bench.pg_policies import Document
+from bench.report import Goal, Report, chosen_of, options, say
 from headgate.budgets.compiled import compile_policy
 from headgate.budgets.parse import parse_policy
 
@@ -78,10 +78,10 @@ def _sum(ns: Mapping[str, float], kinds: Sequence[str]) -> float:
 
 
 def main() -> None:
-    parser = pg_kit.options(__doc__)
+    parser = options(__doc__)
     parser.add_argument("--rounds", type=int, default=301)
     given = parser.parse_args()
-    chosen = pg_kit.chosen_of(given)
+    chosen = chosen_of(given)
     rules = {f"{count:,} rules": pg_policies.matching(count, WHO) for count in COUNTS}
     networks = {
         f"{NETWORKS:,} networks, mask lengths: {count}": pg_policies.cidrs(count, NETWORKS)

@@ -9,27 +9,22 @@ Servers are of `.cache/postgres/<major>` (scripts/postgres-kits), reached by the
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
-import statistics
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import psycopg
 from tests.fixtures import pgkits
-from tests.fixtures.pgkits import ExtendedServer
+from tests.fixtures.pgkits import ExtendedServer, Kit
 
-from bench.load import table
 from bench.pg_load import Program, build
 from bench.pg_policies import Document
+from bench.report import Chosen
 from headgate.base.clock import SystemClock
 from headgate.budgets.parse import parse_policy
 from headgate.budgets.pgext.meter import RegionMeter
@@ -54,109 +49,6 @@ INSERT INTO pgbench_accounts SELECT n, 1, 0, '' FROM generate_series(1, {ROWS}) 
 """
 WARM = "SELECT sum(abalance) FROM pgbench_accounts WHERE aid > 0"
 Session = psycopg.Connection[tuple[object, ...]]
-
-
-# --- options and outcomes --------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    quick: bool
-    json: Path | None
-    major: int
-
-
-def options(doc: str | None) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="a smoke: too short for figures")
-    parser.add_argument("--json", type=Path, help="write the figures there, too")
-    parser.add_argument("--major", type=int, choices=pgkits.MAJORS, default=pgkits.MAJORS[-1])
-    return parser
-
-
-def chosen_of(given: argparse.Namespace) -> Chosen:
-    return Chosen(given.quick, given.json, given.major)
-
-
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """A bound to hold, beside what was measured."""
-
-    what: str
-    value: float
-    bound: float
-    at_least: bool = False
-
-    @property
-    def held(self) -> bool:
-        return self.value >= self.bound if self.at_least else self.value <= self.bound
-
-    def row(self) -> tuple[str, ...]:
-        sign = "≥" if self.at_least else "≤"
-        met = "held" if self.held else "MISSED"
-        return self.what, _number(self.value), f"{sign} {_number(self.bound)}", met
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value == int(value) else f"{value:.3f}"
-
-
-@dataclass(slots=True)
-class Report:
-    """Tables as they come, and all of them as JSON at the end."""
-
-    title: str
-    chosen: Chosen
-    tables: dict[str, list[dict[str, str]]] = field(default_factory=dict)
-    goals: list[Goal] = field(default_factory=list)
-
-    def show(self, title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        print(f"\n{title}\n\n{table(head, rows)}", flush=True)
-        self.tables[title] = [dict(zip(head, row, strict=True)) for row in rows]
-
-    def end(self) -> None:
-        """Print the goals and write the JSON."""
-        if self.goals:
-            head = ("goal", "measured", "bound", "")
-            self.show("Goals", head, [goal.row() for goal in self.goals])
-        if self.chosen.quick:
-            print("\n(--quick: too short for figures)")
-        if self.chosen.json is not None:
-            self.chosen.json.write_text(json.dumps(self._as_json(), indent=1) + "\n")
-
-    def _as_json(self) -> dict[str, object]:
-        held = [
-            {"what": goal.what, "value": goal.value, "bound": goal.bound, "held": goal.held}
-            for goal in self.goals
-        ]
-        return {
-            "title": self.title,
-            "quick": self.chosen.quick,
-            "major": self.chosen.major,
-            "machine": {
-                "cpus": os.cpu_count(),
-                "kernel": platform.release(),
-                "load": os.getloadavg()[0],
-            },
-            "goals": held,
-            "tables": self.tables,
-        }
-
-
-def say(words: str) -> None:
-    print(f"· {words}", file=sys.stderr, flush=True)
-
-
-def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    low, middle, high = statistics.quantiles(values, n=4)
-    return low, middle, high
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 # --- processes -------------------------------------------------------------------------------
@@ -218,15 +110,19 @@ class Workbench:
     _cleanup: ExitStack
 
     def server(
-        self, *, preload: str = EXTENSION, settings: Mapping[str, str] = NO_SETTINGS
+        self,
+        *,
+        preload: str = EXTENSION,
+        settings: Mapping[str, str] = NO_SETTINGS,
+        using: Kit | None = None,
     ) -> ExtendedServer:
         """A server of the kit with pgbench's accounts, warm."""
         major = self.chosen.major
         # The files are the same, but for the extension: hard links.
-        kit = pgkits.extended_kit(major) if preload == EXTENSION else pgkits.kit(major)
+        made = pgkits.extended_kit if preload == EXTENSION else pgkits.kit
         chosen = SETTINGS | {"shared_preload_libraries": preload} | dict(settings)
         server = self._cleanup.enter_context(
-            pgkits.start_extended(self.folder, major, settings=chosen, using=kit)
+            pgkits.start_extended(self.folder, major, settings=chosen, using=using or made(major))
         )
         with session(server) as opened:
             opened.execute(ACCOUNTS.encode())

@@ -18,10 +18,11 @@ from pathlib import Path
 from tests.fixtures.pgkits import ExtendedServer
 
 from bench import pg_kit, pg_prediction, pg_share, pg_tiers
-from bench.pg_kit import Goal, Report, Workbench, say
+from bench.pg_kit import Workbench
 from bench.pg_tiers_plot import draw
+from bench.report import Goal, Report, chosen_of, options, say
 
-ROLES = ("flood", "mixed", "long", "critical", "important", "best_effort")
+ROLES = ("flood", "skewed", "mixed", "long", "critical", "important", "best_effort")
 WITHIN = 1.05
 MAX_ERROR = 0.25
 MAX_SLOWER = 1.5
@@ -48,6 +49,10 @@ def share(stage: Stage) -> None:
 
 
 def prediction(stage: Stage) -> None:
+    told = pg_prediction.skewed(stage.server, 40 if stage.report.chosen.quick else 300)
+    title = "Foreseen: parameters whose cost differs by orders of magnitude (R162)"
+    stage.report.show(title, pg_prediction.SKEWED_HEAD, [one.row() for one in told])
+    stage.report.goals += pg_prediction.skewed_goals(told[-1], pg_prediction.estimate_ns())
     found = pg_prediction.foreseen(stage.bench, stage.server, stage.seconds)
     title = "Foreseen and charged, a mixed workload of two clients"
     stage.report.show(title, pg_prediction.HEAD, [one.row() for one in found])
@@ -84,17 +89,17 @@ PARTS: Mapping[str, Callable[[Stage], None]] = {
 
 
 def main() -> None:
-    parser = pg_kit.options(__doc__)
+    parser = options(__doc__)
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--rounds", type=int, default=3, help="of the tiers")
     parser.add_argument("--only", default=",".join(PARTS), help="parts, joined by commas")
     parser.add_argument("--plot", type=Path, default=Path("docs/images/tiers.svg"))
     given = parser.parse_args()
-    chosen = pg_kit.chosen_of(given)
+    chosen = chosen_of(given)
     report = Report("pg_long_run", chosen)
     seconds, rounds = (3.0, 1) if chosen.quick else (given.seconds, given.rounds)
     with pg_kit.workbench(chosen) as bench:
-        server = bench.server()
+        server = bench.server(settings=pg_prediction.SETTINGS)
         with pg_kit.session(server) as opened:
             opened.execute(pg_prediction.HISTORY)
             pg_kit.make_roles(opened, *ROLES)

@@ -18,12 +18,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from tests.fixtures.pgkits import ExtendedServer
+from tests.fixtures.pgkits import ExtendedServer, Kit
 
 from bench import pg_kit, pg_policies
-from bench.pg_kit import Chosen, Goal, Report, Workbench, say
+from bench.pg_kit import Workbench
 from bench.pg_policies import Document
 from bench.pg_wire import Wire, bound, simple
+from bench.report import Chosen, Goal, Report, chosen_of, options, percentile, quartiles, say
 
 BLOCK = 200
 GENERATIONS, SITTINGS = 4, 2
@@ -112,8 +113,8 @@ def sit(running: Mapping[str, ExtendedServer], cases: list[Case], rounds: int, c
         wire.close()
 
 
-def start(bench: Workbench, variant: Variant) -> ExtendedServer:
-    server = bench.server(preload=variant.preload, settings=variant.settings)
+def start(bench: Workbench, variant: Variant, using: Kit | None = None) -> ExtendedServer:
+    server = bench.server(preload=variant.preload, settings=variant.settings, using=using)
     with pg_kit.session(server) as opened:
         pg_kit.make_roles(opened, USER)
     if variant.policy is not None:
@@ -165,13 +166,13 @@ def ratios(cases: Cases, name: str, protocol: str) -> list[float]:
 
 
 def quickest_ns(cases: Cases, name: str, protocol: str) -> float:
-    return pg_kit.percentile(cases[name, protocol].ns, 0.1)
+    return percentile(cases[name, protocol].ns, 0.1)
 
 
 def row(cases: Cases, name: str) -> list[str]:
     cells = [name]
     for protocol in PROTOCOLS:
-        low, middle, high = pg_kit.quartiles(ratios(cases, name, protocol))
+        low, middle, high = quartiles(ratios(cases, name, protocol))
         plain_us = statistics.median(cases[PLAIN, protocol].ns) / 1000
         quick = quickest_ns(cases, name, protocol) / quickest_ns(cases, PLAIN, protocol)
         cells += [f"{middle:.3f} ({low:.3f}–{high:.3f})", f"{quick:.3f}"]
@@ -194,10 +195,10 @@ def goals(cases: Cases) -> list[Goal]:
 
 
 def main() -> None:
-    parser = pg_kit.options(__doc__)
+    parser = options(__doc__)
     parser.add_argument("--rounds", type=int, default=200)
     given = parser.parse_args()
-    chosen = pg_kit.chosen_of(given)
+    chosen = chosen_of(given)
     cases = measured(chosen, GENERATIONS * SITTINGS * 2 if chosen.quick else given.rounds)
     report = Report("pg_overhead", chosen)
     head = ["backend CPU"]

@@ -23,9 +23,10 @@ import psycopg
 from tests.fixtures.pgkits import ExtendedServer
 
 from bench import pg_kit, pg_policies
-from bench.pg_kit import Chosen, Goal, Report, Session, Workbench, say
+from bench.pg_kit import Session, Workbench
 from bench.pg_load import Load, Seen
 from bench.pg_policies import Document
+from bench.report import Chosen, Goal, Report, chosen_of, options, say
 from headgate.budgets.compiled import compile_policy, encoded
 from headgate.budgets.parse import parse_policy
 from headgate.budgets.pgext.directory import POLICY_FILE, opened
@@ -185,10 +186,10 @@ def row(way: str, count: int, outcome: Outcome) -> list[str]:
 
 
 def main() -> None:
-    parser = pg_kit.options(__doc__)
+    parser = options(__doc__)
     parser.add_argument("--trials", type=int, default=3)
     given = parser.parse_args()
-    chosen = pg_kit.chosen_of(given)
+    chosen = chosen_of(given)
     found = measured(chosen, 1 if chosen.quick else given.trials)
     report = Report("pg_policy", chosen)
     head = ("published by", "rules", "KiB", "made, ms", "last start under the old, ms",

@@ -21,9 +21,10 @@ from typing import NamedTuple
 from tests.fixtures.pgkits import ExtendedServer
 
 from bench import pg_kit, pg_policies
-from bench.pg_kit import Chosen, Goal, Report, Workbench, say
+from bench.pg_kit import Workbench
 from bench.pg_load import Counts, Load
 from bench.pg_policies import Document
+from bench.report import Chosen, Goal, Report, chosen_of, options, say
 
 HAMMERS = 8
 LOOK_UP = "SELECT abalance FROM pgbench_accounts WHERE aid = $1"
@@ -135,11 +136,11 @@ def measured(
 
 
 def main() -> None:
-    parser = pg_kit.options(__doc__)
+    parser = options(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3)
     given = parser.parse_args()
-    chosen = pg_kit.chosen_of(given)
+    chosen = chosen_of(given)
     os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:2]))
     noises = NOISES[::3] if chosen.quick else NOISES
     count, seconds = (1, 0.5) if chosen.quick else (given.rounds, given.seconds)

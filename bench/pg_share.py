@@ -15,9 +15,10 @@ from typing import NamedTuple
 from tests.fixtures.pgkits import ExtendedServer
 
 from bench import pg_kit, pg_policies
-from bench.pg_kit import Workbench, say
+from bench.pg_kit import Workbench
 from bench.pg_load import Counts, Load
 from bench.pg_policies import Document
+from bench.report import say
 from headgate.budgets.pgext.directory import read_server_file
 
 FLOODS = {

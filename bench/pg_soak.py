@@ -25,9 +25,10 @@ import psycopg
 from tests.fixtures.pgkits import ExtendedServer
 
 from bench import pg_kit, pg_policies
-from bench.pg_kit import Chosen, Goal, Memory, Report, Workbench, say
+from bench.pg_kit import Memory, Workbench
 from bench.pg_load import Counts, Load
 from bench.pg_policies import Document
+from bench.report import Chosen, Goal, Report, chosen_of, options, say
 from headgate.budgets.readings import BudgetReadings
 
 STATEMENTS = (
@@ -68,7 +69,7 @@ def policies() -> list[Document]:
         {"budgets": [pg_policies.budget(
             "slow", prepared, mode="enforce", max_workers=1, max_delay_s=0.05, penalty_s=0.01)]},
         {"budgets": [pg_policies.budget(
-            "inside", everyone, mode="enforce", rate=10, capacity=10, in_transaction=True)]},
+            "inside", everyone, mode="enforce", rate=10, capacity=10, in_transaction="block")]},
         {"budgets": [pg_policies.budget("told", everyone, mode="warn", rate=0)]},
         pg_policies.matching(5_000, pg_policies.Matching("load", "x", ("controller", "report"))),
         {"budgets": []},
@@ -310,11 +311,11 @@ def soaked(chosen: Chosen, seconds: float, dice: random.Random) -> Soaked:
 
 
 def main() -> None:
-    parser = pg_kit.options(__doc__)
+    parser = options(__doc__)
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--seed", type=int, default=6)
     given = parser.parse_args()
-    chosen = pg_kit.chosen_of(given)
+    chosen = chosen_of(given)
     found = soaked(chosen, 16 if chosen.quick else given.seconds, random.Random(given.seed))
     report = Report("pg_soak", chosen)
     report.show("Soak", ("what", "how much"), rows(found))

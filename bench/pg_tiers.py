@@ -15,9 +15,10 @@ from typing import NamedTuple
 from tests.fixtures.pgkits import ExtendedServer
 
 from bench import pg_kit, pg_policies
-from bench.pg_kit import Workbench, percentile, say
+from bench.pg_kit import Workbench
 from bench.pg_load import Load, Seen
 from bench.pg_policies import Document
+from bench.report import percentile, say
 
 CRITICAL = "SELECT abalance FROM pgbench_accounts WHERE aid = $1 /*tier='critical'*/"
 IMPORTANT = (

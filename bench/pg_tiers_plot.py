@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from math import log10
 from pathlib import Path
 
-from bench.pg_kit import percentile
 from bench.pg_load import Seen
 from bench.pg_tiers import FLOOD, HELD, Timeline
+from bench.report import percentile
 
 WIDTH, HEIGHT, DONE_HEIGHT = 720, 190, 60
 LEFT, TOP, GAP, BOTTOM = 64, 62, 30, 32

@@ -1,6 +1,6 @@
 """A large result through the proxy, beside PgBouncer and HAProxy: MB/s of COPY out, as ratios.
 
-.venv/bin/python -m bench.proxy_bulk [--megabytes 1024] [--rounds 5] [--variants auto,…] [--quick]
+.venv/bin/python -m bench.proxy_bulk [--megabytes 1024] [--rounds 5] [--threads 1] [--quick]
 
 In each round every path gives the same COPY once, in random order, to a client that throws it
 away. A ratio is to HAProxy in the same round.
@@ -14,9 +14,17 @@ import statistics
 import struct
 import time
 
-from bench.pg_kit import Chosen, Goal, Report, options, quartiles, say
-from bench.proxy import VARIANTS
-from bench.proxy_peers import DATABASE, HAPROXY, HOST, USER, postgres_behind
+from bench.proxy_peers import (
+    AGAIN,
+    DATABASE,
+    HAPROXY,
+    HEADGATE,
+    HOST,
+    USER,
+    postgres_behind,
+    proxy_options,
+)
+from bench.report import Chosen, Goal, Report, quartiles, say
 
 LINE = 1000
 WAIT_S = 120.0
@@ -25,10 +33,9 @@ BUFFER_BYTES = 1 << 20
 
 
 def main() -> None:
-    parser = options(__doc__)
+    parser = proxy_options(__doc__, "pgbouncer", "haproxy")
     parser.add_argument("--megabytes", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--variants", default="auto")
     given = parser.parse_args()
     megabytes, rounds = (64, 2) if given.quick else (given.megabytes, given.rounds)
     report = Report(
@@ -37,8 +44,8 @@ def main() -> None:
     with postgres_behind() as place:
         place.add_pgbouncer()
         place.add_haproxy()
-        for name in given.variants.split(","):
-            place.add_headgate(f"headgate {name}", VARIANTS[name])
+        place.add_haproxy(HAPROXY + AGAIN)
+        place.add_headgates(given.threads)
         found: dict[str, list[float]] = {path.name: [] for path in place.paths}
         for number in range(rounds):
             say(f"round {number + 1} of {rounds}: {megabytes} MB by each path")
@@ -84,7 +91,7 @@ def _tell(report: Report, found: dict[str, list[float]]) -> None:
         middle = statistics.median(ratios)
         spread = f"{low:.3f} – {high:.3f}"
         rows.append((name, f"{middle:.3f}", spread, f"{statistics.median(speeds):,.0f}"))
-        if name.startswith("headgate"):
+        if name.startswith(HEADGATE):
             report.goals.append(Goal(f"{name}: MB/s / HAProxy's", middle, 0.95, at_least=True))
     report.show("COPY out", ("path", "MB/s / HAProxy's", "quartiles", "MB/s"), rows)
     report.end()

@@ -17,7 +17,7 @@ import time
 from tests.builders import NOW, health, metric
 from tests.proxy.fakes import FakeRelay, client
 
-from bench.load import table
+from bench.report import table
 from headgate.base.clock import SystemClock
 from headgate.check.snapshot import DatabaseSnapshot
 from headgate.check.snapshot_api import Snapshot

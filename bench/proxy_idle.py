@@ -1,6 +1,6 @@
 """What an idle connection costs the proxy: memory of its process for 5,000 of them, a piece.
 
-.venv/bin/python -m bench.proxy_idle [--connections 5000] [--variants epoll,io_uring] [--quick]
+.venv/bin/python -m bench.proxy_idle [--connections 5000] [--quick]
 
 The server is a stand-in that greets and then says nothing: what is measured is the relay, and a
 real server would need a process for each. PgBouncer and HAProxy beside it.
@@ -17,9 +17,19 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from bench.pg_kit import Chosen, Goal, Report, memory_of, options, say
-from bench.proxy import VARIANTS
-from bench.proxy_peers import DATABASE, DIRECT, HOST, USER, Place, Way, scratch
+from bench.pg_kit import memory_of
+from bench.proxy_peers import (
+    DATABASE,
+    DIRECT,
+    HEADGATE,
+    HOST,
+    USER,
+    Place,
+    Way,
+    proxy_options,
+    scratch,
+)
+from bench.report import Chosen, Goal, Report, say
 
 GREETING = (
     b"R\0\0\0\x08\0\0\0\0"
@@ -58,9 +68,8 @@ def stand_in() -> Iterator[int]:
 
 
 def main() -> None:
-    parser = options(__doc__)
+    parser = proxy_options(__doc__, "pgbouncer", "haproxy")
     parser.add_argument("--connections", type=int, default=5000)
-    parser.add_argument("--variants", default="epoll,io_uring")
     given = parser.parse_args()
     count = 500 if given.quick else given.connections
     report = Report("Idle connections", Chosen(given.quick, given.json, given.major))
@@ -70,15 +79,12 @@ def main() -> None:
         place = Place(folder, port, stack, "postgres", [Way(DIRECT, port)])
         place.add_pgbouncer()
         place.add_haproxy()
-        for name in given.variants.split(","):
-            place.add_headgate(
-                f"headgate {name}", {**VARIANTS[name], "max_sessions": count + 3 * ROOM}
-            )
+        place.add_headgate(HEADGATE, {"threads": 1, "max_sessions": count + 3 * ROOM})
         for path in place.paths[1:]:
             say(f"{count} connections to {path.name}")
             each = _bytes_each(path, count)
             rows.append((path.name, f"{each:,.0f}"))
-            if path.name.startswith("headgate"):
+            if path.name == HEADGATE:
                 report.goals.append(Goal(f"{path.name}: bytes a connection", round(each), 4096))
     report.show(f"{count} idle connections", ("path", "bytes a connection"), rows)
     report.end()

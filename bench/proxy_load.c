@@ -169,7 +169,10 @@ static bool take(connection *c, const uint8_t *bytes, size_t length, const char 
             c->skip = ntohl(size) - 4;
             c->have = 0;
             if (c->head[0] == 'E') {
-                fprintf(stderr, "proxy_load: %s: error: %.*s\n", who, (int) length, bytes);
+                fprintf(stderr, "proxy_load: %s: error: ", who);
+                for (size_t i = 0; i < length; i++) /* fields end with a NUL */
+                    fputc(bytes[i] == 0 ? ' ' : bytes[i], stderr);
+                fputc('\n', stderr);
                 exit(1);
             }
         }

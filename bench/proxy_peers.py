@@ -1,16 +1,17 @@
 """What stands in the path of a measurement: PgBouncer, HAProxy, and the proxy under test.
 
     with postgres_behind() as place:
-        place.add_pgbouncer(); place.add_haproxy(); place.add_headgate("headgate", loop="epoll")
+        place.add_pgbouncer(); place.add_haproxy(); place.add_headgate(HEADGATE, {"threads": 1})
         place.paths                     name, port and process of each, the server's own first
 
 Everything on loopback, in a temporary folder, as an unprivileged user where we are root, and gone
-at the end. The peers' programs are those on PATH (Debian, Ubuntu: pgbouncer, haproxy, sysbench), or
+at the end. The peers' programs are those that are given (--pgbouncer PATH, …), those on PATH, or
 those that scripts/test unpacked below .cache/peers.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import socket
@@ -28,8 +29,9 @@ from tests.fixtures import mariadb, peers
 from tests.fixtures.mariadb import MariaDBServer
 
 from bench import pg_policies
-from bench.pg_kit import ACCOUNTS, WARM, say
+from bench.pg_kit import ACCOUNTS, WARM
 from bench.pg_policies import Document
+from bench.report import options, say
 from headgate.demo import postgres
 from headgate.demo.postgres import PostgresServer
 from headgate.demo.servers import scratch_parent
@@ -38,7 +40,9 @@ HOST = "127.0.0.1"
 START_S = 120.0
 STOP_S = 10.0
 USER = DATABASE = "postgres"
-DIRECT, PGBOUNCER, HAPROXY = "direct", "PgBouncer", "HAProxy"
+DIRECT, PGBOUNCER, HAPROXY, HEADGATE = "direct", "PgBouncer", "HAProxy", "headgate"
+AGAIN = " again"
+"""A second one of the same: what its ratio to the first differs from 1 by is noise (A/A)."""
 SETTINGS = {"shared_buffers": "64MB", "autovacuum": "off", "max_connections": "400"}
 RULES = 1000
 
@@ -64,8 +68,8 @@ class Place:
     protocol: str = "postgres"
     paths: list[Way] = field(default_factory=list)
 
-    def add_pgbouncer(self) -> Way:
-        port, folder = free_port(), self._folder("pgbouncer")
+    def add_pgbouncer(self, name: str = PGBOUNCER) -> Way:
+        port, folder = free_port(), self._folder(name)
         (folder / "users.txt").write_text(f'"{USER}" ""\n')
         (folder / "pgbouncer.ini").write_text(
             f"[databases]\n* = host={HOST} port={self.server_port}\n"
@@ -79,10 +83,10 @@ class Place:
         if os.getuid() == 0:
             command[1:1] = ["-u", "nobody"]
             open_to_all(folder)
-        return self._started(PGBOUNCER, command, port, folder)
+        return self._started(name, command, port, folder)
 
-    def add_haproxy(self) -> Way:
-        port, folder = free_port(), self._folder("haproxy")
+    def add_haproxy(self, name: str = HAPROXY) -> Way:
+        port, folder = free_port(), self._folder(name)
         (folder / "haproxy.cfg").write_text(
             "global\n  maxconn 6000\n"
             "defaults\n  mode tcp\n  timeout connect 5s\n  timeout client 1h\n"
@@ -90,13 +94,19 @@ class Place:
             f"listen it\n  bind {HOST}:{port}\n  server s {HOST}:{self.server_port}\n"
         )
         command = [program("haproxy"), "-db", "-q", "-f", str(folder / "haproxy.cfg")]
-        return self._started(HAPROXY, command, port, folder)
+        return self._started(name, command, port, folder)
+
+    def add_headgates(self, threads: str) -> None:
+        """One for each number of threads, such as "1,2"."""
+        for count in map(int, threads.split(",")):
+            name = HEADGATE if count == 1 else f"{HEADGATE}, {count} threads"
+            self.add_headgate(name, {"threads": count})
 
     def add_headgate(
         self, name: str, settings: Mapping[str, object], policy: Document | None = None
     ) -> Way:
         """With a policy of 1,000 rules, two of which concern every statement, if none is given."""
-        port, folder = free_port(), self._folder(name.replace(" ", "-"))
+        port, folder = free_port(), self._folder(name)
         state = folder / "state"
         policy_file = folder / "policy.json"
         who = pg_policies.Matching(USER, "pgbench", ("controller", "orders"))
@@ -107,7 +117,7 @@ class Place:
         return self._started(name, command, port, folder)
 
     def _folder(self, name: str) -> Path:
-        folder = self.folder / name
+        folder = self.folder / name.replace(" ", "-")
         folder.mkdir()
         return folder
 
@@ -205,6 +215,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
+def cpu_of(way: Way) -> int:
+    """Of all threads of its process, in ns; 0: it has none of its own."""
+    tasks = Path(f"/proc/{way.pid}/task").glob("*/schedstat") if way.pid else ()
+    return sum(int(task.read_text().split()[0]) for task in tasks)
+
+
 def free_port() -> int:
     with closing(socket.socket()) as probe:
         probe.bind((HOST, 0))
@@ -216,8 +232,24 @@ def open_to_all(folder: Path) -> None:
         path.chmod(0o777 if path.is_dir() else 0o666)
 
 
+def proxy_options(doc: str | None, *peer_names: str) -> argparse.ArgumentParser:
+    parser = options(doc)
+    parser.add_argument("--threads", default="1", help="of the proxy: 1, or 1,2 for one of each")
+    for name in peer_names:
+        parser.add_argument(f"--{name}", action=_Given, help="a program built elsewhere")
+    return parser
+
+
+class _Given(argparse.Action):
+    def __call__(self, _parser: object, _given: object, value: object, flag: object = None) -> None:
+        _PROGRAMS[str(flag).removeprefix("--")] = str(value)
+
+
+_PROGRAMS: dict[str, str] = {}
+
+
 def program(name: str) -> str:
-    found = peers.find(name)
+    found = _PROGRAMS.get(name) or peers.find(name)
     if found is None:
         raise SystemExit(f"{name} is not here; run this, then try again: apt-get install {name}")
     return found

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import random
 import sys
@@ -16,7 +15,8 @@ from pathlib import Path
 
 import psycopg
 
-from bench.load import serving, table
+from bench.load import serving
+from bench.report import Goal, Report, chosen_of, options
 from headgate.demo import servers
 from headgate.demo.postgres import start_primary
 
@@ -34,12 +34,12 @@ interval_s = {interval_s}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = options(__doc__)
     parser.add_argument("--trials", type=int, default=40)
-    trials = parser.parse_args().trials
-    rows = []
+    given = parser.parse_args()
+    report, rows = Report("reaction", chosen_of(given)), []
     for interval_s in (0.05, 0.25):
-        delays = sorted(measure(interval_s, trials))
+        delays = sorted(measure(interval_s, given.trials))
         over = [delay - interval_s for delay in delays]
         rows.append(
             (
@@ -48,7 +48,11 @@ def main() -> None:
                 f"{max(over) * 1000:+.1f}",
             )
         )
-    print(table(("interval ms", "median ms", "p99 ms", "worst ms", "worst − interval ms"), rows))
+        work = f"from a breach to the first rejection, worst, interval {interval_s * 1000:.0f} ms"
+        report.goals.append(Goal(work, delays[-1] * 1000, interval_s * 1000 + 25, unit="ms"))
+    head = ("interval ms", "median ms", "p99 ms", "worst ms", "worst − interval ms")
+    report.show("From a breach to the first rejection", head, rows)
+    report.end()
 
 
 def measure(interval_s: float, trials: int) -> list[float]:

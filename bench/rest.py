@@ -1,11 +1,10 @@
-"""What it costs when nothing happens: an agent without checks, imports, `--help`.
+"""What it costs when nothing happens: an agent's start and rest, imports, short commands.
 
-.venv/bin/python -m bench.rest [--seconds 30]
+.venv/bin/python -m bench.rest [--seconds 30] [--json PATH]
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
@@ -13,22 +12,40 @@ import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
-from bench.checks import SETTINGS
-from bench.load import cpu_s, median, resident_mb, serving, table
+from bench.checks import PATH, SETTINGS
+from bench.load import cpu_s, resident_mb, serving
+from bench.report import Goal, Report, chosen_of, median, options
 from headgate.demo import servers
 from headgate.demo.postgres import start_primary, start_replica
 
+RUNS = 15
+
+
+class Rest(NamedTuple):
+    start_s: float
+    """From the start of the command to the first answer to a check, whatever it is."""
+    cpu_share: float
+    resident_mb: float
+    check_ms: float
+    """`headgate check`, the whole command."""
+
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = options(__doc__)
     parser.add_argument("--seconds", type=float, default=30)
-    seconds = parser.parse_args().seconds
-    cpu_share, mb = at_rest(seconds)
+    given = parser.parse_args()
+    report = Report("rest", chosen_of(given))
+    agent = at_rest(given.seconds)
     bare = wall_ms("pass")
     rows = [
-        ("agent without checks, five metrics: share of a core", f"{cpu_share:.2%}"),
-        ("agent without checks: resident", f"{mb:.0f} MB"),
+        ("agent: from its start to its first answer", f"{agent.start_s:.2f} s"),
+        ("agent without checks, five metrics: share of a core", f"{agent.cpu_share:.2%}"),
+        ("agent without checks: resident", f"{agent.resident_mb:.0f} MB"),
+        ("`headgate check`, whole command", f"{agent.check_ms:.0f} ms"),
+        ("`headgate --help`, whole command", f"{command_ms('-m', 'headgate', '--help'):.0f} ms"),
+        ("bare Python, whole command", f"{bare:.0f} ms"),
         ("`import headgate` beyond bare Python", f"{wall_ms('import headgate') - bare:.0f} ms"),
         (
             "`from headgate import Client` beyond bare Python",
@@ -38,12 +55,17 @@ def main() -> None:
             "`from headgate import AsyncClient` beyond bare Python",
             f"{wall_ms('from headgate import AsyncClient') - bare:.0f} ms",
         ),
-        ("`headgate --help`, whole command", f"{command_ms('-m', 'headgate', '--help'):.0f} ms"),
     ]
-    print(table(("what", "figure"), rows))
+    report.show("Nobody checks", ("what", "figure"), rows)
+    report.goals = [
+        Goal("`headgate agent`, start to first answer", agent.start_s, 0.5, unit="s"),
+        Goal("agent at rest: resident", agent.resident_mb, 45, unit="MB"),
+        Goal("`headgate check`, whole command", agent.check_ms, 80, unit="ms"),
+    ]
+    report.end()
 
 
-def at_rest(seconds: float) -> tuple[float, float]:
+def at_rest(seconds: float) -> Rest:
     with ExitStack() as cleanup:
         folder = Path(
             cleanup.enter_context(tempfile.TemporaryDirectory(dir=servers.scratch_parent()))
@@ -54,11 +76,18 @@ def at_rest(seconds: float) -> tuple[float, float]:
         settings = folder / "headgate.toml"
         settings.write_text(SETTINGS.format(port=port, folder=folder, dsn=primary.dsn()))
         argv = [sys.executable, "-m", "headgate", "agent", "--config", str(settings)]
-        pid = cleanup.enter_context(serving(argv, f"http://127.0.0.1:{port}/healthz"))
+        url = f"http://127.0.0.1:{port}"
+        with serving(argv, url + PATH):
+            pass  # Once, so that its modules are compiled and its state file is there.
+        began_s = time.monotonic()
+        pid = cleanup.enter_context(serving(argv, url + PATH))
+        start_s = time.monotonic() - began_s
         time.sleep(2)
         before = cpu_s(pid)
         time.sleep(seconds)
-        return (cpu_s(pid) - before) / seconds, resident_mb(pid)
+        share, resident = (cpu_s(pid) - before) / seconds, resident_mb(pid)
+        asked = ("-m", "headgate", "check", "--as", "etl:nightly", "--url", url)
+        return Rest(start_s, share, resident, command_ms(*asked))
 
 
 def wall_ms(code: str) -> float:
@@ -73,7 +102,7 @@ def command_ms(*argv: str) -> float:
     """
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     times = []
-    for _ in range(16):
+    for _ in range(RUNS + 1):
         start = time.perf_counter()
         subprocess.run([sys.executable, *argv], check=True, stdout=subprocess.DEVNULL, env=env)
         times.append((time.perf_counter() - start) * 1000)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from bench import rules_live
 from bench.decide import IDENTITY, NOW, board
-from bench.load import table
+from bench.report import table
 from headgate.base.names import parse_identity
 from headgate.check.decide import decide
 from headgate.check.health import Health

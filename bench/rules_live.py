@@ -17,7 +17,8 @@ from pathlib import Path
 
 import psycopg
 
-from bench.load import serving, table
+from bench.load import serving
+from bench.report import table
 from headgate.demo import servers
 from headgate.demo.postgres import start_primary
 

@@ -2,7 +2,8 @@
 
 .venv/bin/python -m bench.screen [--seconds 30]
 
-The processor's time of `headgate top` counts, after it has started and asked for all it shows.
+The processor's time of `headgate top` counts: until its first frame, and after it has started and
+asked for all it shows.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from tests.cli.terminal import terminal
 from tests.fixtures.eventually import eventually
 from tests.tui.scenes import crowded, rule
 
-from bench.load import cpu_s, resident_mb, table
+from bench.load import cpu_s, resident_mb
+from bench.report import table
 
 VIEWS = {"overview": "metric", "clients": "500 clients", "rules": "r7"}
 SETTLES_S = 8.0
@@ -31,7 +33,7 @@ def main() -> None:
     with crowded_agent().serving() as agent:
         views = [given.view] if given.view else list(VIEWS)
         rows = [(view, *at_rest(agent, view, given.seconds)) for view in views]
-    print(table(("view", "share of a core", "resident", "sent a second"), rows))
+    print(table(("view", "start-up", "share of a core", "resident", "sent a second"), rows))
 
 
 def crowded_agent() -> ScriptedAgent:
@@ -55,9 +57,10 @@ def crowded_agent() -> ScriptedAgent:
     return agent
 
 
-def at_rest(agent: ScriptedAgent, view: str, seconds: float) -> tuple[str, str, str]:
+def at_rest(agent: ScriptedAgent, view: str, seconds: float) -> tuple[str, str, str, str]:
     with terminal("top", "--view", view, HEADGATE_URL=agent.url) as shown:
         eventually(lambda: VIEWS[view] in shown.text)
+        started_s = cpu_s(shown.process.pid)
         time.sleep(SETTLES_S)
         shown.forget()
         before_s, began_s = cpu_s(shown.process.pid), time.monotonic()
@@ -65,7 +68,7 @@ def at_rest(agent: ScriptedAgent, view: str, seconds: float) -> tuple[str, str, 
         spent_s, passed_s = cpu_s(shown.process.pid) - before_s, time.monotonic() - began_s
         sent = len(shown.raw.encode()) / passed_s
         mb = resident_mb(shown.process.pid)
-    return f"{spent_s / passed_s:.2%}", f"{mb:.0f} MB", f"{sent:.0f} B"
+    return f"{started_s:.2f} s", f"{spent_s / passed_s:.2%}", f"{mb:.0f} MB", f"{sent:.0f} B"
 
 
 if __name__ == "__main__":

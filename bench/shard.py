@@ -8,7 +8,6 @@ and agents that stand for its replicas, pulled by the real one over real sockets
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import json
 import random
@@ -26,7 +25,8 @@ from tests.fixtures.agents import release_port
 from tests.fixtures.shard_agents import ShardAgents, agents_for, shard_agents
 from tests.fixtures.shards import start_postgres_shard
 
-from bench.load import cpu_s, table
+from bench.load import cpu_s
+from bench.report import Goal, Report, chosen_of, options
 from headgate.demo import servers
 from headgate.demo.postgres import PostgresServer
 
@@ -36,27 +36,33 @@ ASK = "/v1/check?app=bench:shard&database=main&metrics=shard/{metric}"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = options(__doc__)
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--members", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=20)
     chosen = parser.parse_args()
+    report = Report("shard", chosen_of(chosen))
     with ExitStack() as cleanup:
         folder = Path(
             cleanup.enter_context(tempfile.TemporaryDirectory(dir=servers.scratch_parent()))
         )
         folder.chmod(0o755)
         if chosen.trials:
-            reaction(folder, chosen.trials)
+            reaction(folder, chosen.trials, report)
         if chosen.members:
-            for members in sorted({0, chosen.members // 4, chosen.members}):
-                cost(folder, members, chosen.seconds)
+            counts = sorted({0, chosen.members // 4, chosen.members})
+            found = {members: cost(folder, members, chosen.seconds) for members in counts}
+            rows = [(f"{n}", f"{of[0]:.2%}", f"{of[1]:.1f}") for n, of in found.items()]
+            report.show("Its cost", ("members", "share of a core", "messages a second"), rows)
+            work = f"primary's agent with {chosen.members} members: share of a core"
+            report.goals.append(Goal(work, found[chosen.members][0] * 100, 5, unit="%"))
+    report.end()
 
 
 # --- reaction --------------------------------------------------------------------------------
 
 
-def reaction(folder: Path, trials: int) -> None:
+def reaction(folder: Path, trials: int, report: Report) -> None:
     with ExitStack() as cleanup:
         shard = cleanup.enter_context(start_postgres_shard(folder))
         _prepare(shard.primary)
@@ -68,9 +74,12 @@ def reaction(folder: Path, trials: int) -> None:
         delays = sorted(
             trial for _ in range(trials) if (trial := _one_trial(shard.primary, replica, asking))
         )
-    shown = [f"{delays[int(q * (len(delays) - 1))] * 1000:.0f}" for q in (0.5, 0.99, 1.0)]
+    at = {q: delays[int(q * (len(delays) - 1))] * 1000 for q in (0.5, 0.99, 1.0)}
+    shown = [f"{ms:.0f}" for ms in at.values()]
     head = ("bad value on a replica → rejection at shard scope", "median ms", "p99 ms", "worst ms")
-    print(table(head, [(f"{len(delays)} trials, intervals of 250 ms", *shown)]), flush=True)
+    report.show("A breach on a replica", head, [(f"{len(delays)} trials, 250 ms", *shown)])
+    work = "from a breach on a replica to the first rejection for the shard, p99"
+    report.goals.append(Goal(work, at[0.99], 550, unit="ms"))
 
 
 def _prepare(primary: PostgresServer) -> None:
@@ -126,8 +135,9 @@ class Asking:
 # --- cost ------------------------------------------------------------------------------------
 
 
-def cost(folder: Path, members: int, seconds: float) -> None:
-    """The primary's agent while it is asked once a second, with that many members to pull."""
+def cost(folder: Path, members: int, seconds: float) -> tuple[float, float]:
+    """The primary's agent while it is asked once a second, with that many members to pull: its
+    share of a core, and messages a second."""
     with ExitStack() as cleanup:
         shard = cleanup.enter_context(start_postgres_shard(folder, ["db-0"]))
         home = Path(cleanup.enter_context(tempfile.TemporaryDirectory()))
@@ -140,8 +150,7 @@ def cost(folder: Path, members: int, seconds: float) -> None:
         agents["db-0"].start()
         asking = Asking(agents["db-0"].port, "lag")
         asking.until(admitted=True, within_s=20)
-        share, messages = _watched(agents["db-0"].process.pid, agents, asking, seconds)
-    print(f"{members} members: {share:.2%} of a core, {messages:.1f} messages a second", flush=True)
+        return _watched(agents["db-0"].process.pid, agents, asking, seconds)
 
 
 def _watched(pid: int, agents: ShardAgents, asking: Asking, seconds: float) -> tuple[float, float]:

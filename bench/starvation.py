@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from bench.load import table
+from bench.report import table
 from headgate.history.starvation import Culprit, Starved, judge
 from headgate.history.starvation_courses import (
     ClientMetrics,
@@ -70,6 +70,7 @@ class Situation:
     hours: float = 1.0
     starved: frozenset[str] = frozenset()
     culprit: Culprit | None = None
+    blamed: frozenset[str] | None = None
     metric: str = "lag"
     metrics: Mapping[str, float] = field(default_factory=lambda: {"threads_running": 3.0})
     """Others, and what they measure."""
@@ -81,14 +82,17 @@ class Outcome:
     situation: Situation
     alarms: frozenset[str]
     culprits: frozenset[Culprit]
+    blamed: frozenset[str]
     first_s: int | None
     last: tuple[Starved, ...]
 
     @property
     def right(self) -> bool:
         wanted = self.situation.culprit
-        return self.alarms == self.situation.starved and (
-            wanted is None or self.culprits == frozenset({wanted})
+        return (
+            self.alarms == self.situation.starved
+            and (wanted is None or self.culprits == frozenset({wanted}))
+            and self.situation.blamed in (None, self.blamed)
         )
 
 
@@ -149,6 +153,7 @@ def play(situation: Situation, policy: StarvationTerms, seed: int = 4) -> Outcom
     world, scene = World(situation, seed), DatabaseCourses("main", 0.0)
     alarms: set[str] = set()
     culprits: set[Culprit] = set()
+    blamed: set[str] = set()
     first_s: int | None = None
     last: tuple[Starved, ...] = ()
     for second in range(situation.tick_s, int(situation.hours * HOUR), situation.tick_s):
@@ -159,8 +164,10 @@ def play(situation: Situation, policy: StarvationTerms, seed: int = 4) -> Outcom
                 if finding.alarming:
                     alarms.add(finding.client)
                     culprits.add(finding.cause)
+                    blamed.update(finding.blamed)
                     first_s = second if first_s is None else first_s
-    return Outcome(situation, frozenset(alarms), frozenset(culprits), first_s, last)
+    told = frozenset(alarms), frozenset(culprits), frozenset(blamed)
+    return Outcome(situation, *told, first_s, last)
 
 
 # --- the situations ------------------------------------------------------------------------
@@ -181,6 +188,11 @@ def falling(from_lag: float, to_lag: float, over_s: int) -> Load:
 def swinging(low: float, high: float, period_s: int) -> Load:
     middle, swing = (low + high) / 2, (high - low) / 2
     return lambda second: middle + swing * math.sin(2 * math.pi * second / period_s)
+
+
+def noisy(low: float, high: float, seed: int) -> Load:
+    dice = random.Random(seed)
+    return lambda second: low + (high - low) * dice.random()
 
 
 ETL, BACKFILL = Job("etl:nightly"), Job("backfill:orders", every_s=2.0)
@@ -222,6 +234,7 @@ HEALTHY = (
     Situation("an exempt client that does no harm", (*jobs(3), Job("backup:x", exempt=True))),
 )  # fmt: skip
 
+HARMLESS = Job("backup:x", exempt=True, cost=0.0)
 BATCH = frozenset({"batch"})
 STARVED = (
     Situation("client starvation: a rogue pins the metric", (ETL,), load=lambda second: 20.0,
@@ -257,6 +270,29 @@ STARVED = (
     Situation("exemption starvation begins after hours", (ETL, Job(
         "migration:fix", exempt=True, cost=2.0, works=((4 * HOUR, 6 * HOUR),))), hours=5, tick_s=5,
         starved=frozenset({"etl:nightly"}), culprit=Culprit.EXEMPT_CLIENT),
+    Situation("a rogue, and an exempt client that is harmless", (ETL, HARMLESS),
+              load=lambda second: 20.0, starved=frozenset({"etl:nightly"}),
+              culprit=Culprit.UNEXPLAINED_LOAD),
+    Situation("a rogue whose load swings, and an exempt client that is harmless",
+              (ETL, HARMLESS), load=swinging(6, 20, 200), starved=frozenset({"etl:nightly"}),
+              culprit=Culprit.UNEXPLAINED_LOAD),
+    Situation("a rogue of noise, and a harmless exempt client that comes and goes",
+              (ETL, Job("backup:x", exempt=True, cost=0.0,
+                        works=tuple((n * 600, n * 600 + 300) for n in range(12)))),
+              load=noisy(8, 30, seed=5), hours=2, starved=frozenset({"etl:nightly"}),
+              culprit=Culprit.UNEXPLAINED_LOAD),
+    Situation("a rogue begins while an exempt client that is harmless works",
+              (ETL, Job("backup:x", exempt=True, cost=0.0, works=((1800, 2 * HOUR),))),
+              load=lambda second: max(0.0, min(300.0, (second - 2400) / 2)), hours=2,
+              starved=frozenset({"etl:nightly"}), culprit=Culprit.UNEXPLAINED_LOAD),
+    Situation("one exempt client starves others, and another one is harmless",
+              (ETL, HARMLESS, HOG), starved=frozenset({"etl:nightly"}),
+              culprit=Culprit.EXEMPT_CLIENT, blamed=frozenset({"migration:fix"})),
+    Situation("differential-metric starvation, beside a harmless exempt client",
+              (Job("etl:nightly", metrics=LAG_AND_THREADS), HARMLESS,
+               Job("backfill:orders", metrics=BY_THREADS, cost=2.0)),
+              starved=frozenset({"etl:nightly"}), culprit=Culprit.DIFFERENTIAL_METRICS,
+              blamed=frozenset({"backfill:orders"})),
     Situation("differential-metric starvation",
               (Job("etl:nightly", metrics=LAG_AND_THREADS),
                Job("backfill:orders", metrics=BY_THREADS, cost=2.0)),
